@@ -23,7 +23,7 @@ TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 
 def start(folder, workers, shards, batch, steps):
     command = [
-        os.path.join(TARGET, "release", "ronde"), "train", os.path.join(HERE, "resnet18.toml"), "--json",
+        os.path.join(TARGET, "release", "ronde"), "train", os.path.join(HERE, "resnet18.toml"), "--json", "--overwrite",
         "--workers", str(workers), "--set", f"workers.logical_shards={shards}", "--set", f"train.global_batch_size={batch}",
         "--set", f"train.steps={steps}", "--set", f"run.output={folder}",
     ]

@@ -56,7 +56,13 @@ impl JsonLines {
     /// # Errors
     /// [`MonitorError::Create`] when the file cannot be created.
     pub fn create(path: &Path) -> Result<Self, MonitorError> {
-        let file = File::create(path).map_err(|cause| MonitorError::Create {
+        // A new file, so that a symbolic link at `path` is replaced and never followed.
+        let removed = match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        let file = removed.and_then(|()| File::create_new(path));
+        let file = file.map_err(|cause| MonitorError::Create {
             path: path.to_owned(),
             cause,
         })?;

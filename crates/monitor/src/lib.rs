@@ -16,6 +16,6 @@ mod view;
 pub use error::MonitorError;
 pub use fanout::Fanout;
 pub use json_lines::JsonLines;
-pub use terminal::Terminal;
+pub use terminal::{Terminal, Verbosity};
 pub use throughput::Throughput;
 pub use view::{EpochView, EvaluationView, ModelView, RunView, StepView, WorkerView};

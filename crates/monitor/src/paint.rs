@@ -20,6 +20,8 @@ pub(crate) trait Painter {
     fn frame(&mut self, view: &RunView);
     /// Removes the bar and prints the summary.
     fn finish(&mut self, summary: &str);
+    /// Returns the number of columns.
+    fn columns(&self) -> usize;
 }
 
 /// Prints plain lines: one every two seconds and at every tenth of the run.
@@ -73,21 +75,29 @@ impl Painter for PlainPainter {
         }
         let _ = self.writer.flush();
     }
+
+    fn columns(&self) -> usize {
+        terminal_columns().unwrap_or(usize::MAX)
+    }
+}
+
+/// Returns the number of columns of the terminal that standard error is, if it is one.
+fn terminal_columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
 /// Draws a bar and a line per worker, redrawn in place on standard error.
 pub(crate) struct BarPainter {
     all: MultiProgress,
-    bar: Option<ProgressBar>,
-    workers: Vec<ProgressBar>,
+    rows: Vec<ProgressBar>,
 }
 
 impl BarPainter {
     pub(crate) fn new() -> Self {
         Self {
             all: MultiProgress::new(),
-            bar: None,
-            workers: Vec::new(),
+            rows: Vec::new(),
         }
     }
 }
@@ -103,32 +113,23 @@ impl Painter for BarPainter {
         if view.steps == 0 {
             return;
         }
-        let bar = self.bar.get_or_insert_with(|| {
-            let bar = ProgressBar::new(view.steps);
-            if let Ok(style) = ProgressStyle::with_template(BAR) {
-                bar.set_style(style.progress_chars("=> "));
-            }
-            self.all.add(bar)
-        });
-        bar.set_position(view.progress.map_or(0, |p| p.committed));
-        let left = view
-            .left_s()
-            .map_or_else(String::new, |s| format!("  {} left", render::duration(s)));
-        bar.set_message(format!("{}{left}", render::bar_message(view)));
-        for (at, line) in render::workers(view).into_iter().enumerate() {
-            if at == self.workers.len() {
+        let columns = self.columns();
+        let lines =
+            std::iter::once(render::bar(view, columns)).chain(render::workers(view, columns));
+        for (at, line) in lines.enumerate() {
+            if at == self.rows.len() {
                 let row = ProgressBar::new_spinner();
                 if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
                     row.set_style(style);
                 }
-                self.workers.push(self.all.add(row));
+                self.rows.push(self.all.add(row));
             }
-            self.workers[at].set_message(line);
+            self.rows[at].set_message(line);
         }
     }
 
     fn finish(&mut self, summary: &str) {
-        for row in self.workers.drain(..).chain(self.bar.take()) {
+        for row in self.rows.drain(..) {
             row.finish_and_clear();
         }
         let _ = self.all.clear();
@@ -136,6 +137,8 @@ impl Painter for BarPainter {
             let _ = writeln!(std::io::stderr(), "{summary}");
         }
     }
-}
 
-const BAR: &str = "[{bar:16}] {pos}/{len}  {wide_msg}";
+    fn columns(&self) -> usize {
+        terminal_columns().unwrap_or(80)
+    }
+}

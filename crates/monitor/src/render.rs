@@ -1,6 +1,6 @@
 //! The displayed text, as pure functions of a [`RunView`].
 
-use std::fmt::Write;
+use std::borrow::Cow;
 
 use ronde_core::event::PhaseTimes;
 use ronde_core::{Event, Rank};
@@ -25,89 +25,127 @@ pub fn started(view: &RunView) -> String {
     )
 }
 
-/// Returns the state of the run without the bar: `step 120/230  epoch 6/10  loss 0.0512  ...`.
+/// Returns the state of the run in one line without a bar: `step 120/230  epoch 6/10  loss 0.0512  ...`.
 #[must_use]
 pub fn progress(view: &RunView) -> String {
-    let Some(now) = view.progress else {
-        return format!("step 0/{}", view.steps);
-    };
-    let mut line = format!(
-        "step {}/{}  {}",
-        now.committed,
-        view.steps,
-        bar_message(view)
-    );
-    if let Some(left) = view.left_s() {
-        let _ = write!(line, "  {} left", duration(left));
-    }
-    line
+    fit(&parts(view), usize::MAX)
 }
 
-/// Returns the text next to the bar: epoch, loss and speed.
+/// Returns the state of the run in one line with a bar, for a terminal of `columns` columns. Narrow terminals get no bar,
+/// then no epoch and no learning rate; speed and remaining time are shown at 60 columns.
 #[must_use]
-pub fn bar_message(view: &RunView) -> String {
-    let Some(now) = view.progress else {
-        return "waiting for the first step".to_owned();
-    };
-    let mut line = format!(
-        "epoch {}/{}  loss {:.4}",
-        now.epoch + 1,
-        view.epochs,
-        now.loss
-    );
-    if let Some(speed) = view.throughput.recent() {
-        let _ = write!(
-            line,
-            "  {} {}/s",
-            count(speed.round() as u64),
-            view.unit.plural()
-        );
+pub fn bar(view: &RunView, columns: usize) -> String {
+    let parts = parts(view);
+    let line = fit(&parts, columns);
+    let rest = columns.saturating_sub(line.chars().count() + 2);
+    let is_whole = line == fit(&parts, usize::MAX);
+    if !is_whole || rest < BAR_MIN + 2 {
+        return line;
     }
-    line
+    let cells = (rest - 2).min(BAR_MAX);
+    let committed = view.progress.map_or(0, |now| now.committed).min(view.steps);
+    let filled = (cells as u64 * committed)
+        .checked_div(view.steps)
+        .unwrap_or(0) as usize;
+    format!(
+        "[{}{}]  {line}",
+        "=".repeat(filled),
+        " ".repeat(cells - filled)
+    )
 }
 
-/// Returns the result of an evaluation: the accuracy where there are classes, the loss and further metrics.
-fn evaluation(result: &EvaluationView) -> String {
-    let samples = count(result.samples);
-    if result.accuracy.is_nan() {
-        return format!("  test loss      {:.4} on {samples} samples", result.loss);
+/// Smallest and largest number of cells of the bar.
+const BAR_MIN: usize = 8;
+const BAR_MAX: usize = 16;
+
+/// A part of the progress line with the priority of keeping it; 0 is the highest.
+struct LinePart {
+    text: String,
+    priority: u8,
+}
+
+/// Returns the parts of the progress line in their order.
+fn parts(view: &RunView) -> Vec<LinePart> {
+    let part = |priority, text| LinePart { text, priority };
+    let Some(now) = view.progress else {
+        let steps = part(0, format!("step 0/{}", view.steps));
+        return vec![steps, part(1, "waiting for the first step".to_owned())];
+    };
+    let mut parts = vec![
+        part(0, format!("step {}/{}", now.committed, view.steps)),
+        part(5, format!("epoch {}/{}", now.epoch + 1, view.epochs)),
+        part(3, format!("loss {}", number(now.loss))),
+        part(4, format!("lr {}", short_number(now.learning_rate))),
+    ];
+    if let Some(speed) = view.throughput.recent() {
+        let speed = count(speed.round() as u64);
+        parts.push(part(2, format!("{speed} {}/s", view.unit.plural())));
     }
-    let mut line = format!(
-        "  test accuracy  {:.2} % on {samples} samples, loss {:.4}",
-        100.0 * result.accuracy,
-        result.loss
-    );
+    if let Some(left) = view.left_s() {
+        parts.push(part(1, format!("{} left", duration(left))));
+    }
+    parts
+}
+
+/// Joins the parts, without those of the lowest priority if `columns` are too few for all.
+fn fit(parts: &[LinePart], columns: usize) -> String {
+    for lowest in (0..=5).rev() {
+        let kept = parts.iter().filter(|part| part.priority <= lowest);
+        let texts: Vec<&str> = kept.map(|part| part.text.as_str()).collect();
+        let line = texts.join("  ");
+        if line.chars().count() <= columns || lowest == 0 {
+            return line;
+        }
+    }
+    String::new()
+}
+
+/// Returns the metrics of an evaluation: the accuracy where there are classes, the loss and further metrics.
+fn metrics(result: &EvaluationView) -> Vec<String> {
+    let mut parts = Vec::new();
+    if result.accuracy.is_finite() {
+        parts.push(format!("accuracy {:.2} %", 100.0 * result.accuracy));
+    }
+    parts.push(format!("loss {}", number(result.loss)));
     if let Some(share) = result.accuracy_top5 {
-        let _ = write!(line, ", top-5 {:.2} %", 100.0 * share);
+        parts.push(format!("top-5 {:.2} %", 100.0 * share));
     }
     if let Some(perplexity) = result.perplexity {
-        let _ = write!(line, ", perplexity {perplexity:.3}");
+        parts.push(format!("perplexity {perplexity:.3}"));
     }
-    line
+    parts.push(format!("{} samples", count(result.samples)));
+    parts
 }
 
-/// Returns one worker's time by phase: `rank 2  compute 81 %  communication 15 %  waiting for data 4 %  sent 1.2 MiB`.
+/// Returns one worker's time by phase: `rank 2  compute 81 %  communication 15 %  waiting for data 4 %  sent 1.2 MiB`,
+/// shorter where `columns` are too few.
 #[must_use]
-pub fn worker(rank: Rank, worker: &WorkerView) -> String {
+pub fn worker(rank: Rank, worker: &WorkerView, columns: usize) -> String {
     let total = worker.times.total_s();
     let percent = |part: f64| percent(part, total);
-    format!(
-        "rank {rank}  compute {}  communication {}  waiting for data {}  sent {}",
+    let (compute, communicate, wait) = (
         percent(worker.times.compute_s),
         percent(worker.times.communicate_s),
         percent(worker.times.wait_data_s),
-        bytes(worker.bytes_sent),
-    )
+    );
+    let sent = bytes(worker.bytes_sent);
+    let long = format!(
+        "rank {rank}  compute {compute}  communication {communicate}  waiting for data {wait}  sent {sent}"
+    );
+    if long.chars().count() <= columns {
+        return long;
+    }
+    format!("rank {rank}  compute {compute}  comm {communicate}  data {wait}  {sent}")
 }
 
 /// Returns a line per worker, at most [`WORKER_LINES_MAX`], and the number of workers not shown.
 #[must_use]
-pub fn workers(view: &RunView) -> Vec<String> {
+pub fn workers(view: &RunView, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = view
         .workers
         .iter()
         .take(WORKER_LINES_MAX)
-        .map(|(rank, state)| worker(*rank, state))
+        .map(|(rank, state)| worker(*rank, state, columns))
         .collect();
     match view.workers.len().saturating_sub(WORKER_LINES_MAX) {
         0 => {}
@@ -168,7 +206,35 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
             bytes(*remote_bytes),
             bytes(*cached_bytes)
         )),
+        Event::Evaluated { step, .. } if step.0.saturating_add(1) < view.steps => {
+            let result = view.evaluation.as_ref()?;
+            Some(format!(
+                "evaluation at step {}: {}",
+                count(step.0.saturating_add(1)),
+                metrics(result).join(", ")
+            ))
+        }
         _ => of_checkpoints(event),
+    }
+}
+
+/// Returns whether the line of an event is a warning, which is printed even when progress is not.
+#[must_use]
+pub fn is_warning(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::CheckpointFailed { .. } | Event::WorkerFailed { .. } | Event::EpochFinished { .. }
+    )
+}
+
+/// Returns the additional lines of verbose output: the process of a started worker.
+#[must_use]
+pub fn details(event: &Event) -> Option<String> {
+    match event {
+        Event::WorkerStarted { place, host, pid } => {
+            Some(format!("worker {place} started: pid {pid} on {host}"))
+        }
+        _ => None,
     }
 }
 
@@ -221,9 +287,10 @@ fn of_checkpoints(event: &Event) -> Option<String> {
     }
 }
 
-/// Returns the summary printed at the end of a run: several lines, without a newline at the end.
+/// Returns the summary printed at the end of a run: several lines of at most `columns` columns where their values
+/// permit, without a newline at the end.
 #[must_use]
-pub fn summary(view: &RunView) -> String {
+pub fn summary(view: &RunView, columns: usize) -> String {
     let mut lines = Vec::new();
     if let Some(seconds) = view.finished_s {
         lines.push(format!("{} finished in {}", view.name, duration(seconds)));
@@ -238,62 +305,112 @@ pub fn summary(view: &RunView) -> String {
         return String::new();
     }
     if let Some(now) = view.progress {
-        let mut line = format!(
-            "  steps          {} of {}, last loss {:.4}",
-            count(now.committed),
-            count(view.steps),
-            now.loss
-        );
+        let mut parts = vec![
+            format!("{} of {}", count(now.committed), count(view.steps)),
+            format!("last loss {}", number(now.loss)),
+        ];
         if let Some(speed) = view.throughput.overall() {
-            let _ = write!(
-                line,
-                ", {} {}/s",
-                count(speed.round() as u64),
-                view.unit.plural()
-            );
+            let speed = count(speed.round() as u64);
+            parts.push(format!("{speed} {}/s", view.unit.plural()));
         }
-        lines.push(line);
+        lines.extend(field("steps", &parts, columns));
     }
     if let Some(result) = view.evaluation {
-        lines.push(evaluation(&result));
+        lines.extend(field("test", &metrics(&result), columns));
     }
     if let Some(epoch) = view.epoch {
-        lines.push(format!(
-            "  last epoch     {} samples used once, {} not used, {} more than once",
-            count(epoch.used_once),
-            count(epoch.missing),
-            count(epoch.repeated)
-        ));
+        let mut parts = vec![format!("{} samples used once", count(epoch.used_once))];
+        if epoch.missing + epoch.repeated > 0 {
+            parts.push(format!("{} not used", count(epoch.missing)));
+            parts.push(format!("{} more than once", count(epoch.repeated)));
+        }
+        lines.extend(field("last epoch", &parts, columns));
     }
-    lines.extend(table(view));
+    lines.extend(table(view, columns));
     if let Some(model) = &view.model {
-        lines.push(format!("  model          {}", model.path));
-        lines.push(format!("  configuration  {}", model.config_path));
-        lines.push(format!("  blake3         {}", model.blake3));
+        lines.extend(field("model", std::slice::from_ref(&model.path), columns));
+        lines.extend(field(
+            "configuration",
+            std::slice::from_ref(&model.config_path),
+            columns,
+        ));
+        lines.extend(field(
+            "blake3",
+            std::slice::from_ref(&model.blake3),
+            columns,
+        ));
     }
     lines.join("\n")
 }
 
+/// Returns the lines of a field of the summary, broken between its parts. A value that is too long for the column of
+/// values has a line of its own.
+fn field(label: &str, parts: &[String], columns: usize) -> Vec<String> {
+    const INDENT: usize = 17;
+    let mut lines = vec![format!("  {label:<15}")];
+    for (at, part) in parts.iter().enumerate() {
+        let comma = if at + 1 < parts.len() { "," } else { "" };
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        let width = part.chars().count() + comma.len();
+        let is_first = line == INDENT;
+        if line + width + usize::from(!is_first) > columns
+            && (!is_first || INDENT + width > columns)
+        {
+            let indent = if INDENT + width > columns { 4 } else { INDENT };
+            if let Some(line) = lines.last_mut() {
+                line.truncate(line.trim_end().len());
+            }
+            lines.push(" ".repeat(indent));
+        } else if !is_first {
+            lines.last_mut().into_iter().for_each(|line| line.push(' '));
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(part);
+            line.push_str(comma);
+        }
+    }
+    lines
+}
+
+/// Columns of the table of workers with seconds; narrower terminals get percentages only.
+const TABLE_COLUMNS: usize = 77;
+
 /// Returns a row per worker: seconds and percentage of each phase, bytes sent.
-fn table(view: &RunView) -> Vec<String> {
+fn table(view: &RunView, columns: usize) -> Vec<String> {
     if view.workers.is_empty() {
         return Vec::new();
     }
-    let mut lines = vec![format!(
-        "  {:<6}{:>18}{:>18}{:>20}{:>13}",
-        "rank", "compute", "communication", "waiting for data", "bytes sent"
-    )];
+    let is_wide = columns >= TABLE_COLUMNS;
+    let row = |cells: [&str; 5]| {
+        let [rank, compute, communication, data, sent] = cells;
+        match is_wide {
+            true => format!("  {rank:<6}{compute:>18}{communication:>18}{data:>20}{sent:>13}"),
+            false => format!("  {rank:<6}{compute:>9}{communication:>9}{data:>9}{sent:>13}"),
+        }
+    };
+    let mut lines = vec![match is_wide {
+        true => row([
+            "rank",
+            "compute",
+            "communication",
+            "waiting for data",
+            "bytes sent",
+        ]),
+        false => row(["rank", "compute", "comm", "data", "bytes sent"]),
+    }];
     for (rank, worker) in &view.workers {
         let total = worker.times.total_s();
-        let cell = |part: f64| format!("{part:.2} s {:>5}", percent(part, total));
-        lines.push(format!(
-            "  {:<6}{:>18}{:>18}{:>20}{:>13}",
-            rank.to_string(),
-            cell(worker.times.compute_s),
-            cell(worker.times.communicate_s),
-            cell(worker.times.wait_data_s),
-            bytes(worker.bytes_sent),
-        ));
+        let cell = |part: f64| match is_wide {
+            true => format!("{part:.2} s {:>5}", percent(part, total)),
+            false => percent(part, total),
+        };
+        lines.push(row([
+            &rank.to_string(),
+            &cell(worker.times.compute_s),
+            &cell(worker.times.communicate_s),
+            &cell(worker.times.wait_data_s),
+            &bytes(worker.bytes_sent),
+        ]));
     }
     let mut all = PhaseTimes::default();
     view.workers
@@ -307,6 +424,46 @@ fn table(view: &RunView) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// Replaces control characters by their escapes, except line breaks and tabs, so that text from files cannot control the
+/// terminal.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let is_unsafe = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |c: char| match is_unsafe(c) {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    Cow::Owned(text.chars().map(escape).collect())
+}
+
+/// Formats a loss: `0.0512`, `12345.6789`; very large and very small values as `7.0000e33`.
+#[must_use]
+pub fn number(value: f64) -> String {
+    let size = value.abs();
+    if !value.is_finite() || size == 0.0 || (1e-3..1e6).contains(&size) {
+        format!("{value:.4}")
+    } else {
+        format!("{value:.4e}")
+    }
+}
+
+/// Formats a learning rate with up to three significant digits: `0.1`, `0.00234`, `3.2e-5`.
+#[must_use]
+pub fn short_number(value: f64) -> String {
+    if !value.is_finite() || value == 0.0 {
+        return format!("{value}");
+    }
+    let scientific = format!("{value:.2e}");
+    let rounded: f64 = scientific.parse().unwrap_or(value);
+    match rounded.abs() {
+        1e-3..1e6 => format!("{rounded}"),
+        _ => format!("{rounded:e}"),
+    }
 }
 
 /// Formats a fraction as `81 %`; `0 %` when the total is zero.

@@ -1,7 +1,7 @@
 //! [`Terminal`]: shows the progress of a run on standard error.
 
 use std::collections::VecDeque;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -12,6 +12,18 @@ use crate::clock;
 use crate::paint::{BarPainter, Painter, PlainPainter};
 use crate::render;
 use crate::view::RunView;
+
+/// How much a [`Terminal`] prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Verbosity {
+    /// Warnings only.
+    Quiet,
+    /// Progress, notable events and a summary.
+    #[default]
+    Normal,
+    /// Also the processes of the workers.
+    Verbose,
+}
 
 /// Time between two redraws.
 const FRAME: Duration = Duration::from_millis(100);
@@ -26,6 +38,7 @@ const FINISH_MAX: Duration = Duration::from_secs(5);
 /// A thread draws, so recording never waits for the screen.
 pub struct Terminal {
     screen: Arc<Screen>,
+    verbosity: Verbosity,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -51,34 +64,38 @@ impl Screen {
 }
 
 impl Terminal {
-    /// Shows a bar when standard error is a terminal, and plain lines otherwise.
+    /// Prints to standard error: a bar that is redrawn in place if the terminal supports that, and plain lines otherwise.
     #[must_use]
-    pub fn stderr() -> Self {
-        if std::io::stderr().is_terminal() {
-            Self::start(Box::new(BarPainter::new()))
+    pub fn stderr(redraws: bool, verbosity: Verbosity) -> Self {
+        if redraws && verbosity > Verbosity::Quiet {
+            Self::start(Box::new(BarPainter::new()), verbosity)
         } else {
-            Self::plain(Box::new(std::io::stderr()))
+            Self::plain(Box::new(std::io::stderr()), verbosity)
         }
     }
 
     /// Prints plain lines to any writer.
     #[must_use]
-    pub fn plain(writer: Box<dyn Write + Send>) -> Self {
-        Self::start(Box::new(PlainPainter::new(writer)))
+    pub fn plain(writer: Box<dyn Write + Send>, verbosity: Verbosity) -> Self {
+        Self::start(Box::new(PlainPainter::new(writer)), verbosity)
     }
 
-    fn start(mut painter: Box<dyn Painter + Send>) -> Self {
+    fn start(mut painter: Box<dyn Painter + Send>, verbosity: Verbosity) -> Self {
         let screen = Arc::<Screen>::default();
         let of_thread = Arc::clone(&screen);
-        let thread = thread::spawn(move || draw(&of_thread, painter.as_mut()));
+        let thread = thread::spawn(move || draw(&of_thread, painter.as_mut(), verbosity));
         Self {
             screen,
+            verbosity,
             thread: Mutex::new(Some(thread)),
         }
     }
 
-    /// Prints a line above the bar.
+    /// Prints a line above the bar, unless the terminal is quiet.
     pub fn line(&self, line: impl Into<String>) {
+        if self.verbosity == Verbosity::Quiet {
+            return;
+        }
         push(&mut self.screen.lock(), line.into());
     }
 
@@ -141,8 +158,15 @@ impl Tracker for Terminal {
     fn record(&self, event: Event) {
         let mut state = self.screen.lock();
         state.view.apply(&event);
-        if let Some(line) = render::announcement(&state.view, &event) {
-            push(&mut state, line);
+        let mut lines = Vec::new();
+        if self.verbosity > Verbosity::Quiet || render::is_warning(&event) {
+            lines.extend(render::announcement(&state.view, &event));
+        }
+        if self.verbosity == Verbosity::Verbose {
+            lines.extend(render::details(&event));
+        }
+        for line in lines {
+            push(&mut state, render::printable(&line).into_owned());
         }
     }
 }
@@ -162,7 +186,7 @@ fn push(state: &mut ScreenState, line: String) {
 }
 
 /// Runs the drawing thread.
-fn draw(screen: &Screen, painter: &mut dyn Painter) {
+fn draw(screen: &Screen, painter: &mut dyn Painter, verbosity: Verbosity) {
     let mut state = screen.lock();
     loop {
         let lines = std::mem::take(&mut state.lines);
@@ -178,10 +202,14 @@ fn draw(screen: &Screen, painter: &mut dyn Painter) {
         if dropped > 0 {
             painter.line(&format!("note: {dropped} lines were not printed"));
         }
-        if closing {
-            painter.finish(&render::summary(&view));
-        } else {
-            painter.frame(&view);
+        match (closing, verbosity) {
+            (false, Verbosity::Quiet) => {}
+            (false, _) => painter.frame(&view),
+            (true, Verbosity::Quiet) => painter.finish(""),
+            (true, _) => {
+                let summary = render::summary(&view, painter.columns());
+                painter.finish(&render::printable(&summary));
+            }
         }
         state = screen.lock();
         if closing {

@@ -195,6 +195,23 @@ pub fn allocator_settings() -> Vec<(OsString, OsString)> {
     set.into_iter().collect()
 }
 
+/// Disables colour when it is set to any text; see <https://no-color.org>.
+pub const NO_COLOR: &str = "NO_COLOR";
+/// The kind of terminal; on `dumb` terminals lines cannot be redrawn.
+pub const TERM: &str = "TERM";
+
+/// Returns whether the user has disabled colour by [`NO_COLOR`].
+#[must_use]
+pub fn refuses_colour() -> bool {
+    read(NO_COLOR).is_some_and(|value| !value.is_empty())
+}
+
+/// Returns whether the terminal cannot move its cursor: [`TERM`] is `dumb`.
+#[must_use]
+pub fn terminal_is_dumb() -> bool {
+    read(TERM).is_some_and(|value| value == "dumb")
+}
+
 /// Returns the folder that [`RONDE_FLIGHT`] names.
 #[must_use]
 pub fn flight_folder() -> Option<PathBuf> {

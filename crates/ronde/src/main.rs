@@ -1,21 +1,16 @@
 //! The `ronde` command: arguments, wiring, exit codes.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command prints to its terminal"
-)]
-
 mod command;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use ronde_cluster::StopFlag;
 
+use command::console::{ConsoleArguments, message};
 use command::{
-    bench, checkpoint, coordinator, data, flight, init, join, run, scale, status, train, watchdog,
-    worker,
+    bench, checkpoint, coordinator, data, doctor, flight, init, join, run, scale, shell, status,
+    train, usage, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -24,6 +19,8 @@ use command::{
 struct Arguments {
     #[command(subcommand)]
     command: RondeCommand,
+    #[command(flatten)]
+    console: ConsoleArguments,
 }
 
 #[derive(Subcommand)]
@@ -40,7 +37,7 @@ enum RondeCommand {
     Join(join::JoinArguments),
     /// Change the number of workers of a running job.
     Scale(scale::ScaleArguments),
-    /// Show job status.
+    /// Show the status of a run or job.
     Status(status::StatusArguments),
     /// Measure collectives, training steps or data loading.
     Bench(Box<bench::BenchArguments>),
@@ -50,6 +47,12 @@ enum RondeCommand {
     Data(data::DataArguments),
     /// Show which rank waits for which, from the flight records of a failed or hanging run.
     Flight(flight::FlightArguments),
+    /// Check whether this host can run jobs; exit code 1 when a check fails.
+    Doctor(doctor::DoctorArguments),
+    /// Print a completion script for a shell.
+    Completions(shell::CompletionsArguments),
+    /// Print the manual page, or write those of all subcommands to a folder.
+    Man(shell::ManArguments),
     /// Run one worker of `ronde train`.
     #[command(name = "__worker", hide = true)]
     Worker,
@@ -62,16 +65,19 @@ enum RondeCommand {
 }
 
 fn main() -> ExitCode {
-    // Exits with code 2 and a message when the arguments are invalid.
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return exit_code(usage::report(&error)),
+    };
+    arguments.console.apply();
     let code = match arguments.command {
         RondeCommand::Train(arguments) => with_signals(|stop| train::train(arguments, stop)),
-        RondeCommand::Run(arguments) => with_signals(|stop| run::run(arguments, stop)),
-        RondeCommand::Bench(arguments) => with_signals(|stop| bench::bench(&arguments, stop)),
+        RondeCommand::Run(arguments) => supervising(|stop| run::run(arguments, stop)),
+        RondeCommand::Bench(arguments) => supervising(|stop| bench::bench(&arguments, stop)),
         RondeCommand::Coordinator(arguments) => {
-            with_signals(|stop| coordinator::coordinator(&arguments, stop))
+            supervising(|stop| coordinator::coordinator(&arguments, stop))
         }
-        RondeCommand::Join(arguments) => with_signals(|stop| join::join(&arguments, stop)),
+        RondeCommand::Join(arguments) => supervising(|stop| join::join(&arguments, stop)),
         RondeCommand::Scale(arguments) => scale::scale(&arguments),
         RondeCommand::Status(arguments) => status::status(&arguments),
         RondeCommand::Flight(arguments) => flight::flight(&arguments),
@@ -79,19 +85,34 @@ fn main() -> ExitCode {
         RondeCommand::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
         RondeCommand::Data(arguments) => data::data(&arguments),
         RondeCommand::Init(arguments) => init::init(&arguments),
+        RondeCommand::Doctor(arguments) => doctor::doctor(&arguments),
+        RondeCommand::Completions(arguments) => {
+            shell::completions(&arguments, Arguments::command())
+        }
+        RondeCommand::Man(arguments) => shell::man(&arguments, Arguments::command()),
         RondeCommand::Worker => worker::work(),
         RondeCommand::Watchdog => watchdog::watch(),
     };
+    exit_code(code)
+}
+
+fn exit_code(code: i32) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(command::exit::BUG as u8))
 }
 
-/// Runs a command with a stop flag that Ctrl-C and SIGTERM set.
+/// Runs a command with a stop flag that signals set from the beginning.
+fn supervising(run: impl FnOnce(&StopFlag) -> i32) -> i32 {
+    command::signals::begin_supervision();
+    with_signals(run)
+}
+
+/// Runs a command with a stop flag that signals set once [`command::signals::begin_supervision`] has been called.
 fn with_signals(run: impl FnOnce(&StopFlag) -> i32) -> i32 {
     let stop = StopFlag::new();
     match command::signals::forward(&stop) {
         Ok(()) => run(&stop),
         Err(error) => {
-            eprintln!("error: cannot install signal handlers: {error}");
+            message!("error: cannot install signal handlers: {error}");
             command::exit::BUG
         }
     }

@@ -5,8 +5,8 @@ use crate::launcher::StopSignal;
 use crate::outcome::signal_name;
 use crate::stop::StopLevel;
 
-/// SIGTERM requests an end in good order; Ctrl-C does not.
-const SIGTERM: i32 = 15;
+/// Signals that request an end in good order: SIGHUP, SIGINT (Ctrl-C) and SIGTERM.
+const GRACEFUL: [i32; 3] = [1, 2, 15];
 
 impl Supervisor<'_> {
     /// Returns whether the workers are ending by themselves; requests that on the first call. False
@@ -20,7 +20,11 @@ impl Supervisor<'_> {
             .coordination
             .as_ref()
             .is_some_and(|decider| !decider.ends_the_job());
-        if is_host_only || self.stopping || level != StopLevel::Stop || signal != SIGTERM {
+        if is_host_only || self.stopping || level != StopLevel::Stop || !GRACEFUL.contains(&signal)
+        {
+            return false;
+        }
+        if self.finishing.is_none() && self.is_before_first_step() {
             return false;
         }
         let now = self.now();
@@ -29,11 +33,28 @@ impl Supervisor<'_> {
             None => {
                 self.finishing = Some(now);
                 self.stopped_by = Some(signal);
+                let signal = signal_name(signal);
+                let limit = limit.as_secs_f64();
+                self.notice(
+                    None,
+                    format!(
+                        "received {signal}: the workers have {limit} s to finish their step and save a \
+                         checkpoint; a second signal ends them at once"
+                    ),
+                );
                 self.request_finish();
                 now
             }
         };
         now < since + limit
+    }
+
+    /// Returns whether the workers train, but none has committed a step, so that there is nothing to save. Programs
+    /// without a task do not report their steps.
+    fn is_before_first_step(&self) -> bool {
+        let mut ranks = self.spec.world_size.ranks();
+        !self.spec.task.is_empty()
+            && ranks.all(|rank| self.roster.member(rank).last_step().is_none())
     }
 
     fn request_finish(&mut self) {

@@ -93,7 +93,7 @@ impl std::fmt::Display for Reason {
             Self::Drained => f.write_str("left the job in good order"),
             Self::Stopped { by, checkpoint } => match checkpoint {
                 Some(step) => write!(f, "stopped by {by}; checkpoint at step {step}"),
-                None => write!(f, "stopped by {by}; no checkpoint"),
+                None => write!(f, "stopped by {by}"),
             },
             Self::Finished { steps: Some(steps) } => write!(f, "all {steps} steps are committed"),
             Self::Finished { steps: None } => f.write_str("all steps are committed"),

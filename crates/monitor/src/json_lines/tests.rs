@@ -123,6 +123,25 @@ fn a_blocked_writer_does_not_block_recording() {
 }
 
 #[test]
+fn a_symbolic_link_is_replaced_and_not_followed() {
+    let folder = std::env::temp_dir().join(format!("ronde-events-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (target, link) = (folder.join("target"), folder.join("events.jsonl"));
+    std::fs::write(&target, "mine").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let lines = JsonLines::create(&link).unwrap();
+    lines.record(times(1, 0.5));
+    assert!(lines.finish());
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
+    assert!(
+        std::fs::read_to_string(&link)
+            .unwrap()
+            .contains("step_times")
+    );
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn a_file_that_cannot_be_created_is_named() {
     let error = JsonLines::create(Path::new("/no/such/folder/events.jsonl"))
         .err()

@@ -55,22 +55,23 @@ fn the_lines_of_a_running_job() {
     );
     assert_eq!(
         progress(&view),
-        "step 46/230  epoch 2/10  loss 0.5000  256 images/s  46 s left"
+        "step 46/230  epoch 2/10  loss 0.5000  lr 0.1  256 images/s  46 s left"
     );
     assert_eq!(
-        workers(&view),
+        workers(&view, 80),
         [
             "rank 0  compute 80 %  communication 16 %  waiting for data 4 %  sent 43.9 MiB",
             "rank 1  compute 80 %  communication 16 %  waiting for data 4 %  sent 43.9 MiB"
         ]
     );
-    assert_eq!(progress(&run(1, 0, 230)), "step 0/230");
-    assert_eq!(bar_message(&run(1, 0, 230)), "waiting for the first step");
+    let waiting = "step 0/230  waiting for the first step";
+    assert_eq!(progress(&run(1, 0, 230)), waiting);
+    assert_eq!(bar(&run(1, 0, 230), 40), waiting);
 }
 
 #[test]
 fn workers_beyond_the_limit_are_only_counted() {
-    let lines = workers(&run(20, 1, 10));
+    let lines = workers(&run(20, 1, 10), 80);
     assert_eq!(lines.len(), WORKER_LINES_MAX + 1);
     assert_eq!(lines[WORKER_LINES_MAX], "and 12 more workers");
 }
@@ -109,21 +110,38 @@ fn the_summary_of_a_finished_run() {
     let expected = "\
 digits finished in 58 s
   steps          230 of 230, last loss 0.5000, 256 images/s
-  test accuracy  96.94 % on 360 samples, loss 0.1000, top-5 99.00 %
-  last epoch     1,437 samples used once, 0 not used, 0 more than once
+  test           accuracy 96.94 %, loss 0.1000, top-5 99.00 %, 360 samples
+  last epoch     1,437 samples used once
   rank             compute     communication    waiting for data   bytes sent
   0          46.00 s  80 %      9.20 s  16 %        2.30 s   4 %    219.3 MiB
   1          46.00 s  80 %      9.20 s  16 %        2.30 s   4 %    219.3 MiB
   model          out/model.safetensors
   configuration  out/model.json
   blake3         abababababababababababababababababababababababababababababababab";
-    assert_eq!(summary(&view), expected);
+    assert_eq!(summary(&view, 160), expected);
+    let narrow = "\
+digits finished in 58 s
+  steps          230 of 230, last loss 0.5000, 256 images/s
+  test           accuracy 96.94 %, loss 0.1000,
+                 top-5 99.00 %, 360 samples
+  last epoch     1,437 samples used once
+  rank    compute     comm     data   bytes sent
+  0          80 %     16 %      4 %    219.3 MiB
+  1          80 %     16 %      4 %    219.3 MiB
+  model          out/model.safetensors
+  configuration  out/model.json
+  blake3
+    abababababababababababababababababababababababababababababababab";
+    assert_eq!(summary(&view, 60), narrow);
+    // At 80 columns everything but the hash is as in a wide terminal.
+    let usual = expected.replace("blake3         ", "blake3\n    ");
+    assert_eq!(summary(&view, 80), usual);
 }
 
 #[test]
 fn the_summary_of_an_interrupted_run_names_its_last_step() {
-    assert_eq!(summary(&RunView::default()), "");
-    let text = summary(&run(1, 12, 230));
+    assert_eq!(summary(&RunView::default(), 80), "");
+    let text = summary(&run(1, 12, 230), 80);
     assert!(
         text.starts_with("digits stopped after 12 of 230 steps\n"),
         "{text}"
@@ -190,7 +208,81 @@ fn only_the_first_of_several_failures_is_announced() {
 }
 
 #[test]
+fn the_bar_fits_the_terminal_and_keeps_speed_and_time_left() {
+    let view = run(2, 46, 230);
+    let rest = "step 46/230  epoch 2/10  loss 0.5000  lr 0.1  256 images/s  46 s left";
+    assert_eq!(bar(&view, 160), format!("[===             ]  {rest}"));
+    assert_eq!(bar(&view, 81), format!("[=       ]  {rest}"));
+    assert_eq!(bar(&view, 80), rest);
+    assert_eq!(
+        bar(&view, 60),
+        "step 46/230  loss 0.5000  lr 0.1  256 images/s  46 s left"
+    );
+    assert_eq!(
+        bar(&view, 50),
+        "step 46/230  loss 0.5000  256 images/s  46 s left"
+    );
+    assert_eq!(bar(&view, 10), "step 46/230");
+    let narrow = workers(&view, 60);
+    assert_eq!(
+        narrow[0],
+        "rank 0  compute 80 %  comm 16 %  data 4 %  43.9 MiB"
+    );
+}
+
+#[test]
+fn interim_evaluations_are_announced_and_the_last_one_is_in_the_summary() {
+    let mut view = run(1, 46, 230);
+    for (step, line) in [
+        (
+            45,
+            Some("evaluation at step 46: accuracy 91.00 %, loss 0.3000, 360 samples"),
+        ),
+        (229, None),
+    ] {
+        let event = Event::Evaluated {
+            step: Step(step),
+            loss: 0.3,
+            accuracy: 0.91,
+            accuracy_top5: None,
+            perplexity: None,
+            samples: 360,
+        };
+        view.apply(&event);
+        assert_eq!(announcement(&view, &event).as_deref(), line);
+    }
+}
+
+#[test]
+fn control_characters_are_escaped() {
+    assert_eq!(printable("plain\n\ttext ü"), "plain\n\ttext ü");
+    assert_eq!(
+        printable("a\u{1b}[2J\u{7}\u{9b}b\r"),
+        "a\\u{1b}[2J\\u{7}\\u{9b}b\\r"
+    );
+}
+
+#[test]
 fn numbers_are_formatted() {
+    for (value, text) in [
+        (0.5, "0.5000"),
+        (0.0, "0.0000"),
+        (123_456.0, "123456.0000"),
+        (7e33, "7.0000e33"),
+        (-2e-7, "-2.0000e-7"),
+        (f64::NAN, "NaN"),
+    ] {
+        assert_eq!(number(value), text);
+    }
+    for (value, text) in [
+        (0.1, "0.1"),
+        (0.002_345_6, "0.00235"),
+        (3.2e-5, "3.2e-5"),
+        (0.0, "0"),
+        (1e30, "1e30"),
+    ] {
+        assert_eq!(short_number(value), text);
+    }
     for (n, text) in [
         (0, "0"),
         (999, "999"),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use ronde_core::{Epoch, Event, Generation, Rank, Step, Tracker};
 
-use super::Terminal;
+use super::{Terminal, Verbosity};
 
 #[derive(Clone, Default)]
 struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
@@ -29,7 +29,7 @@ impl SharedBuffer {
 #[test]
 fn lines_of_ranks_notices_and_the_summary_are_printed_in_order() {
     let kept = SharedBuffer::default();
-    let terminal = Terminal::plain(Box::new(kept.clone()));
+    let terminal = Terminal::plain(Box::new(kept.clone()), Verbosity::Normal);
     terminal.rank_line(Rank(1), "hello");
     terminal.record(Event::Notice {
         rank: None,
@@ -64,16 +64,58 @@ fn lines_of_ranks_notices_and_the_summary_are_printed_in_order() {
 #[test]
 fn a_run_without_steps_has_no_summary() {
     let kept = SharedBuffer::default();
-    let terminal = Terminal::plain(Box::new(kept.clone()));
+    let terminal = Terminal::plain(Box::new(kept.clone()), Verbosity::Normal);
     terminal.line("only this");
     drop(terminal);
     assert_eq!(kept.text(), "only this\n");
 }
 
 #[test]
+fn a_quiet_terminal_prints_warnings_only_and_a_verbose_one_processes() {
+    let events = || {
+        [
+            Event::WorkerStarted {
+                place: 1,
+                host: "vm".into(),
+                pid: 4711,
+            },
+            Event::CheckpointFailed {
+                step: Step(3),
+                rank: Rank(0),
+                message: "disk\u{1b}[2J full".into(),
+            },
+            Event::RunStopped {
+                step: Step(3),
+                saved: false,
+            },
+        ]
+    };
+    let warning = "note: checkpoint at step 3 not saved, training continues; \
+                   rank 0: disk\\u{1b}[2J full\n";
+    let stopped = "training stopped after 3 steps\n";
+    for (verbosity, expected) in [
+        (Verbosity::Quiet, warning.to_owned()),
+        (Verbosity::Normal, format!("{warning}{stopped}")),
+        (
+            Verbosity::Verbose,
+            format!("worker 1 started: pid 4711 on vm\n{warning}{stopped}"),
+        ),
+    ] {
+        let kept = SharedBuffer::default();
+        let terminal = Terminal::plain(Box::new(kept.clone()), verbosity);
+        terminal.line("");
+        events()
+            .into_iter()
+            .for_each(|event| terminal.record(event));
+        terminal.finish();
+        assert_eq!(kept.text().trim_start_matches('\n'), expected);
+    }
+}
+
+#[test]
 fn no_output_of_a_rank_is_lost_however_fast_it_is_written() {
     let kept = SharedBuffer::default();
-    let terminal = Terminal::plain(Box::new(kept.clone()));
+    let terminal = Terminal::plain(Box::new(kept.clone()), Verbosity::Normal);
     for n in 0..3 * super::LINES_MAX {
         terminal.rank_line(Rank(0), &n.to_string());
     }

@@ -25,6 +25,7 @@ use ronde_core::{NullTracker, Rank, WorldSize};
 use super::exit;
 use super::run::report_failure;
 use super::worker::join;
+use crate::command::console::message;
 pub(crate) use arguments::BenchArguments;
 use arguments::BenchCommand;
 use prepare::{PreparedBench, prepare};
@@ -75,7 +76,7 @@ pub(crate) fn bench(arguments: &BenchArguments, stop: &StopFlag) -> i32 {
 }
 
 fn refuse(error: &BenchError) -> i32 {
-    eprintln!("error: {error}");
+    message!("error: {error}");
     if error.is_user_error() {
         exit::USER_ERROR
     } else {
@@ -86,11 +87,11 @@ fn refuse(error: &BenchError) -> i32 {
 fn save(arguments: &BenchArguments, report: &CollectivesReport) -> Result<(), BenchError> {
     if let Some(path) = &arguments.json {
         ronde_bench::write(path, &report.to_json()?)?;
-        eprintln!("wrote {}", path.display());
+        message!("wrote {}", path.display());
     }
     if let Some(path) = &arguments.plot {
         ronde_bench::write(path, &ronde_bench::plot(report))?;
-        eprintln!("wrote {}", path.display());
+        message!("wrote {}", path.display());
     }
     Ok(())
 }
@@ -119,7 +120,7 @@ fn measure(
     let folder = match tempfile::tempdir() {
         Ok(folder) => folder,
         Err(error) => {
-            eprintln!("error: cannot create a temporary folder: {error}");
+            message!("error: cannot create a temporary folder: {error}");
             return exit::GAVE_UP;
         }
     };
@@ -177,7 +178,7 @@ fn open(
     let mut hub = Hub::new(folder)?;
     let settings = &prepared.settings;
     if settings.against.iter().any(|one| one.is_foreign()) {
-        eprintln!("starting {} for {ranks} ranks", names(&settings.against));
+        message!("starting {} for {ranks} ranks", names(&settings.against));
         let start = CompetitorLaunch {
             python: &prepared.python,
             against: &settings.against,
@@ -228,7 +229,7 @@ fn exit_code(outcome: &JobOutcome) -> i32 {
     match outcome.exit {
         JobExit::Done => exit::DONE,
         JobExit::Stopped { .. } => {
-            eprintln!("interrupted: all workers have ended");
+            message!("interrupted: all workers have ended");
             outcome.exit_code()
         }
         JobExit::Failed(_) => {
@@ -243,7 +244,7 @@ struct StderrLog;
 
 impl LogSink for StderrLog {
     fn line(&self, rank: Rank, _stream: OutputStream, line: &str) {
-        eprintln!("[rank {rank}] {line}");
+        message!("[rank {rank}] {line}");
     }
 }
 

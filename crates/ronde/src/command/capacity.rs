@@ -38,12 +38,30 @@ pub(super) fn check_memory(
     let Some(available_bytes) = host::available_memory_bytes() else {
         return Ok(());
     };
+    let estimate = estimate(plan, size, train);
+    let local_workers = world_size.get();
+    if estimate.total().saturating_mul(local_workers.into()) > available_bytes {
+        return Err(TrainError::DoesNotFit {
+            estimate,
+            available_bytes,
+            local_workers,
+        });
+    }
+    Ok(())
+}
+
+/// Returns the estimated bytes that each worker needs.
+pub(super) fn memory_per_worker(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> u64 {
+    estimate(plan, size, train).total()
+}
+
+fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimate {
     let config = &plan.config;
     let stored_bytes = train.locality().map_or(0, |locality| {
         train.len().saturating_mul(locality.sample_bytes)
     });
     let batch_samples = config.train.global_batch_size.min(plan.batches.samples());
-    let estimate = MemoryEstimate::data_parallel(
+    MemoryEstimate::data_parallel(
         size.parameters,
         if config.train.recompute_activations {
             size.recomputed_floats_per_sample
@@ -58,14 +76,5 @@ pub(super) fn check_memory(
     .with_loader(
         config.loader.memory_mib.saturating_mul(1 << 20),
         stored_bytes,
-    );
-    let local_workers = world_size.get();
-    if estimate.total().saturating_mul(local_workers.into()) > available_bytes {
-        return Err(TrainError::DoesNotFit {
-            estimate,
-            available_bytes,
-            local_workers,
-        });
-    }
-    Ok(())
+    )
 }

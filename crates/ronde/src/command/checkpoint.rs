@@ -16,6 +16,7 @@ use ronde_store::Store;
 use ronde_train::config::Override;
 
 use super::{exit, resume};
+use crate::command::console::{Printable, message};
 
 /// Number of reading threads.
 const THREADS: usize = 4;
@@ -100,7 +101,7 @@ pub(crate) fn checkpoint(arguments: &CheckpointArguments) -> i32 {
     match done {
         Ok(()) => exit::DONE,
         Err(CheckpointFailure(code, message)) => {
-            eprintln!("{message}");
+            message!("{message}");
             code
         }
     }
@@ -159,7 +160,7 @@ fn newest(store: &Arc<dyn Store>, address: &str) -> Result<Step, CheckpointFailu
 fn ls(location: &CheckpointLocation) -> Result<(), CheckpointFailure> {
     let store = location.open()?;
     let all = list(&*store)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = Printable(std::io::stdout().lock());
     writeln!(
         out,
         "{:>10}  {:>10}  {:>7}  {:<16}  status",
@@ -187,9 +188,7 @@ fn ls(location: &CheckpointLocation) -> Result<(), CheckpointFailure> {
         writeln!(out, "no checkpoints")?;
     }
     if let Err(error) = Lineage::read(&*store) {
-        eprintln!(
-            "warning: {error}; all checkpoints are treated as valid until the run is resumed"
-        );
+        message!("warning: {error}; all checkpoints are treated as valid until the run is resumed");
     }
     Ok(())
 }
@@ -197,7 +196,7 @@ fn ls(location: &CheckpointLocation) -> Result<(), CheckpointFailure> {
 fn show(selection: &CheckpointSelection) -> Result<(), CheckpointFailure> {
     let checkpoint = selection.open()?;
     let manifest: &Manifest = checkpoint.manifest();
-    let mut out = std::io::stdout().lock();
+    let mut out = Printable(std::io::stdout().lock());
     for (name, value) in [
         ("run", manifest.run.clone()),
         ("steps", manifest.step.to_string()),
@@ -240,7 +239,7 @@ fn verify(selection: &CheckpointSelection) -> Result<(), CheckpointFailure> {
         let size = bytes(manifest.bytes());
         let files = manifest.files.len();
         writeln!(
-            std::io::stdout().lock(),
+            Printable(std::io::stdout().lock()),
             "checkpoint at step {step} is intact: {size} in {files} files, all hashes match"
         )?;
         return Ok(());
@@ -260,7 +259,7 @@ fn export(
     ronde_train::export::publish(output, &contents)
         .map_err(|error| CheckpointFailure(exit::USER_ERROR, format!("error: {error}")))?;
     writeln!(
-        std::io::stdout().lock(),
+        Printable(std::io::stdout().lock()),
         "{} at step {}: {}, blake3 {}",
         vector,
         checkpoint.step(),
@@ -271,7 +270,7 @@ fn export(
 }
 
 /// Formats a time in UTC, to the minute.
-fn time(unix_ms: u64) -> String {
+pub(super) fn time(unix_ms: u64) -> String {
     let minutes = unix_ms / 60_000;
     let (days, minute) = (minutes / 1440, minutes % 1440);
     // The civil calendar from a number of days; Hinnant, "chrono-compatible low-level date algorithms".

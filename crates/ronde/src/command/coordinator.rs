@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ronde_cluster::{CoordinatorOutcome, JobEnding, StopFlag, coordinate};
-use ronde_core::{Event, NullTracker, Tracker};
+use ronde_core::{Event, Tracker};
 use ronde_monitor::Terminal;
 
 use super::{exit, job};
+use crate::command::console::{console, info, message};
 
 /// Arguments of `ronde coordinator`.
 #[derive(Args)]
@@ -19,9 +20,6 @@ pub(crate) struct CoordinatorArguments {
     /// Listen at this address only [default: the last coordinator's address if it is free].
     #[arg(long, value_name = "ADDRESS", value_parser = listen_address)]
     listen: Option<SocketAddr>,
-    /// Print errors only: the launcher reports everything else.
-    #[arg(long, hide = true)]
-    quiet: bool,
 }
 
 /// Parses `ADDRESS` or `ADDRESS:PORT`.
@@ -44,15 +42,12 @@ pub(crate) fn coordinator(arguments: &CoordinatorArguments, stop: &StopFlag) -> 
     let folder = match job::folder(&arguments.job) {
         Ok(folder) => folder,
         Err(message) => {
-            eprintln!("{message}");
+            message!("{message}");
             return exit::USER_ERROR;
         }
     };
-    let terminal = Terminal::plain(Box::new(std::io::stderr()));
-    let tracker: &dyn Tracker = match arguments.quiet {
-        true => &NullTracker,
-        false => &terminal,
-    };
+    let terminal = Terminal::stderr(false, console().verbosity);
+    let tracker: &dyn Tracker = &terminal;
     let listen = match arguments.listen {
         Some(listen) => listen,
         None => {
@@ -72,18 +67,14 @@ pub(crate) fn coordinator(arguments: &CoordinatorArguments, stop: &StopFlag) -> 
     terminal.finish();
     match concluded {
         Ok(CoordinatorOutcome::Over { ending, reason }) => {
-            if !arguments.quiet {
-                eprintln!("{reason}");
-            }
+            info!("{reason}");
             match ending {
                 JobEnding::Failed => exit::GAVE_UP,
                 _ => exit::DONE,
             }
         }
         Ok(CoordinatorOutcome::Left { signal }) => {
-            if !arguments.quiet {
-                eprintln!("this coordinator ends; the job continues and waits for another one");
-            }
+            info!("this coordinator ends; the job continues and waits for another one");
             128 + signal
         }
         Err(error) => super::job_failure(&error),

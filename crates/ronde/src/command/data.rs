@@ -12,6 +12,7 @@ use ronde_monitor::render::{bytes, count};
 use serde_json::json;
 
 use super::{data_progress, exit};
+use crate::command::console::{Printable, message};
 
 /// Arguments of `ronde data`.
 #[derive(Args)]
@@ -128,9 +129,9 @@ pub(crate) fn data(arguments: &DataArguments) -> i32 {
     match done {
         Ok(()) => exit::DONE,
         Err(DataFailure::Data(error)) => {
-            eprintln!("error: {error}");
+            message!("error: {error}");
             if let DataError::NotBuilt { .. } = &*error {
-                eprintln!("  help: cargo build --release --features full");
+                message!("  help: cargo build --release --features full");
             }
             match error.recovery() {
                 ronde_core::Recovery::Retry => exit::GAVE_UP,
@@ -138,7 +139,7 @@ pub(crate) fn data(arguments: &DataArguments) -> i32 {
             }
         }
         Err(DataFailure::Output(error)) => {
-            eprintln!("error: cannot write standard output: {error}");
+            message!("error: cannot write standard output: {error}");
             exit::GAVE_UP
         }
     }
@@ -180,7 +181,7 @@ fn run_inspect(arguments: &InspectArguments, opening: &OpenContext) -> Result<()
         arguments.samples,
         opening,
     )?;
-    let out = &mut std::io::stdout().lock();
+    let out = &mut Printable(std::io::stdout().lock());
     match arguments.json {
         true => writeln!(out, "{}", as_json(&found))?,
         false => show(&found, out)?,
@@ -281,7 +282,7 @@ fn run_pack(arguments: &PackArguments, opening: &OpenContext) -> Result<(), Data
         force: arguments.force,
     };
     let packed = pack(&settings, opening)?;
-    eprintln!(
+    message!(
         "packed {} samples into {} shards, {}, in {}",
         count(packed.samples as u64),
         count(packed.shards as u64),
@@ -289,13 +290,13 @@ fn run_pack(arguments: &PackArguments, opening: &OpenContext) -> Result<(), Data
         settings.to
     );
     if !packed.classes.is_empty() {
-        eprintln!(
+        message!(
             "{} classes, the first one is {:?}",
             packed.classes.len(),
             packed.classes[0]
         );
     }
-    write!(std::io::stdout().lock(), "{}", packed.run_file)?;
+    write!(Printable(std::io::stdout().lock()), "{}", packed.run_file)?;
     Ok(())
 }
 

@@ -1,16 +1,22 @@
 //! Messages while a data set is opened: progress on a terminal, notices everywhere.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ronde_data::DataEvent;
+use ronde_monitor::Verbosity;
+use ronde_monitor::render::printable;
+
+use super::console::console;
 
 /// Number of steps in which progress is redrawn.
 const PARTS: f64 = 200.0;
 
 /// Returns a callback that writes to standard error: progress only on a terminal, and nothing with `json`.
 pub(crate) fn show(json: bool) -> Arc<dyn Fn(&DataEvent) + Send + Sync> {
-    let draws = !json && std::io::stderr().is_terminal();
+    let console = console();
+    let is_quiet = json || console.verbosity == Verbosity::Quiet;
+    let draws = !is_quiet && console.redraws;
     // The progress that was drawn last.
     let drawn: Mutex<Option<(String, u64)>> = Mutex::new(None);
     Arc::new(move |news| match news {
@@ -20,12 +26,16 @@ pub(crate) fn show(json: bool) -> Arc<dyn Fn(&DataEvent) + Send + Sync> {
             let now = Some((what.clone(), part));
             if *drawn != now {
                 *drawn = now;
-                let _ = write!(std::io::stderr(), "\r\x1b[K{}", line(what, *share));
+                let _ = write!(
+                    std::io::stderr(),
+                    "\r\x1b[K{}",
+                    printable(&line(what, *share))
+                );
             }
         }
-        DataEvent::Notice(message) | DataEvent::Finding(message) if !json => {
+        DataEvent::Notice(message) | DataEvent::Finding(message) if !is_quiet => {
             let clear = if draws { "\r\x1b[K" } else { "" };
-            let _ = writeln!(std::io::stderr(), "{clear}note: {message}");
+            let _ = writeln!(std::io::stderr(), "{clear}note: {}", printable(message));
         }
         _ => {}
     })

@@ -1,5 +1,6 @@
 //! `ronde flight`: reports the operations of all ranks from their flight records.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -7,6 +8,7 @@ use ronde::comm::{FlightRecord, merge_report};
 use ronde_train::flight_records::FlightRecordWriter;
 
 use super::exit;
+use crate::command::console::{Printable, message};
 
 /// Arguments of `ronde flight`.
 #[derive(Args)]
@@ -20,23 +22,26 @@ pub(crate) fn flight(arguments: &FlightArguments) -> i32 {
     let folder = &arguments.folder;
     match merged(folder) {
         Ok(Some(report)) => {
-            print!("{report}");
+            if let Err(error) = write!(Printable(std::io::stdout()), "{report}") {
+                message!("error: cannot write standard output: {error}");
+                return exit::GAVE_UP;
+            }
             exit::DONE
         }
         Ok(None) => {
             let shown = folder.display();
-            eprintln!(
+            message!(
                 "error: no flight records in {shown} or {shown}/{}",
                 FlightRecordWriter::FOLDER
             );
-            eprintln!(
+            message!(
                 "  help: ranks write them when their group fails; workers of `ronde train` also on SIGUSR1: \
                  `kill -USR1 PID`"
             );
             exit::USER_ERROR
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            message!("error: {error}");
             exit::USER_ERROR
         }
     }
@@ -60,16 +65,16 @@ pub(crate) fn start(folder: &Path) -> Result<PathBuf, String> {
 pub(crate) fn show(folder: &Path) {
     match merged(folder) {
         Ok(Some(report)) => {
-            eprintln!(
+            message!(
                 "last operations of the ranks (`ronde flight {}`):",
                 folder.display()
             );
             for line in report.lines() {
-                eprintln!("  {line}");
+                message!("  {line}");
             }
         }
         Ok(None) => {}
-        Err(error) => eprintln!("note: cannot read the flight records: {error}"),
+        Err(error) => message!("note: cannot read the flight records: {error}"),
     }
 }
 

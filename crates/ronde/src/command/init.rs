@@ -8,6 +8,7 @@ use clap::Args;
 use ronde_train::config::DEFAULT_RUN_FILE;
 
 use super::exit;
+use crate::command::console::{info, message};
 
 /// Arguments of `ronde init`.
 #[derive(Args)]
@@ -21,7 +22,7 @@ pub(crate) fn init(arguments: &InitArguments) -> i32 {
     let path = &arguments.path;
     match write(path) {
         Ok(()) => {
-            eprintln!(
+            info!(
                 "wrote {}; train with: ronde train {}",
                 path.display(),
                 path.display()
@@ -29,16 +30,16 @@ pub(crate) fn init(arguments: &InitArguments) -> i32 {
             exit::DONE
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            eprintln!(
+            message!(
                 "error: cannot write {}: the file exists already",
                 path.display()
             );
-            eprintln!("  help: choose another name, such as `ronde init another.toml`");
+            message!("  help: choose another name, such as `ronde init another.toml`");
             exit::USER_ERROR
         }
         Err(error) => {
-            eprintln!("error: cannot write {}: {error}", path.display());
-            eprintln!("  help: check that its folder exists, is writable and has free space");
+            message!("error: cannot write {}: {error}", path.display());
+            message!("  help: check that its folder exists, is writable and has free space");
             exit::USER_ERROR
         }
     }

@@ -8,16 +8,19 @@ use ronde::environment;
 use ronde_cluster::{Invitation, JobFolder};
 use ronde_identity::JoinToken;
 
+use super::train::EVENT_FILE;
+
 /// Name of a job's folder in the folder of its results.
 pub(crate) const JOB_FOLDER: &str = "job";
 /// Default parent folder of run outputs.
 const RUNS: &str = "runs";
+/// File that only the folder of a job has.
+const JOB_FILE: &str = "job.json";
 
 /// Selects a job.
 #[derive(Args)]
 pub(crate) struct JobArguments {
-    /// Folder of the job or of its results, or `ADDRESS:PORT` of its coordinator [default: the newest job in
-    /// `runs`].
+    /// Folder of a run or job, or `ADDRESS:PORT` of a job's coordinator [default: the newest run in `runs`].
     #[arg(value_name = "JOB")]
     job: Option<String>,
     #[command(flatten)]
@@ -63,6 +66,18 @@ pub(crate) struct ResolvedJob {
 }
 
 impl JobArguments {
+    /// Returns the folder of the run that the argument refers to, unless it is an open job.
+    pub(crate) fn plain_run(&self) -> Option<PathBuf> {
+        let folder = match &self.job {
+            Some(job) => PathBuf::from(job),
+            None => newest(Path::new(RUNS), Path::new(EVENT_FILE))?,
+        };
+        let is_plain = folder.join(EVENT_FILE).is_file()
+            && !folder.join(JOB_FOLDER).is_dir()
+            && !folder.join(JOB_FILE).is_file();
+        is_plain.then_some(folder)
+    }
+
     /// Finds the job.
     ///
     /// # Errors
@@ -78,8 +93,8 @@ impl JobArguments {
 /// A message with a help line.
 pub(crate) fn find(job: Option<&str>, token: &TokenArguments) -> Result<ResolvedJob, String> {
     let Some(job) = job else {
-        let newest = newest(Path::new(RUNS)).ok_or_else(|| {
-                format!("error: no open job in {RUNS}\n  help: pass the folder of a job, or the address of its coordinator")
+        let newest = newest(Path::new(RUNS), &Path::new(JOB_FOLDER).join(JOB_FILE)).ok_or_else(|| {
+                format!("error: no run or open job in {RUNS}\n  help: pass the folder of a job, or the address of its coordinator")
             })?;
         return in_folder(&newest);
     };
@@ -133,13 +148,12 @@ fn in_folder(path: &Path) -> Result<ResolvedJob, String> {
     })
 }
 
-/// Returns the folder of the job that was started last.
-fn newest(runs: &Path) -> Option<PathBuf> {
+/// Returns the folder in `runs` whose `file` was modified last.
+fn newest(runs: &Path, file: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(runs).ok()?.flatten();
-    let jobs = entries.map(|entry| entry.path().join(JOB_FOLDER));
-    let dated = jobs.filter_map(|job| {
-        let begun = job.join("job.json").metadata().ok()?.modified().ok()?;
-        Some((begun, job))
+    let dated = entries.filter_map(|entry| {
+        let modified = entry.path().join(file).metadata().ok()?.modified().ok()?;
+        Some((modified, entry.path()))
     });
-    dated.max().map(|(_, job)| job)
+    dated.max().map(|(_, folder)| folder)
 }

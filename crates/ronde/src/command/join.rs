@@ -14,6 +14,7 @@ use ronde_monitor::Terminal;
 use super::job::{TokenArguments, addresses};
 use super::run::{RankPrefixLog, report_failure};
 use super::{exit, open};
+use crate::command::console::{console, message};
 
 /// Time limit for a coordinator to admit this host.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -46,7 +47,7 @@ pub(crate) fn join(arguments: &JoinArguments, stop: &StopFlag) -> i32 {
     let (addresses, token) = match prepared {
         Ok(prepared) => prepared,
         Err(message) => {
-            eprintln!("{message}");
+            message!("{message}");
             return exit::USER_ERROR;
         }
     };
@@ -62,7 +63,7 @@ pub(crate) fn join(arguments: &JoinArguments, stop: &StopFlag) -> i32 {
         (Err(error), _) => return super::job_failure(&error),
         (Ok(_), None) => return exit::USER_ERROR,
     };
-    let terminal = Terminal::plain(Box::new(std::io::stderr()));
+    let terminal = Terminal::stderr(false, console().verbosity);
     let notice = format!("host {host} joined {}", agent.job());
     terminal.line(&notice);
     let log: Arc<dyn LogSink> = Arc::new(RankPrefixLog { stop: stop.clone() });

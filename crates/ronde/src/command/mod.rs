@@ -3,9 +3,11 @@
 pub(crate) mod bench;
 mod capacity;
 pub(crate) mod checkpoint;
+pub(crate) mod console;
 pub(crate) mod coordinator;
 pub(crate) mod data;
 mod data_progress;
+pub(crate) mod doctor;
 pub(crate) mod exit;
 pub(crate) mod flight;
 pub(crate) mod init;
@@ -17,33 +19,38 @@ mod progress_output;
 mod resume;
 pub(crate) mod run;
 mod run_position;
+mod run_status;
 pub(crate) mod scale;
+pub(crate) mod shell;
 pub(crate) mod signals;
 pub(crate) mod status;
 pub(crate) mod train;
+pub(crate) mod usage;
 pub(crate) mod watchdog;
 pub(crate) mod worker;
 
 use ronde_cluster::ClusterError;
 use ronde_core::Recovery;
 
+use console::message;
+
 /// Prints why a command about a job failed, and returns its exit code.
 pub(crate) fn job_failure(error: &ClusterError) -> i32 {
     match error {
-        ClusterError::Refused { reason } => eprintln!("error: the coordinator refused: {reason}"),
-        error => eprintln!("error: {error}"),
+        ClusterError::Refused { reason } => message!("error: the coordinator refused: {reason}"),
+        error => message!("error: {error}"),
     }
     match error {
         ClusterError::Refused { .. } | ClusterError::Job { .. } => exit::USER_ERROR,
         ClusterError::Over { is_finished, .. } => {
             if !is_finished {
-                eprintln!("  help: `ronde train --resume RUN` resumes from its last checkpoint");
+                message!("  help: `ronde train --resume RUN` resumes from its last checkpoint");
             }
             exit::USER_ERROR
         }
         ClusterError::Store { source } if source.recovery() == Recovery::Abort => exit::USER_ERROR,
         ClusterError::NoCoordinator { .. } => {
-            eprintln!(
+            message!(
                 "  help: on the job's first host, `ronde status FOLDER` shows whether the job is over; if it is \
                  not, `ronde coordinator --job FOLDER` starts another coordinator"
             );

@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::coordinator::listen_address;
 use super::exit;
+use crate::command::console::message;
 
 /// Time limit for the coordinator's start.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -80,7 +81,7 @@ pub(crate) fn open(
     if path.exists()
         && let Err(error) = std::fs::remove_dir_all(path)
     {
-        eprintln!("error: cannot remove {}: {error}", path.display());
+        message!("error: cannot remove {}: {error}", path.display());
         return Err(exit::USER_ERROR);
     }
     let spec = JobSpec {
@@ -114,7 +115,7 @@ fn refuse_running(path: &Path) -> Result<(), i32> {
     };
     match ronde_cluster::status(&invitation, Duration::from_millis(500)) {
         Ok(status) => {
-            eprintln!(
+            message!(
                 "error: cannot use {}: the coordinator of job {} is still running\n  \
                  help: see `ronde status {}`; end that coordinator, or choose another folder",
                 path.display(),

@@ -40,6 +40,41 @@ impl OutputFolder {
         }
     }
 
+    /// Returns whether a folder has the model of a finished run.
+    pub(crate) fn has_results(folder: &Path) -> bool {
+        let names = [
+            ronde_train::export::MODEL_FILE,
+            ronde_train::export::CONFIG_FILE,
+        ];
+        names.iter().any(|name| folder.join(name).exists())
+    }
+
+    /// Removes the results of an earlier run: model, run file, events, checkpoints and flight records.
+    ///
+    /// # Errors
+    /// A message that names the file that cannot be removed.
+    pub(crate) fn remove_results(&self) -> Result<(), String> {
+        let files = [
+            ronde_train::export::MODEL_FILE,
+            ronde_train::export::CONFIG_FILE,
+            "run.toml",
+            "events.jsonl",
+        ];
+        let folders = ["checkpoints", "flight"];
+        let files = files.map(|name| (name, std::fs::remove_file(self.path.join(name))));
+        let folders = folders.map(|name| (name, std::fs::remove_dir_all(self.path.join(name))));
+        for (name, removed) in files.into_iter().chain(folders) {
+            match removed {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    let path = self.path.join(name);
+                    return Err(format!("cannot remove {}: {error}", path.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the absolute path of the folder.
     pub(crate) fn path(&self) -> &Path {
         &self.path

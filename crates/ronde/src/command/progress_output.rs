@@ -1,5 +1,6 @@
 //! [`ProgressOutput`]: shows the events of a run on the terminal or as JSON on standard output.
 
+use crate::command::console::{console, message};
 use std::sync::Arc;
 
 use ronde_cluster::{LogSink, OutputStream};
@@ -17,7 +18,10 @@ impl ProgressOutput {
         if json {
             Self::Json(Arc::new(JsonLines::new(Box::new(std::io::stdout()))))
         } else {
-            Self::Terminal(Arc::new(Terminal::stderr()))
+            Self::Terminal(Arc::new({
+                let console = console();
+                Terminal::stderr(console.redraws, console.verbosity)
+            }))
         }
     }
 
@@ -60,7 +64,7 @@ impl LogSink for ProgressOutput {
     fn line(&self, rank: Rank, _stream: OutputStream, line: &str) {
         match self {
             Self::Terminal(terminal) => terminal.rank_line(rank, line),
-            Self::Json(_) => eprintln!("[rank {rank}] {line}"),
+            Self::Json(_) => message!("[rank {rank}] {line}"),
         }
     }
 }

@@ -121,6 +121,17 @@ impl ResumeSource {
     }
 }
 
+/// How a run starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    /// From step 0; checkpoints of an unfinished run are an error.
+    New,
+    /// From step 0, also where there are checkpoints of the same plan.
+    Overwrite,
+    /// From the newest checkpoint.
+    Resume,
+}
+
 /// Checks the checkpoints before a run starts: a resumed run needs one of the same plan, and a new run must not
 /// overwrite those of another run. Sets an absolute address in `config`.
 pub(super) fn check(
@@ -128,8 +139,9 @@ pub(super) fn check(
     plan: &Plan,
     base: &Path,
     output: &Path,
-    resumes: bool,
+    start: Start,
 ) -> Result<RunPosition, StartError> {
+    let resumes = start == Start::Resume;
     let failed = |error: &dyn std::fmt::Display| format!("error: {error}");
     let mut address = config
         .checkpoint
@@ -164,21 +176,21 @@ pub(super) fn check(
             resumes,
         )));
     }
-    match (finished(output, &newest), resumes) {
-        (Some(model), true) => Err(StartError::Finished(format!(
+    match (finished(output, &newest), start) {
+        (Some(model), Start::Resume) => Err(StartError::Finished(format!(
             "this run is finished: {} steps; its model is {}, blake3 {}",
             model.steps,
             output.join(ronde_train::export::MODEL_FILE).display(),
             model.blake3
         ))),
-        (None, false) => Err(StartError::Invalid(format!(
+        (None, Start::New) => Err(StartError::Invalid(format!(
             "error: this run is not finished: {shown} has a checkpoint at step {}\n  \
-             help: resume with `ronde train --resume {resume}`; to start again, remove that folder or \
-             choose another one: --set run.output=FOLDER or --set checkpoint.to=FOLDER",
+             help: resume with `ronde train --resume {resume}`; start again with `--overwrite`, or choose \
+             another folder: --set run.output=FOLDER",
             newest.step
         ))),
-        (Some(_), false) => position(None),
-        (None, true) => position(Some(newest.step)),
+        (None, Start::Resume) => position(Some(newest.step)),
+        (_, Start::New | Start::Overwrite) => position(None),
     }
 }
 

@@ -19,6 +19,7 @@ use signal_hook::consts::SIGPIPE;
 
 use super::open::{self, OpenArguments};
 use super::{exit, flight, join};
+use crate::command::console::{console, message};
 
 /// Maximum number of workers of a program.
 const WORKERS_MAX: u32 = 4_096;
@@ -89,12 +90,12 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
         .ok()
         .map(|ronde| (ronde.into_os_string(), vec!["__watchdog".into()]));
     // The ranks write to two streams, which a redrawn progress bar would overwrite.
-    let terminal = Terminal::plain(Box::new(std::io::stderr()));
+    let terminal = Terminal::stderr(false, console().verbosity);
     let log: Arc<dyn LogSink> = Arc::new(RankPrefixLog { stop: stop.clone() });
     let outcome = supervise(&spec, &mut LocalLauncher::new(), &terminal, &log, stop);
     terminal.finish();
     if matches!(outcome.exit, JobExit::Stopped { .. }) {
-        eprintln!("interrupted: all ranks have ended");
+        message!("interrupted: all ranks have ended");
     }
     report_failure(&outcome);
     if let (JobExit::Failed(_), Some(folder)) = (&outcome.exit, &arguments.flight) {
@@ -111,7 +112,7 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
         .map(|word| word.to_str().map(str::to_owned))
         .collect();
     let Some(command) = words.filter(|_| arguments.elastic) else {
-        eprintln!(
+        message!(
             "error: --listen requires --elastic and a program whose arguments are valid UTF-8"
         );
         return exit::USER_ERROR;
@@ -127,7 +128,7 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
         record: None,
         events: None,
     };
-    let terminal = Arc::new(Terminal::plain(Box::new(std::io::stderr())));
+    let terminal = Arc::new(Terminal::stderr(false, console().verbosity));
     let printer = Arc::clone(&terminal);
     let notify = move |message: &str| printer.line(message);
     let opened = match open::open(&arguments.job, &spec, &arguments.open, listen, notify) {
@@ -153,7 +154,7 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
     drop(opened.coordinator);
     terminal.finish();
     if matches!(outcome.exit, JobExit::Stopped { .. }) {
-        eprintln!("interrupted: all ranks have ended");
+        message!("interrupted: all ranks have ended");
     }
     report_failure(&outcome);
     if let (JobExit::Failed(_), Some(folder)) = (&outcome.exit, &arguments.flight) {
@@ -182,7 +183,7 @@ fn flight_variable(folder: &Option<PathBuf>) -> Result<Option<(OsString, OsStrin
     match started {
         Ok(folder) => Ok(folder.map(|folder| (environment::RONDE_FLIGHT.into(), folder.into()))),
         Err(message) => {
-            eprintln!("error: {message}");
+            message!("error: {message}");
             Err(exit::USER_ERROR)
         }
     }
@@ -191,7 +192,7 @@ fn flight_variable(folder: &Option<PathBuf>) -> Result<Option<(OsString, OsStrin
 /// Prints the first failure in full, if there is one.
 pub(crate) fn report_failure(outcome: &JobOutcome) {
     if let Some(report) = outcome.report() {
-        eprintln!("{report}");
+        message!("{report}");
     }
 }
 

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::exit;
 use super::job::{TokenArguments, find};
+use crate::command::console::message;
 
 /// Time limit for the coordinator's answer; a coordinator that has just started acquires the lease first.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -26,13 +27,13 @@ pub(crate) fn scale(arguments: &ScaleArguments) -> i32 {
     let found = match find(Some(&arguments.job), &arguments.token) {
         Ok(found) => found,
         Err(message) => {
-            eprintln!("{message}");
+            message!("{message}");
             return exit::USER_ERROR;
         }
     };
     match ronde_cluster::scale(&found.invitation, arguments.workers, LIMIT) {
         Ok(note) => {
-            eprintln!("{note}");
+            message!("{note}");
             exit::DONE
         }
         Err(error) => super::job_failure(&error),

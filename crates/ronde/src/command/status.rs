@@ -1,6 +1,7 @@
-//! `ronde status`: shows the status of a job.
+//! `ronde status`: shows the status of a job or run.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -8,6 +9,8 @@ use ronde_cluster::{ClusterError, status_of_folder};
 
 use super::exit;
 use super::job::{JobArguments, ResolvedJob};
+use super::run_status::RunStatus;
+use crate::command::console::{Printable, message};
 
 /// Time limit for the coordinator's answer.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -23,10 +26,13 @@ pub(crate) struct StatusArguments {
 }
 
 pub(crate) fn status(arguments: &StatusArguments) -> i32 {
+    if let Some(run) = arguments.job.plain_run() {
+        return run_status(&run, arguments.json);
+    }
     let ResolvedJob { invitation, folder } = match arguments.job.find() {
         Ok(found) => found,
         Err(message) => {
-            eprintln!("{message}");
+            message!("{message}");
             return exit::USER_ERROR;
         }
     };
@@ -40,14 +46,38 @@ pub(crate) fn status(arguments: &StatusArguments) -> i32 {
     };
     match status {
         Ok(status) => {
-            let text = match arguments.json {
+            let mut text = match arguments.json {
+                true => status.to_json(),
+                false => status.to_string(),
+            };
+            let run = folder.as_ref().and_then(|folder| folder.path().parent());
+            if let (false, Some(Ok(run))) = (arguments.json, run.map(RunStatus::read)) {
+                run.workers()
+                    .for_each(|line| text = format!("{text}\n{line}"));
+            }
+            // The reader may have closed the pipe, such as `head`.
+            let _ = writeln!(Printable(std::io::stdout()), "{text}");
+            exit::DONE
+        }
+        Err(error) => super::job_failure(&error),
+    }
+}
+
+/// Prints the status of a run without a separate coordinator, from its folder.
+fn run_status(folder: &Path, json: bool) -> i32 {
+    match RunStatus::read(folder) {
+        Ok(status) => {
+            let text = match json {
                 true => status.to_json(),
                 false => status.to_string(),
             };
             // The reader may have closed the pipe, such as `head`.
-            let _ = writeln!(std::io::stdout(), "{text}");
+            let _ = writeln!(Printable(std::io::stdout()), "{text}");
             exit::DONE
         }
-        Err(error) => super::job_failure(&error),
+        Err(message) => {
+            message!("{message}");
+            exit::USER_ERROR
+        }
     }
 }

@@ -1,34 +1,28 @@
 //! `ronde train`: trains a model from a run file with supervised workers.
 
-use std::io::ErrorKind;
+use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use ronde::comm::FlightRecord;
 use ronde_cluster::{
     ElasticSettings, JobExit, JobOutcome, JobSpec, LaunchSpec, LocalLauncher, LogSink,
     RestartLimits, StopFlag, SuccessionPolicy, supervise,
 };
 use ronde_core::{Tracker, WorldSize};
 use ronde_monitor::{Fanout, JsonLines};
-use ronde_train::config::{
-    DEFAULT_RUN_FILE, Document, Override, SuccessionKind, ValueOrigin, check,
-};
+use ronde_train::RunConfig;
+use ronde_train::config::SuccessionKind;
 use ronde_train::flight_records::FlightRecordWriter;
-use ronde_train::{Plan, RunConfig, TrainError, WorkerTask};
 
-use super::capacity::{check_disk, check_memory};
+use super::console::{Printable, message};
 use super::job::JOB_FOLDER;
 use super::open::{self, OpenArguments, OpenJob};
-use super::output::OutputFolder;
 use super::progress_output::ProgressOutput;
-use super::resume::{self, ResumeSource};
 use super::run::report_failure;
-use super::run_position::RunPosition;
-use super::{data_progress, exit, flight, join};
+use super::{exit, flight, join, signals};
 
 /// Arguments of `ronde train`.
 #[derive(Args)]
@@ -45,6 +39,12 @@ pub(crate) struct TrainArguments {
     /// checkpoints [default: those of the run file]; any number of workers gives the same bits.
     #[arg(long, value_name = "RUN", num_args = 0..=1)]
     resume: Option<Option<String>>,
+    /// Replace the results of a run that is in the output folder already, including its checkpoints.
+    #[arg(long, conflicts_with = "resume")]
+    overwrite: bool,
+    /// Print the plan of the run and what would be started, without training.
+    #[arg(long)]
+    dry_run: bool,
     /// Write events to standard output, one JSON object per line, instead of progress.
     #[arg(long)]
     json: bool,
@@ -57,23 +57,18 @@ const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for a worker's end after SIGTERM.
 const STOP_GRACE: Duration = Duration::from_millis(1200);
 /// Name of the event file in the output folder.
-const EVENT_FILE: &str = "events.jsonl";
+pub(super) const EVENT_FILE: &str = "events.jsonl";
 
-/// A run that is ready to start.
-struct PreparedRun {
-    config: RunConfig,
-    world_size: WorldSize,
-    output: OutputFolder,
-    task: String,
-    notices: Vec<String>,
-    position: RunPosition,
-}
+mod prepare;
+
+use prepare::PreparedRun;
+pub(super) use prepare::read_run_file;
 
 /// The reason that a run does not start.
 pub(super) enum StartError {
     /// An error that the user has to resolve.
     Invalid(String),
-    /// The run is finished already.
+    /// There is nothing to train; the message is a result, not an error.
     Finished(String),
 }
 
@@ -84,17 +79,23 @@ impl From<String> for StartError {
 }
 
 pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
-    let prepared = match prepare(&arguments) {
+    let planned = prepare::plan(&arguments);
+    if let (true, Ok(planned)) = (arguments.dry_run, &planned) {
+        let written = writeln!(Printable(std::io::stdout()), "{}", planned.describe());
+        return written.map_or(exit::GAVE_UP, |()| exit::DONE);
+    }
+    let prepared = match planned.and_then(|planned| planned.claim_folder(&arguments)) {
         Ok(prepared) => prepared,
         Err(StartError::Finished(message)) => {
-            eprintln!("{message}");
+            message!("{message}");
             return exit::DONE;
         }
         Err(StartError::Invalid(message)) => {
-            eprintln!("{message}");
+            message!("{message}");
             return exit::USER_ERROR;
         }
     };
+    signals::begin_supervision();
     let code = match arguments.open.listen {
         Some(listen) => supervise_open_run(&prepared, &arguments, listen, stop),
         None => supervise_run(&prepared, arguments.json, stop),
@@ -103,156 +104,12 @@ pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
     code
 }
 
-/// Checks everything before anything is started. The error is a complete message.
-fn prepare(arguments: &TrainArguments) -> Result<PreparedRun, StartError> {
-    let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let overrides = overrides(arguments);
-    let from = ResumeSource::find(
-        arguments.resume.as_ref(),
-        arguments.file.as_deref(),
-        &overrides,
-    )?;
-    let (text, name, base) = run_file(arguments, from.as_ref())?;
-    let (mut config, document) =
-        Document::load(&text, &name, &ronde::environment::all(), &overrides)
-            .map_err(|error| error.render(colour))?;
-    if let Some(resumed) = &from {
-        resumed.redirect(&mut config);
-    }
-    if let Some(error) = document.refuse(check::files(&config.data, &base, &|path| path.is_file()))
-    {
-        return Err(error.render(colour).into());
-    }
-    let failed = |error: TrainError| format!("error: {error}");
-    // The same path as in the workers, so that they find the indexes built here.
-    let base = base.canonicalize().unwrap_or(base);
-    let progress = data_progress::show(arguments.json);
-    let opening = ronde::environment::surroundings().opening(&base, config.run.seed, progress);
-    let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
-    let world_size = WorldSize::new(config.workers.count)
-        .ok_or_else(|| "error: invalid `workers.count`: expected at least 1 worker".to_owned())?;
-    let plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
-    let size = config
-        .model
-        .size(split.train.sample_shape(), split.train.classes())
-        .map_err(|error| failed(TrainError::Model(error)))?;
-    check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
-    let folder = config.run.output_folder();
-    let output = check_disk(&folder, size.parameters)
-        .and_then(|()| OutputFolder::lock(&folder))
-        .and_then(|output| {
-            FlightRecord::remove_all(&output.path().join(FlightRecordWriter::FOLDER))
-                .map_err(|error| format!("cannot remove old flight records: {error}"))?;
-            Ok(output)
-        })
-        .map_err(|message| format!("error: {message}"))?;
-    let position = resume::check(&mut config, &plan, &base, output.path(), from.is_some())?;
-    let mut task = WorkerTask::new(&config, base, output.path().to_owned()).map_err(failed)?;
-    task.resumes = from.is_some();
-    let task = task.encode();
-    if !arguments.json {
-        show_run_file(&text, &name, arguments.file.is_none() && from.is_none());
-        show_changes(&document);
-    }
-    let mut notices = vec![format!(
-        "engine: {}, one thread per worker (its sums depend on the number of threads), {}",
-        ronde_engine::engine_name(),
-        ronde_engine::cpu_features()
-    )];
-    notices.extend(config.train.learning_rate_rule());
-    notices.extend(config.train.precision_note());
-    notices.extend((!document.notices().is_empty()).then(|| document.render_notices(colour)));
-    Ok(PreparedRun {
-        config,
-        world_size,
-        output,
-        task,
-        notices,
-        position,
-    })
-}
-
-/// Returns the text, name and folder of the run file of a new or resumed run.
-fn run_file(
-    arguments: &TrainArguments,
-    from: Option<&ResumeSource>,
-) -> Result<(String, String, PathBuf), String> {
-    match from {
-        Some(ResumeSource {
-            file: Some(file), ..
-        }) => read_run_file(Some(file)),
-        Some(resumed) if arguments.file.is_none() && resumed.newest.is_some() => resumed.run_file(),
-        _ => read_run_file(arguments.file.as_deref()),
-    }
-}
-
-/// Reads a run file, or the embedded example, and returns its text, name and folder.
-pub(super) fn read_run_file(file: Option<&Path>) -> Result<(String, String, PathBuf), String> {
-    let Some(path) = file else {
-        return Ok((
-            DEFAULT_RUN_FILE.to_owned(),
-            "embedded example".to_owned(),
-            PathBuf::from("."),
-        ));
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        let shown = path.display();
-        let hint = match error.kind() {
-            ErrorKind::NotFound => format!("write one with `ronde init {shown}`"),
-            _ => "a run file is a TOML text; write one with `ronde init`".to_owned(),
-        };
-        format!("error: cannot read run file {shown}: {error}\n  help: {hint}")
-    })?;
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new(".")).to_owned();
-    Ok((text, path.display().to_string(), folder))
-}
-
-fn overrides(arguments: &TrainArguments) -> Vec<Override> {
-    let sets = arguments
-        .sets
-        .iter()
-        .map(|text| Override::Set(text.clone()));
-    let workers = arguments.workers.map(|workers| Override::Flag {
-        name: "--workers".to_owned(),
-        path: "workers.count".to_owned(),
-        value: workers.to_string(),
-    });
-    sets.chain(workers).collect()
-}
-
-fn show_run_file(text: &str, name: &str, embedded: bool) {
-    if embedded {
-        eprintln!(
-            "no run file given: training the embedded example (`ronde init` writes it to a file)"
-        );
-        for line in text.lines() {
-            eprintln!("  | {line}");
-        }
-    } else {
-        eprintln!("run file: {name}");
-    }
-}
-
-/// Prints the values that the environment and the arguments override.
-fn show_changes(document: &Document) {
-    for (path, origin) in document.origins() {
-        match origin {
-            ValueOrigin::Set { text } => eprintln!("override: {text}"),
-            ValueOrigin::Environment { name } => eprintln!("override: {path}, from {name}"),
-            _ => {}
-        }
-    }
-}
-
 fn supervise_run(prepared: &PreparedRun, json: bool, stop: &StopFlag) -> i32 {
     let output = Arc::new(ProgressOutput::new(json));
     let events = match JsonLines::create(&prepared.output.path().join(EVENT_FILE)) {
         Ok(events) => Some(Arc::new(events)),
         Err(error) => {
-            eprintln!("error: {error}\n  help: choose another folder: --set run.output=FOLDER");
+            message!("error: {error}\n  help: choose another folder: --set run.output=FOLDER");
             return exit::USER_ERROR;
         }
     };
@@ -274,7 +131,7 @@ fn supervise_run(prepared: &PreparedRun, json: bool, stop: &StopFlag) -> i32 {
     if let Some(events) = events {
         events.finish();
         if let Some(problem) = events.problem() {
-            eprintln!("warning: {problem}");
+            message!("warning: {problem}");
         }
     }
     conclude(prepared, &outcome, shown)
@@ -292,17 +149,17 @@ fn conclude(prepared: &PreparedRun, outcome: &JobOutcome, shown: Result<(), Stri
     }
     match outcome.exit {
         JobExit::Done => {}
-        JobExit::Stopped { .. } => eprintln!("{}", prepared.position.interrupted()),
+        JobExit::Stopped { .. } => message!("{}", prepared.position.interrupted()),
         JobExit::Failed(_) => {
             if let Some(message) = prepared.position.failed() {
-                eprintln!("{message}");
+                message!("{message}");
             }
         }
     }
     match (code, shown) {
         (code, Ok(())) => code,
         (code, Err(problem)) => {
-            eprintln!("error: cannot write standard output: {problem}");
+            message!("error: cannot write standard output: {problem}");
             if code == exit::DONE {
                 exit::GAVE_UP
             } else {
@@ -320,7 +177,7 @@ fn supervise_open_run(
     stop: &StopFlag,
 ) -> i32 {
     let Some(settings) = elastic(&prepared.config) else {
-        eprintln!("error: --listen requires an elastic run\n  help: set elastic.enabled = true");
+        message!("error: --listen requires an elastic run\n  help: set elastic.enabled = true");
         return exit::USER_ERROR;
     };
     let (elastic, shards) = (

@@ -8,6 +8,7 @@ use ronde_train::TrainError;
 use ronde_train::flight_records::FlightRecordWriter;
 
 use super::{exit, signals};
+use crate::command::console::message;
 
 /// Joins the run of the supervisor that started this process, and trains.
 pub(crate) fn work() -> i32 {
@@ -23,12 +24,12 @@ pub(crate) fn work() -> i32 {
         None => signals::stop_on_request(surroundings.stop.clone()),
     };
     if let Err(error) = handled {
-        eprintln!(
+        message!(
             "note: cannot install the SIGTERM handler, so SIGTERM ends this worker in the middle of a step: {error}"
         );
     }
     if let Err(error) = signals::record_on_request(flights.clone()) {
-        eprintln!("note: cannot install the SIGUSR1 handler, so SIGUSR1 ends this worker: {error}");
+        message!("note: cannot install the SIGUSR1 handler, so SIGUSR1 ends this worker: {error}");
     }
     let (assignment, listener) = worker.take_parts();
     let (secure, tracker) = (worker.secure(), worker.tracker());
@@ -48,7 +49,7 @@ pub(crate) fn work() -> i32 {
             let error = Error::Train(error);
             worker.report(&error, None);
             if worker.link().is_none() {
-                eprintln!("error: {}", error.explain());
+                message!("error: {}", error.explain());
             }
             if user_error {
                 exit::USER_ERROR
@@ -65,7 +66,7 @@ pub(crate) fn join(flights: &Arc<FlightRecordWriter>) -> Option<Worker> {
     let worker = match Worker::start() {
         Ok(worker) => worker,
         Err(error) => {
-            eprintln!("error: cannot join the run: {error}");
+            message!("error: cannot join the run: {error}");
             return None;
         }
     };

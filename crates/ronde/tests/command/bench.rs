@@ -180,7 +180,10 @@ fn mistakes_are_told_before_anything_is_started() {
         ),
         (&["--sizes=8..1GiB"], "--sizes: `1GiB` is not a valid size"),
         (&["-n1"], "--workers: invalid value 1: expected 2"),
-        (&["--transports=udp"], "--transports: invalid value `udp`: expected auto"),
+        (
+            &["--transports=udp"],
+            "--transports: invalid value `udp`: expected auto",
+        ),
         (
             &["--algorithms=fast"],
             "--algorithms: invalid value `fast`: expected auto, driver",
@@ -190,7 +193,10 @@ fn mistakes_are_told_before_anything_is_started() {
             &["--op=mean", "--dtype=i32"],
             "the mean of i32 would have to be rounded",
         ),
-        (&["--memory=disk"], "--memory: invalid value `disk`: expected group, any"),
+        (
+            &["--memory=disk"],
+            "--memory: invalid value `disk`: expected group, any",
+        ),
         (&["--budget=0"], "--budget"),
         (&["--hosts=3"], "--hosts: 3 for 2 ranks"),
         (&["--json=no/folder/x"], "no such folder: no/folder"),

@@ -157,10 +157,7 @@ fn what_cannot_go_on_is_told_with_what_differs() {
     ];
     let out = ["--set", "run.output=out"];
     let run = |extra: &[&str]| dir.run(&[&again[..], &out, extra].concat());
-    run(&[]).expect(
-        2,
-        &["holds a checkpoint of this run", "ronde train --resume out"],
-    );
+    run(&[]).expect(2, &["this run is not finished", "ronde train --resume out"]);
     run(&["--set", "run.seed=7"]).expect(
         2,
         &["checkpoints of another run: run.seed changed from 42 to 7"],

@@ -107,7 +107,7 @@ fn errors_are_reported() {
 #[cfg(feature = "full")]
 fn imagenet(dir: &TestFolder, more: &[&str]) -> Ended {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/imagenet.toml");
-    let mut arguments = vec!["train", path, "--json"];
+    let mut arguments = vec!["train", path, "--json", "--overwrite"];
     let here = dir.path().display();
     let (train, test) = (
         format!("data.train={here}/out/train-*"),
@@ -174,7 +174,10 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
     let train = |more: &[&str]| {
         let sets = ["train.epochs=1", "workers.logical_shards=4"];
         let sets = sets.iter().chain(more).flat_map(|set| ["--set", set]);
-        let arguments: Vec<&str> = ["train", path, "--json"].into_iter().chain(sets).collect();
+        let arguments: Vec<&str> = ["train", path, "--json", "--overwrite"]
+            .into_iter()
+            .chain(sets)
+            .collect();
         dir.run(&arguments)
     };
     let two = train(&[]).expect(0, &[]);

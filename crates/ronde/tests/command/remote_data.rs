@@ -84,7 +84,8 @@ fn start(dir: &TestFolder, server: &Server, more: &[&str]) -> Running {
         server.port,
         FILES - 1
     );
-    let mut arguments = vec!["train", "run.toml", "--json", "-n", "2", "--set", &files];
+    let mut arguments = vec!["train", "run.toml", "--json", "--overwrite", "-n", "2"];
+    arguments.extend(["--set", &files]);
     arguments.extend(more.iter().flat_map(|set| ["--set", set]));
     let key = ("RONDE_TEST_DATA_KEY", KEY);
     dir.start(RONDE, &arguments, &[key])

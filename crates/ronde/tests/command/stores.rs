@@ -261,6 +261,7 @@ fn samples_in_a_bucket_are_fetched_once_and_give_the_bits_of_local_files() {
             "train",
             "run.toml",
             "--json",
+            "--overwrite",
             "--workers",
             "2",
             "--set",

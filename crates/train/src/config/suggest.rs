@@ -3,6 +3,13 @@
 /// The largest distance of a suggestion, in edits per letter.
 const EDITS_PER_LETTER_MAX: f64 = 0.4;
 
+/// Names of run-file keys in other tools.
+const ALIASES: [(&str, &str); 3] = [
+    ("lr", "learning_rate"),
+    ("batch_size", "global_batch_size"),
+    ("wd", "weight_decay"),
+];
+
 /// Returns a hint for a word that is not in `known`.
 pub(super) fn hint<S: AsRef<str>>(word: &str, known: &[S]) -> Option<String> {
     if let Some(nearest) = nearest(word, known) {
@@ -22,6 +29,10 @@ fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str> {
         return None;
     }
     let lower = word.to_lowercase();
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == lower);
+    if let Some(key) = alias.and_then(|(_, key)| known.iter().find(|known| known.as_ref() == *key)) {
+        return Some(key.as_ref());
+    }
     known
         .iter()
         .map(|known| (strsim::damerau_levenshtein(&lower, known.as_ref()), known))
@@ -42,6 +53,8 @@ mod tests {
             ("EPOCHS", Some("epochs")),
             ("setps", Some("steps")),
             ("learningrate", Some("learning_rate")),
+            ("lr", Some("learning_rate")),
+            ("batch_size", None),
             ("momentum", None),
             ("", None),
         ] {

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::arguments::BenchDataArguments;
 use super::{exit, print};
+use crate::command::console::message;
 use crate::command::data_progress;
 use crate::command::train::read_run_file;
 
@@ -30,7 +31,7 @@ pub(super) fn bench(arguments: &BenchDataArguments, stop: &StopFlag) -> i32 {
         Ok(text) => print(&text, stop),
         Err(_) if stop.signal() != 0 => 128 + stop.signal(),
         Err(message) => {
-            eprintln!("{message}");
+            message!("{message}");
             exit::USER_ERROR
         }
     }
@@ -59,7 +60,7 @@ fn run(arguments: &BenchDataArguments, stop: &StopFlag) -> Result<String, String
                 ..config.loader.settings(&*split.train, 1)
             };
             let turn = measure(&plan, &split, settings, arguments, stop).map_err(failed)?;
-            eprintln!("round {round}: {}", show(&turn));
+            message!("round {round}: {}", show(&turn));
             turns.push(turn);
         }
     }

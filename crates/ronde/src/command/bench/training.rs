@@ -11,6 +11,7 @@ use ronde_cluster::StopFlag;
 
 use super::arguments::BenchTrainArguments;
 use super::{print, refuse};
+use crate::command::console::message;
 
 pub(super) fn bench(arguments: &BenchTrainArguments, stop: &StopFlag) -> i32 {
     match run(arguments, stop) {
@@ -42,13 +43,13 @@ fn run(arguments: &BenchTrainArguments, stop: &StopFlag) -> Result<TrainingRepor
             let variant = report.variants[index].variant;
             let run = measure(&report.settings, variant, &programs)?;
             let (name, rate) = (variant.name(), run.samples_per_s);
-            eprintln!("round {round}: {name}, {rate:.1} samples/s");
+            message!("round {round}: {name}, {rate:.1} samples/s");
             report.variants[index].runs.push(run);
         }
     }
     if let Some(path) = &arguments.json {
         ronde_bench::write(path, &report.to_json()?)?;
-        eprintln!("wrote {}", path.display());
+        message!("wrote {}", path.display());
     }
     Ok(report)
 }

@@ -1,0 +1,162 @@
+//! Output options of all commands, and messages that do not fail when standard error is closed or full.
+
+use std::fmt::Arguments;
+use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+
+use clap::{Args, ValueEnum};
+use ronde::environment;
+use ronde_monitor::Verbosity;
+use ronde_monitor::render::printable;
+
+/// Output options that all commands accept.
+#[derive(Args)]
+#[command(next_help_heading = "Output options")]
+pub(crate) struct ConsoleArguments {
+    /// Use colour: auto, always or never; auto respects NO_COLOR and TERM=dumb.
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
+    color: ColourChoice,
+    /// Print errors and warnings only.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print more: the processes of workers, the engine and the CPU features.
+    #[arg(short, long, global = true)]
+    verbose: bool,
+}
+
+/// When to use colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ColourChoice {
+    Auto,
+    Always,
+    Never,
+}
+
+/// The output options of this process.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Console {
+    /// Whether messages may contain colour.
+    pub(crate) colour: bool,
+    /// Whether standard error is a terminal on which lines can be redrawn.
+    pub(crate) redraws: bool,
+    pub(crate) verbosity: Verbosity,
+}
+
+static CONSOLE: OnceLock<Console> = OnceLock::new();
+
+impl ConsoleArguments {
+    /// Makes these the options of this process. Called once, before any output.
+    pub(crate) fn apply(&self) {
+        let is_terminal = std::io::stderr().is_terminal();
+        let redraws = is_terminal && !environment::terminal_is_dumb();
+        let colour = match self.color {
+            ColourChoice::Always => true,
+            ColourChoice::Never => false,
+            ColourChoice::Auto => redraws && !environment::refuses_colour(),
+        };
+        let verbosity = match (self.quiet, self.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (_, true) => Verbosity::Verbose,
+            _ => Verbosity::Normal,
+        };
+        let console = Console {
+            colour,
+            redraws,
+            verbosity,
+        };
+        // A second call would have no effect.
+        let _ = CONSOLE.set(console);
+    }
+}
+
+/// Returns the output options of this process.
+pub(crate) fn console() -> Console {
+    CONSOLE.get().copied().unwrap_or_default()
+}
+
+/// Prints an error, a warning or a result to standard error, also with `--quiet`.
+macro_rules! message {
+    ($($argument:tt)*) => {
+        $crate::command::console::write_message(format_args!($($argument)*))
+    };
+}
+
+/// Prints information to standard error, unless `--quiet` is set.
+macro_rules! info {
+    ($($argument:tt)*) => {
+        if $crate::command::console::console().verbosity > ronde_monitor::Verbosity::Quiet {
+            $crate::command::console::write_message(format_args!($($argument)*));
+        }
+    };
+}
+
+pub(crate) use {info, message};
+
+/// Prints a line to standard error. Errors are ignored: a closed or full standard error must not change the exit code.
+pub(crate) fn write_message(text: Arguments<'_>) {
+    let text = format!("{}\n", safe(&text.to_string(), console().colour));
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// Escapes control characters, except colours if they are enabled.
+fn safe(text: &str, colour: bool) -> String {
+    let mut safe = String::new();
+    for (at, part) in text.split('\u{1b}').enumerate() {
+        if at == 0 {
+            safe.push_str(&printable(part));
+            continue;
+        }
+        let end = part.find(|sign: char| !matches!(sign, '[' | ';' | '0'..='9'));
+        let is_colour =
+            part.starts_with('[') && end.is_some_and(|end| part[end..].starts_with('m'));
+        safe.push_str(if colour && is_colour {
+            "\u{1b}"
+        } else {
+            "\\u{1b}"
+        });
+        safe.push_str(&printable(part));
+    }
+    safe
+}
+
+/// A writer that escapes control characters in formatted text.
+pub(crate) struct Printable<W>(pub(crate) W);
+
+impl<W: Write> Write for Printable<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+
+    fn write_fmt(&mut self, text: Arguments<'_>) -> std::io::Result<()> {
+        self.0.write_all(printable(&text.to_string()).as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_colours_reach_the_terminal_and_only_if_enabled() {
+        let text = "\u{1b}[1;31merror\u{1b}[0m: \u{1b}[2Jx\u{1b}]0;title\u{7}";
+        assert_eq!(
+            safe(text, true),
+            "\u{1b}[1;31merror\u{1b}[0m: \\u{1b}[2Jx\\u{1b}]0;title\\u{7}"
+        );
+        assert!(!safe(text, false).contains('\u{1b}'));
+        let mut written = Vec::new();
+        writeln!(Printable(&mut written), "name: {}", "a\u{1b}[2Jb").unwrap();
+        assert_eq!(written, b"name: a\\u{1b}[2Jb\n");
+    }
+}

@@ -1,0 +1,204 @@
+//! [`RunStatus`]: the status of a run from its folder: its event file, its lock and its processes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use ronde_core::Event;
+use ronde_monitor::RunView;
+use ronde_monitor::render;
+use serde_json::json;
+
+use super::open::host_name;
+use super::train::EVENT_FILE;
+
+/// Longest line of an event file that is read.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// The status of a run.
+pub(super) struct RunStatus {
+    folder: PathBuf,
+    view: RunView,
+    is_running: bool,
+    /// Number of steps in the newest checkpoint.
+    checkpoint: Option<u64>,
+    /// Host and process id of each worker, by slot.
+    workers: BTreeMap<u32, (String, u32)>,
+    failure: Option<String>,
+    is_stopped: bool,
+}
+
+impl RunStatus {
+    /// Reads the status of the run in a folder.
+    ///
+    /// # Errors
+    /// A message with a help line: there is no event file, or it cannot be read.
+    pub(super) fn read(folder: &Path) -> Result<Self, String> {
+        let path = folder.join(EVENT_FILE);
+        let failed = |error: &std::io::Error| {
+            format!(
+                "error: cannot read the event file {}: {error}\n  \
+                 help: pass the folder of a run, such as runs/digits",
+                path.display()
+            )
+        };
+        let file = File::open(&path).map_err(|error| failed(&error))?;
+        let mut status = Self {
+            folder: folder.to_owned(),
+            view: RunView::default(),
+            is_running: is_locked(folder),
+            checkpoint: None,
+            workers: BTreeMap::new(),
+            failure: None,
+            is_stopped: false,
+        };
+        let mut reader = BufReader::new(file);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = std::io::Read::take(&mut reader, LINE_BYTES_MAX as u64)
+                .read_until(b'\n', &mut line)
+                .map_err(|error| failed(&error))?;
+            if read == 0 {
+                return Ok(status);
+            }
+            // The header and a line that is being written are not events.
+            if let Ok(event) = serde_json::from_slice::<Event>(&line) {
+                status.apply(&event);
+            }
+        }
+    }
+
+    fn apply(&mut self, event: &Event) {
+        self.view.apply(event);
+        match event {
+            Event::WorkerStarted { place, host, pid } => {
+                self.workers.insert(*place, (host.clone(), *pid));
+            }
+            Event::CheckpointSaved { step, .. } | Event::CheckpointLoaded { step, .. } => {
+                self.checkpoint = Some(step.0);
+            }
+            Event::RunStarted { .. } => (self.failure, self.is_stopped) = (None, false),
+            Event::RunStopped { .. } => self.is_stopped = true,
+            Event::WorkerFailed {
+                rank,
+                message,
+                secondary: false,
+                ..
+            } => {
+                let cause = message.lines().next().unwrap_or_default();
+                self.failure
+                    .get_or_insert_with(|| format!("rank {rank}: {cause}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the phase of the run in one word.
+    fn phase(&self) -> &'static str {
+        match () {
+            () if self.is_running => "running",
+            () if self.view.finished_s.is_some() => "finished",
+            () if self.is_stopped => "interrupted",
+            () if self.failure.is_some() => "failed",
+            () => "ended without a result",
+        }
+    }
+
+    /// Returns a line for each worker process that exists.
+    pub(super) fn workers(&self) -> impl Iterator<Item = String> {
+        let running = self.processes().into_iter();
+        running.map(|(slot, host, pid)| format!("  worker {slot:<9}pid {pid} on {host}"))
+    }
+
+    /// Returns slot, host and process id of the workers, without processes of this host that have ended.
+    fn processes(&self) -> Vec<(u32, String, u32)> {
+        let here = host_name();
+        let exists =
+            |host: &str, pid: u32| host != here || Path::new(&format!("/proc/{pid}")).exists();
+        let workers = self.workers.iter().filter(|_| self.is_running);
+        workers
+            .filter(|(_, (host, pid))| exists(host, *pid))
+            .map(|(slot, (host, pid))| (*slot, host.clone(), *pid))
+            .collect()
+    }
+
+    /// Returns the status as one line of JSON.
+    pub(super) fn to_json(&self) -> String {
+        let workers: Vec<_> = self
+            .processes()
+            .into_iter()
+            .map(|(slot, host, pid)| json!({"slot": slot, "host": host, "pid": pid}))
+            .collect();
+        let progress = self.view.progress;
+        json!({
+            "run": self.view.name,
+            "folder": self.folder,
+            "phase": self.phase(),
+            "step": progress.map(|now| now.committed),
+            "steps": self.view.steps,
+            "epoch": progress.map(|now| now.epoch),
+            "epochs": self.view.epochs,
+            "loss": progress.map(|now| now.loss),
+            "samples_per_s": self.view.throughput.recent(),
+            "left_s": self.view.left_s().filter(|_| self.is_running),
+            "checkpoint": self.checkpoint,
+            "workers": workers,
+            "failure": self.failure,
+            "model": self.view.model.as_ref().map(|model| &model.path),
+            "blake3": self.view.model.as_ref().map(|model| &model.blake3),
+        })
+        .to_string()
+    }
+}
+
+impl fmt::Display for RunStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.view.name.as_str() {
+            "" => "run",
+            name => name,
+        };
+        write!(f, "{name}: {}", self.phase())?;
+        let mut line = |label: &str, value: String| write!(f, "\n  {label:<15} {value}");
+        match self.is_running {
+            true => line("progress", render::progress(&self.view))?,
+            false => {
+                let committed = self.view.progress.map_or(0, |now| now.committed);
+                let steps = render::count(self.view.steps);
+                let loss = self.view.progress.map(|now| render::number(now.loss));
+                let loss = loss.map_or_else(String::new, |loss| format!(", last loss {loss}"));
+                line(
+                    "steps",
+                    format!("{} of {steps}{loss}", render::count(committed)),
+                )?;
+            }
+        }
+        line("folder", self.folder.display().to_string())?;
+        if let Some(step) = self.checkpoint {
+            line("checkpoint", format!("step {}", render::count(step)))?;
+        }
+        if let Some(failure) = self.failure.as_ref().filter(|_| !self.is_running) {
+            line("failure", failure.clone())?;
+        }
+        if let Some(model) = self.view.model.as_ref().filter(|_| !self.is_running) {
+            line("model", model.path.clone())?;
+            line("blake3", model.blake3.clone())?;
+        }
+        for worker in self.workers() {
+            write!(f, "\n{worker}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether a run holds the lock of its folder.
+fn is_locked(folder: &Path) -> bool {
+    let lock = File::open(folder).and_then(|folder| match folder.try_lock_shared() {
+        Err(std::fs::TryLockError::Error(error)) => Err(error),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(true),
+        Ok(()) => Ok(false),
+    });
+    lock.unwrap_or(false)
+}

@@ -1,0 +1,389 @@
+//! Checks a run completely before anything is started: run file, data, plan, memory, disk and output folder.
+
+use std::fmt::Write;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use ronde::comm::FlightRecord;
+use ronde::engine::ModelSize;
+use ronde_core::WorldSize;
+use ronde_data::Split;
+use ronde_monitor::Verbosity;
+use ronde_monitor::render::{bytes, count};
+use ronde_train::config::{DEFAULT_RUN_FILE, Document, Override, ValueOrigin, check};
+use ronde_train::flight_records::FlightRecordWriter;
+use ronde_train::{Plan, RunConfig, TrainError, WorkerTask};
+
+use super::{StartError, TrainArguments};
+use crate::command::capacity::{check_disk, check_memory, memory_per_worker};
+use crate::command::console::{console, info};
+use crate::command::data_progress;
+use crate::command::output::OutputFolder;
+use crate::command::resume::{self, ResumeSource};
+use crate::command::run_position::RunPosition;
+
+/// Maximum size of a run file in bytes; larger files are not read.
+const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
+/// Maximum number of numbered output folders of the embedded example.
+const NUMBERED_FOLDERS_MAX: u32 = 10_000;
+
+/// A run that is ready to start.
+pub(super) struct PreparedRun {
+    pub(super) config: RunConfig,
+    pub(super) world_size: WorldSize,
+    pub(super) output: OutputFolder,
+    pub(super) task: String,
+    pub(super) notices: Vec<String>,
+    pub(super) position: RunPosition,
+}
+
+/// A run whose run file, data and memory have been checked. Nothing has been written.
+pub(super) struct PlannedRun {
+    config: RunConfig,
+    world_size: WorldSize,
+    plan: Plan,
+    size: ModelSize,
+    /// Folder that relative paths start from.
+    base: PathBuf,
+    split: Split,
+    document: Document,
+    /// Name of the run file, for messages.
+    name: String,
+    /// Whether the embedded example runs in its default output folder.
+    is_example: bool,
+    resumes: bool,
+}
+
+/// Reads the run file and the data and plans the run. The error is a complete message.
+pub(super) fn plan(arguments: &TrainArguments) -> Result<PlannedRun, StartError> {
+    let colour = console().colour;
+    let overrides = overrides(arguments);
+    let from = ResumeSource::find(
+        arguments.resume.as_ref(),
+        arguments.file.as_deref(),
+        &overrides,
+    )?;
+    let (text, name, base) = run_file(arguments, from.as_ref())?;
+    let (mut config, document) =
+        Document::load(&text, &name, &ronde::environment::all(), &overrides)
+            .map_err(|error| error.render(colour))?;
+    if let Some(resumed) = &from {
+        resumed.redirect(&mut config);
+    }
+    if let Some(error) = document.refuse(check::files(&config.data, &base, &|path| path.is_file()))
+    {
+        return Err(error.render(colour).into());
+    }
+    let failed = |error: TrainError| format!("error: {error}");
+    // The same path as in the workers, so that they find the indexes built here.
+    let base = base.canonicalize().unwrap_or(base);
+    let progress = data_progress::show(arguments.json);
+    let opening = ronde::environment::surroundings().opening(&base, config.run.seed, progress);
+    let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
+    let world_size = WorldSize::new(config.workers.count)
+        .ok_or_else(|| "error: invalid `workers.count`: expected at least 1 worker".to_owned())?;
+    let plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
+    let size = config
+        .model
+        .size(split.train.sample_shape(), split.train.classes())
+        .map_err(|error| failed(TrainError::Model(error)))?;
+    check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
+    let is_explicit = |path: &str| {
+        matches!(
+            document.origin(path),
+            ValueOrigin::Set { .. } | ValueOrigin::Environment { .. } | ValueOrigin::Flag { .. }
+        )
+    };
+    let is_example = arguments.file.is_none()
+        && from.is_none()
+        && !arguments.overwrite
+        && !is_explicit("run.output")
+        && !is_explicit("run.name");
+    Ok(PlannedRun {
+        config,
+        world_size,
+        plan,
+        size,
+        base,
+        split,
+        document,
+        name,
+        is_example,
+        resumes: from.is_some(),
+    })
+}
+
+impl PlannedRun {
+    /// Returns the plan as text, for `--dry-run`.
+    pub(super) fn describe(&self) -> String {
+        let (config, plan) = (&self.config, &self.plan);
+        let memory = memory_per_worker(plan, &self.size, &*self.split.train);
+        let folder = config.run.output_folder();
+        let state = match OutputFolder::has_results(&folder) {
+            true if self.is_example => "in use; a numbered folder would be created",
+            true if self.resumes => "exists",
+            true => "has a finished run; `--overwrite` would replace it",
+            false if folder.join("checkpoints").is_dir() => "has checkpoints",
+            false => "would be created",
+        };
+        let mut text = format!("dry run of {}, nothing is trained", self.name);
+        for (name, value) in [
+            ("run", config.run.name.clone()),
+            (
+                "model",
+                format!("{} parameters", count(self.size.parameters)),
+            ),
+            (
+                "data",
+                format!(
+                    "{} samples to train on, {} to evaluate on",
+                    count(self.split.train.len()),
+                    count(self.split.test.as_ref().map_or(0, |test| test.len()))
+                ),
+            ),
+            (
+                "steps",
+                format!(
+                    "{} in {} epochs, {} samples per step",
+                    count(plan.steps),
+                    count(plan.steps.div_ceil(plan.batches.steps_per_epoch().max(1))),
+                    count(config.train.global_batch_size)
+                ),
+            ),
+            (
+                "workers",
+                format!(
+                    "{} processes for {} logical shards",
+                    self.world_size.get(),
+                    config.workers.logical_shards
+                ),
+            ),
+            ("memory", format!("about {} per worker", bytes(memory))),
+            ("output", format!("{} ({state})", folder.display())),
+        ] {
+            let _ = write!(text, "\n  {name:<9}{value}");
+        }
+        text
+    }
+
+    /// Locks the output folder and checks the checkpoints in it.
+    pub(super) fn claim_folder(
+        mut self,
+        arguments: &TrainArguments,
+    ) -> Result<PreparedRun, StartError> {
+        let failed = |message: String| StartError::Invalid(format!("error: {message}"));
+        if self.is_example {
+            self.config.run.output = Some(free_folder(&self.config.run.output_folder()));
+        }
+        let folder = self.config.run.output_folder();
+        let output = check_disk(&folder, self.size.parameters)
+            .and_then(|()| OutputFolder::lock(&folder))
+            .map_err(failed)?;
+        if arguments.overwrite {
+            output.remove_results().map_err(failed)?;
+        } else if !self.resumes && OutputFolder::has_results(output.path()) {
+            return Err(failed(format!(
+                "cannot start the run: {} has the results of a finished run\n  \
+                 help: replace them with `--overwrite`, or choose another name or folder: \
+                 --set run.name=NAME, --set run.output=FOLDER",
+                folder.display()
+            )));
+        }
+        FlightRecord::remove_all(&output.path().join(FlightRecordWriter::FOLDER))
+            .map_err(|error| failed(format!("cannot remove old flight records: {error}")))?;
+        let position = resume::check(
+            &mut self.config,
+            &self.plan,
+            &self.base,
+            output.path(),
+            match (self.resumes, arguments.overwrite) {
+                (true, _) => resume::Start::Resume,
+                (_, true) => resume::Start::Overwrite,
+                _ => resume::Start::New,
+            },
+        )?;
+        let mut task = WorkerTask::new(&self.config, self.base.clone(), output.path().to_owned())
+            .map_err(|error| failed(error.to_string()))?;
+        task.resumes = self.resumes;
+        let task = task.encode();
+        if !arguments.json {
+            self.show(arguments.file.is_none() && !self.resumes);
+        }
+        Ok(PreparedRun {
+            notices: self.notices(),
+            config: self.config,
+            world_size: self.world_size,
+            output,
+            task,
+            position,
+        })
+    }
+
+    /// Prints the run file's name and the overridden values.
+    fn show(&self, is_embedded: bool) {
+        match is_embedded {
+            true => info!(
+                "no run file: training the embedded example in {} (`ronde init` writes it to a file)",
+                self.config.run.output_folder().display()
+            ),
+            false => info!("run file: {}", self.name),
+        }
+        for (path, origin) in self.document.origins() {
+            match origin {
+                ValueOrigin::Set { text } => info!("override: {text}"),
+                ValueOrigin::Environment { name } => info!("override: {path}, from {name}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns the notices about the run.
+    fn notices(&self) -> Vec<String> {
+        let console = console();
+        let mut notices = Vec::new();
+        if console.verbosity == Verbosity::Verbose {
+            notices.push(format!(
+                "engine: {}, one thread per worker (its sums depend on the number of threads), {}",
+                ronde_engine::engine_name(),
+                ronde_engine::cpu_features()
+            ));
+        }
+        notices.extend(self.config.train.learning_rate_rule());
+        notices.extend(self.config.train.precision_note());
+        if !self.document.notices().is_empty() {
+            notices.push(self.document.render_notices(console.colour));
+        }
+        notices
+    }
+}
+
+/// Returns the first of `folder`, `folder-2`, `folder-3`, ... that no run has used.
+fn free_folder(folder: &Path) -> PathBuf {
+    let numbered = |number: u32| match number {
+        1 => folder.to_owned(),
+        number => {
+            let mut name = folder.as_os_str().to_owned();
+            name.push(format!("-{number}"));
+            PathBuf::from(name)
+        }
+    };
+    let is_free = |folder: &PathBuf| {
+        std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
+    };
+    let mut folders = (1..=NUMBERED_FOLDERS_MAX).map(numbered);
+    folders.find(is_free).unwrap_or_else(|| folder.to_owned())
+}
+
+/// Returns the text, name and folder of the run file of a new or resumed run.
+fn run_file(
+    arguments: &TrainArguments,
+    from: Option<&ResumeSource>,
+) -> Result<(String, String, PathBuf), String> {
+    match from {
+        Some(ResumeSource {
+            file: Some(file), ..
+        }) => read_run_file(Some(file)),
+        Some(resumed) if arguments.file.is_none() && resumed.newest.is_some() => resumed.run_file(),
+        _ => read_run_file(arguments.file.as_deref()),
+    }
+}
+
+/// Reads a run file, or the embedded example, and returns its text, name and folder.
+pub(in crate::command) fn read_run_file(
+    file: Option<&Path>,
+) -> Result<(String, String, PathBuf), String> {
+    let Some(path) = file else {
+        return Ok((
+            DEFAULT_RUN_FILE.to_owned(),
+            "the embedded example".to_owned(),
+            PathBuf::from("."),
+        ));
+    };
+    let text = read_regular_file(path).map_err(|error| {
+        let shown = path.display();
+        let hint = match error.kind() {
+            ErrorKind::NotFound => format!("write one with `ronde init {shown}`"),
+            _ => "a run file is a TOML text; write one with `ronde init`".to_owned(),
+        };
+        format!("error: cannot read run file {shown}: {error}\n  help: {hint}")
+    })?;
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new(".")).to_owned();
+    Ok((text, path.display().to_string(), folder))
+}
+
+/// Reads a text from a regular file of limited size. Named pipes and devices would block or never end.
+fn read_regular_file(path: &Path) -> std::io::Result<String> {
+    let found = std::fs::metadata(path)?;
+    if !found.is_file() {
+        return Err(std::io::Error::other("it is not a regular file"));
+    }
+    let too_large = || {
+        let limit = bytes(RUN_FILE_BYTES_MAX);
+        std::io::Error::other(format!("it is larger than {limit}"))
+    };
+    if found.len() > RUN_FILE_BYTES_MAX {
+        return Err(too_large());
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    file.take(RUN_FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)?;
+    match text.len() as u64 > RUN_FILE_BYTES_MAX {
+        true => Err(too_large()),
+        false => Ok(text),
+    }
+}
+
+fn overrides(arguments: &TrainArguments) -> Vec<Override> {
+    let sets = arguments
+        .sets
+        .iter()
+        .map(|text| Override::Set(text.clone()));
+    let workers = arguments.workers.map(|workers| Override::Flag {
+        name: "--workers".to_owned(),
+        path: "workers.count".to_owned(),
+        value: workers.to_string(),
+    });
+    sets.chain(workers).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_of_limited_size_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let large = folder.path().join("large.toml");
+        std::fs::File::create(&large)
+            .unwrap()
+            .set_len(RUN_FILE_BYTES_MAX + 1)
+            .unwrap();
+        for (path, problem) in [
+            (Path::new("/dev/zero"), "not a regular file"),
+            (folder.path(), "not a regular file"),
+            (&large, "larger than 1.0 MiB"),
+            (&folder.path().join("gone.toml"), "help: write one with"),
+        ] {
+            let error = read_run_file(Some(path)).unwrap_err();
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_example_gets_an_unused_folder() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("digits");
+        assert_eq!(free_folder(&folder), folder);
+        for number in 2..4 {
+            let used = free_folder(&folder);
+            std::fs::create_dir(&used).unwrap();
+            std::fs::write(used.join("events.jsonl"), "").unwrap();
+            let next = parent.path().join(format!("digits-{number}"));
+            assert_eq!(free_folder(&folder), next);
+        }
+    }
+}
