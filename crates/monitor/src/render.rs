@@ -14,14 +14,13 @@ pub const WORKER_LINES_MAX: usize = 8;
 #[must_use]
 pub fn started(view: &RunView) -> String {
     format!(
-        "{}: {}, {} in {} on {}, {} (plan {})",
+        "{}: {}, {} in {} on {} (plan {})",
         view.name,
         counted(view.parameters, "parameter"),
         counted(view.steps, "step"),
         counted(view.epochs, "epoch"),
         counted(view.world_size.into(), "worker"),
-        counted(view.logical_shards.into(), "logical shard"),
-        view.plan.get(..12).unwrap_or(&view.plan),
+        view.plan.get(..8).unwrap_or(&view.plan),
     )
 }
 
@@ -208,10 +207,13 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
         )),
         Event::Evaluated { step, .. } if step.0.saturating_add(1) < view.steps => {
             let result = view.evaluation.as_ref()?;
+            let mut metrics = metrics(result);
+            // The number of samples is the same for all evaluations and is in the summary.
+            metrics.pop();
             Some(format!(
                 "evaluation at step {}: {}",
                 count(step.0.saturating_add(1)),
-                metrics(result).join(", ")
+                metrics.join(", ")
             ))
         }
         _ => of_checkpoints(event),
@@ -334,11 +336,12 @@ pub fn summary(view: &RunView, columns: usize) -> String {
             std::slice::from_ref(&model.config_path),
             columns,
         ));
-        lines.extend(field(
-            "blake3",
-            std::slice::from_ref(&model.blake3),
-            columns,
-        ));
+        // The whole hash is in the configuration file, too.
+        let hash = match columns < HASH_COLUMNS {
+            true => format!("{}...", model.blake3.get(..32).unwrap_or(&model.blake3)),
+            false => model.blake3.clone(),
+        };
+        lines.extend(field("blake3", &[hash], columns));
     }
     lines.join("\n")
 }
@@ -372,6 +375,8 @@ fn field(label: &str, parts: &[String], columns: usize) -> Vec<String> {
     lines
 }
 
+/// Columns of a hash with its indentation; narrower terminals get a part of it.
+const HASH_COLUMNS: usize = 68;
 /// Columns of the table of workers with seconds; narrower terminals get percentages only.
 const TABLE_COLUMNS: usize = 77;
 
