@@ -56,7 +56,7 @@ fn main() -> Result<(), ronde::Error> {
     // With a folder as argument: checkpoints are saved there, also on SIGTERM, and the next start resumes.
     if let Some(folder) = folder {
         config.checkpoint.to = Some(folder);
-        worker.set_resume(ronde::Resume::IfThere);
+        worker.set_resume(ronde::Resume::IfAvailable);
     }
     let data = ronde::data::open(
         &config.data,
