@@ -64,7 +64,7 @@ fn wait(flag: Flag<'_>, spins: u32, is_there: impl Fn(u32) -> bool) -> WaitOutco
     let pace = WaitPace {
         spins,
         yields: 0,
-        nap: Duration::ZERO,
+        sleep_max: Duration::ZERO,
     };
     let found = flag.wait(pace, is_there, || false, || None::<Infallible>);
     found.unwrap_or_else(|never| match never {})
