@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How good can a choice of algorithms be here? Runs the grid of all algorithms again and again, and compares.
+"""Measures how good a choice of algorithms can be on this machine: runs the grid of all algorithms repeatedly and compares.
 
     cargo build --release -p ronde-comm --example choice_grid
     python3 benchmarks/choice_again.py [--ranks 2,3,4] [--runs 4] [--sizes 8,64,...] [--program choice_grid]
 
-A cell is an operation of a size between so many ranks. Printed for all cells of all runs: in how many of them the algorithm
-that the group chose after its calibration was within 10 % of the best of that run, and in how many the one that was best by
-the medians of all *other* runs was, which no choice can be expected to beat.
+A cell is an operation, a size and a number of ranks. Prints the number of cells of all runs in which the algorithm that the
+group chose after its calibration was within 10 % of the best one of that run, and the number of cells in which the best
+algorithm by the medians of all *other* runs was, which is the best that a choice can be expected to reach.
 """
 import argparse
 import os
@@ -16,7 +16,7 @@ import subprocess
 
 
 def grid(program, ranks, sizes):
-    """By operation and size: microseconds of every algorithm, and what was chosen."""
+    """Returns the microseconds of every algorithm and the chosen one, by operation and size."""
     command = [program, f"ranks={ranks}", f"sizes={sizes}", "operations=all_reduce,exact_sum"]
     cells = {}
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():

@@ -1,7 +1,8 @@
-// How quickly two cores write what the other one has just read: cc -O2 -pthread cross_core.c -o cross_core && ./cross_core
+// Measures how fast two cores write memory that the other one has just read:
+// cc -O2 -pthread cross_core.c -o cross_core && ./cross_core
 //
-// Each of two threads, on a core of its own, copies 512 KiB into its stage, waits for the other, and copies the other's
-// stage away, again and again, as ranks that reduce ordinary memory do. Prints GB/s of both copies.
+// Each of two threads, on separate cores, repeatedly copies 512 KiB into its buffer, waits for the other thread, and copies
+// the other one's buffer, as ranks that reduce ordinary memory do. Prints GB/s of both copies.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

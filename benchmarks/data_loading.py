@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Samples a second of ronde's loader, PyTorch's DataLoader with torchvision, MosaicML Streaming and webdataset, in turns.
+"""Measures samples per second of ronde's loader, PyTorch's DataLoader with torchvision, MosaicML Streaming and webdataset, in turns.
 
-    python3 data_loading.py make DIR              the same samples in each of the formats, made up
+    python3 data_loading.py make DIR              create the same synthetic samples in each of the formats
     python3 data_loading.py measure DIR --ronde PATH [--rounds 3] [--threads 1,2] [--json FILE]
 
     python3 data_loading.py sequential DIR --ronde PATH [--rounds 5]
-                                                  1 GiB of TFRecord files, shuffled and checked, beside `cat` of the same files
+                                                  1 GiB of TFRecord files, shuffled and checked, compared with `cat` of the same files
 
-Two sets: `raw`, 3 x 32 x 32 bytes and a label a sample, where reading is all there is to do; `jpeg`, photographs' sizes, where
-decoding is (RandomResizedCrop to 224, flip, normalise; a float32 tensor of 3 x 224 x 224 comes out). One thread means: nothing runs
-beside the process that asks (DataLoader with no workers; ronde with one thread); two: two workers, two threads. All shuffle.
-An epoch a turn; files are in the page cache. Needs torch, torchvision, pillow, numpy, webdataset, mosaicml-streaming, pyarrow,
+There are two data sets: `raw`, with 3 x 32 x 32 bytes and a label per sample, is limited by reading; `jpeg`, with photographs, is
+limited by decoding (RandomResizedCrop to 224, flip, normalise; the result is a float32 tensor of 3 x 224 x 224). One thread means no
+thread beside the consumer (DataLoader without workers; ronde with one thread); two means two workers or threads. All loaders shuffle.
+One epoch per turn; files are in the page cache. Needs torch, torchvision, pillow, numpy, webdataset, mosaicml-streaming, pyarrow,
 google-crc32c.
 """
 import argparse
@@ -37,7 +37,7 @@ BATCH = 64
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
-# ---------------------------------------------------------------- making the sets
+# ---------------------------------------------------------------- creation of the data sets
 
 def raw_samples():
     rng = np.random.default_rng(1)
@@ -46,7 +46,7 @@ def raw_samples():
 
 
 def jpeg_samples():
-    """Smooth colours and some noise: about 110 kB at 500 x 375, as ImageNet's."""
+    """Returns an image of smooth colours and some noise: about 110 kB at 500 x 375, as in ImageNet."""
     from PIL import Image
     rng = np.random.default_rng(2)
     for number in range(JPEG):
@@ -78,14 +78,14 @@ def message(tag, data):
 
 
 def example(data, label):
-    """A tf.train.Example with image/encoded and image/class/label."""
+    """Returns a tf.train.Example with image/encoded and image/class/label."""
     image = message(1, b"image/encoded") + message(2, message(1, message(1, data)))
     number = message(1, b"image/class/label") + message(2, message(3, message(1, varint(label + 1))))
     return message(1, message(1, image) + message(1, number))
 
 
 class Shards:
-    """A file for each shard, opened one after the other."""
+    """Opens one file per shard, one after another."""
 
     def __init__(self, folder, name, count):
         self.folder, self.name, self.each = folder, name, -(-count // SHARDS)
@@ -146,7 +146,7 @@ def make(folder):
     make_set(os.path.join(folder, "jpeg"), jpeg_samples(), JPEG, "jpg")
 
 
-# ---------------------------------------------------------------- the others
+# ---------------------------------------------------------------- other loaders
 
 def transform():
     from torchvision import transforms
@@ -159,7 +159,7 @@ def transform():
 
 
 def decoder(kind):
-    """Bytes to a float32 tensor, as ronde's run files below do."""
+    """Converts bytes to a float32 tensor, as ronde's run files below do."""
     import torch
     if kind == "raw":
         return lambda data: torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(3, 32, 32).float().div_(255)
@@ -196,7 +196,7 @@ def loader_of(name, folder, kind, threads):
 
 
 def other(name, folder, kind, threads):
-    """A turn of another loader; the seconds of an epoch on standard output."""
+    """Runs a turn of another loader and prints the seconds of an epoch."""
     import torch
     torch.set_num_threads(1)
     loader = loader_of(name, folder, kind, threads)
@@ -205,7 +205,7 @@ def other(name, folder, kind, threads):
     print(json.dumps({"samples": samples, "seconds": time.perf_counter() - begun}))
 
 
-# ---------------------------------------------------------------- ours
+# ---------------------------------------------------------------- ronde
 
 FEATURES = {
     "raw": 'features = {{ decode = "raw", field = "{field}", dtype = "u8", shape = [3, 32, 32], scale = 255.0 }}',
@@ -282,14 +282,14 @@ def measure(arguments):
             json.dump(rows, file, indent=1)
 
 
-# ---------------------------------------------------------------- against cat
+# ---------------------------------------------------------------- comparison with cat
 
 LARGE = 10_000
 LARGE_BYTES = 107_000
 
 
 def large(folder):
-    """1 GiB in records of a photograph's size, once."""
+    """Creates 1 GiB of records of the size of photographs, once."""
     place = os.path.join(folder, "large", "tfrecord")
     if os.path.isdir(place):
         return place

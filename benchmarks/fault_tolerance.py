@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What fault tolerance costs while nothing fails, and how soon a run goes on when something does.
+"""Measures the cost of fault tolerance without failures, and the time to recover from failures.
 
     cargo build --release
     python3 benchmarks/fault_tolerance.py cost [--rounds 8] [--steps 60]
     python3 benchmarks/fault_tolerance.py cost --small --steps 1500 [--rounds 8]
     python3 benchmarks/fault_tolerance.py faults [--kills 10] [--stops 5]
 
-`cost`: the same run with `elastic.enabled` off and on, in turns, two workers; each round gives the ratio of the median
-step times, without the first ten steps, and of the processor time of all processes. With `--small` the steps are short:
-what fault tolerance adds to a step does not depend on the model, so that the difference of two short steps, in microseconds,
-tells it where a ratio of long ones is lost in the noise. `faults`: one run of three workers; a random one gets SIGKILL, or SIGSTOP and later
-SIGCONT. Seconds after the signal until the loss was known, until the first step was committed without the worker, and
-from the start of the new process to the first step that it took part in.
+`cost`: the same run with `elastic.enabled` off and on, in turns, two workers; each round prints the ratio of the median step
+times, without the first ten steps, and of the processor time of all processes. With `--small` the steps are short: the cost per
+step does not depend on the model, so the difference of two short steps in microseconds is measurable where a ratio of long steps
+is lost in the noise. `faults`: one run of three workers; a random one gets SIGKILL, or SIGSTOP and later SIGCONT. Prints the
+seconds from the signal to the detection of the loss and to the first step without the worker, and from the start of the new
+process to its first step.
 """
 import argparse
 import json
@@ -33,7 +33,7 @@ WAIT_S = 60
 
 
 def start(folder, workers, *sets):
-    """A run of a small model whose step takes about 50 ms on two cores."""
+    """Starts a run of a small model whose step takes about 50 ms on two cores."""
     sets = ["model.channels=48", "train.global_batch_size=192", *sets]
     command = [RONDE, "train", "--json", "--workers", str(workers), "--set", f"run.output={folder}"]
     for item in sets:
@@ -42,7 +42,7 @@ def start(folder, workers, *sets):
 
 
 def processor_s():
-    """Processor time of all processes that have ended."""
+    """Returns the processor time of all processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -51,7 +51,7 @@ SMALL = ["model.channels=4", "train.global_batch_size=64"]
 
 
 def step_s(elastic, steps, small):
-    """Median seconds of a step of an undisturbed run, and its processor time."""
+    """Returns the median seconds of a step of a run without faults, and its processor time."""
     before = processor_s()
     with tempfile.TemporaryDirectory() as folder:
         run = start(folder, 2, f"elastic.enabled={elastic}", f"train.steps={steps}", *(SMALL if small else []))
@@ -82,7 +82,7 @@ def cost(rounds, steps, small):
 
 
 class Run:
-    """A run whose events are read while it goes on."""
+    """A run whose events are read while it trains."""
 
     def __init__(self, folder):
         self.process = start(folder, 3, "train.epochs=100000", "elastic.max_restarts=1000000", "elastic.restart_window_s=0.1")
@@ -94,7 +94,7 @@ class Run:
             self.lines.put(json.loads(line))
 
     def until(self, wanted):
-        """The next event that is wanted."""
+        """Returns the next matching event."""
         deadline = time.time() + WAIT_S
         while True:
             event = self.lines.get(timeout=max(0.0, deadline - time.time()))
@@ -113,7 +113,7 @@ def is_kind(kind, **values):
 
 
 def fault(run, number):
-    """Hits one worker; seconds to notice, to go on, and of the replacement."""
+    """Signals one worker; returns the seconds to detect the loss, to continue, and of the replacement."""
     place = random.choice(sorted(run.pids))
     hit = time.time()
     os.kill(run.pids[place], number)

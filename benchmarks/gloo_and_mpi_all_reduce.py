@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""All-reduce by Gloo (through PyTorch) and Open MPI, interleaved in the same processes: alone, or in turns with ronde.
+"""Measures all-reduce with Gloo (through PyTorch) and Open MPI, interleaved in the same processes: alone, or in turns with ronde.
 
     mpirun --allow-run-as-root --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca btl self,vader \
         -n N python3 gloo_and_mpi_all_reduce.py [--sizes 4096,...] [--rounds 5] [--json FILE]
 
-`ronde bench --against gloo,mpi` starts it with `--turns SOCKET`: then every rank connects to that socket and sleeps in a
-read until it is told to run a backend, so that no core is taken from whoever else has a turn.
+`ronde bench --against gloo,mpi` starts it with `--turns SOCKET`: every rank then connects to that socket and sleeps in a read
+until it receives a command to run a backend, so that it takes no core from the program whose turn it is.
 
 Needs: apt openmpi-bin libopenmpi-dev; pip mpi4py numpy torch (the CPU is used). One blocking f32 sum in place at a time.
-Random data, another one for each rank, new every few operations; the whole result of the last operation of every turn
-is compared with a sum in f64. Several buffers go round, so that large sizes come from memory as far as it allows.
+Random data, different on each rank and new every few operations; the whole result of the last operation of every turn is
+compared with a sum in f64. Several buffers are used in rotation, so that large sizes are read from memory as far as possible.
 Times are those of rank 0. OMP_NUM_THREADS=1 is assumed.
 """
 import argparse
@@ -28,10 +28,10 @@ parser.add_argument("--backends", default="gloo,mpi")
 parser.add_argument("--sizes", default="8,4096,65536,1048576,16777216,67108864")
 parser.add_argument("--rounds", type=int, default=5)
 parser.add_argument("--budget", type=float, default=0.25, help="seconds per backend, size and round")
-parser.add_argument("--buffers", type=int, default=4, help="buffers that go round from 1 MiB upward")
+parser.add_argument("--buffers", type=int, default=4, help="buffers used in rotation from 1 MiB upward")
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--json")
-parser.add_argument("--turns", metavar="SOCKET", help="do what `ronde bench` says there")
+parser.add_argument("--turns", metavar="SOCKET", help="take turns with `ronde bench` over this socket")
 args = parser.parse_args()
 
 world = MPI.COMM_WORLD
@@ -56,7 +56,7 @@ def start_gloo():
 
 
 class Data:
-    """Input, reference and buffers of one size."""
+    """The input, the reference and the buffers of one size."""
 
     def __init__(self, size: int, buffers: int):
         self.key = (size, buffers)
@@ -71,7 +71,7 @@ class Data:
             self.expected += draw(of)
         self.expected = self.expected.astype(np.float32)
         self.tolerance = world_size**2 * np.finfo(np.float32).eps
-        # Those that go round, and the one that is checked.
+        # The buffers in rotation, and the one that is checked.
         self.arrays = [np.empty(count, dtype=np.float32) for _ in range(buffers + 1)]
 
     def check(self, backend: str, got: np.ndarray):
@@ -92,10 +92,10 @@ def operation(backend: str, array: np.ndarray):
 
 
 def turn(backend: str, size: int, iterations: int, buffers: int, reuses: int):
-    """Seconds of each operation, and of the whole turn."""
+    """Returns the seconds of each operation and of the whole turn."""
     global data
     if data is None or data.key != (size, buffers):
-        data = None  # Frees the old one first.
+        data = None  # Frees the previous data first.
         data = Data(size, buffers)
     run = [operation(backend, array) for array in data.arrays]
     data.arrays[buffers][:] = data.input
@@ -116,7 +116,7 @@ def turn(backend: str, size: int, iterations: int, buffers: int, reuses: int):
 
 
 def serve(path: str):
-    """Does what comes over the socket, asleep in between, until it is closed."""
+    """Executes the commands that arrive over the socket until it is closed."""
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(path)
         s.sendall(json.dumps({"who": "other", "rank": rank}).encode() + b"\n")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What TCP on loopback allows at most: how long it takes to move the bytes of an all_reduce, without reducing anything.
+"""Measures the upper bound of TCP on loopback: the time to move the bytes of an all_reduce without reducing them.
 
     python3 benchmarks/loopback_bound.py [--ranks 2,4] [--sizes 1,16,64] [--turns 9]
 
-As many processes as ranks stand in a ring; each sends its next one what a rank of an all_reduce sends, 2 (n - 1) / n of
-the buffer (MiB), while it takes as much from the one before, in pieces of 256 KiB that stay in the cache. Medians. Every
-byte is copied twice, into the kernel and out of it, and that is all that is done here.
+The processes form a ring. Each sends to the next one as many bytes as a rank of an all_reduce sends, 2 (n - 1) / n of the
+buffer (MiB), while it receives as many from the previous one, in pieces of 256 KiB that stay in the cache. Medians. Every byte
+is only copied twice, into the kernel and out of it.
 """
 import argparse
 import os
@@ -18,7 +18,7 @@ PIECE = 256 << 10
 
 
 def rank(listener, following, turns, lengths, gate, report):
-    """One process: `gate` lets all begin at once, `report` takes the seconds of each turn."""
+    """Runs one process: `gate` lets all begin at once, `report` receives the seconds of each turn."""
     into = socket.create_connection(following)
     out_of, _ = listener.accept()
     for peer in (into, out_of):

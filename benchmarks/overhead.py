@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What distribution costs on one host: 2 workers against 2 processes that do not talk.
+"""Measures the cost of distribution on one host: 2 workers compared with 2 processes without communication.
 
     cargo build --release
     python3 benchmarks/overhead.py [--rounds 3] [--steps 5] [--shards 2,8,16,64] [--json FILE]
 
-ResNet-18 on 32 x 32 images, one engine thread a process. The variants take turns in each round, so that they see the same
-noise; the first step of each run is left out; the figure is the median over rounds of the median samples/s of a run. The two
-independent processes have half the batch and half the shards each, so that every process computes the same micro-batches as
-a worker of the pair. `share` is the pair's rate against theirs.
+ResNet-18 on 32 x 32 images, one engine thread per process. The variants take turns in each round, so that they have the same
+noise; the first step of each run is not measured. Prints the median over rounds of the median samples/s of a run. The two
+independent processes have half the batch and half the shards each, so that every process computes the same micro-batches as a
+worker of the pair. `share` is the pair's rate relative to theirs.
 """
 import argparse
 import json
@@ -31,7 +31,7 @@ def start(folder, workers, shards, batch, steps):
 
 
 def rate(process):
-    """Median samples/s of a run, without its first step, and the workers' time split."""
+    """Returns the median samples/s of a run without its first step, and the workers' times by phase."""
     steps, times = [], {"compute_s": 0.0, "communicate_s": 0.0, "wait_data_s": 0.0}
     out, _ = process.communicate()
     if process.returncode != 0:

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Make a Python environment with numpy and PyTorch for CPU use, without the gigabytes of CUDA packages.
+"""Makes a Python environment with numpy and PyTorch for CPU use, without the gigabytes of CUDA packages.
 
     python3 benchmarks/prepare_torch.py DIR       then:  . DIR/activate-torch ; python3 ...
 
 The Linux wheel of torch links against CUDA libraries that a CPU-only machine lacks, so it does not import when it is
 installed without its dependencies. This installs torch alone with the few pure-Python packages it needs, reads which
 symbols its libraries expect (readelf), and builds an empty stand-in for each missing library (cc; every function returns
-an error code). torch.cuda.is_available() is then False, and everything on the CPU, Gloo included, works. The stand-ins
-lie in DIR/stand-ins, for LD_LIBRARY_PATH. About 1.5 GB of disk and 250 MB to 1 GB to fetch.
+an error code). torch.cuda.is_available() is then False, and everything on the CPU works, including Gloo. The stand-ins are in
+DIR/stand-ins, for LD_LIBRARY_PATH. Needs about 1.5 GB of disk and fetches 250 MB to 1 GB.
 
-Exit code 3: nothing can be fetched at all. The tests of this workspace run this themselves.
+Exit code 3: no package can be fetched. The tests of this workspace run this script themselves.
 """
 import collections
 import glob
@@ -19,7 +19,7 @@ import subprocess
 import sys
 
 UNREACHABLE = 3
-# Fetched first: small, and always there.
+# Fetched first: it is small and always available.
 FIRST = "typing_extensions==4.16.0"
 PACKAGES = [
     'numpy==2.4.6; python_version >= "3.11"', 'numpy==2.2.6; python_version < "3.11"', "sympy==1.14.0", "mpmath==1.3.0",
@@ -39,7 +39,7 @@ def readelf(*arguments):
 
 
 def missing(torch_lib):
-    """The libraries that torch's own libraries need and do not have, and the symbols expected of them by version."""
+    """Returns the missing libraries that torch's own libraries need, and the symbols expected of them by version."""
     files = glob.glob(torch_lib + "/*.so*") + glob.glob(os.path.dirname(torch_lib) + "/_C*.so")
     present = {os.path.basename(f) for f in files}
     libraries, defined, wanted = {}, set(), collections.defaultdict(set)
@@ -69,7 +69,7 @@ def missing(torch_lib):
 
 
 def build(library, by_version, plain, out):
-    """A stand-in for one library, with the symbols of its versions and all `plain` ones."""
+    """Builds a stand-in for one library, with the symbols of its versions and all `plain` ones."""
     stem = library.split(".")[0]
     versions = [v for v in by_version
                 if v == library or v.split(".")[0] == stem or (v == "NVSHMEM" and "nvshmem" in library)]

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Share of a link's rate that all_reduce reaches, through shaped links between network namespaces. Needs root, ip and tc.
+"""Measures the share of a link's rate that all_reduce reaches over shaped links between network namespaces. Needs root, ip and tc.
 
     cargo build --release -p ronde-comm --example shaped_link_rank
     python3 benchmarks/shaped_links.py [--rates 100mbit,1gbit] [--sizes 16,64] [--turns 3] [--only plain4,tls2]
                                        [--connections 2] [--algorithms chosen,ring] [--congestion cubic] [--delay 10ms]
 
-Four namespaces hang on a bridge by links that are shaped in both directions. For each rate and size (MiB of f32), in turns:
-plain streams of as many bytes as the algorithm sends per link, from each namespace to the next one at the same time, until
-the receivers answer that they have them all; and the all_reduce of 2 ranks, of 4, and of 2 on each of two hosts, plain and
-by TLS, by each of the algorithms (`chosen` is what the group takes by itself). The share is the rate of the all_reduce, in bytes that a link must carry per second, over that of the streams;
-medians over the turns.
+Four namespaces are connected to a bridge by links that are shaped in both directions. For each rate and size (MiB of f32), these
+take turns: plain streams of as many bytes as the algorithm sends per link, from each namespace to the next one at the same time,
+until the receivers have confirmed all bytes; and the all_reduce of 2 ranks, of 4, and of 2 on each of two hosts, plain and with
+TLS, with each of the algorithms (`chosen` is the group's own choice). The share is the rate of the all_reduce, in bytes that a
+link must carry per second, relative to that of the streams; medians over the turns.
 """
 import argparse
 import os
@@ -43,7 +43,7 @@ else:
     assert peer.recv(1) == b"x"
     print(time.perf_counter() - start, flush=True)
 """
-# Name: on which host each rank is, and whether by TLS.
+# Name: the host of each rank, and whether the group uses TLS.
 GROUPS = {
     "plain2": ([0, 1], False), "tls2": ([0, 1], True),
     "plain4": ([0, 1, 2, 3], False), "tls4": ([0, 1, 2, 3], True),
@@ -56,7 +56,7 @@ def run(command):
 
 
 class Network:
-    """Namespaces on a bridge in one of its own; gone with the block."""
+    """Namespaces connected to a bridge in a separate namespace; removed at the end of the block."""
 
     def __init__(self, rate, congestion=None, delay=None):
         self.rate, self.congestion, self.delay, self.name = rate, congestion, delay, f"shaped-{os.getpid()}"
@@ -97,7 +97,7 @@ class Network:
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def stream(self, hosts, length):
-        """Seconds of plain streams of so many bytes, from each of the hosts to the next one, all at once."""
+        """Returns the seconds of plain streams of `length` bytes from each host to the next one, all at once."""
         sinks = [self.start(host, [sys.executable, "-c", STREAM, "sink", address(host), str(length)]) for host in hosts]
         for sink in sinks:
             sink.stdout.readline()
@@ -120,7 +120,7 @@ def address(host):
 
 
 class Group:
-    """Ranks on hosts."""
+    """A group of ranks on hosts."""
 
     def __init__(self, network, args, hosts, algorithm, identities):
         self.hosts, self.reason = hosts, ""
@@ -135,7 +135,7 @@ class Group:
                 command += ["--identity", f"{identities}/{rank}.pem"]
             self.ranks.append(network.start(host, command))
         self.tell(" ".join(self.hear()))
-        # One group after the other measures its links.
+        # The groups measure their links one after another.
         assert set(self.hear()) == {"joined"}
 
     def tell(self, line):
@@ -149,7 +149,7 @@ class Group:
         return lines
 
     def link_bytes(self, length):
-        """Bytes that each host's link must carry in each direction."""
+        """Returns the bytes that each host's link must carry in each direction."""
         count = len(set(self.hosts))
         return 2 * length * (count - 1) // count
 
@@ -199,8 +199,8 @@ def main():
     parser.add_argument("--only", default=",".join(GROUPS))
     parser.add_argument("--connections", type=int)
     parser.add_argument("--algorithms", default="chosen")
-    parser.add_argument("--delay", help="of each way through a shaped device, two of which are on a path: 10ms")
-    parser.add_argument("--congestion", help="of TCP, in place of the system's: cubic, bbr, reno")
+    parser.add_argument("--delay", help="delay per shaped device and direction (a path has two devices), such as 10ms")
+    parser.add_argument("--congestion", help="congestion control of TCP [default: the system's]: cubic, bbr, reno")
     args = parser.parse_args()
     for rate in args.rates.split(","):
         with Network(rate, args.congestion, args.delay) as network, tempfile.TemporaryDirectory() as identities:
