@@ -45,7 +45,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         record += u64::from(extent.records);
                     }
                 }
-                ScanItem::Bad(bad) => return Err(DataError::Record(bad)),
+                ScanItem::Bad { record, .. } => return Err(DataError::Record(record)),
+                ScanItem::Progress => {}
             }
             Ok(())
         })?;

@@ -8,6 +8,7 @@
 //! 3. [`RecordFile::parse`] parses the bytes, on the thread that decodes them or on the one that read them.
 
 mod config;
+mod content;
 mod csv_lines;
 mod extent;
 mod folder;
@@ -92,7 +93,14 @@ pub enum ScanItem {
     /// All extents of the file, where a few numbers describe them. No other item is reported then.
     Even(EvenLayout),
     /// An unusable record. The scan continues after it where that is possible.
-    Bad(BadRecord),
+    Bad {
+        /// The record and the cause.
+        record: BadRecord,
+        /// The number of bytes of the file that cannot be used because of it.
+        bytes: u64,
+    },
+    /// Nothing yet. It is reported during long reads, so that the receiver can stop the scan.
+    Progress,
 }
 
 /// The receiver of a scan's items; it may stop the scan with an error.
@@ -113,6 +121,11 @@ pub trait Format: fmt::Debug + Send + Sync {
 
     /// Returns whether a file at this location can be of the format. Other files in a folder are ignored.
     fn takes(&self, _location: &str) -> bool {
+        true
+    }
+
+    /// Returns whether the content hash covers all bytes of the records, and not only names and lengths.
+    fn covers_content(&self) -> bool {
         true
     }
 

@@ -121,8 +121,19 @@ pub struct Index {
     block_samples: u64,
     identity: String,
     bad: Vec<BadRecord>,
-    bad_count: u64,
+    skipped: SkippedRecords,
     warnings: Vec<String>,
+}
+
+/// Number and size of the records that are skipped because they cannot be used.
+///
+/// Both matter: damage that makes the rest of a file unreadable counts as one record, but may be most of the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SkippedRecords {
+    /// The number of bad records that were found.
+    pub records: u64,
+    /// The number of bytes of the files that cannot be used because of them.
+    pub bytes: u64,
 }
 
 #[derive(Debug)]
@@ -206,7 +217,13 @@ impl Index {
     /// Returns the number of skipped records.
     #[must_use]
     pub fn bad_count(&self) -> u64 {
-        self.bad_count
+        self.skipped.records
+    }
+
+    /// Returns number and size of the skipped records.
+    #[must_use]
+    pub fn skipped(&self) -> SkippedRecords {
+        self.skipped
     }
 
     /// Returns the average size of a sample in the files, in bytes; at least one.

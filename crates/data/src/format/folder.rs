@@ -91,6 +91,10 @@ impl Format for ImageFolder {
         is_image(location)
     }
 
+    fn covers_content(&self) -> bool {
+        false
+    }
+
     fn is_file_a_record(&self) -> bool {
         true
     }

@@ -5,8 +5,8 @@
 //! From `.npy` files and uncompressed arrays (`numpy.savez`) only the requested rows are read. A `.npz` file with
 //! compressed arrays (`numpy.savez_compressed`) is one extent, which is unpacked at once (at most 1 GiB).
 //!
-//! A scan reads only headers: the content hash covers them, the length, and the first and last 64 KiB; for compressed
-//! arrays also their CRC-32.
+//! A scan reads the whole file, or the requested arrays of a `.npz` file: the content hash covers all of their bytes, and
+//! the CRC-32 of each array is verified.
 //!
 //! Sources: `numpy/lib/format.py`, versions 1.0, 2.0 and 3.0; PKWARE's APPNOTE 6.3.
 
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use ronde_store::StoredObject;
 
-use super::object::hash_of_edges;
+use super::content::ContentHasher;
 use super::{EvenLayout, Extent, Format, NumberType, RecordFile, Records, ScanItem, SharedBytes};
 use crate::DataError;
 pub(crate) use header::{HEADER_BYTES_MAX, NpyHeader};
@@ -51,7 +51,7 @@ pub struct Npy;
 
 impl Format for Npy {
     fn identity(&self) -> String {
-        "npy version 1".to_owned()
+        "npy version 2".to_owned()
     }
 
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
@@ -115,9 +115,10 @@ impl RecordFile for NpyFile {
     ) -> Result<[u8; 32], DataError> {
         let column = self.column()?;
         let even = EvenLayout::new(column.start, column.row_bytes, 0, column.rows, EXTENT_BYTES);
+        let mut hasher = ContentHasher::new(&*self.file, "ronde npy content, version 2");
+        hasher.add_range(0..self.file.bytes(), found)?;
         found(ScanItem::Even(even))?;
-        let description = format!("{} {:?}", self.header.dtype.name(), self.header.shape);
-        hash_of_edges(&*self.file, "ronde npy file, version 1", &description)
+        Ok(hasher.finish())
     }
 
     fn parse(

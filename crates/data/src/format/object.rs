@@ -70,24 +70,3 @@ pub(crate) fn unpack(file: &str, packed: &[u8], bytes_max: u64) -> Result<Vec<u8
     }
     Ok(bytes)
 }
-
-/// The number of bytes at the start and at the end that represent a file whose content is not read.
-const EDGE_BYTES: u64 = 64 << 10;
-
-/// Hashes a description of a file, its length, and its first and last 64 KiB.
-pub(crate) fn hash_of_edges(
-    file: &dyn StoredObject,
-    context: &str,
-    description: &str,
-) -> Result<[u8; 32], DataError> {
-    let mut hasher = blake3::Hasher::new_derive_key(context);
-    hasher.update(description.as_bytes());
-    let length = file.bytes();
-    hasher.update(&length.to_le_bytes());
-    let mut edge = vec![0; length.min(EDGE_BYTES) as usize];
-    file.read_at(0, &mut edge)?;
-    hasher.update(&edge);
-    file.read_at(length - edge.len() as u64, &mut edge)?;
-    hasher.update(&edge);
-    Ok(*hasher.finalize().as_bytes())
-}

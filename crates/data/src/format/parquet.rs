@@ -2,39 +2,40 @@
 //!
 //! A row group is an extent; its requested columns are decoded at once (at most 1 GiB). Columns are named by their path,
 //! such as `label` or `image.bytes`. Paths of lists omit the levels that the format inserts (`tags.list.element` is
-//! `tags`), and the numbers of nested lists are concatenated. Dictionaries are resolved. A null is an absent field of the
+//! `tags`). Dictionaries are resolved. A null is an absent field of the
 //! record; a null in a list makes the record bad. Supported compressions are snappy, zstd, lz4 and gzip.
 //!
-//! The content hash covers the footer, which contains offsets, lengths, numbers of values and statistics of all columns,
-//! and the length of the file; not the bytes of the columns.
+//! Integers, floats, booleans, strings, binary and UUIDs are supported, and decimals of up to 38 digits, which become
+//! doubles. Requested columns of other types are refused by name, and so are nested lists, maps, encryption, brotli and
+//! LZO.
+//!
+//! The content hash covers the footer, the length of the file, and the bytes of the requested columns.
 //!
 //! Source: the Apache Parquet format, through the `parquet` crate.
 
 mod column;
+mod column_type;
+mod footer;
 mod group;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use parquet::basic::Compression;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 use ronde_store::StoredObject;
 
+use super::content::ContentHasher;
 use super::tfrecord::changed;
 use super::{
     EXTENT_BYTES_MAX, Extent, FieldSelection, Format, RECORD_BYTES_MAX, RecordFile, Records,
     ScanItem, SharedBytes,
 };
 use crate::DataError;
+use column_type::ColumnType;
+use footer::footer;
 use group::RowGroup;
-
-const MAGIC: &[u8; 4] = b"PAR1";
-/// Size of the footer's length and the magic number.
-const TAIL_BYTES: u64 = 8;
-/// Size of the first read, which usually contains the footer.
-const FIRST_READ: u64 = 64 << 10;
-/// The largest size of a footer, in bytes.
-const FOOTER_MAX: u64 = 256 << 20;
 
 /// The format of Parquet tables.
 #[derive(Debug, Clone, Default)]
@@ -61,7 +62,11 @@ fn refused(file: &dyn StoredObject, problem: impl Into<String>) -> DataError {
 
 impl Format for Parquet {
     fn identity(&self) -> String {
-        "parquet version 1".to_owned()
+        // The content hash covers the requested columns.
+        match &*self.wanted {
+            FieldSelection::All => "parquet version 2".to_owned(),
+            FieldSelection::Fields(fields) => format!("parquet version 2, {:?}", fields.names()),
+        }
     }
 
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
@@ -69,50 +74,88 @@ impl Format for Parquet {
         let metadata = caught(|| ParquetMetaDataReader::decode_metadata(&footer));
         let metadata = metadata
             .map_err(|problem| refused(&*file, format!("the footer is damaged: {problem}")))?;
-        let hash = blake3::Hasher::new_derive_key("ronde parquet file, version 1")
-            .update(&file.bytes().to_le_bytes())
-            .update(&footer)
-            .finalize();
         let names = names(&metadata);
-        let columns = (0..names.len()).filter(|&column| self.wanted.has(&names[column]));
-        let columns: Vec<usize> = columns
-            .filter(|&column| column::is_read(&metadata, column))
-            .collect();
+        let columns = self
+            .columns(&metadata, &names)
+            .map_err(|problem| refused(&*file, problem))?;
         let mut groups = BTreeMap::new();
         for (number, group) in metadata.row_groups().iter().enumerate() {
             if group.num_rows() > 0 {
-                let extent = extent(group, file.bytes()).map_err(|problem| {
-                    refused(&*file, format!("cannot read row group {number}: {problem}"))
-                })?;
-                let bytes: u64 = columns
-                    .iter()
-                    .map(|&column| uncompressed(group, column))
-                    .sum();
-                if bytes > RECORD_BYTES_MAX {
-                    let problem = format!(
-                        "row group {number} has {bytes} bytes in the requested columns, which are decoded at once; the limit is \
-                         {RECORD_BYTES_MAX}: write smaller row groups"
-                    );
-                    return Err(refused(&*file, problem));
-                }
+                let extent = check_group(group, &names, &columns)
+                    .and_then(|()| extent(group, file.bytes()))
+                    .map_err(|problem| {
+                        refused(&*file, format!("cannot read row group {number}: {problem}"))
+                    })?;
                 groups.insert(extent.start, (number, extent));
             }
         }
         Ok(Box::new(ParquetFile {
             file,
+            footer,
             table: Arc::new(TableSchema {
                 metadata,
                 names,
                 columns,
             }),
             groups,
-            hash: *hash.as_bytes(),
         }))
     }
 }
 
+impl Parquet {
+    /// Returns the requested columns. If all are requested, those of unsupported types are left out.
+    fn columns(&self, metadata: &ParquetMetaData, names: &[String]) -> Result<Vec<usize>, String> {
+        let schema = metadata.file_metadata().schema_descr();
+        let mut columns = Vec::new();
+        for (column, name) in names.iter().enumerate() {
+            if !self.wanted.has(name) {
+                continue;
+            }
+            match (ColumnType::of(schema, column), &*self.wanted) {
+                (Ok(_), _) => columns.push(column),
+                (Err(_), FieldSelection::All) => {}
+                (Err(problem), _) => return Err(format!("cannot read column {name:?}: {problem}")),
+            }
+            if names[..column].contains(name) {
+                return Err(format!("two columns have the name {name:?}"));
+            }
+        }
+        Ok(columns)
+    }
+}
+
+/// Refuses a row group whose requested columns are too large or compressed by an unsupported method.
+fn check_group(
+    group: &RowGroupMetaData,
+    names: &[String],
+    columns: &[usize],
+) -> Result<(), String> {
+    let mut bytes = 0_u64;
+    for &column in columns {
+        let compression = group.column(column).compression();
+        if matches!(compression, Compression::BROTLI(_) | Compression::LZO) {
+            let name = match compression {
+                Compression::LZO => "LZO",
+                _ => "brotli",
+            };
+            return Err(format!(
+                "column {:?} is compressed by {name}, which is not supported: use zstd, snappy, gzip or lz4",
+                names[column],
+            ));
+        }
+        bytes = bytes.saturating_add(uncompressed(group, column));
+    }
+    match bytes <= RECORD_BYTES_MAX {
+        true => Ok(()),
+        false => Err(format!(
+            "it has {bytes} bytes in the requested columns, which are decoded at once; the limit is \
+             {RECORD_BYTES_MAX}: write smaller row groups"
+        )),
+    }
+}
+
 fn uncompressed(group: &RowGroupMetaData, column: usize) -> u64 {
-    u64::try_from(group.column(column).uncompressed_size()).unwrap_or(u64::MAX / 4)
+    u64::try_from(group.column(column).uncompressed_size()).unwrap_or(u64::MAX)
 }
 
 /// Runs code that parses untrusted bytes; a panic in it is reported as a problem of these bytes.
@@ -123,39 +166,6 @@ pub(super) fn caught<T>(
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(_) => Err("the decoder panicked on damaged bytes".to_owned()),
     }
-}
-
-/// Returns the bytes of a file's footer.
-fn footer(file: &dyn StoredObject) -> Result<Vec<u8>, DataError> {
-    let mut tail = vec![0; file.bytes().min(FIRST_READ) as usize];
-    file.read_at(file.bytes() - tail.len() as u64, &mut tail)?;
-    let (before, last) = tail
-        .split_last_chunk::<{ TAIL_BYTES as usize }>()
-        .ok_or_else(|| refused(file, "too short for a Parquet file"))?;
-    let &[a, b, c, d, ref magic @ ..] = last;
-    match magic {
-        magic if magic == MAGIC => {}
-        b"PARE" => return Err(refused(file, "encrypted Parquet files are not supported")),
-        _ => {
-            return Err(refused(
-                file,
-                "no Parquet magic number at the end of the file; it may be cut off",
-            ));
-        }
-    }
-    let length = u64::from(u32::from_le_bytes([a, b, c, d]));
-    if length > FOOTER_MAX || length + TAIL_BYTES > file.bytes() {
-        return Err(refused(
-            file,
-            format!("invalid footer length of {length} bytes"),
-        ));
-    }
-    if let Some(start) = (before.len() as u64).checked_sub(length) {
-        return Ok(before[start as usize..].to_vec());
-    }
-    let mut footer = vec![0; length as usize];
-    file.read_at(file.bytes() - TAIL_BYTES - length, &mut footer)?;
-    Ok(footer)
 }
 
 /// Returns the names of all columns: their paths without the levels that the format inserts into lists.
@@ -231,7 +241,7 @@ struct ParquetFile {
     table: Arc<TableSchema>,
     /// The row groups by their offsets.
     groups: BTreeMap<u64, (usize, Extent)>,
-    hash: [u8; 32],
+    footer: Vec<u8>,
 }
 
 impl ParquetFile {
@@ -255,10 +265,16 @@ impl RecordFile for ParquetFile {
         &self,
         found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
+        let mut hasher = ContentHasher::new(&*self.file, "ronde parquet content, version 2");
+        hasher.add(&self.file.bytes().to_le_bytes());
+        hasher.add(&self.footer);
         for (_, extent) in self.groups.values() {
+            for (_, range) in self.column_ranges(extent) {
+                hasher.add_range(range, found)?;
+            }
             found(ScanItem::Extent(*extent))?;
         }
-        Ok(self.hash)
+        Ok(hasher.finish())
     }
 
     fn ranges(&self, extent: &Extent) -> Vec<Range<u64>> {

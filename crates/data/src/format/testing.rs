@@ -52,7 +52,8 @@ pub(crate) fn scanned_object(
                     record += u64::from(extent.records);
                 }
             }
-            ScanItem::Bad(record) => bad.push(record),
+            ScanItem::Bad { record, .. } => bad.push(record),
+            ScanItem::Progress => {}
         }
         Ok(())
     })?;

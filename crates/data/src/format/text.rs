@@ -63,7 +63,11 @@ impl RecordFile for TextFile {
         found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
         for bad in self.footer.bad() {
-            found(ScanItem::Bad(bad))?;
+            // The size of a document in tokens is not stored.
+            found(ScanItem::Bad {
+                record: bad,
+                bytes: 0,
+            })?;
         }
         found(ScanItem::Even(self.tokens.even(self.footer.bytes)))?;
         Ok(self.footer.hash)

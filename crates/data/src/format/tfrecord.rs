@@ -52,6 +52,16 @@ impl Format for TfRecord {
     }
 
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
+        let mut head = vec![0; file.bytes().min(frames::HEADER_BYTES as u64) as usize];
+        file.read_at(0, &mut head)?;
+        if is_zlib(&head) {
+            return Err(DataError::Format {
+                file: file.location().to_owned(),
+                problem: "compression by zlib is not supported: write the file with \
+                          compression_type=\"GZIP\" or without compression"
+                    .to_owned(),
+            });
+        }
         Ok(Box::new(TfRecordFile {
             file,
             wanted: self.wanted.clone(),
@@ -69,6 +79,16 @@ struct TfRecordFile {
 fn is_compressed(head: &[u8]) -> bool {
     let is_frame = matches!(next(head), NextFrame::Whole(_) | NextFrame::Partial { .. });
     is_gzip(head) && (head.len() < frames::HEADER_BYTES || !is_frame)
+}
+
+/// Returns whether a file that starts with `head` is compressed by zlib (RFC 1950, section 2.2).
+fn is_zlib(head: &[u8]) -> bool {
+    let Some(&[method, flags]) = head.first_chunk::<2>() else {
+        return false;
+    };
+    let is_frame = matches!(next(head), NextFrame::Whole(_) | NextFrame::Partial { .. });
+    let is_header = u16::from_be_bytes([method, flags]).is_multiple_of(31);
+    method & 0x8f == 8 && is_header && !is_frame
 }
 
 impl RecordFile for TfRecordFile {

@@ -1,14 +1,13 @@
 //! [`Tokens`]: files of raw little-endian token numbers.
 //!
 //! A record is `context` tokens and the next one, which is also the first of the next record. Trailing tokens that do
-//! not fill a record are ignored. There is nothing to scan: the content hash covers the length and the first and last
-//! 64 KiB.
+//! not fill a record are ignored. The scan reads the file once for its content hash, which covers all bytes.
 
 use std::sync::Arc;
 
 use ronde_store::StoredObject;
 
-use super::object::hash_of_edges;
+use super::content::ContentHasher;
 use super::{
     EvenLayout, Extent, Format, NumberType, Record, RecordFile, Records, ScanItem, SharedBytes,
     Value,
@@ -55,7 +54,7 @@ impl Tokens {
 impl Format for Tokens {
     fn identity(&self) -> String {
         format!(
-            "tokens version 1, {}, context {}",
+            "tokens version 2, {}, context {}",
             self.dtype.name(),
             self.context
         )
@@ -99,8 +98,10 @@ impl RecordFile for TokenFile {
                 problem: format!("{bytes} bytes are not a whole number of {width}-byte tokens"),
             });
         }
+        let mut hasher = ContentHasher::new(&*self.file, "ronde token content, version 2");
+        hasher.add_range(0..bytes, found)?;
         found(ScanItem::Even(self.even(bytes)))?;
-        hash_of_edges(&*self.file, "ronde token file, version 1", "")
+        Ok(hasher.finish())
     }
 
     fn parse(

@@ -3,7 +3,7 @@
 //! The path of a member up to the first dot of its last component is the record's key, the rest is the field: `a/7.jpg`
 //! and `a/7.cls` are the fields `jpg` and `cls` of one record, whose key is in `__key__`. TarMembers that are not regular
 //! files, or whose name has no dot, are ignored. Records are grouped into extents of up to 16 KiB; a `.tar.gz` is one
-//! extent, which is unpacked at once (at most 1 GiB). Values in JSON members are fields, too: `json.label`. After a
+//! extent, which is unpacked at once (at most 1 GiB). Hard links and sparse files make a record bad. Values in JSON members are fields, too: `json.label`. After a
 //! damaged header the rest of a file is unreadable.
 //!
 //! The content hash covers names and bytes of all members that belong to records.
@@ -138,7 +138,12 @@ fn samples(bytes: &[u8]) -> Vec<TarSample> {
     // The scan stops at an error, too; the record before it may be incomplete.
     loop {
         match members.next() {
-            Ok(Some(TarMember { name, start, data })) => {
+            Ok(Some(TarMember {
+                name,
+                start,
+                data,
+                unsupported,
+            })) => {
                 let Some((key, field)) = split(&name) else {
                     if members.skip(data.end - data.start, |_| {}).is_err() {
                         break;
@@ -153,7 +158,7 @@ fn samples(bytes: &[u8]) -> Vec<TarSample> {
                     samples.push(TarSample::new(start, key));
                 }
                 let added = samples.last_mut().map(|s| s.add(field, data.clone()));
-                is_bad |= added == Some(false);
+                is_bad |= added == Some(false) || unsupported.is_some();
                 if members.skip(data.end - data.start, |_| {}).is_err() {
                     is_bad = true;
                     break;

@@ -7,6 +7,7 @@ use super::file_index::FileIndex;
 use super::index_file::IndexFile;
 use super::{
     BAD_LISTED_MAX, DataFile, Index, IndexLayout, IndexProgress, IndexSettings, OnBadRecord,
+    SkippedRecords,
 };
 use crate::DataError;
 use crate::file_tasks::{Cancellation, ClaimOutcome, FileTask, TaskClaim, run_file_tasks};
@@ -42,7 +43,11 @@ pub(super) fn whole(
                 record: None,
                 problem,
             };
-            index.refuse(settings, vec![bad], 1)?;
+            let skipped = SkippedRecords {
+                records: 1,
+                bytes: file.bytes(),
+            };
+            index.refuse(settings, vec![bad], skipped)?;
             continue;
         }
         let name = last_components(file.location());
@@ -84,7 +89,7 @@ fn empty() -> Index {
         block_samples: 1,
         identity: String::new(),
         bad: Vec::new(),
-        bad_count: 0,
+        skipped: SkippedRecords::default(),
         warnings: Vec::new(),
     }
 }
@@ -102,14 +107,15 @@ impl Index {
         &mut self,
         settings: &IndexSettings,
         bad: Vec<BadRecord>,
-        count: u64,
+        skipped: SkippedRecords,
     ) -> Result<(), DataError> {
         if let (OnBadRecord::Error, Some(first)) = (settings.on_bad_record, bad.first()) {
             return Err(DataError::Record(first.clone()));
         }
         let room = BAD_LISTED_MAX - self.bad.len().min(BAD_LISTED_MAX);
         self.bad.extend(bad.into_iter().take(room));
-        self.bad_count += count;
+        self.skipped.records += skipped.records;
+        self.skipped.bytes = self.skipped.bytes.saturating_add(skipped.bytes);
         Ok(())
     }
 
@@ -142,7 +148,11 @@ pub(super) fn scanned(
             hasher.update(&file.hash);
             hasher.update(&records.to_le_bytes());
         }
-        index.refuse(settings, file.bad, file.bad_count)?;
+        let skipped = SkippedRecords {
+            records: file.bad_count,
+            bytes: file.bad_bytes,
+        };
+        index.refuse(settings, file.bad, skipped)?;
         index.bytes = index.bytes.saturating_add(file.extents.bytes());
         index.block_samples = index.block_samples.max(file.extents.records_max());
         all.push((index.samples, file.extents));

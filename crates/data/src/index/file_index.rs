@@ -1,7 +1,7 @@
 //! [`FileIndex`]: the result of scanning one file, and its encoding.
 //!
 //! Encoding: `RONDEIDX`, a version (4 bytes), the key (32 bytes), the content hash (32 bytes), then variable-length
-//! integers of 7 bits per byte: the numbers of bad records, the listed ones, the extents; finally the blake3 hash of all
+//! integers of 7 bits per byte: number and size of the bad records, the listed ones, the extents; finally the blake3 hash of all
 //! preceding bytes.
 
 use super::BAD_LISTED_MAX;
@@ -9,7 +9,7 @@ use super::extents::{ExtentList, Extents};
 use crate::format::{BadRecord, EXTENT_BYTES_MAX, EvenLayout, Extent, ScanItem};
 
 const MAGIC: &[u8] = b"RONDEIDX";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HASH_BYTES: usize = 32;
 const EVEN: u64 = 1;
 const LISTED: u64 = 2;
@@ -24,6 +24,8 @@ pub(crate) struct FileIndex {
     /// The first bad records.
     pub(crate) bad: Vec<BadRecord>,
     pub(crate) bad_count: u64,
+    /// The number of bytes of the file that cannot be used because of bad records.
+    pub(crate) bad_bytes: u64,
 }
 
 impl FileIndex {
@@ -33,6 +35,7 @@ impl FileIndex {
             extents: Extents::Listed(ExtentList::default()),
             bad: Vec::new(),
             bad_count: 0,
+            bad_bytes: 0,
         }
     }
 
@@ -50,12 +53,17 @@ impl FileIndex {
                 self.extents = Extents::Even(even);
                 (is_first && even.fits(bytes)).then_some(())
             }
-            ScanItem::Bad(mut bad) => {
+            ScanItem::Progress => Some(()),
+            ScanItem::Bad {
+                record: mut bad,
+                bytes: lost,
+            } => {
                 if self.bad.len() < BAD_LISTED_MAX {
                     bad.problem = bad.problem.chars().take(PROBLEM_BYTES_MAX / 4).collect();
                     self.bad.push(bad);
                 }
                 self.bad_count += 1;
+                self.bad_bytes = self.bad_bytes.saturating_add(lost).min(bytes);
                 Some(())
             }
         }
@@ -68,6 +76,7 @@ impl FileIndex {
         out.extend_from_slice(key);
         out.extend_from_slice(&self.hash);
         number(&mut out, self.bad_count);
+        number(&mut out, self.bad_bytes);
         number(&mut out, self.bad.len() as u64);
         for bad in &self.bad {
             number(&mut out, bad.offset);
@@ -129,6 +138,7 @@ impl FileIndex {
         let mut index = Self {
             hash: *content_hash,
             bad_count: reader.number()?,
+            bad_bytes: reader.number()?,
             ..Self::new()
         };
         let listed = reader.number()?;
@@ -241,8 +251,13 @@ mod tests {
             listed.add(ScanItem::Extent(extent), 100).unwrap();
         }
         listed.hash = [7; 32];
-        listed.add(ScanItem::Bad(bad(Some(0))), 100).unwrap();
-        listed.add(ScanItem::Bad(bad(None)), 100).unwrap();
+        let item = |record| ScanItem::Bad {
+            record: bad(record),
+            bytes: 7,
+        };
+        listed.add(item(Some(0)), 100).unwrap();
+        listed.add(item(None), 100).unwrap();
+        assert_eq!((listed.bad_count, listed.bad_bytes), (2, 14));
         let mut even = FileIndex::new();
         even.add(ScanItem::Even(EvenLayout::new(1, 2, 3, 4, 5)), 100)
             .unwrap();

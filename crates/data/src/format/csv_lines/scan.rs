@@ -1,5 +1,6 @@
 //! The heading of a file of comma-separated values, and the scan of its lines.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use ronde_store::StoredObject;
@@ -13,6 +14,8 @@ use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_
 
 /// Approximate size of an extent, in bytes.
 const EXTENT_BYTES: u64 = 64 << 10;
+/// The number of bytes that are checked for other encodings.
+const ENCODING_BYTES: usize = 64;
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// The next item in a stream of lines.
@@ -74,8 +77,9 @@ pub(super) fn heading(
     };
     let mut window = ReadWindow::new(stream(file, is_packed));
     let mut bytes = 0;
+    let read = |error| failed(location, 0, error);
+    check_encoding(window.look(ENCODING_BYTES).map_err(read)?).map_err(refused)?;
     loop {
-        let read = |error| failed(location, 0, error);
         if bytes == 0
             && window
                 .look(BYTE_ORDER_MARK.len())
@@ -112,6 +116,9 @@ pub(super) fn heading(
         let texts: Vec<String> = texts.collect();
         let is_name = |field: &String| !field.is_empty() && field.parse::<f64>().is_err();
         let is_heading = header.unwrap_or_else(|| texts.iter().all(is_name));
+        if is_heading {
+            check_names(&texts).map_err(refused)?;
+        }
         return Ok(match is_heading {
             true => Heading {
                 bytes: bytes + length as u64,
@@ -122,6 +129,26 @@ pub(super) fn heading(
                 names: (0..count).map(|column| column.to_string()).collect(),
             },
         });
+    }
+}
+
+/// Refuses encodings other than UTF-8 and its subsets, as far as the start of a file shows them.
+fn check_encoding(start: &[u8]) -> Result<(), String> {
+    let start = &start[..start.len().min(ENCODING_BYTES)];
+    let has_mark = start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]);
+    match has_mark || start.contains(&0) {
+        true => Err("UTF-16 and UTF-32 are not supported: convert the file to UTF-8".to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a heading in which two columns have the same name.
+fn check_names(names: &[String]) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    let mut named = names.iter().filter(|name| !name.is_empty());
+    match named.find(|name| !seen.insert(name.as_str())) {
+        Some(name) => Err(format!("two columns of the heading have the name {name:?}")),
+        None => Ok(()),
     }
 }
 
@@ -142,7 +169,10 @@ pub(super) fn scan(file: &CsvFile, found: &mut ItemSink<'_>) -> Result<[u8; 32],
     match done {
         // A file that cannot be unpacked completely is not used at all.
         Err(DataError::Record(bad)) => {
-            found(ScanItem::Bad(bad))?;
+            found(ScanItem::Bad {
+                record: bad,
+                bytes: file.file.bytes(),
+            })?;
             return Ok([0; 32]);
         }
         other => other?,
@@ -214,6 +244,7 @@ impl CsvScan<'_, '_> {
                     NextLine::Lost(problem) => {
                         return self.bad(
                             offset,
+                            self.rest(offset),
                             format!("{problem}; the rest of the file is unreadable"),
                         );
                     }
@@ -228,7 +259,7 @@ impl CsvScan<'_, '_> {
                 (false, false) => {
                     let problem =
                         format!("the line has {count} fields, but the first line has {expected}");
-                    self.bad(offset, problem)?;
+                    self.bad(offset, bytes as u64, problem)?;
                 }
             }
             window.advance(bytes);
@@ -265,16 +296,24 @@ impl CsvScan<'_, '_> {
         }
     }
 
-    fn bad(&mut self, offset: u64, problem: String) -> Result<(), DataError> {
+    /// Returns the size of the rest of the file. In a compressed file it is unknown.
+    fn rest(&self, offset: u64) -> u64 {
+        match self.file.is_packed {
+            true => u64::MAX,
+            false => self.file.file.bytes().saturating_sub(offset),
+        }
+    }
+
+    fn bad(&mut self, offset: u64, bytes: u64, problem: String) -> Result<(), DataError> {
         self.close()?;
-        let record = Some(self.number);
-        self.number += 1;
-        (self.found)(ScanItem::Bad(BadRecord {
+        let record = BadRecord {
             file: self.file.file.location().to_owned(),
             offset,
-            record,
+            record: Some(self.number),
             problem,
-        }))
+        };
+        self.number += 1;
+        (self.found)(ScanItem::Bad { record, bytes })
     }
 
     fn close(&mut self) -> Result<(), DataError> {

@@ -97,6 +97,29 @@ fn lines_with_other_numbers_of_fields_are_bad() {
 }
 
 #[test]
+fn other_encodings_and_duplicate_headings_are_refused_by_name() {
+    let utf16: Vec<u8> = "a,b\n1,2\n"
+        .encode_utf16()
+        .flat_map(u16::to_le_bytes)
+        .collect();
+    let with_mark = [&[0xff, 0xfe][..], &utf16].concat();
+    for (file, word) in [
+        (&utf16[..], "UTF-16"),
+        (&with_mark, "UTF-16"),
+        (
+            b"a,b,a\n1,2,3\n",
+            "two columns of the heading have the name \"a\"",
+        ),
+    ] {
+        for file in [file.to_vec(), crate::format::testing::gzip(file)] {
+            let format = CsvLines::new(Some(true), FieldSelection::All);
+            let error = scanned(&format, &file).err().unwrap().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}
+
+#[test]
 fn large_files_are_many_extents() {
     let mut file = b"n,text\n".to_vec();
     for number in 0..30_000 {

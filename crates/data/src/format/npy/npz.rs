@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use ronde_store::StoredObject;
 
-use super::super::object::hash_of_edges;
+use super::super::content::ContentHasher;
 use super::super::tfrecord::changed;
 use super::super::{
-    EXTENT_BYTES_MAX, EvenLayout, Extent, FieldSelection, Format, RECORD_BYTES_MAX, RecordFile,
-    Records, ScanItem, SharedBytes,
+    BadRecord, EXTENT_BYTES_MAX, EvenLayout, Extent, FieldSelection, Format, ItemSink,
+    RECORD_BYTES_MAX, RecordFile, Records, ScanItem, SharedBytes,
 };
 use super::rows::{ArrayRows, NpyColumn};
-use super::zip::{ZipError, ZipMember, contents, members};
+use super::zip::{ZipError, ZipMember, contents, members, wrong_crc};
 use super::{EXTENT_BYTES, NpyHeader, header_at};
 use crate::DataError;
 
@@ -43,8 +43,8 @@ impl Format for Npz {
     fn identity(&self) -> String {
         // Extents depend on the first requested array.
         match &*self.wanted {
-            FieldSelection::All => "npz version 1".to_owned(),
-            FieldSelection::Fields(fields) => format!("npz version 1, {:?}", fields.names()),
+            FieldSelection::All => "npz version 2".to_owned(),
+            FieldSelection::Fields(fields) => format!("npz version 2, {:?}", fields.names()),
         }
     }
 
@@ -135,11 +135,47 @@ struct NpzFile {
 }
 
 impl NpzFile {
-    /// Unpacks all arrays.
-    fn unpack(&self, packed: &[SharedBytes]) -> Result<Vec<(NpyColumn, SharedBytes)>, String> {
+    /// Hashes uncompressed arrays; the second result is the first damage.
+    fn check_stored(
+        &self,
+        hasher: &mut ContentHasher<'_>,
+        found: &mut ItemSink<'_>,
+    ) -> Result<Option<String>, DataError> {
+        let mut damage = None;
+        for array in &self.arrays {
+            let mut crc = flate2::Crc::new();
+            let range = array.start..array.start + array.packed_bytes;
+            hasher.add_range_with(range, found, |bytes| crc.update(bytes))?;
+            if crc.sum() != array.crc {
+                damage.get_or_insert_with(|| wrong_crc(array));
+            }
+        }
+        Ok(damage)
+    }
+
+    /// Reads the compressed bytes of all requested arrays.
+    fn packed(&self) -> Result<Vec<SharedBytes>, DataError> {
+        let mut packed = Vec::new();
+        for array in &self.arrays {
+            let mut bytes = vec![0; array.packed_bytes as usize];
+            self.file.read_at(array.start, &mut bytes)?;
+            packed.push(SharedBytes::from(bytes));
+        }
+        Ok(packed)
+    }
+
+    /// Unpacks all arrays and verifies their checksums.
+    fn unpack(&self, packed: &[SharedBytes]) -> Result<Vec<Vec<u8>>, String> {
+        let arrays = self.arrays.iter().zip(packed);
+        arrays
+            .map(|(array, packed)| contents(array, packed.as_ref()))
+            .collect()
+    }
+
+    /// Returns the rows of unpacked arrays.
+    fn columns(&self, unpacked: Vec<Vec<u8>>) -> Result<Vec<(NpyColumn, SharedBytes)>, String> {
         let mut columns = Vec::new();
-        for (array, packed) in self.arrays.iter().zip(packed) {
-            let file = contents(array, packed.as_ref())?;
+        for (array, file) in self.arrays.iter().zip(unpacked) {
             let header = NpyHeader::read(&file)?;
             let column = NpyColumn::new(&array.name, &header, 0)?;
             let numbers = column.rows.checked_mul(column.row_bytes);
@@ -155,6 +191,20 @@ impl NpzFile {
         equally_long(&all)?;
         Ok(columns)
     }
+
+    /// Returns the result of a scan of a damaged file, none of which is used.
+    fn damaged(&self, problem: String, found: &mut ItemSink<'_>) -> Result<[u8; 32], DataError> {
+        found(ScanItem::Bad {
+            record: BadRecord {
+                file: self.file.location().to_owned(),
+                offset: 0,
+                record: None,
+                problem,
+            },
+            bytes: self.file.bytes(),
+        })?;
+        Ok([0; 32])
+    }
 }
 
 impl RecordFile for NpzFile {
@@ -162,15 +212,16 @@ impl RecordFile for NpzFile {
         &self,
         found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
-        let mut description = String::new();
+        let mut hasher = ContentHasher::new(&*self.file, "ronde npz content, version 2");
         for array in &self.arrays {
-            description.push_str(&format!(
-                "{} {} {:08x}\n",
-                array.name, array.bytes, array.crc
-            ));
+            let description = format!("{} {} {:08x}\n", array.name, array.bytes, array.crc);
+            hasher.add(description.as_bytes());
         }
         match &self.contents {
             NpzContents::Stored(columns) => {
+                if let Some(problem) = self.check_stored(&mut hasher, found)? {
+                    return self.damaged(problem, found);
+                }
                 let first = &columns[0];
                 // The number of rows whose values in all arrays fill an extent.
                 let row: u64 = columns.iter().map(|column| column.row_bytes).sum();
@@ -184,18 +235,17 @@ impl RecordFile for NpzFile {
                 )))?;
             }
             NpzContents::Packed => {
-                let mut packed = Vec::new();
-                for range in self.ranges(&Extent {
-                    start: 0,
-                    bytes: 0,
-                    records: 1,
-                }) {
-                    let mut bytes = vec![0; (range.end - range.start) as usize];
-                    self.file.read_at(range.start, &mut bytes)?;
-                    packed.push(SharedBytes::from(bytes));
+                let packed = self.packed()?;
+                for bytes in &packed {
+                    hasher.add(bytes.as_ref());
                 }
+                let unpacked = match self.unpack(&packed) {
+                    Ok(unpacked) => unpacked,
+                    Err(problem) => return self.damaged(problem, found),
+                };
+                drop(packed);
                 let columns = self
-                    .unpack(&packed)
+                    .columns(unpacked)
                     .map_err(|problem| refused(&*self.file, problem))?;
                 let rows = columns.first().map_or(0, |(column, _)| column.rows);
                 let rows = u32::try_from(rows)
@@ -209,7 +259,7 @@ impl RecordFile for NpzFile {
                 }
             }
         }
-        hash_of_edges(&*self.file, "ronde npz file, version 1", &description)
+        Ok(hasher.finish())
     }
 
     fn ranges(&self, extent: &Extent) -> Vec<Range<u64>> {
@@ -241,6 +291,7 @@ impl RecordFile for NpzFile {
             NpzContents::Stored(columns) => (columns.clone(), pieces),
             NpzContents::Packed => self
                 .unpack(&pieces)
+                .and_then(|unpacked| self.columns(unpacked))
                 .map_err(|problem| changed(file, extent, &problem))?
                 .into_iter()
                 .unzip(),

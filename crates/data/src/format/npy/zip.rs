@@ -194,6 +194,11 @@ pub(super) fn contents(member: &ZipMember, packed: &[u8]) -> Result<Vec<u8>, Str
     sum.update(&contents);
     match contents.len() as u64 == member.bytes && sum.sum() == member.crc {
         true => Ok(contents),
-        false => Err(format!("array {:?} is damaged: wrong CRC-32", member.name)),
+        false => Err(wrong_crc(member)),
     }
+}
+
+/// Returns the message for an array whose bytes do not match their checksum.
+pub(super) fn wrong_crc(member: &ZipMember) -> String {
+    format!("array {:?} is damaged: wrong CRC-32", member.name)
 }

@@ -3,14 +3,13 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use parquet::basic::{ConvertedType, LogicalType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use parquet::data_type::{ByteArray, DataType};
+use parquet::data_type::{AsBytes, ByteArray, DataType};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::ColumnDescriptor;
 
 use super::super::{NumberType, Value};
+use super::column_type::{ColumnType, big_endian, decimal_to_f64};
 
 /// The values of a column.
 enum ColumnValues {
@@ -27,35 +26,6 @@ pub(super) struct ParquetColumn {
     is_list: bool,
     /// The rows whose list contains a null.
     with_null: HashSet<usize>,
-}
-
-/// Returns whether a column has a supported type: all but `INT96`, a deprecated timestamp.
-pub(super) fn is_read(metadata: &ParquetMetaData, column: usize) -> bool {
-    let column = metadata.file_metadata().schema_descr().column(column);
-    column.physical_type() != Type::INT96
-}
-
-fn number_type(descr: &ColumnDescriptor) -> Option<NumberType> {
-    let is_half = matches!(descr.logical_type_ref(), Some(LogicalType::Float16));
-    let converted = descr.converted_type();
-    let is_unsigned = matches!(
-        converted,
-        ConvertedType::UINT_8
-            | ConvertedType::UINT_16
-            | ConvertedType::UINT_32
-            | ConvertedType::UINT_64
-    );
-    match descr.physical_type() {
-        Type::BOOLEAN => Some(NumberType::Bool),
-        Type::INT32 if is_unsigned => Some(NumberType::U32),
-        Type::INT32 => Some(NumberType::I32),
-        Type::INT64 if is_unsigned => Some(NumberType::U64),
-        Type::INT64 => Some(NumberType::I64),
-        Type::FLOAT => Some(NumberType::F32),
-        Type::DOUBLE => Some(NumberType::F64),
-        Type::FIXED_LEN_BYTE_ARRAY if is_half => Some(NumberType::F16),
-        _ => None,
-    }
 }
 
 /// Levels and values of a column in the format's encoding.
@@ -86,11 +56,16 @@ fn read<T: DataType>(
     }
 }
 
+fn mismatch() -> ParquetError {
+    ParquetError::General("its values are not of the type in the schema".to_owned())
+}
+
 impl ParquetColumn {
     /// Reads all rows.
     pub(super) fn read(
         name: &str,
         descr: &ColumnDescriptor,
+        kind: ColumnType,
         reader: ColumnReader,
         rows: usize,
     ) -> Result<Self, ParquetError> {
@@ -101,44 +76,42 @@ impl ParquetColumn {
             is_list: descr.max_rep_level() > 0,
             with_null: HashSet::new(),
         };
-        let dtype = number_type(descr);
-        match (reader, dtype) {
-            (ColumnReader::BoolColumnReader(reader), Some(dtype)) => {
-                column.numbers(descr, dtype, read(reader, rows)?, rows, |value| {
-                    [u8::from(value)]
-                })
+        match reader {
+            ColumnReader::BoolColumnReader(reader) => {
+                let values = read(reader, rows)?;
+                column.numbers(descr, kind, values, rows, |value| [u8::from(value)])
             }
-            (ColumnReader::Int32ColumnReader(reader), Some(dtype)) => {
-                column.numbers(descr, dtype, read(reader, rows)?, rows, i32::to_le_bytes)
+            ColumnReader::Int32ColumnReader(reader) => {
+                let values = read(reader, rows)?;
+                match kind {
+                    ColumnType::Decimal { .. } => {
+                        column.decimals(descr, kind, values, rows, |&value| Some(value.into()))
+                    }
+                    _ => column.numbers(descr, kind, values, rows, i32::to_le_bytes),
+                }
             }
-            (ColumnReader::Int64ColumnReader(reader), Some(dtype)) => {
-                column.numbers(descr, dtype, read(reader, rows)?, rows, i64::to_le_bytes)
+            ColumnReader::Int64ColumnReader(reader) => {
+                let values = read(reader, rows)?;
+                match kind {
+                    ColumnType::Decimal { .. } => {
+                        column.decimals(descr, kind, values, rows, |&value| Some(value.into()))
+                    }
+                    _ => column.numbers(descr, kind, values, rows, i64::to_le_bytes),
+                }
             }
-            (ColumnReader::FloatColumnReader(reader), Some(dtype)) => {
-                column.numbers(descr, dtype, read(reader, rows)?, rows, f32::to_le_bytes)
+            ColumnReader::FloatColumnReader(reader) => {
+                column.numbers(descr, kind, read(reader, rows)?, rows, f32::to_le_bytes)
             }
-            (ColumnReader::DoubleColumnReader(reader), Some(dtype)) => {
-                column.numbers(descr, dtype, read(reader, rows)?, rows, f64::to_le_bytes)
+            ColumnReader::DoubleColumnReader(reader) => {
+                column.numbers(descr, kind, read(reader, rows)?, rows, f64::to_le_bytes)
             }
-            (ColumnReader::ByteArrayColumnReader(reader), _) => {
-                let mut read = read(reader, rows)?;
-                let done = column.rows(descr, &read, rows);
-                column.values = ColumnValues::Bytes(std::mem::take(&mut read.values));
-                done
+            ColumnReader::ByteArrayColumnReader(reader) => {
+                column.byte_arrays(descr, kind, read(reader, rows)?, rows, |value| value)
             }
-            (ColumnReader::FixedLenByteArrayColumnReader(reader), dtype) => {
-                let read = read(reader, rows)?;
-                let values = read.values.iter().map(|value| value.data());
-                column.values = match dtype {
-                    Some(dtype) => ColumnValues::Numbers {
-                        dtype,
-                        bytes: values.flatten().copied().collect(),
-                    },
-                    None => ColumnValues::Bytes(values.map(ByteArray::from).collect()),
-                };
-                column.rows(descr, &read, rows)
+            ColumnReader::FixedLenByteArrayColumnReader(reader) => {
+                column.byte_arrays(descr, kind, read(reader, rows)?, rows, ByteArray::from)
             }
-            _ => Err(ParquetError::NYI("an unsupported type".to_owned())),
+            _ => Err(mismatch()),
         }?;
         Ok(column)
     }
@@ -146,16 +119,73 @@ impl ParquetColumn {
     fn numbers<T: Copy, const N: usize>(
         &mut self,
         descr: &ColumnDescriptor,
-        dtype: NumberType,
+        kind: ColumnType,
         read: ColumnLevels<T>,
         rows: usize,
         bytes: impl Fn(T) -> [u8; N],
     ) -> Result<(), ParquetError> {
+        let ColumnType::Numbers(dtype) = kind else {
+            return Err(mismatch());
+        };
         self.values = ColumnValues::Numbers {
             dtype,
             bytes: read.values.iter().flat_map(|&value| bytes(value)).collect(),
         };
         self.rows(descr, &read, rows)
+    }
+
+    fn decimals<T>(
+        &mut self,
+        descr: &ColumnDescriptor,
+        kind: ColumnType,
+        read: ColumnLevels<T>,
+        rows: usize,
+        unscaled: impl Fn(&T) -> Option<i128>,
+    ) -> Result<(), ParquetError> {
+        let ColumnType::Decimal { scale } = kind else {
+            return Err(mismatch());
+        };
+        let mut bytes = Vec::with_capacity(8 * read.values.len());
+        for value in &read.values {
+            let unscaled = unscaled(value)
+                .ok_or_else(|| ParquetError::General("a decimal exceeds 128 bits".to_owned()))?;
+            bytes.extend_from_slice(&decimal_to_f64(unscaled, scale).to_le_bytes());
+        }
+        let dtype = NumberType::F64;
+        self.values = ColumnValues::Numbers { dtype, bytes };
+        self.rows(descr, &read, rows)
+    }
+
+    fn byte_arrays<T: AsBytes>(
+        &mut self,
+        descr: &ColumnDescriptor,
+        kind: ColumnType,
+        mut read: ColumnLevels<T>,
+        rows: usize,
+        bytes: impl Fn(T) -> ByteArray,
+    ) -> Result<(), ParquetError> {
+        match kind {
+            ColumnType::Decimal { .. } => {
+                return self.decimals(descr, kind, read, rows, |value| {
+                    big_endian(value.as_bytes())
+                });
+            }
+            ColumnType::Numbers(dtype) => {
+                let each = read.values.iter().map(AsBytes::as_bytes);
+                if each.clone().any(|value| value.len() != dtype.bytes()) {
+                    return Err(mismatch());
+                }
+                let bytes = each.flatten().copied().collect();
+                self.values = ColumnValues::Numbers { dtype, bytes };
+                self.rows(descr, &read, rows)
+            }
+            ColumnType::Bytes => {
+                self.rows(descr, &read, rows)?;
+                let values = std::mem::take(&mut read.values);
+                self.values = ColumnValues::Bytes(values.into_iter().map(bytes).collect());
+                Ok(())
+            }
+        }
     }
 
     /// Assigns the values to rows.

@@ -10,6 +10,7 @@ use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::column::ParquetColumn;
+use super::column_type::ColumnType;
 use super::{TableSchema, caught};
 use crate::DataError;
 use crate::format::{BadRecord, Record, Records, SharedBytes};
@@ -70,6 +71,7 @@ impl RowGroup {
         let mut columns = Vec::new();
         for ((column, range), piece) in ranges {
             let name = &table.names[column];
+            let kind = ColumnType::of(table.metadata.file_metadata().schema_descr(), column)?;
             let chunk = Arc::new(ColumnBytes {
                 start: range.start,
                 bytes: Bytes::from_owner(piece),
@@ -79,7 +81,7 @@ impl RowGroup {
                 let pages = SerializedPageReader::new(chunk, chunk_metadata, rows as usize, None)?;
                 let descr = chunk_metadata.column_descr_ptr();
                 let reader = get_column_reader(descr.clone(), Box::new(pages));
-                ParquetColumn::read(name, &descr, reader, rows as usize)
+                ParquetColumn::read(name, &descr, kind, reader, rows as usize)
             });
             let decoded =
                 decoded.map_err(|problem| format!("cannot decode column {name:?}: {problem}"))?;

@@ -136,8 +136,17 @@ fn list<'a>(
     Ok(kind)
 }
 
+/// The field of a `tf.train.SequenceExample` that an example does not have.
+const FEATURE_LISTS: u64 = 2;
+
 /// Checks an example without keeping it. Cost: one pass over everything but the contents of byte strings.
 pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
+    let mut fields = WireFields { bytes };
+    while let Some((number, _)) = fields.next()? {
+        if number == FEATURE_LISTS {
+            return Err("tf.train.SequenceExample is not supported".to_owned());
+        }
+    }
     features(bytes, |name, feature| {
         text(name)?;
         list(feature, |kind, field| match (kind, field) {

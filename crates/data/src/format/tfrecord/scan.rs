@@ -21,7 +21,7 @@ pub(super) fn scan(
     let mut head = vec![0; file.bytes().min(HEADER_BYTES as u64) as usize];
     file.read_at(0, &mut head)?;
     let plain = ObjectReader::new(file.clone(), 0);
-    let mut scan = TfRecordScan::new(file.location(), found);
+    let mut scan = TfRecordScan::new(file, found);
     if !is_compressed(&head) {
         scan.all(plain)?;
         scan.close()?;
@@ -35,7 +35,10 @@ pub(super) fn scan(
     match scan.all(unpacked) {
         // A file that cannot be unpacked completely is not used at all.
         Err(DataError::Record(bad)) => {
-            found(ScanItem::Bad(bad))?;
+            found(ScanItem::Bad {
+                record: bad,
+                bytes: file.bytes(),
+            })?;
             return Ok([0; 32]);
         }
         other => other?,
@@ -63,6 +66,7 @@ fn too_large(file: &str, how: &str) -> DataError {
 
 struct TfRecordScan<'a, 'b> {
     file: &'a str,
+    file_bytes: u64,
     found: &'a mut ItemSink<'b>,
     hasher: blake3::Hasher,
     /// The number of the next record.
@@ -74,9 +78,10 @@ struct TfRecordScan<'a, 'b> {
 }
 
 impl<'a, 'b> TfRecordScan<'a, 'b> {
-    fn new(file: &'a str, found: &'a mut ItemSink<'b>) -> Self {
+    fn new(file: &'a Arc<dyn StoredObject>, found: &'a mut ItemSink<'b>) -> Self {
         Self {
-            file,
+            file: file.location(),
+            file_bytes: file.bytes(),
             found,
             hasher: blake3::Hasher::new_derive_key("ronde tfrecord content, version 1"),
             number: 0,
@@ -122,7 +127,7 @@ impl<'a, 'b> TfRecordScan<'a, 'b> {
                         false => Some(WRONG_DATA.to_owned()),
                     };
                     match problem {
-                        Some(problem) => self.bad(offset, problem)?,
+                        Some(problem) => self.bad(offset, bytes as u64, problem)?,
                         None => self.good(offset, bytes as u64, frame.masked)?,
                     }
                     self.number += 1;
@@ -130,18 +135,27 @@ impl<'a, 'b> TfRecordScan<'a, 'b> {
                     continue;
                 }
             };
-            return self.bad(offset, lost);
+            return self.bad(offset, self.rest(offset), lost);
         }
     }
 
-    fn bad(&mut self, offset: u64, problem: String) -> Result<(), DataError> {
+    /// Returns the size of the rest of the file. In a compressed file it is unknown.
+    fn rest(&self, offset: u64) -> u64 {
+        match self.is_packed {
+            true => u64::MAX,
+            false => self.file_bytes.saturating_sub(offset),
+        }
+    }
+
+    fn bad(&mut self, offset: u64, bytes: u64, problem: String) -> Result<(), DataError> {
         self.close()?;
-        (self.found)(ScanItem::Bad(BadRecord {
+        let record = BadRecord {
             file: self.file.to_owned(),
             offset,
             record: Some(self.number),
             problem,
-        }))
+        };
+        (self.found)(ScanItem::Bad { record, bytes })
     }
 
     fn good(&mut self, offset: u64, bytes: u64, masked: u32) -> Result<(), DataError> {

@@ -176,6 +176,27 @@ fn packed_files_lose_damaged_records_and_keep_the_rest() {
 }
 
 #[test]
+fn sequence_examples_and_zlib_are_refused_by_name() {
+    // SequenceExample { context: {}, feature_lists: {} } as TensorFlow writes it.
+    let mut bytes = file(&[10]);
+    frame(&mut bytes, &[0x0a, 0, 0x12, 0]);
+    let found = scanned(&all(), &bytes).unwrap();
+    assert_eq!(found.bad.len(), 1);
+    assert!(
+        found.bad[0]
+            .problem
+            .contains("SequenceExample is not supported")
+    );
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut zlib, &bytes).unwrap();
+    let error = scanned(&all(), &zlib.finish().unwrap()).err().unwrap();
+    assert!(
+        error.to_string().contains("zlib is not supported"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_file_that_changed_since_its_scan_is_an_error() {
     let bytes = file(&[50, 60]);
     let extent = scanned(&all(), &bytes).unwrap().extents[0];

@@ -20,7 +20,14 @@ pub(super) struct TarMember {
     /// Offset of its first header.
     pub(super) start: u64,
     pub(super) data: Range<u64>,
+    /// The reason why its data cannot be used.
+    pub(super) unsupported: Option<&'static str>,
 }
+
+const HARD_LINK: &str =
+    "is a hard link, which is not supported: write the archive with `tar --hard-dereference`";
+const SPARSE: &str =
+    "is a sparse file, which is not supported: write the archive without `tar --sparse`";
 
 /// An error that ends the reading of an archive.
 #[derive(Debug)]
@@ -41,7 +48,10 @@ pub(super) struct TarMembers<R> {
 /// The type of an entry.
 enum EntryKind {
     File,
+    HardLink,
     LongName,
+    /// The long name of a link's target.
+    LongLink,
     Pax,
     /// Folders, links, devices, global headers.
     Other,
@@ -86,6 +96,7 @@ impl<R: Read> TarMembers<R> {
     /// Returns the next file, its data not yet skipped; `None` at the archive's end mark.
     pub(super) fn next(&mut self) -> Result<Option<TarMember>, TarError> {
         let (mut start, mut long_name, mut long_size) = (self.position(), None, None);
+        let mut is_sparse = false;
         loop {
             let buffered = self.look(BLOCK)?;
             let Some(block) = buffered.first_chunk::<BLOCK>().copied() else {
@@ -109,11 +120,13 @@ impl<R: Read> TarMembers<R> {
                 }
                 EntryKind::Pax => {
                     let records = self.small(header.size)?;
-                    let (name, size) =
-                        pax(&records).map_err(|problem| self.broken(true, problem))?;
-                    (long_name, long_size) = (name.or(long_name), size.or(long_size));
+                    let fields = pax(&records).map_err(|problem| self.broken(true, problem))?;
+                    long_name = fields.sparse_name.or(fields.path).or(long_name);
+                    long_size = fields.size.or(long_size);
+                    is_sparse |= fields.is_sparse;
                 }
-                EntryKind::File => {
+                EntryKind::LongLink => drop(self.small(header.size)?),
+                EntryKind::File | EntryKind::HardLink => {
                     let size = long_size.unwrap_or(header.size);
                     let begin = self.position();
                     let end = begin.checked_add(size).filter(|&end| end < u64::MAX / 2);
@@ -124,11 +137,16 @@ impl<R: Read> TarMembers<R> {
                         name: long_name.unwrap_or(header.name),
                         start,
                         data: begin..end,
+                        unsupported: match header.kind {
+                            EntryKind::HardLink => Some(HARD_LINK),
+                            _ => is_sparse.then_some(SPARSE),
+                        },
                     }));
                 }
                 EntryKind::Other => {
                     self.skip(header.size, |_| {})?;
                     (start, long_name, long_size) = (self.position(), None, None);
+                    is_sparse = false;
                 }
             }
         }
@@ -195,7 +213,9 @@ impl TarHeader {
         };
         let kind = match block[156] {
             b'0' | 0 | b'7' => EntryKind::File,
+            b'1' => EntryKind::HardLink,
             b'L' => EntryKind::LongName,
+            b'K' => EntryKind::LongLink,
             b'x' => EntryKind::Pax,
             b'S' => return Err("sparse files are not supported".to_owned()),
             _ => EntryKind::Other,
@@ -228,10 +248,20 @@ fn octal(field: &[u8]) -> Option<u64> {
     }
 }
 
-/// Returns path and size from a pax header, which consists of lines of `length key=value`.
-fn pax(mut records: &[u8]) -> Result<(Option<String>, Option<u64>), String> {
+/// The fields of a pax header that matter for reading.
+#[derive(Default)]
+struct PaxFields {
+    path: Option<String>,
+    size: Option<u64>,
+    is_sparse: bool,
+    /// The path of a sparse file, whose `path` is made up.
+    sparse_name: Option<String>,
+}
+
+/// Parses a pax header, which consists of lines of `length key=value`.
+fn pax(mut records: &[u8]) -> Result<PaxFields, String> {
     let damaged = || "a pax header is damaged".to_owned();
-    let (mut path, mut size) = (None, None);
+    let mut fields = PaxFields::default();
     while !records.is_empty() {
         let space = records
             .iter()
@@ -244,17 +274,22 @@ fn pax(mut records: &[u8]) -> Result<(Option<String>, Option<u64>), String> {
         let record = records.get(space + 1..length).ok_or_else(damaged)?;
         let record = record.strip_suffix(b"\n").ok_or_else(damaged)?;
         if let Some(value) = record.strip_prefix(b"path=") {
-            path = Some(String::from_utf8_lossy(value).into_owned());
+            fields.path = Some(String::from_utf8_lossy(value).into_owned());
         } else if let Some(value) = record.strip_prefix(b"size=") {
             let text = std::str::from_utf8(value).ok();
-            size = Some(
+            fields.size = Some(
                 text.and_then(|text| text.parse().ok())
                     .ok_or_else(damaged)?,
             );
+        } else if let Some(field) = record.strip_prefix(b"GNU.sparse.") {
+            fields.is_sparse = true;
+            if let Some(name) = field.strip_prefix(b"name=") {
+                fields.sparse_name = Some(String::from_utf8_lossy(name).into_owned());
+            }
         }
         records = &records[length..];
     }
-    Ok((path, size))
+    Ok(fields)
 }
 
 /// Returns key and field from a member's name; `None` for a member that belongs to no record.

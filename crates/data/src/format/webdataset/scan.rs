@@ -23,6 +23,7 @@ pub(super) fn scan(
     let plain = ObjectReader::new(file.clone(), 0);
     let mut scan = TarScan {
         file: file.location(),
+        file_bytes: file.bytes(),
         found,
         hasher: blake3::Hasher::new_derive_key("ronde tar content, version 1"),
         number: 0,
@@ -42,7 +43,10 @@ pub(super) fn scan(
     match scan.all(TarMembers::new(unpacked)) {
         // A file that cannot be unpacked completely is not used at all.
         Err(DataError::Record(bad)) => {
-            found(ScanItem::Bad(bad))?;
+            found(ScanItem::Bad {
+                record: bad,
+                bytes: file.bytes(),
+            })?;
             return Ok([0; 32]);
         }
         other => other?,
@@ -60,6 +64,7 @@ pub(super) fn scan(
 
 struct TarScan<'a, 'b> {
     file: &'a str,
+    file_bytes: u64,
     found: &'a mut ItemSink<'b>,
     hasher: blake3::Hasher,
     /// The number of the next record.
@@ -89,7 +94,12 @@ impl TarScan<'_, '_> {
             if self.is_packed && members.position() > RECORD_BYTES_MAX {
                 return Err(self.too_large());
             }
-            let TarMember { name, start, data } = match members.next() {
+            let TarMember {
+                name,
+                start,
+                data,
+                unsupported,
+            } = match members.next() {
                 Ok(Some(member)) => member,
                 Ok(None) => break None,
                 Err(broken) => break Some(broken),
@@ -112,6 +122,9 @@ impl TarScan<'_, '_> {
             };
             if !sample.add(field, data) {
                 *problem = Some(format!("record {key:?} has the field {field:?} twice"));
+            }
+            if let Some(reason) = unsupported {
+                *problem = Some(format!("member {name:?} {reason}"));
             }
             for part in [key, field] {
                 hasher.update(&(part.len() as u64).to_le_bytes());
@@ -145,12 +158,13 @@ impl TarScan<'_, '_> {
         end: u64,
     ) -> Result<(), DataError> {
         if let Some(problem) = problem {
-            return self.bad(sample.start, problem);
+            return self.bad(sample.start, end - sample.start, problem);
         }
         let bytes = end - sample.start;
         if bytes > RECORD_BYTES_MAX {
             return self.bad(
                 sample.start,
+                bytes,
                 format!("the record has {bytes} bytes; the limit is {RECORD_BYTES_MAX}"),
             );
         }
@@ -177,20 +191,28 @@ impl TarScan<'_, '_> {
     fn lost(&mut self, offset: u64, broken: TarError) -> Result<(), DataError> {
         match broken.cause {
             Some(cause) => Err(failed(self.file, broken.offset, cause)),
-            None => self.bad(offset, broken.problem),
+            None => self.bad(offset, self.rest(offset), broken.problem),
         }
     }
 
-    fn bad(&mut self, offset: u64, problem: String) -> Result<(), DataError> {
+    /// Returns the size of the rest of the file. In a compressed file it is unknown.
+    fn rest(&self, offset: u64) -> u64 {
+        match self.is_packed {
+            true => u64::MAX,
+            false => self.file_bytes.saturating_sub(offset),
+        }
+    }
+
+    fn bad(&mut self, offset: u64, bytes: u64, problem: String) -> Result<(), DataError> {
         self.close()?;
-        let record = Some(self.number);
-        self.number += 1;
-        (self.found)(ScanItem::Bad(BadRecord {
+        let record = BadRecord {
             file: self.file.to_owned(),
             offset,
-            record,
+            record: Some(self.number),
             problem,
-        }))
+        };
+        self.number += 1;
+        (self.found)(ScanItem::Bad { record, bytes })
     }
 
     fn close(&mut self) -> Result<(), DataError> {

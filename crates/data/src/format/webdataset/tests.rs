@@ -135,6 +135,51 @@ fn a_duplicate_field_makes_a_record_bad() {
     }
 }
 
+/// A pax header with these fields.
+fn pax_entry(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut records = Vec::new();
+    for (key, value) in fields {
+        let rest = key.len() + value.len() + 3;
+        let length = (rest + 1..).find(|length| length.to_string().len() + rest == *length);
+        records.extend_from_slice(format!("{} {key}={value}\n", length.unwrap()).as_bytes());
+    }
+    entry("pax", b'x', &records)
+}
+
+#[test]
+fn hard_links_and_sparse_files_make_a_record_bad() {
+    let sparse = [("path", "GNUSparseFile.1/2.b"), ("GNU.sparse.name", "2.b")];
+    for file in [
+        archive(&[
+            entry("1.a", b'0', b"x"),
+            entry("2.a", b'0', b"y"),
+            entry("2.b", b'1', b""),
+            entry("3.a", b'0', b"z"),
+        ]),
+        archive(&[
+            entry("1.a", b'0', b"x"),
+            entry("2.a", b'0', b"y"),
+            pax_entry(&sparse),
+            entry("short", b'0', b"map and data"),
+            entry("3.a", b'0', b"z"),
+        ]),
+    ] {
+        for file in [file.clone(), gzip(&file)] {
+            let found = scanned(&all(), &file).unwrap();
+            assert_eq!(found.bad.len(), 1);
+            let problem = &found.bad[0].problem;
+            assert!(problem.contains("member \"2.b\" is a"), "{problem}");
+            assert!(problem.contains("which is not supported"), "{problem}");
+            let records = read_all(&all(), &file).unwrap();
+            let keys: Vec<_> = records
+                .iter()
+                .map(|record| fields(record)[0].1.clone())
+                .collect();
+            assert_eq!(keys, [b"1", b"3"]);
+        }
+    }
+}
+
 #[test]
 fn damage_is_found_or_changes_the_identity() {
     let sound = two();
