@@ -1,6 +1,10 @@
 //! Reading of the time: limits for waiting for a lock and for a service. No other file of this
 //! crate reads it.
 
+#[cfg(feature = "full")]
+use std::sync::Arc;
+#[cfg(feature = "full")]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A wait with a time limit.
@@ -44,12 +48,16 @@ impl Deadline {
     }
 }
 
-/// The time for which requests to a service that fails are repeated.
+/// The time that a read may take without receiving anything, over all its attempts.
 #[cfg(feature = "full")]
 pub(crate) struct RetryLimit {
-    since: Option<Instant>,
+    /// The start of the read, or the last time that something was received.
+    since: Instant,
     limit: Duration,
     pause: Duration,
+    /// The number of chunks or entries received by the current requests.
+    received: Arc<AtomicU64>,
+    received_before: u64,
     /// The number of pauses so far.
     pub(crate) pauses: u32,
 }
@@ -59,26 +67,41 @@ impl RetryLimit {
     const FIRST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_secs(5);
 
-    /// Allows retries for `limit` after the first failure.
+    /// Starts a read that may take `limit` without receiving anything.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this module owns the wait for a service"
+    )]
     pub(crate) fn new(limit: Duration) -> Self {
         Self {
-            since: None,
+            since: Instant::now(),
             limit,
             pause: Self::FIRST,
+            received: Arc::default(),
+            received_before: 0,
             pauses: 0,
         }
     }
 
-    /// Restarts the limit after bytes were received.
-    pub(crate) fn renew(&mut self) {
-        self.since = None;
-        self.pause = Self::FIRST;
+    /// Returns the counter that a request increments when it receives something.
+    pub(crate) fn received(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.received)
     }
 
-    /// Returns the seconds since the first failure.
-    pub(crate) fn waited_s(&self) -> f64 {
-        self.since
-            .map_or(0.0, |since| since.elapsed().as_secs_f64())
+    /// Restarts the limit if something was received since the last call; returns the seconds
+    /// without anything received.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this module owns the wait for a service"
+    )]
+    pub(crate) fn silent_s(&mut self) -> f64 {
+        let received = self.received.load(Ordering::Relaxed);
+        if received != self.received_before {
+            self.received_before = received;
+            self.since = Instant::now();
+            self.pause = Self::FIRST;
+        }
+        self.since.elapsed().as_secs_f64()
     }
 
     /// Pauses, twice as long each time up to 5 s, but no longer than the remaining time; returns
@@ -89,8 +112,8 @@ impl RetryLimit {
         reason = "this module owns the wait for a service"
     )]
     pub(crate) fn pause(&mut self, share: f64) -> bool {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        let left = self.limit.saturating_sub(since.elapsed());
+        let silent = Duration::from_secs_f64(self.silent_s());
+        let left = self.limit.saturating_sub(silent);
         if left.is_zero() {
             return false;
         }

@@ -2,6 +2,7 @@
 //! for reading, on a web server, behind one I/O thread.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
@@ -51,11 +52,10 @@ impl RemoteStore {
     ) -> Result<Self, StoreError> {
         let store = Self::unconnected(address, settings, io)?;
         let prefix = store.client.prefix()?;
-        store.client.with_retries(&mut |_| {
+        store.client.with_retries(&mut |retries| {
             let (reading, prefix) = (Arc::clone(&store.client.reading), prefix.clone());
-            store.client.run("connect to", None, async move {
-                reading.list(prefix.as_ref()).try_next().await
-            })
+            let request = async move { reading.list(prefix.as_ref()).try_next().await };
+            store.client.run_read("connect to", None, retries, request)
         })?;
         Ok(store)
     }
@@ -159,10 +159,10 @@ impl Store for RemoteStore {
 
     fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError> {
         let path = self.client.path(name)?;
-        let head = self.client.with_retries(&mut |_| {
+        let head = self.client.with_retries(&mut |retries| {
             let (store, path) = (Arc::clone(&self.client.reading), path.clone());
-            self.client
-                .run("read", Some(name), async move { store.head(&path).await })
+            let request = async move { store.head(&path).await };
+            self.client.run_read("read", Some(name), retries, request)
         })?;
         let entry = ObjectEntry {
             name: name.clone(),
@@ -182,10 +182,14 @@ impl Store for RemoteStore {
             Some(folder) => Some(self.client.path(folder)?),
             None => self.client.prefix()?,
         };
-        let found = self.client.with_retries(&mut |_| {
+        let found = self.client.with_retries(&mut |retries| {
             let (store, path) = (Arc::clone(&self.client.reading), path.clone());
-            self.client.run("list", folder, async move {
-                store.list(path.as_ref()).try_collect::<Vec<_>>().await
+            let received = retries.received();
+            self.client.run_read("list", folder, retries, async move {
+                let entries = store.list(path.as_ref()).inspect_ok(|_| {
+                    received.fetch_add(1, Ordering::Relaxed);
+                });
+                entries.try_collect::<Vec<_>>().await
             })
         })?;
         let start = self.client.prefix_bytes();

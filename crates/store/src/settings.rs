@@ -25,11 +25,12 @@ pub struct RemoteSettings {
     pub retries: usize,
     /// The limit for one request including its repetitions.
     pub limit: Duration,
-    /// The time for which reads are repeated without receiving a byte, from a service that has
-    /// answered before and whose failures may be temporary. The first pause is 0.1 s, the longest 5
-    /// s.
+    /// The time that a read may take without receiving a byte. Within it reads of a service that
+    /// has answered before are repeated after temporary failures; the first pause is 0.1 s, the
+    /// longest 5 s. A single request without any response is cancelled after this time, but not
+    /// before 5 s and not later than 20 s.
     pub retry_limit: Duration,
-    /// Called when a service keeps readers waiting, and when it answers again.
+    /// Called when a service sends nothing to a reader for 2 s, and when it responds again.
     pub tell: Option<NoticeCallback>,
 }
 

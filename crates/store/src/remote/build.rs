@@ -13,8 +13,16 @@ use object_store::{Certificate, ClientConfigKey, ClientOptions, ObjectStore, Ret
 use super::failure::FailedOperation;
 use crate::{Address, RemoteSettings, StoreError};
 
-/// The time without a received byte after which a connection is closed.
-const SILENCE: Duration = Duration::from_secs(20);
+/// The time limits and repetitions of a client's requests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// The number of times a failed request is repeated.
+    pub(super) retries: usize,
+    /// The time after the start of a request within which it is repeated.
+    pub(super) retry_within: Duration,
+    /// The time without a received byte after which a request is cancelled.
+    pub(super) silence: Duration,
+}
 
 /// The kind of service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,18 +38,18 @@ pub(crate) enum Service {
 pub(super) fn build(
     address: &Address,
     settings: &RemoteSettings,
-    retries: usize,
+    limits: Limits,
 ) -> Result<(Arc<dyn ObjectStore>, Service), StoreError> {
     let failure = FailedOperation {
         operation: "open",
         location: address.to_string(),
     };
     let retry = RetryConfig {
-        max_retries: retries,
-        retry_timeout: settings.limit,
+        max_retries: limits.retries,
+        retry_timeout: limits.retry_within,
         ..RetryConfig::default()
     };
-    let client = client(settings, &failure)?;
+    let client = client(settings, limits.silence, &failure)?;
     let failed = |error| failure.of(error);
     match address {
         Address::S3 { bucket, .. } => {
@@ -134,11 +142,12 @@ fn keys<K: FromStr>(
 /// link, but the link is never silent for long.
 fn client(
     settings: &RemoteSettings,
+    silence: Duration,
     failure: &FailedOperation,
 ) -> Result<ClientOptions, StoreError> {
     let mut client = ClientOptions::new()
         .with_timeout_disabled()
-        .with_read_timeout(SILENCE);
+        .with_read_timeout(silence);
     let Some(path) = &settings.authorities else {
         return Ok(client);
     };

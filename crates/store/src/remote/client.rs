@@ -9,15 +9,21 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
 use super::IoThread;
-use super::build::{self, Service};
+use super::build::{self, Limits, Service};
 use super::failure::FailedOperation;
 use crate::clock::RetryLimit;
 use crate::settings::NoticeCallback;
 use crate::{Address, ObjectName, RemoteSettings, Stamp, StoreError};
 
-/// The number of times the client itself repeats a read request; [`RetryLimit`] controls further
-/// retries.
+/// The number of times the client itself repeats a read request that fails within
+/// [`READ_RETRY_WITHIN`]; [`RetryLimit`] controls further retries.
 const READ_RETRIES: usize = 1;
+const READ_RETRY_WITHIN: Duration = Duration::from_secs(1);
+
+/// The bounds of the time after which a request that receives nothing is cancelled. Within them it
+/// is the retry limit, so that a service that hangs is not waited for longer.
+const SILENCE_MIN: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// The time after which a waiting reader reports that the service does not answer.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
@@ -42,7 +48,7 @@ pub(crate) struct RemoteClient {
 
 impl fmt::Debug for RemoteClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place")
+        f.debug_struct("RemoteClient")
             .field("address", &self.address)
             .finish_non_exhaustive()
     }
@@ -54,8 +60,18 @@ impl RemoteClient {
         settings: &RemoteSettings,
         io: Arc<IoThread>,
     ) -> Result<Self, StoreError> {
-        let (store, service) = build::build(address, settings, settings.retries)?;
-        let (reading, _) = build::build(address, settings, settings.retries.min(READ_RETRIES))?;
+        let writing = Limits {
+            retries: settings.retries,
+            retry_within: settings.limit,
+            silence: SILENCE_MAX,
+        };
+        let reading = Limits {
+            retries: settings.retries.min(READ_RETRIES),
+            retry_within: READ_RETRY_WITHIN,
+            silence: settings.retry_limit.clamp(SILENCE_MIN, SILENCE_MAX),
+        };
+        let (store, service) = build::build(address, settings, writing)?;
+        let (reading, _) = build::build(address, settings, reading)?;
         Ok(Self {
             store,
             reading,
@@ -127,9 +143,31 @@ impl RemoteClient {
         }
     }
 
+    /// Runs a request to read as [`RemoteClient::run`] does, and reports when the service is silent
+    /// for [`NOTICE_AFTER`]. The request increments the counter of `retries` for everything that it
+    /// receives.
+    pub(super) fn run_read<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        name: Option<&ObjectName>,
+        retries: &mut RetryLimit,
+        request: impl Future<Output = object_store::Result<T>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let failure = self.failure(operation, name);
+        let mut observe = || {
+            let silent_s = retries.silent_s();
+            let problem = failure.unavailable(format!("nothing received for {silent_s:.0} s"));
+            self.report_silence(&problem, silent_s);
+        };
+        match self.io.run_observed(self.limit, request, &mut observe) {
+            Ok(answer) => answer.map_err(|error| failure.of(error)),
+            Err(problem) => Err(failure.unavailable(problem)),
+        }
+    }
+
     /// Repeats `attempt` until it succeeds, within the retry limit of the settings, but not before
-    /// the service has answered once. `attempt` gets the limit, to restart it when bytes were
-    /// received.
+    /// the service has answered once. `attempt` gets the limit, which restarts whenever something
+    /// is received.
     pub(super) fn with_retries<T>(
         &self,
         attempt: &mut dyn FnMut(&mut RetryLimit) -> Result<T, StoreError>,
@@ -145,16 +183,16 @@ impl RemoteClient {
                     return answer;
                 }
             };
-            self.report_silence(&problem, &retries);
+            self.report_silence(&problem, retries.silent_s());
             if !self.may_retry(&mut retries) {
-                return Err(with_attempts(problem, &retries));
+                return Err(with_attempts(problem, &mut retries));
             }
         }
     }
 
     /// Only one of the waiting readers reports this.
-    fn report_silence(&self, problem: &StoreError, retries: &RetryLimit) {
-        let has_waited = retries.waited_s() > NOTICE_AFTER.as_secs_f64();
+    fn report_silence(&self, problem: &StoreError, silent_s: f64) {
+        let has_waited = silent_s >= NOTICE_AFTER.as_secs_f64();
         if let Some(tell) = &self.tell
             && has_waited
             && !self.has_notified.swap(true, Ordering::Relaxed)
@@ -182,12 +220,12 @@ impl RemoteClient {
 }
 
 /// Adds the number and duration of the attempts to the message.
-fn with_attempts(mut problem: StoreError, retries: &RetryLimit) -> StoreError {
+fn with_attempts(mut problem: StoreError, retries: &mut RetryLimit) -> StoreError {
     if let StoreError::Unavailable { cause, .. } = &mut problem
         && retries.pauses > 0
     {
-        let (times, waited_s) = (retries.pauses + 1, retries.waited_s());
-        *cause = format!("{cause}; tried {times} times in {waited_s:.0} s");
+        let (times, silent_s) = (retries.pauses + 1, retries.silent_s());
+        *cause = format!("{cause}; tried {times} times in {silent_s:.0} s");
     }
     problem
 }

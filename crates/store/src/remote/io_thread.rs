@@ -1,7 +1,7 @@
 //! [`IoThread`]: the only thread with an async runtime; all other threads make blocking calls with
 //! a limit.
 
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,6 +13,9 @@ use crate::StoreError;
 /// The additional time that the caller waits after the limit of the request, so that the request's
 /// own error is received first.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// The interval at which a waiting caller looks at the progress of its request.
+const OBSERVATION: Duration = Duration::from_millis(250);
 
 /// A thread that owns a small tokio runtime and runs the requests of any number of remote stores.
 ///
@@ -80,6 +83,16 @@ impl IoThread {
     ) -> Result<T, String> {
         self.spawn(limit, request).wait()
     }
+
+    /// Does the same and calls `observe` every quarter of a second while it waits.
+    pub(crate) fn run_observed<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        request: impl Future<Output = T> + Send + 'static,
+        observe: &mut dyn FnMut(),
+    ) -> Result<T, String> {
+        self.spawn(limit, request).wait_observed(observe)
+    }
 }
 
 impl Drop for IoThread {
@@ -102,8 +115,25 @@ pub(crate) struct PendingResponse<T> {
 impl<T> PendingResponse<T> {
     /// Waits for the result; the error is a sentence.
     pub(crate) fn wait(self) -> Result<T, String> {
-        self.answered
-            .recv_timeout(self.limit + GRACE)
-            .map_err(|_| format!("no answer within {:.0} s", self.limit.as_secs_f64()))
+        self.wait_observed(&mut || {})
+    }
+
+    /// Does the same and calls `observe` every [`OBSERVATION`].
+    fn wait_observed(self, observe: &mut dyn FnMut()) -> Result<T, String> {
+        let mut left = self.limit + GRACE;
+        loop {
+            let turn = left.min(OBSERVATION);
+            match self.answered.recv_timeout(turn) {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Timeout) if left > turn => {
+                    left -= turn;
+                    observe();
+                }
+                Err(_) => {
+                    let limit = self.limit.as_secs_f64();
+                    return Err(format!("no answer within {limit:.0} s"));
+                }
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! [`RemoteObject`]: an object in a bucket or on a web server, read in ranges.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::StreamExt;
 use object_store::path::Path;
@@ -8,6 +9,7 @@ use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt
 
 use super::client::{RemoteClient, stamp};
 use super::version_of;
+use crate::clock::RetryLimit;
 use crate::{ObjectName, Stamp, StoreError, StoredObject, Version};
 
 pub(super) struct RemoteObject {
@@ -32,6 +34,7 @@ async fn fetch(
     store: Arc<dyn ObjectStore>,
     path: Path,
     options: GetOptions,
+    received: Arc<AtomicU64>,
 ) -> object_store::Result<FetchedRange<impl AsRef<[u8]>>> {
     let got = store.get_opts(&path, options).await?;
     let mut answer = FetchedRange {
@@ -42,7 +45,10 @@ async fn fetch(
     let mut stream = got.into_stream();
     while let Some(chunk) = stream.next().await {
         match chunk {
-            Ok(chunk) => answer.chunks.push(chunk),
+            Ok(chunk) => {
+                received.fetch_add(1, Ordering::Relaxed);
+                answer.chunks.push(chunk);
+            }
             Err(error) => {
                 answer.end = Some(error);
                 break;
@@ -62,7 +68,12 @@ impl RemoteObject {
 
     /// Sends one request for the remaining bytes of `into`; returns the number of bytes received,
     /// and the error if it is incomplete.
-    fn read_some(&self, start: u64, into: &mut [u8]) -> (usize, Result<(), StoreError>) {
+    fn read_some(
+        &self,
+        start: u64,
+        into: &mut [u8],
+        retries: &mut RetryLimit,
+    ) -> (usize, Result<(), StoreError>) {
         let e_tag = self.meta.as_ref().and_then(|meta| meta.e_tag.clone());
         let options = GetOptions {
             // Weak ETags never match.
@@ -70,8 +81,10 @@ impl RemoteObject {
             range: Some(GetRange::Bounded(start..start + into.len() as u64)),
             ..GetOptions::default()
         };
-        let request = fetch(Arc::clone(&self.client.reading), self.path.clone(), options);
-        let answer = match self.client.run("read", Some(&self.name), request) {
+        let reading = Arc::clone(&self.client.reading);
+        let request = fetch(reading, self.path.clone(), options, retries.received());
+        let name = Some(&self.name);
+        let answer = match self.client.run_read("read", name, retries, request) {
             Ok(answer) => answer,
             Err(error) => return (0, Err(error)),
         };
@@ -122,11 +135,9 @@ impl StoredObject for RemoteObject {
         }
         let mut filled = 0;
         self.client.with_retries(&mut |retries| {
-            let (received, end) = self.read_some(start + filled as u64, &mut into[filled..]);
-            if received > 0 {
-                filled += received;
-                retries.renew();
-            }
+            let missing = &mut into[filled..];
+            let (received, end) = self.read_some(start + filled as u64, missing, retries);
+            filled += received;
             end
         })
     }
@@ -139,13 +150,10 @@ impl StoredObject for RemoteObject {
         let client = &self.client;
         let meta = match &self.meta {
             Some(meta) => meta.clone(),
-            None => client.with_retries(&mut |_| {
+            None => client.with_retries(&mut |retries| {
                 let (store, path) = (Arc::clone(&client.reading), self.path.clone());
-                client.run(
-                    "read",
-                    Some(&self.name),
-                    async move { store.head(&path).await },
-                )
+                let request = async move { store.head(&path).await };
+                client.run_read("read", Some(&self.name), retries, request)
             })?,
         };
         version_of(client.service, meta.e_tag, meta.version, &self.location)

@@ -14,6 +14,8 @@ mod local;
 #[cfg(feature = "full")]
 mod remote;
 #[cfg(feature = "full")]
+mod silent;
+#[cfg(feature = "full")]
 mod web;
 
 use std::sync::Arc;

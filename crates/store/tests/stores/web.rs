@@ -183,7 +183,7 @@ fn unknown_hosts_are_reported_at_once_and_absent_servers_soon() {
     let error = open(&gone);
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
     // The service never answered, so requests were not repeated.
-    assert!(!error.to_string().contains("asked"), "{error}");
+    assert!(!error.to_string().contains("tried"), "{error}");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn reading_survives_a_restart_of_the_server() {
         drop(second);
         // The retry limit ends the read.
         let settings = RemoteSettings {
-            retry_limit: std::time::Duration::from_millis(300),
+            retry_limit: std::time::Duration::from_secs(2),
             ..RemoteSettings::default()
         };
         let third = WebServer::start(folder.path(), port, options);
@@ -221,6 +221,6 @@ fn reading_survives_a_restart_of_the_server() {
         drop(third);
         let error = object.read_at(0, &mut [0; 10]).unwrap_err();
         assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
-        assert!(error.to_string().contains("; asked "), "{error}");
+        assert!(error.to_string().contains("; tried "), "{error}");
     }
 }
