@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ronde_store::KeySource;
 use serde::{Deserialize, Serialize};
 
 use crate::csv::{CsvLayout, read_file};
@@ -114,6 +115,15 @@ impl DataConfig {
             | Self::SyntheticText { .. }
             | Self::Text { file: None, .. }
             | Self::NumberWords { .. } => Vec::new(),
+        }
+    }
+
+    /// Returns the source of the encryption key of the cache, if it is encrypted.
+    #[must_use]
+    pub fn cache_key_source(&self) -> Option<KeySource> {
+        match self {
+            Self::Records(records) => records.cache_encrypt.as_deref()?.parse().ok(),
+            _ => None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use aws_lc_rs::{hkdf, rand};
+use base64::prelude::{BASE64_STANDARD, Engine};
 use zeroize::Zeroizing;
 
 use crate::StoreError;
@@ -24,29 +25,33 @@ impl MasterKey {
         Ok(Self(bytes))
     }
 
-    /// Takes the contents of a key file or variable: 64 hexadecimal digits, white space around them, or 32 raw bytes.
+    /// Parses the contents of a key file or variable: 64 hexadecimal digits or the base64 form of
+    /// 32 bytes, with optional white space around them, or 32 raw bytes that are not text.
+    ///
+    /// Text of 32 bytes is refused: it is a passphrase, which has far less entropy than a key.
     ///
     /// # Errors
-    /// [`StoreError::Key`]; the contents are not repeated in it.
+    /// [`StoreError::Key`], which does not contain the contents.
     pub fn parse(contents: &[u8]) -> Result<Self, StoreError> {
-        if let Ok(bytes) = <[u8; 32]>::try_from(contents) {
-            return Ok(Self(Zeroizing::new(bytes)));
-        }
-        let digits = contents.trim_ascii();
-        if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
-            return Err(StoreError::Key {
-                problem: format!(
-                    "64 hexadecimal digits or 32 raw bytes are expected, {} bytes are here",
+        let refused = |problem: String| Err(StoreError::Key { problem });
+        if !is_text(contents) {
+            return match <[u8; 32]>::try_from(contents) {
+                Ok(bytes) => Ok(Self(Zeroizing::new(bytes))),
+                Err(_) => refused(format!(
+                    "got {} bytes that are not text; a raw key has exactly 32 bytes",
                     contents.len()
-                ),
-            });
+                )),
+            };
         }
-        let mut bytes = Zeroizing::new([0; 32]);
-        let value = |digit: u8| (digit as char).to_digit(16).unwrap_or(0) as u8;
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = value(pair[0]) << 4 | value(pair[1]);
+        let text = contents.trim_ascii();
+        if let Some(bytes) = from_hex(text).or_else(|| from_base64(text)) {
+            return Ok(Self(bytes));
         }
-        Ok(Self(bytes))
+        refused(format!(
+            "got {} bytes of text that are neither 64 hexadecimal digits nor the base64 form of 32 \
+             bytes; a passphrase is not a key",
+            text.len()
+        ))
     }
 
     /// Returns the key as 64 hexadecimal digits, for a key file.
@@ -81,6 +86,34 @@ impl fmt::Debug for MasterKey {
     }
 }
 
+/// Returns whether the contents are text that a person may have typed. 32 random bytes are not text
+/// with a probability of more than 1 - 1e-9.
+fn is_text(contents: &[u8]) -> bool {
+    std::str::from_utf8(contents).is_ok_and(|text| {
+        text.chars()
+            .all(|c| !c.is_control() || c.is_ascii_whitespace())
+    })
+}
+
+/// Decodes 64 hexadecimal digits.
+fn from_hex(text: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
+    if text.len() != 64 || !text.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let mut bytes = Zeroizing::new([0; 32]);
+    let value = |digit: u8| (digit as char).to_digit(16).unwrap_or(0) as u8;
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = value(pair[0]) << 4 | value(pair[1]);
+    }
+    Some(bytes)
+}
+
+/// Decodes 32 bytes in padded base64, as `openssl rand -base64 32` prints them.
+fn from_base64(text: &[u8]) -> Option<Zeroizing<[u8; 32]>> {
+    let decoded = Zeroizing::new(BASE64_STANDARD.decode(text).ok()?);
+    Some(Zeroizing::new(decoded.as_slice().try_into().ok()?))
+}
+
 /// Returns bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use fmt::Write;
@@ -95,17 +128,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_come_from_hex_or_raw_bytes_and_nothing_else() {
+    fn keys_are_hex_base64_or_raw_bytes() {
         let key = MasterKey::generate().unwrap();
-        let text = format!(" {}\n", key.to_hex().as_str());
-        assert_eq!(MasterKey::parse(text.as_bytes()).unwrap().id(), key.id());
-        assert_eq!(MasterKey::parse(&*key.0).unwrap().id(), key.id());
-        for bad in [&b""[..], b"passphrase", &[b'g'; 64], &[b'a'; 63], &[1; 33]] {
-            let error = MasterKey::parse(bad).unwrap_err().to_string();
-            assert!(error.contains("openssl rand"), "{error}");
-            assert!(!error.contains("passphrase"));
+        let raw = &*key.0;
+        let forms = [
+            format!(" {}\n", key.to_hex().as_str()).into_bytes(),
+            format!("{}\n", BASE64_STANDARD.encode(raw)).into_bytes(),
+            raw.to_vec(),
+        ];
+        for form in forms {
+            assert_eq!(MasterKey::parse(&form).unwrap().id(), key.id());
         }
         assert_ne!(MasterKey::generate().unwrap().id(), key.id());
         assert_eq!(format!("{key:?}"), "MasterKey(..)");
+    }
+
+    #[test]
+    fn passphrases_and_other_lengths_are_refused_without_being_shown() {
+        let umlauts = "\u{e4}".repeat(16);
+        for (bad, reason) in [
+            (&b""[..], "0 bytes of text"),
+            (b"passphrase", "10 bytes of text"),
+            (b"passphrase of exactly 32 letters", "32 bytes of text"),
+            (b"passphrase of exactly 32 letters\n", "32 bytes of text"),
+            (umlauts.as_bytes(), "a passphrase is not a key"),
+            (&[b'g'; 64], "64 bytes of text"),
+            (&[b'a'; 63], "63 bytes of text"),
+            (&[b'a'; 44], "44 bytes of text"),
+            (&[1; 33], "33 bytes that are not text"),
+            (&[0xff; 31], "31 bytes that are not text"),
+        ] {
+            let error = MasterKey::parse(bad).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+            assert!(error.contains("openssl rand"), "{error}");
+            assert!(!error.contains("passphrase of"), "{error}");
+        }
     }
 }

@@ -54,9 +54,51 @@ impl KeySource {
     }
 }
 
+impl KeySource {
+    /// Returns a warning if other users of this host can read the key file. Relative paths start at
+    /// `base`.
+    #[must_use]
+    pub fn exposure(&self, base: &Path) -> Option<String> {
+        use std::os::unix::fs::PermissionsExt;
+        /// Any access by the group and by other users.
+        const OTHERS: u32 = 0o077;
+        let Self::File(path) = self else {
+            return None;
+        };
+        let path = base.join(path);
+        let mode = std::fs::metadata(&path).ok()?.permissions().mode() & 0o777;
+        (mode & OTHERS != 0).then(|| {
+            let path = path.display();
+            format!(
+                "other users can access the encryption key {path} (mode {mode:04o}); run `chmod 600 \
+                 {path}`"
+            )
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn key_files_that_others_can_read_are_reported() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        std::fs::write(&path, "ab".repeat(32)).unwrap();
+        let file: KeySource = "file:key".parse().unwrap();
+        for (mode, is_exposed) in [(0o600, false), (0o400, false), (0o640, true), (0o644, true)] {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            let warning = file.exposure(folder.path());
+            assert_eq!(warning.is_some(), is_exposed, "{mode:o}: {warning:?}");
+            if let Some(warning) = warning {
+                assert!(warning.contains("chmod 600"), "{warning}");
+            }
+        }
+        let variable: KeySource = "variable:MINE".parse().unwrap();
+        assert_eq!(variable.exposure(folder.path()), None);
+    }
 
     #[test]
     fn keys_are_read_from_files_and_variables() {

@@ -1,9 +1,11 @@
 //! [`LocalStore`]: objects as files of a folder, published by rename and fsynced.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
@@ -32,6 +34,8 @@ pub struct LocalStore {
     root: PathBuf,
     lock_limit: Duration,
     follows_links: bool,
+    /// The folders in which this store has removed the temporary files of ended processes.
+    cleaned: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
 impl LocalStore {
@@ -41,6 +45,7 @@ impl LocalStore {
             root: root.into(),
             lock_limit: LOCK_LIMIT,
             follows_links: false,
+            cleaned: Arc::default(),
         }
     }
 
@@ -122,7 +127,28 @@ impl LocalStore {
                 other => break other.map_err(|error| StoreError::disk("write", &path, error))?,
             }
         };
+        self.clean(&folder);
         Ok(LocalUpload { file, path, folder })
+    }
+}
+
+impl LocalStore {
+    /// Removes temporary files of ended processes from a folder before the first write of this
+    /// store to it, so that they do not accumulate where no retention sweeps, as in the folder of a
+    /// job whose coordinator was killed. Errors are ignored: the files are only useless.
+    fn clean(&self, folder: &Path) {
+        let mut cleaned = self.cleaned.lock().unwrap_or_else(PoisonError::into_inner);
+        if !cleaned.insert(folder.to_owned()) {
+            return;
+        }
+        drop(cleaned);
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            let name = entry.file_name();
+            if is_file && name.to_string_lossy().starts_with(TEMPORARY_PREFIX) {
+                let _ = lock::remove_if_abandoned(&entry.path());
+            }
+        }
     }
 }
 

@@ -72,7 +72,11 @@ pub(crate) fn remove_if_abandoned(path: &Path) -> std::io::Result<bool> {
         other => other?,
     };
     match file.try_lock() {
-        Ok(()) => std::fs::remove_file(path).map(|()| true),
+        Ok(()) => match std::fs::remove_file(path) {
+            // It was published under its final name after it was opened.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            other => other.map(|()| true),
+        },
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) => Err(error),
     }

@@ -43,6 +43,23 @@ fn leftovers_are_swept_unless_their_writer_lives() {
 }
 
 #[test]
+fn the_first_write_to_a_folder_removes_leftovers_of_ended_writers() {
+    let folder = tempfile::tempdir().unwrap();
+    let another = LocalStore::new(folder.path());
+    let mut living = another.create(&name("living")).unwrap();
+    let dead = folder.path().join(".tmp-ronde-dead");
+    std::fs::write(&dead, b"half").unwrap();
+    let store = LocalStore::new(folder.path());
+    store
+        .put_if(&name("state"), b"1", &Condition::Absent)
+        .unwrap();
+    assert!(!dead.exists());
+    living.write(b"whole").unwrap();
+    living.publish().unwrap();
+    assert_eq!(store.get(&name("living"), 10).unwrap(), b"whole");
+}
+
+#[test]
 fn empty_folders_go_with_their_last_object() {
     let folder = tempfile::tempdir().unwrap();
     let store = LocalStore::new(folder.path());

@@ -250,11 +250,29 @@ impl PlannedRun {
         }
         notices.extend(self.config.train.learning_rate_rule());
         notices.extend(self.config.train.precision_note());
+        notices.extend(encryption_notices(&self.config, &self.base));
         if !self.document.notices().is_empty() {
             notices.push(self.document.render_notices(console.colour));
         }
         notices
     }
+}
+
+/// Returns warnings about the encryption keys of a run, and about results that are not encrypted.
+fn encryption_notices(config: &RunConfig, base: &Path) -> Vec<String> {
+    let checkpoints = config.checkpoint.key_source().ok().flatten();
+    let cache = config.data.cache_key_source();
+    let mut notices: Vec<String> = checkpoints
+        .iter()
+        .chain(&cache)
+        .filter_map(|key| key.exposure(base))
+        .map(|problem| format!("warning: {problem}"))
+        .collect();
+    notices.dedup();
+    if checkpoints.is_some() {
+        notices.push("checkpoints are encrypted; the exported model is not".to_owned());
+    }
+    notices
 }
 
 /// Returns the first of `folder`, `folder-2`, `folder-3`, ... that no run has used.
