@@ -260,7 +260,7 @@ mod tests {
             ("az://c/../d", "dot"),
             ("https://", "not a valid server"),
             ("https://host:99999/x", "not a valid server"),
-            ("https://host/%zz", "% and two"),
+            ("https://host/%zz", "two hexadecimal"),
             ("https://host/%ff", "UTF-8"),
         ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
