@@ -107,18 +107,6 @@ fn anchors(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Converts a name such as `CheckpointFailed` to snake case.
-fn snake_case(name: &str) -> String {
-    let mut snake = String::with_capacity(name.len() + 4);
-    for (index, letter) in name.char_indices() {
-        if letter.is_ascii_uppercase() && index > 0 {
-            snake.push('_');
-        }
-        snake.push(letter.to_ascii_lowercase());
-    }
-    snake
-}
-
 /// The names that the repository's sources define or use.
 struct Known {
     words: BTreeSet<String>,
@@ -155,11 +143,7 @@ impl Known {
                     .lines()
                     .map(|line| line.split("//").next().unwrap_or(line));
                 for line in code {
-                    for found in word.find_iter(line) {
-                        // Serialized names of variants are in snake case.
-                        words.insert(snake_case(found.as_str()));
-                        words.insert(found.as_str().to_owned());
-                    }
+                    words.extend(word.find_iter(line).map(|found| found.as_str().to_owned()));
                 }
             }
         }
