@@ -190,7 +190,7 @@ impl MeasuredOperation<'_> {
     fn allocate(&self) -> Result<Buffer, BenchError> {
         let (dtype, len) = (self.shape.dtype, self.len());
         let buffer = match self.memory {
-            BufferMemory::Group => self.group.allocate(dtype, len),
+            BufferMemory::Group => self.checked(self.group.allocate(dtype, len))?,
             BufferMemory::Any => Buffer::host(dtype, len),
         };
         if self.is_usable(&buffer) {

@@ -146,5 +146,9 @@ fn notices() -> Vec<Notice> {
             peer: 0,
             peer_call: call(CallKind::Gather, None),
         },
+        Notice::OutOfMemory {
+            call: reduce,
+            bytes: 1 << 40,
+        },
     ]
 }

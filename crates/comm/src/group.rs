@@ -12,8 +12,8 @@ use ronde_schedule::Hosts;
 use crate::GroupConfig;
 use crate::choice::Chooser;
 use crate::flight::{FlightRecord, FlightRecorder};
-use crate::frame::Call;
-use crate::program::{GroupMember, invalid};
+use crate::frame::{Call, CallKind};
+use crate::program::{GroupMember, invalid, out_of_memory};
 use crate::running::CollectiveRequest;
 use crate::shared::{self, SharedQueue};
 use crate::split::GroupOrigin;
@@ -215,11 +215,20 @@ impl Collectives for ProcessGroup {
         self.member.size
     }
 
-    fn allocate(&self, dtype: DType, len: usize) -> Buffer {
-        match self.shared_queue() {
+    fn allocate(&self, dtype: DType, len: usize) -> Result<Buffer, CollectiveError> {
+        let allocated = match self.shared_queue() {
             Some(shared_queue) => shared_queue.allocate(dtype, len),
-            None => Buffer::host(dtype, len),
-        }
+            None => Buffer::try_host(dtype, len),
+        };
+        allocated.map_err(|error| {
+            let error = out_of_memory(CallKind::Nothing, self.member.rank, error);
+            // Posting fails if the group has failed already; this rank's cause is returned in any case.
+            let _told = self.post(ExecutorCommand::Fail {
+                error: error.clone(),
+                notice: None,
+            });
+            error
+        })
     }
 
     fn start(

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ronde_core::buffer::ALIGNMENT;
+use ronde_core::buffer::{ALIGNMENT, AllocationError};
 use ronde_core::{Buffer, DType};
 use ronde_schedule::{Region, Schedule};
 
@@ -54,7 +54,15 @@ pub(crate) struct ScheduleMemory {
 
 impl ScheduleMemory {
     /// Lays out memory for `schedule`. `old` is scratch of an earlier one, reused if it is long enough.
-    pub(crate) fn new(schedule: &Schedule, dtype: DType, caller: Buffer, old: Buffer) -> Self {
+    ///
+    /// # Errors
+    /// The system has no memory for the scratch.
+    pub(crate) fn new(
+        schedule: &Schedule,
+        dtype: DType,
+        caller: Buffer,
+        old: Buffer,
+    ) -> Result<Self, AllocationError> {
         let element = dtype.size();
         let (mut starts, mut in_caller, mut in_scratch) = (Vec::new(), 0, 0);
         for (slot, len) in schedule.slots.iter().enumerate() {
@@ -70,15 +78,15 @@ impl ScheduleMemory {
             old
         } else {
             drop(old);
-            Buffer::host(DType::U8, in_scratch)
+            Buffer::try_host(DType::U8, in_scratch)?
         };
-        Self {
+        Ok(Self {
             caller,
             scratch,
             inputs: schedule.inputs,
             starts,
             element,
-        }
+        })
     }
 
     /// Returns the bytes of a region.
@@ -140,18 +148,25 @@ impl ScheduleMemory {
     }
 
     /// Returns the result as its own buffer, and the scratch for the next operation.
-    pub(crate) fn into_result(mut self, result: &Region, dtype: DType) -> (Buffer, Buffer) {
+    ///
+    /// # Errors
+    /// The system has no memory for the result.
+    pub(crate) fn into_result(
+        mut self,
+        result: &Region,
+        dtype: DType,
+    ) -> Result<(Buffer, Buffer), AllocationError> {
         let place = self.place(result);
         if place.scratch {
-            let mut buffer = Buffer::host(dtype, result.len());
+            let mut buffer = Buffer::try_host(dtype, result.len())?;
             buffer.bytes_mut().copy_from_slice(self.bytes(&place));
-            return (buffer, self.scratch);
+            return Ok((buffer, self.scratch));
         }
         if place.bytes.start > 0 {
             self.caller.bytes_mut().copy_within(place.bytes, 0);
         }
         self.caller.truncate(result.len());
-        (self.caller, self.scratch)
+        Ok((self.caller, self.scratch))
     }
 
     /// Returns the caller's buffer unchanged, and the scratch.

@@ -23,26 +23,33 @@ pub(crate) enum Notice {
         peer: u32,
         peer_call: Call,
     },
+    /// The sender cannot allocate memory.
+    OutOfMemory { call: Call, bytes: u64 },
 }
 
 impl Notice {
     /// Encodes the notice of `origin`, the rank that met the cause; receivers forward it unchanged.
     pub(crate) fn encode(&self, origin: u32) -> Vec<u8> {
         let none = Call::NOTHING;
+        let size;
         let (code, sequence, peer, calls, text) = match self {
-            Self::Aborted { reason } => (1, 0, 0, [none, none], reason.as_str()),
+            Self::Aborted { reason } => (1, 0, 0, [none, none], reason.as_bytes()),
             Self::PeerLost {
                 sequence,
                 call,
                 peer,
                 cause,
-            } => (2, *sequence, *peer, [*call, none], cause.as_str()),
+            } => (2, *sequence, *peer, [*call, none], cause.as_bytes()),
             Self::Mismatch {
                 sequence,
                 sender_call,
                 peer,
                 peer_call,
-            } => (3, *sequence, *peer, [*sender_call, *peer_call], ""),
+            } => (3, *sequence, *peer, [*sender_call, *peer_call], &[][..]),
+            Self::OutOfMemory { call, bytes } => {
+                size = bytes.to_le_bytes();
+                (4, 0, 0, [*call, none], &size[..])
+            }
         };
         let mut out = vec![code];
         out.extend(u64::to_le_bytes(sequence));
@@ -51,14 +58,14 @@ impl Notice {
         out.extend(calls[0].encode());
         out.extend(calls[1].encode());
         let room = NOTICE_BYTES_MAX as usize - out.len();
-        out.extend(text.bytes().take(room));
+        out.extend(text.iter().take(room));
         out
     }
 
     /// Decodes the notice and its origin.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
-        let (fixed, text) = bytes.split_at_checked(57)?;
-        let text = String::from_utf8_lossy(text).into_owned();
+        let (fixed, rest) = bytes.split_at_checked(57)?;
+        let text = String::from_utf8_lossy(rest).into_owned();
         let call = |from: usize| Call::decode(fixed[from..from + 20].try_into().ok()?);
         let (sequence, peer) = (number(&fixed[1..9]), number(&fixed[9..13]) as u32);
         let notice = match fixed[0] {
@@ -74,6 +81,10 @@ impl Notice {
                 sender_call: call(17)?,
                 peer,
                 peer_call: call(37)?,
+            },
+            4 => Self::OutOfMemory {
+                call: call(17)?,
+                bytes: u64::from_le_bytes(rest.try_into().ok()?),
             },
             _ => return None,
         };
@@ -109,6 +120,11 @@ impl Notice {
                 generation,
                 peer: GroupRank(peer),
                 cause: format!("{cause} (reported by group rank {notifier})"),
+            },
+            Self::OutOfMemory { call, bytes } => CollectiveError::OutOfMemory {
+                operation: operation_name(call.kind).to_owned(),
+                rank: GroupRank(notifier as u32),
+                bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
             },
             Self::Mismatch {
                 sequence,

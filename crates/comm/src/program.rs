@@ -1,10 +1,12 @@
 //! Turns a caller's request into a [`Call`] that can be compared and a schedule that can be run.
 
+use ronde_core::buffer::AllocationError;
 use ronde_core::exact::ExactSum;
 use ronde_core::{Buffer, CollectiveError, DType, GroupRank, MemoryKind, Operation, ReduceOp};
 use ronde_schedule::{self as schedule, Algorithm, Hosts, Schedule, ScheduleError};
 
 use crate::frame::{ANY_LEN, Call, CallKind, FRAME_BYTES_MAX};
+use crate::notice::operation_name;
 
 /// Maximum size of a result whose length is decided by other ranks, in bytes.
 const RESULT_BYTES_MAX: u64 = 16 << 30;
@@ -380,6 +382,19 @@ fn agreed_len(call: &Call, member: GroupMember, lens: &[u64]) -> Result<u64, Col
         ));
     }
     Ok(agreed)
+}
+
+/// Returns the error of an operation for which this rank cannot allocate memory.
+pub(crate) fn out_of_memory(
+    kind: CallKind,
+    rank: GroupRank,
+    error: AllocationError,
+) -> CollectiveError {
+    CollectiveError::OutOfMemory {
+        operation: operation_name(kind).to_owned(),
+        rank,
+        bytes: error.bytes,
+    }
 }
 
 /// Returns the error of an invalid call.

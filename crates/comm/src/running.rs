@@ -83,18 +83,23 @@ impl RunningCollective {
             Ok(schedule) => schedule,
             Err(error) => return Err((completion, error)),
         };
-        let (memory, held) = if lens_first {
+        let (dtype, operand, held) = if lens_first {
             let own = program::own_len(&operation, &buffer, member);
-            let lens = Buffer::copy_of(&[own as i64]);
-            let memory = ScheduleMemory::new(&schedule, DType::I64, lens, scratch);
-            (memory, Some(buffer))
+            (DType::I64, Buffer::copy_of(&[own as i64]), Some(buffer))
         } else {
             let dtype = if is_token(&call) {
                 DType::U8
             } else {
                 call.dtype
             };
-            (ScheduleMemory::new(&schedule, dtype, buffer, scratch), None)
+            (dtype, buffer, None)
+        };
+        let memory = match ScheduleMemory::new(&schedule, dtype, operand, scratch) {
+            Ok(memory) => memory,
+            Err(error) => {
+                let error = program::out_of_memory(call.kind, member.rank, error);
+                return Err((completion, error));
+            }
         };
         Ok(Self {
             call,
@@ -192,15 +197,28 @@ impl RunningCollective {
                 let (buffer, scratch) = self.memory.into_parts();
                 return Ok(FinishedSchedule::Result(self.completion, buffer, scratch));
             }
-            let (mut buffer, scratch) = self
+            let made = self
                 .memory
                 .into_result(&self.schedule.result, self.call.dtype);
+            let (mut buffer, scratch) = match made {
+                Ok(made) => made,
+                Err(error) => {
+                    let error = program::out_of_memory(self.call.kind, self.member.rank, error);
+                    return Err((self.completion, error));
+                }
+            };
             if self.call.op == ReduceOp::Mean {
                 kernels::divide(self.call.dtype, buffer.bytes_mut(), self.member.size);
             }
             return Ok(FinishedSchedule::Result(self.completion, buffer, scratch));
         };
-        let (lens, scratch) = self.memory.into_result(&self.schedule.result, DType::I64);
+        let (kind, rank) = (self.call.kind, self.member.rank);
+        let failed = |error| program::out_of_memory(kind, rank, error);
+        let made = self.memory.into_result(&self.schedule.result, DType::I64);
+        let (lens, scratch) = match made.map_err(failed) {
+            Ok(made) => made,
+            Err(error) => return Err((self.completion, error)),
+        };
         let lens: Vec<u64> = lens.as_slice::<i64>().iter().map(|&l| l as u64).collect();
         let made = program::schedule(&self.operation, &self.call, self.member, &self.hosts, &lens);
         let schedule = match made {
@@ -219,8 +237,13 @@ impl RunningCollective {
             }
             Err(error) => return Err((self.completion, error)),
         };
+        let memory = ScheduleMemory::new(&schedule, self.call.dtype, buffer, scratch);
+        let memory = match memory.map_err(failed) {
+            Ok(memory) => memory,
+            Err(error) => return Err((self.completion, error)),
+        };
         Ok(FinishedSchedule::Lens(Box::new(Self {
-            memory: ScheduleMemory::new(&schedule, self.call.dtype, buffer, scratch),
+            memory,
             schedule,
             rounds: Rounds::default(),
             held: None,

@@ -95,7 +95,7 @@ fn use_from_two_threads(group: &ProcessGroup) {
     for round in 0..20_u32 {
         thread::scope(|scope| {
             let first = scope.spawn(|| {
-                let mut buffer = group.allocate(DType::U32, 1000);
+                let mut buffer = group.allocate(DType::U32, 1000).expect("there is memory");
                 buffer.as_mut_slice::<u32>().fill(round);
                 group.start(Operation::AllReduce(ReduceOp::Sum), buffer)
             });

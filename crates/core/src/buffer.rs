@@ -35,6 +35,14 @@ pub trait Memory: Send {
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
+/// The system has no memory for an allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cannot allocate {bytes} bytes")]
+pub struct AllocationError {
+    /// The requested size in bytes.
+    pub bytes: usize,
+}
+
 /// The alignment in bytes of every buffer that is allocated here or by a group: one cache line.
 pub const ALIGNMENT: usize = 64;
 
@@ -47,7 +55,16 @@ struct HostMemory {
 
 impl HostMemory {
     fn new(bytes: usize) -> Self {
-        let words = vec![0_u64; (bytes + ALIGNMENT).div_ceil(8)];
+        Self::over(vec![0_u64; (bytes + ALIGNMENT).div_ceil(8)], bytes)
+    }
+
+    fn try_new(bytes: usize) -> Option<Self> {
+        let words = bytes.checked_add(ALIGNMENT)?.div_ceil(8);
+        let words = bytemuck::allocation::try_zeroed_vec(words).ok()?;
+        Some(Self::over(words, bytes))
+    }
+
+    fn over(words: Vec<u64>, bytes: usize) -> Self {
         let start = words.as_ptr().cast::<u8>().align_offset(ALIGNMENT);
         Self {
             words,
@@ -98,6 +115,17 @@ impl Buffer {
     #[must_use]
     pub fn host(dtype: DType, len: usize) -> Self {
         Self::from_memory(dtype, len, Box::new(HostMemory::new(len * dtype.size())))
+    }
+
+    /// Allocates zeroed host memory for `len` elements, like [`Buffer::host`], which ends the process instead of
+    /// returning an error.
+    ///
+    /// # Errors
+    /// The system has no memory for the elements.
+    pub fn try_host(dtype: DType, len: usize) -> Result<Self, AllocationError> {
+        let bytes = len.saturating_mul(dtype.size());
+        let memory = HostMemory::try_new(bytes).ok_or(AllocationError { bytes })?;
+        Ok(Self::from_memory(dtype, len, Box::new(memory)))
     }
 
     /// Creates a host buffer that holds a copy of `values`.

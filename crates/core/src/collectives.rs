@@ -80,7 +80,10 @@ pub trait Collectives: Send + Sync {
     fn size(&self) -> usize;
 
     /// Allocates a zeroed buffer, if possible in memory that the group can send without a copy.
-    fn allocate(&self, dtype: DType, len: usize) -> Buffer;
+    ///
+    /// # Errors
+    /// [`CollectiveError::OutOfMemory`], which ends the group on all ranks.
+    fn allocate(&self, dtype: DType, len: usize) -> Result<Buffer, CollectiveError>;
 
     /// Starts an operation, which runs while the caller continues to compute.
     ///

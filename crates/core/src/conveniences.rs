@@ -25,7 +25,7 @@ pub trait CollectivesExt: Collectives {
         operation: Operation,
         values: &[T],
     ) -> Result<Buffer, CollectiveError> {
-        let mut buffer = self.allocate(T::DTYPE, values.len());
+        let mut buffer = self.allocate(T::DTYPE, values.len())?;
         buffer.as_mut_slice::<T>().copy_from_slice(values);
         self.run(operation, buffer)
     }
@@ -190,7 +190,7 @@ pub trait CollectivesExt: Collectives {
     /// # Errors
     /// Those of the operation.
     fn barrier(&self) -> Result<(), CollectiveError> {
-        self.run(Operation::Barrier, self.allocate(DType::U8, 0))
+        self.run(Operation::Barrier, self.allocate(DType::U8, 0)?)
             .map(drop)
     }
 }

@@ -98,6 +98,16 @@ pub enum CollectiveError {
         /// The problem of the frame.
         problem: String,
     },
+    /// A member has no memory for an operation. All members report the same rank.
+    #[error("{operation}: group rank {rank} cannot allocate {bytes} bytes")]
+    OutOfMemory {
+        /// The name of the operation.
+        operation: String,
+        /// The member without memory.
+        rank: GroupRank,
+        /// The requested size in bytes.
+        bytes: usize,
+    },
     /// A connection could not be established, or a socket could not be configured.
     #[error("{what}: {cause}")]
     Connect {
@@ -120,6 +130,7 @@ impl CollectiveError {
             Self::Mismatch { .. }
             | Self::OtherPlan { .. }
             | Self::Invalid { .. }
+            | Self::OutOfMemory { .. }
             | Self::Protocol { .. } => Recovery::Abort,
         }
     }

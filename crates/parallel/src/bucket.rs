@@ -47,13 +47,13 @@ pub(crate) fn joined(
     subtrees: Vec<(Node, Buffer)>,
     len: usize,
     free: &mut Vec<Buffer>,
-) -> Buffer {
+) -> Result<Buffer, CollectiveError> {
     let mut subtrees: Vec<Buffer> = subtrees.into_iter().map(|(_, sum)| sum).collect();
     if subtrees.len() == 1 {
-        return subtrees.remove(0);
+        return Ok(subtrees.remove(0));
     }
     let dtype = subtrees.first().map_or(DType::F32, Buffer::dtype);
-    let mut all = group.allocate(dtype, len * subtrees.len());
+    let mut all = group.allocate(dtype, len * subtrees.len())?;
     let mut rest = all.bytes_mut();
     for subtree in &subtrees {
         let (to, after) = rest.split_at_mut(subtree.bytes().len());
@@ -61,7 +61,7 @@ pub(crate) fn joined(
         rest = after;
     }
     free.append(&mut subtrees);
-    all
+    Ok(all)
 }
 
 /// A bucket during a step: sums shard gradients over all shards of all ranks.
@@ -87,10 +87,14 @@ impl Bucket {
     }
 
     /// Returns a buffer for one shard's gradient, either recycled with old contents or new.
-    pub(crate) fn take_buffer(&mut self, group: &dyn Collectives) -> Buffer {
-        self.free
-            .pop()
-            .unwrap_or_else(|| group.allocate(DType::F32, self.len()))
+    pub(crate) fn take_buffer(
+        &mut self,
+        group: &dyn Collectives,
+    ) -> Result<Buffer, CollectiveError> {
+        match self.free.pop() {
+            Some(buffer) => Ok(buffer),
+            None => group.allocate(DType::F32, self.len()),
+        }
     }
 
     /// Returns a reduced buffer to the bucket for the next step.
@@ -113,7 +117,7 @@ impl Bucket {
         operation: Operation,
     ) -> Result<(), CollectiveError> {
         let subtrees = self.sum.take();
-        let buffer = joined(group, subtrees, self.len(), &mut self.free);
+        let buffer = joined(group, subtrees, self.len(), &mut self.free)?;
         self.in_flight = Some(group.start(operation, buffer)?);
         Ok(())
     }

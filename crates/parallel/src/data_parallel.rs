@@ -191,6 +191,12 @@ impl DataParallel {
         started.map_err(|source| self.bucket_error(index, source))
     }
 
+    /// Returns a buffer of a bucket for one shard's gradient.
+    fn take_buffer(&mut self, index: usize) -> Result<Buffer, ParallelError> {
+        let taken = self.buckets[index].take_buffer(&*self.group);
+        taken.map_err(|source| self.bucket_error(index, source))
+    }
+
     fn bucket_error(&self, index: usize, source: ronde_core::CollectiveError) -> ParallelError {
         let elements = &self.buckets[index].plan.elements;
         let names: Vec<&str> = self

@@ -76,7 +76,7 @@ fn exact_sum(
     let buffer = if subtrees.len() == 1 {
         subtrees.remove(0)
     } else {
-        let mut all = group.allocate(DType::F32, ELEMENTS * subtrees.len());
+        let mut all = group.allocate(DType::F32, ELEMENTS * subtrees.len())?;
         for (place, subtree) in all
             .as_mut_slice::<f32>()
             .chunks_exact_mut(ELEMENTS)

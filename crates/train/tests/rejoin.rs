@@ -204,7 +204,7 @@ impl Collectives for FaultyGroup {
         self.inner.size()
     }
 
-    fn allocate(&self, dtype: DType, len: usize) -> Buffer {
+    fn allocate(&self, dtype: DType, len: usize) -> Result<Buffer, CollectiveError> {
         self.inner.allocate(dtype, len)
     }
 
@@ -287,7 +287,10 @@ fn start(
         };
         member.entered(assignment.generation, Arc::new(ronde_comm_alone()));
         let config = config(job.steps);
-        let split = ronde_data::open(&config.data, &OpenContext::new(".".as_ref(), config.run.seed))?;
+        let split = ronde_data::open(
+            &config.data,
+            &OpenContext::new(".".as_ref(), config.run.seed),
+        )?;
         let plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
         let chain = config
             .model

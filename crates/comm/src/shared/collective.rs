@@ -139,8 +139,8 @@ impl SharedExecutor {
             }
             let result = Span::of(&mut buffer.bytes_mut()[..bytes]);
             tree::reduce(&copies, &tree.additions, None, &[result], kernel);
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Reduces when all buffers are shared: each rank reduces its slice and writes it to all buffers.

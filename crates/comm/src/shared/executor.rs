@@ -11,6 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ronde_core::buffer::AllocationError;
 use ronde_core::exact::ExactSum;
 use ronde_core::{Buffer, CollectiveError, Generation, GroupRank, Operation, ReduceOp};
 
@@ -325,6 +326,16 @@ impl SharedExecutor {
                             stop: WaitError::Gone,
                             received: 0,
                         },
+                        io::ErrorKind::OutOfMemory => {
+                            HaltReason::OutOfMemory(AllocationError { bytes: len })
+                        }
+                        // The system refused this rank, for example because it has too many open files.
+                        _ if error.raw_os_error().is_some() => {
+                            HaltReason::Error(CollectiveError::Connect {
+                                what: format!("cannot map the memory of group rank {rank}"),
+                                cause: error.to_string(),
+                            })
+                        }
                         _ => broken(format!("its segment {id}: {error}")),
                     })?;
                 Arc::clone(neighbour.segments[place].insert(Arc::new(mapping)))
@@ -353,12 +364,13 @@ impl SharedExecutor {
     pub(super) fn with_scratch<T>(
         &mut self,
         bytes: usize,
-        f: impl FnOnce(&Self, Span<'_>) -> T,
-    ) -> T {
+        f: impl FnOnce(&Self, Span<'_>) -> Result<T, HaltReason>,
+    ) -> Result<T, HaltReason> {
         let empty = Buffer::host(ronde_core::DType::U8, 0);
         let mut scratch = std::mem::replace(&mut self.scratch, empty);
         if scratch.len() < bytes {
-            scratch = Buffer::host(ronde_core::DType::U8, bytes);
+            scratch =
+                Buffer::try_host(ronde_core::DType::U8, bytes).map_err(HaltReason::OutOfMemory)?;
         }
         let outcome = f(self, Span::of(scratch.bytes_mut()));
         self.scratch = scratch;

@@ -67,7 +67,10 @@ impl SharedExecutor {
         let counts = gathered_bytes(&lens, dtype)?;
         let starts: Vec<usize> = (0..size).map(|rank| counts[..rank].iter().sum()).collect();
         let total: usize = counts.iter().sum();
-        let mut result = self.pool.allocate(dtype, total / dtype.size(), false);
+        let mut result = self
+            .pool
+            .allocate(dtype, total / dtype.size(), false)
+            .map_err(HaltReason::OutOfMemory)?;
         let whole = GatherLayout {
             regions: (0..size)
                 .map(|rank| self.region(rank, places[rank], counts[rank]))

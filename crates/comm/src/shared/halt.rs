@@ -1,11 +1,13 @@
 //! [`HaltReason`]: why an operation over shared memory did not complete, and the error for all ranks.
 
+use ronde_core::buffer::AllocationError;
 use ronde_core::{CollectiveError, GroupRank};
 
 use super::executor::{CurrentOperation, SharedExecutor};
 use super::wait::WaitError;
 use crate::frame::Call;
 use crate::notice::Notice;
+use crate::program::out_of_memory;
 use crate::stream_executor::ExecutorCommand;
 
 /// Why an operation did not complete.
@@ -18,6 +20,8 @@ pub(super) enum HaltReason {
     },
     /// A peer has announced another call.
     Mismatch { peer: usize },
+    /// This rank cannot allocate memory.
+    OutOfMemory(AllocationError),
     /// It is not possible.
     Error(CollectiveError),
 }
@@ -55,6 +59,14 @@ impl SharedExecutor {
         }
         let (error, notice) = match halt {
             HaltReason::Error(error) => (error, None),
+            HaltReason::OutOfMemory(error) => {
+                let rank = GroupRank(self.me as u32);
+                let notice = Notice::OutOfMemory {
+                    call: *call,
+                    bytes: error.bytes as u64,
+                };
+                (out_of_memory(call.kind, rank, error), Some(notice))
+            }
             HaltReason::Mismatch { peer } => self.mismatch(current, peer, sequence, call),
             HaltReason::Stopped {
                 peer,

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ronde_core::buffer::{ALIGNMENT, Memory};
+use ronde_core::buffer::{ALIGNMENT, AllocationError, Memory};
 use ronde_core::{Buffer, DType, MemoryKind};
 
 use super::control::{ControlMemory, SEGMENTS_MAX};
@@ -72,13 +72,21 @@ impl MemoryPool {
 
     /// Allocates a buffer of shared memory; of ordinary memory if the pool is full or the buffer is empty.
     /// Old contents remain unless `zeroed`.
-    pub(super) fn allocate(self: &Arc<Self>, dtype: DType, len: usize, zeroed: bool) -> Buffer {
+    ///
+    /// # Errors
+    /// The system has no memory for the elements.
+    pub(super) fn allocate(
+        self: &Arc<Self>,
+        dtype: DType,
+        len: usize,
+        zeroed: bool,
+    ) -> Result<Buffer, AllocationError> {
         let Some(bytes) = len.checked_mul(dtype.size()).filter(|&bytes| bytes > 0) else {
-            return Buffer::host(dtype, len);
+            return Buffer::try_host(dtype, len);
         };
         let size = class(bytes);
         let Some((block, location, fresh)) = self.take(size) else {
-            return Buffer::host(dtype, len);
+            return Buffer::try_host(dtype, len);
         };
         let mut memory = SharedMemory {
             block,
@@ -89,7 +97,7 @@ impl MemoryPool {
         if zeroed && !fresh {
             memory.block.bytes_mut()[..bytes].fill(0);
         }
-        Buffer::from_memory(dtype, len, Box::new(memory))
+        Ok(Buffer::from_memory(dtype, len, Box::new(memory)))
     }
 
     fn take(&self, size: usize) -> Option<(MemoryBlock, BufferLocation, bool)> {
@@ -240,7 +248,7 @@ mod tests {
         let lens = [1, 64, 65, 1000, 100_000, 3 << 20, 7];
         let mut buffers: Vec<Buffer> = lens
             .iter()
-            .map(|&n| pool.allocate(DType::U8, n, true))
+            .map(|&n| pool.allocate(DType::U8, n, true).unwrap())
             .collect();
         for (i, buffer) in buffers.iter_mut().enumerate() {
             assert_eq!(buffer.memory_kind(), MemoryKind::Shared);
@@ -253,12 +261,12 @@ mod tests {
         }
         let lots: Vec<_> = buffers.iter().map(|b| pool.find(b).unwrap()).collect();
         drop(buffers);
-        let again = pool.allocate(DType::U8, 3 << 20, true);
+        let again = pool.allocate(DType::U8, 3 << 20, true).unwrap();
         assert_eq!(pool.find(&again), Some(lots[5]));
         assert!(again.bytes().iter().all(|&b| b == 0));
         assert_eq!(pool.find(&Buffer::host(DType::U8, 10)), None);
         assert_eq!(
-            pool.allocate(DType::F32, 0, true).memory_kind(),
+            pool.allocate(DType::F32, 0, true).unwrap().memory_kind(),
             MemoryKind::Host
         );
     }
@@ -266,11 +274,11 @@ mod tests {
     #[test]
     fn a_spoiled_pool_allocates_nothing_that_peers_may_write_to() {
         let pool = pool();
-        let buffer = pool.allocate(DType::U8, 100, true);
+        let buffer = pool.allocate(DType::U8, 100, true).unwrap();
         pool.spoil();
         drop(buffer);
         assert_eq!(
-            pool.allocate(DType::U8, 100, true).memory_kind(),
+            pool.allocate(DType::U8, 100, true).unwrap().memory_kind(),
             MemoryKind::Host
         );
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 
+use ronde_core::buffer::AllocationError;
 use ronde_core::{Buffer, CollectiveError, DType, Operation, Work};
 use ronde_schedule::Hosts;
 
@@ -120,7 +121,10 @@ impl SharedQueue {
     }
 
     /// Returns a zeroed buffer that peers can read and write in place.
-    pub(crate) fn allocate(&self, dtype: DType, len: usize) -> Buffer {
+    ///
+    /// # Errors
+    /// The system has no memory for the elements.
+    pub(crate) fn allocate(&self, dtype: DType, len: usize) -> Result<Buffer, AllocationError> {
         self.pool.allocate(dtype, len, true)
     }
 

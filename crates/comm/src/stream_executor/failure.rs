@@ -108,6 +108,16 @@ impl StreamExecutor {
                 peer: peer.0,
                 cause: cause.clone(),
             },
+            CollectiveError::OutOfMemory {
+                operation, bytes, ..
+            } if self.disagreement.is_none() => {
+                let latest = self.history.back().map(|&(_, call)| call);
+                let call = latest.filter(|call| operation_name(call.kind) == operation);
+                Notice::OutOfMemory {
+                    call: call.unwrap_or(Call::NOTHING),
+                    bytes: *bytes as u64,
+                }
+            }
             other => self
                 .disagreement
                 .clone()

@@ -4,13 +4,15 @@ use std::io::ErrorKind;
 use std::thread;
 use std::time::Duration;
 
+use ronde_core::buffer::AllocationError;
 use ronde_core::{CollectiveError, GroupRank};
 
 use super::peer::{EARLY_BYTES_MAX, FrameTarget, IncomingFrame, Peer, StreamState};
 use super::{EarlyFrame, StreamExecutor};
 use crate::clock;
-use crate::frame::{FrameHeader, FrameKind, HEADER_BYTES};
+use crate::frame::{CallKind, FrameHeader, FrameKind, HEADER_BYTES};
 use crate::notice::Notice;
+use crate::program::out_of_memory;
 use crate::running::RunningCollective;
 use crate::streaming::PIECE_BYTES;
 use crate::transport::Interest;
@@ -127,6 +129,10 @@ impl StreamExecutor {
             && state.unread.is_empty()
             && arriving.left() >= STRAIGHT_BYTES
         {
+            if let Err(error) = extend_buffer(arriving) {
+                self.out_of_memory(error);
+                return Ok(1);
+            }
             let room = room(arriving, &mut self.running);
             let (count, len) = (self.transport.read(peer, room)?, room.len());
             self.filled(peer, count);
@@ -165,6 +171,9 @@ impl StreamExecutor {
             };
             if matches!(arriving.target, FrameTarget::Parked) || unread.is_empty() {
                 return;
+            }
+            if let Err(error) = extend_buffer(arriving) {
+                return self.out_of_memory(error);
             }
             let room = room(arriving, &mut self.running);
             let count = room.len().min(unread.len());
@@ -302,12 +311,35 @@ impl StreamExecutor {
         self.notify(bytes);
     }
 
+    fn out_of_memory(&mut self, error: AllocationError) {
+        let kind = self
+            .running
+            .as_ref()
+            .map_or(CallKind::Nothing, |running| running.call.kind);
+        self.fail(out_of_memory(kind, self.member.rank, error));
+    }
+
     pub(super) fn broken(&mut self, peer: usize, problem: String) {
         self.fail(CollectiveError::Protocol {
             peer: GroupRank(peer as u32),
             problem,
         });
     }
+}
+
+/// Makes space for the next bytes of an early frame.
+fn extend_buffer(arriving: &mut IncomingFrame) -> Result<(), AllocationError> {
+    let (done, left) = (arriving.done, arriving.left());
+    let FrameTarget::Buffered(bytes) = &mut arriving.target else {
+        return Ok(());
+    };
+    if bytes.len() == done {
+        let more = left.min(BUFFER_STEP.max(done));
+        let failed = |_| AllocationError { bytes: done + more };
+        bytes.try_reserve(more).map_err(failed)?;
+        bytes.resize(done + more, 0);
+    }
+    Ok(())
 }
 
 /// Returns the destination of the next bytes of an incoming frame; never more than are missing.
@@ -326,12 +358,7 @@ fn room<'a>(
             None => &mut [],
         },
         FrameTarget::Message(posted) => &mut posted.buffer.bytes_mut()[done..],
-        FrameTarget::Buffered(bytes) => {
-            if bytes.len() == done {
-                bytes.resize(done + left.min(BUFFER_STEP.max(done)), 0);
-            }
-            &mut bytes[done..]
-        }
+        FrameTarget::Buffered(bytes) => &mut bytes[done..],
         FrameTarget::Parked => &mut [],
     }
 }

@@ -101,7 +101,9 @@ pub(crate) fn run_cells(group: &ProcessGroup, cells: &[Cell]) -> Result<(), Coll
         let mut buffer = input(cell.dtype, &operation, rank, size, cell.len);
         // Members choose differently.
         if (number + rank).is_multiple_of(2) {
-            let mut own = group.allocate(cell.dtype, buffer.len());
+            let mut own = group
+                .allocate(cell.dtype, buffer.len())
+                .expect("there is memory");
             own.bytes_mut().copy_from_slice(buffer.bytes());
             buffer = own;
         }

@@ -20,6 +20,8 @@ const LEN: usize = 1 << 20;
 /// Lengths used in turn in the mode `stream`, in elements: in the first line of the slot, after it, copied
 /// or reduced in place, in one piece and in many.
 const LENS: [usize; 5] = [2, 1000, 16 << 10, 100_003, 1 << 18];
+/// Size of a buffer for which a member without memory has no space, in bytes.
+const BIG_LEN: usize = 96 << 20;
 /// How long a stopped member is waited for.
 const SHORT: Duration = Duration::from_millis(700);
 /// How long the parent waits for a line.
@@ -109,7 +111,7 @@ fn member() {
         .collect();
     let mut config = GroupConfig::new("test", "job", GroupRank(rank.parse().unwrap()));
     config.transport = match mode {
-        "soak_over_tcp" => TransportChoice::Tcp,
+        "soak_over_tcp" | "no_memory_over_tcp" => TransportChoice::Tcp,
         _ => TransportChoice::SharedMemory,
     };
     config.timeout = if mode == "stopped" { SHORT } else { LIMIT };
@@ -118,6 +120,8 @@ fn member() {
     let answer = match mode {
         "all" => run_cells(&group, &cells(&DType::ALL, &[0, 1, 67, 1001]))
             .map_or_else(|error| error.to_string(), |()| "fine".to_owned()),
+        "no_memory" | "no_memory_over_tcp" => without_memory(&group),
+        "no_memory_to_allocate" => without_memory_to_allocate(&group),
         "stream" => until_it_fails(&group, &mut line, &LENS),
         "soak_over_tcp" | "soak" => soak(&group, SOAK.or_environment())
             .map_or_else(|problem| problem, |()| "fine".to_owned()),
@@ -128,13 +132,75 @@ fn member() {
     let _ = line.read_line(&mut text);
 }
 
+/// Limits the address space of rank 1 to little more than it uses.
+fn limit_memory(group: &ProcessGroup) {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+
+    group.barrier().unwrap();
+    if group.rank() == GroupRank(1) {
+        let used = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = used.split_whitespace().next().unwrap().parse().unwrap();
+        let limit = pages * rustix::param::page_size() as u64 + (16 << 20);
+        let limit = Rlimit {
+            current: Some(limit),
+            maximum: Some(limit),
+        };
+        setrlimit(Resource::As, limit).unwrap();
+    }
+    group.barrier().unwrap();
+}
+
+/// Returns which rank has no memory according to an error.
+fn rank_without_memory(error: CollectiveError) -> String {
+    match error {
+        CollectiveError::OutOfMemory { rank, bytes, .. } if bytes >= BIG_LEN => {
+            format!("no memory on {rank}")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Runs an operation for which rank 1 has no memory: over shared memory it must map the buffer of rank 0,
+/// over streams it must allocate the result.
+fn without_memory(group: &ProcessGroup) -> String {
+    let (buffer, operation) = if group.shares_memory() {
+        let buffer = match group.rank().0 {
+            0 => group.allocate(DType::U8, BIG_LEN).unwrap(),
+            _ => Buffer::host(DType::U8, BIG_LEN),
+        };
+        (buffer, Operation::AllReduce(ReduceOp::Sum))
+    } else {
+        (Buffer::host(DType::U8, BIG_LEN), Operation::AllGather)
+    };
+    limit_memory(group);
+    match group.run(operation, buffer) {
+        Ok(_) => "there is memory".to_owned(),
+        Err(error) => rank_without_memory(error),
+    }
+}
+
+/// Allocates a buffer for which rank 1 has no memory, while rank 0 waits for it.
+fn without_memory_to_allocate(group: &ProcessGroup) -> String {
+    limit_memory(group);
+    let allocated = match group.rank().0 {
+        1 => group.allocate(DType::U8, BIG_LEN).map(drop),
+        _ => Ok(()),
+    };
+    match allocated.and_then(|()| group.barrier()) {
+        Ok(()) => "there is memory".to_owned(),
+        Err(error) => rank_without_memory(error),
+    }
+}
+
 /// Reduces until a member is gone; returns the failure in one word and a rank.
 fn until_it_fails(group: &ProcessGroup, line: &mut BufReader<TcpStream>, lens: &[usize]) -> String {
-    let mut kept = group.allocate(DType::U32, LEN);
+    let mut kept = group.allocate(DType::U32, LEN).expect("there is memory");
     kept.as_mut_slice::<u32>().fill(77);
     let (rank, size) = (group.rank().0, group.size() as u32);
     for round in 0_u32.. {
-        let mut buffer = group.allocate(DType::U32, lens[round as usize % lens.len()]);
+        let mut buffer = group
+            .allocate(DType::U32, lens[round as usize % lens.len()])
+            .expect("there is memory");
         buffer.as_mut_slice::<u32>().fill(round + rank);
         let operation = Operation::AllReduce(ReduceOp::Sum);
         // Alternates between shared and private memory.
@@ -192,6 +258,17 @@ fn random_operations_between_processes_equal_the_reference() {
                 format!("{mode}, rank {rank}: {answer}"),
             );
             assert!(answer == "fine", "{problem}");
+        }
+    }
+}
+
+#[test]
+fn a_member_without_memory_is_named_by_itself_and_its_peers() {
+    for mode in ["no_memory", "no_memory_over_tcp", "no_memory_to_allocate"] {
+        let mut members = start(2, mode);
+        for (rank, member) in members.iter_mut().enumerate() {
+            let answer = member.receive();
+            assert_eq!(answer, "no memory on 1", "{mode}, rank {rank}");
         }
     }
 }

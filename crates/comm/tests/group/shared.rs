@@ -27,7 +27,9 @@ fn buffer(group: &ProcessGroup, values: &[u32], registered: bool) -> Buffer {
     if !registered {
         return Buffer::copy_of(values);
     }
-    let mut buffer = group.allocate(DType::U32, values.len());
+    let mut buffer = group
+        .allocate(DType::U32, values.len())
+        .expect("there is memory");
     assert!(values.is_empty() || buffer.memory_kind() == MemoryKind::Shared);
     buffer.as_mut_slice::<u32>().copy_from_slice(values);
     buffer
@@ -166,7 +168,9 @@ fn exact_sums_of_shared_buffers_have_the_same_bits() {
                     local.add_shard(shard, Buffer::copy_of(&hostile(shard, 40_000)));
                 }
                 let parts = local.take();
-                let mut buffer = group.allocate(DType::F32, parts.len() * 40_000);
+                let mut buffer = group
+                    .allocate(DType::F32, parts.len() * 40_000)
+                    .expect("there is memory");
                 let into = buffer.as_mut_slice::<f32>().chunks_mut(40_000);
                 into.zip(&parts)
                     .for_each(|(into, (_, part))| into.copy_from_slice(part.as_slice()));
@@ -192,7 +196,9 @@ fn sums_of_floats_have_the_same_bits_on_all_ranks_and_in_any_memory() {
             let values = hostile(group.rank().0, 300_001);
             let mut buffer = Buffer::copy_of(&values);
             if registered {
-                buffer = group.allocate(DType::F32, values.len());
+                buffer = group
+                    .allocate(DType::F32, values.len())
+                    .expect("there is memory");
                 buffer.as_mut_slice::<f32>().copy_from_slice(&values);
             }
             let sum = group.run(Operation::AllReduce(ReduceOp::Sum), buffer)?;
@@ -375,7 +381,9 @@ fn members_settle_how_they_reach_each_other() {
 #[test]
 fn buffers_outlive_their_group_and_serve_in_another_one() {
     run_ranks(shared(2), LIMIT, |group| {
-        let mut kept = group.allocate(DType::F32, 100_000);
+        let mut kept = group
+            .allocate(DType::F32, 100_000)
+            .expect("there is memory");
         kept.as_mut_slice::<f32>().fill(2.0);
         let kept = group.run(Operation::AllReduce(ReduceOp::Sum), kept)?;
         drop(group);

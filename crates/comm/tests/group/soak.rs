@@ -126,7 +126,9 @@ fn placed(on: &ProcessGroup, buffer: Buffer, registered: bool) -> Buffer {
     if !registered {
         return buffer;
     }
-    let mut own = on.allocate(buffer.dtype(), buffer.len());
+    let mut own = on
+        .allocate(buffer.dtype(), buffer.len())
+        .expect("there is memory");
     own.bytes_mut().copy_from_slice(buffer.bytes());
     own
 }

@@ -31,8 +31,8 @@ impl Collectives for Scripted {
         2
     }
 
-    fn allocate(&self, dtype: DType, len: usize) -> Buffer {
-        Buffer::host(dtype, len)
+    fn allocate(&self, dtype: DType, len: usize) -> Result<Buffer, CollectiveError> {
+        Ok(Buffer::host(dtype, len))
     }
 
     fn start(

@@ -54,12 +54,12 @@ impl ShardSums for GroupSums<'_> {
         }
         let subtrees = tree.take();
         let buffer = if subtrees.is_empty() {
-            Buffer::host(DType::F64, 0)
+            Ok(Buffer::host(DType::F64, 0))
         } else {
             joined(self.group, subtrees, len, &mut Vec::new())
         };
         let operation = Operation::ExactSum(self.shards.exact_sum());
-        match self.group.start_and_wait(operation, buffer) {
+        match buffer.and_then(|buffer| self.group.start_and_wait(operation, buffer)) {
             Ok(sum) => Ok(sum.as_slice::<f64>().to_vec()),
             Err(error) => {
                 self.failed = Some(error);
@@ -97,10 +97,8 @@ impl DataParallel {
         }
         let forward_done = self.now();
         for index in 0..self.buckets.len() {
-            let buffers = batches.iter();
-            let mut buffers: Vec<Buffer> = buffers
-                .map(|_| self.buckets[index].take_buffer(&*self.group))
-                .collect();
+            let buffers = batches.iter().map(|_| self.take_buffer(index));
+            let mut buffers = buffers.collect::<Result<Vec<Buffer>, _>>()?;
             gradients = self.bucket_together(index, &batches, gradients, &mut buffers)?;
             for (batch, buffer) in batches.iter().zip(buffers) {
                 self.buckets[index].add_shard(batch.shard.0, buffer);

@@ -51,7 +51,7 @@ impl DataParallel {
     ) -> Result<(), ParallelError> {
         let mut gradient = gradient;
         for index in 0..self.buckets.len() {
-            let mut buffer = self.buckets[index].take_buffer(&*self.group);
+            let mut buffer = self.take_buffer(index)?;
             match gradient.take() {
                 Some(output) => {
                     let input = self
