@@ -109,7 +109,8 @@ mod tests {
         let schedule = make();
         let caller = Buffer::host(DType::F32, schedule.input_len());
         let scratch = Buffer::host(DType::U8, 0);
-        let memory = ScheduleMemory::new(&schedule, DType::F32, caller, scratch);
+        let memory =
+            ScheduleMemory::new(&schedule, DType::F32, caller, scratch).expect("there is memory");
         StreamedActions::of(&schedule.rounds[0], &memory)
     }
 

@@ -138,9 +138,10 @@ fn limit_memory(group: &ProcessGroup) {
 
     group.barrier().unwrap();
     if group.rank() == GroupRank(1) {
-        let used = std::fs::read_to_string("/proc/self/statm").unwrap();
-        let pages: u64 = used.split_whitespace().next().unwrap().parse().unwrap();
-        let limit = pages * rustix::param::page_size() as u64 + (16 << 20);
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let used = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+        let kilobytes: u64 = used.unwrap().trim_end_matches("kB").trim().parse().unwrap();
+        let limit = (kilobytes << 10) + (16 << 20);
         let limit = Rlimit {
             current: Some(limit),
             maximum: Some(limit),
