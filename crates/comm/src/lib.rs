@@ -1,8 +1,11 @@
 //! Process groups: connected ranks that run collectives and exchange messages, with a deadline on every wait.
 //!
-//! A [`ProcessGroup`] sees bytes, element types and reduction operators, never tensors. What it does
-//! is data: a [`ronde_schedule::Schedule`] per operation, run by one executor on one progress thread
-//! over any [`Transport`].
+//! A [`ProcessGroup`] handles bytes, element types and reduction operators, never tensors. It has two
+//! executors. The stream executor runs the rounds of a [`ronde_schedule::Schedule`] over any
+//! [`Transport`]; the group's progress thread drives it, or a caller that waits. It also carries
+//! messages. The shared-memory executor has its own implementation of each collective, for groups whose
+//! members are all on one host; it runs on the caller's thread, or on a worker for operations that were
+//! started and not waited for. An operation that it does not support is run by the stream executor.
 
 mod calibrate;
 mod choice;

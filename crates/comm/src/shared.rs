@@ -7,6 +7,7 @@ mod collective;
 mod control;
 mod counts;
 mod executor;
+mod failure;
 mod flags;
 mod flow;
 mod gather;

@@ -7,6 +7,7 @@
 mod agreement;
 mod contention;
 mod driver;
+mod driver_flags;
 mod failure;
 mod incoming;
 mod mailbox;

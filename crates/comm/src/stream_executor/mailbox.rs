@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ronde_core::{CollectiveError, GroupRank};
 
 use super::ExecutorCommand;
-use super::driver::DriverFlags;
+use super::driver_flags::DriverFlags;
 use crate::flight::{FlightRecord, FlightRecorder, RecordedRequest};
 use crate::program::GroupMember;
 use crate::running::CollectiveRequest;
