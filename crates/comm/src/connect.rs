@@ -91,6 +91,8 @@ struct Joiner {
     hello: JoinHello,
     /// The encoded hello of each connection.
     greetings: Vec<Vec<u8>>,
+    /// Whether connections within this host may be plain once TLS has authenticated their peers.
+    plain_within_host: bool,
     keys: Option<TlsKeys>,
     end: Instant,
     dialled: DialledSockets,
@@ -106,7 +108,7 @@ pub(crate) struct Connections {
 /// Connects to all other members.
 pub(crate) fn mesh(
     mine: &JoinHello,
-    keys: Option<TlsKeys>,
+    (keys, plain_within_host): (Option<TlsKeys>, bool),
     listener: TcpListener,
     peers: &[SocketAddr],
     limit: Duration,
@@ -121,6 +123,7 @@ pub(crate) fn mesh(
     let joining = Arc::new(Joiner {
         hello: mine.clone(),
         greetings: greetings?,
+        plain_within_host,
         keys,
         end: clock::deadline(limit),
         dialled: DialledSockets::default(),
@@ -407,9 +410,12 @@ impl Joiner {
     ) -> Result<(PeerConnection, JoinHello), GreetError> {
         let end = self.end;
         let mut wire = PeerConnection::dial(stream, self.keys.as_ref(), peer as u32, end)?;
-        let theirs = self.greet(&mut wire, connection, end)?;
+        let (theirs, leaves_tls) = self.greet(&mut wire, connection, end)?;
         if self.keys.is_some() {
             wire.read_verdict(end)?;
+        }
+        if leaves_tls {
+            wire.leave_tls();
         }
         Ok((wire, theirs))
     }
@@ -419,7 +425,7 @@ impl Joiner {
         let end = self.end.min(clock::deadline(STRANGER_MAX));
         stream.set_nonblocking(false).map_err(GreetError::Io)?;
         let mut wire = PeerConnection::accept(stream, self.keys.as_ref(), end)?;
-        let theirs = self.greet(&mut wire, 0, end)?;
+        let (theirs, leaves_tls) = self.greet(&mut wire, 0, end)?;
         if let Some(keys) = &self.keys {
             let problem = wire.certificate_problem(keys, theirs.rank);
             wire.send_verdict(problem.as_deref().unwrap_or(""), end)?;
@@ -427,17 +433,30 @@ impl Joiner {
                 return Err(GreetError::NoHello(problem));
             }
         }
+        if leaves_tls {
+            wire.leave_tls();
+        }
         Ok((wire, theirs))
     }
 
-    /// Sends this member's hello and reads the peer's; both sides send first.
+    /// Sends this member's hello and reads the peer's; both sides send first. Over TLS, each hello is followed by
+    /// the sender's host if the connection may leave TLS; returns whether it does, after the verdict.
     fn greet(
         &self,
         wire: &mut PeerConnection,
         connection: usize,
         end: Instant,
-    ) -> Result<JoinHello, GreetError> {
-        let unsaid = wire.write_all(&self.greetings[connection], end);
+    ) -> Result<(JoinHello, bool), GreetError> {
+        let host = if self.plain_within_host {
+            wire.plain_host()
+        } else {
+            0
+        };
+        let mut greeting = self.greetings[connection].clone();
+        if self.keys.is_some() {
+            greeting.extend(host.to_le_bytes());
+        }
+        let unsaid = wire.write_all(&greeting, end);
         let mut prefix = [0; PREFIX_BYTES];
         // A peer that refuses does not read, but it sends its reason.
         let said = wire.read_all(&mut prefix, end);
@@ -457,6 +476,10 @@ impl Joiner {
         if is_namesake && theirs.generation == self.hello.generation {
             return Err(GreetError::NoHello("it has this member's rank".to_owned()));
         }
-        Ok(theirs)
+        let mut their_host = [0; 8];
+        if self.keys.is_some() {
+            wire.read_all(&mut their_host, end)?;
+        }
+        Ok((theirs, host != 0 && host.to_le_bytes() == their_host))
     }
 }

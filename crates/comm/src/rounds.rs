@@ -33,7 +33,7 @@ enum ReadyCondition {
     },
 }
 
-/// A message to be sent.
+/// A message to be sent. [`Rounds`] counts its bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct OutgoingMessage {
     pub(crate) place: MemoryRange,
@@ -42,12 +42,10 @@ pub(crate) struct OutgoingMessage {
     gate: ReadyCondition,
 }
 
-/// A message to be received.
+/// A message to be received. [`Rounds`] counts its bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct ExpectedMessage {
     pub(crate) place: MemoryRange,
-    /// Bytes received so far.
-    pub(crate) here: usize,
     round: usize,
     index: usize,
     /// The message that it answers, byte by byte: its round and index.
@@ -228,7 +226,6 @@ impl Rounds {
                     let index = opened.receives.len();
                     let awaited = ExpectedMessage {
                         place,
-                        here: 0,
                         round: number,
                         index,
                         answers,
@@ -315,6 +312,18 @@ impl Rounds {
         }
     }
 
+    /// Returns the bytes of a message that were sent.
+    pub(crate) fn bytes_sent(&self, sending: &OutgoingMessage) -> usize {
+        let open = self.at(sending.round);
+        open.map_or(sending.place.len(), |open| open.sent[sending.index].2)
+    }
+
+    /// Returns the bytes of a message that were received.
+    pub(crate) fn bytes_received(&self, awaited: &ExpectedMessage) -> usize {
+        let open = self.at(awaited.round);
+        open.map_or(awaited.place.len(), |open| open.arriving[awaited.index].1)
+    }
+
     /// Records that a message was sent completely.
     pub(crate) fn sent(&mut self, sending: &OutgoingMessage) {
         if let Some(open) = self.at_mut(sending.round) {
@@ -326,7 +335,7 @@ impl Rounds {
     pub(crate) fn came(&mut self, awaited: &ExpectedMessage, count: usize) -> bool {
         if let Some((round, index)) = awaited.answers
             && let Some(open) = self.at(round)
-            && open.sent[index].2 < awaited.here + count
+            && open.sent[index].2 < self.bytes_received(awaited) + count
         {
             return false;
         }

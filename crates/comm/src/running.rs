@@ -127,6 +127,17 @@ impl RunningCollective {
         !self.expected[peer].is_empty()
     }
 
+    /// Returns the bytes of a message that are still to be received.
+    pub(crate) fn bytes_missing(&self, awaited: &ExpectedMessage) -> usize {
+        awaited.place.len() - self.rounds.bytes_received(awaited)
+    }
+
+    /// Returns the range of the next `count` bytes of a message.
+    pub(crate) fn next_range(&self, awaited: &ExpectedMessage, count: usize) -> MemoryRange {
+        let from = self.rounds.bytes_received(awaited);
+        awaited.place.part(from..from + count)
+    }
+
     /// Opens the next round if possible; the caller must post its messages.
     pub(crate) fn open_next(&mut self) -> Option<RoundMessages> {
         let answers = matches!(self.call.kind, CallKind::AllReduce | CallKind::ExactSum)
@@ -140,9 +151,8 @@ impl RunningCollective {
 
     /// Records that `count` more bytes of a message were received, and acts on complete pieces. False if
     /// the peer cannot have sent them yet.
-    pub(crate) fn came(&mut self, awaited: &mut ExpectedMessage, count: usize) -> bool {
+    pub(crate) fn came(&mut self, awaited: &ExpectedMessage, count: usize) -> bool {
         let may_be = self.rounds.came(awaited, count);
-        awaited.here += count;
         self.act_on_due();
         may_be
     }

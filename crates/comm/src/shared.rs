@@ -5,7 +5,6 @@
 mod atomics;
 mod collective;
 mod control;
-mod counts;
 mod executor;
 mod failure;
 mod flags;
@@ -17,13 +16,10 @@ mod mapping;
 mod pieces;
 mod pool;
 mod queue;
-mod ring;
 mod scatter;
 mod tree;
 mod wait;
 
 pub(crate) use executor::is_direct;
 pub(crate) use join::{JoinParameters, join};
-pub(crate) use mapping::Mapping;
 pub(crate) use queue::SharedQueue;
-pub(crate) use ring::{RingReader, RingWriter, SLOT_BYTES};

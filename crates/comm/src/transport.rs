@@ -3,7 +3,6 @@
 //! Everything above it (frames, collectives, messages, failure) is the same for every transport.
 
 pub(crate) mod in_process;
-pub(crate) mod near;
 pub(crate) mod striped;
 pub(crate) mod tcp;
 pub(crate) mod tls;

@@ -9,6 +9,7 @@ use ronde_core::CollectiveError;
 use super::{GreetError, failed};
 use crate::clock;
 use crate::frame::number;
+use crate::host::this_host;
 use crate::security::TlsKeys;
 use crate::transport::Transport;
 use crate::transport::striped::Striped;
@@ -67,6 +68,22 @@ impl PeerConnection {
         let checked = keys.identity.check_peer(certificate, &keys.member(rank));
         let error = checked.err()?;
         Some(format!("it claims to be group rank {rank}, but {error}"))
+    }
+
+    /// Returns a number of the host if this connection may leave TLS because its peer is on the same host; the
+    /// peer must return the same number. 0 if it may not.
+    pub(super) fn plain_host(&self) -> u64 {
+        match self {
+            Self::Tls(stream) if stream.has_one_address() => this_host(),
+            _ => 0,
+        }
+    }
+
+    /// Continues without encryption, see [`TlsStream::leave_tls`].
+    pub(super) fn leave_tls(&mut self) {
+        if let Self::Tls(stream) = self {
+            stream.leave_tls();
+        }
     }
 
     /// Notifies a peer that has dialled whether it is accepted; an empty `problem` means accepted.

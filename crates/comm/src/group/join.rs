@@ -11,7 +11,6 @@ use ronde_schedule::{CostModel, Hosts};
 
 use super::{Link, ProcessGroup, named};
 use crate::choice::Chooser;
-use crate::clock;
 use crate::connect;
 use crate::hello::JoinHello;
 use crate::program::{GroupMember, invalid};
@@ -20,7 +19,6 @@ use crate::split::{GroupOrigin, SplitRegistry};
 use crate::stream_executor::{
     ExecutorCommand, ExecutorDriver, FailureReporter, Mailbox, StreamExecutor,
 };
-use crate::transport::near::introduce;
 use crate::transport::{Transport, in_process};
 use crate::{GroupConfig, TransportChoice};
 
@@ -29,9 +27,9 @@ impl ProcessGroup {
     /// listening address by group rank, this member's own included. Higher ranks dial lower ones; one
     /// connection per pair. If all members are on one host, they share memory unless
     /// [`GroupConfig::transport`] is set otherwise: buffers from [`Collectives::allocate`] are reduced
-    /// in place, others in pieces, and a blocking call runs on the calling thread. Messages, operations
-    /// that cannot run in this way, and traffic between members of one host in a group of
-    /// several hosts use rings of shared memory; traffic to other hosts uses the connections.
+    /// in place, others in pieces, and a blocking call runs on the calling thread. All other traffic uses the
+    /// connections. With TLS, connections between members on one host are not encrypted after the members have
+    /// authenticated each other, unless one of them requests [`TransportChoice::Tcp`].
     /// If the members are on several hosts, they exchange which host each is on and measure the cost of
     /// their connections for as long as [`GroupConfig::calibration`] allows; see
     /// [`ProcessGroup::calibrate`].
@@ -72,13 +70,9 @@ impl ProcessGroup {
         let is_tls = keys.is_some();
         let limit = config.connect_timeout;
         let give_up = config.give_up.as_ref();
+        let keys = (keys, config.transport != TransportChoice::Tcp);
         let mesh = connect::mesh(&hello, keys, listener, peers, limit, give_up)?;
         let transport = connect::transport(mesh.wires, is_tls, connections)?;
-        let me = config.rank.index();
-        let here = |peer| config.hosts.as_ref().is_none_or(|h| h.of(peer) == h.of(me));
-        let wants = |peer| config.transport != TransportChoice::Tcp && here(peer);
-        let wants: Vec<bool> = (0..peers.len()).map(wants).collect();
-        let transport = introduce(transport, me, (&wants, clock::deadline(limit)), give_up)?;
         let origin = GroupOrigin::Sockets(peers[config.rank.index()].ip());
         let limit = config.timeout;
         config.timeout = limit.max(config.connect_timeout);

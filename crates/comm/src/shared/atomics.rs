@@ -7,7 +7,7 @@ use rustix::thread::futex;
 use rustix::thread::futex::Timespec;
 
 pub(super) use std::hint::spin_loop;
-pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(super) use std::sync::atomic::{AtomicU32, Ordering, fence};
 pub(super) use std::thread::yield_now;
 
 /// Sleeps while `word` is `now`: until woken, or for `limit` (less than a second).

@@ -29,7 +29,7 @@ const HUGE_BYTES: usize = 2 << 20;
 
 /// A shared file in the memory of this process, until dropped.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(super) struct Mapping {
     at: NonNull<u8>,
     len: usize,
 }
@@ -41,7 +41,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Creates and maps a zeroed file of `len` bytes, all of them backed by memory.
-    pub(crate) fn create(len: usize) -> io::Result<(OwnedFd, Self)> {
+    pub(super) fn create(len: usize) -> io::Result<(OwnedFd, Self)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("ronde", flags)?;
         rustix::fs::ftruncate(&file, len as u64)?;
@@ -52,7 +52,7 @@ impl Mapping {
     }
 
     /// Maps file descriptor `fd` of process `pid`, which must be `len` bytes long and sealed.
-    pub(crate) fn open(pid: u32, fd: u32, len: usize) -> io::Result<Self> {
+    pub(super) fn open(pid: u32, fd: u32, len: usize) -> io::Result<Self> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(path, flags, Mode::empty())?;
@@ -121,7 +121,7 @@ impl Mapping {
     }
 
     /// Returns a part of the mapping.
-    pub(crate) fn span(&self, range: Range<usize>) -> Span<'_> {
+    pub(super) fn span(&self, range: Range<usize>) -> Span<'_> {
         Span {
             at: self.at.as_ptr(),
             len: self.len,
@@ -140,7 +140,7 @@ impl Drop for Mapping {
 
 /// Bytes that other processes may have mapped too, or bytes of this process alone.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Span<'a> {
+pub(super) struct Span<'a> {
     at: *mut u8,
     len: usize,
     life: PhantomData<&'a ()>,
@@ -187,14 +187,14 @@ impl<'a> Span<'a> {
     }
 
     /// Copies `from` to this span.
-    pub(crate) fn write(self, from: &[u8]) {
+    pub(super) fn write(self, from: &[u8]) {
         assert_eq!(self.len, from.len(), "a copy needs equal lengths");
         // SAFETY: as for `copy_from`.
         unsafe { ptr::copy(from.as_ptr(), self.at, self.len) };
     }
 
     /// Copies all of this span to `into`.
-    pub(crate) fn read(self, into: &mut [u8]) {
+    pub(super) fn read(self, into: &mut [u8]) {
         Span::of(into).copy_from(self);
     }
 

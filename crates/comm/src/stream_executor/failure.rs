@@ -76,7 +76,6 @@ impl StreamExecutor {
                 }
                 if let Some(body) = body {
                     frame.payload = OutgoingPayload::Bytes(body);
-                    frame.before = 0;
                     state.out.push_back(frame);
                 }
             }

@@ -138,8 +138,10 @@ impl StreamExecutor {
             self.filled(peer, count);
             return Ok(outcome(count, len));
         }
-        let expected = self.running.as_ref().and_then(|r| r.expected[peer].front());
-        let much = expected.is_some_and(|a| a.place.len() - a.here >= STRAIGHT_BYTES);
+        let much = self.running.as_ref().is_some_and(|running| {
+            let expected = running.expected[peer].front();
+            expected.is_some_and(|e| running.bytes_missing(e) >= STRAIGHT_BYTES)
+        });
         let kept = state.unread.bytes().len();
         // Of a large frame only the header: its payload is then read directly into its destination.
         let wanted = if waits_for_header && much && kept < HEADER_BYTES {
@@ -189,11 +191,10 @@ impl StreamExecutor {
             return;
         };
         arriving.done += count;
-        if let FrameTarget::Collective(awaited) = arriving.target {
-            let Some(awaited) = self.came(peer, awaited, count) else {
-                return;
-            };
-            arriving.target = FrameTarget::Collective(awaited);
+        if let FrameTarget::Collective(awaited) = &arriving.target
+            && !self.came(peer, awaited, count)
+        {
+            return;
         }
         if arriving.left() == 0 {
             self.handle_frame(peer, arriving);
@@ -351,8 +352,8 @@ fn room<'a>(
     match &mut arriving.target {
         FrameTarget::Collective(awaited) => match running {
             Some(running) => {
-                let piece = awaited.here..awaited.here + left.min(PIECE_BYTES);
-                running.memory.bytes_mut(&awaited.place.part(piece))
+                let range = running.next_range(awaited, left.min(PIECE_BYTES));
+                running.memory.bytes_mut(&range)
             }
             // Frames are removed before the collective that they belong to ends.
             None => &mut [],

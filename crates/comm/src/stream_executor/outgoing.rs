@@ -35,7 +35,6 @@ impl StreamExecutor {
         let frame = OutgoingFrame {
             header,
             payload,
-            before: 0,
             done: 0,
         };
         match state.out.front() {
@@ -90,7 +89,7 @@ impl StreamExecutor {
         let header = frame.header.encode();
         let head = &header[frame.done.min(HEADER_BYTES)..];
         let total = HEADER_BYTES + frame.header.bytes as usize;
-        let rest = &frame.body(running)[frame.done.saturating_sub(HEADER_BYTES)..];
+        let rest = &frame.body(running)[frame.payload_done()..];
         match self.transport.write(peer, head, rest) {
             Ok(count) => {
                 frame.done += count;
@@ -129,9 +128,8 @@ impl StreamExecutor {
     fn sent(&mut self, peer: usize) -> bool {
         let out = &mut self.peers[peer].out;
         if let Some(frame) = out.front_mut() {
-            frame.before += frame.header.bytes as usize;
             frame.done = 0;
-            if frame.before < frame.len() {
+            if frame.start(self.running.as_ref()) < frame.len() && frame.is_collective() {
                 return false;
             }
         }
@@ -163,7 +161,8 @@ impl OutgoingFrame {
 
     /// Returns the payload bytes of the next frame.
     fn next_bytes(&self, running: Option<&RunningCollective>) -> usize {
-        let left = self.len() - self.before;
+        let start = self.start(running);
+        let left = self.len() - start;
         match (&self.payload, running) {
             // The receiver checks the length of this frame against its own call.
             (OutgoingPayload::Collective(_), _)
@@ -172,7 +171,7 @@ impl OutgoingFrame {
                 left
             }
             (OutgoingPayload::Collective(sending), Some(running)) => {
-                let ready = running.rounds.ready(sending) - self.before;
+                let ready = running.rounds.ready(sending) - start;
                 left.min(ready).min(CHUNK_BYTES)
             }
             _ => left,
@@ -181,7 +180,26 @@ impl OutgoingFrame {
 
     /// Returns whether no bytes are ready for the next frame.
     fn is_starved(&self) -> bool {
-        self.header.bytes == 0 && self.len() > self.before
+        self.header.bytes == 0 && self.len() > 0
+    }
+
+    fn is_collective(&self) -> bool {
+        matches!(self.payload, OutgoingPayload::Collective(_))
+    }
+
+    /// Returns the payload bytes of this frame that were sent.
+    fn payload_done(&self) -> usize {
+        self.done.saturating_sub(HEADER_BYTES)
+    }
+
+    /// Returns the offset of this frame's bytes in the payload. Only payloads of collectives take several frames.
+    fn start(&self, running: Option<&RunningCollective>) -> usize {
+        match (&self.payload, running) {
+            (OutgoingPayload::Collective(sending), Some(running)) => {
+                running.rounds.bytes_sent(sending) - self.payload_done()
+            }
+            _ => 0,
+        }
     }
 
     /// Returns the bytes of the current frame.
@@ -195,7 +213,7 @@ impl OutgoingFrame {
             // Frames of a collective are removed before it ends.
             (OutgoingPayload::Collective(_), None) => &[],
         };
-        let bytes = bytes.get(self.before..).unwrap_or_default();
+        let bytes = bytes.get(self.start(running)..).unwrap_or_default();
         &bytes[..bytes.len().min(self.header.bytes as usize)]
     }
 }

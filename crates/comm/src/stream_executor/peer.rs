@@ -28,8 +28,6 @@ pub(super) struct OutgoingFrame {
     /// The header of the frame; its length is set when the frame starts.
     pub(super) header: FrameHeader,
     pub(super) payload: OutgoingPayload,
-    /// Payload bytes sent in earlier frames.
-    pub(super) before: usize,
     /// Bytes of this frame's header and payload sent so far.
     pub(super) done: usize,
 }

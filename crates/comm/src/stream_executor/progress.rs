@@ -210,7 +210,7 @@ impl StreamExecutor {
         let Some(awaited) = running.expected[peer].front() else {
             return Ok(None);
         };
-        let left = (awaited.place.len() - awaited.here) as u64;
+        let left = running.bytes_missing(awaited) as u64;
         if header.call.kind == CallKind::AllToAllUnequal && header.bytes != left {
             return Err(self.other_len(peer, header, left));
         }
@@ -237,13 +237,13 @@ impl StreamExecutor {
             match (target, &mut self.running) {
                 (Ok(Some(FrameTarget::Collective(awaited))), Some(running)) => {
                     let count = early.bytes.len();
-                    let place = awaited.place.part(awaited.here..awaited.here + count);
+                    let place = running.next_range(&awaited, count);
                     running
                         .memory
                         .bytes_mut(&place)
                         .copy_from_slice(&early.bytes);
                     self.peers[peer].early_bytes -= EarlyFrame::weight(&early.header);
-                    if let Some(awaited) = self.came(peer, awaited, count) {
+                    if self.came(peer, &awaited, count) {
                         self.frame_ended(peer, awaited);
                     }
                 }
@@ -278,13 +278,13 @@ impl StreamExecutor {
                 };
                 let came = arriving.done;
                 if let FrameTarget::Buffered(bytes) = &arriving.target {
-                    let place = awaited.place.part(awaited.here..awaited.here + came);
+                    let place = running.next_range(&awaited, came);
                     running
                         .memory
                         .bytes_mut(&place)
                         .copy_from_slice(&bytes[..came]);
                 }
-                if let Some(awaited) = self.came(peer, awaited, came) {
+                if self.came(peer, &awaited, came) {
                     arriving.target = FrameTarget::Collective(awaited);
                     self.peers[peer].arriving = Some(arriving);
                 }
@@ -294,24 +294,21 @@ impl StreamExecutor {
         }
     }
 
-    /// Records that `count` more bytes of a collective were received; `None` after a failure.
-    pub(super) fn came(
-        &mut self,
-        peer: usize,
-        mut awaited: ExpectedMessage,
-        count: usize,
-    ) -> Option<ExpectedMessage> {
-        let running = self.running.as_mut()?;
+    /// Records that `count` more bytes of a collective were received; false after a failure.
+    pub(super) fn came(&mut self, peer: usize, awaited: &ExpectedMessage, count: usize) -> bool {
+        let Some(running) = &mut self.running else {
+            return false;
+        };
         running.received[peer] += count;
-        if running.came(&mut awaited, count) {
+        if running.came(awaited, count) {
             self.resume_starved();
-            return Some(awaited);
+            return true;
         }
         self.fail(CollectiveError::Protocol {
             peer: GroupRank(peer as u32),
             problem: "it answers data that it cannot have received yet".to_owned(),
         });
-        None
+        false
     }
 
     /// Handles a complete frame of a collective: its message is complete too, or the next frame continues it.
@@ -319,7 +316,7 @@ impl StreamExecutor {
         let Some(running) = &mut self.running else {
             return;
         };
-        if awaited.here < awaited.place.len() {
+        if running.bytes_missing(&awaited) > 0 {
             running.expected[peer].push_front(awaited);
         } else {
             running.rounds.complete(&awaited);

@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime};
 use ronde_core::Rank;
 use ronde_identity::{Authority, Member, Validity};
 
-use super::near::introduce;
 use super::striped::Striped;
 use super::tls::{Tls, TlsStream};
 use super::{Interest, Transport, in_process, tcp::Tcp};
@@ -37,7 +36,7 @@ fn tcp_pair() -> Pair {
     ]
 }
 
-fn tls_pair() -> Pair {
+fn tls_ends() -> [TlsStream; 2] {
     let now = SystemTime::now();
     let validity = Validity::from_now(now, Duration::from_secs(3600));
     let authority = Authority::new("job", validity).unwrap();
@@ -52,11 +51,26 @@ fn tls_pair() -> Pair {
     let client = identity.client_config(b"test").unwrap();
     let name = identity.name_of(&member).unwrap();
     let dialled = TlsStream::dial(dialled, client, name, end).unwrap();
-    let accepted = accepting.join().unwrap();
+    [dialled, accepting.join().unwrap()]
+}
+
+fn tls_pair_of([dialled, accepted]: [TlsStream; 2]) -> Pair {
     [
         Box::new(Tls::new(vec![None, Some(dialled)]).unwrap()),
         Box::new(Tls::new(vec![Some(accepted), None]).unwrap()),
     ]
+}
+
+fn tls_pair() -> Pair {
+    tls_pair_of(tls_ends())
+}
+
+fn plain_pair_after_tls() -> Pair {
+    let mut ends = tls_ends();
+    for end in &mut ends {
+        end.leave_tls();
+    }
+    tls_pair_of(ends)
 }
 
 fn striped_pair() -> Pair {
@@ -74,16 +88,6 @@ fn striped_pair() -> Pair {
     let other = Tcp::new(accepted.into_iter().chain(none()).collect()).unwrap();
     [one, other]
         .map(|tcp| Box::new(Striped::new(Box::new(tcp), 2, CONNECTIONS)) as Box<dyn Transport>)
-}
-
-/// Returns both ends in one process: all bytes use shared memory, except for waking and the end.
-fn near_pair(below: Pair) -> Pair {
-    let end = crate::clock::deadline(Duration::from_secs(20));
-    let mut members = below.into_iter().enumerate().map(|(rank, below)| {
-        thread::spawn(move || introduce(below, rank, (&[true; 2], end), None).unwrap())
-    });
-    let [one, other] = std::array::from_fn(|_| members.next());
-    [one, other].map(|member| member.unwrap().join().unwrap())
 }
 
 fn read_all(transport: &mut dyn Transport, peer: usize, count: usize) -> Vec<u8> {
@@ -226,7 +230,5 @@ conformance! {
     tcp_streams: super::tcp_pair();
     tls_streams: super::tls_pair();
     striped_streams: super::striped_pair();
-    near_by_tcp: super::near_pair(super::tcp_pair());
-    near_by_tls: super::near_pair(super::tls_pair());
-    near_by_stripes: super::near_pair(super::striped_pair());
+    plain_streams_after_tls: super::plain_pair_after_tls();
 }

@@ -1,5 +1,8 @@
 //! Streams over TLS 1.3: one connection per pair of members over non-blocking sockets.
 //!
+//! A connection within one host may continue without encryption once both ends have authenticated each
+//! other, see [`TlsStream::leave_tls`].
+//!
 //! Bytes that TLS has accepted but the socket has not are kept here, at most [`PIECE_BYTES`] and a little
 //! more per peer, and are sent in [`Transport::wait`].
 
@@ -25,6 +28,8 @@ use crate::clock;
 const PIECE_BYTES: usize = 128 << 10;
 /// Bytes read from the socket at once.
 const READ_BYTES: usize = 128 << 10;
+/// Size of the header of a TLS record, in bytes.
+const RECORD_HEADER: usize = 5;
 /// How long a closing member tries to send its remaining bytes.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Maximum number of bytes read from a refused peer so that it receives the reason.
@@ -35,6 +40,10 @@ const DRAIN_BYTES_MAX: usize = 64 << 10;
 pub(crate) struct TlsStream {
     socket: TcpStream,
     connection: Connection,
+    /// Reads no further than the end of a TLS record, because plain bytes may follow.
+    by_record: bool,
+    /// The connection has left TLS.
+    plain: bool,
     /// Encrypted bytes that TLS has not processed: `incoming[at..end]`.
     incoming: Vec<u8>,
     at: usize,
@@ -73,6 +82,8 @@ impl TlsStream {
         let mut stream = Self {
             socket,
             connection,
+            by_record: true,
+            plain: false,
             incoming: vec![0; READ_BYTES],
             at: 0,
             end: 0,
@@ -132,7 +143,7 @@ impl TlsStream {
         }
         if self.at == self.end {
             (self.at, self.end) = (0, 0);
-            self.end = tcp::again(|| self.socket.read(&mut self.incoming))?;
+            self.end = self.receive()?;
         }
         let mut rest = &self.incoming[self.at..self.end];
         let count = self.connection.read_tls(&mut rest)?;
@@ -145,8 +156,49 @@ impl TlsStream {
         Ok(count)
     }
 
+    /// Reads encrypted bytes from the socket: one record while joining, and what is available afterwards.
+    fn receive(&mut self) -> io::Result<usize> {
+        if !self.by_record {
+            return tcp::again(|| self.socket.read(&mut self.incoming));
+        }
+        let header = &mut self.incoming[..RECORD_HEADER];
+        let count = tcp::again(|| self.socket.read(header))?;
+        if count == 0 {
+            return Ok(0);
+        }
+        self.socket.read_exact(&mut header[count..])?;
+        let is_record = (20..=23).contains(&header[0]) && header[1] == 3;
+        if !is_record {
+            // TLS reports what is wrong with these bytes.
+            return Ok(RECORD_HEADER);
+        }
+        let len = RECORD_HEADER + usize::from(u16::from_be_bytes([header[3], header[4]]));
+        self.socket
+            .read_exact(&mut self.incoming[RECORD_HEADER..len])?;
+        Ok(len)
+    }
+
+    /// Continues without encryption. Both ends call it after the same message, the last one by TLS.
+    pub(crate) fn leave_tls(&mut self) {
+        debug_assert!(self.at == self.end && !self.connection.wants_write());
+        self.plain = true;
+        self.more = false;
+    }
+
+    /// Returns whether both ends of the connection have one IP address and so are on one host, unless the
+    /// connection is forwarded.
+    pub(crate) fn has_one_address(&self) -> bool {
+        match (self.socket.local_addr(), self.socket.peer_addr()) {
+            (Ok(mine), Ok(theirs)) => mine.ip() == theirs.ip(),
+            _ => false,
+        }
+    }
+
     /// Reads as [`Transport::read`] does.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.plain {
+            return tcp::again(|| self.socket.read(into));
+        }
         let mut count = 0;
         self.more = true;
         while count < into.len() {
@@ -175,6 +227,10 @@ impl TlsStream {
     pub(crate) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         if self.finishing {
             return Err(ErrorKind::BrokenPipe.into());
+        }
+        if self.plain {
+            let pieces = [IoSlice::new(head), IoSlice::new(body)];
+            return tcp::again(|| self.socket.write_vectored(&pieces));
         }
         let total = head.len() + body.len();
         let mut count = 0;
@@ -214,7 +270,9 @@ impl TlsStream {
     fn finish(&mut self) {
         if !self.finishing {
             self.finishing = true;
-            self.connection.send_close_notify();
+            if !self.plain {
+                self.connection.send_close_notify();
+            }
             let _later = self.flush();
         }
     }
@@ -247,9 +305,10 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Takes connected streams; the member's own entry is `None`.
-    pub(crate) fn new(streams: Vec<Option<TlsStream>>) -> io::Result<Self> {
-        for stream in streams.iter().flatten() {
+    pub(crate) fn new(mut streams: Vec<Option<TlsStream>>) -> io::Result<Self> {
+        for stream in streams.iter_mut().flatten() {
             tcp::set_up(&stream.socket)?;
+            stream.by_record = false;
         }
         let waker = Arc::new(TcpWaker::new()?);
         Ok(Self { streams, waker })

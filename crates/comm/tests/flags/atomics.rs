@@ -78,36 +78,12 @@ impl AtomicU32 {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    pub(super) fn swap(&self, value: u32, order: Ordering) -> u32 {
-        self.0.swap(value, order)
-    }
-
     pub(super) fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
         self.0.fetch_add(value, order)
     }
 
     pub(super) fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
         self.0.fetch_sub(value, order)
-    }
-}
-
-/// A 64-bit word.
-#[derive(Debug, Default)]
-pub(super) struct AtomicU64(atomic::AtomicU64);
-
-impl AtomicU64 {
-    pub(super) fn load(&self, order: Ordering) -> u64 {
-        match order {
-            Ordering::Acquire if Bug::NoAcquire.is_in() => self.0.load(Ordering::Relaxed),
-            order => self.0.load(order),
-        }
-    }
-
-    pub(super) fn store(&self, value: u64, order: Ordering) {
-        match order {
-            Ordering::Release if Bug::NoRelease.is_in() => self.0.store(value, Ordering::Relaxed),
-            order => self.0.store(value, order),
-        }
     }
 }
 

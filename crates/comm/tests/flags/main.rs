@@ -1,20 +1,17 @@
 //! The flags of shared memory under loom: all interleavings of two and three ranks, on the source files of
 //! the library.
 //!
-//! `flags.rs`, `pieces.rs` and `counts.rs` are compiled here a second time, with loom's atomics in place of those
+//! `flags.rs` and `pieces.rs` are compiled here a second time, with loom's atomics in place of those
 //! of the processor. Memory that the flags guard is in loom's cells, which detect every access that is
 //! not ordered; sleeping has no limit here, so a lost wake-up is a deadlock. That these are
 //! detected is tested too: each [`Bug`] is injected, and must be found.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod atomics;
-#[path = "../../src/shared/counts.rs"]
-mod counts;
 #[path = "../../src/shared/flags.rs"]
 mod flags;
 #[path = "../../src/shared/pieces.rs"]
 mod pieces;
-mod ring;
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -7,8 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use proptest::prelude::*;
 use ronde_comm::testing::run_ranks;
-use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
-use ronde_core::{CollectiveError, Collectives, CollectivesExt, Rank, Recovery, ReduceOp};
+use ronde_comm::{GroupConfig, ProcessGroup, Security, TransportChoice, bind};
+use ronde_core::{
+    Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, PointToPoint, Rank,
+    Recovery, ReduceOp, Tag,
+};
 use ronde_identity::{Authority, Identity, Member, Validity};
 
 use crate::meshes::{configs, now, secure};
@@ -328,6 +331,39 @@ fn a_group_of_some_ranks_names_its_members() {
     assert!(matches!(error, CollectiveError::Invalid { .. }), "{error}");
 }
 
+#[test]
+fn connections_within_a_host_are_plain_after_authentication_unless_tcp_is_requested() {
+    let secret = [0xa5_u8; 4096];
+    for transport in [TransportChoice::Auto, TransportChoice::Tcp] {
+        let mut members = configs(2, LIMIT);
+        secure(&mut members);
+        members[1].transport = transport;
+        let [(first, address_0), (second, address_1)] = [loopback(), loopback()];
+        let (middle, between) = loopback();
+        let listening = overhear(middle, address_0);
+        let waiting = join(members[0].clone(), &first, &[address_0, address_1]);
+        let dialling = join(members[1].clone(), &second, &[between, address_1]);
+        let receiver = thread::spawn(move || {
+            let group = waiting.join().unwrap().unwrap();
+            let buffer = Buffer::host(DType::U8, secret.len());
+            let received = group.receive(GroupRank(1), Tag(3), buffer).unwrap();
+            received.wait().unwrap().bytes().to_vec()
+        });
+        let group = dialling.join().unwrap().unwrap();
+        let sent = group.send(GroupRank(0), Tag(3), Buffer::copy_of(&secret));
+        sent.unwrap().wait().unwrap();
+        assert_eq!(receiver.join().unwrap(), secret, "{transport:?}");
+        drop(group);
+        let heard = listening.join().unwrap();
+        let is_plain = heard.windows(secret.len()).any(|bytes| bytes == secret);
+        assert_eq!(
+            is_plain,
+            transport == TransportChoice::Auto,
+            "{transport:?}"
+        );
+    }
+}
+
 /// Forwards bytes between a member and its peer, and corrupts some after `clean` bytes.
 fn spoil(from: TcpStream, mut to: TcpStream, mut clean: usize, spoiled: &[u8]) {
     let mut from = from;
@@ -359,6 +395,7 @@ proptest! {
         secure(&mut members);
         for config in &mut members {
             config.connect_timeout = Duration::from_millis(500);
+            config.transport = TransportChoice::Tcp;
         }
         let [(first, address_0), (second, address_1)] = [loopback(), loopback()];
         let (middle, between) = loopback();
