@@ -231,7 +231,7 @@ fn a_rank_without_a_record_or_without_operations_is_named() {
         &records,
         "group dp, generation 3, 3 ranks\n  rank 1 has not entered all_reduce 812 (f32 x \
          1,048,576); rank 0 has waited 30.0 s; it has called no operation yet\n  there is no record \
-         of rank 2; its last bytes came in broadcast 811; in all_reduce 812 (f32 x 1,048,576) rank 0 \
+         of rank 2; its last bytes arrived in broadcast 811; in all_reduce 812 (f32 x 1,048,576) rank 0 \
          has waited 30.0 s",
     );
     check(&[], "no records");
@@ -264,8 +264,8 @@ fn disagreement_and_hangs_inside_are_reported() {
     check(
         &records,
         "group dp, generation 3, 2 ranks\n  all ranks have entered all_reduce 812 (f32 x \
-         1,048,576); the longest wait is 30.0 s\n  rank 0 has heard nobody in it\n  rank 1 has \
-         heard rank 0 in it",
+         1,048,576); the longest wait is 30.0 s\n  rank 0 has received nothing in it\n  rank 1 has \
+         received data from rank 0 in it",
     );
 }
 
@@ -304,7 +304,7 @@ fn finished_operations_are_reported_as_finished() {
     let records = [record(0, 2, &[BROADCAST]), record(1, 2, &[BROADCAST])];
     check(
         &records,
-        "group dp, generation 3, 2 ranks\n  no collective is under way; the last was broadcast 811 \
+        "group dp, generation 3, 2 ranks\n  no collective is running; the last was broadcast 811 \
          (f32 x 10)",
     );
     // The root of a broadcast is done before the other ranks have entered.
@@ -330,10 +330,10 @@ fn groups_are_separated_and_waiting_messages_are_reported() {
     let records = [other, record(0, 1, &[BROADCAST])];
     check(
         &records,
-        "group dp, generation 3, 1 rank\n  no collective is under way; the last was broadcast 811 \
+        "group dp, generation 3, 1 rank\n  no collective is running; the last was broadcast 811 \
          (f32 x 10)\ngroup pp, generation 3, 2 ranks\n  no collective was called\n  there is no \
-         record of rank 0; nobody has heard of it\n  rank 1 waits for a message from rank 0 (tag 9, \
-         f32 x 2,500) since 40.0 s",
+         record of rank 0; no rank has received anything from it\n  rank 1 waits for a message from rank 0 (tag 9, \
+         f32 x 2,500) for 40.0 s",
     );
 }
 
