@@ -33,8 +33,8 @@ pub struct LaunchSpec {
     pub rendezvous_timeout: Duration,
     /// Time that a rank may take to end after SIGTERM before it gets SIGKILL.
     pub stop_grace: Duration,
-    /// Time that workers may take to end by themselves, after a last checkpoint, when SIGTERM is
-    /// received. `None`: SIGTERM ends them immediately, as other signals do.
+    /// Time that workers may take to end by themselves, after a last checkpoint, when SIGHUP, SIGINT
+    /// or SIGTERM is received. `None`: these signals end them immediately, as other signals do.
     pub finish_limit: Option<Duration>,
     /// Settings for continuing when workers fail; `None`: the first failure ends the job.
     pub elastic: Option<ElasticSettings>,

@@ -41,7 +41,7 @@ pub(crate) struct RunArguments {
     /// Folder for the flight records that the ranks write when their group fails; see `ronde flight`.
     #[arg(long, value_name = "FOLDER")]
     flight: Option<PathBuf>,
-    /// Time limit for the program to end after SIGTERM, for example to save a last checkpoint.
+    /// Time limit for the program to end after Ctrl-C, SIGTERM or SIGHUP, for example to save a last checkpoint.
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = finish_limit)]
     finish_limit: f64,
     #[command(flatten)]

@@ -58,7 +58,7 @@ fn an_error_in_the_file_is_reported_with_its_position() {
             "\"csv\"\ntrain = \"gone.csv\"\nshape = [2]\nclasses = 2",
         ),
         &[],
-        &["gone.csv", "a.toml:3:9", "help: a path starts"],
+        &["gone.csv", "a.toml:3:9", "help: relative paths are resolved"],
     );
 }
 
@@ -85,7 +85,7 @@ fn an_error_in_an_argument_is_reported() {
         &["unknown section [a]", "expected one of"],
     );
     check(SAME, &["--set", "train.epochs=x"], &["--set:1:14", "\"x\""]);
-    check(SAME, &["--set", "run.output="], &["names no folder"]);
+    check(SAME, &["--set", "run.output="], &["`run.output` is empty"]);
     check(
         SAME,
         &["--set", "run.name=../x"],
@@ -119,7 +119,7 @@ fn an_impossible_plan_is_refused_with_its_numbers() {
             "1192.62 GiB",
             "available on this host",
             "optimizer 298",
-            "help: a smaller model",
+            "help: use a smaller model",
         ],
     );
     let absurd = [&mlp[..], &["model.hidden=[9223372036854775807]"]].concat();

@@ -98,7 +98,7 @@ fn errors_are_reported() {
     dir.run(&["data", "inspect", "file.bin"])
         .expect(2, &["set data.format"]);
     dir.run(&["data", "pack", "images", "out", "--format", "zip"])
-        .expect(2, &["no format"]);
+        .expect(2, &["invalid format `zip`"]);
     dir.run(&["data", "pack", "images", "out", "--shard-size", "3 tons"])
         .expect(2, &["invalid unit ` tons`"]);
 }

@@ -46,7 +46,7 @@ fn a_folder_is_locked_by_one_run_at_a_time() {
     let events = std::fs::read_to_string(dir.path().join("runs/digits/events.jsonl")).unwrap();
     assert_eq!(
         crate::support::events(&events).len(),
-        2 + 1 + 2 * 2 + 2 + 3,
+        2 + 2 + 2 * 2 + 2 + 3,
         "{events}"
     );
 }

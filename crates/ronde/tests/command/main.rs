@@ -24,3 +24,4 @@ mod stopping;
 #[cfg(feature = "full")]
 mod stores;
 mod support;
+mod terminals;

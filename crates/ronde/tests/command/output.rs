@@ -13,7 +13,7 @@ fn the_file_that_init_writes_trains_and_is_never_overwritten() {
             &[
                 "override: train.epochs=2",
                 "46 steps in 2 epochs on 2 workers",
-                "test accuracy",
+                "accuracy ",
                 "blake3",
             ],
         );
@@ -121,7 +121,7 @@ fn a_diverged_run_names_the_step_and_gives_help() {
 fn a_worker_without_a_supervisor_says_so() {
     let dir = TestFolder::new();
     dir.run(&["__worker"])
-        .expect(3, &["error: the task of this worker cannot be read"]);
+        .expect(3, &["error: cannot read the task of this worker"]);
     let control = [("RONDE_CONTROL", "127.0.0.1:1")];
     let ended = dir.start(RONDE, &["__worker"], &control).wait();
     ended.expect(3, &["RONDE_CONTROL is set but RONDE_WORLD_SIZE"]);

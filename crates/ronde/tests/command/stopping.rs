@@ -84,7 +84,7 @@ fn a_hanging_worker_is_named_by_the_waiting_ranks() {
             "error: rank 0: ",
             "for group rank 1",
             "limit 2.0 s",
-            "help: rank 1 was stopped, hung",
+            "help: rank 1 may be stopped, hung",
             "look first at rank 1",
             "last operations of the ranks (`ronde flight ",
             "no record of rank 1",
