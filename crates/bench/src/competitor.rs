@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::hub::tail;
+use crate::output_tail::tail;
 use crate::settings::Competitor;
 use crate::turns::{CompetitorReply, CompetitorTurn, LineConnection};
 use crate::{BenchError, clock};

@@ -1,7 +1,7 @@
 //! [`Hub`]: the command's end of the socket, which receives rows and forwards turns to Gloo and
 //! Open MPI.
 
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -174,18 +174,6 @@ fn greet(stream: UnixStream) -> std::io::Result<(Hello, LineConnection)> {
     Ok((hello.ok_or(ErrorKind::UnexpectedEof)?, line))
 }
 
-/// Returns the last `bytes` bytes of a process's output, for messages.
-pub(crate) fn tail(mut from: impl Read, bytes: usize) -> String {
-    let mut kept: Vec<u8> = Vec::new();
-    let mut piece = [0; 4096];
-    while let Ok(n @ 1..) = from.read(&mut piece) {
-        kept.extend_from_slice(&piece[..n]);
-        let surplus = kept.len().saturating_sub(bytes);
-        kept.drain(..surplus);
-    }
-    String::from_utf8_lossy(&kept).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -225,12 +213,5 @@ mod tests {
         assert!(rank_0.join().unwrap().contains("mpi was not started"));
         // No further connection arrives.
         hub.serve(&mut |_| (), &|| false).unwrap();
-    }
-
-    #[test]
-    fn the_end_of_a_long_output_is_kept() {
-        let text = "x".repeat(10_000) + "the end";
-        assert_eq!(tail(text.as_bytes(), 7), "the end");
-        assert_eq!(tail(&b"short"[..], 7), "short");
     }
 }

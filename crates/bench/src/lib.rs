@@ -5,7 +5,7 @@
 //! so that they are subject to the same noise. Data are random, and the whole result of an
 //! operation is checked in every turn against a reference in f64. Rank 0 sends [`MeasurementRow`]s
 //! to the command's [`Hub`], which forwards turns to Gloo and Open MPI where they are measured too.
-//! [`CollectivesReport`], [`Columns`] and [`plot`] present the results, [`choice_table`] the
+//! [`CollectivesReport`] and [`Columns`] present the results, [`choice_table`] the
 //! quality of the choice of algorithms; [`explain`] computes the traffic without running anything.
 //!
 //! [`measure`] runs whole training runs of the command, for `ronde bench train`.
@@ -23,10 +23,11 @@ mod hub;
 mod machine;
 mod measure;
 mod operation;
+mod output_tail;
 mod plain_loop;
-mod plot;
 mod reference;
 mod report;
+mod report_json;
 mod settings;
 mod sizes;
 mod statistics;
@@ -43,7 +44,6 @@ pub use explain::explain;
 pub use hub::{Hub, HubEvent};
 pub use machine::{CpuCache, Machine};
 pub use operation::{OperationKind, OperationShape};
-pub use plot::plot;
 pub use report::{CollectivesReport, FORMAT, Implementation, MeasurementRow, times_as_fast, write};
 pub use settings::{BenchTask, BenchTransport, BufferMemory, Competitor, Preference, Settings};
 pub use sizes::{BYTES_MAX, DEFAULT_SIZES, parse_size, parse_sizes, show_bytes};

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
-use crate::{Activation, EngineError, ForwardContext, LockStep};
+use crate::{
+    Activation, EngineError, ForwardContext, LockStep, ShardGradient, ShardInput, ShardSums,
+};
 
 /// The output and memory of a layer for one shard, for planning.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -88,5 +90,43 @@ pub trait Layer: Send {
     /// nothing of the remaining ones.
     fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
         None
+    }
+}
+
+/// Runs any layer on all shards of a rank: in lock step if it requires it, otherwise one after the
+/// other.
+impl LockStep for dyn Layer + '_ {
+    fn forward_shards(
+        &mut self,
+        shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        if let Some(layer) = self.in_lock_step() {
+            return layer.forward_shards(shards, sums);
+        }
+        shards
+            .into_iter()
+            .map(|shard| self.forward(shard.input, &shard.context))
+            .collect()
+    }
+
+    fn backward_shards(
+        &mut self,
+        shards: Vec<ShardGradient<'_>>,
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        if let Some(layer) = self.in_lock_step() {
+            return layer.backward_shards(shards, ranges, needs_input_gradient, sums);
+        }
+        let back = |ShardGradient {
+                        shard,
+                        grad_output,
+                        gradients,
+                    }| {
+            self.backward(shard, grad_output, gradients, ranges, needs_input_gradient)
+        };
+        shards.into_iter().map(back).collect()
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use ronde_core::Shard;
 
-use crate::{Activation, EngineError, ForwardContext, Layer};
+use crate::{Activation, EngineError, ForwardContext};
 
 /// A sum over shards that failed; the implementation of [`ShardSums`] has the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,21 +48,21 @@ pub struct ShardGradient<'a> {
 /// A layer that runs all shards of a rank together. A rank without shards calls it with none,
 /// because the sums need every rank.
 pub trait LockStep {
-    /// Runs [`Layer::forward`] on all shards of this rank and returns their outputs in order.
+    /// Runs [`crate::Layer::forward`] on all shards of this rank and returns their outputs in order.
     ///
     /// # Errors
-    /// As [`Layer::forward`], and [`EngineError::NotSummed`].
+    /// As [`crate::Layer::forward`], and [`EngineError::NotSummed`].
     fn forward_shards(
         &mut self,
         shards: Vec<ShardInput>,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Activation>, EngineError>;
 
-    /// Runs [`Layer::backward`] on all shards of this rank and returns the gradients of their
+    /// Runs [`crate::Layer::backward`] on all shards of this rank and returns the gradients of their
     /// inputs in order.
     ///
     /// # Errors
-    /// As [`Layer::backward`], and [`EngineError::NotSummed`].
+    /// As [`crate::Layer::backward`], and [`EngineError::NotSummed`].
     fn backward_shards(
         &mut self,
         shards: Vec<ShardGradient<'_>>,
@@ -70,44 +70,6 @@ pub trait LockStep {
         needs_input_gradient: bool,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Option<Activation>>, EngineError>;
-}
-
-/// Runs any layer on all shards of a rank: in lock step if it requires it, otherwise one after the
-/// other.
-impl LockStep for dyn Layer + '_ {
-    fn forward_shards(
-        &mut self,
-        shards: Vec<ShardInput>,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Activation>, EngineError> {
-        if let Some(layer) = self.in_lock_step() {
-            return layer.forward_shards(shards, sums);
-        }
-        shards
-            .into_iter()
-            .map(|shard| self.forward(shard.input, &shard.context))
-            .collect()
-    }
-
-    fn backward_shards(
-        &mut self,
-        shards: Vec<ShardGradient<'_>>,
-        ranges: &[Range<usize>],
-        needs_input_gradient: bool,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Option<Activation>>, EngineError> {
-        if let Some(layer) = self.in_lock_step() {
-            return layer.backward_shards(shards, ranges, needs_input_gradient, sums);
-        }
-        let back = |ShardGradient {
-                        shard,
-                        grad_output,
-                        gradients,
-                    }| {
-            self.backward(shard, grad_output, gradients, ranges, needs_input_gradient)
-        };
-        shards.into_iter().map(back).collect()
-    }
 }
 
 /// Sums over the shards of a single rank, in their order.

@@ -17,6 +17,7 @@ mod key_source;
 mod local;
 mod lock;
 mod name;
+mod open;
 mod opener;
 #[cfg(feature = "full")]
 mod remote;
@@ -25,13 +26,14 @@ mod settings;
 mod stamp;
 mod store;
 
-pub use address::{Address, open};
+pub use address::Address;
 pub use encrypted::Encrypted;
 pub use error::StoreError;
 pub use key::MasterKey;
 pub use key_source::KeySource;
 pub use local::LocalStore;
 pub use name::ObjectName;
+pub use open::open;
 pub use opener::Opener;
 #[cfg(feature = "full")]
 pub use remote::{IoThread, RemoteStore};

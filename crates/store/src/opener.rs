@@ -72,6 +72,6 @@ impl Opener {
         _: &mut OpenStores,
     ) -> Result<Arc<dyn Store>, StoreError> {
         let _ = &self.settings;
-        Err(crate::address::not_in_this_build(address))
+        Err(crate::open::not_in_this_build(address))
     }
 }

@@ -106,7 +106,10 @@ fn together(
         crate::report::write(&file, &text)?;
         let output = programs.folder.join(format!("output-{place}"));
         let mut command = Command::new(&programs.ronde);
-        command.arg("train").arg(&file).args(["--json", "--overwrite", "--set"]);
+        command
+            .arg("train")
+            .arg(&file)
+            .args(["--json", "--overwrite", "--set"]);
         command.arg(format!("run.output={}", output.display()));
         running.push(ChildProgram::start(command, "ronde train")?);
     }

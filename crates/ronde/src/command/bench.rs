@@ -89,10 +89,6 @@ fn save(arguments: &BenchArguments, report: &CollectivesReport) -> Result<(), Be
         ronde_bench::write(path, &report.to_json()?)?;
         message!("wrote {}", path.display());
     }
-    if let Some(path) = &arguments.plot {
-        ronde_bench::write(path, &ronde_bench::plot(report))?;
-        message!("wrote {}", path.display());
-    }
     Ok(())
 }
 

@@ -13,7 +13,7 @@ Examples:
   ronde bench all -n 2,4 --transports tcp              every operation over TCP, two and four workers
   ronde bench --algorithms driver,ring --transports tcp -n 2,4,8 --sizes 1MiB
   ronde bench all_reduce exact_sum --choice --transports tcp -n 2,4 --sizes 8..64MiB
-  ronde bench --against gloo,mpi --json out.json --plot out.svg
+  ronde bench --against gloo,mpi --json out.json
   ronde bench all_reduce -n 4,16 --explain             predicted messages and bytes, nothing is run
   ronde bench train --model resnet18 --against pytorch training steps of ronde and PyTorch
   ronde bench data run.toml                            samples per second of the data loader")]
@@ -94,9 +94,6 @@ pub(crate) struct BenchArguments {
     /// Write all results to a JSON file.
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
-    /// Plot time and bus bandwidth to an SVG file.
-    #[arg(long, value_name = "FILE.svg")]
-    pub(super) plot: Option<PathBuf>,
     /// Print why each algorithm was chosen.
     #[arg(long)]
     pub(super) reasons: bool,

@@ -52,8 +52,6 @@ pub(super) fn prepare(arguments: &BenchArguments) -> Result<PreparedBench, Bench
         }
     }
     check_file("--json", arguments.json.as_deref())?;
-    check_file("--plot", arguments.plot.as_deref())?;
-    check_plot(arguments.plot.as_deref())?;
     Ok(PreparedBench {
         settings,
         worlds,
@@ -108,19 +106,6 @@ fn check_file(what: &'static str, path: Option<&Path>) -> Result<(), BenchError>
         Some(folder) if !folder.is_dir() => {
             let problem = format!("no such folder: {}", folder.display());
             Err(setting(what, problem))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn check_plot(path: Option<&Path>) -> Result<(), BenchError> {
-    match path {
-        Some(path) if path.extension().is_none_or(|end| end != "svg") => {
-            let problem = format!(
-                "invalid path {}: expected a name that ends in .svg",
-                path.display()
-            );
-            Err(setting("--plot", problem))
         }
         _ => Ok(()),
     }
