@@ -167,9 +167,9 @@ impl CompetitorProcess {
     /// Returns an error with the end of the ranks' output, after ending them.
     pub(crate) fn failure(&mut self, problem: &str) -> BenchError {
         self.end();
-        let said = self.errors.take().and_then(|errors| errors.join().ok());
-        let said = said.unwrap_or_default();
-        let lines: Vec<&str> = said
+        let lines_read = self.errors.take().and_then(|errors| errors.join().ok());
+        let text = lines_read.unwrap_or_default();
+        let lines: Vec<&str> = text
             .lines()
             .map(str::trim_end)
             .filter(|l| !l.is_empty())
@@ -222,22 +222,22 @@ fn check_modules(start: &CompetitorLaunch<'_>) -> Result<(), BenchError> {
         modules.push("torch");
     }
     let arguments: [OsString; 2] = ["-c".into(), ASK.into()];
-    let asked = Command::new(start.python)
+    let probe = Command::new(start.python)
         .args(arguments)
         .args(&modules)
         .output();
     let python = start.python.display();
-    let asked = asked.map_err(|error| {
+    let probe = probe.map_err(|error| {
         let problem = format!("cannot start {python}: {error}");
         missing(
             &problem,
             "install Python 3, or set its path with --python PATH",
         )
     })?;
-    let said = String::from_utf8_lossy(&asked.stdout);
-    match said.trim() {
-        _ if !asked.status.success() => {
-            let problem = String::from_utf8_lossy(&asked.stderr);
+    let output = String::from_utf8_lossy(&probe.stdout);
+    match output.trim() {
+        _ if !probe.status.success() => {
+            let problem = String::from_utf8_lossy(&probe.stderr);
             let problem = format!("{python} does not work: {}", problem.trim());
             Err(missing(&problem, "set another Python with --python PATH"))
         }

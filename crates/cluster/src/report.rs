@@ -20,7 +20,7 @@ impl JobOutcome {
     ///   its last words on standard error:
     ///     | loading weights
     ///   also failed: rank 0 (exit code 1)
-    ///   help: the kernel does this when memory runs out; `dmesg` tells
+    ///   help: the kernel does this when memory runs out; `dmesg` shows it
     /// ```
     #[must_use]
     pub fn report(&self) -> Option<String> {
@@ -52,7 +52,7 @@ impl JobOutcome {
         if !self.unresponsive.is_empty() {
             let _ = write!(
                 text,
-                "\n  look first at {}: stopped or hung, did not end when told to and was killed",
+                "\n  look first at {}: it was stopped or hung, did not end on SIGTERM and was killed",
                 ranks(&self.unresponsive)
             );
         }
@@ -140,16 +140,16 @@ fn list(first: &WorkerFailure, others: &[&WorkerFailure]) -> String {
 fn hint(cause: &FailureCause) -> Option<&'static str> {
     match cause {
         FailureCause::Signal(9, _) => {
-            Some("the kernel does this when memory runs out; `dmesg` tells")
+            Some("the kernel does this when memory runs out; `dmesg` shows it")
         }
         FailureCause::Signal(4 | 7 | 8 | 11, _) => {
             Some("the program has a bug, or was built for another CPU")
         }
-        FailureCause::ExitCode(101) => {
-            Some("a Rust program ends so when it panics: a bug of it; its output tells where")
-        }
+        FailureCause::ExitCode(101) => Some(
+            "this is the exit code of a Rust panic, a bug of the program; its output has the location",
+        ),
         FailureCause::ExitCode(126 | 127) => {
-            Some("a shell says so when it cannot run a program: is it installed, is PATH right?")
+            Some("a shell cannot run the program: is it installed and in PATH?")
         }
         FailureCause::Spawn(error) => Some(match error.kind() {
             std::io::ErrorKind::NotFound => {
@@ -164,7 +164,7 @@ fn hint(cause: &FailureCause) -> Option<&'static str> {
             _ => return None,
         }),
         FailureCause::RendezvousTimeout { .. } => {
-            Some("a worker that is slow to start needs a longer limit; its output above tells more")
+            Some("a worker that is slow to start needs a longer limit; see its output above")
         }
         _ => None,
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_is_told_in_full_and_the_others_by_name() {
+    fn the_first_failure_is_reported_in_full_and_the_others_by_name() {
         let mut killed = failure(2, FailureCause::Signal(9, signal_name(9)));
         killed.last_step = Some(Step(17));
         killed.last_lines = vec!["loading weights".into(), "done".into()];
@@ -214,7 +214,7 @@ error: rank 2 was killed by signal 9 (SIGKILL)
     | loading weights
     | done
   also failed: rank 0 (exit code 1), rank 3 (exit code 1), rank 4 (exit code 1), rank 5 (exit code 1), rank 6 (exit code 1), and 3 more
-  help: the kernel does this when memory runs out; `dmesg` tells";
+  help: the kernel does this when memory runs out; `dmesg` shows it";
         assert_eq!(report(JobExit::Failed(1), failures).unwrap(), expected);
     }
 
@@ -239,7 +239,7 @@ error: rank 2 was killed by signal 9 (SIGKILL)
 error: rank 3: waited 2.0 s for group rank 1
   where: rank 3 on gpu-02, process 4711
   also failed: rank 1 (the same)
-  look first at rank 0: stopped or hung, did not end when told to and was killed";
+  look first at rank 0: it was stopped or hung, did not end on SIGTERM and was killed";
         assert_eq!(outcome.report().unwrap(), expected);
     }
 

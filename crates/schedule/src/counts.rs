@@ -60,7 +60,7 @@ impl RankLoad {
 }
 
 /// The position of a rank in its schedule.
-struct RankPosition<'a> {
+struct SchedulePosition<'a> {
     rounds: std::slice::Iter<'a, Round>,
     /// The current round, and the ranks whose messages are still missing.
     current: Option<(&'a Round, Vec<usize>)>,
@@ -74,7 +74,7 @@ struct ScheduleSimulation<'a> {
     cores: f64,
     /// The number of elements of a piece.
     piece: usize,
-    positions: Vec<RankPosition<'a>>,
+    positions: Vec<SchedulePosition<'a>>,
     /// Messages that were posted and not yet received, by sender and receiver.
     posted: Vec<u32>,
     /// The work of each rank in this step.
@@ -107,7 +107,7 @@ impl Counts {
         }
         let scratch_len = |schedule: &'_ Schedule| schedule.scratch_len();
         let scratch = schedules.iter().map(scratch_len).max().unwrap_or(0);
-        let positions = schedules.iter().map(|schedule| RankPosition {
+        let positions = schedules.iter().map(|schedule| SchedulePosition {
             rounds: schedule.rounds.iter(),
             current: None,
             sent_across: Vec::new(),

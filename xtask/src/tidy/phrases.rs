@@ -65,7 +65,10 @@ fn prose(file: &Source) -> Option<String> {
         _ => return None,
     };
     let expression = Regex::new(expression).expect("a valid expression");
-    let parts = expression.captures_iter(&file.text).map(|found| {
+    // Serialized names keep their spelling.
+    let renamed = Regex::new(r#"rename = "[^"]*""#).expect("a valid expression");
+    let text = renamed.replace_all(&file.text, "");
+    let parts = expression.captures_iter(&text).map(|found| {
         found
             .get(1)
             .or_else(|| found.get(2))

@@ -271,7 +271,7 @@ fn disagreement_and_hangs_inside_are_reported() {
 
 #[test]
 fn a_rank_that_is_cut_off_is_named_and_a_cut_path_with_both_ends() {
-    let told = |unanswered: &[&[u32]]| {
+    let reports = |unanswered: &[&[u32]]| {
         let of = |(rank, peers): (usize, &&[u32])| {
             let mut record = record(rank as u32, 4, &[REDUCE]);
             record.unanswered = peers.iter().map(|&peer| GroupRank(peer)).collect();
@@ -283,20 +283,20 @@ fn a_rank_that_is_cut_off_is_named_and_a_cut_path_with_both_ends() {
         lines.map(|line| line.trim().to_owned()).collect::<Vec<_>>()
     };
     let off = "rank 2 is cut off: packets between it and ranks 0, 1, 3 are not acknowledged";
-    assert_eq!(told(&[&[2], &[2], &[0, 1, 3], &[2]]), [off]);
+    assert_eq!(reports(&[&[2], &[2], &[0, 1, 3], &[2]]), [off]);
     // Whether by its own record or by those of the others.
-    assert_eq!(told(&[&[], &[], &[0, 1, 3], &[]]), [off]);
-    assert_eq!(told(&[&[2], &[2], &[], &[2]]), [off]);
+    assert_eq!(reports(&[&[], &[], &[0, 1, 3], &[]]), [off]);
+    assert_eq!(reports(&[&[2], &[2], &[], &[2]]), [off]);
     let way = |ends: &str| {
         format!("packets between {ends} are not acknowledged: a path is cut, or a host is down")
     };
-    assert_eq!(told(&[&[], &[3], &[], &[1]]), [way("rank 1 and rank 3")]);
+    assert_eq!(reports(&[&[], &[3], &[], &[1]]), [way("rank 1 and rank 3")]);
     // Halves: it cannot be decided which one.
     assert_eq!(
-        told(&[&[2, 3], &[2, 3], &[0, 1], &[0, 1]]),
+        reports(&[&[2, 3], &[2, 3], &[0, 1], &[0, 1]]),
         [way("rank 0 and ranks 2, 3"), way("rank 1 and ranks 2, 3")]
     );
-    assert_eq!(told(&[&[], &[], &[], &[]]), [""; 0]);
+    assert_eq!(reports(&[&[], &[], &[], &[]]), [""; 0]);
 }
 
 #[test]

@@ -40,8 +40,8 @@ impl Plan {
         reason = "tests have no arguments of their own"
     )]
     pub(crate) fn or_environment(self) -> Self {
-        let told = |name| std::env::var(name).ok().map(|text| text.parse::<u64>());
-        let number = |name, usual| told(name).map_or(usual, |number| number.expect("a number"));
+        let variable = |name| std::env::var(name).ok().map(|text| text.parse::<u64>());
+        let number = |name, usual| variable(name).map_or(usual, |number| number.expect("a number"));
         Self {
             seed: number("RONDE_SOAK_SEED", u64::from(self.seed)) as u32,
             operations: number("RONDE_SOAK_OPERATIONS", self.operations as u64) as usize,
@@ -139,7 +139,7 @@ struct Throw {
     dtype: DType,
     op: ReduceOp,
     len: usize,
-    places: [usize; 2],
+    positions: [usize; 2],
     tag: usize,
     memory: usize,
 }
@@ -154,7 +154,7 @@ impl Throw {
             dtype,
             op: ops[dice.roll(ops.len())],
             len: [0, 1, 3, 64, 65, 127, 1000, 5000][dice.roll(8)],
-            places: [dice.roll(SIZE), dice.roll(SIZE)],
+            positions: [dice.roll(SIZE), dice.roll(SIZE)],
             tag: dice.roll(3),
             memory: dice.roll(1 << SIZE),
         }
@@ -170,7 +170,7 @@ impl Throw {
             ..
         } = self;
         let (rank, size) = (on.rank().index(), on.size());
-        let [root, to] = self.places.map(|place| place % size);
+        let [root, to] = self.positions.map(|position| position % size);
         let registered = self.memory >> rank & 1 == 1;
         let describe = |what: &dyn std::fmt::Debug| {
             format!("{what:?} of {len} {dtype} on rank {rank} of {size}")
@@ -228,10 +228,10 @@ pub(crate) fn soak(group: &ProcessGroup, plan: Plan) -> Result<(), String> {
             under_way.drain(..).try_for_each(Started::check)?;
             subs = sub_groups(group, &mut dice).map_err(failed)?;
         }
-        let place = dice.roll(subs.len() + 1);
+        let index = dice.roll(subs.len() + 1);
         let throw = Throw::new(&mut dice);
         let wait = dice.roll(8);
-        let on = subs.get(place).map_or(Some(group), Option::as_ref);
+        let on = subs.get(index).map_or(Some(group), Option::as_ref);
         let started = on.map(|on| throw.start(on, number)).transpose();
         let started =
             started.map_err(|error| format!("cannot start operation {number}: {error}"))?;
