@@ -39,7 +39,8 @@ def panels(rows):
     found = {}
     for row in rows:
         same = [other for other in rows if other["operation"] == row["operation"]]
-        by_ranks = len({other["bytes"] for other in same}) == 1 < len({other["ranks"] for other in same})
+        one_size = len({other["bytes"] for other in same}) == 1
+        by_ranks = row["bytes"] == 0 or (one_size and len({other["ranks"] for other in same}) > 1)
         if not by_ranks:
             title = f"{row['operation']}, {row['ranks']} ranks"
         elif row["operation"] == "barrier":
@@ -64,12 +65,16 @@ def draw(report, pyplot):
                     styles[name] = next(numbered, (DASHES[0], COLOURS[-1]))
                 points = sorted((row[across], row[key]) for row in rows if row[across] > 0 and (row[key] or 0) > 0)
                 dash, colour = styles[name]
-                axis.plot(*zip(*points) if points else ([], []), dash, color=colour, marker="o", markersize=3.5, label=name)
+                if points:
+                    axis.plot(*zip(*points), dash, color=colour, marker="o", markersize=3.5, label=name)
+            axis.set_visible(axis.has_data())
+            if not axis.has_data():
+                continue
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
             ticks = sorted({row[across] for rows in lines.values() for row in rows if row[across] > 0})
             axis.set_xticks(ticks, [size(tick) if across == "bytes" else str(tick) for tick in ticks], rotation=45, fontsize=7)
-            axis.minorticks_off()
+            axis.set_xticks([], minor=True)
             axis.set_title(f"{title}: {unit}", fontsize=10)
             axis.grid(color="#e2e2e2")
     named = {name: line for axis in axes.flat for line, name in zip(*axis.get_legend_handles_labels())}

@@ -76,8 +76,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-cluster",
             "ronde-monitor",
             "ronde-bench",
+            "ronde-workspace-hack",
         ],
     ),
+    ("ronde-workspace-hack", &[]),
     ("ronde-sim", &["ronde-core", "ronde-elastic"]),
     ("xtask", &[]),
 ];
