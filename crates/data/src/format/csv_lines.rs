@@ -1,13 +1,15 @@
 //! [`CsvLines`]: large files of comma-separated values, one record per line.
 //!
-//! Fields may be quoted (`"a,b"`, with `""` for a quote) and may then contain line ends. A heading names the fields;
-//! without one they are numbered from 0, and numbers are accepted as names in both cases. Blank lines and a byte order
-//! mark are ignored. A line whose number of fields differs from the first line's is bad. An extent is about 64 KiB of
-//! lines; a file compressed by gzip is one extent, which is unpacked at once (at most 1 GiB).
+//! Fields may be quoted (`"a,b"`, with `""` for a quote) and may then contain line ends; a quote inside an unquoted field is
+//! an ordinary character. Lines end in LF, CR LF or CR. A heading names the fields; without one they are numbered from 0,
+//! and numbers are accepted as names in both cases. Blank lines and a byte order mark are ignored, and so are spaces
+//! around the names of a heading. A line whose number of fields differs from the first line's is bad. An extent is about
+//! 64 KiB of lines; a file compressed by gzip is one extent, which is unpacked at once (at most 1 GiB).
 //!
 //! The content hash covers all bytes.
 //!
-//! Source: RFC 4180.
+//! Source: RFC 4180, through the `csv-core` crate. On two cores it splits 1.1 to 2.3 GB/s in one pass; our own scanner was
+//! as quick at finding lines and needed a second pass at 0.6 GB/s for the fields.
 
 mod lines;
 mod scan;
@@ -26,7 +28,7 @@ use super::{
     ScanItem, SharedBytes, Value,
 };
 use crate::DataError;
-use lines::{LineEnd, fields, line, trimmed};
+use lines::{LineSplitter, Split};
 
 /// The largest size of a line, in bytes.
 const LINE_BYTES_MAX: usize = 16 << 20;
@@ -69,7 +71,7 @@ impl Format for CsvLines {
             Some(true) => "heading",
             Some(false) => "no heading",
         };
-        format!("csv version 1, {header}")
+        format!("csv version 2, {header}")
     }
 
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
@@ -155,67 +157,80 @@ impl RecordFile for CsvFile {
             }
             false => (piece, 0),
         };
-        let bytes = piece.as_ref();
-        let (mut lines, mut at) = (
-            Vec::with_capacity(extent.records.min(1 << 16) as usize),
-            first,
-        );
-        while at < bytes.len() {
-            let (length, count) = match line(&bytes[at..]) {
-                LineEnd::Whole { bytes, fields } => (bytes, fields),
-                LineEnd::Open {
-                    fields,
-                    is_quoted: false,
-                } => (bytes.len() - at, fields),
-                LineEnd::Open { .. } => break,
-            };
-            let text = trimmed(&bytes[at..at + length]);
-            if length <= LINE_BYTES_MAX && !text.is_empty() && count == self.heading.names.len() {
-                lines.push(at..at + text.len());
-            }
-            at += length;
-        }
-        if lines.len() as u64 != u64::from(extent.records) {
-            let problem = format!("expected {} lines, found {}", extent.records, lines.len());
-            return Err(changed(file, extent, &problem));
-        }
-        Ok(Box::new(CsvRecords {
+        let bytes = piece.as_ref().get(first..).unwrap_or_default();
+        let mut lines = CsvRecords {
             file: file.to_owned(),
             start: extent.start,
-            piece,
-            lines,
-            columns: self.columns.clone(),
+            text: Vec::with_capacity(bytes.len()),
+            ends: Vec::new(),
+            records: 0,
             names: self.names.clone(),
-        }))
+        };
+        lines.fill(bytes, &self.columns, self.heading.names.len());
+        if lines.records != extent.records {
+            let problem = format!("expected {} lines, found {}", extent.records, lines.records);
+            return Err(changed(file, extent, &problem));
+        }
+        Ok(Box::new(lines))
     }
 }
 
 struct CsvRecords {
     file: String,
     start: u64,
-    piece: SharedBytes,
-    lines: Vec<std::ops::Range<usize>>,
-    columns: Vec<usize>,
+    /// The wanted fields of all records, one after the other, and their ends.
+    text: Vec<u8>,
+    ends: Vec<u32>,
+    records: u32,
     names: Arc<Vec<String>>,
+}
+
+impl CsvRecords {
+    /// Adds the wanted columns of all lines that the scan found usable.
+    fn fill(&mut self, bytes: &[u8], columns: &[usize], fields: usize) {
+        let mut splitter = LineSplitter::new();
+        let mut at = 0;
+        loop {
+            let (used, split) = splitter.split(&bytes[at..]);
+            at += used;
+            match split {
+                Split::NeedsMore => {}
+                Split::Line { .. } if splitter.fields() == fields => {
+                    for &column in columns {
+                        let field = splitter.field(column).unwrap_or_default();
+                        self.text.extend_from_slice(field);
+                        self.ends.push(self.text.len() as u32);
+                    }
+                    self.records += 1;
+                }
+                Split::Line { .. } => {}
+                Split::Lost(_) | Split::End => return,
+            }
+        }
+    }
 }
 
 impl Records for CsvRecords {
     fn record(&self, number: u32) -> Result<Record<'_>, DataError> {
-        let line = self.lines.get(number as usize).ok_or_else(|| BadRecord {
-            file: self.file.clone(),
-            offset: self.start,
-            record: None,
-            problem: format!("the extent has no line {number}"),
-        })?;
-        let values: Vec<Cow<'_, [u8]>> = fields(&self.piece.as_ref()[line.clone()]).collect();
+        if number >= self.records {
+            return Err(DataError::Record(BadRecord {
+                file: self.file.clone(),
+                offset: self.start,
+                record: None,
+                problem: format!("the extent has no line {number}"),
+            }));
+        }
+        let first = number as usize * self.names.len();
+        let mut start = first.checked_sub(1).map_or(0, |before| self.ends[before]) as usize;
         let mut record = Record {
-            fields: Vec::with_capacity(self.columns.len()),
+            fields: Vec::with_capacity(self.names.len()),
         };
-        for (name, &column) in self.names.iter().zip(&self.columns) {
-            let value = values.get(column).cloned().unwrap_or_default();
+        for (name, &end) in self.names.iter().zip(&self.ends[first..]) {
+            let value = Cow::Borrowed(&self.text[start..end as usize]);
             record
                 .fields
                 .push((name.as_str().into(), Value::Bytes(value)));
+            start = end as usize;
         }
         Ok(record)
     }

@@ -31,16 +31,21 @@ impl IndexFile {
     /// Loads the index; `None` if there is none that can be used.
     pub(super) fn load(&self, file: &dyn DataFile) -> Result<Option<FileIndex>, DataError> {
         let read = |cause| failed("read", &self.path, cause);
-        let mut kept = match File::open(&self.path) {
+        // A pipe or device of that name would block.
+        let metadata = match std::fs::metadata(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             other => other.map_err(read)?,
         };
-        let bytes = kept.metadata().map_err(read)?.len();
+        if !metadata.is_file() {
+            return Ok(None);
+        }
+        let mut stored = File::open(&self.path).map_err(read)?;
+        let bytes = stored.metadata().map_err(read)?.len();
         if bytes > INDEX_BYTES_MAX {
             return Ok(None);
         }
         let mut contents = Vec::with_capacity(bytes as usize);
-        Read::by_ref(&mut kept)
+        Read::by_ref(&mut stored)
             .take(bytes)
             .read_to_end(&mut contents)
             .map_err(read)?;

@@ -227,6 +227,24 @@ fn an_unusable_folder_is_a_warning() {
     );
 }
 
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_place_of_an_index_does_not_block() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = files(&[4]);
+    build(&files, &kept(folder.path(), 1)).unwrap();
+    let entry = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().path();
+    let mut names = std::fs::read_dir(folder.path()).unwrap().map(entry);
+    let index = names
+        .find(|path| path.extension().is_some_and(|name| name == "index"))
+        .unwrap();
+    std::fs::remove_file(&index).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&index).status();
+    assert!(made.unwrap().success());
+    assert_eq!(build(&files, &kept(folder.path(), 1)).unwrap().samples(), 4);
+    assert!(std::fs::metadata(&index).unwrap().is_file());
+}
+
 #[test]
 fn waiting_for_a_claim_is_limited() {
     let folder = tempfile::tempdir().unwrap();

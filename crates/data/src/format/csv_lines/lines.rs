@@ -1,77 +1,121 @@
-//! Lines and fields of comma-separated values, parsed in place.
+//! [`LineSplitter`]: lines and fields of comma-separated values, split by the `csv-core` crate.
 
-use std::borrow::Cow;
+use csv_core::{ReadRecordResult, Reader};
 
-/// The end of a line.
+use super::{FIELDS_MAX, LINE_BYTES_MAX};
+
+/// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LineEnd {
-    /// The line has `bytes` bytes including its line end, and `fields` fields.
-    Whole { bytes: usize, fields: usize },
-    /// The line does not end in these bytes; `is_quoted` if a quote is still open.
-    Open { is_quoted: bool, fields: usize },
+pub(super) enum Split {
+    /// All bytes were used; more are needed, or none to mark the end.
+    NeedsMore,
+    /// A line is complete.
+    Line {
+        /// The number of its bytes, with its line end and the line ends before it.
+        bytes: usize,
+        /// The number of line ends before it, in bytes.
+        blank: usize,
+    },
+    /// The rest of the bytes is not a line, for this reason.
+    Lost(&'static str),
+    /// There are no more lines.
+    End,
 }
 
-/// Finds the end of the first line of `bytes`. A line end inside quotes does not count.
-pub(super) fn line(bytes: &[u8]) -> LineEnd {
-    let (mut is_quoted, mut fields) = (false, 1);
-    for (at, &byte) in bytes.iter().enumerate() {
-        match byte {
-            b'"' => is_quoted = !is_quoted,
-            b',' if !is_quoted => fields += 1,
-            b'\n' if !is_quoted => {
-                let bytes = at + 1;
-                return LineEnd::Whole { bytes, fields };
+/// A splitter of bytes into lines and fields.
+///
+/// Memory: the longest line.
+pub(super) struct LineSplitter {
+    reader: Reader,
+    /// The fields of the current line without quotes, one after the other, and their ends.
+    text: Vec<u8>,
+    ends: Vec<usize>,
+    text_bytes: usize,
+    fields: usize,
+    bytes: usize,
+    blank: usize,
+    quotes: usize,
+    is_complete: bool,
+}
+
+impl LineSplitter {
+    pub(super) fn new() -> Self {
+        let (mut text, mut ends) = (vec![0; 1 << 10], vec![0; 1 << 6]);
+        let mut reader = Reader::new();
+        // The crate removes a byte order mark from its first input, which may be the middle of a file.
+        reader.read_record(b"\n", &mut text, &mut ends);
+        Self {
+            reader,
+            text,
+            ends,
+            text_bytes: 0,
+            fields: 0,
+            bytes: 0,
+            blank: 0,
+            quotes: 0,
+            is_complete: false,
+        }
+    }
+
+    /// Continues with `input`, or ends with an empty one. Returns the number of bytes used, and the outcome.
+    pub(super) fn split(&mut self, input: &[u8]) -> (usize, Split) {
+        if std::mem::take(&mut self.is_complete) {
+            (self.text_bytes, self.fields, self.bytes) = (0, 0, 0);
+            (self.blank, self.quotes) = (0, 0);
+        }
+        let mut used = 0;
+        loop {
+            let rest = &input[used..];
+            let text = &mut self.text[self.text_bytes..];
+            let ends = &mut self.ends[self.fields..];
+            let (result, read, written, ended) = self.reader.read_record(rest, text, ends);
+            self.count(&rest[..read]);
+            used += read;
+            self.text_bytes += written;
+            self.fields += ended;
+            if self.bytes - self.blank > LINE_BYTES_MAX {
+                return (used, Split::Lost("the line has no end within 16 MiB"));
             }
-            _ => {}
+            match result {
+                ReadRecordResult::InputEmpty => return (used, Split::NeedsMore),
+                ReadRecordResult::OutputFull => self.text.resize(2 * self.text.len(), 0),
+                ReadRecordResult::OutputEndsFull if self.ends.len() > FIELDS_MAX => {
+                    return (used, Split::Lost("the line has more than 1,048,576 fields"));
+                }
+                ReadRecordResult::OutputEndsFull => self.ends.resize(2 * self.ends.len(), 0),
+                ReadRecordResult::Record => {
+                    self.is_complete = true;
+                    // At the end of a file, `csv-core` accepts a quote that is not closed.
+                    if input.is_empty() && self.quotes % 2 == 1 {
+                        return (used, Split::Lost("a quote is not closed"));
+                    }
+                    let (bytes, blank) = (self.bytes, self.blank);
+                    return (used, Split::Line { bytes, blank });
+                }
+                ReadRecordResult::End => return (used, Split::End),
+            }
         }
     }
-    LineEnd::Open { is_quoted, fields }
-}
 
-/// Returns a line without its line end.
-pub(super) fn trimmed(line: &[u8]) -> &[u8] {
-    let line = line.strip_suffix(b"\n").unwrap_or(line);
-    line.strip_suffix(b"\r").unwrap_or(line)
-}
-
-/// Returns the fields of a line without its line end.
-pub(super) fn fields(line: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
-    let mut rest = Some(line);
-    std::iter::from_fn(move || {
-        let bytes = rest?;
-        let mut is_quoted = false;
-        let comma = bytes.iter().position(|&byte| {
-            is_quoted ^= byte == b'"';
-            byte == b',' && !is_quoted
-        });
-        let (field, after) = match comma {
-            Some(comma) => (&bytes[..comma], Some(&bytes[comma + 1..])),
-            None => (bytes, None),
-        };
-        rest = after;
-        Some(unquoted(field.trim_ascii()))
-    })
-}
-
-fn unquoted(field: &[u8]) -> Cow<'_, [u8]> {
-    let inner = field
-        .strip_prefix(b"\"")
-        .and_then(|rest| rest.strip_suffix(b"\""));
-    let Some(inner) = inner else {
-        return Cow::Borrowed(field);
-    };
-    if !inner.contains(&b'"') {
-        return Cow::Borrowed(inner);
-    }
-    let mut text = Vec::with_capacity(inner.len());
-    let mut is_second = false;
-    for &byte in inner {
-        // Two quotes stand for one.
-        let is_quote = byte == b'"';
-        if !(is_quote && is_second) {
-            text.push(byte);
+    fn count(&mut self, input: &[u8]) {
+        if self.bytes == self.blank {
+            let is_line_end = |byte: &&u8| matches!(**byte, b'\r' | b'\n');
+            self.blank += input.iter().take_while(is_line_end).count();
         }
-        is_second = is_quote && !is_second;
+        self.bytes += input.len();
+        self.quotes += input.iter().filter(|&&byte| byte == b'"').count();
     }
-    Cow::Owned(text)
+
+    /// Returns the number of fields of the complete line.
+    pub(super) fn fields(&self) -> usize {
+        self.fields
+    }
+
+    /// Returns a field of the complete line; `None` past the last one.
+    pub(super) fn field(&self, number: usize) -> Option<&[u8]> {
+        let ends = &self.ends[..self.fields];
+        let end = *ends.get(number)?;
+        let start = number.checked_sub(1).map_or(0, |before| ends[before]);
+        self.text.get(start..end)
+    }
 }

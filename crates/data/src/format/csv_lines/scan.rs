@@ -7,8 +7,8 @@ use ronde_store::StoredObject;
 
 use super::super::object::failed;
 use super::super::window::ReadWindow;
-use super::lines::{LineEnd, fields, line, trimmed};
-use super::{ByteStream, CsvFile, FIELDS_MAX, Heading, LINE_BYTES_MAX, stream};
+use super::lines::{LineSplitter, Split};
+use super::{ByteStream, CsvFile, Heading, stream};
 use crate::DataError;
 use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_MAX, ScanItem};
 
@@ -20,47 +20,48 @@ const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// The next item in a stream of lines.
 enum NextLine {
-    /// A line with its size including the line end, and its number of fields.
+    /// A line with its offset and its size including the line end.
     Line {
-        bytes: usize,
-        fields: usize,
+        offset: u64,
+        bytes: u64,
     },
     /// The rest of the stream is not a line, for this reason.
     Lost(&'static str),
     End,
 }
 
-/// Looks for the end of the next line and reads more of the stream as needed.
-fn next(window: &mut ReadWindow<ByteStream>) -> std::io::Result<NextLine> {
-    let mut needed = 1;
-    loop {
-        let buffered = window.look(needed)?;
-        if buffered.is_empty() {
-            return Ok(NextLine::End);
+/// A reader of lines from a stream.
+struct LineReader {
+    window: ReadWindow<ByteStream>,
+    splitter: LineSplitter,
+}
+
+impl LineReader {
+    fn new(window: ReadWindow<ByteStream>) -> Self {
+        Self {
+            window,
+            splitter: LineSplitter::new(),
         }
-        let has_ended = buffered.len() < needed;
-        let end = line(buffered);
-        return Ok(match end {
-            LineEnd::Whole { bytes, .. } if bytes > LINE_BYTES_MAX => {
-                NextLine::Lost("the line has no end within 16 MiB")
-            }
-            LineEnd::Whole { bytes, fields } => NextLine::Line { bytes, fields },
-            LineEnd::Open { .. } if buffered.len() > LINE_BYTES_MAX => {
-                NextLine::Lost("the line has no end within 16 MiB")
-            }
-            LineEnd::Open {
-                is_quoted: true, ..
-            } if has_ended => NextLine::Lost("a quote is not closed"),
-            LineEnd::Open { fields, .. } if has_ended => NextLine::Line {
-                bytes: buffered.len(),
-                fields,
-            },
-            LineEnd::Open { .. } => {
-                // Read at least one more chunk.
-                needed = buffered.len() + 1;
-                continue;
-            }
-        });
+    }
+
+    /// Returns the next line that is not blank, and passes all bytes to `each`.
+    fn next(&mut self, mut each: impl FnMut(&[u8])) -> std::io::Result<NextLine> {
+        let start = self.window.position();
+        loop {
+            let buffered = self.window.look(1)?;
+            let (used, split) = self.splitter.split(buffered);
+            each(&buffered[..used]);
+            self.window.advance(used);
+            return Ok(match split {
+                Split::NeedsMore => continue,
+                Split::Line { bytes, blank } => NextLine::Line {
+                    offset: start + blank as u64,
+                    bytes: (bytes - blank) as u64,
+                },
+                Split::Lost(problem) => NextLine::Lost(problem),
+                Split::End => NextLine::End,
+            });
+        }
     }
 }
 
@@ -76,60 +77,45 @@ pub(super) fn heading(
         problem,
     };
     let mut window = ReadWindow::new(stream(file, is_packed));
-    let mut bytes = 0;
     let read = |error| failed(location, 0, error);
-    check_encoding(window.look(ENCODING_BYTES).map_err(read)?).map_err(refused)?;
-    loop {
-        if bytes == 0
-            && window
-                .look(BYTE_ORDER_MARK.len())
-                .map_err(read)?
-                .starts_with(BYTE_ORDER_MARK)
-        {
-            window.advance(BYTE_ORDER_MARK.len());
-            bytes += BYTE_ORDER_MARK.len() as u64;
+    let start = window.look(ENCODING_BYTES).map_err(read)?;
+    check_encoding(start).map_err(refused)?;
+    let mark = match start.starts_with(BYTE_ORDER_MARK) {
+        true => BYTE_ORDER_MARK.len(),
+        false => 0,
+    };
+    window.advance(mark);
+    let mut lines = LineReader::new(window);
+    let (offset, bytes) = match lines.next(|_| {}).map_err(read)? {
+        NextLine::Line { offset, bytes } => (offset, bytes),
+        NextLine::Lost(problem) => {
+            return Err(refused(format!("cannot read the first line: {problem}")));
         }
-        let (length, count) = match next(&mut window).map_err(read)? {
-            NextLine::Line { bytes, fields } => (bytes, fields),
-            NextLine::Lost(problem) => {
-                return Err(refused(format!("cannot read the first line: {problem}")));
-            }
-            NextLine::End => {
-                return Ok(Heading {
-                    bytes,
-                    names: Vec::new(),
-                });
-            }
-        };
-        let text = trimmed(&window.buffered()[..length]);
-        if text.is_empty() {
-            bytes += length as u64;
-            window.advance(length);
-            continue;
+        NextLine::End => {
+            return Ok(Heading {
+                bytes: lines.window.position(),
+                names: Vec::new(),
+            });
         }
-        if count > FIELDS_MAX {
-            return Err(refused(format!(
-                "the first line has {count} fields; the limit is {FIELDS_MAX}"
-            )));
-        }
-        let texts = fields(text).map(|field| String::from_utf8_lossy(&field).into_owned());
-        let texts: Vec<String> = texts.collect();
-        let is_name = |field: &String| !field.is_empty() && field.parse::<f64>().is_err();
-        let is_heading = header.unwrap_or_else(|| texts.iter().all(is_name));
-        if is_heading {
-            check_names(&texts).map_err(refused)?;
-        }
-        return Ok(match is_heading {
-            true => Heading {
-                bytes: bytes + length as u64,
-                names: texts,
-            },
-            false => Heading {
-                bytes,
-                names: (0..count).map(|column| column.to_string()).collect(),
-            },
-        });
+    };
+    let fields = (0..lines.splitter.fields()).filter_map(|number| lines.splitter.field(number));
+    let texts = fields.map(|field| String::from_utf8_lossy(field.trim_ascii()).into_owned());
+    let texts: Vec<String> = texts.collect();
+    let is_name = |field: &String| !field.is_empty() && field.parse::<f64>().is_err();
+    let is_heading = header.unwrap_or_else(|| texts.iter().all(is_name));
+    if is_heading {
+        check_names(&texts).map_err(refused)?;
     }
+    Ok(match is_heading {
+        true => Heading {
+            bytes: offset + bytes,
+            names: texts,
+        },
+        false => Heading {
+            bytes: offset,
+            names: (0..texts.len()).map(|column| column.to_string()).collect(),
+        },
+    })
 }
 
 /// Refuses encodings other than UTF-8 and its subsets, as far as the start of a file shows them.
@@ -232,37 +218,35 @@ impl CsvScan<'_, '_> {
                 heading - count as u64
             };
         }
+        let mut lines = LineReader::new(window);
+        let expected = self.file.heading.names.len();
         loop {
-            let offset = window.position();
-            if self.file.is_packed && offset > RECORD_BYTES_MAX {
+            let start = lines.window.position();
+            if self.file.is_packed && start > RECORD_BYTES_MAX {
                 return Err(too_large(self.file));
             }
-            let (bytes, count) =
-                match next(&mut window).map_err(|error| failed(location, offset, error))? {
-                    NextLine::Line { bytes, fields } => (bytes, fields),
-                    NextLine::End => return self.close(),
-                    NextLine::Lost(problem) => {
-                        return self.bad(
-                            offset,
-                            self.rest(offset),
-                            format!("{problem}; the rest of the file is unreadable"),
+            let next = lines.next(|bytes| {
+                self.hasher.update(bytes);
+            });
+            match next.map_err(|error| failed(location, start, error))? {
+                NextLine::Line { offset, bytes } => match lines.splitter.fields() {
+                    fields if fields == expected => self.good(offset, bytes)?,
+                    fields => {
+                        let problem = format!(
+                            "the line has {fields} fields, but the first line has {expected}"
                         );
+                        self.bad(offset, bytes, problem)?;
                     }
-                };
-            let buffered = &window.buffered()[..bytes];
-            self.hasher.update(buffered);
-            let expected = self.file.heading.names.len();
-            let is_blank = trimmed(buffered).is_empty();
-            match (is_blank, count == expected) {
-                (true, _) => self.longer(offset, bytes as u64),
-                (false, true) => self.good(offset, bytes as u64)?,
-                (false, false) => {
-                    let problem =
-                        format!("the line has {count} fields, but the first line has {expected}");
-                    self.bad(offset, bytes as u64, problem)?;
+                },
+                NextLine::Lost(problem) => {
+                    return self.bad(
+                        start,
+                        self.rest(start),
+                        format!("{problem}; the rest of the file is unreadable"),
+                    );
                 }
+                NextLine::End => return self.close(),
             }
-            window.advance(bytes);
         }
     }
 
@@ -272,11 +256,8 @@ impl CsvScan<'_, '_> {
         if self.file.is_packed {
             return Ok(());
         }
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|open| open.bytes + bytes > EXTENT_BYTES)
-        {
+        let is_full = |open: &Extent| offset + bytes - open.start > EXTENT_BYTES;
+        if self.open.as_ref().is_some_and(is_full) {
             self.close()?;
         }
         let open = self.open.get_or_insert(Extent {
@@ -287,13 +268,6 @@ impl CsvScan<'_, '_> {
         open.bytes = offset + bytes - open.start;
         open.records += 1;
         Ok(())
-    }
-
-    /// Adds a blank line to the extent around it.
-    fn longer(&mut self, offset: u64, bytes: u64) {
-        if let Some(open) = &mut self.open {
-            open.bytes = offset + bytes - open.start;
-        }
     }
 
     /// Returns the size of the rest of the file. In a compressed file it is unknown.

@@ -40,7 +40,7 @@ fn lines_are_records_named_by_the_heading() {
     let expected = [
         pairs(&[("name", "anna"), ("the, value", "1")]),
         pairs(&[("name", "bo \"b\""), ("the, value", "2\n3")]),
-        pairs(&[("name", ""), ("the, value", "4")]),
+        pairs(&[("name", ""), ("the, value", " 4 ")]),
     ];
     assert_eq!(texts(&all(), FILE), expected);
     assert_eq!(texts(&all(), &gzip(FILE)), expected);
@@ -94,6 +94,16 @@ fn lines_with_other_numbers_of_fields_are_bad() {
             .collect();
         assert_eq!(first, ["1", "4", "9"]);
     }
+}
+
+#[test]
+fn quotes_inside_of_unquoted_fields_are_characters() {
+    let file = b"size,count\r\n5\" pipe,6\r\n6\" nail,7\r\n";
+    let expected = [
+        pairs(&[("size", "5\" pipe"), ("count", "6")]),
+        pairs(&[("size", "6\" nail"), ("count", "7")]),
+    ];
+    assert_eq!(texts(&all(), file), expected);
 }
 
 #[test]
