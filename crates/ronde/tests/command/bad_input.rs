@@ -58,7 +58,11 @@ fn an_error_in_the_file_is_reported_with_its_position() {
             "\"csv\"\ntrain = \"gone.csv\"\nshape = [2]\nclasses = 2",
         ),
         &[],
-        &["gone.csv", "a.toml:3:9", "help: relative paths are resolved"],
+        &[
+            "gone.csv",
+            "a.toml:3:9",
+            "help: relative paths are resolved",
+        ],
     );
 }
 

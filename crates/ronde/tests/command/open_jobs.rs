@@ -300,7 +300,7 @@ fn an_interrupted_job_is_reported_as_stopped_afterwards() {
         job.dir.run(&arguments).expect(
             3,
             &[
-                "no coordinator of the job answers",
+                "cannot reach a coordinator of the job",
                 "whether the job is over",
             ],
         );

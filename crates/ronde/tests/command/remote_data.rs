@@ -161,3 +161,20 @@ fn a_server_that_stays_away_ends_the_run_and_is_named() {
         "{ended:#?}"
     );
 }
+
+#[test]
+fn a_signal_ends_the_command_while_a_server_does_not_answer() {
+    let dir = dataset();
+    // It accepts connections and never sends anything.
+    let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let files = format!("data.train=http://127.0.0.1:{port}/0.npy");
+    let arguments = ["train", "run.toml", "--set", &files];
+    let running = dir.start(RONDE, &arguments, &[]);
+    let connection = server.accept().unwrap();
+    running.signal(rustix::process::Signal::INT);
+    running
+        .wait()
+        .expect(130, &["interrupted before anything was started"]);
+    drop(connection);
+}
