@@ -112,6 +112,13 @@ impl ControlServer {
         self.messages.try_recv().ok()
     }
 
+    /// Returns whether a worker has sent data that was not read yet.
+    pub(crate) fn has_unread(&self, rank: Rank) -> bool {
+        let stream = self.shared.lock().workers.get(&rank).cloned();
+        stream
+            .is_some_and(|stream| rustix::io::ioctl_fionread(&*stream).is_ok_and(|bytes| bytes > 0))
+    }
+
     /// Accepts only this worker at a rank from now on.
     pub(crate) fn expect(&self, rank: Rank, worker: u64, identity: Option<String>) {
         let mut state = self.shared.lock();

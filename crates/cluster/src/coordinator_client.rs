@@ -45,6 +45,17 @@ impl CoordinatorClient {
         }
     }
 
+    /// Notes that a worker's process lacks CPU time.
+    pub(crate) fn busy(&mut self, now: Duration, worker: WorkerId) -> Vec<SupervisorAction> {
+        match self {
+            Self::Local(local) => local.busy(now, worker),
+            Self::Remote(remote) => {
+                remote.busy(worker);
+                Vec::new()
+            }
+        }
+    }
+
     /// Processes the end of a worker's process.
     pub(crate) fn ended(
         &mut self,

@@ -119,6 +119,7 @@ fn report() -> WorkerReport {
         generation: Generation(7),
         phase: WorkerPhase::Training,
         next: Some(Step(1284)),
+        has_voted: true,
         draining: false,
         trouble: Some(GroupFailure {
             suspect: None,

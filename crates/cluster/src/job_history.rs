@@ -5,6 +5,9 @@ use std::time::Duration;
 use ronde_core::{Epoch, Event, Generation, Step};
 use ronde_elastic::Reason;
 
+/// Time that workers may take to start before it is reported.
+const START_QUIET: Duration = Duration::from_secs(5);
+
 /// The events reported so far and an unrecovered loss.
 #[derive(Default)]
 pub(crate) struct JobHistory {
@@ -96,7 +99,9 @@ impl JobHistory {
             Reason::Leads { .. } if newest == Generation(0) => return None,
             Reason::Starts { after: None, .. } => return None,
             // The workers are only just being started.
-            Reason::TooFew { .. } if newest == Generation(0) => return None,
+            Reason::Waiting { waited, .. } if newest == Generation(0) && *waited < START_QUIET => {
+                return None;
+            }
             Reason::GivenUp { generation, .. } => {
                 let (since, _) = self.recovering.unwrap_or((now, *generation));
                 self.recovering = Some((since, *generation));

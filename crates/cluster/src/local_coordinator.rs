@@ -45,6 +45,15 @@ pub(crate) struct LocalCoordinator {
 impl LocalCoordinator {
     /// Returns the coordinator of a job on this host.
     pub(crate) fn new(settings: Settings) -> Result<Self, ElasticError> {
+        // No other coordinator can lead: a lease that expires while this process lacks CPU time would
+        // only discard what it knows about the workers.
+        let settings = Settings {
+            lease: settings
+                .orphan_limit
+                .saturating_sub(settings.silence)
+                .max(settings.lease),
+            ..settings
+        };
         Ok(Self {
             machine: CoordinatorMachine::new(CoordinatorId(1), settings)?,
             record: JobRecord::default(),
@@ -78,6 +87,11 @@ impl LocalCoordinator {
         report: WorkerReport,
     ) -> Vec<SupervisorAction> {
         self.handle(now, CoordinatorEvent::Report(report))
+    }
+
+    /// Notes that a worker's process lacks CPU time.
+    pub(crate) fn busy(&mut self, now: Duration, worker: WorkerId) -> Vec<SupervisorAction> {
+        self.handle(now, CoordinatorEvent::Busy { worker })
     }
 
     /// Processes the end of a worker's process.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::status::Status;
 
 /// Version of these messages; mixed versions are refused.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 /// Maximum number of slots of one host. Its slots are numbered consecutively from its first one.
 pub(crate) const SLOTS_MAX: u32 = 1_000;
 
@@ -79,6 +79,8 @@ pub(crate) enum FromAgent {
     },
     /// A worker's report.
     Report { body: WorkerReport },
+    /// A worker's process lacks CPU time, and therefore does not report.
+    Busy { worker: WorkerId },
     /// An event of a worker. Numbered by the agent, and repeated until acknowledged.
     Event { number: u64, body: Event },
     /// The connection to a worker is lost.

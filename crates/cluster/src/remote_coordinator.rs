@@ -216,6 +216,11 @@ impl RemoteCoordinator {
         }
     }
 
+    /// Reports that a worker's process lacks CPU time.
+    pub(crate) fn busy(&self, worker: WorkerId) {
+        self.send(&FromAgent::Busy { worker });
+    }
+
     /// Reports the end of a worker's process.
     pub(crate) fn ended(&mut self, rank: Rank, end: ProcessExit) {
         let Some(worker) = self.current.remove(&rank) else {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock;
 
 /// Version of these messages. Normally both sides are the same program; mixed versions are refused.
-pub(crate) const PROTOCOL: u32 = 3;
+pub(crate) const PROTOCOL: u32 = 4;
 /// Maximum line length of a peer that has not shown the token yet.
 pub(crate) const HELLO_BYTES_MAX: usize = 4 << 10;
 /// Maximum line length of a worker's messages.

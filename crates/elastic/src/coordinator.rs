@@ -39,6 +39,17 @@ struct GenerationChange {
     previous_members: Vec<MemberInfo>,
 }
 
+/// A wait for a new generation.
+#[derive(Debug)]
+struct Waiting {
+    since: Time,
+    /// When it was last logged.
+    logged: Time,
+    cause: Reason,
+    /// The cause with the workers and the time left.
+    notice: Reason,
+}
+
 /// The state machine of a job's coordinator.
 #[derive(Debug)]
 pub struct CoordinatorMachine {
@@ -62,7 +73,7 @@ pub struct CoordinatorMachine {
     established_since: Option<Time>,
     /// The checkpoint from which the job last started again, and how often in a row it did so.
     begun_anew: Option<(Option<Step>, u32)>,
-    waiting: Option<(Time, Reason)>,
+    waiting: Option<Waiting>,
     stop: Option<String>,
     /// Whether the job stops without another checkpoint.
     abandons: bool,
@@ -155,7 +166,7 @@ impl CoordinatorMachine {
     /// Returns why no new generation was formed although one is needed.
     #[must_use]
     pub fn waits_for(&self) -> Option<&Reason> {
-        self.waiting.as_ref().map(|(_, reason)| reason)
+        self.waiting.as_ref().map(|waiting| &waiting.notice)
     }
 
     /// Returns when to call with [`CoordinatorEvent::Tick`] if no other event occurs first; `None`
@@ -193,8 +204,12 @@ impl CoordinatorMachine {
         if let Some(lost) = lost {
             self.lease_event(now, lost, &mut out);
         }
+        let is_tick = event == CoordinatorEvent::Tick;
         self.apply(now, event, &mut out);
         if self.lease.leads(now) {
+            if is_tick {
+                self.workers.detect(now);
+            }
             self.lead(now, &mut out);
         }
         out
@@ -211,6 +226,7 @@ impl CoordinatorMachine {
                 }
             }
             CoordinatorEvent::Report(report) => self.take_report(now, report, out),
+            CoordinatorEvent::Busy { worker } => self.workers.busy(worker, now),
             CoordinatorEvent::Disconnected { worker, cause } => {
                 self.workers
                     .lose(worker, LossCause::Disconnected(cause), now);
@@ -316,7 +332,6 @@ impl CoordinatorMachine {
 
     /// Evaluates the current knowledge and does everything that is due.
     fn lead(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
-        self.workers.detect(now);
         self.announce(out);
         self.abort_if_lost(out);
         self.note_broken(now);

@@ -34,7 +34,7 @@ pub use membership::{
     WorkerSlot,
 };
 pub use message::{GroupFailure, ToWorker, WorkerPhase, WorkerReport};
-pub use reason::{LossCause, Reason, WorkerLoss};
+pub use reason::{LossCause, Reason, WaitEnd, WorkerLoss};
 pub use recovery::{Position, RecoveryAction, RecoveryPlan};
 pub use settings::{RestartLimits, Settings, SuccessionPolicy};
 pub use time::Time;

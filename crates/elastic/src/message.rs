@@ -46,6 +46,9 @@ pub struct WorkerReport {
     pub phase: WorkerPhase,
     /// Its next step, if its state is complete.
     pub next: Option<Step>,
+    /// Whether it has voted on a step in `generation`. Without the vote of every member, a generation
+    /// has committed nothing.
+    pub has_voted: bool,
     /// Whether it is leaving the job in good order.
     pub draining: bool,
     /// The failure that made it leave the group of `generation`.

@@ -34,6 +34,16 @@ pub struct WorkerLoss {
     pub cause: LossCause,
 }
 
+/// The consequence of waiting in vain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitEnd {
+    /// The first generation starts with fewer workers.
+    StartWithFewer,
+    /// The job fails.
+    Fail,
+}
+
 /// The cause of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
@@ -142,6 +152,19 @@ pub enum Reason {
     NoState {
         /// The number of unreachable workers that may hold it.
         unreachable: u32,
+    },
+    /// A new generation cannot be formed yet.
+    Waiting {
+        /// The missing condition.
+        cause: Box<Reason>,
+        /// The lost ranks, or in the first generation the slots whose workers have not reported.
+        missing: Vec<u64>,
+        /// The time without a new generation.
+        waited: Duration,
+        /// The remaining time until `then` happens.
+        left: Duration,
+        /// The consequence of the end of the time limit.
+        then: WaitEnd,
     },
     /// A worker is started or restarted.
     Starts {

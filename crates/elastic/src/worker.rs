@@ -40,6 +40,8 @@ pub struct WorkerMachine {
     next: Option<Step>,
     is_whole: bool,
     holds_gradient: bool,
+    /// The newest generation in which this worker has voted on a step.
+    voted_in: Generation,
     draining: bool,
     trouble: Option<GroupFailure>,
     /// When the last report that a coordinator answered was sent.
@@ -73,6 +75,7 @@ impl WorkerMachine {
             next: None,
             is_whole: false,
             holds_gradient: false,
+            voted_in: Generation(0),
             draining: false,
             trouble: None,
             contact: now,
@@ -179,6 +182,7 @@ impl WorkerMachine {
             WorkerEvent::Reduced { generation, step } => {
                 if self.is_in(generation, WorkerPhase::Training) && self.next == Some(step) {
                     self.holds_gradient = true;
+                    self.voted_in = generation;
                     let newest = self
                         .pending
                         .as_ref()
@@ -411,6 +415,7 @@ impl WorkerMachine {
             generation: self.generation,
             phase: self.phase,
             next: self.position().next,
+            has_voted: self.voted_in == self.generation,
             draining: self.draining,
             trouble: self.trouble.clone(),
         }));

@@ -70,6 +70,7 @@ pub(super) fn from_agent() -> Vec<FromAgent> {
         FromAgent::Report {
             body: super::report(),
         },
+        FromAgent::Busy { worker: worker() },
         FromAgent::Event {
             number: 17,
             body: Event::WorkerStarted {

@@ -7,6 +7,7 @@ use ronde_core::{Event, Rank};
 use ronde_elastic::{JobEnding, WorkerReport};
 
 use super::Supervisor;
+use crate::activity;
 use crate::coordinator_client::CoordinatorClient;
 use crate::launcher::{StartedProcess, StopSignal};
 use crate::local_coordinator::SupervisorAction;
@@ -83,7 +84,39 @@ impl Supervisor<'_> {
         for (_, _, worker) in due {
             self.with(|coordination| coordination.unlinked(now, worker));
         }
+        self.report_busy_workers(now);
         self.with(|coordination| coordination.tick(now));
+    }
+
+    /// Notifies the coordinator of workers that are silent because their process lacks CPU time, or
+    /// because this process has not read their reports yet.
+    fn report_busy_workers(&mut self, now: Duration) {
+        let Some(silence) = self.coordination.as_ref().map(CoordinatorClient::silence) else {
+            return;
+        };
+        if now < self.activity_checked + silence / 8 {
+            return;
+        }
+        self.activity_checked = now;
+        for rank in self.endings.running() {
+            if !self.last_words.is_silent(rank, now, silence * 5 / 8) {
+                continue;
+            }
+            let pid = self
+                .roster
+                .member(rank)
+                .started
+                .as_ref()
+                .map(|started| started.pid);
+            let is_busy = self.control.has_unread(rank) || pid.is_some_and(activity::is_busy);
+            let worker = self
+                .coordination
+                .as_ref()
+                .and_then(|client| client.worker_at(rank));
+            if let Some(worker) = worker.filter(|_| is_busy) {
+                self.with(|coordination| coordination.busy(now, worker));
+            }
+        }
     }
 
     fn with(&mut self, call: impl FnOnce(&mut CoordinatorClient) -> Vec<SupervisorAction>) {

@@ -34,8 +34,8 @@ impl LastReports {
         self.reason.is_some()
     }
 
-    /// Returns whether a worker was silent for too long.
-    fn is_silent(&self, rank: Rank, now: Duration, silence: Duration) -> bool {
+    /// Returns whether a worker has been silent for longer than `silence`.
+    pub(super) fn is_silent(&self, rank: Rank, now: Duration, silence: Duration) -> bool {
         let heard = self.heard.get(&rank);
         heard.is_some_and(|at| now.saturating_sub(*at) > silence)
     }

@@ -26,12 +26,19 @@ pub struct SlotStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum CoordinatorEvent {
-    /// The time returned by [`crate::CoordinatorMachine::wake_at`] is reached.
+    /// The time returned by [`crate::CoordinatorMachine::wake_at`] is reached, and all events received
+    /// until then were passed on. Only this event detects silent workers: the report of a worker may be
+    /// the next event.
     Tick,
     /// The store's answer was received.
     Store(StoreReply),
     /// A worker's report was received.
     Report(WorkerReport),
+    /// A worker's process lacks CPU time, according to its host, and therefore does not report.
+    Busy {
+        /// The worker.
+        worker: WorkerId,
+    },
     /// The control connection to a worker is lost.
     Disconnected {
         /// The worker.

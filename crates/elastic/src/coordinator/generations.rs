@@ -1,11 +1,16 @@
 //! From the knowledge about workers to the next generation, its record and its announcement.
 
+use std::time::Duration;
+
 use ronde_core::{Generation, Step};
 
 use super::succession::{DecisionInputs, GenerationDecision, GenerationPlan};
-use super::{CoordinatorCommand, CoordinatorMachine, GenerationChange};
+use super::{CoordinatorCommand, CoordinatorMachine, GenerationChange, Waiting};
 use crate::membership::rank_of;
-use crate::{JobPhase, OpenGeneration, Reason, StartFrom, SwitchTiming, Time, ToWorker};
+use crate::{JobPhase, OpenGeneration, Reason, StartFrom, SwitchTiming, Time, ToWorker, WaitEnd};
+
+/// Interval between two messages about the same wait.
+const WAIT_NOTICE: Duration = Duration::from_secs(10);
 
 impl CoordinatorMachine {
     fn situation(&self, now: Time) -> DecisionInputs<'_> {
@@ -148,19 +153,58 @@ impl CoordinatorMachine {
     }
 
     fn wait(&mut self, now: Time, reason: Reason, out: &mut Vec<CoordinatorCommand>) {
-        let since = self.waiting.as_ref().map_or(now, |(since, _)| *since);
-        if self
-            .waiting
-            .as_ref()
-            .is_none_or(|(_, reported)| *reported != reason)
-        {
-            out.push(CoordinatorCommand::Log(reason.clone()));
-        }
+        let since = self.waiting.as_ref().map_or(now, |waiting| waiting.since);
         let in_vain = now.since(since) > self.settings.wait_limit
             || self.slots.are_exhausted() && self.workers.all_live().next().is_none();
-        self.waiting = Some((since, reason.clone()));
         if in_vain {
-            self.fail(reason, out);
+            return self.fail(reason, out);
+        }
+        let last = self
+            .waiting
+            .as_ref()
+            .map(|waiting| (&waiting.cause, waiting.logged));
+        let recent =
+            last.filter(|(last, logged)| **last == reason && now.since(*logged) < WAIT_NOTICE);
+        let logged = recent.map_or(now, |(_, logged)| logged);
+        let is_recent = recent.is_some();
+        let notice = self.waiting_notice(now, since, reason.clone());
+        if !is_recent {
+            out.push(CoordinatorCommand::Log(notice.clone()));
+        }
+        self.waiting = Some(Waiting {
+            since,
+            logged,
+            cause: reason,
+            notice,
+        });
+    }
+
+    /// Returns the complete reason for waiting: the cause, the workers that do not report, and the time
+    /// left.
+    fn waiting_notice(&self, now: Time, since: Time, cause: Reason) -> Reason {
+        let record = self.lease.record();
+        let is_first = record.generation == Generation(0);
+        let missing = if is_first {
+            let mute = self
+                .slots
+                .workers()
+                .filter(|(_, worker, _)| !self.workers.knows(*worker));
+            mute.map(|(slot, ..)| slot.0).collect()
+        } else {
+            let losses = self.workers.losses(&record.members);
+            losses.iter().map(|loss| u64::from(loss.rank.0)).collect()
+        };
+        let start = self.leads_since.after(self.settings.rendezvous);
+        let (then, end) = match is_first && now < start {
+            true => (WaitEnd::StartWithFewer, start),
+            false => (WaitEnd::Fail, since.after(self.settings.wait_limit)),
+        };
+        Reason::Waiting {
+            cause: Box::new(cause),
+            missing,
+            waited: now.since(since),
+            left: end.since(now),
+            then,
         }
     }
 
@@ -247,7 +291,10 @@ impl CoordinatorMachine {
                 workers,
             };
         }
-        if let StartFrom::Checkpoint(checkpoint) = plan.start {
+        let is_state_lost = !self.situation(now).has_never_started();
+        if let StartFrom::Checkpoint(checkpoint) = plan.start
+            && is_state_lost
+        {
             return Reason::StateLost {
                 generation,
                 workers,

@@ -61,7 +61,8 @@ impl CoordinatorMachine {
         workers.len() as u32
     }
 
-    /// Kills workers that never reported, or that should have ended themselves but still run.
+    /// Kills workers that never reported, that should have ended themselves but still run, or that have
+    /// been silent for long and hold no state. Their slots are then filled again.
     fn kill_unresponsive(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
         let certain = self.settings.certain_end();
         let unresponsive: Vec<(WorkerSlot, WorkerId)> = self
@@ -71,6 +72,9 @@ impl CoordinatorMachine {
                 let never = !self.workers.knows(*worker)
                     && now.since((*started).max(self.leads_since)) > self.settings.rendezvous;
                 never
+                    || self
+                        .workers
+                        .is_dispensable(*worker, self.settings.silence * 4, now)
                     || self
                         .workers
                         .is_gone(*worker, self.leads_since, certain, now)

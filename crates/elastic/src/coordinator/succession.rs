@@ -220,8 +220,14 @@ impl DecisionInputs<'_> {
             Some(report) => report.next.is_some(),
             None => !self.is_gone(*worker),
         };
+        let is_current = |generation| generation == self.record.generation;
+        let never_started = self.has_never_started();
         let current = self.record.members.iter().map(|member| member.worker);
-        let older = self.open().flat_map(|open| open.workers.iter().copied());
+        let current = current.filter(|_| !never_started);
+        let older = self
+            .open()
+            .filter(|open| !is_current(open.generation))
+            .flat_map(|open| open.workers.iter().copied());
         let all: BTreeSet<WorkerId> = current.chain(older).collect();
         match all.into_iter().filter(may_hold).count() {
             0 => Ok(StartFrom::Checkpoint(self.record.checkpoint)),
@@ -229,6 +235,14 @@ impl DecisionInputs<'_> {
                 unreachable: unreachable as u32,
             }),
         }
+    }
+
+    /// Returns whether the newest generation started without a state and has committed nothing. Its
+    /// members then hold at most the checkpoint or the initial weights from which it started.
+    pub(super) fn has_never_started(&self) -> bool {
+        let (members, generation) = (&self.record.members, self.record.generation);
+        matches!(self.record.start, StartFrom::Checkpoint(_))
+            && self.workers.has_committed_nothing(members, generation)
     }
 
     fn is_gone(&self, worker: WorkerId) -> bool {

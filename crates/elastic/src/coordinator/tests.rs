@@ -30,6 +30,7 @@ fn report(worker: u64) -> WorkerReport {
         generation: Generation(0),
         phase: WorkerPhase::Idle,
         next: None,
+        has_voted: false,
         draining: false,
         trouble: None,
     }
@@ -52,7 +53,7 @@ impl Job {
 
     /// Sends an event and returns the commands, with the store's answers already processed.
     fn send(&mut self, event: CoordinatorEvent) -> Vec<CoordinatorCommand> {
-        let mut todo = vec![event];
+        let mut todo = vec![CoordinatorEvent::Tick, event];
         let mut done = Vec::new();
         while let Some(event) = todo.pop() {
             for command in self.machine.handle(self.now, event) {
@@ -86,7 +87,7 @@ impl Job {
         for member in self.stored.members.clone() {
             self.report(member.worker.0, |report| {
                 (report.generation, report.phase) = (generation, WorkerPhase::Training);
-                report.next = Some(Step(next));
+                (report.next, report.has_voted) = (Some(Step(next)), true);
             });
         }
     }
@@ -278,7 +279,8 @@ fn survivors_of_an_older_generation_wait_for_members_that_may_still_train() {
     }
     job.report(3, |_| {});
     let commands = job.pass(SETTLE);
-    let waiting = "waiting: 0 of 2 members of generation 2 are reachable, and the remaining ones may still be training";
+    let waiting = "waiting: 0 of 2 members of generation 2 are reachable, and the remaining ones may still be training; \
+         missing: worker 0, 1; giving up in 600 s";
     assert_eq!(reasons(&commands), [waiting]);
     // Once they have certainly ended, the job continues with worker 3.
     job.killed(1);
@@ -287,6 +289,62 @@ fn survivors_of_an_older_generation_wait_for_members_that_may_still_train() {
     assert_eq!(
         (job.members(), job.stored.start),
         (vec![3], crate::StartFrom::Peers)
+    );
+}
+
+/// Lets worker 3 of 3 fall silent in the first generation, before any member has a state. The others
+/// report whether they have voted, and leave their group.
+fn silent_before_the_first_step(has_voted: bool) -> (Job, Vec<CoordinatorCommand>) {
+    let mut job = Job::new(Settings::new(3));
+    for worker in 1..=3 {
+        job.report(worker, |_| {});
+    }
+    assert_eq!(job.members(), [1, 2, 3]);
+    let mut commands = Vec::new();
+    for phase in [
+        WorkerPhase::Forming,
+        WorkerPhase::Forming,
+        WorkerPhase::Idle,
+    ] {
+        job.now = job.now.after(Duration::from_millis(400));
+        for worker in 1..=2 {
+            commands.extend(job.report(worker, |report| {
+                (report.generation, report.phase) = (Generation(1), phase);
+                report.has_voted = has_voted;
+            }));
+        }
+    }
+    commands.extend(job.pass(SETTLE));
+    (job, commands)
+}
+
+#[test]
+fn a_worker_that_hangs_before_the_first_vote_does_not_block_the_others() {
+    let (job, commands) = silent_before_the_first_step(false);
+    assert_eq!(
+        (job.stored.generation, job.members(), job.stored.start),
+        (
+            Generation(2),
+            vec![1, 2],
+            crate::StartFrom::Checkpoint(None)
+        )
+    );
+    let reason = reasons(&commands).pop().unwrap();
+    assert!(
+        reason.contains("worker 2 on host 3 silent for 1.2 s"),
+        "{reason}"
+    );
+    assert!(reason.contains("continuing with 2 workers"), "{reason}");
+}
+
+#[test]
+fn a_silent_worker_that_may_have_committed_a_step_is_waited_for() {
+    let (job, commands) = silent_before_the_first_step(true);
+    assert_eq!(job.members(), [1, 2, 3]);
+    let reason = reasons(&commands).pop().unwrap();
+    assert!(
+        reason.contains("that cannot be reached may hold it"),
+        "{reason}"
     );
 }
 
@@ -299,7 +357,10 @@ fn fewer_than_the_minimum_wait_and_keep_their_state() {
     let mut job = Job::training(settings, 2);
     job.killed(1);
     let commands = job.pass(SETTLE);
-    assert_eq!(reasons(&commands), ["waiting for workers: 1 of at least 2"]);
+    assert_eq!(
+        reasons(&commands),
+        ["waiting for workers: 1 of at least 2; missing: worker 0; giving up in 600 s"]
+    );
     job.report(2, |report| report.phase = WorkerPhase::Idle);
     let commands = job.report(5, |_| {});
     assert_eq!(job.members(), [2, 5]);

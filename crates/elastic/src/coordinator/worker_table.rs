@@ -78,6 +78,11 @@ impl WorkerTable {
         self.detector.heard(worker, now);
     }
 
+    /// Records that a worker's process lacks CPU time.
+    pub(super) fn busy(&mut self, worker: WorkerId, now: Time) {
+        self.detector.busy(worker, now);
+    }
+
     /// Stores a report; returns false if it is out of date or its worker has ended.
     pub(super) fn reported(&mut self, report: WorkerReport, now: Time) -> bool {
         let worker = report.member.worker;
@@ -173,6 +178,18 @@ impl WorkerTable {
         self.gone.contains(&worker) || self.lost.contains_key(&worker) && now.since(heard) > certain
     }
 
+    /// Returns whether a worker was lost by silence more than `limit` ago and had no state: nothing is
+    /// lost with its process.
+    pub(super) fn is_dispensable(&self, worker: WorkerId, limit: Duration, now: Time) -> bool {
+        let has_state = self
+            .last_report(worker)
+            .is_some_and(|report| report.next.is_some());
+        let is_overdue = |(at, cause): &(Time, LossCause)| {
+            matches!(cause, LossCause::Silent(_)) && now.since(*at) > limit
+        };
+        !has_state && self.lost(worker).is_some_and(is_overdue)
+    }
+
     /// Returns whether a worker has reported that it left a generation for a later one.
     pub(super) fn has_left(&self, worker: WorkerId, generation: Generation) -> bool {
         self.seen
@@ -243,6 +260,22 @@ impl WorkerTable {
             .iter()
             .filter_map(|member| self.live(member.worker))
             .filter(left)
+    }
+
+    /// Returns whether a generation can never have committed a step and never will: a member has left
+    /// its group without a vote.
+    pub(super) fn has_committed_nothing(
+        &self,
+        members: &[MemberInfo],
+        generation: Generation,
+    ) -> bool {
+        members.iter().any(|member| {
+            self.last_report(member.worker).is_some_and(|report| {
+                report.generation == generation
+                    && report.phase == WorkerPhase::Idle
+                    && !report.has_voted
+            })
+        })
     }
 
     /// Returns the largest next step among live members.

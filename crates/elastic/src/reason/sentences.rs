@@ -1,6 +1,6 @@
 //! The sentences of [`Reason`].
 
-use crate::reason::{LossCause, Reason, WorkerLoss};
+use crate::reason::{LossCause, Reason, WaitEnd, WorkerLoss};
 
 impl std::fmt::Display for LossCause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -41,8 +41,10 @@ fn signal_name(signal: i32) -> Option<&'static str> {
     named.map(|(_, name)| *name)
 }
 
+/// Number of workers that a sentence lists.
+const SPELLED: usize = 4;
+
 fn listed(losses: &[WorkerLoss]) -> String {
-    const SPELLED: usize = 4;
     let mut listed: Vec<String> = losses
         .iter()
         .take(SPELLED)
@@ -102,7 +104,8 @@ impl std::fmt::Display for Reason {
                 None => write!(f, "{cause}"),
             },
             Self::Starts { .. } | Self::SlotGivenUp { .. } => self.start_sentence(f),
-            Self::TooFew { .. }
+            Self::Waiting { .. }
+            | Self::TooFew { .. }
             | Self::NoSuccession { .. }
             | Self::NoState { .. }
             | Self::NoProgress { .. } => self.wait_sentence(f),
@@ -139,6 +142,26 @@ impl Reason {
 
     fn wait_sentence(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::Waiting {
+                cause,
+                missing,
+                left,
+                then,
+                ..
+            } => {
+                write!(f, "{cause}")?;
+                if !missing.is_empty() {
+                    let listed: Vec<String> =
+                        missing.iter().take(SPELLED).map(u64::to_string).collect();
+                    let more = if missing.len() > SPELLED { ", ..." } else { "" };
+                    write!(f, "; missing: worker {}{more}", listed.join(", "))?;
+                }
+                let consequence = match then {
+                    WaitEnd::StartWithFewer => "starting with fewer workers",
+                    WaitEnd::Fail => "giving up",
+                };
+                write!(f, "; {consequence} in {:.0} s", left.as_secs_f64())
+            }
             Self::TooFew { have, need } => {
                 write!(f, "waiting for workers: {have} of at least {need}")
             }

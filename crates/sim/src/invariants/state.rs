@@ -1,7 +1,9 @@
-//! A state is not abandoned while a member of the previous generation holds it, reachable or not.
+//! A state that is newer than the start of a generation is not abandoned while a member of the previous
+//! generation holds it, reachable or not.
 
 use std::collections::BTreeMap;
 
+use ronde_core::Step;
 use ronde_elastic::{JobRecord, StartFrom, WorkerId};
 
 use crate::clock::SECOND;
@@ -11,8 +13,8 @@ use crate::invariants::Invariant;
 /// See the file's first line.
 #[derive(Debug, Default)]
 pub(super) struct PreservedState {
-    /// The time since which each running worker has held a complete state.
-    holds: BTreeMap<WorkerId, u64>,
+    /// The time since which each running worker has held a complete state, and the state's next step.
+    holds: BTreeMap<WorkerId, (u64, Step)>,
     record: JobRecord,
 }
 
@@ -23,23 +25,28 @@ impl Invariant for PreservedState {
 
     fn see(&mut self, at: u64, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Holds { worker, .. } => {
-                self.holds.entry(*worker).or_insert(at);
+            Fact::Holds { worker, next, .. } => {
+                self.holds.entry(*worker).or_insert((at, *next)).1 = *next;
             }
             Fact::Heals { worker, .. } | Fact::WorkerEnded(worker, _) => {
                 self.holds.remove(worker);
             }
             Fact::Stored(record) => {
                 let before = std::mem::replace(&mut self.record, record.clone());
-                let begins_anew = record.generation > before.generation
-                    && matches!(record.start, StartFrom::Checkpoint(_));
+                let StartFrom::Checkpoint(checkpoint) = record.start else {
+                    return Ok(());
+                };
+                if record.generation <= before.generation {
+                    return Ok(());
+                }
+                let start = checkpoint.unwrap_or_default();
                 // A worker that has just completed its state may not have been able to report it.
                 let held = |worker: WorkerId| {
-                    let since = self.holds.get(&worker);
-                    since.is_some_and(|since| since + SECOND < at)
+                    let held = self.holds.get(&worker);
+                    held.is_some_and(|(since, next)| since + SECOND < at && *next > start)
                 };
                 let holder = before.members.iter().find(|member| held(member.worker));
-                if let Some(member) = holder.filter(|_| begins_anew) {
+                if let Some(member) = holder {
                     return Err(format!(
                         "generation {} starts from the beginning, but worker {} of generation {} holds the state",
                         record.generation, member.worker, before.generation
