@@ -25,7 +25,7 @@ use crate::journal::Journal;
 use crate::liveness_lock::{self, LivenessLock};
 use crate::messages::ToAgent;
 use crate::record_writer::RecordWriter;
-use crate::secure::TlsListener;
+use crate::secure::{ListenLimits, TlsListener};
 use crate::status::StatusBoard;
 use crate::stop::{StopFlag, StopLevel};
 
@@ -35,7 +35,7 @@ mod requests;
 mod state;
 
 use agents::{AgentTable, DisconnectedAgents};
-use connections::{ConnectionHandler, CoordinatorInput};
+use connections::{AgentHello, ConnectionHandler, CoordinatorInput};
 pub(crate) use state::CoordinatorState;
 
 /// Maximum number of queued inputs; beyond it the agents' sockets fill up.
@@ -101,7 +101,8 @@ pub fn coordinate(
         cause,
     };
     let socket = TcpListener::bind(listen).map_err(listen_error)?;
-    let listener = TlsListener::start(socket, &identity, room).map_err(listen_error)?;
+    let listener = TlsListener::start(socket, &identity, room, ListenLimits::default())
+        .map_err(listen_error)?;
     let address = listener.address();
     folder.announce(me, address)?;
     let keeper = RecordWriter::start(folder.store().clone(), folder.record_name()?, move |kept| {
@@ -123,7 +124,8 @@ pub fn coordinate(
         board: StatusBoard::default(),
         journal: None,
         agents: AgentTable::default(),
-        lingering: DisconnectedAgents::default(),
+        disconnected: DisconnectedAgents::default(),
+        waiting_agents: Vec::new(),
         workers: BTreeMap::new(),
         state: CoordinatorState::default(),
         coordinators: vec![address],
@@ -137,6 +139,9 @@ pub fn coordinate(
     let concluded = leader.run(&inputs, stop);
     folder.withdraw(me);
     leader.agents.close_all();
+    for (_, hello) in leader.waiting_agents.drain(..) {
+        hello.outbox.close();
+    }
     let deadline = clock::now() + FAREWELL_MAX;
     while leader.agents.any_open() && clock::now() < deadline {
         // Threads that wait for space in the queue must be able to continue.
@@ -172,7 +177,9 @@ struct CoordinatorShell<'a> {
     journal: Option<Journal>,
     agents: AgentTable,
     /// Agents that were disconnected recently.
-    lingering: DisconnectedAgents,
+    disconnected: DisconnectedAgents,
+    /// Agents without slots that connected while this coordinator does not lead, each with its limit.
+    waiting_agents: Vec<(Duration, AgentHello)>,
     /// The connection through which each worker is reached.
     workers: BTreeMap<WorkerId, u64>,
     state: CoordinatorState,
@@ -270,7 +277,8 @@ impl CoordinatorShell<'_> {
         if self.wake.is_some_and(|at| at <= time) {
             self.feed(CoordinatorEvent::Tick);
         }
-        self.give_up_lingering();
+        self.give_up_disconnected();
+        self.serve_waiting_agents();
         let now = self.now();
         if self.looked.is_none_or(|at| now >= at + LOOK_EVERY) {
             self.looked = Some(now);
@@ -403,6 +411,7 @@ impl CoordinatorShell<'_> {
             Ok(state) => self.state = state,
             Err(error) => self.mention(error.to_string()),
         }
+        self.adopt_agents();
         if let Some(workers) = self.state.workers {
             self.feed(CoordinatorEvent::Scale { workers });
         }
@@ -482,3 +491,6 @@ impl CoordinatorShell<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

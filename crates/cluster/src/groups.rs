@@ -58,6 +58,11 @@ fn running_member(group: Pid) -> Option<bool> {
     seen.then_some(false)
 }
 
+/// Returns whether the process with this `/proc/<pid>/stat` still runs, which a zombie does not.
+pub(crate) fn is_running(stat: &[u8]) -> bool {
+    state_and_group(stat).is_some_and(|(state, _)| !matches!(state, b'Z' | b'X'))
+}
+
 /// Parses fields 3 and 5 of `/proc/<pid>/stat`; field 2, the name, is in parentheses and may
 /// contain anything.
 fn state_and_group(stat: &[u8]) -> Option<(u8, i32)> {

@@ -5,6 +5,7 @@
 //! leads to a new generation), and no process outlives the job. Start reading at
 //! [`supervise`](supervise()); a worker's side is [`WorkerLink`].
 
+mod activity;
 mod agent;
 mod child;
 mod clock;
@@ -13,6 +14,7 @@ mod coordinator;
 mod coordinator_client;
 #[doc(hidden)]
 pub mod decoders;
+mod descendants;
 mod environment;
 mod error;
 mod groups;

@@ -72,6 +72,14 @@ pub(crate) fn read(
     Ok(Some((found.version, file.record)))
 }
 
+/// Encodes a record as it is stored.
+pub(crate) fn encode(record: &JobRecord) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(&StoredRecord {
+        header: FormatHeader::of(FORMAT),
+        record: record.clone(),
+    })
+}
+
 fn execute(
     store: &dyn Store,
     name: &ObjectName,
@@ -86,11 +94,7 @@ fn execute(
         return Ok(StoreReply { id, record: stored });
     };
     if record.version == stored.version + 1 {
-        let file = StoredRecord {
-            header: FormatHeader::of(FORMAT),
-            record: record.clone(),
-        };
-        let bytes = serde_json::to_vec(&file).map_err(|error| {
+        let bytes = encode(record).map_err(|error| {
             let problem = error.to_string();
             store_error(StoreError::Damaged {
                 location: name.to_string(),

@@ -9,7 +9,9 @@ mod listen;
 mod pump;
 
 pub(crate) use dial::{DialError, call, connect};
-pub(crate) use listen::{AcceptHandler, AcceptedConnection, Authentication, TlsListener};
+pub(crate) use listen::{
+    AcceptHandler, AcceptedConnection, Authentication, ListenLimits, TlsListener,
+};
 pub(crate) use pump::{ConnectionEnd, Outbox, pump};
 
 /// The ALPN protocol of clients that send a join token in their first line.

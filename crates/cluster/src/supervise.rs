@@ -23,6 +23,7 @@ use crate::token::Token;
 use crate::watchdog::Watchdog;
 use crate::wire::ElasticTerms;
 
+mod descendants;
 mod elastic;
 mod finishing;
 mod job_end;
@@ -152,6 +153,7 @@ fn supervise_for(
         meeting: RendezvousState::default(),
         stopping: false,
         last_words: LastReports::default(),
+        activity_checked: Duration::ZERO,
         leaves: false,
         stopped_by: None,
         finishing: None,
@@ -193,6 +195,8 @@ struct Supervisor<'a> {
     stopping: bool,
     /// Whether the job is over, and when each worker reported.
     last_words: LastReports,
+    /// When silent workers were last checked for a lack of CPU time.
+    activity_checked: Duration,
     /// Whether this host leaves a job that continues elsewhere.
     leaves: bool,
     stopped_by: Option<i32>,
@@ -215,7 +219,10 @@ impl Supervisor<'_> {
             return;
         };
         match Watchdog::start(command) {
-            Ok(watchdog) => self.watchdog = Some(watchdog),
+            Ok(mut watchdog) => {
+                watchdog.set_token(self.token.secret());
+                self.watchdog = Some(watchdog);
+            }
             Err(error) => self.notice(
                 None,
                 format!(
@@ -482,6 +489,7 @@ impl Supervisor<'_> {
 
     /// Processes the remaining messages after all processes have ended.
     fn finish(mut self) -> JobOutcome {
+        self.end_descendants();
         let deadline = clock::now() + DRAIN_MAX;
         self.take_messages();
         while self.roster.any_linked() && clock::now() < deadline {

@@ -2,7 +2,9 @@
 //!
 //! The launcher writes lines to the watchdog's standard input: `+ 1234` for a new process group, `-
 //! 1234` for one that is gone, `done` at the end. If the input ends without `done`, the launcher
-//! has died, and every remaining group gets SIGKILL, so that no grandchildren remain.
+//! has died, and every remaining group gets SIGKILL, so that no grandchildren remain. So does every
+//! process with the job's token in its environment, which the launcher writes as `token 12ab...`,
+//! because it may have left its group.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,11 +16,14 @@ use rustix::process::Pid;
 
 use crate::child;
 use crate::clock;
+use crate::descendants;
 use crate::groups;
 use crate::launcher::StopSignal;
 
 /// Maximum length of a valid line.
-const LINE_BYTES_MAX: u64 = 64;
+const LINE_BYTES_MAX: u64 = 128;
+/// The start of the line with the job's token.
+const TOKEN: &str = "token ";
 /// Maximum number of groups.
 const GROUPS_MAX: usize = 65_536;
 /// Time that the watchdog may take to end after `done`.
@@ -29,6 +34,7 @@ const END_MAX: Duration = Duration::from_secs(2);
 pub fn run(input: impl Read) -> usize {
     let mut input = std::io::BufReader::new(input);
     let mut left = BTreeSet::new();
+    let mut token = None;
     loop {
         let mut line = String::new();
         let ended = match input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
@@ -42,6 +48,7 @@ pub fn run(input: impl Read) -> usize {
         }
         match (line.trim_end(), parse(&line)) {
             ("done", _) => return 0,
+            (line, _) if line.starts_with(TOKEN) => token = Some(line[TOKEN.len()..].to_owned()),
             (_, Some((true, group))) if left.len() < GROUPS_MAX => {
                 left.insert(group);
             }
@@ -57,7 +64,22 @@ pub fn run(input: impl Read) -> usize {
         groups::signal(group, StopSignal::Kill);
         killed += 1;
     }
-    killed
+    killed + token.map_or(0, |token| kill_descendants(&token))
+}
+
+/// Kills all processes with the job's token, also those that they start meanwhile. Returns their number.
+fn kill_descendants(token: &str) -> usize {
+    let mut killed = BTreeSet::new();
+    let deadline = clock::now() + END_MAX;
+    loop {
+        let running = descendants::running(token);
+        if running.is_empty() || clock::now() >= deadline {
+            return killed.len();
+        }
+        descendants::signal(&running, StopSignal::Kill);
+        killed.extend(running.iter().map(|pid| pid.as_raw_nonzero()));
+        clock::pause(Duration::from_millis(2));
+    }
 }
 
 /// Parses `+ 1234` or `- 1234`. Group 1 never belongs to a job.
@@ -90,6 +112,11 @@ impl Watchdog {
         let mut child = command.spawn()?;
         let pipe = child.stdin.take();
         Ok(Self { child, pipe })
+    }
+
+    /// Passes the job's token, with which processes outside of the groups are found.
+    pub(crate) fn set_token(&mut self, token: &str) {
+        self.write(&format!("{TOKEN}{token}\n"));
     }
 
     /// Adds a group.
@@ -159,6 +186,21 @@ mod tests {
         assert!(removed.try_wait().unwrap().is_none());
         removed.kill().unwrap();
         removed.wait().unwrap();
+    }
+
+    #[test]
+    fn processes_outside_of_the_groups_are_killed_by_the_token() {
+        let token = "c3".repeat(32);
+        let mut command = Command::new("sleep");
+        command
+            .arg("600")
+            .env(crate::variables::RONDE_TOKEN, &token);
+        child::in_own_session(&mut command);
+        let mut left = command.spawn().unwrap();
+        assert_eq!(run(format!("token {token}\ndone\n").as_bytes()), 0);
+        assert!(left.try_wait().unwrap().is_none());
+        assert_eq!(run(format!("token {token}\n").as_bytes()), 1);
+        left.wait().unwrap();
     }
 
     #[test]

@@ -17,6 +17,8 @@ use crate::status::HostStatus;
 
 /// Time within which an agent may reconnect before its workers count as lost.
 const RECONNECT_MAX: Duration = Duration::from_millis(300);
+/// Time that a host without slots waits for a coordinator in standby before it tries another one.
+const STANDBY_MAX: Duration = Duration::from_secs(1);
 /// Minimum interval between messages about refused peers.
 const REFUSALS_EVERY: Duration = Duration::from_secs(1);
 
@@ -129,7 +131,14 @@ impl AgentTable {
 }
 
 impl CoordinatorShell<'_> {
+    /// Accepts an agent. Only a leading coordinator may assign slots, because only its assignments are
+    /// stored for its successors; a host without slots therefore waits until this coordinator leads.
     pub(super) fn agent_connected(&mut self, came: AgentHello) {
+        if came.first.is_none() && !self.leads() && self.over.is_none() {
+            let until = self.now() + STANDBY_MAX;
+            self.waiting_agents.push((until, came));
+            return;
+        }
         let refuse = |reason: String| {
             came.outbox.send(&ToAgent::Refused { reason });
             came.outbox.close();
@@ -151,12 +160,12 @@ impl CoordinatorShell<'_> {
                 *through = came.number;
             }
         }
-        let (first, is_new) = self.state.first_place(&came.host, came.first);
+        let (first, is_new) = self.state.first_slot(&came.host, came.first);
         if is_new && self.leads() {
             self.keep_state();
         }
-        if let Some(at) = self.lingering.0.iter().position(|l| l.1 == came.host) {
-            let (_, _, workers, _) = self.lingering.0.remove(at);
+        if let Some(at) = self.disconnected.0.iter().position(|l| l.1 == came.host) {
+            let (_, _, workers, _) = self.disconnected.0.remove(at);
             for worker in workers {
                 self.workers.insert(worker, came.number);
             }
@@ -189,6 +198,37 @@ impl CoordinatorShell<'_> {
         }
     }
 
+    /// Accepts waiting agents once this coordinator leads, and disconnects those that have waited too
+    /// long, so that they try another coordinator.
+    pub(super) fn serve_waiting_agents(&mut self) {
+        let (now, accepts) = (self.now(), self.leads() || self.over.is_some());
+        for (until, hello) in std::mem::take(&mut self.waiting_agents) {
+            if accepts {
+                self.agent_connected(hello);
+            } else if now >= until {
+                hello.outbox.close();
+            } else {
+                self.waiting_agents.push((until, hello));
+            }
+        }
+    }
+
+    /// Adds the slots of connected agents to the state that was read from the store. An agent whose
+    /// slots belong to another host by now is disconnected, and is notified when it connects again.
+    pub(super) fn adopt_agents(&mut self) {
+        let mut is_changed = false;
+        for agent in self.agents.0.values() {
+            let (first, is_new) = self.state.first_slot(&agent.host, Some(agent.first));
+            is_changed |= is_new;
+            if first != agent.first {
+                agent.outbox.close();
+            }
+        }
+        if is_changed {
+            self.keep_state();
+        }
+    }
+
     /// Processes an agent's message. An agent may report only its own slots.
     pub(super) fn said(&mut self, number: u64, message: FromAgent) {
         let now = self.now();
@@ -211,6 +251,11 @@ impl CoordinatorShell<'_> {
                 self.reported(number, body);
             }
             FromAgent::Report { .. } => {}
+            FromAgent::Busy { worker } => {
+                if self.workers.get(&worker) == Some(&number) {
+                    self.feed(CoordinatorEvent::Busy { worker });
+                }
+            }
             FromAgent::Event { number: sent, body } => self.recorded(number, sent, body),
             FromAgent::Unlinked { worker, cause } => {
                 if self.workers.get(&worker) == Some(&number) {
@@ -280,6 +325,8 @@ impl CoordinatorShell<'_> {
 
     /// Handles a lost connection to an agent, which may reconnect.
     pub(super) fn gone(&mut self, number: u64, cause: &str) {
+        self.waiting_agents
+            .retain(|(_, hello)| hello.number != number);
         let Some(agent) = self.agents.0.remove(&number) else {
             return;
         };
@@ -288,15 +335,17 @@ impl CoordinatorShell<'_> {
         self.workers.retain(|_, through| *through != number);
         let until = self.now() + RECONNECT_MAX;
         let cause = format!("lost the agent of host {}: {cause}", agent.host);
-        self.lingering.0.push((until, agent.host, workers, cause));
+        self.disconnected
+            .0
+            .push((until, agent.host, workers, cause));
     }
 
     /// Gives up agents that did not reconnect in time.
-    pub(super) fn give_up_lingering(&mut self) {
+    pub(super) fn give_up_disconnected(&mut self) {
         let now = self.now();
-        let all = std::mem::take(&mut self.lingering.0);
+        let all = std::mem::take(&mut self.disconnected.0);
         let (over, left) = all.into_iter().partition(|(until, ..)| now >= *until);
-        self.lingering.0 = left;
+        self.disconnected.0 = left;
         let over: Vec<(Duration, String, Vec<WorkerId>, String)> = over;
         for (_, host, workers, cause) in over {
             self.feed(CoordinatorEvent::HostDown { host });

@@ -70,7 +70,7 @@ impl CoordinatorState {
 
     /// Returns the first slot of a host, and whether it is new. `known` is the slot that the host
     /// got from an earlier coordinator.
-    pub(super) fn first_place(
+    pub(super) fn first_slot(
         &mut self,
         host: &str,
         known: Option<WorkerSlot>,
@@ -115,21 +115,21 @@ mod tests {
     #[test]
     fn every_host_has_its_own_slots() {
         let mut state = CoordinatorState::default();
-        assert_eq!(state.first_place("a", None), (WorkerSlot(0), true));
-        assert_eq!(state.first_place("b", None), (WorkerSlot(1000), true));
+        assert_eq!(state.first_slot("a", None), (WorkerSlot(0), true));
+        assert_eq!(state.first_slot("b", None), (WorkerSlot(1000), true));
         assert_eq!(
-            state.first_place("a", Some(WorkerSlot(7))),
+            state.first_slot("a", Some(WorkerSlot(7))),
             (WorkerSlot(0), false)
         );
         // A coordinator without saved state learns slots from connecting hosts, but assigns none
         // twice.
         let mut state = CoordinatorState::default();
         assert_eq!(
-            state.first_place("b", Some(WorkerSlot(1000))),
+            state.first_slot("b", Some(WorkerSlot(1000))),
             (WorkerSlot(1000), true)
         );
         assert_eq!(
-            state.first_place("c", Some(WorkerSlot(1000))),
+            state.first_slot("c", Some(WorkerSlot(1000))),
             (WorkerSlot(2000), true)
         );
     }

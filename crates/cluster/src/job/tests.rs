@@ -37,7 +37,7 @@ fn a_job_reads_back_and_keeps_its_secrets() {
         twice
             .unwrap_err()
             .to_string()
-            .contains("there is a job already")
+            .contains("it contains a job already")
     );
     let none = JobFolder::open(dir.path(), &RemoteSettings::default());
     assert!(none.unwrap_err().to_string().contains("no job.json"));

@@ -1,24 +1,42 @@
 //! [`TlsListener`]: accepts connections to a coordinator up to their first line.
 
+use std::collections::BTreeMap;
 use std::io::Read;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ronde_identity::rustls::pki_types::CertificateDer;
-use ronde_identity::rustls::server::Acceptor;
+use ronde_identity::rustls::server::Acceptor as TlsAcceptor;
 use ronde_identity::rustls::{Connection, ServerConfig};
 use ronde_identity::{Identity, IdentityError, explain};
 
 use super::{JOINING, MEMBERS, STRANGER_BYTES_MAX};
 use crate::clock;
 
-/// Time limit for the handshake and the first line of a connection.
-const GREETING_MAX: Duration = Duration::from_secs(5);
-/// Maximum number of simultaneous connections; further ones are closed.
-const CONNECTIONS_MAX: usize = 1_024;
+/// The limits of a listener.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ListenLimits {
+    /// Time limit for the handshake and the first line of a connection.
+    pub(crate) handshake: Duration,
+    /// Maximum number of connections that have not completed both. A further one closes the oldest, so
+    /// that idle connections cannot keep out a client that completes them at once.
+    pub(crate) pending: usize,
+    /// Maximum number of all connections; further ones are closed.
+    pub(crate) connections: usize,
+}
+
+impl Default for ListenLimits {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(5),
+            pending: 32,
+            connections: 1_024,
+        }
+    }
+}
 
 /// How a client authenticates.
 pub(crate) enum Authentication {
@@ -64,17 +82,25 @@ impl TlsListener {
     pub(crate) fn start(
         socket: TcpListener,
         identity: &Identity,
-        reception: Arc<dyn AcceptHandler>,
+        handler: Arc<dyn AcceptHandler>,
+        limits: ListenLimits,
     ) -> Result<Self, std::io::Error> {
         let failed = |error: IdentityError| std::io::Error::other(error);
-        let configs = Arc::new(TlsConfigs {
+        let configs = TlsConfigs {
             joining: identity.joining_server_config(JOINING).map_err(failed)?,
             members: identity.server_config(MEMBERS).map_err(failed)?,
-        });
+        };
         let address = socket.local_addr()?;
         let closing = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&closing);
-        let accepting = thread::spawn(move || accept(&socket, &configs, &reception, &ends));
+        let acceptor = Arc::new(ConnectionAcceptor {
+            configs,
+            handler,
+            limits,
+            closing: Arc::clone(&closing),
+            open: AtomicUsize::new(0),
+            pending: Mutex::default(),
+        });
+        let accepting = thread::spawn(move || acceptor.run(&socket));
         Ok(Self {
             address,
             closing,
@@ -102,39 +128,84 @@ impl Drop for TlsListener {
     }
 }
 
-fn accept(
-    socket: &TcpListener,
-    configs: &Arc<TlsConfigs>,
-    reception: &Arc<dyn AcceptHandler>,
-    closing: &AtomicBool,
-) {
-    let open = Arc::new(AtomicUsize::new(0));
-    loop {
-        let (stream, from) = match socket.accept() {
-            Ok(accepted) => accepted,
-            Err(_) if closing.load(Ordering::SeqCst) => return,
-            Err(_) => {
-                // Usually out of file descriptors, which may be temporary.
-                clock::pause(Duration::from_millis(10));
+/// What the threads of a listener share.
+struct ConnectionAcceptor {
+    configs: TlsConfigs,
+    handler: Arc<dyn AcceptHandler>,
+    limits: ListenLimits,
+    closing: Arc<AtomicBool>,
+    open: AtomicUsize,
+    pending: Mutex<BTreeMap<u64, TcpStream>>,
+}
+
+impl ConnectionAcceptor {
+    fn run(self: &Arc<Self>, socket: &TcpListener) {
+        for number in 0_u64.. {
+            let (stream, from) = match socket.accept() {
+                Ok(accepted) => accepted,
+                Err(_) if self.closing.load(Ordering::SeqCst) => return,
+                Err(_) => {
+                    // Usually out of file descriptors, which may be temporary.
+                    clock::pause(Duration::from_millis(10));
+                    continue;
+                }
+            };
+            if self.closing.load(Ordering::SeqCst) {
+                return;
+            }
+            if self.open.load(Ordering::SeqCst) >= self.limits.connections {
                 continue;
             }
-        };
-        if closing.load(Ordering::SeqCst) {
-            return;
-        }
-        if open.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX {
-            open.fetch_sub(1, Ordering::SeqCst);
-            continue;
-        }
-        let (configs, reception, open) = (configs.clone(), reception.clone(), open.clone());
-        thread::spawn(move || {
-            match receive(stream, from, &configs) {
-                Ok(greeted) => reception.greet(greeted),
-                Err(Some(why)) => reception.turn_away(from, why),
-                Err(None) => {}
+            if !self.admit(number, &stream) {
+                continue;
             }
-            open.fetch_sub(1, Ordering::SeqCst);
-        });
+            self.open.fetch_add(1, Ordering::SeqCst);
+            let acceptor = Arc::clone(self);
+            let serve = move || {
+                acceptor.serve(number, stream, from);
+                acceptor.open.fetch_sub(1, Ordering::SeqCst);
+            };
+            if thread::Builder::new().spawn(serve).is_err() {
+                // Too many threads on this machine: the client will try again.
+                self.pending().remove(&number);
+                self.open.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn pending(&self) -> MutexGuard<'_, BTreeMap<u64, TcpStream>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a new connection, in place of the oldest pending one if there are too many. Returns
+    /// false if the connection cannot be registered.
+    fn admit(&self, number: u64, stream: &TcpStream) -> bool {
+        let Ok(handle) = stream.try_clone() else {
+            return false;
+        };
+        let mut pending = self.pending();
+        while pending.len() >= self.limits.pending {
+            if let Some((_, oldest)) = pending.pop_first() {
+                let _ = oldest.shutdown(Shutdown::Both);
+            }
+        }
+        pending.insert(number, handle);
+        true
+    }
+
+    fn serve(&self, number: u64, stream: TcpStream, from: SocketAddr) {
+        let deadline = clock::now() + self.limits.handshake;
+        let received = receive(stream, from, &self.configs, deadline);
+        let is_closed = self.pending().remove(&number).is_none();
+        match received {
+            Ok(accepted) => self.handler.greet(accepted),
+            Err(_) if is_closed => {
+                let why = "closed: too many connections have not authenticated";
+                self.handler.turn_away(from, why.to_owned());
+            }
+            Err(Some(why)) => self.handler.turn_away(from, why),
+            Err(None) => {}
+        }
     }
 }
 
@@ -144,8 +215,8 @@ fn receive(
     stream: TcpStream,
     from: SocketAddr,
     configs: &TlsConfigs,
+    deadline: Instant,
 ) -> Result<AcceptedConnection, Option<String>> {
-    let deadline = clock::now() + GREETING_MAX;
     let lost = |error: std::io::Error| Some(error.to_string());
     stream.set_nodelay(true).map_err(lost)?;
     let mut tls = shake_hands(&stream, configs, deadline)?;
@@ -191,7 +262,7 @@ fn shake_hands(
     configs: &TlsConfigs,
     deadline: Instant,
 ) -> Result<Connection, Option<String>> {
-    let mut acceptor = Acceptor::default();
+    let mut acceptor = TlsAcceptor::default();
     let accepted = loop {
         limit(stream, deadline)?;
         match acceptor.read_tls(&mut &*stream) {
@@ -262,4 +333,60 @@ fn step(
         tls.write_tls(&mut stream).map_err(lost)?;
     }
     Ok(read > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::sync::mpsc::{Sender, channel};
+
+    use ronde_identity::{Authority, Validity};
+
+    use super::*;
+    use crate::secure::dial;
+
+    /// A limit that only a failure reaches.
+    const LIMIT: Duration = Duration::from_secs(120);
+    const PENDING: usize = 4;
+
+    struct Recorder(Sender<bool>);
+
+    impl AcceptHandler for Recorder {
+        fn greet(&self, accepted: AcceptedConnection) {
+            let is_join = matches!(accepted.way, Authentication::JoinToken);
+            self.0.send(is_join).unwrap();
+        }
+
+        fn turn_away(&self, _: SocketAddr, _: String) {}
+    }
+
+    #[test]
+    fn idle_connections_are_bounded_and_do_not_keep_a_client_out() {
+        let authority = Authority::new("job", Validity::from_now(clock::today(), LIMIT)).unwrap();
+        let validity = Validity::from_now(clock::today(), LIMIT);
+        let member = ronde_identity::Member::Coordinator;
+        let identity = authority.issue(&member, validity).unwrap();
+        let token = authority.join_token().unwrap();
+        let (sender, accepted) = channel();
+        let limits = ListenLimits {
+            handshake: Duration::from_secs(3_600),
+            pending: PENDING,
+            connections: 1_000,
+        };
+        let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let handler = Arc::new(Recorder(sender));
+        let listener = TlsListener::start(socket, &identity, handler, limits).unwrap();
+        let idle: Vec<TcpStream> = (0..10 * PENDING)
+            .map(|_| TcpStream::connect(listener.address()).unwrap())
+            .collect();
+        // All but the newest are closed, although their time limit has not passed.
+        for mut stream in &idle[..9 * PENDING] {
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            let closed = stream.read(&mut [0]);
+            assert!(closed.is_ok_and(|read| read == 0));
+        }
+        let reply = dial::call::<String>(listener.address(), &token, &"line", LIMIT);
+        assert!(reply.is_err(), "the handler sends no reply");
+        assert!(accepted.recv_timeout(LIMIT).unwrap());
+    }
 }

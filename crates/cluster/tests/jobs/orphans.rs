@@ -7,7 +7,18 @@ use crate::support::*;
 
 #[test]
 fn a_killed_launcher_takes_children_and_grandchildren_along() {
-    let script = "sleep 600 & echo child $!; echo pid $$; wait";
+    ends_with_its_launcher("sleep 600 & echo child $!; echo pid $$; wait");
+}
+
+#[test]
+fn a_killed_launcher_takes_processes_along_that_left_the_session() {
+    ends_with_its_launcher(
+        "(setsid sh -c 'echo child $$; exec sleep 600' &); echo pid $$; exec sleep 600",
+    );
+}
+
+/// Runs two ranks with a script that prints two process ids, kills the launcher, and waits for their end.
+fn ends_with_its_launcher(script: &str) {
     let mut launcher = Command::new(example())
         .args(["run", "2", "/bin/sh", "-c", script])
         .stdout(Stdio::piped())

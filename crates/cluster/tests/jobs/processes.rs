@@ -123,6 +123,18 @@ fn what_a_rank_leaves_in_the_background_is_ended() {
 }
 
 #[test]
+fn a_process_that_leaves_the_session_is_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("started").display().to_string();
+    let daemon = format!("echo child $$; : > {started}; exec sleep 600");
+    let script =
+        format!("(setsid sh -c '{daemon}' &); while [ ! -e {started} ]; do sleep 0.01; done");
+    let (outcome, seen) = run(&shell(1, &script));
+    assert_eq!(outcome.exit, JobExit::Done);
+    assert!(!runs(seen.number(0, "child ").unwrap()));
+}
+
+#[test]
 fn a_stop_ends_all_and_a_second_one_at_once() {
     for insist in [false, true] {
         let trap = if insist { "trap '' TERM;" } else { "" };

@@ -238,11 +238,14 @@ fn a_client_without_the_token_is_refused_and_learns_nothing() {
         let wrong = "wrong token: this worker belongs to another job";
         assert_eq!(refusal("", Rank(0)), wrong);
         assert_eq!(refusal(&place.token[1..], Rank(7)), wrong);
-        assert_eq!(refusal(&place.token, Rank(1)), "rank 1 in a world of 1");
+        assert_eq!(
+            refusal(&place.token, Rank(1)),
+            "invalid rank 1: the world size is 1"
+        );
         let link = place.connect().unwrap();
         assert_eq!(
             refusal(&place.token, Rank(0)),
-            "rank 0 is connected already"
+            "rank 0 is already connected"
         );
         link.rendezvous(place.data_address(), LIMIT).unwrap();
         i32::from(!link.finish())
@@ -254,7 +257,7 @@ fn a_client_without_the_token_is_refused_and_learns_nothing() {
 fn hostile_input_does_no_harm() {
     let (outcome, _) = play(&job(1), |place| {
         let hello = |token: &str| {
-            format!(r#"{{"message":"hello","protocol":3,"token":"{token}","rank":0,"pid":1}}"#)
+            format!(r#"{{"message":"hello","protocol":4,"token":"{token}","rank":0,"pid":1}}"#)
         };
         let endless = vec![b'x'; 1 << 20];
         let nested = "[".repeat(4000);
