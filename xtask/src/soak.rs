@@ -42,10 +42,10 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
     let options = SoakOptions::parse(arguments)?;
     cargo(&["build", "--release"])?;
     run(&options)?;
-    if options.fuzz_s > 0 {
-        if let Outcome::Skipped(reason) = fuzz::run(options.fuzz_s, &[])? {
-            println!("fuzz targets: skipped: {reason}");
-        }
+    if options.fuzz_s > 0
+        && let Outcome::Skipped(reason) = fuzz::run(options.fuzz_s, &[])?
+    {
+        println!("fuzz targets: skipped: {reason}");
     }
     Ok(())
 }
