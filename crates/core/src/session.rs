@@ -18,105 +18,21 @@ use std::sync::Arc;
 use crate::batch::{BatchPlan, GlobalBatch};
 use crate::ledger::{EpochVerdict, Ledger};
 use crate::shards::ShardPlan;
-use crate::{
-    CollectiveError, Collectives, CollectivesExt, Epoch, Generation, GroupRank, Recovery, Shard,
-    Step,
-};
+use crate::{Collectives, CollectivesExt, Epoch, Generation, GroupRank, Shard, Step};
 
 mod bytes;
 mod catch_up;
+mod error;
 mod rejoin;
 mod requests;
 mod vote;
 
 pub use catch_up::{CatchUp, CatchUpPlan, StateReport};
+pub use error::{SessionError, ShardProblem};
 pub use rejoin::RejoinOutcome;
 pub use requests::VoteRequests;
 
 use vote::Vote;
-
-/// An error of a vote: the reason why a step could not begin or commit.
-#[derive(Debug, Clone, thiserror::Error)]
-#[non_exhaustive]
-pub enum SessionError {
-    /// The collective that carries the vote failed.
-    #[error("cannot vote on step {step}: {source}")]
-    Vote {
-        /// The step.
-        step: Step,
-        /// The collective's error.
-        source: CollectiveError,
-    },
-    /// Ranks are not at the same step.
-    #[error("rank {rank} votes on step {theirs}, this rank on step {mine}")]
-    OtherStep {
-        /// The rank that differs.
-        rank: GroupRank,
-        /// This rank's step.
-        mine: Step,
-        /// The other rank's step.
-        theirs: Step,
-    },
-    /// A shard was not computed, was computed twice, or has another number of samples than planned.
-    #[error("step {step}: shard {shard} {problem}")]
-    Shards {
-        /// The step.
-        step: Step,
-        /// The shard.
-        shard: Shard,
-        /// The problem.
-        problem: String,
-    },
-    /// A sample id that is not in the data set.
-    #[error("step {step}: sample {sample} is not in the data set of {samples} samples")]
-    UnknownSample {
-        /// The step.
-        step: Step,
-        /// The id.
-        sample: u64,
-        /// Size of the data set.
-        samples: u64,
-    },
-    /// The replicas' weights are no longer equal.
-    #[error("weights differ between ranks after step {step}: hashes {}", hashes(.digests))]
-    Diverged {
-        /// The step after which the weights were hashed.
-        step: Step,
-        /// The hash of each rank.
-        digests: Vec<u64>,
-    },
-    /// All members that had a complete state are lost.
-    #[error("no member of the group has a complete state of the run")]
-    StateLost,
-    /// A vote that a correct peer of this version never sends.
-    #[error("rank {rank} sent an invalid vote: {problem}")]
-    BrokenVote {
-        /// The sender.
-        rank: usize,
-        /// The problem.
-        problem: String,
-    },
-}
-
-fn hashes(digests: &[u64]) -> String {
-    let each: Vec<String> = digests
-        .iter()
-        .enumerate()
-        .map(|(rank, digest)| format!("{digest:016x} (rank {rank})"))
-        .collect();
-    each.join(", ")
-}
-
-impl SessionError {
-    /// Returns what the caller should do about the error.
-    #[must_use]
-    pub fn recovery(&self) -> Recovery {
-        match self {
-            Self::Vote { source, .. } => source.recovery(),
-            _ => Recovery::Abort,
-        }
-    }
-}
 
 /// A rank's result for one shard.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -429,48 +345,50 @@ impl Session {
         open: &OpenStep,
         votes: &[Vote],
     ) -> Result<Vec<ShardReport>, SessionError> {
-        let wrong = |shard: u32, problem: String| SessionError::Shards {
-            step: open.step(),
-            shard: Shard(shard),
+        let step = open.step();
+        let wrong = |shard: Shard, problem: ShardProblem| SessionError::Shards {
+            step,
+            shard,
             problem,
         };
-        let mut by_shard: Vec<Option<ShardReport>> = vec![None; self.shards.shards() as usize];
+        let shards = self.shards.shards();
+        let mut by_shard: Vec<Option<ShardReport>> = vec![None; shards as usize];
         for report in votes.iter().flat_map(|vote| &vote.reports) {
             let shard = report.shard;
-            let Some(entry) = by_shard.get_mut(shard.index()) else {
-                return Err(wrong(
-                    shard.0,
-                    format!("does not exist; there are {}", self.shards.shards()),
-                ));
-            };
+            let entry = by_shard
+                .get_mut(shard.index())
+                .ok_or_else(|| wrong(shard, ShardProblem::Unknown { shards }))?;
             if entry.replace(*report).is_some() {
-                return Err(wrong(shard.0, "was computed twice".to_owned()));
+                return Err(wrong(shard, ShardProblem::Repeated));
             }
             let range = self.shards.samples(shard, open.batch.samples());
             let planned = range.end - range.start;
-            if report.samples.checked_add(report.skipped) != Some(planned) {
-                let ShardReport {
-                    samples, skipped, ..
-                } = report;
-                return Err(wrong(
-                    shard.0,
-                    format!("has {samples} samples and skipped {skipped}, planned {planned}"),
-                ));
+            let (used, skipped) = (report.samples, report.skipped);
+            if used.checked_add(skipped) != Some(planned) {
+                let problem = ShardProblem::Samples {
+                    used,
+                    skipped,
+                    planned,
+                };
+                return Err(wrong(shard, problem));
             }
         }
-        let ids: usize = votes.iter().map(|vote| vote.sample_ids.len()).sum();
-        if ids as u64 != open.batch.samples() {
-            let problem = format!(
-                "(any): {ids} sample ids were recorded for {} samples",
-                open.batch.samples()
-            );
-            return Err(wrong(0, problem));
+        let (recorded, expected) = (
+            votes.iter().map(|vote| vote.sample_ids.len() as u64).sum(),
+            open.batch.samples(),
+        );
+        if recorded != expected {
+            return Err(SessionError::SampleIds {
+                step,
+                recorded,
+                expected,
+            });
         }
         by_shard
             .into_iter()
             .enumerate()
             .map(|(shard, report)| {
-                report.ok_or_else(|| wrong(shard as u32, "was not computed by any rank".to_owned()))
+                report.ok_or_else(|| wrong(Shard(shard as u32), ShardProblem::Missing))
             })
             .collect()
     }

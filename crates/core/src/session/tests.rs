@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::{Buffer, DType, Operation, Work, WorldSize};
+use crate::{Buffer, CollectiveError, DType, Operation, Recovery, Work, WorldSize};
 
 /// A group of two where the peer's contribution to every all-gather is scripted.
 struct Scripted {
@@ -132,28 +132,71 @@ fn a_failed_or_aborted_step_changes_nothing() {
 
 #[test]
 fn errors_name_the_rank_shard_or_sample_that_disagrees() {
-    let check = |theirs: Vote, fragment: &str| {
+    let check = |theirs: Vote, is_expected: fn(&SessionError) -> bool, fragment: &str| {
         let mut two = two();
-        let message = two.commit(theirs).unwrap_err().to_string();
-        assert!(message.contains(fragment), "{message}");
+        let error = two.commit(theirs).unwrap_err();
+        assert!(is_expected(&error), "{error:?}");
+        assert!(error.to_string().contains(fragment), "{error}");
         assert_eq!(two.session.next_step(), Step(0));
         assert_eq!(two.session.ledger().verdict().missing, 8);
     };
-    check(peer(1, None, 1, &[4, 5, 6, 7]), "rank 1 votes on step 1");
+    check(
+        peer(1, None, 1, &[4, 5, 6, 7]),
+        |error| {
+            matches!(
+                error,
+                SessionError::OtherStep {
+                    theirs: Step(1),
+                    ..
+                }
+            )
+        },
+        "rank 1 votes on step 1",
+    );
     check(
         peer(0, None, 0, &[4, 5, 6, 7]),
+        |error| problem(error) == Some(ShardProblem::Repeated),
         "shard 0 was computed twice",
     );
-    check(peer(0, None, 9, &[4, 5, 6, 7]), "shard 9 does not exist");
-    check(peer(0, None, 1, &[4, 5, 6]), "7 sample ids");
-    check(peer(0, None, 1, &[4, 5, 6, 99]), "sample 99");
+    check(
+        peer(0, None, 9, &[4, 5, 6, 7]),
+        |error| problem(error) == Some(ShardProblem::Unknown { shards: 2 }),
+        "shard 9 does not exist",
+    );
+    check(
+        peer(0, None, 1, &[4, 5, 6]),
+        |error| {
+            matches!(
+                error,
+                SessionError::SampleIds {
+                    recorded: 7,
+                    expected: 8,
+                    ..
+                }
+            )
+        },
+        "7 sample ids",
+    );
+    check(
+        peer(0, None, 1, &[4, 5, 6, 99]),
+        |error| matches!(error, SessionError::UnknownSample { sample: 99, .. }),
+        "sample 99",
+    );
     check(
         Vote {
             reports: vec![],
             ..peer(0, None, 1, &[4, 5, 6, 7])
         },
+        |error| problem(error) == Some(ShardProblem::Missing),
         "shard 1 was not computed by any rank",
     );
+}
+
+fn problem(error: &SessionError) -> Option<ShardProblem> {
+    match error {
+        SessionError::Shards { problem, .. } => Some(*problem),
+        _ => None,
+    }
 }
 
 #[test]
