@@ -13,6 +13,21 @@ pub(crate) fn is_busy(pid: u32) -> bool {
     })
 }
 
+/// Returns whether the process is ending: its connections may be closed before its end can be observed.
+pub(crate) fn is_exiting(pid: u32) -> bool {
+    /// `PF_EXITING` of the kernel's `sched.h`.
+    const EXITING: u32 = 4;
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    flags(&stat).is_some_and(|flags| flags & EXITING != 0)
+}
+
+/// Parses field 9 of `/proc/<pid>/stat`.
+fn flags(stat: &[u8]) -> Option<u32> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let text = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    text.split_ascii_whitespace().nth(6)?.parse().ok()
+}
+
 /// Parses field 3 of `/proc/<pid>/stat`; field 2, the name, is in parentheses and may contain anything.
 fn state(stat: &[u8]) -> Option<u8> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
@@ -32,6 +47,11 @@ mod tests {
         assert_eq!(state(b"12 (a) Z (b) R 1 77"), Some(b'R'));
         assert_eq!(state(b"12 (sh)"), None);
         assert_eq!(state(b""), None);
+        assert_eq!(
+            flags(b"12 (a) Z (b) R 1 2 3 0 -1 4194308 7"),
+            Some(4_194_308)
+        );
+        assert_eq!(flags(b"12 (a) R 1 2 3"), None);
     }
 
     #[test]
@@ -48,8 +68,10 @@ mod tests {
         is(computing.id(), false);
         for child in [&mut computing, &mut waiting] {
             child.kill().unwrap();
+            // Its exit status is left: a zombie has ended, too.
+            while !is_exiting(child.id()) {}
             child.wait().unwrap();
-            assert!(!is_busy(child.id()));
+            assert!(!is_busy(child.id()) && !is_exiting(child.id()));
         }
     }
 }

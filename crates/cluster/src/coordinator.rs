@@ -138,17 +138,7 @@ pub fn coordinate(
     };
     let concluded = leader.run(&inputs, stop);
     folder.withdraw(me);
-    leader.agents.close_all();
-    for (_, hello) in leader.waiting_agents.drain(..) {
-        hello.outbox.close();
-    }
-    let deadline = clock::now() + FAREWELL_MAX;
-    while leader.agents.any_open() && clock::now() < deadline {
-        // Threads that wait for space in the queue must be able to continue.
-        while inputs.try_recv().is_ok() {}
-        clock::pause(Duration::from_millis(2));
-    }
-    drop(inputs);
+    leader.disconnect_all(inputs);
     Ok(concluded)
 }
 
@@ -225,6 +215,21 @@ impl CoordinatorShell<'_> {
                 };
             }
         }
+    }
+
+    /// Closes all connections and waits briefly for their threads.
+    fn disconnect_all(&mut self, inputs: Receiver<CoordinatorInput>) {
+        self.agents.close_all();
+        for (_, hello) in self.waiting_agents.drain(..) {
+            hello.outbox.close();
+        }
+        let deadline = clock::now() + FAREWELL_MAX;
+        while self.agents.any_open() && clock::now() < deadline {
+            // Threads that wait for space in the queue must be able to continue.
+            while inputs.try_recv().is_ok() {}
+            clock::pause(Duration::from_millis(2));
+        }
+        drop(inputs);
     }
 
     fn now(&self) -> Duration {

@@ -78,7 +78,7 @@ impl Supervisor<'_> {
         }
         let (due, later) = std::mem::take(&mut self.unlinked)
             .into_iter()
-            .partition(|(at, _, _)| now >= *at + END_SHOWS);
+            .partition(|(at, rank, _)| now >= *at + END_SHOWS && !self.is_exiting(*rank));
         self.unlinked = later;
         let due: Vec<(Duration, Rank, u64)> = due;
         for (_, _, worker) in due {
@@ -86,6 +86,12 @@ impl Supervisor<'_> {
         }
         self.report_busy_workers(now);
         self.with(|coordination| coordination.tick(now));
+    }
+
+    /// Returns whether the process of a rank is ending, so that the end itself will be observed.
+    fn is_exiting(&self, rank: Rank) -> bool {
+        let started = self.roster.member(rank).started.as_ref();
+        started.is_some_and(|started| activity::is_exiting(started.pid))
     }
 
     /// Notifies the coordinator of workers that are silent because their process lacks CPU time, or

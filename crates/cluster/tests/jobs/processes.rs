@@ -100,11 +100,14 @@ fn a_killed_rank_is_reported_with_its_signal() {
 
 #[test]
 fn grandchildren_get_sigterm_and_then_sigkill() {
-    let mut spec = shell(
-        2,
-        "if [ $RANK = 1 ]; then sleep 0.3; exit 5; fi; trap '' TERM; sleep 600 & echo child $!; \
-         echo pid $$; wait; while :; do sleep 1; done",
+    let dir = tempfile::tempdir().unwrap();
+    let ready = dir.path().join("ready").display().to_string();
+    let script = format!(
+        "if [ $RANK = 1 ]; then while [ ! -e {ready} ]; do sleep 0.01; done; exit 5; fi; \
+         trap '' TERM; sleep 600 & echo child $!; echo pid $$; : > {ready}; wait; \
+         while :; do sleep 1; done"
     );
+    let mut spec = shell(2, &script);
     spec.stop_grace = Duration::from_millis(300);
     let (outcome, seen) = run(&spec);
     assert_eq!(outcome.exit_code(), 5);

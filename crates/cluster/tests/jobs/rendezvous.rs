@@ -15,7 +15,7 @@ use ronde_cluster::{
 };
 use ronde_core::{Event, Rank, WorldSize};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// The data of a rank in these tests.
 struct Place {
@@ -180,7 +180,8 @@ fn all_ranks_get_their_place_and_strange_numbers_arrive() {
 #[test]
 fn a_missing_rank_is_named_and_the_others_are_notified() {
     let mut spec = job(3);
-    spec.rendezvous_timeout = Duration::from_millis(300);
+    // The other ranks have to be ready by then.
+    spec.rendezvous_timeout = Duration::from_secs(5);
     let received = Arc::new(Mutex::new(Vec::new()));
     let (gone, late) = channel::<()>();
     let (receives, late) = (received.clone(), Mutex::new(late));

@@ -75,8 +75,8 @@ fn spec(
     ranks: u32,
 ) -> LaunchSpec {
     let mut spec = LaunchSpec::new(program, arguments, WorldSize::new(ranks).unwrap());
-    spec.stop_grace = Duration::from_secs(20);
-    spec.rendezvous_timeout = Duration::from_secs(20);
+    spec.stop_grace = Duration::from_secs(120);
+    spec.rendezvous_timeout = Duration::from_secs(120);
     spec.watchdog = Some((example().into(), vec!["watchdog".into()]));
     spec
 }
@@ -110,7 +110,7 @@ pub(crate) fn run_with(
 
 /// Waits until something is there; a watchdog's limit, not an expectation of speed.
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..3_000 {
+    for _ in 0..12_000 {
         if let Some(found) = look() {
             return found;
         }

@@ -185,11 +185,11 @@ impl CoordinatorMachine {
         let record = self.lease.record();
         let is_first = record.generation == Generation(0);
         let missing = if is_first {
-            let mute = self
+            let unreported = self
                 .slots
                 .workers()
                 .filter(|(_, worker, _)| !self.workers.knows(*worker));
-            mute.map(|(slot, ..)| slot.0).collect()
+            unreported.map(|(slot, ..)| slot.0).collect()
         } else {
             let losses = self.workers.losses(&record.members);
             losses.iter().map(|loss| u64::from(loss.rank.0)).collect()
