@@ -71,7 +71,7 @@ fn main() -> Result<(), BoxError> {
         "{:>14}{:>14}{:>14}{:>14}{:>14}{:>14}{:>14}",
         "write+fsync", "copy", "hash", "write", "save", "read", "load"
     );
-    let fence = Lineage::claim_next(&*bench.store, Generation(0), Step(0))?;
+    let fence = Lineage::claim_next(&*bench.store, Generation(0), Step(0), "run `test`")?;
     let mut saver = Saver::start(Arc::clone(&bench.store), bytes)?;
     for round in 0..rounds {
         // Alternating order, because the second writer may find the disk still busy.

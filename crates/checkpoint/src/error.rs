@@ -3,7 +3,7 @@
 use ronde_core::{Recovery, Step};
 use ronde_store::StoreError;
 
-use crate::Fence;
+use crate::{Claim, Fence};
 
 /// An error while saving, publishing or loading a checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum CheckpointError {
         difference: String,
     },
     /// A newer fence has been claimed.
-    #[error("cannot publish step {step} under {mine}: {theirs} has taken over")]
+    #[error("cannot publish step {step} under {mine}: {theirs}{} has taken over", of_run(run.as_deref()))]
     Superseded {
         /// The step.
         step: Step,
@@ -39,6 +39,8 @@ pub enum CheckpointError {
         mine: Fence,
         /// The newer fence.
         theirs: Fence,
+        /// The run that claimed the newer fence, if known.
+        run: Option<String>,
     },
     /// Other contents have been published for the same step under the same fence.
     #[error(
@@ -149,12 +151,25 @@ impl CheckpointError {
         }
     }
 
+    pub(crate) fn superseded(step: Step, mine: Fence, newer: &Claim) -> Self {
+        Self::Superseded {
+            step,
+            mine,
+            theirs: newer.fence,
+            run: newer.run.clone(),
+        }
+    }
+
     pub(crate) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Invalid {
             what: what.into(),
             problem: problem.into(),
         }
     }
+}
+
+fn of_run(run: Option<&str>) -> String {
+    run.map_or_else(String::new, |run| format!(" of {run}"))
 }
 
 fn of(tensor: Option<&str>) -> String {

@@ -31,6 +31,7 @@ mod reading;
 mod retention;
 mod saver;
 mod vector;
+mod verify;
 mod writer;
 
 pub use catalog::{CheckpointEntry, CheckpointStatus, list};
@@ -45,3 +46,4 @@ pub use publish::{PublishOutcome, PublishRequest, publish};
 pub use retention::{Proof, Retention, RetentionReport, retain};
 pub use saver::{CopyCost, SaveRequest, SavedPart, Saver, Slice};
 pub use vector::{StateVector, VectorTensor, share};
+pub use verify::{VerifiedCheckpoint, VerifyReport, verify_all};

@@ -1,6 +1,8 @@
 //! [`Lineage`]: the record of which fence resumed from which step, so that late checkpoints of superseded workers are
 //! ignored.
 
+use std::fmt;
+
 use ronde_core::{Generation, Step};
 use ronde_store::{Condition, ObjectName, Store, StoreExt};
 use serde::{Deserialize, Serialize};
@@ -19,13 +21,16 @@ const CLAIMS_MAX: usize = 1024;
 const ATTEMPTS: usize = 64;
 
 /// The statement that training resumed from a step under a fence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// The fence.
     pub fence: Fence,
     /// The number of committed steps at the resume.
     pub from: Step,
+    /// The run that claimed, for messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
 }
 
 /// All claims in the order of their fences.
@@ -33,6 +38,26 @@ pub struct Claim {
 #[serde(deny_unknown_fields)]
 pub struct Lineage {
     claims: Vec<Claim>,
+}
+
+impl Claim {
+    fn new(fence: Fence, from: Step, run: &str) -> Self {
+        Self {
+            fence,
+            from,
+            run: Some(run.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Claim {
+    /// Writes the fence and the run.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.run {
+            Some(run) => write!(f, "{} of {run}", self.fence),
+            None => self.fence.fmt(f),
+        }
+    }
 }
 
 impl Lineage {
@@ -54,20 +79,23 @@ impl Lineage {
         &self.claims
     }
 
-    /// Claims `fence`, which a coordinator has assigned. From now on, checkpoints beyond step `from` under a lower fence are
-    /// cut off. Repeating a claim has no effect.
+    /// Claims `fence`, which a coordinator has assigned, for `run`, a text for messages. From now on, checkpoints beyond step
+    /// `from` under a lower fence are cut off. Repeating a claim has no effect.
     ///
     /// # Errors
     /// [`CheckpointError::Superseded`] when a higher fence has been claimed; [`CheckpointError::Claim`] when this one was
     /// claimed from another step; [`CheckpointError::Store`].
-    pub fn claim(store: &dyn Store, fence: Fence, from: Step) -> Result<(), CheckpointError> {
+    pub fn claim(
+        store: &dyn Store,
+        fence: Fence,
+        from: Step,
+        run: &str,
+    ) -> Result<(), CheckpointError> {
         change(store, |lineage| {
             match lineage.claims.iter().max_by_key(|claim| claim.fence) {
-                Some(newest) if newest.fence > fence => Err(CheckpointError::Superseded {
-                    step: from,
-                    mine: fence,
-                    theirs: newest.fence,
-                }),
+                Some(newest) if newest.fence > fence => {
+                    Err(CheckpointError::superseded(from, fence, newest))
+                }
                 Some(newest) if newest.fence == fence && newest.from == from => Ok(None),
                 Some(newest) if newest.fence == fence => Err(CheckpointError::Claim {
                     fence,
@@ -76,7 +104,7 @@ impl Lineage {
                         newest.from
                     ),
                 }),
-                _ => Ok(Some(Claim { fence, from })),
+                _ => Ok(Some(Claim::new(fence, from, run))),
             }
         })
         .map(|_| ())
@@ -90,6 +118,7 @@ impl Lineage {
         store: &dyn Store,
         generation: Generation,
         from: Step,
+        run: &str,
     ) -> Result<Fence, CheckpointError> {
         let claimed = change(store, |lineage| {
             let newest = lineage.claims.iter().map(|claim| claim.fence.term).max();
@@ -97,20 +126,19 @@ impl Lineage {
                 term: newest.map_or(1, |term| term + 1),
                 generation,
             };
-            Ok(Some(Claim { fence, from }))
+            Ok(Some(Claim::new(fence, from, run)))
         })?;
         claimed
             .map(|claim| claim.fence)
             .ok_or_else(|| CheckpointError::invalid("claim", "no fence was claimed"))
     }
 
-    /// Returns the fence that cuts off the checkpoint of `step` published under `fence`, if any.
+    /// Returns the claim that cuts off the checkpoint of `step` published under `fence`, if any.
     #[must_use]
-    pub fn cut_off_by(&self, fence: Fence, step: Step) -> Option<Fence> {
+    pub fn cut_off_by(&self, fence: Fence, step: Step) -> Option<&Claim> {
         self.claims
             .iter()
             .find(|claim| claim.fence > fence && claim.from < step)
-            .map(|claim| claim.fence)
     }
 
     /// Returns whether `fence` has been claimed.
@@ -134,6 +162,7 @@ impl Lineage {
         let claims = fences.max().map(|fence| Claim {
             fence,
             from: Step(u64::MAX),
+            run: None,
         });
         Ok(Self {
             claims: claims.into_iter().collect(),
@@ -164,7 +193,7 @@ fn change(
         let Some(claim) = decide(&lineage)? else {
             return Ok(None);
         };
-        lineage.claims.push(claim);
+        lineage.claims.push(claim.clone());
         lineage.claims.sort_by_key(|claim| claim.fence);
         let surplus = lineage.claims.len().saturating_sub(CLAIMS_MAX);
         lineage.claims.drain(..surplus);

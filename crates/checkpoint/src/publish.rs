@@ -141,12 +141,8 @@ fn assemble(what: &PublishRequest<'_>, parts: &[SavedPart]) -> Result<Manifest, 
 
 fn check_claim(store: &dyn Store, what: &PublishRequest<'_>) -> Result<(), CheckpointError> {
     let lineage = Lineage::read(store)?;
-    if let Some(theirs) = lineage.cut_off_by(what.fence, what.step) {
-        return Err(CheckpointError::Superseded {
-            step: what.step,
-            mine: what.fence,
-            theirs,
-        });
+    if let Some(newer) = lineage.cut_off_by(what.fence, what.step) {
+        return Err(CheckpointError::superseded(what.step, what.fence, newer));
     }
     if !lineage.knows(what.fence) {
         return Err(CheckpointError::Claim {
@@ -228,6 +224,7 @@ fn may_replace(
             step: what.step,
             mine: mine.fence,
             theirs: theirs.fence,
+            run: Some(format!("run `{}`", theirs.run)),
         }),
         std::cmp::Ordering::Less => Ok(PublishOutcome::Already),
         std::cmp::Ordering::Greater => Ok(PublishOutcome::Replaced),

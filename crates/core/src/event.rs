@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::{Epoch, Generation, Rank, Step};
 
 /// Reads a number. JSON cannot represent NaN and infinity: they are written as `null` and read as NaN.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 fn number_or_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
@@ -326,6 +330,9 @@ pub enum Event {
         steps: u64,
         /// The number of samples used in all epochs.
         samples: u64,
+        /// The number of bad records that were skipped when the data was opened, and of samples skipped while training.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        skipped: u64,
         /// Seconds from the first step to the end.
         #[serde(deserialize_with = "number_or_null")]
         duration_s: f64,

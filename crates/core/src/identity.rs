@@ -7,15 +7,39 @@ use serde::{Deserialize, Serialize};
 /// The named parts of a plan and their hash. Two workers may train together only if these are equal.
 ///
 /// The world size, addresses and timeouts are not part of it, because the result does not depend on them.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PlanIdentity {
     parts: BTreeMap<String, String>,
+    /// Names of parts for messages, known only to the process that set them.
+    #[serde(skip)]
+    labels: BTreeMap<String, String>,
 }
+
+impl PartialEq for PlanIdentity {
+    /// Compares the parts, because labels are only for messages.
+    fn eq(&self, other: &Self) -> bool {
+        self.parts == other.parts
+    }
+}
+
+impl Eq for PlanIdentity {}
 
 impl PlanIdentity {
     /// Sets a part: `("engine", "burn-flex 0.22.1")`, `("optimizer.learning_rate", "0.1")`.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
         self.parts.insert(name.into(), value.into());
+    }
+
+    /// Sets a part that messages call `label` instead of its name. The label is not part of the plan.
+    pub fn set_labelled(
+        &mut self,
+        name: impl Into<String>,
+        label: impl Into<String>,
+        value: impl Into<String>,
+    ) {
+        let name = name.into();
+        self.labels.insert(name.clone(), label.into());
+        self.set(name, value);
     }
 
     /// Removes all parts whose names start with `prefix`.
@@ -50,7 +74,7 @@ impl PlanIdentity {
     }
 
     /// Lists the parts that differ as `NAME is A here and B there`, or returns `None` when the plans are
-    /// equal. At most five parts are spelled out.
+    /// equal. At most five parts are spelled out. A part is left out if parts below it (`NAME.x`) differ.
     #[must_use]
     pub fn difference(&self, theirs: &Self) -> Option<String> {
         self.compare(theirs, |name, mine, theirs| {
@@ -75,13 +99,27 @@ impl PlanIdentity {
         const SPELLED: usize = 5;
         let names: std::collections::BTreeSet<&String> =
             self.parts.keys().chain(theirs.parts.keys()).collect();
-        let differing: Vec<String> = names
+        let names: Vec<&String> = names
             .into_iter()
             .filter(|name| self.parts.get(*name) != theirs.parts.get(*name))
+            .collect();
+        let has_parts = |name: &str| {
+            let mut below = names.iter().filter_map(|other| other.strip_prefix(name));
+            below.any(|rest| rest.starts_with('.'))
+        };
+        let differing: Vec<String> = names
+            .iter()
+            .filter(|name| !has_parts(name))
             .map(|name| {
+                let name = name.as_str();
                 let value = |plan: &Self| plan.parts.get(name).cloned();
                 let show = |plan: &Self| value(plan).unwrap_or_else(|| "nothing".to_owned());
-                sentence(name, &show(self), &show(theirs))
+                let label = self.labels.get(name).or(theirs.labels.get(name));
+                sentence(
+                    label.map_or(name, String::as_str),
+                    &show(self),
+                    &show(theirs),
+                )
             })
             .collect();
         match differing.len() {
@@ -129,5 +167,28 @@ mod tests {
         let mut other = PlanIdentity::default();
         other.set("a", "bc");
         assert_ne!(one.hash(), other.hash());
+    }
+
+    #[test]
+    fn a_difference_names_the_label_of_a_part_and_leaves_out_its_parent() {
+        let plan = |whole: &str, first: &str| {
+            let mut plan = PlanIdentity::default();
+            plan.set("data.identity", whole);
+            plan.set("data.identity.file-00", first);
+            plan
+        };
+        let mut mine = plan("a", "b");
+        let earlier = plan("c", "d");
+        let unlabelled = mine.clone();
+        mine.set_labelled("data.identity.file-00", "data file x.npy", "b");
+        assert_eq!((mine.hash(), &mine), (unlabelled.hash(), &unlabelled));
+        assert_eq!(
+            mine.changes_since(&earlier).unwrap(),
+            "data file x.npy changed from d to b"
+        );
+        assert_eq!(
+            mine.difference(&plan("c", "b")).unwrap(),
+            "data.identity is a here and c there"
+        );
     }
 }

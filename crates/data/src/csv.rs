@@ -3,12 +3,12 @@
 //! Numbers need no quoting, so a line is split at its commas. A first line in which no field is a number is skipped as a
 //! heading; blank lines and a byte order mark are skipped, too.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use crate::dataset::check_form;
 use crate::{DataError, MemoryDataset};
+use ronde_store::open_regular;
 
 /// The maximum bytes of a field.
 const FIELD_BYTES_MAX: usize = 64;
@@ -61,7 +61,7 @@ pub(crate) fn read_file(path: &Path, layout: &CsvLayout) -> Result<MemoryDataset
         path: path.to_owned(),
         cause,
     };
-    let mut reader = BufReader::new(File::open(path).map_err(io)?);
+    let mut reader = BufReader::new(open_regular(path).map_err(io)?.0);
     let gzip = reader.fill_buf().map_err(io)?.starts_with(&[0x1f, 0x8b]);
     let (features, labels) = if gzip {
         let decoder = flate2::bufread::MultiGzDecoder::new(reader);
@@ -69,10 +69,11 @@ pub(crate) fn read_file(path: &Path, layout: &CsvLayout) -> Result<MemoryDataset
     } else {
         read_lines(reader, path, layout)?
     };
-    match layout.classes {
+    let set = match layout.classes {
         Some(classes) => MemoryDataset::new(features, labels, layout.shape.clone(), classes),
         None => MemoryDataset::of_values(features, labels, layout.shape.clone()),
-    }
+    };
+    Ok(set?.with_file(path))
 }
 
 /// Returns the features, divided by the scale, and the labels of all lines.

@@ -80,6 +80,12 @@ pub trait Dataset: Send + Sync {
     /// bits; the identity is part of the plan's hash.
     fn identity(&self) -> String;
 
+    /// Returns the names of the set's files with a hash of the contents of each, so that a changed file can be named. Many
+    /// files are combined into groups. Empty for sets without files.
+    fn files(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     /// Returns how samples are stored together, if reading neighbours together is cheaper than reading each alone. `None`
     /// if it makes no difference, as in memory.
     fn locality(&self) -> Option<Locality> {
@@ -100,9 +106,9 @@ pub trait Dataset: Send + Sync {
         None
     }
 
-    /// Returns whether a sample that fails with [`DataError::Record`] is left out of its batch.
-    fn skips_bad_records(&self) -> bool {
-        false
+    /// Returns the treatment of samples that fail with [`DataError::Record`].
+    fn bad_records(&self) -> BadRecordPolicy {
+        BadRecordPolicy::default()
     }
 
     /// Returns whether there are no samples.
@@ -129,6 +135,15 @@ pub struct Locality {
     /// The preferred number of bytes of one read, small enough to stay in the processor's caches until they are used. `None`
     /// where few and long reads are faster.
     pub fetch_bytes: Option<u64>,
+}
+
+/// The treatment of bad records.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct BadRecordPolicy {
+    /// The share of bad records up to which they are left out of their batches; `None` if the first one is an error.
+    pub skip_limit: Option<f64>,
+    /// The number of records that were skipped when the set was opened.
+    pub skipped: u64,
 }
 
 /// The origin of the bytes of samples.

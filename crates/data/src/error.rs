@@ -71,6 +71,27 @@ pub enum DataError {
         /// The addresses.
         addresses: String,
     },
+    /// More records are bad than may be skipped.
+    #[error(
+        "{bad} of {records} records ({bad_bytes} of {bytes} bytes) in {addresses} are bad, more than data.bad_record_limit = {limit} allows; the first: {first}\n  \
+         help: `ronde data inspect` lists them; use other files, or raise data.bad_record_limit"
+    )]
+    TooManyBad {
+        /// The addresses.
+        addresses: String,
+        /// The number of bad records.
+        bad: u64,
+        /// The number of all records.
+        records: u64,
+        /// The bytes of the files that cannot be used because of them.
+        bad_bytes: u64,
+        /// The bytes of all files.
+        bytes: u64,
+        /// The share that may be skipped.
+        limit: f64,
+        /// The first bad record.
+        first: BadRecord,
+    },
     /// The validation split leaves no sample for training or for evaluation.
     #[error(
         "invalid validation share {share}: of {samples} samples, none would remain for training or for evaluation"

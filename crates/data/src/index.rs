@@ -123,6 +123,8 @@ pub struct Index {
     bad: Vec<BadRecord>,
     skipped: SkippedRecords,
     warnings: Vec<String>,
+    /// The content hash of each file; empty if files are records.
+    file_hashes: Vec<[u8; 32]>,
 }
 
 /// Number and size of the records that are skipped because they cannot be used.
@@ -206,6 +208,11 @@ impl Index {
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
+    }
+
+    /// Returns the content hash of each file, in the order of the list; empty for formats whose files are records.
+    pub(crate) fn file_hashes(&self) -> &[[u8; 32]] {
+        &self.file_hashes
     }
 
     /// Returns the first [`BAD_LISTED_MAX`] skipped records.

@@ -56,7 +56,9 @@ mod text;
 mod tokenized;
 
 pub use config::{DataConfig, open};
-pub use dataset::{Dataset, FetchedSamples, IGNORED, Locality, Split, Targets, Traffic};
+pub use dataset::{
+    BadRecordPolicy, Dataset, FetchedSamples, IGNORED, Locality, Split, Targets, Traffic,
+};
 pub use error::DataError;
 pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBatches};
 pub use memory::MemoryDataset;

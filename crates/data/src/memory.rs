@@ -1,5 +1,7 @@
 //! [`MemoryDataset`]: samples in memory.
 
+use std::path::Path;
+
 use crate::dataset::{check_form, check_read};
 use crate::{DataError, Dataset, Targets};
 
@@ -12,6 +14,7 @@ pub struct MemoryDataset {
     classes: u32,
     targets: Targets,
     identity: String,
+    file: Option<String>,
 }
 
 impl MemoryDataset {
@@ -49,7 +52,17 @@ impl MemoryDataset {
             classes,
             targets: Targets::Classes,
             identity,
+            file: None,
         })
+    }
+
+    /// Sets the name of the file that the samples were read from.
+    #[must_use]
+    pub(crate) fn with_file(mut self, path: &Path) -> Self {
+        self.file = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        self
     }
 
     /// Returns a set with one value per sample as the target: `values` are the bits of `f32` numbers. Cost: as
@@ -79,6 +92,7 @@ impl MemoryDataset {
             classes: 1,
             targets: Targets::Values,
             identity,
+            file: None,
         })
     }
 }
@@ -134,6 +148,12 @@ impl Dataset for MemoryDataset {
         let start = index * self.elements;
         out.copy_from_slice(&self.features[start..start + self.elements]);
         Ok(self.labels[index])
+    }
+
+    fn files(&self) -> Vec<(String, String)> {
+        let file = self.file.iter();
+        file.map(|name| (name.clone(), self.identity.clone()))
+            .collect()
     }
 
     fn identity(&self) -> String {

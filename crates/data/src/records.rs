@@ -73,6 +73,9 @@ pub struct RecordsConfig {
     /// The treatment of bad records; default `error`.
     #[serde(default)]
     pub on_bad_record: OnBadRecord,
+    /// The share of bad records above which a run ends although `on_bad_record` is `skip`; default 0.01.
+    #[serde(default = "bad_record_limit")]
+    pub bad_record_limit: f64,
     /// The KiB of samples that stay together in a shuffled order, so that they are read together; default 1024.
     #[serde(default = "block_kib")]
     pub shuffle_block_kib: u64,
@@ -95,6 +98,10 @@ pub struct RecordsConfig {
     /// How long reads are retried when a server does not respond, in seconds; default 60.
     #[serde(default = "retry_s")]
     pub retry_s: f64,
+}
+
+fn bad_record_limit() -> f64 {
+    0.01
 }
 
 fn block_kib() -> u64 {
@@ -134,6 +141,13 @@ impl RecordsConfig {
         if self.validation.is_some() && self.test.is_some() {
             let problem = "cannot be combined with `test`".to_owned();
             wrong("validation", problem);
+        }
+        if !(0.0..=1.0).contains(&self.bad_record_limit) {
+            let limit = self.bad_record_limit;
+            wrong(
+                "bad_record_limit",
+                format!("invalid share `{limit}`: expected 0 to 1"),
+            );
         }
         if !(0.0..=RETRY_S_MAX).contains(&self.retry_s) {
             let problem = format!(

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use crate::cache::Cache;
-use crate::dataset::{FetchedSamples, Locality, Traffic, check_read_all};
+use crate::dataset::{BadRecordPolicy, FetchedSamples, Locality, Traffic, check_read_all};
 use crate::decode::{DecodeScratch, RecordDecoder};
 use crate::format::Format;
 use crate::index::{DataFile, Index, SampleLocation};
@@ -36,7 +36,7 @@ const LARGE_BYTES: u64 = 32 << 10;
 const FETCH_BYTES: u64 = 2 << 20;
 
 /// The settings for reading a set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ReadSettings {
     /// The bytes of samples that stay together in a shuffled order.
     pub block_bytes: u64,
@@ -46,8 +46,8 @@ pub(crate) struct ReadSettings {
     pub is_near: bool,
     /// The number of concurrent reads.
     pub threads: usize,
-    /// Whether bad records are skipped.
-    pub skips: bool,
+    /// The share of bad records up to which they are skipped; `None` if they are errors.
+    pub bad_record_limit: Option<f64>,
 }
 
 /// Samples in files.
@@ -58,6 +58,8 @@ pub(crate) struct StoredDataset {
     decoder: Arc<RecordDecoder>,
     reading: ReadSettings,
     identity: String,
+    /// The files with hashes of their contents, for messages about changed data.
+    file_hashes: Vec<(String, String)>,
     pool: Arc<BufferPool>,
     cache: Option<ObservedCache>,
 }
@@ -88,9 +90,16 @@ impl StoredDataset {
             decoder: Arc::new(decoder),
             reading,
             identity,
+            file_hashes: Vec::new(),
             pool: Arc::new(BufferPool::new(POOL_BYTES)),
             cache: None,
         }
+    }
+
+    /// Sets the names of the files with hashes of their contents.
+    pub(crate) fn with_files(mut self, files: Vec<(String, String)>) -> Self {
+        self.file_hashes = files;
+        self
     }
 
     /// Sets the cache through which the set is read, and the receiver of its events.
@@ -150,6 +159,10 @@ impl Dataset for StoredDataset {
         Ok(targets.first().copied().unwrap_or_default())
     }
 
+    fn files(&self) -> Vec<(String, String)> {
+        self.file_hashes.clone()
+    }
+
     fn identity(&self) -> String {
         self.identity.clone()
     }
@@ -194,7 +207,10 @@ impl Dataset for StoredDataset {
         })
     }
 
-    fn skips_bad_records(&self) -> bool {
-        self.reading.skips
+    fn bad_records(&self) -> BadRecordPolicy {
+        BadRecordPolicy {
+            skip_limit: self.reading.bad_record_limit,
+            skipped: self.index.bad_count(),
+        }
     }
 }

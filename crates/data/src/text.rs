@@ -23,6 +23,8 @@ pub(crate) struct TextWindows {
     count: u32,
     shape: [usize; 1],
     identity: String,
+    /// The name and hash of the text file.
+    file: (String, String),
 }
 
 /// Opens a text, or the embedded one, with windows of `context` letters.
@@ -49,6 +51,11 @@ fn split(text: &[u8], name: &Path, context: usize) -> Result<Split, DataError> {
     }
     check_form(&[context], count.max(1))?;
     let hash = blake3::hash(text).to_hex();
+    let shown = name
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let part = |part: &[u8], of: &str| {
         (part.len() > context).then(|| TextWindows {
             classes: part
@@ -57,6 +64,7 @@ fn split(text: &[u8], name: &Path, context: usize) -> Result<Split, DataError> {
                 .collect(),
             count,
             shape: [context],
+            file: (shown.clone(), format!("blake3:{}", &hash[..16])),
             identity: format!("text version 1: blake3:{hash}, {of}, context {context}"),
         })
     };
@@ -75,10 +83,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, DataError> {
         path: path.to_owned(),
         cause,
     };
-    let file = std::fs::File::open(path).map_err(io)?;
-    let mut text = Vec::new();
-    let read = file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut text);
-    read.map_err(io)?;
+    let text = ronde_store::read_regular(path, TEXT_BYTES_MAX).map_err(io)?;
     if text.starts_with(&[0x1f, 0x8b]) {
         return unpack(&text, path);
     }
@@ -142,6 +147,10 @@ impl Dataset for TextWindows {
         let mut targets = vec![0; self.shape[0]];
         self.read_all(sample, out, &mut targets)?;
         Ok(targets[0])
+    }
+
+    fn files(&self) -> Vec<(String, String)> {
+        vec![self.file.clone()]
     }
 
     fn identity(&self) -> String {

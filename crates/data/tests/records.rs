@@ -72,6 +72,7 @@ fn config(train: &str) -> RecordsConfig {
             scale: None,
         }),
         on_bad_record: OnBadRecord::Error,
+        bad_record_limit: 0.01,
         shuffle_block_kib: 2,
         shuffle_window_mib: 1,
         cache: CacheMode::Stream,
@@ -253,6 +254,10 @@ fn a_damaged_record_is_reported_with_its_position_or_skipped_and_counted() {
         assert!(error.contains(part), "{error}");
     }
     skipping.on_bad_record = OnBadRecord::Skip;
+    let refused = open_at(&skipping, folder.path()).unwrap_err().to_string();
+    assert!(refused.contains("1 of 30 records"), "{refused}");
+    assert!(refused.contains("bad_record_limit = 0.01"), "{refused}");
+    skipping.bad_record_limit = 0.04;
     let told = Arc::new(Mutex::new(Vec::new()));
     let mut opening = OpenContext::new(folder.path(), 3);
     opening.report = {

@@ -328,6 +328,9 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         }
         lines.extend(field("last epoch", &parts, columns));
     }
+    if view.skipped > 0 {
+        lines.extend(field("skipped", &[counted(view.skipped, "record")], columns));
+    }
     lines.extend(table(view, columns));
     if let Some(model) = &view.model {
         lines.extend(field("model", std::slice::from_ref(&model.path), columns));

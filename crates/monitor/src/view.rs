@@ -40,6 +40,8 @@ pub struct RunView {
     pub model: Option<ModelView>,
     /// Duration of the run in seconds, once it has finished.
     pub finished_s: Option<f64>,
+    /// The number of skipped records of a finished run.
+    pub skipped: u64,
     /// Number of workers that failed first-hand, not counting those that only noticed a peer's failure.
     pub failures: u64,
 }
@@ -206,7 +208,14 @@ impl RunView {
             Event::WorkerFailed {
                 secondary: false, ..
             } => self.failures += 1,
-            Event::RunFinished { duration_s, .. } => self.finished_s = Some(*duration_s),
+            Event::RunFinished {
+                duration_s,
+                skipped,
+                ..
+            } => {
+                self.finished_s = Some(*duration_s);
+                self.skipped = *skipped;
+            }
             _ => {}
         }
     }

@@ -312,6 +312,7 @@ impl Worker {
             self.tracker.record(Event::RunFinished {
                 steps: training.plan().steps,
                 samples: trained.samples,
+                skipped: trained.skipped,
                 duration_s: trained.duration_s,
             });
         }

@@ -19,6 +19,7 @@ mod lock;
 mod name;
 mod open;
 mod opener;
+mod regular;
 #[cfg(feature = "full")]
 mod remote;
 mod sealing;
@@ -35,6 +36,7 @@ pub use local::LocalStore;
 pub use name::ObjectName;
 pub use open::open;
 pub use opener::Opener;
+pub use regular::{open_regular, read_regular};
 #[cfg(feature = "full")]
 pub use remote::{IoThread, RemoteStore};
 pub use settings::{NoticeCallback, RemoteSettings};

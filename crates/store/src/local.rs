@@ -11,6 +11,7 @@ use std::time::Duration;
 use tempfile::NamedTempFile;
 
 use crate::lock::{self, TEMPORARY_PREFIX};
+use crate::regular::open_regular;
 use crate::{
     Condition, ObjectEntry, ObjectName, Stamp, Store, StoreError, StoredObject, Upload, Version,
 };
@@ -194,11 +195,7 @@ impl Store for LocalStore {
     fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError> {
         let path = self.path(name);
         let failed = |error| StoreError::disk("read", &path, error);
-        let file = File::open(&path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        if !metadata.is_file() {
-            return Err(failed(io::Error::other("not a regular file")));
-        }
+        let (file, metadata) = open_regular(&path).map_err(failed)?;
         Ok(Box::new(LocalObject {
             file,
             bytes: metadata.len(),

@@ -110,6 +110,21 @@ pub enum TrainError {
         /// The cause of the failure.
         cause: String,
     },
+    /// More samples were skipped than the data set allows.
+    #[error(
+        "{skipped} of {of} samples were skipped up to step {step}, more than data.bad_record_limit = {limit} allows\n  \
+         help: `ronde data inspect` lists bad records; use other files, or raise data.bad_record_limit"
+    )]
+    TooManySkipped {
+        /// The last step.
+        step: Step,
+        /// The number of skipped samples of all ranks.
+        skipped: u64,
+        /// The number of samples of the steps so far, or of an epoch if that is more.
+        of: u64,
+        /// The share that may be skipped.
+        limit: f64,
+    },
     /// This worker is no longer a member of the job.
     #[error(transparent)]
     Membership(#[from] MembershipError),
@@ -264,6 +279,7 @@ impl TrainError {
             Self::Impossible { .. }
                 | Self::DoesNotFit { .. }
                 | Self::Data(_)
+                | Self::TooManySkipped { .. }
                 | Self::Model(_)
                 | Self::Checkpoint(_)
                 | Self::Key { .. }

@@ -86,6 +86,10 @@ impl Plan {
             identity.set(name, value);
         }
         identity.set("data.identity", train.identity());
+        for (number, (file, hash)) in train.files().into_iter().enumerate() {
+            let name = format!("data.identity.file-{number:02}");
+            identity.set_labelled(name, format!("data file {file}"), hash);
+        }
         set_order(&mut identity, shuffle(config.train.shuffle, train));
         identity.set("engine", ronde_engine::engine_name());
         identity.set("cpu", ronde_engine::cpu_features());

@@ -55,6 +55,8 @@ pub struct TrainingResult {
     pub times: PhaseTimes,
     /// The number of samples used, over all epochs.
     pub samples: u64,
+    /// The number of bad records that were skipped when the data was opened, and of samples skipped while training.
+    pub skipped: u64,
     /// The seconds from the first step to the end.
     pub duration_s: f64,
 }
@@ -305,6 +307,7 @@ impl Training {
             evaluation,
             times: self.times,
             samples: self.session.samples(),
+            skipped: self.skipped_records(),
             duration_s,
         };
         if self.member.rank == Rank(0) {

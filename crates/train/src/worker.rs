@@ -232,6 +232,7 @@ fn publish(
     tracker.record(Event::RunFinished {
         steps: plan.steps,
         samples: trained.samples,
+        skipped: trained.skipped,
         duration_s: trained.duration_s,
     });
     Ok(())

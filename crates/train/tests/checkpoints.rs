@@ -193,7 +193,10 @@ fn training(
     group: ProcessGroup,
 ) -> Result<Training, TrainError> {
     let config = config(&start.sets);
-    let split = ronde_data::open(&config.data, &OpenContext::new(".".as_ref(), config.run.seed))?;
+    let split = ronde_data::open(
+        &config.data,
+        &OpenContext::new(".".as_ref(), config.run.seed),
+    )?;
     let world_size = WorldSize::new(group.size() as u32).unwrap();
     let mut plan = Plan::resolve(&config, world_size, &*split.train)?;
     let (shape, classes) = (split.train.sample_shape(), split.train.classes());
@@ -482,7 +485,7 @@ fn of_two_runs_with_one_store_the_newer_one_saves_and_the_older_one_reports_it()
         publishings += u32::from(name.as_str().contains("cursor"));
         if publishings == 2 {
             publishings += 1;
-            Lineage::claim_next(&*other, Generation(0), Step(3)).unwrap();
+            Lineage::claim_next(&*other, Generation(0), Step(3), "run `test`").unwrap();
         }
         Ok(())
     });

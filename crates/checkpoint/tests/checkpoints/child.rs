@@ -115,7 +115,7 @@ fn save_on(folder: &Path, world_size: u32, is_encrypted: bool) {
     // The first random number of a process takes longer than the save that the test kills.
     MasterKey::generate().unwrap();
     println!("\nstarts");
-    let fence = Lineage::claim_next(&*store, Generation(0), Step(from)).unwrap();
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(from), "run `test`").unwrap();
     for step in from + 1.. {
         State::small(step).save(&store, fence, world_size).unwrap();
         println!("published {step}");
@@ -131,7 +131,7 @@ fn save_on(folder: &Path, world_size: u32, is_encrypted: bool) {
 fn publish(folder: &Path, step: u64, term: u64) {
     let store = local(folder);
     let fence = match term {
-        0 => Lineage::claim_next(&*store, Generation(0), Step(step - 1)).unwrap(),
+        0 => Lineage::claim_next(&*store, Generation(0), Step(step - 1), "run `test`").unwrap(),
         term => Fence {
             term,
             generation: Generation(0),

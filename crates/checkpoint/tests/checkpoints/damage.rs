@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ronde_checkpoint::{
     Checkpoint, CheckpointEntry, CheckpointStatus, Lineage, PublishOutcome, last_good, list,
+    verify_all,
 };
 use ronde_core::{Generation, Step};
 use ronde_store::{Encrypted, MasterKey, Store};
@@ -29,6 +30,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn check(store: &Arc<dyn Store>, path: &Path, what: &str) {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let found = last_good(store, &plan(), 1).unwrap().unwrap();
+    let report = verify_all(store, 1).unwrap();
+    assert!(!report.is_clean(), "{name}, {what}");
     if name == "lineage.json" {
         let warning = found.warning.expect("damaged claims are reported");
         assert!(warning.contains("lineage.json"), "{what}: {warning}");
@@ -42,7 +45,7 @@ fn check(store: &Arc<dyn Store>, path: &Path, what: &str) {
 }
 
 fn every_change_is_found(store: &Arc<dyn Store>, folder: &Path, stride: usize) {
-    let fence = Lineage::claim_next(&**store, Generation(0), Step(0)).unwrap();
+    let fence = Lineage::claim_next(&**store, Generation(0), Step(0), "run `test`").unwrap();
     State::small(1).save(store, fence, 1).unwrap();
     State::small(2).save(store, fence, 2).unwrap();
     let mut changes = 0;
@@ -65,6 +68,10 @@ fn every_change_is_found(store: &Arc<dyn Store>, folder: &Path, stride: usize) {
         std::fs::write(&path, &good).unwrap();
     }
     assert!(changes > 500, "{changes}");
+    let report = verify_all(store, 1).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    let intact: Vec<Step> = report.intact().map(|entry| entry.step).collect();
+    assert_eq!(intact, [Step(2), Step(1)]);
     let found = last_good(store, &plan(), 1).unwrap().unwrap();
     assert!(found.skipped.is_empty());
     State::small(2).assert_is(&found.checkpoint);
@@ -88,7 +95,7 @@ fn every_changed_byte_of_an_encrypted_checkpoint_is_detected() {
 fn damage_names_the_tensor() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
     State::small(1).save(&store, fence, 1).unwrap();
     let checkpoint = Checkpoint::open(Arc::clone(&store), Step(1)).unwrap();
     let file = &checkpoint.manifest().files[0];
@@ -121,7 +128,7 @@ fn damage_names_the_tensor() {
 fn a_missing_file_is_detected_and_saving_the_step_again_repairs_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
     State::small(1).save(&store, fence, 1).unwrap();
     State::small(2).save(&store, fence, 3).unwrap();
     let checkpoint = Checkpoint::open(Arc::clone(&store), Step(2)).unwrap();
@@ -148,13 +155,13 @@ fn a_missing_file_is_detected_and_saving_the_step_again_repairs_it() {
 fn damaged_claims_do_not_prevent_resuming() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    let first = Lineage::claim_next(&*store, Generation(3), Step(0)).unwrap();
+    let first = Lineage::claim_next(&*store, Generation(3), Step(0), "run `test`").unwrap();
     State::small(1).save(&store, first, 1).unwrap();
     std::fs::write(folder.path().join("lineage.json"), b"{}").unwrap();
     assert!(State::small(2).save(&store, first, 1).is_err());
     let found = last_good(&store, &plan(), 1).unwrap().unwrap();
     State::small(1).assert_is(&found.checkpoint);
-    let second = Lineage::claim_next(&*store, Generation(0), Step(1)).unwrap();
+    let second = Lineage::claim_next(&*store, Generation(0), Step(1), "run `test`").unwrap();
     assert!(second > first);
     State::small(2).save(&store, second, 2).unwrap();
     let found = last_good(&store, &plan(), 1).unwrap().unwrap();
@@ -170,7 +177,7 @@ fn a_wrong_key_is_reported_and_does_not_look_like_an_empty_store() {
         Arc::clone(&below),
         MasterKey::generate().unwrap(),
     ));
-    let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
     State::small(1).save(&store, fence, 2).unwrap();
     let wrong: Arc<dyn Store> = Arc::new(Encrypted::new(below, MasterKey::generate().unwrap()));
     let error = last_good(&wrong, &plan(), 1).unwrap_err().to_string();

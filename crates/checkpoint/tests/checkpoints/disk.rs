@@ -32,7 +32,7 @@ fn a_full_disk_keeps_the_older_checkpoint() {
     }
     let disk = Mounted(folder);
     let store = local(disk.0.path());
-    let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
     let state = |step| State::new(step, &[60_000]);
     state(1).save(&store, fence, 3).unwrap();
     state(2).save(&store, fence, 2).unwrap();

@@ -69,7 +69,7 @@ fn check_cleanup(
     newest: u64,
     folder: &std::path::Path,
 ) {
-    let fence = Lineage::claim_next(&**store, Generation(0), Step(newest)).unwrap();
+    let fence = Lineage::claim_next(&**store, Generation(0), Step(newest), "run `test`").unwrap();
     // Two steps later, because killed children may have left files in the folder of the next step.
     State::small(newest + 2).save(store, fence, 2).unwrap();
     let retention = Retention {

@@ -13,7 +13,7 @@ use ronde_store::{Encrypted, MasterKey, Store};
 use crate::state::{LIMIT, State, local, plan};
 
 fn round_trip(store: &Arc<dyn Store>, state: &State, n: u32) {
-    let fence = Lineage::claim_next(&**store, Generation(0), Step(0)).unwrap();
+    let fence = Lineage::claim_next(&**store, Generation(0), Step(0), "run `test`").unwrap();
     state.save(store, fence, n).unwrap();
     let found = last_good(store, &plan(), 2).unwrap().unwrap();
     assert!(found.skipped.is_empty() && found.warning.is_none());
@@ -81,7 +81,7 @@ fn big() -> &'static (State, ronde_checkpoint::Checkpoint, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let store = local(folder.path());
         let state = State::new(3, &[1_000, 4_000_000, 7, 500_000]);
-        let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+        let fence = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
         state.save(&store, fence, 3).unwrap();
         let found = last_good(&store, &plan(), 2).unwrap().unwrap();
         (state, found.checkpoint, folder)
@@ -92,7 +92,7 @@ fn big() -> &'static (State, ronde_checkpoint::Checkpoint, tempfile::TempDir) {
 fn another_plan_is_rejected_and_the_world_size_is_not_part_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
     State::small(1).save(&store, fence, 3).unwrap();
     let mut other = plan();
     other.set("run.seed", "8");
@@ -123,7 +123,7 @@ fn an_empty_store_has_no_checkpoint() {
 fn inconsistent_parts_are_rejected_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
     let state = State::small(4);
     let whole = state.write(&store, fence, 3).unwrap();
     let of_two = state.write(&store, fence, 2).unwrap();
@@ -151,7 +151,7 @@ fn inconsistent_parts_are_rejected_with_the_reason() {
             vec![whole[0].clone(), unseen[1].clone(), whole[2].clone()],
             "same store",
         ),
-        (lying, "have element"),
+        (lying, "no slice has element"),
         (outside, "secret"),
     ] {
         let error = state.publish(&store, fence, &plan(), &parts).unwrap_err();
@@ -219,7 +219,7 @@ fn an_export_is_the_same_for_any_number_of_ranks_and_can_be_read_back() {
         .map(|n| {
             let folder = tempfile::tempdir().unwrap();
             let store = local(folder.path());
-            let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+            let fence = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
             State::small(9).save(&store, fence, n).unwrap();
             let found = last_good(&store, &plan(), 1).unwrap().unwrap();
             let error = to_safetensors(&found.checkpoint, "adam.v", 1).unwrap_err();

@@ -28,7 +28,7 @@ fn complete(store: &Arc<dyn Store>) -> Vec<u64> {
 
 fn saved(folder: &Path, steps: impl Iterator<Item = u64>) -> Arc<dyn Store> {
     let store = local(folder);
-    let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
     for step in steps {
         State::small(step).save(&store, fence, 2).unwrap();
     }
@@ -102,7 +102,7 @@ fn nothing_is_removed_when_no_checkpoint_is_good() {
 fn leftovers_are_removed_once_a_newer_checkpoint_is_good() {
     let folder = tempfile::tempdir().unwrap();
     let store = saved(folder.path(), 1..=2);
-    let fence = Lineage::claim_next(&*store, Generation(0), Step(2)).unwrap();
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(2), "run `test`").unwrap();
     State::small(3).write(&store, fence, 2).unwrap();
     std::fs::write(folder.path().join("step-00000003/.tmp-ronde-x"), b"x").unwrap();
     let removed = retain(&store, &HASHES).unwrap();

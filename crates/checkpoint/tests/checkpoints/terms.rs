@@ -31,16 +31,20 @@ fn a_fenced_worker_that_wakes_up_cannot_publish() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let old = fence(1, 4);
-    Lineage::claim(&*store, old, Step(0)).unwrap();
+    Lineage::claim(&*store, old, Step(0), "run `test`").unwrap();
     State::small(10).save(&store, old, 2).unwrap();
     let asleep = State::small(14).write(&store, old, 2).unwrap();
     let new = fence(2, 5);
-    Lineage::claim(&*store, new, Step(10)).unwrap();
+    Lineage::claim(&*store, new, Step(10), "run `test`").unwrap();
     let error = State::small(14)
         .publish(&store, old, &plan(), &asleep)
         .unwrap_err();
     assert!(
         matches!(error, CheckpointError::Superseded { theirs, .. } if theirs == new),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("of run `test` has taken over"),
         "{error}"
     );
     assert_eq!(error.recovery(), Recovery::Rejoin);
@@ -56,11 +60,11 @@ fn a_fenced_worker_that_wakes_up_cannot_publish() {
 fn a_checkpoint_published_before_a_claim_from_an_earlier_step_is_cut_off() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    let old = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    let old = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
     State::small(10).save(&store, old, 2).unwrap();
     // Published after other workers decided to resume from step 10.
     State::small(14).save(&store, old, 2).unwrap();
-    let new = Lineage::claim_next(&*store, Generation(0), Step(10)).unwrap();
+    let new = Lineage::claim_next(&*store, Generation(0), Step(10), "run `test`").unwrap();
     let found = last_good(&store, &plan(), 1).unwrap().unwrap();
     assert_eq!(found.checkpoint.step(), Step(10));
     assert!(found.skipped[0].reason.contains("had resumed"));
@@ -83,7 +87,7 @@ fn a_checkpoint_published_before_a_claim_from_an_earlier_step_is_cut_off() {
 fn publishing_again_succeeds_and_other_contents_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    let mine = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    let mine = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
     let state = State::small(3);
     let parts = state.write(&store, mine, 2).unwrap();
     let publish = |parts: &[_]| state.publish(&store, mine, &plan(), parts);
@@ -107,20 +111,21 @@ fn publishing_again_succeeds_and_other_contents_are_rejected() {
 fn claims_only_rise_and_name_one_step() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    Lineage::claim(&*store, fence(2, 1), Step(5)).unwrap();
-    Lineage::claim(&*store, fence(2, 1), Step(5)).unwrap();
-    let error = Lineage::claim(&*store, fence(2, 1), Step(6)).unwrap_err();
+    Lineage::claim(&*store, fence(2, 1), Step(5), "run `test`").unwrap();
+    Lineage::claim(&*store, fence(2, 1), Step(5), "run `test`").unwrap();
+    let error = Lineage::claim(&*store, fence(2, 1), Step(6), "run `test`").unwrap_err();
     assert!(
         error.to_string().contains("already claimed from step 5"),
         "{error}"
     );
-    let error = Lineage::claim(&*store, fence(1, 9), Step(5)).unwrap_err();
+    let error = Lineage::claim(&*store, fence(1, 9), Step(5), "run `test`").unwrap_err();
     assert!(matches!(error, CheckpointError::Superseded { .. }));
-    Lineage::claim(&*store, fence(2, 2), Step(3)).unwrap();
+    Lineage::claim(&*store, fence(2, 2), Step(3), "run `test`").unwrap();
     let lineage = Lineage::read(&*store).unwrap();
     assert_eq!(lineage.claims().len(), 2);
     assert_eq!(lineage.cut_off_by(fence(1, 0), Step(3)), None);
-    assert_eq!(lineage.cut_off_by(fence(1, 0), Step(4)), Some(fence(2, 2)));
+    let newer = lineage.cut_off_by(fence(1, 0), Step(4)).unwrap();
+    assert_eq!(newer.to_string(), "term 2 generation 2 of run `test`");
     assert_eq!(lineage.cut_off_by(fence(2, 2), Step(100)), None);
 }
 
@@ -133,7 +138,9 @@ fn no_two_claims_get_the_same_term() {
             .map(|_| {
                 let store = Arc::clone(&store);
                 scope.spawn(move || {
-                    let claim = || Lineage::claim_next(&*store, Generation(0), Step(1)).unwrap();
+                    let claim = || {
+                        Lineage::claim_next(&*store, Generation(0), Step(1), "run `test`").unwrap()
+                    };
                     [claim().term, claim().term]
                 })
             })
@@ -153,8 +160,9 @@ fn concurrent_publishers_leave_one_good_checkpoint() {
     let store = local(folder.path());
     for step in 1..=6_u64 {
         // Odd steps: publishers share one term. Even steps: each process claims a term, and lower terms may lose.
-        let shared = (step % 2 == 1)
-            .then(|| Lineage::claim_next(&*store, Generation(0), Step(step)).unwrap());
+        let shared = (step % 2 == 1).then(|| {
+            Lineage::claim_next(&*store, Generation(0), Step(step), "run `test`").unwrap()
+        });
         let rivals: Vec<Child> = (0..3)
             .map(|_| Child::publish(folder.path(), step, shared.map(|fence| fence.term)))
             .collect();

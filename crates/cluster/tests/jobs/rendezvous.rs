@@ -158,6 +158,7 @@ fn all_ranks_get_their_place_and_strange_numbers_arrive() {
         link.tracker().record(Event::RunFinished {
             steps: place.rank.0.into(),
             samples: 0,
+            skipped: 0,
             duration_s: f64::NAN,
         });
         i32::from(!link.finish())

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
+use std::fs::File;
+
 use super::*;
 use crate::{DataConfig, OpenContext, open};
 

@@ -91,6 +91,7 @@ fn empty() -> Index {
         bad: Vec::new(),
         skipped: SkippedRecords::default(),
         warnings: Vec::new(),
+        file_hashes: Vec::new(),
     }
 }
 
@@ -144,6 +145,7 @@ pub(super) fn scanned(
     let mut all = Vec::with_capacity(files.len());
     for file in found.0 {
         let records = file.extents.records();
+        index.file_hashes.push(file.hash);
         if records > 0 {
             hasher.update(&file.hash);
             hasher.update(&records.to_le_bytes());

@@ -275,7 +275,7 @@ impl DecodePool {
             };
             match read {
                 Ok(()) => rows += 1,
-                Err(DataError::Record(bad)) if self.dataset.skips_bad_records() => {
+                Err(DataError::Record(bad)) if self.dataset.bad_records().skip_limit.is_some() => {
                     skipped.push(bad);
                 }
                 Err(error) => return Err(error),

@@ -28,6 +28,11 @@ const PAGE_BYTES: u64 = 1 << 20;
 /// The maximum number of bad records that are reported one by one.
 const BAD_TOLD_MAX: usize = 5;
 
+/// The maximum number of files, or groups of files, whose hashes are compared separately.
+const FILE_GROUPS_MAX: usize = 32;
+/// The maximum length of a file name in a message.
+const NAME_CHARS_MAX: usize = 80;
+
 /// Opens files of records. Cost: reads files that were not indexed before once.
 pub(crate) fn open(config: &RecordsConfig, opening: &OpenContext) -> Result<Split, DataError> {
     if let Some((key, problem)) = config.problems().into_iter().next() {
@@ -127,11 +132,19 @@ impl OpenTask<'_> {
             files = self.tokens(&files, tokenization)?;
         }
         let index = self.index(&files, &*format)?;
+        self.check_bad(&index, &files, addresses)?;
         if index.samples() == 0 {
             let addresses = addresses.all().join(", ");
             return Err(DataError::Empty { addresses });
         }
         self.report_bad(&index);
+        if !format.covers_content() {
+            (self.opening.report)(&DataEvent::Finding(
+                "changed images are not detected: the identity of the data covers the names and lengths of the image \
+                 files, not their contents; pack them with `ronde data pack` to cover the contents"
+                    .to_owned(),
+            ));
+        }
         Ok(IndexedFiles {
             sources,
             is_remote,
@@ -252,6 +265,40 @@ impl OpenTask<'_> {
         index
     }
 
+    /// Returns the share of bad records that may be skipped; `None` if none may.
+    fn bad_record_limit(&self) -> Option<f64> {
+        let skips = self.config.on_bad_record == OnBadRecord::Skip;
+        skips.then_some(self.config.bad_record_limit)
+    }
+
+    /// Returns an error if more was skipped than the limit allows: by the number of records, or by bytes, because one damaged
+    /// record may make the rest of its file unreadable.
+    fn check_bad(
+        &self,
+        index: &Index,
+        files: &[Arc<dyn DataFile>],
+        addresses: &Addresses,
+    ) -> Result<(), DataError> {
+        let (skipped, limit) = (index.skipped(), self.config.bad_record_limit);
+        let records = index.samples() + skipped.records;
+        let bytes: u64 = files.iter().map(|file| file.bytes()).sum();
+        let is_above = |part: u64, whole: u64| part as f64 > limit * whole as f64;
+        match index.bad().first() {
+            Some(first) if is_above(skipped.records, records) || is_above(skipped.bytes, bytes) => {
+                Err(DataError::TooManyBad {
+                    addresses: addresses.all().join(", "),
+                    bad: skipped.records,
+                    records,
+                    bad_bytes: skipped.bytes,
+                    bytes,
+                    limit,
+                    first: first.clone(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn report_bad(&self, index: &Index) {
         let report = |message| (self.opening.report)(&DataEvent::Finding(message));
         for warning in index.warnings() {
@@ -286,7 +333,7 @@ impl OpenTask<'_> {
             window_bytes: self.config.shuffle_window_mib << 20,
             is_near: !is_remote,
             threads: if is_remote { REMOTE_READS } else { 1 },
-            skips: self.config.on_bad_record == OnBadRecord::Skip,
+            bad_record_limit: self.bad_record_limit(),
         };
         let decoder = RecordDecoder::new(&loaded.schema, role, self.opening.seed)?;
         let set = StoredDataset::new(
@@ -295,7 +342,8 @@ impl OpenTask<'_> {
             selection,
             decoder,
             reading,
-        );
+        )
+        .with_files(loaded.file_hashes());
         let set = match self.cache.get().cloned().flatten() {
             Some(cache) if is_remote => set.with_cache(cache, Arc::clone(&self.opening.report)),
             _ => set,
@@ -311,6 +359,34 @@ impl OpenTask<'_> {
 }
 
 impl IndexedFiles {
+    /// Returns a hash of the contents of each file, or of each of [`FILE_GROUPS_MAX`] groups of files, with its name.
+    fn file_hashes(&self) -> Vec<(String, String)> {
+        let hashes = self.index.file_hashes();
+        let each = self.sources.len().div_ceil(FILE_GROUPS_MAX).max(1);
+        let groups = self.sources.chunks(each).enumerate();
+        groups
+            .map(|(number, files)| {
+                let mut hasher = blake3::Hasher::new_derive_key("ronde data files, version 1");
+                for (at, file) in files.iter().enumerate() {
+                    match hashes.get(number * each + at) {
+                        Some(hash) => hasher.update(hash),
+                        // The contents of image files are not part of the identity.
+                        None => hasher.update(&file.bytes().to_le_bytes()),
+                    };
+                }
+                let name = match files {
+                    [one] => shortened(one.name()),
+                    _ => {
+                        let last = files.last().map_or("", SourceFile::name);
+                        format!("{} to {}", shortened(files[0].name()), shortened(last))
+                    }
+                };
+                let hash = hasher.finalize().to_hex();
+                (name, format!("blake3:{}", &hash[..16]))
+            })
+            .collect()
+    }
+
     /// Selects the records whose keys are chosen. A key is derived from the name of a file and the number of the record in it,
     /// so that adding or removing files does not affect the records of other files.
     fn select(&self, is_chosen: impl Fn(u64) -> bool) -> Selection {
@@ -333,4 +409,12 @@ impl IndexedFiles {
 /// Returns whether a record with this key belongs to the evaluation share.
 fn is_validation(key: u64, share: f64) -> bool {
     (key as f64) < share * u64::MAX as f64
+}
+
+/// Returns the end of a long name.
+fn shortened(name: &str) -> String {
+    let count = name.chars().count();
+    let skipped = count.saturating_sub(NAME_CHARS_MAX);
+    let end: String = name.chars().skip(skipped).collect();
+    if skipped > 0 { format!("..{end}") } else { end }
 }

@@ -4,6 +4,10 @@ use std::path::Path;
 
 use crate::DataError;
 
+/// The maximum length of a `tokenizer.json`.
+#[cfg(feature = "full")]
+const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
+
 /// A tokenizer described by a `tokenizer.json`: normalisation, splitting into words, a vocabulary and a merge model.
 pub(crate) struct Tokenizer {
     #[cfg(feature = "full")]
@@ -25,7 +29,7 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`. Ignores its padding and truncation settings.
     pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
         let shown = path.display();
-        let bytes = std::fs::read(path)
+        let bytes = ronde_store::read_regular(path, TOKENIZER_BYTES_MAX)
             .map_err(|error| invalid(format!("cannot read {shown}: {error}")))?;
         let read = tokenizers::Tokenizer::from_bytes(&bytes);
         let mut inner = read.map_err(|error| {

@@ -102,6 +102,7 @@ fn the_summary_of_a_finished_run() {
         Event::RunFinished {
             steps: 230,
             samples: 14_370,
+            skipped: 3,
             duration_s: 57.5,
         },
     ] {
@@ -112,6 +113,7 @@ digits finished in 58 s
   steps          230 of 230, last loss 0.5000, 256 images/s
   test           accuracy 96.94 %, loss 0.1000, top-5 99.00 %, 360 samples
   last epoch     1,437 samples used once
+  skipped        3 records
   rank             compute     communication    waiting for data   bytes sent
   0          46.00 s  80 %      9.20 s  16 %        2.30 s   4 %    219.3 MiB
   1          46.00 s  80 %      9.20 s  16 %        2.30 s   4 %    219.3 MiB

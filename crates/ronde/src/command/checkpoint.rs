@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use ronde_checkpoint::{
     Checkpoint, CheckpointEntry, CheckpointError, CheckpointStatus, Lineage, Manifest, list,
-    to_safetensors,
+    to_safetensors, verify_all,
 };
 use ronde_core::Step;
 use ronde_core::layout::Role;
@@ -34,8 +34,8 @@ enum CheckpointCommand {
     Ls(CheckpointLocation),
     /// Show the contents of a checkpoint.
     Show(CheckpointSelection),
-    /// Compare every byte of a checkpoint with its hashes; exit code 3 when it is damaged.
-    Verify(CheckpointSelection),
+    /// Compare all checkpoints, or one, with their hashes; exit code 3 on any damage.
+    Verify(VerifySelection),
     /// Write the tensors of a checkpoint as a safetensors file.
     Export {
         #[command(flatten)]
@@ -65,6 +65,16 @@ struct CheckpointSelection {
     #[command(flatten)]
     location: CheckpointLocation,
     /// Step of the checkpoint [default: the newest complete one].
+    #[arg(long)]
+    step: Option<u64>,
+}
+
+/// Selects all checkpoints or one.
+#[derive(Args)]
+struct VerifySelection {
+    #[command(flatten)]
+    location: CheckpointLocation,
+    /// Step of the checkpoint [default: all].
     #[arg(long)]
     step: Option<u64>,
 }
@@ -231,22 +241,95 @@ fn show(selection: &CheckpointSelection) -> Result<(), CheckpointFailure> {
     Ok(())
 }
 
-fn verify(selection: &CheckpointSelection) -> Result<(), CheckpointFailure> {
-    let checkpoint = selection.open()?;
+fn verify(selection: &VerifySelection) -> Result<(), CheckpointFailure> {
+    match selection.step {
+        Some(step) => verify_one(&Checkpoint::open(selection.location.open()?, Step(step))?),
+        None => verify_everything(&selection.location),
+    }
+}
+
+fn verify_one(checkpoint: &Checkpoint) -> Result<(), CheckpointFailure> {
     let damage = checkpoint.verify(THREADS)?;
-    let (step, manifest) = (checkpoint.step(), checkpoint.manifest());
+    let step = checkpoint.step();
     if damage.is_empty() {
-        let size = bytes(manifest.bytes());
-        let files = manifest.files.len();
-        writeln!(
-            Printable(std::io::stdout().lock()),
-            "checkpoint at step {step} is intact: {size} in {files} files, all hashes match"
-        )?;
+        let line = intact(step, checkpoint.manifest());
+        writeln!(Printable(std::io::stdout().lock()), "{line}")?;
         return Ok(());
     }
     let mut lines = vec![format!("error: checkpoint at step {step} is damaged")];
     lines.extend(damage.iter().map(|error| format!("  {error}")));
     Err(CheckpointFailure(exit::GAVE_UP, lines.join("\n")))
+}
+
+/// Verifies all checkpoints and the record of claims. Prints the intact ones; all damage is the error.
+fn verify_everything(location: &CheckpointLocation) -> Result<(), CheckpointFailure> {
+    let store = location.open()?;
+    let report = verify_all(&store, THREADS)?;
+    let mut out = Printable(std::io::stdout().lock());
+    for entry in report.intact() {
+        if let Some(manifest) = &entry.manifest {
+            writeln!(out, "{}", intact(entry.step, manifest))?;
+        }
+    }
+    let mut problems = Vec::new();
+    for checkpoint in &report.checkpoints {
+        let step = checkpoint.entry.step;
+        match &checkpoint.entry.status {
+            CheckpointStatus::Unpublished => {
+                writeln!(
+                    out,
+                    "step {step} has no checkpoint: the save has not finished"
+                )?;
+            }
+            CheckpointStatus::Locked(problem) => {
+                problems.push(format!(
+                    "error: cannot verify checkpoint at step {step}: {problem}"
+                ));
+            }
+            _ => {}
+        }
+        if !checkpoint.damage.is_empty() {
+            problems.push(format!("error: checkpoint at step {step} is damaged"));
+            problems.extend(
+                checkpoint
+                    .damage
+                    .iter()
+                    .map(|problem| format!("  {problem}")),
+            );
+        }
+    }
+    if let Some(problem) = &report.lineage_damage {
+        problems.push(format!("error: {problem}"));
+    }
+    let has_intact = report.intact().next().is_some();
+    if problems.is_empty() && has_intact {
+        return Ok(());
+    }
+    let address = &location.address;
+    if !report.is_damaged() && !has_intact {
+        problems.push(format!(
+            "error: no complete checkpoint in {address}\n  help: see `ronde checkpoint ls {address}`"
+        ));
+        return Err(CheckpointFailure(exit::USER_ERROR, problems.join("\n")));
+    }
+    if !has_intact {
+        let key = match &location.encrypt {
+            Some(_) => "",
+            None => "if the checkpoints are encrypted, pass --encrypt; otherwise ",
+        };
+        problems.push(format!(
+            "  help: no checkpoint in {address} can be used: {key}restore its files from a copy, or start a new run"
+        ));
+    }
+    Err(CheckpointFailure(exit::GAVE_UP, problems.join("\n")))
+}
+
+fn intact(step: Step, manifest: &Manifest) -> String {
+    format!(
+        "checkpoint at step {step} is intact: {} in {} files, all hashes match",
+        bytes(manifest.bytes()),
+        manifest.files.len()
+    )
 }
 
 fn export(

@@ -186,6 +186,11 @@ fn run_inspect(arguments: &InspectArguments, opening: &OpenContext) -> Result<()
         true => writeln!(out, "{}", as_json(&found))?,
         false => show(&found, out)?,
     }
+    if found.samples == 0 {
+        return Err(DataFailure::from(DataError::Empty {
+            addresses: arguments.addresses.join(", "),
+        }));
+    }
     Ok(())
 }
 

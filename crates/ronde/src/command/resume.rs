@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde::environment;
+use ronde_checkpoint::{CheckpointStatus, list};
 use ronde_store::{Address, Store};
 use ronde_train::checkpoints::{self, NewestCheckpoint};
 use ronde_train::config::{CheckpointSection, DEFAULT_RUN_FILE, Document, Override};
@@ -15,6 +16,9 @@ use super::train::StartError;
 
 /// Name of the checkpoint folder in a run's folder.
 const FOLDER: &str = "checkpoints";
+
+/// The maximum number of unusable checkpoints in a message.
+const PROBLEMS_MAX: usize = 4;
 
 /// The run that `--resume` refers to.
 pub(super) struct ResumeSource {
@@ -46,7 +50,7 @@ impl ResumeSource {
             let store = open(&section, Path::new("."), Path::new("."))?;
             resumed.newest = newest(&store)?;
             if resumed.newest.is_none() {
-                return Err(none(to));
+                return Err(unusable(&store, to));
             }
         }
         Ok(Some(resumed))
@@ -164,7 +168,7 @@ pub(super) fn check(
     let position = |step| Ok(RunPosition::new(resume.clone(), step));
     let Some(newest) = newest else {
         return if resumes {
-            Err(none(&shown).into())
+            Err(unusable(&store, &shown).into())
         } else {
             position(None)
         };
@@ -172,6 +176,7 @@ pub(super) fn check(
     if let Some(difference) = newest.changes_to(&plan.identity) {
         return Err(StartError::Invalid(other_plan(
             &shown,
+            &newest.name,
             &difference,
             resumes,
         )));
@@ -194,15 +199,15 @@ pub(super) fn check(
     }
 }
 
-fn other_plan(address: &str, difference: &str, resumes: bool) -> String {
+fn other_plan(address: &str, run: &str, difference: &str, resumes: bool) -> String {
     if resumes {
         return format!(
-            "error: cannot resume: {difference}\n  where: checkpoints in {address}\n  \
+            "error: cannot resume: {difference}\n  where: checkpoints of run `{run}` in {address}\n  \
              help: resume with the same model, data, seed and settings"
         );
     }
     format!(
-        "error: {address} has checkpoints of another run: {difference}\n  \
+        "error: {address} has checkpoints of another run, `{run}`: {difference}\n  \
          help: choose another folder: --set run.output=FOLDER or --set checkpoint.to=FOLDER"
     )
 }
@@ -214,10 +219,41 @@ fn finished(output: &Path, newest: &NewestCheckpoint) -> Option<ModelManifest> {
     (model.plan == newest.identity.hex()).then_some(model)
 }
 
-fn none(address: &str) -> String {
+/// Returns the message for a store without a usable checkpoint: that it is empty, or why none can be used.
+fn unusable(store: &Arc<dyn Store>, address: &str) -> String {
+    let all = match list(&**store) {
+        Ok(all) => all,
+        Err(error) => return format!("error: {error}"),
+    };
+    let problems: Vec<String> = all
+        .iter()
+        .filter_map(|entry| match &entry.status {
+            CheckpointStatus::Complete => {
+                Some(format!("step {}: its cursor is damaged", entry.step))
+            }
+            CheckpointStatus::Damaged(problem)
+            | CheckpointStatus::CutOff(problem)
+            | CheckpointStatus::Locked(problem) => Some(format!("step {}: {problem}", entry.step)),
+            CheckpointStatus::Unpublished => None,
+        })
+        .collect();
+    if problems.is_empty() {
+        return format!(
+            "error: cannot resume: no checkpoint in {address}\n  \
+             help: list them with `ronde checkpoint ls {address}`; without --resume a run starts at step 0"
+        );
+    }
     format!(
-        "error: cannot resume: no checkpoint in {address}\n  \
-         help: list them with `ronde checkpoint ls {address}`; without --resume a run starts at step 0"
+        "error: cannot resume: none of the {} checkpoints in {address} can be used\n  {}\n  \
+         help: `ronde checkpoint verify {address}` lists all damage; restore the files of a checkpoint from a copy, or \
+         start a new run in another folder",
+        problems.len(),
+        problems
+            .iter()
+            .take(PROBLEMS_MAX)
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join("\n  ")
     )
 }
 

@@ -21,6 +21,8 @@ struct Reached {
     of: u64,
     /// Number of committed steps in the newest checkpoint.
     checkpoint: Option<u64>,
+    /// Whether this run has loaded or saved that checkpoint, so that it is known to be usable.
+    is_usable: bool,
 }
 
 impl RunPosition {
@@ -60,9 +62,17 @@ impl RunPosition {
         }
     }
 
-    /// Returns the message for a run that failed, if it has a checkpoint.
+    /// Returns the message for a run that failed, if it has a checkpoint. A checkpoint that could not be loaded is no
+    /// reason to resume again.
     pub(super) fn failed(&self) -> Option<String> {
-        let step = self.reached().checkpoint?;
+        let reached = self.reached();
+        let step = reached.checkpoint?;
+        if !reached.is_usable {
+            return Some(format!(
+                "help: `ronde checkpoint verify {}` checks the checkpoints",
+                self.resume
+            ));
+        }
         Some(format!(
             "last checkpoint at step {}; {}",
             count(step),
@@ -85,9 +95,13 @@ impl Tracker for RunPosition {
         match event {
             Event::RunStarted { steps, .. } => reached.of = steps,
             Event::StepCommitted { step, .. } => reached.steps = Some(step.0.saturating_add(1)),
-            Event::CheckpointSaved { step, .. } => reached.checkpoint = Some(step.0),
+            Event::CheckpointSaved { step, .. } => {
+                reached.checkpoint = Some(step.0);
+                reached.is_usable = true;
+            }
             Event::CheckpointLoaded { step, .. } => {
                 reached.checkpoint = Some(step.0);
+                reached.is_usable = true;
                 reached.steps = Some(step.0);
             }
             _ => {}
@@ -139,6 +153,9 @@ mod tests {
             "interrupted at step 200 of 4,600; no checkpoint"
         );
         assert_eq!(position.failed(), None);
+        let listed = RunPosition::new("runs/x".into(), Some(Step(5)));
+        let message = listed.failed().unwrap();
+        assert!(message.contains("checkpoint verify runs/x"), "{message}");
         position.record(saved(200));
         position.record(committed(208));
         assert_eq!(

@@ -176,3 +176,31 @@ fn invalid_data_is_reported_by_line() {
     }
     assert_eq!(dir.list("."), ["a.csv", "a.toml"]);
 }
+
+/// FIFOs and devices never end, or wait for a writer: they are refused before they are opened.
+#[test]
+fn only_regular_files_of_limited_size_are_read() {
+    let dir = TestFolder::new();
+    let fifo = dir.path().join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    for (path, found) in [("fifo", "a FIFO"), ("/dev/zero", "a device")] {
+        let words = ["not a regular file", found];
+        dir.run(&["train", path]).expect(2, &words);
+        dir.write(
+            "a.toml",
+            &format!(
+                "[data]\nsource = \"csv\"\ntrain = \"{path}\"\nshape = [2]\nclasses = 2\n\
+                 [model]\nkind = \"linear\"\n[train]\nepochs = 1\n"
+            ),
+        );
+        dir.run(&["train", "a.toml"]).expect(2, &words);
+        dir.run(&["data", "inspect", path, "--format", "tfrecord"])
+            .expect(2, &words);
+    }
+    dir.write("long.toml", &"# a long comment\n".repeat(1 << 17));
+    dir.run(&["train", "long.toml"]).expect(
+        2,
+        &["the file has 2228224 bytes", "the limit is 1048576 bytes"],
+    );
+}

@@ -160,7 +160,7 @@ fn what_cannot_go_on_is_told_with_what_differs() {
     run(&[]).expect(2, &["this run is not finished", "ronde train --resume out"]);
     run(&["--set", "run.seed=7"]).expect(
         2,
-        &["checkpoints of another run: run.seed changed from 42 to 7"],
+        &["checkpoints of another run, `digits`: run.seed changed from 42 to 7"],
     );
     let other = ["--resume", "out", "--set", "run.seed=7"];
     dir.run(&[&["train"][..], &other].concat())
@@ -222,13 +222,86 @@ fn checkpoints_are_listed_shown_verified_and_exported() {
     );
     let good = open(&["verify", "out/checkpoints"]).expect(0, &[]);
     assert!(good.stdout.contains("is intact"), "{}", good.stdout);
-    command(&["verify", "out"]).expect(2, &["no complete checkpoint in out"]);
+    command(&["verify", "out"]).expect(3, &["is damaged", "pass --encrypt"]);
     let slice = slices(&dir).pop().unwrap();
     let mut bytes = std::fs::read(&slice).unwrap();
     bytes[300] ^= 1;
     std::fs::write(&slice, bytes).unwrap();
     let name = slice.file_name().unwrap().to_str().unwrap();
     open(&["verify", "out", "--step", "230"]).expect(3, &["is damaged", name]);
+    open(&["verify", "out", "--step", "115"]).expect(0, &[]);
+    let newest = open(&["verify", "out"]).expect(3, &["step 230 is damaged", name]);
+    assert!(
+        newest.stdout.contains("step 115 is intact"),
+        "{}",
+        newest.stdout
+    );
+}
+
+#[test]
+fn verify_finds_damage_of_manifests_and_claims_and_the_last_error_does_not_advise_to_resume() {
+    let dir = TestFolder::new();
+    dir.run(&[
+        "train",
+        "--set",
+        "run.output=out",
+        "--set",
+        "checkpoint.every_steps=115",
+        "--set",
+        "train.epochs=10",
+    ])
+    .expect(0, &[]);
+    let folder = dir.path().join("out/checkpoints");
+    dir.run(&["checkpoint", "verify", "out"]).expect(0, &[]);
+    for name in ["lineage.json", "step-00000230/manifest.json"] {
+        let path = folder.join(name);
+        let good = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &good[..good.len() / 2]).unwrap();
+        dir.run(&["checkpoint", "verify", "out"]).expect(3, &[name]);
+        std::fs::write(&path, good).unwrap();
+    }
+    std::fs::remove_file(dir.path().join("out/model.json")).unwrap();
+    for step in ["step-00000115", "step-00000230"] {
+        let inner = std::fs::read_dir(folder.join(step)).unwrap();
+        let inner = inner.map(|e| e.unwrap().path()).find(|path| path.is_dir());
+        for entry in std::fs::read_dir(inner.unwrap()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|kind| kind == "slice") {
+                let mut bytes = std::fs::read(&path).unwrap();
+                bytes[300] ^= 1;
+                std::fs::write(&path, bytes).unwrap();
+            }
+        }
+    }
+    dir.run(&["checkpoint", "verify", "out"]).expect(
+        3,
+        &["step 115 is damaged", "step 230 is damaged", "restore"],
+    );
+    let resumed = dir.run(&["train", "--resume", "out"]);
+    assert!(
+        !resumed.stderr.contains("resume with"),
+        "{}",
+        resumed.stderr
+    );
+    resumed.expect(2, &["no checkpoint can be used", "ronde checkpoint verify"]);
+    // Damage that lengths show is found before workers start.
+    for step in ["step-00000115", "step-00000230"] {
+        std::fs::write(folder.join(step).join("manifest.json"), b"{}").unwrap();
+    }
+    let resumed = dir.run(&["train", "--resume", "out"]);
+    assert!(
+        !resumed.stderr.contains("resume with"),
+        "{}",
+        resumed.stderr
+    );
+    resumed.expect(
+        2,
+        &[
+            "none of the 2 checkpoints",
+            "manifest.json",
+            "ronde checkpoint verify",
+        ],
+    );
 }
 
 /// Returns the slice files of the newest checkpoint.
@@ -250,4 +323,44 @@ fn slices(dir: &TestFolder) -> Vec<PathBuf> {
                 .is_some_and(|extension| extension == "slice")
         })
         .collect()
+}
+
+#[test]
+fn changed_data_and_other_runs_are_reported_by_name() {
+    let dir = TestFolder::new();
+    let rows = |label: u32| {
+        let row = |number: u32| format!("{number},{},{}\n", number % 7, (number + label) % 2);
+        (0..40).map(row).collect::<String>()
+    };
+    dir.write("numbers.csv", &rows(0));
+    dir.write(
+        "a.toml",
+        "[run]\nname = \"first\"\noutput = \"out\"\n\
+         [data]\nsource = \"csv\"\ntrain = \"numbers.csv\"\nshape = [2]\nclasses = 2\n\
+         [model]\nkind = \"linear\"\n[train]\nepochs = 2\nglobal_batch_size = 8\n\
+         [checkpoint]\nevery_steps = 5\n",
+    );
+    dir.run(&["train", "a.toml"]).expect(0, &[]);
+    std::fs::remove_file(dir.path().join("out/model.json")).unwrap();
+    dir.write("numbers.csv", &rows(1));
+    let changed = dir.run(&["train", "a.toml", "--resume", "out"]);
+    let changed = changed.expect(2, &["data file numbers.csv changed from", "run `first`"]);
+    assert!(
+        !changed.stderr.contains("data.identity"),
+        "{}",
+        changed.stderr
+    );
+    dir.run(&[
+        "train",
+        "a.toml",
+        "--set",
+        "run.name=second",
+        "--set",
+        "train.epochs=3",
+        "--set",
+        "run.output=second",
+        "--set",
+        "checkpoint.to=out/checkpoints",
+    ])
+    .expect(2, &["checkpoints of another run, `first`"]);
 }

@@ -228,3 +228,32 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
     let file = bad["file"].as_str().unwrap();
     assert!(file.ends_with("lines.jsonl"), "{file}");
 }
+
+#[test]
+fn inspecting_files_without_a_readable_sample_fails() {
+    let dir = TestFolder::new();
+    dir.write("a.tfrecord", "thirty-seven bytes that are no record");
+    let ended = dir
+        .run(&["data", "inspect", "a.tfrecord"])
+        .expect(2, &["no samples in a.tfrecord"]);
+    assert!(
+        ended.stdout.contains("unusable records"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn a_run_whose_records_are_all_bad_fails() {
+    let dir = TestFolder::new();
+    dir.write("a.csv", &"2,word,0\n".repeat(20));
+    dir.write(
+        "a.toml",
+        "[data]\nsource = \"records\"\ntrain = \"a.csv\"\non_bad_record = \"skip\"\n\
+         features = { decode = \"numbers\", field = [\"0\", \"1\"], shape = [2] }\n\
+         label = { field = \"2\", classes = 2 }\n\
+         [model]\nkind = \"linear\"\n[train]\nepochs = 1\nglobal_batch_size = 4\n",
+    );
+    dir.run(&["train", "a.toml"])
+        .expect(2, &["of 20 samples were skipped", "bad_record_limit"]);
+}

@@ -156,6 +156,9 @@ fn a_killed_coordinator_is_restarted_and_then_a_worker_is_replaced() {
     let mut job = Job::start("2", "3", &[]);
     let before = job.running().after_steps(20);
     let coordinator = the_coordinator(&job.dir);
+    // As if the coordinator was killed while it wrote a file.
+    let leftover = job.dir.path().join("out/job/.tmp-ronde-dead");
+    std::fs::write(&leftover, b"half").unwrap();
     send(coordinator, Signal::KILL);
     job.running().wait_stdout("the coordinator ended", 1);
     // Training continues in the same group; the next coordinator leads with a higher term.
@@ -163,6 +166,7 @@ fn a_killed_coordinator_is_restarted_and_then_a_worker_is_replaced() {
         status["term"].as_u64() >= Some(2) && status["coordinator"].is_string()
     });
     assert_ne!(the_coordinator(&job.dir), coordinator);
+    assert!(!leftover.exists());
     assert_eq!(job.running().workers(), before);
     send(before[&1], Signal::KILL);
     job.running().wait_stdout("\"healed\":1", 1);

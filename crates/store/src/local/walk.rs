@@ -7,11 +7,14 @@ use std::path::Path;
 use crate::Stamp;
 
 /// Returns the stamp of a file. It changes with each replacement, and with each change in place
-/// that is separated from the previous one by at least a tick of the file system's clock.
+/// that is separated from the previous one by at least a tick of the file system's clock. The
+/// change time counts too, because programs can set the modification time back.
 pub(super) fn stamp_of(metadata: &std::fs::Metadata) -> Stamp {
     let numbers = [
         metadata.mtime() as u64,
         metadata.mtime_nsec() as u64,
+        metadata.ctime() as u64,
+        metadata.ctime_nsec() as u64,
         metadata.len(),
         metadata.ino(),
     ];

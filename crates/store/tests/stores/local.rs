@@ -217,3 +217,23 @@ fn a_full_disk_is_reported_and_keeps_existing_objects() {
     // written.
     store.put(&name("y"), &pattern(3, 600_000)).unwrap();
 }
+
+#[test]
+fn a_change_in_place_with_the_old_modification_time_changes_the_stamp() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = LocalStore::new(folder.path());
+    let path = folder.path().join("x");
+    std::fs::write(&path, b"old").unwrap();
+    let time = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let before = store.open(&name("x")).unwrap().stamp();
+    // The clock of the file system has ticks of some milliseconds.
+    let tick = || std::fs::metadata(&path).unwrap().modified().unwrap() != time;
+    while !tick() {
+        std::fs::write(&path, b"new").unwrap();
+    }
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_times(std::fs::FileTimes::new().set_modified(time))
+        .unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), time);
+    assert_ne!(store.open(&name("x")).unwrap().stamp(), before);
+}

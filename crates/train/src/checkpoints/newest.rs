@@ -15,6 +15,8 @@ use crate::TrainError;
 pub struct NewestCheckpoint {
     /// The number of steps it contains, which is also the number of the next step.
     pub step: Step,
+    /// The name of the run that saved it.
+    pub name: String,
     /// The plan of the run that saved it.
     pub identity: PlanIdentity,
     /// The resolved run file; empty if a user's own program saved it.
@@ -54,6 +56,7 @@ pub fn newest(store: &Arc<dyn Store>) -> Result<Option<NewestCheckpoint>, TrainE
         if let Ok(cursor) = TrainingCursor::decode(&cursor) {
             return Ok(Some(NewestCheckpoint {
                 step: listed.step,
+                name: manifest.run.clone(),
                 identity: manifest.identity(),
                 run: cursor.header.run,
                 base: cursor.header.base,

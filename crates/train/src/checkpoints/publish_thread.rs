@@ -63,15 +63,20 @@ pub(super) struct PublishThread {
 }
 
 impl PublishThread {
-    pub(super) fn start(store: Arc<dyn Store>) -> Result<Self, CheckpointError> {
+    /// Starts the thread, which first removes temporary files of processes that have ended. `run` names the run in claims.
+    pub(super) fn start(store: Arc<dyn Store>, run: &str) -> Result<Self, CheckpointError> {
+        let run = format!("run `{run}` (process {})", std::process::id());
         let (tasks, submitted) = mpsc::channel();
         let (report, outcomes) = mpsc::channel();
         std::thread::Builder::new()
             .name("ronde-publish".to_owned())
             .spawn(move || {
+                // A failure only leaves files that the next sweep removes.
+                let _ = store.sweep();
                 let mut unclaimed = None;
                 for task in submitted {
-                    if report.send(serve(&store, task, &mut unclaimed)).is_err() {
+                    let result = serve(&store, task, &mut unclaimed, &run);
+                    if report.send(result).is_err() {
                         return;
                     }
                 }
@@ -120,22 +125,23 @@ fn serve(
     store: &Arc<dyn Store>,
     task: PublishTask,
     unclaimed: &mut Option<(Fence, Step)>,
+    run: &str,
 ) -> PublishTaskResult {
     match task {
         PublishTask::ClaimTerm(generation, from) => {
-            match Lineage::claim_next(&**store, generation, from) {
+            match Lineage::claim_next(&**store, generation, from, run) {
                 Ok(fence) => PublishTaskResult::Term(fence),
                 Err(error) => PublishTaskResult::NotClaimed(from, error.to_string()),
             }
         }
         PublishTask::Claim(fence, from) => {
             *unclaimed = Some((fence, from));
-            match claim(store, unclaimed) {
+            match claim(store, unclaimed, run) {
                 Ok(()) => PublishTaskResult::Claimed,
                 Err(error) => PublishTaskResult::NotClaimed(from, error.to_string()),
             }
         }
-        PublishTask::Publish(whole) => match claim(store, unclaimed)
+        PublishTask::Publish(whole) => match claim(store, unclaimed, run)
             .and_then(|()| publish_save(store, &whole))
         {
             Ok(()) => PublishTaskResult::Published(whole.step, remove_old(store, &whole.retention)),
@@ -171,9 +177,10 @@ fn discard(store: &Arc<dyn Store>, step: Step, parts: &[SavedPart]) {
 fn claim(
     store: &Arc<dyn Store>,
     unclaimed: &mut Option<(Fence, Step)>,
+    run: &str,
 ) -> Result<(), CheckpointError> {
     if let Some((fence, from)) = *unclaimed {
-        Lineage::claim(&**store, fence, from)?;
+        Lineage::claim(&**store, fence, from, run)?;
         *unclaimed = None;
     }
     Ok(())

@@ -211,7 +211,7 @@ impl RunCheckpoints {
 
     fn submit(&mut self, now: &RankPosition<'_>, task: PublishTask) {
         if self.publisher.is_none() {
-            match PublishThread::start(self.store.clone()) {
+            match PublishThread::start(self.store.clone(), &self.name) {
                 Ok(publisher) => self.publisher = Some(publisher),
                 Err(error) => {
                     return self.record_failure(now, now.next, now.rank, error.to_string());

@@ -423,10 +423,11 @@ impl LoaderSection {
 
 /// Sections and keys that do not change the trained bits. The identity of the data set stands for the
 /// contents of the files of `[data]`, so their names are excluded.
-const NOT_IDENTITY: [&str; 19] = [
+const NOT_IDENTITY: [&str; 20] = [
     "check",
     "checkpoint",
     "comm",
+    "data.bad_record_limit",
     "data.cache",
     "data.cache_encrypt",
     "data.cache_folder",

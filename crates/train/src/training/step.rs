@@ -89,6 +89,7 @@ impl Training {
         let mut watch = LapTimer::start();
         let step = committed.step;
         let learning_rate = self.plan.learning_rate(step.0);
+        self.check_skipped(step)?;
         if !committed.loss.is_finite() {
             return Err(TrainError::NotFinite {
                 step,
@@ -122,6 +123,47 @@ impl Training {
         self.last = Some(committed.clone());
         self.record_step(committed, applied, learning_rate, times);
         Ok(())
+    }
+
+    /// Returns the number of samples that were skipped up to a committed step, on all ranks and in all epochs.
+    fn skipped_samples(&self, step: Step) -> u64 {
+        self.planned_samples(step)
+            .saturating_sub(self.session.samples())
+    }
+
+    /// Returns the number of skipped records for the summary.
+    pub(super) fn skipped_records(&self) -> u64 {
+        let last = self.last.as_ref();
+        let samples = last.map_or(0, |last| self.skipped_samples(last.step));
+        self.split.train.bad_records().skipped + samples
+    }
+
+    /// Returns the number of samples up to a step, including skipped ones.
+    fn planned_samples(&self, step: Step) -> u64 {
+        let batch = self.plan.batches.batch(step);
+        batch.epoch.0 * self.plan.batches.samples_per_epoch() + batch.positions.end
+    }
+
+    /// Returns an error if more samples were skipped than the data set allows. All ranks get the same result, because it
+    /// depends only on committed steps.
+    fn check_skipped(&self, step: Step) -> Result<(), TrainError> {
+        let Some(limit) = self.split.train.bad_records().skip_limit else {
+            return Ok(());
+        };
+        let skipped = self.skipped_samples(step);
+        // At least an epoch, so that a bad record in the first steps does not end the run.
+        let of = self
+            .planned_samples(step)
+            .max(self.plan.batches.samples_per_epoch());
+        if skipped as f64 <= limit * of as f64 {
+            return Ok(());
+        }
+        Err(TrainError::TooManySkipped {
+            step,
+            skipped,
+            of,
+            limit,
+        })
     }
 
     /// Reports bad records, each once, because they occur again in every epoch.

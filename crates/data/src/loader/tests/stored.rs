@@ -6,7 +6,7 @@ use ronde_core::Epoch;
 use ronde_core::order::Shuffle;
 
 use super::*;
-use crate::dataset::{FetchedSamples, Locality};
+use crate::dataset::{BadRecordPolicy, FetchedSamples, Locality};
 use crate::decode::DecodeScratch;
 
 const SAMPLE_BYTES: u64 = 1000;
@@ -115,8 +115,12 @@ impl Dataset for SimulatedDataset {
         self.seen.most.fetch_max(now, Ordering::SeqCst);
         Ok(Some(Box::new(fetched)))
     }
-    fn skips_bad_records(&self) -> bool {
-        self.skips
+
+    fn bad_records(&self) -> BadRecordPolicy {
+        BadRecordPolicy {
+            skip_limit: self.skips.then_some(1.0),
+            skipped: 0,
+        }
     }
 }
 

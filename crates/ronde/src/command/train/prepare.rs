@@ -1,7 +1,7 @@
 //! Checks a run completely before anything is started: run file, data, plan, memory, disk and output folder.
 
 use std::fmt::Write;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use ronde::comm::FlightRecord;
@@ -70,8 +70,7 @@ pub(super) fn plan(arguments: &TrainArguments) -> Result<PlannedRun, StartError>
     if let Some(resumed) = &from {
         resumed.redirect(&mut config);
     }
-    if let Some(error) = document.refuse(check::files(&config.data, &base, &|path| path.is_file()))
-    {
+    if let Some(error) = document.refuse(check::files(&config.data, &base, &|path| path.exists())) {
         return Err(error.render(colour).into());
     }
     let failed = |error: TrainError| format!("error: {error}");
@@ -332,27 +331,10 @@ pub(in crate::command) fn read_run_file(
     Ok((text, path.display().to_string(), folder))
 }
 
-/// Reads a text from a regular file of limited size. Named pipes and devices would block or never end.
+/// Reads a text from a regular file of limited size.
 fn read_regular_file(path: &Path) -> std::io::Result<String> {
-    let found = std::fs::metadata(path)?;
-    if !found.is_file() {
-        return Err(std::io::Error::other("it is not a regular file"));
-    }
-    let too_large = || {
-        let limit = bytes(RUN_FILE_BYTES_MAX);
-        std::io::Error::other(format!("it is larger than {limit}"))
-    };
-    if found.len() > RUN_FILE_BYTES_MAX {
-        return Err(too_large());
-    }
-    let mut text = String::new();
-    let file = std::fs::File::open(path)?;
-    file.take(RUN_FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)?;
-    match text.len() as u64 > RUN_FILE_BYTES_MAX {
-        true => Err(too_large()),
-        false => Ok(text),
-    }
+    let bytes = ronde_store::read_regular(path, RUN_FILE_BYTES_MAX)?;
+    String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not valid UTF-8"))
 }
 
 fn overrides(arguments: &TrainArguments) -> Vec<Override> {
@@ -383,7 +365,7 @@ mod tests {
         for (path, problem) in [
             (Path::new("/dev/zero"), "not a regular file"),
             (folder.path(), "not a regular file"),
-            (&large, "larger than 1.0 MiB"),
+            (&large, "the limit is 1048576 bytes"),
             (&folder.path().join("gone.toml"), "help: write one with"),
         ] {
             let error = read_run_file(Some(path)).unwrap_err();
