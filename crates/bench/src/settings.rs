@@ -246,7 +246,7 @@ impl Settings {
             return refuse(
                 "--sizes",
                 format!(
-                    "{ranks} ranks need {:.1} GiB for their buffers, {:.1} GiB may be used; measure \
+                    "{ranks} ranks need {:.1} GiB for their buffers, the limit is {:.1} GiB; measure \
                      smaller sizes, fewer ranks or fewer cases at once",
                     gib(most),
                     gib(self.memory_bytes_max)
@@ -359,14 +359,14 @@ mod tests {
         assert!(refused(2, |s| s.budget_s = f64::NAN).starts_with("--budget"));
         assert!(refused(2, |s| s.rounds = 0).starts_with("--rounds"));
         assert!(refused(2, |s| s.hosts = 3).starts_with("--hosts"));
-        assert!(refused(2, |s| s.op = ReduceOp::And).contains("bitwise and is of integers"));
+        assert!(refused(2, |s| s.op = ReduceOp::And).contains("bitwise and needs integers"));
         let against = |s: &mut Settings| {
             s.against = Competitor::ALL.to_vec();
             s.dtype = DType::F64;
         };
         assert!(refused(2, against).starts_with("--against"));
         let huge = |s: &mut Settings| s.sizes = vec![256 << 20];
-        assert!(refused(4, huge).contains("GiB for their buffers, 1.0 GiB may be used"));
+        assert!(refused(4, huge).contains("GiB for their buffers, the limit is 1.0 GiB"));
     }
 
     #[test]

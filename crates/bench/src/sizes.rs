@@ -126,7 +126,7 @@ mod tests {
             ("99999999999999999999", "not a valid size"),
             ("0", "too small"),
             ("257MiB", "largest size is 256MiB"),
-            ("64..8", "falls"),
+            ("64..8", "decreasing"),
             ("8..64x1", "step"),
         ] {
             let error = parse_sizes(text).unwrap_err();

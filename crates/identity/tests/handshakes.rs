@@ -207,7 +207,7 @@ fn no_certificate_another_rank_or_another_protocol_is_refused() {
         good.server_config(ALPN).unwrap(),
         good.name_of(&RANK_0).unwrap(),
     );
-    says(verdicts.0, "another purpose");
+    says(verdicts.0, "another protocol");
 }
 
 /// Presents a public certificate with a key that does not match it.
