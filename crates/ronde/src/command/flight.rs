@@ -36,7 +36,7 @@ pub(crate) fn flight(arguments: &FlightArguments) -> i32 {
             );
             message!(
                 "  help: ranks write them when their group fails; workers of `ronde train` also on SIGUSR1: \
-                 `kill -USR1 PID`"
+                 `kill -USR1 PID`, with a process id from `ronde status`"
             );
             exit::USER_ERROR
         }
