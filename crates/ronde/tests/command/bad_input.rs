@@ -93,7 +93,7 @@ fn an_error_in_an_argument_is_reported() {
     check(
         SAME,
         &["--set", "run.name=../x"],
-        &["names a folder", "help: "],
+        &["it is also the name of a folder", "help: "],
     );
 }
 
@@ -133,7 +133,7 @@ fn an_impossible_plan_is_refused_with_its_numbers() {
     check(
         ("epochs = 1", "epochs = 9223372036854775807"),
         &[],
-        &["more than can be counted", "help: lower train.epochs"],
+        &["epochs of 23 steps are too many", "help: lower train.epochs"],
     );
     check(
         SAME,
