@@ -143,7 +143,15 @@ impl TlsStream {
         }
         if self.at == self.end {
             (self.at, self.end) = (0, 0);
-            self.end = self.receive()?;
+        }
+        if self.by_record && self.at == 0 {
+            match self.receive_record()? {
+                None => return Ok(1),
+                Some(0) => self.end = 0,
+                Some(_) => {}
+            }
+        } else if self.at == self.end {
+            self.end = tcp::again(|| self.socket.read(&mut self.incoming))?;
         }
         let mut rest = &self.incoming[self.at..self.end];
         let count = self.connection.read_tls(&mut rest)?;
@@ -156,26 +164,25 @@ impl TlsStream {
         Ok(count)
     }
 
-    /// Reads encrypted bytes from the socket: one record while joining, and what is available afterwards.
-    fn receive(&mut self) -> io::Result<usize> {
-        if !self.by_record {
-            return tcp::again(|| self.socket.read(&mut self.incoming));
+    /// Reads from the socket once, at most to the end of the current record. Returns `None` while the record is not
+    /// complete, so that a caller can check its deadline.
+    fn receive_record(&mut self) -> io::Result<Option<usize>> {
+        let len = self.record_len();
+        let count = tcp::again(|| self.socket.read(&mut self.incoming[self.end..len]))?;
+        self.end += count;
+        let is_complete = count == 0 || self.end == self.record_len();
+        Ok(is_complete.then_some(count))
+    }
+
+    /// Returns the length of the record that starts the unprocessed bytes, or of its header if that is not complete.
+    fn record_len(&self) -> usize {
+        match self.incoming[..self.end] {
+            [20..=23, 3, _, high, low, ..] => {
+                RECORD_HEADER + usize::from(u16::from_be_bytes([high, low]))
+            }
+            // Incomplete, or not TLS, which TLS reports.
+            _ => RECORD_HEADER,
         }
-        let header = &mut self.incoming[..RECORD_HEADER];
-        let count = tcp::again(|| self.socket.read(header))?;
-        if count == 0 {
-            return Ok(0);
-        }
-        self.socket.read_exact(&mut header[count..])?;
-        let is_record = (20..=23).contains(&header[0]) && header[1] == 3;
-        if !is_record {
-            // TLS reports what is wrong with these bytes.
-            return Ok(RECORD_HEADER);
-        }
-        let len = RECORD_HEADER + usize::from(u16::from_be_bytes([header[3], header[4]]));
-        self.socket
-            .read_exact(&mut self.incoming[RECORD_HEADER..len])?;
-        Ok(len)
     }
 
     /// Continues without encryption. Both ends call it after the same message, the last one by TLS.
@@ -382,5 +389,41 @@ impl Transport for Tls {
     fn unanswered(&self) -> Vec<usize> {
         let streams = self.streams.iter().enumerate();
         unanswered(streams.filter_map(|(peer, stream)| Some((peer, &stream.as_ref()?.socket))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::thread;
+    use std::time::SystemTime;
+
+    use ronde_core::Rank;
+    use ronde_identity::{Authority, Member, Validity};
+
+    use super::*;
+
+    #[test]
+    fn a_handshake_that_arrives_byte_by_byte_ends_at_its_deadline() {
+        let validity = Validity::from_now(SystemTime::now(), Duration::from_secs(3600));
+        let authority = Authority::new("job", validity).unwrap();
+        let identity = authority.issue(&Member::Rank(Rank(0)), validity).unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let slow = thread::spawn(move || {
+            // A handshake record of 16 KiB, of which a byte follows every few milliseconds.
+            let mut bytes = [22, 3, 1, 0x40, 0].into_iter().chain(std::iter::repeat(1));
+            while dialled.write_all(&[bytes.next().unwrap_or(1)]).is_ok() {
+                clock::pause(Duration::from_millis(5));
+            }
+        });
+        let end = clock::deadline(Duration::from_millis(200));
+        let server = identity.server_config(b"test").unwrap();
+        let error = TlsStream::accept(accepted, server, end).unwrap_err();
+        let is_late = matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock);
+        assert!(is_late, "{error}");
+        slow.join().unwrap();
     }
 }
