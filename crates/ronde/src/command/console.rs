@@ -156,7 +156,8 @@ mod tests {
         );
         assert!(!safe(text, false).contains('\u{1b}'));
         let mut written = Vec::new();
-        writeln!(Printable(&mut written), "name: {}", "a\u{1b}[2Jb").unwrap();
+        let name = "a\u{1b}[2Jb";
+        writeln!(Printable(&mut written), "name: {name}").unwrap();
         assert_eq!(written, b"name: a\\u{1b}[2Jb\n");
     }
 }
