@@ -8,8 +8,8 @@
 //!
 //! The content hash covers all bytes.
 //!
-//! Source: RFC 4180, through the `csv-core` crate. On two cores it splits 1.1 to 2.3 GB/s in one pass; our own scanner was
-//! as quick at finding lines and needed a second pass at 0.6 GB/s for the fields.
+//! Source: RFC 4180, through the `csv-core` crate. On one core, lines with their fields are split at 0.57 GB/s (short
+//! numbers) to 1.1 GB/s (quoted text). Our own scanner, which it replaced, reached 0.69 and 0.62 GB/s.
 
 mod lines;
 mod scan;
