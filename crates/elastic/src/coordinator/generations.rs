@@ -195,7 +195,9 @@ impl CoordinatorMachine {
             losses.iter().map(|loss| u64::from(loss.rank.0)).collect()
         };
         let start = self.leads_since.after(self.settings.rendezvous);
-        let (then, end) = match is_first && now < start {
+        let has_minimum =
+            matches!(cause, Reason::TooFew { have, .. } if have >= self.settings.workers_min);
+        let (then, end) = match is_first && has_minimum && now < start {
             true => (WaitEnd::StartWithFewer, start),
             false => (WaitEnd::Fail, since.after(self.settings.wait_limit)),
         };

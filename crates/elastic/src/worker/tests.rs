@@ -343,6 +343,23 @@ fn a_draining_worker_ends_when_it_is_no_longer_a_member() {
 }
 
 #[test]
+fn a_report_states_whether_the_worker_has_voted_in_its_generation() {
+    let mut worker = Worker::training();
+    let reports = |worker: &mut Worker| {
+        let commands = worker.machine.handle(worker.now, WorkerEvent::Connected);
+        commands.into_iter().find_map(|command| match command {
+            WorkerCommand::Report(report) => Some(report.has_voted),
+            _ => None,
+        })
+    };
+    assert_eq!(reports(&mut worker), Some(false));
+    worker.vote(3, 2);
+    assert_eq!(reports(&mut worker), Some(true));
+    worker.send(assign(1, 3, &[1], SwitchTiming::Now));
+    assert_eq!(reports(&mut worker), Some(false));
+}
+
+#[test]
 fn messages_are_single_lines_of_json() {
     let mut machine = Worker::training().machine;
     let commands = machine.handle(Time(1), WorkerEvent::Connected);
