@@ -69,6 +69,42 @@ impl PhaseTimes {
     }
 }
 
+/// The totals of a run over all its attempts. Steps that were computed again after a checkpoint was loaded count once.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct RunTotals {
+    /// The number of the current attempt; 0 and 1: the first.
+    pub attempt: u32,
+    /// The duration of all attempts up to this event, in seconds.
+    #[serde(deserialize_with = "number_or_null")]
+    pub elapsed_s: f64,
+    /// The number of counted steps.
+    pub steps: u64,
+    /// Steps below this number are not counted when they are committed again.
+    pub counted_until: u64,
+    /// The number of samples used.
+    pub samples: u64,
+    /// The number of samples skipped because they cannot be read.
+    pub skipped: u64,
+    /// The sum of the durations of all steps, in seconds.
+    #[serde(deserialize_with = "number_or_null")]
+    pub steps_s: f64,
+    /// The totals of each worker.
+    pub workers: Vec<WorkerTotals>,
+    /// The newest events of each kind that describe the state of the run.
+    pub last: Vec<Event>,
+}
+
+/// The totals of one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct WorkerTotals {
+    /// The worker.
+    pub rank: Rank,
+    /// The durations of the phases, summed over all steps.
+    pub times: PhaseTimes,
+    /// Bytes sent to other workers.
+    pub bytes_sent: u64,
+}
+
 /// The name of a sample in progress output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -97,6 +133,13 @@ impl SampleUnit {
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
+    /// A run is resumed. Recorded by the launcher at the beginning of the second and later attempts.
+    AttemptStarted {
+        /// The number of the attempt, from 2.
+        attempt: u32,
+    },
+    /// The totals of all earlier events, in event files from which events were removed.
+    RunTotals(Box<RunTotals>),
     /// Training begins. Recorded by rank 0.
     RunStarted {
         /// The run's name.
@@ -132,6 +175,9 @@ pub enum Event {
         loss: f64,
         /// Samples of the global batch.
         samples: u64,
+        /// Samples of the global batch that were skipped because they cannot be read.
+        #[serde(default)]
+        skipped: u64,
         /// Learning rate that was applied.
         #[serde(deserialize_with = "number_or_null")]
         learning_rate: f64,

@@ -1,0 +1,295 @@
+//! [`EventFile`]: the event file of a run over all its attempts, bounded in size without losing the totals.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use ronde_core::{Event, FormatHeader};
+use serde::{Deserialize, Serialize};
+
+use crate::error::MonitorError;
+use crate::view::RunView;
+
+/// The settings of an event file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventFileSettings {
+    /// Only the events of every this many steps are written; the totals cover all steps.
+    pub every_steps: u64,
+    /// The largest size of the file and its predecessor together, in bytes; 0: not limited.
+    pub bytes_max: u64,
+}
+
+impl Default for EventFileSettings {
+    fn default() -> Self {
+        Self {
+            every_steps: 1,
+            bytes_max: 0,
+        }
+    }
+}
+
+/// A line of an event file.
+#[derive(Serialize, Deserialize)]
+struct EventLine<E> {
+    t: f64,
+    #[serde(flatten)]
+    event: E,
+}
+
+/// A sink of events with their Unix times in seconds.
+pub(crate) trait EventWriter: Send {
+    /// Writes the header.
+    fn start(&mut self) -> std::io::Result<()>;
+    /// Writes one event.
+    fn write(&mut self, t: f64, event: &Event) -> std::io::Result<()>;
+    /// Writes all buffered lines.
+    fn flush(&mut self) -> std::io::Result<()>;
+}
+
+/// Lines of JSON for any writer, without a limit.
+pub(crate) struct PlainLines(pub(crate) BufWriter<Box<dyn Write + Send>>);
+
+impl EventWriter for PlainLines {
+    fn start(&mut self) -> std::io::Result<()> {
+        write_line(&mut self.0, &FormatHeader::of(FormatHeader::EVENTS)).map(|_| ())
+    }
+
+    fn write(&mut self, t: f64, event: &Event) -> std::io::Result<()> {
+        write_line(&mut self.0, &EventLine { t, event }).map(|_| ())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Writes a value as a line of JSON and returns its length in bytes.
+fn write_line(writer: &mut impl Write, value: &impl Serialize) -> std::io::Result<u64> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    writer.write_all(&line)?;
+    Ok(line.len() as u64)
+}
+
+/// The event file of a run.
+///
+/// A resumed run appends to the file of its earlier attempts. When the file reaches half of the limit, it is renamed to
+/// `events.1.jsonl` (for `events.jsonl`) and a new one begins with an [`Event::RunTotals`], so that the totals of the
+/// whole run can be computed from the newest file alone.
+pub struct EventFile {
+    path: PathBuf,
+    settings: EventFileSettings,
+    writer: BufWriter<File>,
+    /// The size of the current file in bytes.
+    bytes: u64,
+    /// The state of the run from all events, including those that are not written.
+    view: RunView,
+    clock: RunClock,
+}
+
+/// The duration of a run over all its attempts, from the times of its events.
+#[derive(Debug, Clone, Copy, Default)]
+struct RunClock {
+    /// Seconds before `since`.
+    earlier_s: f64,
+    /// The time from which the current period is measured.
+    since: Option<f64>,
+    last: f64,
+}
+
+impl RunClock {
+    fn tick(&mut self, t: f64, event: &Event) {
+        match event {
+            Event::AttemptStarted { .. } => {
+                self.earlier_s = self.elapsed_s();
+                self.since = Some(t);
+            }
+            Event::RunTotals(totals) => {
+                self.earlier_s = totals.elapsed_s;
+                self.since = Some(t);
+            }
+            _ => {
+                self.since.get_or_insert(t);
+            }
+        }
+        self.last = t;
+    }
+
+    fn elapsed_s(&self) -> f64 {
+        let current = self.since.map_or(0.0, |since| self.last - since);
+        self.earlier_s + current.max(0.0)
+    }
+}
+
+impl EventFile {
+    /// Creates the file of a new run, and removes the files of an earlier run at the same path.
+    ///
+    /// # Errors
+    /// [`MonitorError::Create`] if the file cannot be created.
+    pub fn create(path: &Path, settings: EventFileSettings) -> Result<Self, MonitorError> {
+        let file = File::create(path).map_err(|cause| create_error(path, cause))?;
+        // Usually there is none.
+        let _ = std::fs::remove_file(previous(path));
+        Ok(Self {
+            path: path.to_owned(),
+            settings,
+            writer: BufWriter::with_capacity(64 << 10, file),
+            bytes: 0,
+            view: RunView::default(),
+            clock: RunClock::default(),
+        })
+    }
+
+    /// Opens the file of a resumed run to append to it, and reads the earlier attempts. An incomplete last line, which
+    /// a crash leaves, is removed. Without an earlier file it creates one.
+    ///
+    /// # Errors
+    /// [`MonitorError::Create`] if the file cannot be opened or read.
+    pub fn append(path: &Path, settings: EventFileSettings) -> Result<Self, MonitorError> {
+        let (mut view, mut clock) = (RunView::default(), RunClock::default());
+        let open = || -> std::io::Result<(File, u64)> {
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)?;
+            let complete = replay(&file, &mut |t, event| {
+                view.apply(event);
+                clock.tick(t, event);
+            })?;
+            file.set_len(complete)?;
+            file.seek(SeekFrom::End(0))?;
+            Ok((file, complete))
+        };
+        let (file, bytes) = open().map_err(|cause| create_error(path, cause))?;
+        view.earlier_s = clock.elapsed_s();
+        Ok(Self {
+            path: path.to_owned(),
+            settings,
+            writer: BufWriter::with_capacity(64 << 10, file),
+            bytes,
+            view,
+            clock,
+        })
+    }
+
+    /// Moves the files of the earlier attempts to `events.1.jsonl` and begins a new file with their totals. For jobs
+    /// whose coordinator writes the new file.
+    ///
+    /// # Errors
+    /// [`MonitorError::Create`] if a file cannot be read or written.
+    pub fn archive(path: &Path) -> Result<(), MonitorError> {
+        let mut file = Self::append(path, EventFileSettings::default())?;
+        let attempt = file.next_attempt();
+        let t = crate::clock::unix_s();
+        file.rotate(t)
+            .and_then(|()| file.write(t, &attempt))
+            .and_then(|()| file.flush())
+            .map_err(|cause| create_error(path, cause))
+    }
+
+    /// Returns the state of the run after the events so far.
+    #[must_use]
+    pub fn view(&self) -> &RunView {
+        &self.view
+    }
+
+    /// Returns the event that begins the next attempt.
+    #[must_use]
+    pub fn next_attempt(&self) -> Event {
+        Event::AttemptStarted {
+            attempt: self.view.attempt.max(1) + 1,
+        }
+    }
+
+    fn is_written(&self, event: &Event) -> bool {
+        let (Event::StepCommitted { step, .. } | Event::StepTimes { step, .. }) = event else {
+            return true;
+        };
+        let next = step.0.saturating_add(1);
+        let every = self.settings.every_steps.max(1);
+        next.is_multiple_of(every) || next == self.view.steps
+    }
+
+    fn write_totals(&mut self, t: f64) -> std::io::Result<()> {
+        let totals = Event::RunTotals(Box::new(self.view.totals(self.clock.elapsed_s())));
+        self.bytes += write_line(&mut self.writer, &EventLine { t, event: &totals })?;
+        Ok(())
+    }
+
+    /// Renames the file and begins a new one with the totals.
+    fn rotate(&mut self, t: f64) -> std::io::Result<()> {
+        self.writer.flush()?;
+        std::fs::rename(&self.path, previous(&self.path))?;
+        self.writer = BufWriter::with_capacity(64 << 10, File::create(&self.path)?);
+        self.bytes = 0;
+        self.start()?;
+        self.write_totals(t)
+    }
+}
+
+impl EventWriter for EventFile {
+    fn start(&mut self) -> std::io::Result<()> {
+        if self.bytes == 0 {
+            let header = FormatHeader::of(FormatHeader::EVENTS);
+            self.bytes += write_line(&mut self.writer, &header)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, t: f64, event: &Event) -> std::io::Result<()> {
+        self.view.apply(event);
+        self.clock.tick(t, event);
+        if !self.is_written(event) {
+            return Ok(());
+        }
+        self.bytes += write_line(&mut self.writer, &EventLine { t, event })?;
+        let thins = self.settings.every_steps > 1;
+        if thins && matches!(event, Event::StepCommitted { .. } | Event::RunFinished { .. }) {
+            self.write_totals(t)?;
+        }
+        if self.settings.bytes_max > 0 && self.bytes >= self.settings.bytes_max / 2 {
+            self.rotate(t)?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+/// Reads all complete lines after the header and returns their length in bytes. Lines of a newer version are skipped.
+fn replay(file: &File, visit: &mut dyn FnMut(f64, &Event)) -> std::io::Result<u64> {
+    let mut reader = BufReader::new(file);
+    let (mut complete, mut line) = (0, Vec::new());
+    loop {
+        line.clear();
+        let length = reader.read_until(b'\n', &mut line)?;
+        if line.pop() != Some(b'\n') {
+            return Ok(complete);
+        }
+        complete += length as u64;
+        if let Ok(EventLine { t, event }) = serde_json::from_slice::<EventLine<Event>>(&line) {
+            visit(t, &event);
+        }
+    }
+}
+
+/// Returns the path of the previous part of an event file: `events.1.jsonl` for `events.jsonl`.
+#[must_use]
+pub fn previous(path: &Path) -> PathBuf {
+    let extension = path.extension().unwrap_or_default().to_string_lossy();
+    path.with_extension(format!("1.{extension}"))
+}
+
+fn create_error(path: &Path, cause: std::io::Error) -> MonitorError {
+    MonitorError::Create {
+        path: path.to_owned(),
+        cause,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Tests of event files over several attempts, with limits and after crashes.
+
+use ronde_core::event::PhaseTimes;
+use ronde_core::{Epoch, Generation, Rank, Step};
+
+use super::*;
+
+const STEPS: u64 = 1000;
+
+fn started() -> Event {
+    Event::RunStarted {
+        name: "digits".into(),
+        plan: "0123".into(),
+        world_size: 2,
+        logical_shards: 8,
+        parameters: 10,
+        steps: STEPS,
+        epochs: 10,
+        samples: 640,
+        unit: ronde_core::event::SampleUnit::Sample,
+    }
+}
+
+fn loaded(step: u64) -> Event {
+    Event::CheckpointLoaded {
+        step: Step(step),
+        world_size: 2,
+        bytes: 1,
+        duration_s: 0.1,
+        address: "there".into(),
+        skipped: vec![],
+    }
+}
+
+/// Returns the events of one step of two workers.
+fn step(step: u64) -> Vec<Event> {
+    let committed = Event::StepCommitted {
+        step: Step(step),
+        epoch: Epoch(step / 100),
+        generation: Generation(0),
+        loss: 0.5,
+        samples: 60,
+        skipped: 4,
+        learning_rate: 0.1,
+        gradient_norm: 1.0,
+        duration_s: 0.25,
+    };
+    let times = |rank| Event::StepTimes {
+        rank: Rank(rank),
+        step: Step(step),
+        times: PhaseTimes {
+            compute_s: 0.2,
+            ..PhaseTimes::default()
+        },
+        bytes_sent: (step + 1) * 100,
+    };
+    vec![times(0), committed, times(1)]
+}
+
+/// Writes the steps of a range, and a time of one second each.
+fn run(file: &mut EventFile, t: &mut f64, steps: std::ops::Range<u64>) {
+    file.start().unwrap();
+    for number in steps {
+        *t += 1.0;
+        for event in step(number) {
+            file.write(*t, &event).unwrap();
+        }
+    }
+    file.flush().unwrap();
+}
+
+/// Runs 900 steps, resumes from a checkpoint at step 800, and runs to the end.
+fn two_attempts(settings: EventFileSettings) -> (RunView, u64, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let mut t = 1e9;
+    let mut file = EventFile::create(&path, settings).unwrap();
+    file.start().unwrap();
+    file.write(t, &started()).unwrap();
+    run(&mut file, &mut t, 0..900);
+    drop(file);
+    // A crash in the middle of a line.
+    let mut broken = OpenOptions::new().append(true).open(&path).unwrap();
+    broken.write_all(b"{\"t\": 1e9, \"event\": \"step_com").unwrap();
+    t += 5000.0;
+    let mut file = EventFile::append(&path, settings).unwrap();
+    let attempt = file.next_attempt();
+    for event in [attempt, started(), loaded(800)] {
+        file.write(t, &event).unwrap();
+    }
+    run(&mut file, &mut t, 800..STEPS);
+    let bytes = std::fs::metadata(&path).unwrap().len()
+        + std::fs::metadata(previous(&path)).map_or(0, |file| file.len());
+    let text = std::fs::read_to_string(&path).unwrap();
+    drop(file);
+    let read = EventFile::append(&path, settings).unwrap();
+    (read.view().clone(), bytes, text)
+}
+
+#[track_caller]
+fn check(settings: EventFileSettings) -> (u64, String) {
+    let (view, bytes, text) = two_attempts(settings);
+    assert_eq!(view.attempt, 2);
+    assert_eq!(view.throughput.samples(), 60 * STEPS, "no step counts twice");
+    assert_eq!(view.throughput.seconds(), 0.25 * STEPS as f64);
+    assert_eq!(view.skipped, 4 * STEPS);
+    let compute_s = view.workers[&Rank(1)].times.compute_s;
+    assert!((compute_s - 0.2 * STEPS as f64).abs() < 1e-6, "{compute_s}");
+    assert_eq!(view.progress.unwrap().committed, STEPS);
+    assert_eq!(view.name, "digits");
+    // 900 seconds, then 200; the time between the attempts does not count.
+    assert!((view.earlier_s - 1100.0).abs() < 1e-3, "{}", view.earlier_s);
+    (bytes, text)
+}
+
+#[test]
+fn a_resumed_run_appends_and_its_totals_cover_all_attempts() {
+    let (_, text) = check(EventFileSettings::default());
+    let lines = |kind: &str| text.lines().filter(|line| line.contains(kind)).count();
+    assert_eq!(lines("\"step_committed\""), 900 + 200);
+    assert_eq!(lines("\"attempt_started\""), 1);
+    assert_eq!(lines("ronde.events"), 1, "one header");
+}
+
+#[test]
+fn a_limited_file_stays_below_its_limit_and_keeps_the_totals() {
+    let (bytes, text) = check(EventFileSettings {
+        bytes_max: 40_000,
+        ..EventFileSettings::default()
+    });
+    assert!(bytes <= 44_000, "{bytes}");
+    assert!(text.lines().nth(1).unwrap().contains("run_totals"));
+}
+
+#[test]
+fn a_thinned_file_has_every_nth_step_and_the_totals_of_all() {
+    let (_, text) = check(EventFileSettings {
+        every_steps: 100,
+        bytes_max: 0,
+    });
+    let committed = text.lines().filter(|line| line.contains("\"step_committed\""));
+    assert_eq!(committed.count(), 9 + 2);
+}
+
+#[test]
+fn an_archived_file_begins_with_the_totals() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let mut t = 1e9;
+    let mut file = EventFile::create(&path, EventFileSettings::default()).unwrap();
+    file.start().unwrap();
+    file.write(t, &started()).unwrap();
+    run(&mut file, &mut t, 0..10);
+    drop(file);
+    EventFile::archive(&path).unwrap();
+    let read = EventFile::append(&path, EventFileSettings::default()).unwrap();
+    assert_eq!((read.view().attempt, read.view().throughput.samples()), (2, 600));
+    assert!(previous(&path).ends_with("events.1.jsonl") && previous(&path).is_file());
+}
