@@ -159,6 +159,7 @@ mod tests {
             generation: Generation(generation),
             loss: 1.0,
             samples: 8,
+            skipped: 0,
             learning_rate: 0.1,
             gradient_norm: 1.0,
             duration_s: 0.1,

@@ -96,6 +96,8 @@ pub struct CommittedStep {
     pub generation: Generation,
     /// The number of samples of all ranks.
     pub samples: u64,
+    /// The number of samples of all ranks that were skipped because they cannot be read.
+    pub skipped: u64,
     /// The mean loss. Losses are added in shard order, so its bits do not depend on the ranks.
     pub loss: f64,
     /// The number of correct predictions of all ranks.
@@ -267,6 +269,7 @@ impl Session {
             epoch: open.batch.epoch,
             generation: last.generation,
             samples,
+            skipped: reports.iter().map(|report| report.skipped).sum(),
             // A step may leave out all of its samples; the maximum avoids a division by zero.
             loss: loss_sum / samples.max(1) as f64,
             correct: reports.iter().map(|report| report.correct).sum(),

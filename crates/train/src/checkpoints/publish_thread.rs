@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ronde_checkpoint::{
     Checkpoint, CheckpointError, Fence, Lineage, Proof, PublishRequest, Retention, SavedPart,
-    StateVector, publish, retain,
+    StateVector, list, publish, retain,
 };
 use ronde_core::{Epoch, Generation, PlanIdentity, Step, WorldSize};
 use ronde_store::{ObjectName, Store, StoreError};
@@ -138,7 +138,7 @@ fn serve(
             *unclaimed = Some((fence, from));
             match claim(store, unclaimed, run) {
                 Ok(()) => PublishTaskResult::Claimed,
-                Err(error) => PublishTaskResult::NotClaimed(from, error.to_string()),
+                Err(error) => PublishTaskResult::NotClaimed(from, explain(store, &error)),
             }
         }
         PublishTask::Publish(whole) => match claim(store, unclaimed, run)
@@ -147,7 +147,7 @@ fn serve(
             Ok(()) => PublishTaskResult::Published(whole.step, remove_old(store, &whole.retention)),
             Err(error) => {
                 discard(store, whole.step, &whole.parts);
-                PublishTaskResult::NotPublished(whole.step, error.to_string())
+                PublishTaskResult::NotPublished(whole.step, explain(store, &error))
             }
         },
         PublishTask::Discard(parts) => {
@@ -156,6 +156,25 @@ fn serve(
             }
             PublishTaskResult::Discarded
         }
+    }
+}
+
+/// Describes an error, with the name of the other run if one saves to the same store.
+fn explain(store: &Arc<dyn Store>, error: &CheckpointError) -> String {
+    let theirs = match error {
+        CheckpointError::Superseded { mine, theirs, .. } if theirs.term != mine.term => theirs,
+        _ => return error.to_string(),
+    };
+    let other = list(&**store).ok().and_then(|all| {
+        let mut manifests = all.into_iter().filter_map(|entry| entry.manifest);
+        manifests.find(|manifest| manifest.fence.term == theirs.term)
+    });
+    match other {
+        Some(manifest) => format!(
+            "{error}; the run `{}` saves to the same store and has published step {}",
+            manifest.run, manifest.step
+        ),
+        None => format!("{error}; another run or attempt saves to the same store"),
     }
 }
 

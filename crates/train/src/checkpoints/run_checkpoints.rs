@@ -46,6 +46,8 @@ pub struct RunCheckpoints {
     since: LapTimer,
     /// Whether a save was cancelled or postponed, so that another one is due.
     is_overdue: bool,
+    /// Whether the notice about postponed saves was recorded.
+    is_postponement_reported: bool,
     /// The step of the newest checkpoint that this rank knows to be published.
     saved: Option<Step>,
 }
@@ -112,6 +114,7 @@ impl RunCheckpoints {
             notes: Vec::new(),
             since: LapTimer::start(),
             is_overdue: false,
+            is_postponement_reported: false,
             saved: None,
         }
     }
@@ -165,6 +168,9 @@ impl RunCheckpoints {
     pub(crate) fn before_vote(&mut self, now: &RankPosition<'_>) -> (bool, Vec<u8>) {
         self.poll(now, Duration::ZERO);
         let due = now.rank == Rank(0) && self.is_due(now.next);
+        if due && !self.is_overdue {
+            self.report_postponement(now);
+        }
         if due || now.rank == Rank(0) && self.section.every_steps > 0 {
             self.claim_term(now);
         }
@@ -174,6 +180,23 @@ impl RunCheckpoints {
         let requests = due && self.term.is_some() && self.pending.is_none();
         self.is_overdue |= due && !requests;
         (requests, notes::encode(&self.notes))
+    }
+
+    /// Records a notice if a checkpoint is due while the previous one is still being written; at most once.
+    fn report_postponement(&mut self, now: &RankPosition<'_>) {
+        let Some(pending) = self.pending.as_ref().filter(|_| !self.is_postponement_reported) else {
+            return;
+        };
+        self.is_postponement_reported = true;
+        let message = format!(
+            "the checkpoint due after step {} is postponed: the one of step {} is still being written after {:.1} s; \
+             raise checkpoint.every_steps, or set checkpoint.overlap = false to wait for each save",
+            now.next,
+            pending.step,
+            pending.since.total_s(),
+        );
+        let rank = Some(now.rank);
+        now.tracker.record(Event::Notice { rank, message });
     }
 
     /// Returns whether a checkpoint is due after the next step.

@@ -256,6 +256,7 @@ impl Training {
             generation: committed.generation,
             loss: committed.loss,
             samples: committed.samples,
+            skipped: committed.skipped,
             learning_rate,
             gradient_norm: applied.gradient_norm,
             duration_s: times.total_s(),
