@@ -127,9 +127,10 @@ impl EventFile {
     /// # Errors
     /// [`MonitorError::Create`] if the file cannot be created.
     pub fn create(path: &Path, settings: EventFileSettings) -> Result<Self, MonitorError> {
-        let file = File::create(path).map_err(|cause| create_error(path, cause))?;
-        // Usually there is none.
-        let _ = std::fs::remove_file(previous(path));
+        let file = remove(&previous(path))
+            .and_then(|()| remove(path))
+            .and_then(|()| File::create_new(path))
+            .map_err(|cause| create_error(path, cause))?;
         Ok(Self {
             path: path.to_owned(),
             settings,
@@ -147,7 +148,10 @@ impl EventFile {
     /// [`MonitorError::Create`] if the file cannot be opened or read.
     pub fn append(path: &Path, settings: EventFileSettings) -> Result<Self, MonitorError> {
         let (mut view, mut clock) = (RunView::default(), RunClock::default());
-        let open = || -> std::io::Result<(File, u64)> {
+        let mut open = || -> std::io::Result<(File, u64)> {
+            if path.is_symlink() {
+                return Err(std::io::Error::other("it is a symbolic link"));
+            }
             let mut file = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -222,7 +226,7 @@ impl EventFile {
     fn rotate(&mut self, t: f64) -> std::io::Result<()> {
         self.writer.flush()?;
         std::fs::rename(&self.path, previous(&self.path))?;
-        self.writer = BufWriter::with_capacity(64 << 10, File::create(&self.path)?);
+        self.writer = BufWriter::with_capacity(64 << 10, File::create_new(&self.path)?);
         self.bytes = 0;
         self.start()?;
         self.write_totals(t)
@@ -282,6 +286,14 @@ fn replay(file: &File, visit: &mut dyn FnMut(f64, &Event)) -> std::io::Result<u6
 pub fn previous(path: &Path) -> PathBuf {
     let extension = path.extension().unwrap_or_default().to_string_lossy();
     path.with_extension(format!("1.{extension}"))
+}
+
+/// Removes a file, if there is one, so that a symbolic link is replaced and never followed.
+fn remove(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn create_error(path: &Path, cause: std::io::Error) -> MonitorError {

@@ -1,19 +1,16 @@
 //! [`JsonLines`]: writes events as lines of JSON to a file or to standard output.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use ronde_core::{Event, FormatHeader, Tracker};
-use serde::Serialize;
+use ronde_core::{Event, Tracker};
 
 use crate::clock;
-use crate::error::MonitorError;
+use crate::event_file::{EventFile, EventWriter, PlainLines};
 
 /// Maximum number of events queued for the writer.
 const EVENTS_MAX: usize = 16_384;
@@ -43,35 +40,21 @@ enum WriterMessage {
     Flush(SyncSender<()>),
 }
 
-#[derive(Serialize)]
-struct EventLine<'a> {
-    t: f64,
-    #[serde(flatten)]
-    event: &'a Event,
-}
-
 impl JsonLines {
-    /// Creates a file at `path`, replacing an existing one.
-    ///
-    /// # Errors
-    /// [`MonitorError::Create`] when the file cannot be created.
-    pub fn create(path: &Path) -> Result<Self, MonitorError> {
-        // A new file, so that a symbolic link at `path` is replaced and never followed.
-        let removed = match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        };
-        let file = removed.and_then(|()| File::create_new(path));
-        let file = file.map_err(|cause| MonitorError::Create {
-            path: path.to_owned(),
-            cause,
-        })?;
-        Ok(Self::new(Box::new(file)))
-    }
-
     /// Writes to any writer, for example standard output.
     #[must_use]
     pub fn new(writer: Box<dyn Write + Send>) -> Self {
+        let writer = BufWriter::with_capacity(64 << 10, writer);
+        Self::start(Box::new(PlainLines(writer)))
+    }
+
+    /// Writes to the event file of a run.
+    #[must_use]
+    pub fn file(file: EventFile) -> Self {
+        Self::start(Box::new(file))
+    }
+
+    fn start(writer: Box<dyn EventWriter>) -> Self {
         let (sender, receiver) = sync_channel(EVENTS_MAX);
         let status = Arc::<WriterStatus>::default();
         let of_thread = Arc::clone(&status);
@@ -143,12 +126,11 @@ impl Drop for JsonLines {
 
 /// Runs the writing thread: flushes whenever the queue is empty.
 fn write_all(
-    writer: Box<dyn Write + Send>,
+    mut writer: Box<dyn EventWriter>,
     receiver: &Receiver<WriterMessage>,
     status: &WriterStatus,
 ) {
-    let mut writer = BufWriter::with_capacity(64 << 10, writer);
-    let mut result = write_line(&mut writer, &FormatHeader::of(FormatHeader::EVENTS));
+    let mut result = writer.start();
     note(status, &result);
     loop {
         let message = match receiver.try_recv() {
@@ -166,7 +148,7 @@ fn write_all(
         };
         match message {
             WriterMessage::Record(t, event) if result.is_ok() => {
-                result = write_line(&mut writer, &EventLine { t, event: &event });
+                result = writer.write(t, &event);
                 note(status, &result);
             }
             WriterMessage::Record(..) => {
@@ -182,11 +164,6 @@ fn write_all(
             }
         }
     }
-}
-
-fn write_line(writer: &mut impl Write, value: &impl Serialize) -> std::io::Result<()> {
-    serde_json::to_writer(&mut *writer, value)?;
-    writer.write_all(b"\n")
 }
 
 /// Stores the first error.

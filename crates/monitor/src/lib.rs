@@ -5,6 +5,7 @@
 
 mod clock;
 mod error;
+mod event_file;
 mod fanout;
 mod json_lines;
 mod paint;
@@ -14,6 +15,7 @@ mod throughput;
 mod view;
 
 pub use error::MonitorError;
+pub use event_file::{EventFile, EventFileSettings, previous};
 pub use fanout::Fanout;
 pub use json_lines::JsonLines;
 pub use terminal::{Terminal, Verbosity};

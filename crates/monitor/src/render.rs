@@ -295,7 +295,12 @@ fn of_checkpoints(event: &Event) -> Option<String> {
 pub fn summary(view: &RunView, columns: usize) -> String {
     let mut lines = Vec::new();
     if let Some(seconds) = view.finished_s {
-        lines.push(format!("{} finished in {}", view.name, duration(seconds)));
+        let mut line = format!("{} finished in {}", view.name, duration(seconds));
+        if view.attempt > 1 {
+            let total = duration(view.earlier_s + seconds);
+            let _ = write!(line, " (attempt {}; {total} in total)", view.attempt);
+        }
+        lines.push(line);
     } else if let Some(now) = view.progress {
         lines.push(format!(
             "{} stopped after {} of {}",

@@ -91,6 +91,11 @@ impl Terminal {
         }
     }
 
+    /// Continues from the state of a run's earlier attempts.
+    pub fn resume(&self, view: RunView) {
+        self.screen.lock().view = view;
+    }
+
     /// Prints a line above the bar, unless the terminal is quiet.
     pub fn line(&self, line: impl Into<String>) {
         if self.verbosity == Verbosity::Quiet {

@@ -11,7 +11,6 @@ const WINDOW_COMMITS: usize = 1_024;
 #[derive(Debug, Clone, Default)]
 pub struct Throughput {
     recent: VecDeque<(u64, f64)>,
-    commits: u64,
     samples: u64,
     seconds: f64,
 }
@@ -20,19 +19,34 @@ impl Throughput {
     /// Adds a committed step of `samples` samples that took `duration_s`. A duration that is negative or
     /// not finite counts as zero.
     pub fn add(&mut self, samples: u64, duration_s: f64) {
+        let duration_s = self.add_again(samples, duration_s);
+        self.samples += samples;
+        self.seconds += duration_s;
+    }
+
+    /// Adds a step that was committed before and is computed again: it counts for the recent speed only. Returns
+    /// the duration as it is counted.
+    pub(crate) fn add_again(&mut self, samples: u64, duration_s: f64) -> f64 {
         let duration_s = if duration_s.is_finite() {
             duration_s.max(0.0)
         } else {
             0.0
         };
         self.recent.push_back((samples, duration_s));
-        self.commits += 1;
-        self.samples += samples;
-        self.seconds += duration_s;
         let mut held: f64 = self.recent.iter().map(|&(_, s)| s).sum();
         while self.recent.len() > 1 && (held > WINDOW_S || self.recent.len() > WINDOW_COMMITS) {
             held -= self.recent.pop_front().map_or(0.0, |(_, s)| s);
         }
+        duration_s
+    }
+
+    /// Sets the totals and forgets the recent steps.
+    pub(crate) fn set_totals(&mut self, samples: u64, seconds: f64) {
+        *self = Self {
+            samples,
+            seconds,
+            ..Self::default()
+        };
     }
 
     /// Returns the samples per second of the last few seconds.

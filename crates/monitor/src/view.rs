@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ronde_core::event::{PhaseTimes, SampleUnit};
+use ronde_core::event::{PhaseTimes, RunTotals, SampleUnit, WorkerTotals};
 use ronde_core::{Event, Rank};
 
 use crate::throughput::Throughput;
@@ -40,8 +40,18 @@ pub struct RunView {
     pub model: Option<ModelView>,
     /// Duration of the run in seconds, once it has finished.
     pub finished_s: Option<f64>,
-    /// The number of skipped records of a finished run.
+    /// Number of the current attempt; 0 and 1: the first.
+    pub attempt: u32,
+    /// Duration of the earlier attempts in seconds.
+    pub earlier_s: f64,
+    /// Number of records that were skipped because they cannot be read.
     pub skipped: u64,
+    /// Number of committed steps that are counted in the totals.
+    counted: u64,
+    /// Steps below this number are in the totals already when they are committed again.
+    counted_until: u64,
+    /// The newest events that describe the state of the run, for [`RunView::totals`].
+    last: BTreeMap<&'static str, Event>,
     /// Number of workers that failed first-hand, not counting those that only noticed a peer's failure.
     pub failures: u64,
 }
@@ -66,6 +76,30 @@ pub struct WorkerView {
     pub times: PhaseTimes,
     /// Bytes sent to other workers.
     pub bytes_sent: u64,
+    /// Bytes sent by this attempt's process, which are part of `bytes_sent`.
+    of_process: u64,
+}
+
+impl WorkerView {
+    fn of(totals: &WorkerTotals) -> Self {
+        Self {
+            times: totals.times,
+            bytes_sent: totals.bytes_sent,
+            of_process: 0,
+        }
+    }
+
+    /// Adds the bytes that the process has sent since the last report; its counter starts at zero.
+    fn add_bytes(&mut self, of_process: u64) {
+        let before = if of_process < self.of_process { 0 } else { self.of_process };
+        self.bytes_sent += of_process - before;
+        self.of_process = of_process;
+    }
+
+    /// Continues with a new process.
+    fn restart(&mut self) {
+        self.of_process = 0;
+    }
 }
 
 /// How often the samples of an epoch were used.
@@ -122,6 +156,7 @@ impl RunView {
                 unit,
                 ..
             } => {
+                self.remember("run", event);
                 self.unit = *unit;
                 self.name.clone_from(name);
                 self.plan.clone_from(plan);
@@ -136,6 +171,7 @@ impl RunView {
                 epoch,
                 loss,
                 samples,
+                skipped,
                 learning_rate,
                 duration_s,
                 ..
@@ -146,19 +182,96 @@ impl RunView {
                     loss: *loss,
                     learning_rate: *learning_rate,
                 });
-                self.throughput.add(*samples, *duration_s);
+                self.remember("step", event);
+                if step.0 < self.counted_until {
+                    self.throughput.add_again(*samples, *duration_s);
+                } else {
+                    self.throughput.add(*samples, *duration_s);
+                    self.skipped += skipped;
+                    self.counted = self.counted.max(step.0.saturating_add(1));
+                }
             }
             Event::StepTimes {
                 rank,
+                step,
                 times,
                 bytes_sent,
-                ..
             } => {
                 let worker = self.workers.entry(*rank).or_default();
-                worker.times.add(times);
-                worker.bytes_sent = *bytes_sent;
+                if step.0 >= self.counted_until {
+                    worker.times.add(times);
+                }
+                worker.add_bytes(*bytes_sent);
             }
+            Event::AttemptStarted { .. }
+            | Event::RunTotals(_)
+            | Event::CheckpointLoaded { .. } => self.apply_restart(event),
             _ => self.apply_result(event),
+        }
+    }
+
+    /// Handles the events after which steps may be computed again.
+    fn apply_restart(&mut self, event: &Event) {
+        match event {
+            Event::AttemptStarted { attempt } => {
+                self.attempt = *attempt;
+                self.counted_until = self.counted;
+                self.throughput
+                    .set_totals(self.throughput.samples(), self.throughput.seconds());
+                self.workers.values_mut().for_each(WorkerView::restart);
+                (self.failures, self.finished_s, self.model) = (0, None, None);
+            }
+            Event::CheckpointLoaded { step, .. } => {
+                self.counted_until = self.counted;
+                if let Some(progress) = &mut self.progress {
+                    progress.committed = step.0;
+                }
+            }
+            Event::RunTotals(totals) => {
+                totals.last.iter().for_each(|event| self.apply(event));
+                self.attempt = totals.attempt;
+                self.earlier_s = totals.elapsed_s;
+                self.skipped = totals.skipped;
+                self.counted = totals.steps;
+                self.counted_until = totals.counted_until;
+                self.throughput.set_totals(totals.samples, totals.steps_s);
+                self.workers = totals
+                    .workers
+                    .iter()
+                    .map(|worker| (worker.rank, WorkerView::of(worker)))
+                    .collect();
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps the newest event of a kind for [`RunView::totals`].
+    fn remember(&mut self, kind: &'static str, event: &Event) {
+        self.last.insert(kind, event.clone());
+    }
+
+    /// Returns the totals of all events so far, from which [`RunView::apply`] restores them. `elapsed_s` is the
+    /// duration of the run so far.
+    #[must_use]
+    pub fn totals(&self, elapsed_s: f64) -> RunTotals {
+        RunTotals {
+            attempt: self.attempt,
+            elapsed_s,
+            steps: self.counted,
+            counted_until: self.counted_until,
+            samples: self.throughput.samples(),
+            skipped: self.skipped,
+            steps_s: self.throughput.seconds(),
+            workers: self
+                .workers
+                .iter()
+                .map(|(rank, worker)| WorkerTotals {
+                    rank: *rank,
+                    times: worker.times,
+                    bytes_sent: worker.bytes_sent,
+                })
+                .collect(),
+            last: self.last.values().cloned().collect(),
         }
     }
 
@@ -171,6 +284,7 @@ impl RunView {
                 missing,
                 repeated,
             } => {
+                self.remember("epoch", event);
                 self.epoch = Some(EpochView {
                     epoch: epoch.0,
                     used_once: *used_once,
@@ -186,6 +300,7 @@ impl RunView {
                 samples,
                 ..
             } => {
+                self.remember("evaluation", event);
                 self.evaluation = Some(EvaluationView {
                     loss: *loss,
                     accuracy: *accuracy,

@@ -3,7 +3,9 @@
 use std::sync::mpsc::channel;
 
 use ronde_core::event::PhaseTimes;
-use ronde_core::{Rank, Step};
+use std::path::Path;
+
+use ronde_core::{FormatHeader, Rank, Step};
 
 use super::*;
 
@@ -143,7 +145,7 @@ fn a_symbolic_link_is_replaced_and_not_followed() {
 
 #[test]
 fn a_file_that_cannot_be_created_is_named() {
-    let error = JsonLines::create(Path::new("/no/such/folder/events.jsonl"))
+    let error = EventFile::create(Path::new("/no/such/folder/events.jsonl"), Default::default())
         .err()
         .unwrap();
     assert!(error.to_string().contains("/no/such/folder/events.jsonl"));

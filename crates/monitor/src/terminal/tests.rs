@@ -41,6 +41,7 @@ fn lines_of_ranks_notices_and_the_summary_are_printed_in_order() {
         generation: Generation(0),
         loss: 1.5,
         samples: 64,
+        skipped: 0,
         learning_rate: 0.1,
         gradient_norm: 1.0,
         duration_s: 0.5,
