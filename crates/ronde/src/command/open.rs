@@ -72,12 +72,7 @@ pub(crate) fn open(
     let failed = |error: ClusterError| super::job_failure(&error);
     let remote = environment::store_settings();
     refuse_running(path)?;
-    // Remove the events and the job folder of an earlier run.
-    let events = spec
-        .events
-        .clone()
-        .unwrap_or_else(|| path.join("events.jsonl"));
-    let _ = std::fs::remove_file(events);
+    // Remove the job folder of an earlier run.
     if path.exists()
         && let Err(error) = std::fs::remove_dir_all(path)
     {

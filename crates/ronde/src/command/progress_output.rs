@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ronde_cluster::{LogSink, OutputStream};
 use ronde_core::{Event, Rank, Tracker};
-use ronde_monitor::{JsonLines, Terminal};
+use ronde_monitor::{JsonLines, RunView, Terminal};
 
 /// Shows the events of a run, besides the event file.
 pub(super) enum ProgressOutput {
@@ -29,6 +29,13 @@ impl ProgressOutput {
         match self {
             Self::Terminal(terminal) => terminal.clone(),
             Self::Json(lines) => lines.clone(),
+        }
+    }
+
+    /// Continues from the state of the run's earlier attempts.
+    pub(super) fn resume(&self, view: RunView) {
+        if let Self::Terminal(terminal) = self {
+            terminal.resume(view);
         }
     }
 

@@ -12,7 +12,7 @@ use ronde_cluster::{
     RestartLimits, StopFlag, SuccessionPolicy, supervise,
 };
 use ronde_core::{Tracker, WorldSize};
-use ronde_monitor::{Fanout, JsonLines};
+use ronde_monitor::{EventFile, EventFileSettings, Fanout, JsonLines, MonitorError, previous};
 use ronde_train::RunConfig;
 use ronde_train::config::SuccessionKind;
 use ronde_train::flight_records::FlightRecordWriter;
@@ -106,16 +106,23 @@ pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
 
 fn supervise_run(prepared: &PreparedRun, json: bool, stop: &StopFlag) -> i32 {
     let output = Arc::new(ProgressOutput::new(json));
-    let events = match JsonLines::create(&prepared.output.path().join(EVENT_FILE)) {
-        Ok(events) => Some(Arc::new(events)),
+    let file = match event_file(prepared) {
+        Ok(file) => file,
         Err(error) => {
             message!("error: {error}\n  help: choose another folder: --set run.output=FOLDER");
             return exit::USER_ERROR;
         }
     };
     let position = Arc::new(prepared.position.clone());
-    let mut sinks = vec![output.tracker(), position.clone() as Arc<dyn Tracker>];
-    sinks.extend(events.clone().map(|events| events as Arc<dyn Tracker>));
+    let attempt = prepared.resumes.then(|| file.next_attempt());
+    if prepared.resumes {
+        output.resume(file.view().clone());
+    }
+    let events = Arc::new(JsonLines::file(file));
+    let sinks = Fanout(vec![output.tracker(), position.clone(), events.clone()]);
+    if let Some(attempt) = attempt {
+        sinks.record(attempt);
+    }
     for notice in &prepared.notices {
         output.notice(notice);
     }
@@ -123,18 +130,31 @@ fn supervise_run(prepared: &PreparedRun, json: bool, stop: &StopFlag) -> i32 {
     let outcome = supervise(
         &launch_spec(prepared),
         &mut LocalLauncher::new(),
-        &Fanout(sinks),
+        &sinks,
         &log,
         stop,
     );
     let shown = output.finish();
-    if let Some(events) = events {
-        events.finish();
-        if let Some(problem) = events.problem() {
-            message!("warning: {problem}");
-        }
+    events.finish();
+    if let Some(problem) = events.problem() {
+        message!("warning: {problem}");
     }
     conclude(prepared, &outcome, shown)
+}
+
+/// Opens the event file of the run: a resumed run continues the file of its earlier attempts.
+fn event_file(prepared: &PreparedRun) -> Result<EventFile, MonitorError> {
+    let section = &prepared.config.events;
+    let settings = EventFileSettings {
+        every_steps: section.every_steps,
+        bytes_max: section.limit_mib.saturating_mul(1 << 20),
+    };
+    let path = prepared.output.path().join(EVENT_FILE);
+    if prepared.resumes {
+        EventFile::append(&path, settings)
+    } else {
+        EventFile::create(&path, settings)
+    }
 }
 
 /// Prints how the run ended and returns the exit code. `shown` is the result of writing all events.
@@ -203,6 +223,10 @@ fn supervise_open_run(
     for notice in &prepared.notices {
         output.notice(notice);
     }
+    if let Err(message) = prepare_events(prepared) {
+        eprintln!("{message}");
+        return exit::USER_ERROR;
+    }
     let path = prepared.output.path().join(JOB_FOLDER);
     let notices = Arc::clone(&output);
     let notify = move |message: &str| notices.notice(message);
@@ -228,6 +252,24 @@ fn supervise_open_run(
     let outcome = agent.supervise(&launch, &mut LocalLauncher::new(), &sinks, &log, stop);
     drop(coordinator);
     conclude(prepared, &outcome, output.finish())
+}
+
+/// Prepares the event file that the coordinator writes: a resumed run begins a new file with the totals of its earlier
+/// attempts.
+fn prepare_events(prepared: &PreparedRun) -> Result<(), String> {
+    let path = prepared.output.path().join(EVENT_FILE);
+    if prepared.resumes {
+        return EventFile::archive(&path).map_err(|error| format!("error: {error}"));
+    }
+    for path in [previous(&path), path] {
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(format!("error: cannot remove {}: {error}", path.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn job_name(prepared: &PreparedRun) -> String {

@@ -57,6 +57,11 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     comm(&config.comm, &mut problems);
     elastic(config, &mut problems);
     loader(&config.loader, &mut problems);
+    at_least_one(
+        "events.every_steps",
+        config.events.every_steps,
+        &mut problems,
+    );
     super::checkpoint::check(&config.checkpoint, &mut problems);
     let check = &config.check;
     at_least_one(

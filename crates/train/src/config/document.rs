@@ -15,7 +15,7 @@ use super::text::{self, ConfigText, SourceSpan, TEXT_BYTES_MAX};
 use super::{ConfigError, ConfigProblem, RunConfig, Severity, ValueOrigin, check, suggest};
 
 /// The sections of a run file, in the order in which messages list them.
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 13] = [
     "run",
     "workers",
     "data",
@@ -28,6 +28,7 @@ const SECTIONS: [&str; 12] = [
     "check",
     "elastic",
     "checkpoint",
+    "events",
 ];
 
 /// The default kinds of optional sections that have a `kind`.
@@ -158,6 +159,7 @@ impl Document {
         let elastic = reading.section("elastic");
         let loader = reading.section("loader");
         let checkpoint = reading.section("checkpoint");
+        let events = reading.section("events");
         let located = reading.located;
         let all = || {
             Some(RunConfig {
@@ -170,6 +172,7 @@ impl Document {
                 elastic: elastic?,
                 loader: loader?,
                 checkpoint: checkpoint?,
+                events: events?,
                 data: data?,
                 model: model?,
                 optimizer: optimizer?,

@@ -38,7 +38,7 @@ pub use merge::{ENVIRONMENT_PREFIX, Override};
 pub use origin::ValueOrigin;
 pub use problem::{ConfigProblem, Severity};
 pub use run_config::{
-    CheckSection, CommAlgorithm, CommSection, CommTransport, ElasticSection, LoaderSection,
+    CheckSection, CommAlgorithm, CommSection, CommTransport, ElasticSection, EventsSection, LoaderSection,
     RunConfig, RunSection, SuccessionKind, TrainLength, TrainSection, WorkersSection,
 };
 

@@ -42,6 +42,9 @@ pub struct RunConfig {
     /// `[checkpoint]`: when and where the state of the run is saved.
     #[serde(default)]
     pub checkpoint: CheckpointSection,
+    /// `[events]`: how much of the events of a run is written to its event file.
+    #[serde(default)]
+    pub events: EventsSection,
     /// `[loader]`: how samples are prefetched.
     #[serde(default)]
     pub loader: LoaderSection,
@@ -383,6 +386,26 @@ impl Default for ElasticSection {
     }
 }
 
+/// `[events]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EventsSection {
+    /// Write the events of every this many steps; default 1. The summary covers all steps.
+    pub every_steps: u64,
+    /// The largest size of the event files of a run, in MiB; default 256. When half of it is reached, older events
+    /// are moved to `events.1.jsonl`, replacing those that are there. 0: not limited.
+    pub limit_mib: u64,
+}
+
+impl Default for EventsSection {
+    fn default() -> Self {
+        Self {
+            every_steps: 1,
+            limit_mib: 256,
+        }
+    }
+}
+
 /// `[loader]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -438,6 +461,7 @@ const NOT_IDENTITY: [&str; 20] = [
     "data.test_samples",
     "data.train",
     "elastic",
+    "events",
     "loader",
     "run.name",
     "run.output",

@@ -36,6 +36,7 @@ fn the_default_run_file_is_valid_and_contains_the_defaults() {
     assert_eq!(run.comm, CommSection::default());
     assert_eq!(run.check, CheckSection::default());
     assert_eq!(run.elastic, ElasticSection::default());
+    assert_eq!(run.events, EventsSection::default());
     assert_eq!(run.checkpoint, CheckpointSection::default());
     assert_eq!(run.data, ronde_data::DataConfig::default());
 }
@@ -92,6 +93,7 @@ fn the_identity_contains_the_settings_that_change_the_bits() {
         "[run]\nname = \"other\"\noutput = \"/elsewhere\"\n",
         "[comm]\nalgorithm = \"driver\"\n",
         "[check]\nweight_hash_parts = 2\n",
+        "[events]\nevery_steps = 10\nlimit_mib = 1\n",
         "[checkpoint]\nevery_steps = 5\nto = \"elsewhere\"\n",
         "evaluate_every_epochs = 1\n",
     ] {

@@ -35,6 +35,8 @@ pub(super) struct PreparedRun {
     pub(super) task: String,
     pub(super) notices: Vec<String>,
     pub(super) position: RunPosition,
+    /// Whether the run resumes from a checkpoint.
+    pub(super) resumes: bool,
 }
 
 /// A run whose run file, data and memory have been checked. Nothing has been written.
@@ -215,6 +217,7 @@ impl PlannedRun {
             output,
             task,
             position,
+            resumes: self.resumes,
         })
     }
 
