@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use ronde_core::{Generation, GroupRank, PlanIdentity};
 use ronde_schedule::{Algorithm, Hosts};
+use serde::{Deserialize, Serialize};
 
 use crate::stream_executor::LINGER;
 use crate::{FailureHook, Security};
 
 /// How members of a group reach each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TransportChoice {
     /// Shared memory between members on one host that run as the same user, connections otherwise.

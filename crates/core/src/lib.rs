@@ -41,6 +41,6 @@ pub use error::{CollectiveError, Recovery};
 pub use event::{Event, NullTracker, Tracker};
 pub use header::FormatHeader;
 pub use identity::PlanIdentity;
-pub use membership::{Membership, MembershipError, Milestone};
+pub use membership::{Membership, MembershipError, Milestone, SuccessionPolicy};
 pub use mesh::Mesh;
 pub use rank::{Epoch, Generation, GroupRank, Rank, Shard, Step, WorldSize};

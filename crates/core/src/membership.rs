@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Assignment, Collectives, Generation, Recovery, Step};
 
 /// The reason why this worker has no position in the job any more.
@@ -42,6 +44,18 @@ impl MembershipError {
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort
     }
+}
+
+/// The rule that decides which workers may continue when members of a generation are unreachable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SuccessionPolicy {
+    /// The workers that the lease holder can reach: half of the workers may disappear at once.
+    #[default]
+    Lease,
+    /// More than half of the members that are not known to have ended. Safe even with a store that
+    /// loses its contents, but two halves that cannot reach each other both wait.
+    Majority,
 }
 
 /// The progress of a worker in a generation, as reported to the coordinator.

@@ -36,6 +36,7 @@ pub use membership::{
 pub use message::{GroupFailure, ToWorker, WorkerPhase, WorkerReport};
 pub use reason::{LossCause, Reason, WaitEnd, WorkerLoss};
 pub use recovery::{Position, RecoveryAction, RecoveryPlan};
-pub use settings::{RestartLimits, Settings, SuccessionPolicy};
+pub use ronde_core::SuccessionPolicy;
+pub use settings::{RestartLimits, Settings};
 pub use time::Time;
 pub use worker::{WorkerCommand, WorkerEvent, WorkerMachine};

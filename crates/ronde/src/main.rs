@@ -9,7 +9,7 @@ use ronde_cluster::StopFlag;
 
 use command::console::{ConsoleArguments, message};
 use command::{
-    bench, checkpoint, coordinator, data, doctor, flight, init, join, run, scale, shell, status,
+    bench, check, checkpoint, coordinator, data, doctor, flight, init, join, run, scale, shell, status,
     train, usage, watchdog, worker,
 };
 
@@ -29,6 +29,8 @@ enum RondeCommand {
     Train(train::TrainArguments),
     /// Write a commented run file as a starting point.
     Init(init::InitArguments),
+    /// Validate a run file without training.
+    Check(check::CheckArguments),
     /// Start any program as several ranks with rendezvous variables set.
     Run(run::RunArguments),
     /// Start a replacement or standby coordinator.
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         RondeCommand::BenchWorker => bench::work(),
         RondeCommand::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
         RondeCommand::Data(arguments) => data::data(&arguments),
+        RondeCommand::Check(arguments) => check::check(&arguments),
         RondeCommand::Init(arguments) => init::init(&arguments),
         RondeCommand::Doctor(arguments) => doctor::doctor(&arguments),
         RondeCommand::Completions(arguments) => {

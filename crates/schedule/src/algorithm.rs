@@ -34,9 +34,18 @@ impl Algorithm {
         Self::Hierarchical,
     ];
 
+    /// The algorithms that can carry an exact sum, which is all except the ring.
+    pub const EXACT_SUM: [Self; 5] = [
+        Self::Direct,
+        Self::HalvingDoubling,
+        Self::Tree,
+        Self::Driver,
+        Self::Hierarchical,
+    ];
+
     /// Returns the name that is used in files and messages.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Driver => "driver",
             Self::Ring => "ring",

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_checkpoint::CheckpointError;
-use ronde_comm::{GroupConfig, JoinCancellation, ProcessGroup, Security, TransportChoice};
+use ronde_comm::{GroupConfig, JoinCancellation, ProcessGroup, Security};
 use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Rank, Tracker};
 use ronde_data::DataEvent;
 use ronde_engine::Layer;
-use ronde_schedule::Algorithm;
 
 use crate::checkpoints::{self, ProcessContext, Resume, RunCheckpoints};
-use crate::config::{CommAlgorithm, CommTransport};
 use crate::core_pinning::{self, CorePinning};
 use crate::export::{self, ModelDescription};
 use crate::flight_records::FlightRecordWriter;
@@ -180,12 +178,8 @@ pub fn connect(
     flight_records.prepare(&mut config);
     config.plan = plan.identity.clone();
     config.timeout = plan.config.comm.timeout();
-    config.algorithm = algorithm(&plan.config);
-    config.transport = match plan.config.comm.transport {
-        CommTransport::Auto => TransportChoice::Auto,
-        CommTransport::SharedMemory => TransportChoice::SharedMemory,
-        CommTransport::Tcp => TransportChoice::Tcp,
-    };
+    config.algorithm = plan.config.comm.algorithm;
+    config.transport = plan.config.comm.transport;
     let group = match listener {
         Some(listener) if assignment.world_size.get() > 1 => {
             ProcessGroup::connect(config, listener, &assignment.peers).map_err(|source| {
@@ -202,17 +196,6 @@ pub fn connect(
     Ok(group)
 }
 
-/// Returns the algorithm that the run file sets; `None` to choose automatically.
-fn algorithm(config: &RunConfig) -> Option<Algorithm> {
-    match config.comm.algorithm {
-        CommAlgorithm::Auto => None,
-        CommAlgorithm::Direct => Some(Algorithm::Direct),
-        CommAlgorithm::HalvingDoubling => Some(Algorithm::HalvingDoubling),
-        CommAlgorithm::Tree => Some(Algorithm::Tree),
-        CommAlgorithm::Driver => Some(Algorithm::Driver),
-    }
-}
-
 fn publish(
     training: &Training,
     task: &WorkerTask,
@@ -224,6 +207,10 @@ fn publish(
     let plan = training.plan().clone();
     let saved = export::save(&task.output, training.state(), &plan, model)?;
     export::publish(&task.output.join("run.toml"), config.to_toml()?.as_bytes())?;
+    if let Some(message) = config.checkpoint.plain_model_note(&task.output) {
+        let rank = Some(training.rank());
+        tracker.record(Event::Notice { rank, message });
+    }
     tracker.record(Event::ModelSaved {
         path: saved.model.display().to_string(),
         config_path: saved.config.display().to_string(),

@@ -124,6 +124,20 @@ impl ModelConfig {
     }
 }
 
+impl ModelConfig {
+    /// Returns the number of targets that the model predicts for a sample of `input_shape`. The result is 0 if the
+    /// source of a transformer takes the whole sample or more.
+    #[must_use]
+    pub fn targets_per_sample(&self, input_shape: &[usize]) -> usize {
+        let positions: usize = input_shape.iter().product();
+        match self {
+            Self::Gpt { .. } => positions,
+            Self::Transformer { source, .. } => positions.saturating_sub(*source),
+            _ => 1,
+        }
+    }
+}
+
 fn digits([from, height, width]: [u64; 3], channels: u64, classes: u64) -> ModelSize {
     let mut size = ModelSize::default();
     let wide = channels.saturating_mul(2);

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 mod capacity;
+pub(crate) mod check;
 pub(crate) mod checkpoint;
 pub(crate) mod console;
 pub(crate) mod coordinator;

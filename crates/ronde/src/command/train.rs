@@ -9,12 +9,11 @@ use std::time::Duration;
 use clap::Args;
 use ronde_cluster::{
     ElasticSettings, JobExit, JobOutcome, JobSpec, LaunchSpec, LocalLauncher, LogSink,
-    RestartLimits, StopFlag, SuccessionPolicy, supervise,
+    RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{Tracker, WorldSize};
 use ronde_monitor::{EventFile, EventFileSettings, Fanout, JsonLines, MonitorError, previous};
 use ronde_train::RunConfig;
-use ronde_train::config::SuccessionKind;
 use ronde_train::flight_records::FlightRecordWriter;
 
 use super::console::{Printable, message};
@@ -62,7 +61,7 @@ pub(super) const EVENT_FILE: &str = "events.jsonl";
 mod prepare;
 
 use prepare::PreparedRun;
-pub(super) use prepare::read_run_file;
+pub(super) use prepare::{PlanRequest, plan, read_run_file};
 
 /// The reason that a run does not start.
 pub(super) enum StartError {
@@ -79,7 +78,7 @@ impl From<String> for StartError {
 }
 
 pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
-    let planned = prepare::plan(&arguments);
+    let planned = plan(&PlanRequest::of(&arguments));
     if let (true, Ok(planned)) = (arguments.dry_run, &planned) {
         let written = writeln!(Printable(std::io::stdout()), "{}", planned.describe());
         return written.map_or(exit::GAVE_UP, |()| exit::DONE);
@@ -314,10 +313,7 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
         lease,
         store_timeout: lease / 3,
         rendezvous: RENDEZVOUS_TIMEOUT,
-        succession: match elastic.succession {
-            SuccessionKind::Lease => SuccessionPolicy::Lease,
-            SuccessionKind::Majority => SuccessionPolicy::Majority,
-        },
+        succession: elastic.succession,
         wait_limit: seconds(elastic.wait_s),
         restart: RestartLimits {
             restarts_max: elastic.max_restarts,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ronde_core::WorldSize;
 use ronde_core::shards::ShardPlan;
-use ronde_data::DataConfig;
+use ronde_data::{DataConfig, Dataset};
 use ronde_engine::{ModelConfig, OptimizerConfig, RateScaling, ScheduleConfig};
 use serde::Serialize;
 use toml::{Table, Value};
@@ -91,6 +91,27 @@ pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> 
             ConfigProblem::error(format!("data.{key}"), message).hint(hint)
         })
         .collect()
+}
+
+/// Returns a problem if a sequence model does not predict as many targets as the samples of the data set have.
+#[must_use]
+pub fn targets(model: &ModelConfig, dataset: &dyn Dataset) -> Vec<ConfigProblem> {
+    let ModelConfig::Transformer { source, .. } = model else {
+        return Vec::new();
+    };
+    let (shape, expected) = (dataset.sample_shape(), dataset.targets_per_sample());
+    if model.targets_per_sample(shape) == expected {
+        return Vec::new();
+    }
+    let tokens: usize = shape.iter().product();
+    let message = format!(
+        "`model.source` is {source}, but samples of this data set have {tokens} tokens and {expected} targets"
+    );
+    let hint = match tokens.checked_sub(expected) {
+        Some(right) if right > 0 => format!("set `model.source` to {right}"),
+        _ => "use a data set of source and target texts, such as number_words".to_owned(),
+    };
+    vec![ConfigProblem::error("model.source", message).hint(hint)]
 }
 
 fn at_least_one(path: &str, value: u64, problems: &mut Vec<ConfigProblem>) {

@@ -65,6 +65,17 @@ impl CheckpointSection {
         }
     }
 
+    /// Returns the notice that the trained model is not encrypted although the checkpoints are.
+    #[must_use]
+    pub fn plain_model_note(&self, output: &Path) -> Option<String> {
+        self.encrypt.as_ref().map(|_| {
+            format!(
+                "checkpoints are encrypted, but the trained model in {} is not",
+                output.display()
+            )
+        })
+    }
+
     /// Returns the source of the encryption key; `None` if checkpoints are not encrypted.
     ///
     /// # Errors

@@ -16,12 +16,14 @@
 //! each other, and a later source that names another `source` or `kind` drops what earlier sources
 //! set in that section, because the keys of one kind do not apply to another.
 //!
-//! This module reads no file, environment variable or clock.
+//! Only [`RunConfig::load`] reads a file; no function reads environment variables or the clock.
 
+mod algorithm;
 pub mod check;
 mod checkpoint;
 mod document;
 mod error;
+mod load;
 mod merge;
 mod message;
 mod origin;
@@ -38,8 +40,8 @@ pub use merge::{ENVIRONMENT_PREFIX, Override};
 pub use origin::ValueOrigin;
 pub use problem::{ConfigProblem, Severity};
 pub use run_config::{
-    CheckSection, CommAlgorithm, CommSection, CommTransport, ElasticSection, EventsSection, LoaderSection,
-    RunConfig, RunSection, SuccessionKind, TrainLength, TrainSection, WorkersSection,
+    CheckSection, CommSection, ElasticSection, EventsSection, LoaderSection, RunConfig, RunSection,
+    TrainLength, TrainSection, WorkersSection,
 };
 
 /// The commented run file of the embedded example.

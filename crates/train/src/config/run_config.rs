@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ronde_comm::TransportChoice;
+use ronde_core::SuccessionPolicy;
 use ronde_data::{DataConfig, Dataset, LoaderSettings};
 use ronde_engine::{
     ModelConfig, OptimizerConfig, Precision, RateScaling, ScheduleConfig, WeightDecayOn,
 };
+use ronde_schedule::Algorithm;
 use serde::{Deserialize, Serialize};
 
 use super::{CheckpointSection, ConfigError, ConfigProblem};
@@ -247,44 +250,15 @@ impl TrainSection {
     }
 }
 
-/// The algorithm that sums gradients over workers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CommAlgorithm {
-    /// The algorithm with the shortest predicted time.
-    #[default]
-    Auto,
-    /// Every worker sends each peer the slice that the peer reduces.
-    Direct,
-    /// Recursive halving, then doubling.
-    HalvingDoubling,
-    /// Reduce up a binary tree, then broadcast down.
-    Tree,
-    /// One worker gathers, sums and sends back.
-    Driver,
-}
-
-/// The transport between workers of one host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CommTransport {
-    /// Shared memory if all workers are on one host, otherwise TCP.
-    #[default]
-    Auto,
-    /// Shared memory; the run fails to start if it is not available.
-    SharedMemory,
-    /// TCP.
-    Tcp,
-}
-
 /// `[comm]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommSection {
-    /// The algorithm that sums gradients; default `auto`.
-    pub algorithm: CommAlgorithm,
+    /// The algorithm that sums gradients; default `auto`, the one with the shortest predicted time.
+    #[serde(with = "super::algorithm")]
+    pub algorithm: Option<Algorithm>,
     /// The transport between workers of one host; default `auto`.
-    pub transport: CommTransport,
+    pub transport: TransportChoice,
     /// The largest bucket of gradients that are reduced together, in bytes; absent: the first steps try several
     /// sizes and choose one. The trained bits do not depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -296,8 +270,8 @@ pub struct CommSection {
 impl Default for CommSection {
     fn default() -> Self {
         Self {
-            algorithm: CommAlgorithm::Auto,
-            transport: CommTransport::Auto,
+            algorithm: None,
+            transport: TransportChoice::Auto,
             bucket_bytes_max: None,
             timeout_s: 30.0,
         }
@@ -331,17 +305,6 @@ impl Default for CheckSection {
     }
 }
 
-/// Which workers continue when others are unreachable but may still be running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SuccessionKind {
-    /// The workers that can reach the coordinator that holds the job's lease.
-    #[default]
-    Lease,
-    /// More than half of the members that are not known to have exited.
-    Majority,
-}
-
 /// `[elastic]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -365,7 +328,7 @@ pub struct ElasticSection {
     pub lease_s: f64,
     /// Which workers continue when others are unreachable; default `lease`. With `majority`, two halves that
     /// cannot reach each other both wait.
-    pub succession: SuccessionKind,
+    pub succession: SuccessionPolicy,
     /// How long the job waits for `min_workers` before it ends; default 600 seconds.
     pub wait_s: f64,
 }
@@ -380,7 +343,7 @@ impl Default for ElasticSection {
             restart_window_s: 600.0,
             silence_s: 1.0,
             lease_s: 3.0,
-            succession: SuccessionKind::Lease,
+            succession: SuccessionPolicy::Lease,
             wait_s: 600.0,
         }
     }

@@ -40,7 +40,7 @@ pub(super) struct PreparedRun {
 }
 
 /// A run whose run file, data and memory have been checked. Nothing has been written.
-pub(super) struct PlannedRun {
+pub(in crate::command) struct PlannedRun {
     config: RunConfig,
     world_size: WorldSize,
     plan: Plan,
@@ -56,18 +56,39 @@ pub(super) struct PlannedRun {
     resumes: bool,
 }
 
+/// The arguments that determine a run.
+#[derive(Default)]
+pub(in crate::command) struct PlanRequest<'a> {
+    /// Run file; `None`: the embedded example, or the run file of the resumed run.
+    pub(in crate::command) file: Option<&'a Path>,
+    pub(in crate::command) overrides: Vec<Override>,
+    /// The value of `--resume`.
+    pub(in crate::command) resume: Option<&'a Option<String>>,
+    /// Whether the progress of opening the data is hidden.
+    pub(in crate::command) json: bool,
+    pub(in crate::command) overwrite: bool,
+}
+
+impl<'a> PlanRequest<'a> {
+    pub(super) fn of(arguments: &'a TrainArguments) -> Self {
+        Self {
+            file: arguments.file.as_deref(),
+            overrides: overrides(arguments),
+            resume: arguments.resume.as_ref(),
+            json: arguments.json,
+            overwrite: arguments.overwrite,
+        }
+    }
+}
+
 /// Reads the run file and the data and plans the run. The error is a complete message.
-pub(super) fn plan(arguments: &TrainArguments) -> Result<PlannedRun, StartError> {
+pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun, StartError> {
     let colour = console().colour;
-    let overrides = overrides(arguments);
-    let from = ResumeSource::find(
-        arguments.resume.as_ref(),
-        arguments.file.as_deref(),
-        &overrides,
-    )?;
-    let (text, name, base) = run_file(arguments, from.as_ref())?;
+    let overrides = &arguments.overrides;
+    let from = ResumeSource::find(arguments.resume, arguments.file, overrides)?;
+    let (text, name, base) = run_file(arguments.file, from.as_ref())?;
     let (mut config, document) =
-        Document::load(&text, &name, &ronde::environment::all(), &overrides)
+        Document::load(&text, &name, &ronde::environment::all(), overrides)
             .map_err(|error| error.render(colour))?;
     if let Some(resumed) = &from {
         resumed.redirect(&mut config);
@@ -84,6 +105,9 @@ pub(super) fn plan(arguments: &TrainArguments) -> Result<PlannedRun, StartError>
     let world_size = WorldSize::new(config.workers.count)
         .ok_or_else(|| "error: invalid `workers.count`: expected at least 1 worker".to_owned())?;
     let plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
+    if let Some(error) = document.refuse(check::targets(&config.model, &*split.train)) {
+        return Err(error.render(colour).into());
+    }
     let size = config
         .model
         .size(split.train.sample_shape(), split.train.classes())
@@ -115,6 +139,22 @@ pub(super) fn plan(arguments: &TrainArguments) -> Result<PlannedRun, StartError>
 }
 
 impl PlannedRun {
+    /// Returns the run file's name, steps, epochs and parameters, for `ronde check`.
+    pub(in crate::command) fn summary(&self) -> String {
+        format!(
+            "{} is valid: {} steps in {} epochs, {} parameters",
+            self.name,
+            count(self.plan.steps),
+            count(self.plan.epochs),
+            count(self.size.parameters),
+        )
+    }
+
+    /// Returns the notices about the run file, rendered; empty if there are none.
+    pub(in crate::command) fn run_file_notices(&self) -> String {
+        self.document.render_notices(console().colour)
+    }
+
     /// Returns the plan as text, for `--dry-run`.
     pub(super) fn describe(&self) -> String {
         let (config, plan) = (&self.config, &self.plan);
@@ -296,15 +336,15 @@ fn free_folder(folder: &Path) -> PathBuf {
 
 /// Returns the text, name and folder of the run file of a new or resumed run.
 fn run_file(
-    arguments: &TrainArguments,
+    file: Option<&Path>,
     from: Option<&ResumeSource>,
 ) -> Result<(String, String, PathBuf), String> {
     match from {
         Some(ResumeSource {
             file: Some(file), ..
         }) => read_run_file(Some(file)),
-        Some(resumed) if arguments.file.is_none() && resumed.newest.is_some() => resumed.run_file(),
-        _ => read_run_file(arguments.file.as_deref()),
+        Some(resumed) if file.is_none() && resumed.newest.is_some() => resumed.run_file(),
+        _ => read_run_file(file),
     }
 }
 
