@@ -250,7 +250,12 @@ impl EventWriter for EventFile {
         }
         self.bytes += write_line(&mut self.writer, &EventLine { t, event })?;
         let thins = self.settings.every_steps > 1;
-        if thins && matches!(event, Event::StepCommitted { .. } | Event::RunFinished { .. }) {
+        if thins
+            && matches!(
+                event,
+                Event::StepCommitted { .. } | Event::RunFinished { .. }
+            )
+        {
             self.write_totals(t)?;
         }
         if self.settings.bytes_max > 0 && self.bytes >= self.settings.bytes_max / 2 {

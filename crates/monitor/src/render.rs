@@ -298,7 +298,7 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         let mut line = format!("{} finished in {}", view.name, duration(seconds));
         if view.attempt > 1 {
             let total = duration(view.earlier_s + seconds);
-            let _ = write!(line, " (attempt {}; {total} in total)", view.attempt);
+            line.push_str(&format!(" (attempt {}; {total} in total)", view.attempt));
         }
         lines.push(line);
     } else if let Some(now) = view.progress {

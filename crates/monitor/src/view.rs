@@ -91,7 +91,11 @@ impl WorkerView {
 
     /// Adds the bytes that the process has sent since the last report; its counter starts at zero.
     fn add_bytes(&mut self, of_process: u64) {
-        let before = if of_process < self.of_process { 0 } else { self.of_process };
+        let before = if of_process < self.of_process {
+            0
+        } else {
+            self.of_process
+        };
         self.bytes_sent += of_process - before;
         self.of_process = of_process;
     }
@@ -203,9 +207,9 @@ impl RunView {
                 }
                 worker.add_bytes(*bytes_sent);
             }
-            Event::AttemptStarted { .. }
-            | Event::RunTotals(_)
-            | Event::CheckpointLoaded { .. } => self.apply_restart(event),
+            Event::AttemptStarted { .. } | Event::RunTotals(_) | Event::CheckpointLoaded { .. } => {
+                self.apply_restart(event)
+            }
             _ => self.apply_result(event),
         }
     }

@@ -9,8 +9,8 @@ use ronde_cluster::StopFlag;
 
 use command::console::{ConsoleArguments, message};
 use command::{
-    bench, check, checkpoint, coordinator, data, doctor, flight, init, join, run, scale, shell, status,
-    train, usage, watchdog, worker,
+    bench, check, checkpoint, coordinator, data, doctor, flight, init, join, run, scale, shell,
+    status, train, usage, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.

@@ -81,7 +81,9 @@ fn two_attempts(settings: EventFileSettings) -> (RunView, u64, String) {
     drop(file);
     // A crash in the middle of a line.
     let mut broken = OpenOptions::new().append(true).open(&path).unwrap();
-    broken.write_all(b"{\"t\": 1e9, \"event\": \"step_com").unwrap();
+    broken
+        .write_all(b"{\"t\": 1e9, \"event\": \"step_com")
+        .unwrap();
     t += 5000.0;
     let mut file = EventFile::append(&path, settings).unwrap();
     let attempt = file.next_attempt();
@@ -101,7 +103,11 @@ fn two_attempts(settings: EventFileSettings) -> (RunView, u64, String) {
 fn check(settings: EventFileSettings) -> (u64, String) {
     let (view, bytes, text) = two_attempts(settings);
     assert_eq!(view.attempt, 2);
-    assert_eq!(view.throughput.samples(), 60 * STEPS, "no step counts twice");
+    assert_eq!(
+        view.throughput.samples(),
+        60 * STEPS,
+        "no step counts twice"
+    );
     assert_eq!(view.throughput.seconds(), 0.25 * STEPS as f64);
     assert_eq!(view.skipped, 4 * STEPS);
     let compute_s = view.workers[&Rank(1)].times.compute_s;
@@ -156,6 +162,9 @@ fn an_archived_file_begins_with_the_totals() {
     drop(file);
     EventFile::archive(&path).unwrap();
     let read = EventFile::append(&path, EventFileSettings::default()).unwrap();
-    assert_eq!((read.view().attempt, read.view().throughput.samples()), (2, 600));
+    assert_eq!(
+        (read.view().attempt, read.view().throughput.samples()),
+        (2, 600)
+    );
     assert!(previous(&path).ends_with("events.1.jsonl") && previous(&path).is_file());
 }

@@ -145,8 +145,11 @@ fn a_symbolic_link_is_replaced_and_not_followed() {
 
 #[test]
 fn a_file_that_cannot_be_created_is_named() {
-    let error = EventFile::create(Path::new("/no/such/folder/events.jsonl"), Default::default())
-        .err()
-        .unwrap();
+    let error = EventFile::create(
+        Path::new("/no/such/folder/events.jsonl"),
+        Default::default(),
+    )
+    .err()
+    .unwrap();
     assert!(error.to_string().contains("/no/such/folder/events.jsonl"));
 }

@@ -1,6 +1,6 @@
 //! `ronde train`: trains a model from a run file with supervised workers.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
+mod attempts;
 mod bad_input;
 mod bench;
 mod checkpoints;

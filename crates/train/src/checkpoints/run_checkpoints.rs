@@ -184,7 +184,11 @@ impl RunCheckpoints {
 
     /// Records a notice if a checkpoint is due while the previous one is still being written; at most once.
     fn report_postponement(&mut self, now: &RankPosition<'_>) {
-        let Some(pending) = self.pending.as_ref().filter(|_| !self.is_postponement_reported) else {
+        let Some(pending) = self
+            .pending
+            .as_ref()
+            .filter(|_| !self.is_postponement_reported)
+        else {
             return;
         };
         self.is_postponement_reported = true;

@@ -40,7 +40,10 @@ fn read(path: &Path) -> std::io::Result<String> {
         return Err(std::io::Error::other("not a regular file"));
     }
     if metadata.len() > TEXT_BYTES_MAX as u64 {
-        let problem = format!("it has {} bytes, expected at most {TEXT_BYTES_MAX}", metadata.len());
+        let problem = format!(
+            "it has {} bytes, expected at most {TEXT_BYTES_MAX}",
+            metadata.len()
+        );
         return Err(std::io::Error::other(problem));
     }
     std::fs::read_to_string(path)

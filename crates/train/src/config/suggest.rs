@@ -30,7 +30,8 @@ fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str> {
     }
     let lower = word.to_lowercase();
     let alias = ALIASES.iter().find(|(alias, _)| *alias == lower);
-    if let Some(key) = alias.and_then(|(_, key)| known.iter().find(|known| known.as_ref() == *key)) {
+    if let Some(key) = alias.and_then(|(_, key)| known.iter().find(|known| known.as_ref() == *key))
+    {
         return Some(key.as_ref());
     }
     known
