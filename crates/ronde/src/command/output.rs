@@ -59,6 +59,7 @@ impl OutputFolder {
             ronde_train::export::CONFIG_FILE,
             "run.toml",
             "events.jsonl",
+            "events.1.jsonl",
         ];
         let folders = ["checkpoints", "flight"];
         let files = files.map(|name| (name, std::fs::remove_file(self.path.join(name))));
