@@ -131,7 +131,7 @@ fn a_symbolic_link_is_replaced_and_not_followed() {
     let (target, link) = (folder.join("target"), folder.join("events.jsonl"));
     std::fs::write(&target, "mine").unwrap();
     std::os::unix::fs::symlink(&target, &link).unwrap();
-    let lines = JsonLines::create(&link).unwrap();
+    let lines = JsonLines::file(EventFile::create(&link, Default::default()).unwrap());
     lines.record(times(1, 0.5));
     assert!(lines.finish());
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");
