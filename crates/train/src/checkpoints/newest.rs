@@ -19,8 +19,6 @@ pub struct NewestCheckpoint {
     pub name: String,
     /// The plan of the run that saved it.
     pub identity: PlanIdentity,
-    /// The name of the run.
-    pub name: String,
     /// The resolved run file; empty if a user's own program saved it.
     pub run: String,
     /// The folder that relative paths of the run file are resolved against.
@@ -60,7 +58,6 @@ pub fn newest(store: &Arc<dyn Store>) -> Result<Option<NewestCheckpoint>, TrainE
                 step: listed.step,
                 name: manifest.run.clone(),
                 identity: manifest.identity(),
-                name: manifest.run,
                 run: cursor.header.run,
                 base: cursor.header.base,
             }));

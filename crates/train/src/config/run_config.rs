@@ -409,7 +409,7 @@ impl LoaderSection {
 
 /// Sections and keys that do not change the trained bits. The identity of the data set stands for the
 /// contents of the files of `[data]`, so their names are excluded.
-const NOT_IDENTITY: [&str; 20] = [
+const NOT_IDENTITY: [&str; 21] = [
     "check",
     "checkpoint",
     "comm",
