@@ -65,11 +65,14 @@ pub fn verify_all(store: &Arc<dyn Store>, threads: usize) -> Result<VerifyReport
         let entry = catalog.look(&**store, step)?;
         let damage = match (&entry.status, &entry.manifest) {
             (CheckpointStatus::Unpublished | CheckpointStatus::Locked(_), _) => Vec::new(),
-            (_, Some(manifest)) => Checkpoint::of(Arc::clone(store), manifest.clone())
-                .verify(threads)?
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            (_, Some(manifest)) => {
+                match Checkpoint::of(Arc::clone(store), manifest.clone()).verify(threads) {
+                    Ok(damage) => damage.iter().map(ToString::to_string).collect(),
+                    // Damage of a file that makes it look encrypted with another key.
+                    Err(error) if error.is_damage() => vec![error.to_string()],
+                    Err(error) => return Err(error),
+                }
+            }
             (CheckpointStatus::Damaged(problem), None) => vec![problem.clone()],
             (CheckpointStatus::Complete | CheckpointStatus::CutOff(_), None) => Vec::new(),
         };
