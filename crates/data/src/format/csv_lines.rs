@@ -28,7 +28,7 @@ use super::{
     ScanItem, SharedBytes, Value,
 };
 use crate::DataError;
-use lines::{LineSplitter, Split};
+use lines::{LineSplitter, SplitOutcome};
 
 /// The largest size of a line, in bytes.
 const LINE_BYTES_MAX: usize = 16 << 20;
@@ -40,17 +40,17 @@ const FIELDS_MAX: usize = 1 << 20;
 pub struct CsvLines {
     /// `None`: the first line is a heading if none of its fields is a number.
     header: Option<bool>,
-    wanted: Arc<FieldSelection>,
+    selection: Arc<FieldSelection>,
 }
 
 impl CsvLines {
-    /// Creates the format for the fields in `wanted`. `header` states whether the first line is a heading; with `None` it
+    /// Creates the format for the fields in `selection`. `header` states whether the first line is a heading; with `None` it
     /// is one if none of its fields is a number.
     #[must_use]
-    pub fn new(header: Option<bool>, wanted: FieldSelection) -> Self {
+    pub fn new(header: Option<bool>, selection: FieldSelection) -> Self {
         Self {
             header,
-            wanted: Arc::new(wanted),
+            selection: Arc::new(selection),
         }
     }
 }
@@ -60,7 +60,7 @@ impl CsvLines {
 struct Heading {
     /// Bytes before the first record.
     bytes: u64,
-    /// Names of all columns; their numbers where there is no heading.
+    /// Names of all columns; their numbers without a heading.
     names: Vec<String>,
 }
 
@@ -79,7 +79,7 @@ impl Format for CsvLines {
         file.read_at(0, &mut magic)?;
         let is_packed = is_gzip(&magic);
         let heading = scan::heading(&file, is_packed, self.header)?;
-        let (columns, names) = match &*self.wanted {
+        let (columns, names) = match &*self.selection {
             FieldSelection::All => ((0..heading.names.len()).collect(), heading.names.clone()),
             FieldSelection::Fields(fields) => {
                 columns(fields.names(), &heading.names).into_iter().unzip()
@@ -108,8 +108,8 @@ fn stream(file: &Arc<dyn StoredObject>, is_packed: bool) -> ByteStream {
     }
 }
 
-/// Returns position and requested name of the wanted columns, which are found by name, else by number.
-fn columns(wanted: &[String], names: &[String]) -> Vec<(usize, String)> {
+/// Returns position and requested name of the requested columns, which are found by name, else by number.
+fn columns(selection: &[String], names: &[String]) -> Vec<(usize, String)> {
     let numbers: HashMap<&str, usize> = names.iter().map(String::as_str).zip(0..).collect();
     let position = |field: &String| {
         let number = || {
@@ -121,14 +121,14 @@ fn columns(wanted: &[String], names: &[String]) -> Vec<(usize, String)> {
         let position = numbers.get(field.as_str()).copied().or_else(number);
         position.map(|position| (position, field.clone()))
     };
-    wanted.iter().filter_map(position).collect()
+    selection.iter().filter_map(position).collect()
 }
 
 struct CsvFile {
     file: Arc<dyn StoredObject>,
     is_packed: bool,
     heading: Heading,
-    /// Positions of the wanted columns, in the order requested.
+    /// Positions of the requested columns, in the order of the request.
     columns: Vec<usize>,
     names: Arc<Vec<String>>,
 }
@@ -178,7 +178,7 @@ impl RecordFile for CsvFile {
 struct CsvRecords {
     file: String,
     start: u64,
-    /// The wanted fields of all records, one after the other, and their ends.
+    /// The selection fields of all records, one after the other, and their ends.
     text: Vec<u8>,
     ends: Vec<u32>,
     records: u32,
@@ -186,7 +186,7 @@ struct CsvRecords {
 }
 
 impl CsvRecords {
-    /// Adds the wanted columns of all lines that the scan found usable.
+    /// Adds the selection columns of all lines that the scan found usable.
     fn fill(&mut self, bytes: &[u8], columns: &[usize], fields: usize) {
         let mut splitter = LineSplitter::new();
         let mut at = 0;
@@ -194,8 +194,8 @@ impl CsvRecords {
             let (used, split) = splitter.split(&bytes[at..]);
             at += used;
             match split {
-                Split::NeedsMore => {}
-                Split::Line { .. } if splitter.fields() == fields => {
+                SplitOutcome::NeedsMore => {}
+                SplitOutcome::Line { .. } if splitter.fields() == fields => {
                     for &column in columns {
                         let field = splitter.field(column).unwrap_or_default();
                         self.text.extend_from_slice(field);
@@ -203,8 +203,8 @@ impl CsvRecords {
                     }
                     self.records += 1;
                 }
-                Split::Line { .. } => {}
-                Split::Lost(_) | Split::End => return,
+                SplitOutcome::Line { .. } => {}
+                SplitOutcome::Lost(_) | SplitOutcome::End => return,
             }
         }
     }

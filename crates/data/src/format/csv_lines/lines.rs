@@ -6,7 +6,7 @@ use super::{FIELDS_MAX, LINE_BYTES_MAX};
 
 /// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Split {
+pub(super) enum SplitOutcome {
     /// All bytes were used; more are needed, or none to mark the end.
     NeedsMore,
     /// A line is complete.
@@ -58,7 +58,7 @@ impl LineSplitter {
     }
 
     /// Continues with `input`, or ends with an empty one. Returns the number of bytes used, and the outcome.
-    pub(super) fn split(&mut self, input: &[u8]) -> (usize, Split) {
+    pub(super) fn split(&mut self, input: &[u8]) -> (usize, SplitOutcome) {
         if std::mem::take(&mut self.is_complete) {
             (self.text_bytes, self.fields, self.bytes) = (0, 0, 0);
             (self.blank, self.quotes) = (0, 0);
@@ -74,25 +74,31 @@ impl LineSplitter {
             self.text_bytes += written;
             self.fields += ended;
             if self.bytes - self.blank > LINE_BYTES_MAX {
-                return (used, Split::Lost("the line has no end within 16 MiB"));
+                return (
+                    used,
+                    SplitOutcome::Lost("the line has no end within 16 MiB"),
+                );
             }
             match result {
-                ReadRecordResult::InputEmpty => return (used, Split::NeedsMore),
+                ReadRecordResult::InputEmpty => return (used, SplitOutcome::NeedsMore),
                 ReadRecordResult::OutputFull => self.text.resize(2 * self.text.len(), 0),
                 ReadRecordResult::OutputEndsFull if self.ends.len() > FIELDS_MAX => {
-                    return (used, Split::Lost("the line has more than 1,048,576 fields"));
+                    return (
+                        used,
+                        SplitOutcome::Lost("the line has more than 1,048,576 fields"),
+                    );
                 }
                 ReadRecordResult::OutputEndsFull => self.ends.resize(2 * self.ends.len(), 0),
                 ReadRecordResult::Record => {
                     self.is_complete = true;
                     // At the end of a file, `csv-core` accepts a quote that is not closed.
                     if input.is_empty() && self.quotes % 2 == 1 {
-                        return (used, Split::Lost("a quote is not closed"));
+                        return (used, SplitOutcome::Lost("a quote is not closed"));
                     }
                     let (bytes, blank) = (self.bytes, self.blank);
-                    return (used, Split::Line { bytes, blank });
+                    return (used, SplitOutcome::Line { bytes, blank });
                 }
-                ReadRecordResult::End => return (used, Split::End),
+                ReadRecordResult::End => return (used, SplitOutcome::End),
             }
         }
     }

@@ -7,7 +7,7 @@ use ronde_store::StoredObject;
 
 use super::super::object::failed;
 use super::super::window::ReadWindow;
-use super::lines::{LineSplitter, Split};
+use super::lines::{LineSplitter, SplitOutcome};
 use super::{ByteStream, CsvFile, Heading, stream};
 use crate::DataError;
 use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_MAX, ScanItem};
@@ -53,13 +53,13 @@ impl LineReader {
             each(&buffered[..used]);
             self.window.advance(used);
             return Ok(match split {
-                Split::NeedsMore => continue,
-                Split::Line { bytes, blank } => NextLine::Line {
+                SplitOutcome::NeedsMore => continue,
+                SplitOutcome::Line { bytes, blank } => NextLine::Line {
                     offset: start + blank as u64,
                     bytes: (bytes - blank) as u64,
                 },
-                Split::Lost(problem) => NextLine::Lost(problem),
-                Split::End => NextLine::End,
+                SplitOutcome::Lost(problem) => NextLine::Lost(problem),
+                SplitOutcome::End => NextLine::End,
             });
         }
     }
