@@ -178,7 +178,7 @@ impl RecordFile for CsvFile {
 struct CsvRecords {
     file: String,
     start: u64,
-    /// The selection fields of all records, one after the other, and their ends.
+    /// The requested fields of all records, one after the other, and their ends.
     text: Vec<u8>,
     ends: Vec<u32>,
     records: u32,
@@ -186,7 +186,7 @@ struct CsvRecords {
 }
 
 impl CsvRecords {
-    /// Adds the selection columns of all lines that the scan found usable.
+    /// Adds the requested columns of all lines that the scan found usable.
     fn fill(&mut self, bytes: &[u8], columns: &[usize], fields: usize) {
         let mut splitter = LineSplitter::new();
         let mut at = 0;
