@@ -128,6 +128,7 @@ digits finished in 58 s
   test           accuracy 96.94 %, loss 0.1000,
                  top-5 99.00 %, 360 samples
   last epoch     1,437 samples used once
+  skipped        3 records
   rank    compute     comm     data   bytes sent
   0          80 %     16 %      4 %    219.3 MiB
   1          80 %     16 %      4 %    219.3 MiB
