@@ -334,7 +334,11 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         lines.extend(field("last epoch", &parts, columns));
     }
     if view.skipped > 0 {
-        lines.extend(field("skipped", &[counted(view.skipped, "record")], columns));
+        lines.extend(field(
+            "skipped",
+            &[counted(view.skipped, "record")],
+            columns,
+        ));
     }
     lines.extend(table(view, columns));
     if let Some(model) = &view.model {

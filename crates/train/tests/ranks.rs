@@ -136,7 +136,10 @@ fn settings_that_do_not_change_the_bits_may_differ() {
 
 /// Returns one rank's training of `config`, and its loader.
 fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader), TrainError> {
-    let split = ronde_data::open(&config.data, &OpenContext::new(".".as_ref(), config.run.seed))?;
+    let split = ronde_data::open(
+        &config.data,
+        &OpenContext::new(".".as_ref(), config.run.seed),
+    )?;
     let world_size = WorldSize::new(group.size() as u32).expect("a group has members");
     let plan = Plan::resolve(config, world_size, &*split.train)?;
     let chain = config

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ronde_store::{Stamp, StoreError, StoredObject, Version};
 
-use super::page_folder::{LOCKS, LockAttempt, NotStored, PageLock};
 use super::page::PageKey;
+use super::page_folder::{LOCKS, LockAttempt, NotStored, PageLock};
 use super::page_layout::{PageLayout, overlap, runs};
 use super::stats::{CacheEvent, add};
 use super::{Cache, read_ahead};

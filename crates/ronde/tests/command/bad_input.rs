@@ -133,7 +133,10 @@ fn an_impossible_plan_is_refused_with_its_numbers() {
     check(
         ("epochs = 1", "epochs = 9223372036854775807"),
         &[],
-        &["epochs of 23 steps are too many", "help: lower train.epochs"],
+        &[
+            "epochs of 23 steps are too many",
+            "help: lower train.epochs",
+        ],
     );
     check(
         SAME,
