@@ -8,7 +8,7 @@ use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
 use super::embedding_table::{EmbeddingTable, EmbeddingVectors};
-use super::size::LayerSize;
+use super::layer_size::LayerSize;
 use crate::initial::{Initial, fill};
 use crate::ops::memory::take;
 use crate::pending_shards::PendingShards;

@@ -9,7 +9,7 @@ use ronde_core::seed::SeedTree;
 use super::attention::{FeedForward, MultiHeadAttention, TransformerShape};
 use super::embedding::{Embedding, EmbeddingShape};
 use super::embedding_table::EmbeddingTable;
-use super::size::LayerSize;
+use super::layer_size::LayerSize;
 use super::tokens::{Scores, TiedHead};
 use super::{Layers, cost_per_sample};
 use crate::initial::Initial;

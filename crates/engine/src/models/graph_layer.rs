@@ -10,7 +10,7 @@ use ronde_core::layout::StateLayout;
 
 use super::batch_wide_norm::BatchWideNorm;
 use super::cost_per_sample;
-use super::size::LayerSize;
+use super::layer_size::LayerSize;
 use crate::lock_step::SingleRankSums;
 use crate::pending_shards::PendingShards;
 use crate::{

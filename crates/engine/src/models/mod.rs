@@ -8,6 +8,7 @@ mod embedding;
 mod embedding_table;
 mod gpt;
 mod graph_layer;
+mod layer_size;
 mod modules;
 mod perceptron;
 mod resnet;

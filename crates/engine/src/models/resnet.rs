@@ -9,8 +9,8 @@ use burn::nn::conv::Conv2d;
 use burn::tensor::{Device, Tensor};
 use ronde_core::seed::SeedTree;
 
+use super::layer_size::LayerSize;
 use super::modules::{ChannelNorm, Normalisation, PerShardNorm, convolution, linear_module};
-use super::size::LayerSize;
 use super::{Layers, cost_per_sample, image};
 use crate::initial::Initial;
 use crate::ops::{AfterNorm, SlidingWindow, average_to, conv2d, linear, max_pool};

@@ -1,5 +1,6 @@
 //! [`ModelSize`]: the size of a model, computed before anything is allocated.
 
+use super::layer_size::LayerSize;
 use super::{ModelConfig, gpt, image, resnet, text, transformer, transformer_form, vgg};
 use crate::EngineError;
 
@@ -13,16 +14,6 @@ pub struct ModelSize {
     /// The same with recomputation: see
     /// [`Chain::with_recomputation`](crate::Chain::with_recomputation).
     pub recomputed_floats_per_sample: u64,
-}
-
-/// The size of one layer, for one sample.
-#[derive(Debug, Clone, Default)]
-pub(super) struct LayerSize {
-    pub(super) parameters: u64,
-    /// The estimated number of floats kept from forward until backward.
-    pub(super) kept: usize,
-    /// The shape of the output, without the number of samples.
-    pub(super) output: Vec<usize>,
 }
 
 fn total(layers: Vec<LayerSize>) -> ModelSize {

@@ -1,7 +1,7 @@
 //! [`synchronised_batch_norm`]: for chains of users' own modules.
 
 use super::graph_layer::GraphLayer;
-use super::size::LayerSize;
+use super::layer_size::LayerSize;
 use crate::Layer;
 use crate::ops::AfterNorm;
 

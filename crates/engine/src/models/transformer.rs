@@ -16,8 +16,8 @@ use ronde_core::seed::SeedTree;
 
 use super::attention::{FeedForward, MultiHeadAttention, TransformerShape};
 use super::embedding::{Embedding, EmbeddingShape, Padding};
+use super::layer_size::LayerSize;
 use super::modules::{normalise, row_norm};
-use super::size::LayerSize;
 use super::tokens::Scores;
 use super::{Layers, cost_per_sample};
 use crate::initial::Initial;

@@ -7,8 +7,8 @@ use burn::nn::conv::Conv2d;
 use ronde_core::seed::SeedTree;
 
 use super::dense::Dense;
+use super::layer_size::LayerSize;
 use super::modules::{ChannelNorm, Normalisation, PerShardNorm, convolution};
-use super::size::LayerSize;
 use super::{Layers, cost_per_sample, image};
 use crate::initial::Initial;
 use crate::ops::{AfterNorm, SlidingWindow, average_to, conv2d, max_pool, relu};

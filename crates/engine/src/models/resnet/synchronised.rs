@@ -5,7 +5,7 @@ use ronde_core::seed::SeedTree;
 use super::{BlockShape, POOL, ResNetShape, WIDTHS};
 use crate::Layer;
 use crate::models::graph_layer::{GraphLayer, Images};
-use crate::models::size::LayerSize;
+use crate::models::layer_size::LayerSize;
 use crate::ops::{AfterNorm, SlidingWindow};
 
 /// Builds the stem and the four groups, with the same tensors as with normalisation per shard.

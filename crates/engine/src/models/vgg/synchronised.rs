@@ -4,7 +4,7 @@ use ronde_core::seed::SeedTree;
 
 use super::{BLOCKS, CONVOLUTION, POOL};
 use crate::models::graph_layer::GraphLayer;
-use crate::models::size::LayerSize;
+use crate::models::layer_size::LayerSize;
 use crate::ops::AfterNorm;
 
 /// Builds a block of convolutions, with the same tensors as with normalisation per shard.
