@@ -234,7 +234,8 @@ impl Suite {
 
 /// Returns whether a passed suite's line is shown: the number of tests, the result, and reasons for skips.
 fn is_result(line: &str) -> bool {
-    line.starts_with("running ") || line.starts_with("test result:") || line.contains("skipped")
+    let is_skip = line.contains("skipped") && !line.starts_with("test ");
+    is_skip || line.starts_with("running ") || line.starts_with("test result:")
 }
 
 /// Returns the names of the tests that the harness lists as failed.

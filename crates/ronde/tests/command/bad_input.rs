@@ -147,7 +147,7 @@ fn an_impossible_plan_is_refused_with_its_numbers() {
             "train.drop_last=true",
         ],
         &[
-            "an epoch of 1437 samples in batches of 2000 has no step",
+            "an epoch of 1437 samples in batches of 2000 contains no step",
             "help: ",
         ],
     );

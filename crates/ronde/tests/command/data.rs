@@ -193,7 +193,7 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
         ),
         (
             "data.format.tokenizer=data/README.md",
-            "is no tokenizer.json",
+            "is not a valid tokenizer.json",
         ),
         (
             "data.features.vocabulary=100",

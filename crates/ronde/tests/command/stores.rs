@@ -211,11 +211,11 @@ fn invalid_settings_of_a_store_end_the_command_at_once_with_help() {
         let missing = format!("{}://not-made/x", remote.scheme);
         let good = remote.fresh(&dir);
         if remote.scheme == "s3" {
-            refused(&remote, &missing, "there is no such bucket");
+            refused(&remote, &missing, "no such bucket");
             let wrong = remote.with("AWS_SECRET_ACCESS_KEY", "somebody-elses");
             refused(&wrong, &good, "the secret key is wrong");
         } else {
-            refused(&remote, &missing, "there is no such container");
+            refused(&remote, &missing, "no such container");
             let wrong = remote.with("AZURE_STORAGE_ACCOUNT_KEY", "bm90IHRoZSBrZXk=");
             refused(&wrong, &good, "key is wrong");
         }

@@ -151,7 +151,7 @@ fn checkpoint_addresses_are_resolved_and_invalid_settings_reported() {
     for (wrong, fragment) in [
         ("every_minutes = -1.0", "must be 0 to"),
         ("keep = 0", "must be at least 1"),
-        ("to = \"ftp://x\"", "ftp:// is not known"),
+        ("to = \"ftp://x\"", "unknown scheme ftp://"),
         ("encrypt = \"hunter2\"", "must be \"file:PATH\""),
         ("every_step = 3", "every_steps"),
     ] {
