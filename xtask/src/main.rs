@@ -141,6 +141,19 @@ fn test() -> Result<()> {
         &format!("cargo {}", default.join(" ")),
         || cargo(&default).map(|()| Outcome::Passed),
     );
+    let library = [
+        "check",
+        "--release",
+        "-p",
+        "ronde",
+        "--lib",
+        "--no-default-features",
+    ];
+    steps.run(
+        "library without the command",
+        &format!("cargo {}", library.join(" ")),
+        || cargo(&library).map(|()| Outcome::Passed),
+    );
     steps.run("soak", "cargo xtask soak --minutes 1", || {
         soak::short().map(|()| Outcome::Passed)
     });

@@ -1,5 +1,6 @@
 //! [`Error`]: the errors of ronde as a library.
 
+#[cfg(feature = "cli")]
 use ronde_bench::BenchError;
 use ronde_cluster::ClusterError;
 use ronde_core::{CollectiveError, Recovery};
@@ -23,6 +24,7 @@ pub enum Error {
     #[error(transparent)]
     Collective(#[from] CollectiveError),
     /// A measurement failed.
+    #[cfg(feature = "cli")]
     #[error(transparent)]
     Bench(#[from] BenchError),
     /// The data cannot be read.
@@ -64,6 +66,7 @@ impl Error {
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {
+            #[cfg(feature = "cli")]
             Self::Bench(source) => source.recovery(),
             Self::Cluster(source) => source.recovery(),
             Self::Collective(source) => source.recovery(),
