@@ -90,7 +90,7 @@ pub enum DataError {
         /// The share that may be skipped.
         limit: f64,
         /// The first bad record.
-        first: BadRecord,
+        first: Box<BadRecord>,
     },
     /// The validation split leaves no sample for training or for evaluation.
     #[error(

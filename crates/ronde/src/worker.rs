@@ -327,6 +327,7 @@ impl Worker {
     pub fn report(&self, error: &Error, last_step: Option<Step>) {
         let (secondary, user_error) = match error {
             Error::Train(error) => (error.is_secondary(), error.is_user_error()),
+            #[cfg(feature = "cli")]
             Error::Bench(error) => (error.is_secondary(), error.is_user_error()),
             Error::Collective(error) => (ronde_train::error::saw_another(error), false),
             Error::Data(_) | Error::Engine(_) => (false, true),

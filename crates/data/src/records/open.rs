@@ -292,7 +292,7 @@ impl OpenTask<'_> {
                     bad_bytes: skipped.bytes,
                     bytes,
                     limit,
-                    first: first.clone(),
+                    first: Box::new(first.clone()),
                 })
             }
             _ => Ok(()),

@@ -165,11 +165,9 @@ impl ParquetColumn {
         bytes: impl Fn(T) -> ByteArray,
     ) -> Result<(), ParquetError> {
         match kind {
-            ColumnType::Decimal { .. } => {
-                return self.decimals(descr, kind, read, rows, |value| {
-                    big_endian(value.as_bytes())
-                });
-            }
+            ColumnType::Decimal { .. } => self.decimals(descr, kind, read, rows, |value| {
+                big_endian(value.as_bytes())
+            }),
             ColumnType::Numbers(dtype) => {
                 let each = read.values.iter().map(AsBytes::as_bytes);
                 if each.clone().any(|value| value.len() != dtype.bytes()) {
