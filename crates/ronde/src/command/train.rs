@@ -222,8 +222,8 @@ fn supervise_open_run(
     for notice in &prepared.notices {
         output.notice(notice);
     }
-    if let Err(message) = prepare_events(prepared) {
-        eprintln!("{message}");
+    if let Err(problem) = prepare_events(prepared) {
+        message!("{problem}");
         return exit::USER_ERROR;
     }
     let path = prepared.output.path().join(JOB_FOLDER);
