@@ -58,8 +58,8 @@ fn exchange(group: &ProcessGroup, bytes: usize) -> Result<(), CollectiveError> {
     let rank = group.rank();
     let peer = GroupRank(1 - rank.0);
     let buffer = Buffer::host(DType::U8, bytes);
-    let send = |buffer| group.send(peer, Tag(rank.0.into()), buffer)?.wait();
-    let receive = |buffer| group.receive(peer, Tag(peer.0.into()), buffer)?.wait();
+    let send = |buffer| group.send(peer, Tag(rank.0), buffer)?.wait();
+    let receive = |buffer| group.receive(peer, Tag(peer.0), buffer)?.wait();
     match rank.0 {
         0 => receive(send(buffer)?),
         _ => send(receive(buffer)?),
