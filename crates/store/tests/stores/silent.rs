@@ -72,8 +72,11 @@ fn answer(
     }
 }
 
+/// The notices that the store has reported.
+type Notices = Arc<Mutex<Vec<String>>>;
+
 /// A store with a retry limit of 5 s, the requests that the server gets, and the notices.
-fn store(reaction: Reaction) -> (Arc<dyn Store>, Receiver<String>, Arc<Mutex<Vec<String>>>) {
+fn store(reaction: Reaction) -> (Arc<dyn Store>, Receiver<String>, Notices) {
     let (notify, notified) = channel();
     let notices = Arc::new(Mutex::new(Vec::new()));
     let (address, requests) = serve(reaction, notified);

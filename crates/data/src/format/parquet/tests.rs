@@ -227,7 +227,7 @@ fn decimals_are_the_numbers_that_were_written() {
         );
         assert_eq!(
             column("large").concat(),
-            [1.234_567_890_123_456_8e34, -0.001, 0.1, 7.0]
+            [1.234_567_890_123_457e34, -0.001, 0.1, 7.0]
         );
         assert_eq!(column("small").concat(), [1.5, 2.0, -3.25, 0.0]);
         assert_eq!(
