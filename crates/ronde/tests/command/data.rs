@@ -197,7 +197,7 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
         ),
         (
             "data.features.vocabulary=100",
-            "the tokenizer has 512 tokens",
+            "less than the tokenizer's 512 tokens",
         ),
         ("data.format=text", "tokenizer = \"tokenizer.json\""),
     ] {
