@@ -207,10 +207,10 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
         env!("CARGO_MANIFEST_DIR"),
         "/../../examples/data/tokenizer.json"
     );
-    dir.write(
-        "lines.jsonl",
-        "{\"text\": \"a truth universally acknowledged\"}\nno line\n",
-    );
+    let text = "a truth universally acknowledged ".repeat(100);
+    let lines = format!("{{\"text\": \"{text}\"}}\nno line\n");
+    let bad_offset = lines.len() - "no line\n".len();
+    dir.write("lines.jsonl", &lines);
     let seen = dir
         .run(&[
             "data",
@@ -224,7 +224,10 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
     let seen: serde_json::Value = serde_json::from_str(&seen.stdout).unwrap();
     assert_eq!((&seen["files"], &seen["bad_count"]), (&1.into(), &1.into()));
     let bad = &seen["bad"][0];
-    assert_eq!((&bad["offset"], &bad["record"]), (&45.into(), &1.into()));
+    assert_eq!(
+        (&bad["offset"], &bad["record"]),
+        (&bad_offset.into(), &1.into())
+    );
     let file = bad["file"].as_str().unwrap();
     assert!(file.ends_with("lines.jsonl"), "{file}");
 }
