@@ -101,22 +101,20 @@ fn test() -> Result<()> {
     steps.run("tidy", "cargo xtask tidy", || {
         tidy::run(&root()).map(|()| Outcome::Passed)
     });
-    steps.run(
-        "network namespaces",
-        "cargo xtask test",
-        || match outside::network_namespaces() {
-            Ok(()) => Ok(Outcome::Passed),
-            Err(error) => steps::skip_or_fail(format!("their tests skip: {error:#}")),
-        },
-    );
+    steps.run("network namespaces", "cargo xtask test", || {
+        let installed = outside::network_namespaces();
+        installed
+            .map(|()| Outcome::Passed)
+            .or_else(|error| steps::skip_or_fail(format!("their tests skip: {error:#}")))
+    });
     // The servers install while the programs build.
     let mut stores = Stores::start();
     // Tests start the command as users do, so it is built first, with the features of the tests.
-    let build = ["build", "--release", "--workspace", "--features", FULL];
-    let build = [&build[..], &["--bins", "--examples"]].concat();
-    steps.run("build", &format!("cargo {}", build.join(" ")), || {
-        cargo(&build).map(|()| Outcome::Passed)
-    });
+    run_cargo(
+        &mut steps,
+        "build",
+        "build --release --workspace --features ronde/full --bins --examples",
+    );
     let mut variables = Vec::new();
     steps.run("servers of object stores", "cargo xtask test", || {
         variables = stores.variables()?;
@@ -128,32 +126,10 @@ fn test() -> Result<()> {
     });
     steps.add_failures(failures);
     drop(stores);
-    let default = [
-        "check",
-        "--release",
-        "-p",
-        "ronde-store",
-        "-p",
-        "ronde-data",
-    ];
-    steps.run(
-        "default features",
-        &format!("cargo {}", default.join(" ")),
-        || cargo(&default).map(|()| Outcome::Passed),
-    );
-    let library = [
-        "check",
-        "--release",
-        "-p",
-        "ronde",
-        "--lib",
-        "--no-default-features",
-    ];
-    steps.run(
-        "library without the command",
-        &format!("cargo {}", library.join(" ")),
-        || cargo(&library).map(|()| Outcome::Passed),
-    );
+    let default = "check --release -p ronde-store -p ronde-data";
+    run_cargo(&mut steps, "default features", default);
+    let library = "check --release -p ronde --lib --no-default-features";
+    run_cargo(&mut steps, "library without the command", library);
     steps.run("soak", "cargo xtask soak --minutes 1", || {
         soak::short().map(|()| Outcome::Passed)
     });
@@ -165,18 +141,18 @@ fn test() -> Result<()> {
         "cargo xtask outside",
         outside::test,
     );
-    let packages = [
-        "package",
-        "--workspace",
-        "--no-verify",
-        "--offline",
-        "--allow-dirty",
-    ];
-    steps.run("packages", &format!("cargo {}", packages.join(" ")), || {
-        cargo(&packages).map(|()| Outcome::Passed)
-    });
+    let packages = "package --workspace --no-verify --offline --allow-dirty";
+    run_cargo(&mut steps, "packages", packages);
     steps.run("dependencies", "cargo deny check", || deny::check(&target));
     steps.finish()
+}
+
+/// Runs cargo as one part of the tests; the arguments contain no spaces.
+fn run_cargo(steps: &mut Steps, step: &'static str, arguments: &str) {
+    let list: Vec<&str> = arguments.split(' ').collect();
+    steps.run(step, &format!("cargo {arguments}"), || {
+        cargo(&list).map(|()| Outcome::Passed)
+    });
 }
 
 fn verify() -> Result<()> {
