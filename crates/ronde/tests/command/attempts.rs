@@ -61,7 +61,8 @@ fn a_resumed_run_appends_its_events_and_its_summary_covers_all_attempts() {
     assert_eq!(unique.len(), 2000, "{}", ended.stderr);
     let loaded = of_kind(&all, "checkpoint_loaded").next().unwrap();
     let resumed_at = loaded["step"].as_u64().unwrap();
-    assert!(resumed_at >= 900, "{resumed_at}");
+    // The newest checkpoint that was complete; a busy machine postpones saves.
+    assert!((1..=before as u64).contains(&resumed_at), "{resumed_at}");
 }
 
 #[test]
