@@ -413,10 +413,13 @@ impl CoordinatorShell<'_> {
             )),
         }
         match CoordinatorState::read(self.folder) {
-            Ok(state) => self.state = state,
+            Ok(state) => {
+                self.state = state;
+                self.adopt_agents();
+            }
+            // Adopting agents would replace the stored state by one without the hosts that are not connected yet.
             Err(error) => self.mention(error.to_string()),
         }
-        self.adopt_agents();
         if let Some(workers) = self.state.workers {
             self.feed(CoordinatorEvent::Scale { workers });
         }

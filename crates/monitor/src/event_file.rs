@@ -178,7 +178,7 @@ impl EventFile {
         })
     }
 
-    /// Moves the files of the earlier attempts to `events.1.jsonl` and begins a new file with their totals. For jobs
+    /// Appends the events of the earlier attempts to `events.1.jsonl` and begins a new file with their totals. For jobs
     /// whose coordinator writes the new file.
     ///
     /// # Errors
@@ -187,10 +187,24 @@ impl EventFile {
         let mut file = Self::append(path, EventFileSettings::default())?;
         let attempt = file.next_attempt();
         let t = crate::clock::unix_s();
-        file.rotate(t)
-            .and_then(|()| file.write(t, &attempt))
-            .and_then(|()| file.flush())
-            .map_err(|cause| create_error(path, cause))
+        let archive = previous(path);
+        let archived = match std::fs::read(&archive) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            other => other,
+        };
+        let moved = || {
+            let mut all = archived?;
+            file.rotate(t)?;
+            if !all.is_empty() {
+                all.extend(std::fs::read(&archive)?);
+                let whole = archive.with_extension("whole");
+                std::fs::write(&whole, all)?;
+                std::fs::rename(whole, &archive)?;
+            }
+            file.write(t, &attempt)?;
+            file.flush()
+        };
+        moved().map_err(|cause| create_error(path, cause))
     }
 
     /// Returns the state of the run after the events so far.

@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use crate::{MasterKey, StoreError};
 
+/// The size limit of a key file; a key has at most 64 characters.
+const KEY_FILE_BYTES_MAX: u64 = 4096;
+
 /// The location of a master key: `file:PATH` or `variable:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
@@ -43,7 +46,8 @@ impl KeySource {
         let contents = match self {
             Self::File(path) => {
                 let path = base.join(path);
-                std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
+                crate::read_regular(&path, KEY_FILE_BYTES_MAX)
+                    .map_err(|error| format!("{}: {error}", path.display()))
             }
             Self::Variable(name) => {
                 variable(name).ok_or_else(|| format!("the environment variable {name} is not set"))

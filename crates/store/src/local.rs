@@ -238,7 +238,10 @@ impl Store for LocalStore {
             enters: &mut |_| true,
             visit: &mut |path, name, _| {
                 let last = name.rsplit('/').next().unwrap_or(name);
-                if last.starts_with(TEMPORARY_PREFIX) && lock::remove_if_abandoned(path)? {
+                // A file of another user cannot be opened; it is only useless.
+                if last.starts_with(TEMPORARY_PREFIX)
+                    && matches!(lock::remove_if_abandoned(path), Ok(true))
+                {
                     swept += 1;
                 }
                 Ok(())

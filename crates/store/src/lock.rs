@@ -67,7 +67,8 @@ pub(crate) fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
 
 /// Removes a temporary file if the process that created it has ended.
 pub(crate) fn remove_if_abandoned(path: &Path) -> std::io::Result<bool> {
-    let file = match File::open(path) {
+    // NFS grants an exclusive lock only to a file that is open for writing.
+    let file = match File::options().read(true).write(true).open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         other => other?,
     };

@@ -13,6 +13,9 @@ use object_store::{Certificate, ClientConfigKey, ClientOptions, ObjectStore, Ret
 use super::failure::FailedOperation;
 use crate::{Address, RemoteSettings, StoreError};
 
+/// The size limit of a file of certificate authorities; that of a system has about 200 KiB.
+const AUTHORITIES_BYTES_MAX: u64 = 16 << 20;
+
 /// The time limits and repetitions of a client's requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
@@ -157,7 +160,8 @@ fn client(
             "cannot read certificate authorities from {path}: {problem}"
         ))
     };
-    let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
+    let pem = crate::read_regular(path, AUTHORITIES_BYTES_MAX)
+        .map_err(|error| unusable(error.to_string()))?;
     let authorities = Certificate::from_pem_bundle(&pem).unwrap_or_default();
     if authorities.is_empty() {
         return Err(unusable(

@@ -30,10 +30,15 @@ struct FetchedRange<B> {
     end: Option<object_store::Error>,
 }
 
+/// The bytes that one request reads at most.
+const REQUEST_BYTES_MAX: usize = 8 << 20;
+
+/// Reads at most a little more than `bytes`, which the caller reports: a service could send without end.
 async fn fetch(
     store: Arc<dyn ObjectStore>,
     path: Path,
     options: GetOptions,
+    bytes: usize,
     received: Arc<AtomicU64>,
 ) -> object_store::Result<FetchedRange<impl AsRef<[u8]>>> {
     let got = store.get_opts(&path, options).await?;
@@ -43,10 +48,14 @@ async fn fetch(
         end: None,
     };
     let mut stream = got.into_stream();
-    while let Some(chunk) = stream.next().await {
+    let mut sum = 0;
+    while sum <= bytes
+        && let Some(chunk) = stream.next().await
+    {
         match chunk {
             Ok(chunk) => {
                 received.fetch_add(1, Ordering::Relaxed);
+                sum += chunk.len();
                 answer.chunks.push(chunk);
             }
             Err(error) => {
@@ -82,7 +91,8 @@ impl RemoteObject {
             ..GetOptions::default()
         };
         let reading = Arc::clone(&self.client.reading);
-        let request = fetch(reading, self.path.clone(), options, retries.received());
+        let received = retries.received();
+        let request = fetch(reading, self.path.clone(), options, into.len(), received);
         let name = Some(&self.name);
         let answer = match self.client.run_read("read", name, retries, request) {
             Ok(answer) => answer,
@@ -134,12 +144,18 @@ impl StoredObject for RemoteObject {
             return Ok(());
         }
         let mut filled = 0;
-        self.client.with_retries(&mut |retries| {
-            let missing = &mut into[filled..];
-            let (received, end) = self.read_some(start + filled as u64, missing, retries);
-            filled += received;
-            end
-        })
+        // In requests that a slow connection finishes within their time limit: a request that does not finish keeps
+        // nothing.
+        while filled < into.len() {
+            let end = into.len().min(filled + REQUEST_BYTES_MAX);
+            self.client.with_retries(&mut |retries| {
+                let missing = &mut into[filled..end];
+                let (received, result) = self.read_some(start + filled as u64, missing, retries);
+                filled += received;
+                result
+            })?;
+        }
+        Ok(())
     }
 
     fn stamp(&self) -> Stamp {
