@@ -6,6 +6,7 @@
 //! Bytes that TLS has accepted but the socket has not are kept here, at most [`PIECE_BYTES`] and a little
 //! more per peer, and are sent in [`Transport::wait`].
 
+use std::cell::Cell;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
@@ -42,6 +43,8 @@ pub(crate) struct TlsStream {
     connection: Connection,
     /// Reads no further than the end of a TLS record, because plain bytes may follow.
     by_record: bool,
+    /// The deadline of the blocking calls, for which a record that arrives in many parts is read.
+    deadline: Cell<Option<Instant>>,
     /// The connection has left TLS.
     plain: bool,
     /// Encrypted bytes that TLS has not processed: `incoming[at..end]`.
@@ -83,6 +86,7 @@ impl TlsStream {
             socket,
             connection,
             by_record: true,
+            deadline: Cell::new(None),
             plain: false,
             incoming: vec![0; READ_BYTES],
             at: 0,
@@ -113,6 +117,7 @@ impl TlsStream {
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
+        self.deadline.set(Some(end));
         self.socket.set_read_timeout(Some(left))?;
         self.socket.set_write_timeout(Some(left))
     }
@@ -167,6 +172,9 @@ impl TlsStream {
     /// Reads from the socket once, at most to the end of the current record. Returns `None` while the record is not
     /// complete, so that a caller can check its deadline.
     fn receive_record(&mut self) -> io::Result<Option<usize>> {
+        if let Some(end) = self.deadline.get() {
+            self.limit(end)?;
+        }
         let len = self.record_len();
         let count = tcp::again(|| self.socket.read(&mut self.incoming[self.end..len]))?;
         self.end += count;

@@ -167,4 +167,9 @@ fn an_archived_file_begins_with_the_totals() {
         (2, 600)
     );
     assert!(previous(&path).ends_with("events.1.jsonl") && previous(&path).is_file());
+    drop(read);
+    let first = std::fs::read_to_string(previous(&path)).unwrap();
+    EventFile::archive(&path).unwrap();
+    let both = std::fs::read_to_string(previous(&path)).unwrap();
+    assert!(both.starts_with(&first) && both.len() > first.len());
 }
