@@ -104,6 +104,31 @@ fn quotes_inside_of_unquoted_fields_are_characters() {
         pairs(&[("size", "6\" nail"), ("count", "7")]),
     ];
     assert_eq!(texts(&all(), file), expected);
+    let end = file.len() - 2;
+    assert_eq!(texts(&all(), &file[..end]), expected, "without a line end");
+}
+
+#[test]
+fn the_last_line_needs_no_line_end_unless_a_quote_is_open() {
+    for (end, expected) in [
+        ("3,4", Some("4")),
+        ("3,\"4\"", Some("4")),
+        ("3,\"4\"\"\"", Some("4\"")),
+        ("3,4\"", Some("4\"")),
+        ("3,", Some("")),
+        ("3,4\r", Some("4")),
+        ("3,\"4", None),
+        ("3,\"4\"\"", None),
+        ("3,\"4\"\"\n", None),
+    ] {
+        let file = format!("a,b\n1,2\n{end}");
+        for file in [file.as_bytes().to_vec(), gzip(file.as_bytes())] {
+            let found = scanned(&all(), &file).unwrap();
+            let last = texts(&all(), &file).pop().unwrap();
+            assert_eq!(last[1].1, expected.unwrap_or("2"), "{end:?}");
+            assert_eq!(found.bad.len(), usize::from(expected.is_none()), "{end:?}");
+        }
+    }
 }
 
 #[test]
