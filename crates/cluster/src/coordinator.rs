@@ -278,6 +278,8 @@ impl CoordinatorShell<'_> {
 
     /// Does what is due because of elapsed time.
     fn keep_time(&mut self) {
+        // Before the machine evaluates the silence of their workers.
+        self.note_silent_agents();
         let time = self.time();
         if self.wake.is_some_and(|at| at <= time) {
             self.feed(CoordinatorEvent::Tick);

@@ -1,9 +1,9 @@
-//! [`EventHistory`]: reports each event of a job once and each decision as one sentence. Pure.
+//! [`JobHistory`]: reports each event of a job once and each decision as one sentence. Pure.
 
 use std::time::Duration;
 
 use ronde_core::{Epoch, Event, Generation, Step};
-use ronde_elastic::Reason;
+use ronde_elastic::{Reason, StartFrom};
 
 /// Time that workers may take to start before it is reported.
 const START_QUIET: Duration = Duration::from_secs(5);
@@ -13,6 +13,9 @@ const START_QUIET: Duration = Duration::from_secs(5);
 pub(crate) struct JobHistory {
     /// When the unrecovered loss was noticed, and the generation that had it.
     recovering: Option<(Duration, Generation)>,
+    /// The newest generation whose formation was reported. The first one is reported by the start of
+    /// the run.
+    reported: Option<Generation>,
     seen: RecordedProgress,
 }
 
@@ -52,6 +55,15 @@ impl RecordedProgress {
     }
 }
 
+impl RecordedProgress {
+    /// Expects the steps from a checkpoint on again, committed in `generation` or later.
+    fn start_from(&mut self, generation: Generation, checkpoint: Option<Step>) {
+        self.anew = generation;
+        self.step = checkpoint.and_then(|next| next.0.checked_sub(1)).map(Step);
+        (self.epoch, self.evaluated) = (None, None);
+    }
+}
+
 impl JobHistory {
     /// Returns the events to record for an event of a worker: the event itself unless it is a
     /// repetition, and possibly the recovery from a loss.
@@ -84,6 +96,9 @@ impl JobHistory {
     /// Records an event that was reported before this coordinator started.
     pub(crate) fn remember(&mut self, event: &Event) {
         self.seen.admits(event);
+        if let Event::MembershipChanged { generation, .. } = event {
+            self.reported = self.reported.max(Some(*generation));
+        }
     }
 
     /// Returns the event that reports a decision. `newest` is the newest generation.
@@ -112,10 +127,18 @@ impl JobHistory {
                 workers,
                 checkpoint,
             } => {
-                // Steps from the checkpoint on are committed again.
-                self.seen.anew = *generation;
-                self.seen.step = checkpoint.and_then(|next| next.0.checked_sub(1)).map(Step);
-                (self.seen.epoch, self.seen.evaluated) = (None, None);
+                self.seen.start_from(*generation, *checkpoint);
+                (*generation, *workers)
+            }
+            Reason::Adopted { generation, .. } if self.is_reported(*generation) => return None,
+            Reason::Adopted {
+                generation,
+                workers,
+                start,
+            } => {
+                if let StartFrom::Checkpoint(checkpoint) = start {
+                    self.seen.start_from(*generation, *checkpoint);
+                }
                 (*generation, *workers)
             }
             Reason::Lost {
@@ -140,11 +163,16 @@ impl JobHistory {
                 });
             }
         };
+        self.reported = self.reported.max(Some(generation));
         Some(Event::MembershipChanged {
             generation,
             world_size,
             reason: message,
         })
+    }
+
+    fn is_reported(&self, generation: Generation) -> bool {
+        generation <= self.reported.unwrap_or(Generation(1))
     }
 }
 
@@ -183,6 +211,42 @@ mod tests {
         assert!(!recovered(5, 1, 2), "reported late");
         assert!(recovered(6, 2, 2));
         assert!(!recovered(7, 2, 2), "only once");
+    }
+
+    #[test]
+    fn a_generation_that_its_coordinator_did_not_report_is_reported_once() {
+        let adopted = |generation, start| Reason::Adopted {
+            generation: Generation(generation),
+            workers: 2,
+            start,
+        };
+        let mut narration = JobHistory::default();
+        let mut say = |reason: &Reason, newest| {
+            let event = narration.say(Duration::ZERO, reason, Generation(newest));
+            event.map(|event| match event {
+                Event::MembershipChanged { generation, .. } => generation.0,
+                other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!(say(&adopted(1, StartFrom::Peers), 1), None, "the first one");
+        assert_eq!(say(&adopted(3, StartFrom::Peers), 3), Some(3));
+        assert_eq!(say(&adopted(3, StartFrom::Peers), 3), None);
+
+        // The previous coordinator formed generation 4 from a checkpoint and ended.
+        let mut narration = JobHistory::default();
+        narration.remember(&Event::MembershipChanged {
+            generation: Generation(3),
+            world_size: 2,
+            reason: String::new(),
+        });
+        narration.remember(&committed(3, 9));
+        let from = StartFrom::Checkpoint(Some(Step(5)));
+        for (reason, is_reported) in [(adopted(3, from), false), (adopted(4, from), true)] {
+            let event = narration.say(Duration::ZERO, &reason, Generation(4));
+            assert_eq!(event.is_some(), is_reported, "{reason:?}");
+        }
+        let events = narration.recorded(Duration::ZERO, committed(4, 5), Generation(4));
+        assert_eq!(events.len(), 1, "committed again");
     }
 
     #[test]

@@ -29,10 +29,11 @@ pub use events::{CoordinatorCommand, CoordinatorEvent, JobEnding, SlotStatus};
 use slots::{Departure, SlotTable};
 use worker_table::WorkerTable;
 
-/// The decision behind the newest generation, in addition to the data in the record.
+/// A generation and the decision behind it.
 #[derive(Debug, Clone)]
 struct GenerationChange {
     generation: Generation,
+    members: Vec<MemberInfo>,
     when: SwitchTiming,
     reason: Reason,
     previous: Generation,
@@ -59,10 +60,10 @@ pub struct CoordinatorMachine {
     slots: SlotTable,
     target: u32,
     leads_since: Time,
-    /// The newest generation and the reason for it.
-    newest: GenerationChange,
     /// The newest generation that was announced to the members.
-    announced: Generation,
+    newest: GenerationChange,
+    /// The generation that this coordinator proposed last, until it is announced.
+    proposed: Option<GenerationChange>,
     /// The generation whose members were told to leave their group.
     aborted: Option<Generation>,
     broken_since: Option<Time>,
@@ -97,6 +98,7 @@ impl CoordinatorMachine {
         let settings = settings.checked()?;
         let newest = GenerationChange {
             generation: Generation(0),
+            members: Vec::new(),
             when: SwitchTiming::Now,
             reason: Reason::Drained,
             previous: Generation(0),
@@ -110,7 +112,7 @@ impl CoordinatorMachine {
             target: settings.workers,
             leads_since: Time(0),
             newest,
-            announced: Generation(0),
+            proposed: None,
             aborted: None,
             broken_since: None,
             reformed: None,
@@ -238,6 +240,8 @@ impl CoordinatorMachine {
             } => self.exited(now, (slot, worker), &cause, out),
             CoordinatorEvent::HostUp { host, slots } => self.host_up(now, &host, slots, out),
             CoordinatorEvent::HostDown { host } => self.slots.withdraw(&host),
+            CoordinatorEvent::HostSilent { host } => self.slots.host_silent(&host),
+            CoordinatorEvent::HostResponds { host } => self.slots.host_responds(&host, now),
             CoordinatorEvent::DiedBefore { slot, ages } => self.slots.remember(slot, &ages, now),
             CoordinatorEvent::CoordinatorEnded { coordinator } => self.lease.ended(coordinator),
             CoordinatorEvent::Scale { workers } => {
@@ -316,18 +320,24 @@ impl CoordinatorMachine {
                 .expect(worker, now.after(self.settings.silence));
         }
         self.leads_since = now;
+        let reason = self.adopted_reason();
+        let is_formed = matches!(reason, Reason::Adopted { workers, .. } if workers > 0);
+        let adopted = is_formed.then(|| reason.clone());
         self.newest = GenerationChange {
             generation,
+            members: members.clone(),
             when: SwitchTiming::Now,
-            reason: Reason::Leads { term, generation },
+            reason,
             previous: generation,
             previous_members: members,
         };
-        self.announced = generation;
+        self.proposed = None;
         (self.aborted, self.broken_since, self.reformed) = (None, None, None);
         (self.waiting, self.checkpoint_written, self.ending_since) = (None, None, None);
         self.told_other = false;
         out.push(CoordinatorCommand::Log(Reason::Leads { term, generation }));
+        // The previous coordinator may have ended before it could report the generation.
+        out.extend(adopted.map(CoordinatorCommand::Log));
     }
 
     /// Evaluates the current knowledge and does everything that is due.

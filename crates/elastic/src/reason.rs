@@ -5,7 +5,7 @@ use std::time::Duration;
 use ronde_core::{Generation, Rank, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{Term, WorkerId, WorkerSlot};
+use crate::{StartFrom, Term, WorkerId, WorkerSlot};
 
 /// How a worker was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,6 +114,16 @@ pub enum Reason {
         joined: u32,
         /// The number of workers that left.
         left: u32,
+    },
+    /// A generation that was formed earlier, by a coordinator that ended before it reported it or by a
+    /// change whose success was unknown at first.
+    Adopted {
+        /// The generation that continues.
+        generation: Generation,
+        /// The number of its members.
+        workers: u32,
+        /// The start of members without a state, when no member has one.
+        start: StartFrom,
     },
     /// All workers that held the state have ended.
     StateLost {

@@ -32,6 +32,8 @@ pub(super) struct ConnectedAgent {
     /// The number of the job's events that it knows, if it follows all of them.
     follows: Option<u64>,
     heard: Duration,
+    /// Whether the machine was notified that it does not respond.
+    is_silent: bool,
     /// The newest of its events that is stored but not acknowledged.
     unacknowledged: Option<u64>,
     /// The number of its next event.
@@ -117,6 +119,25 @@ impl AgentTable {
         }
     }
 
+    /// Notes that an agent has sent its last message.
+    fn done(&mut self, number: u64) {
+        if let Some(agent) = self.0.get_mut(&number) {
+            agent.is_done = true;
+        }
+    }
+
+    /// Returns the hosts whose agents have become silent: no message was received for `silence`.
+    fn newly_silent(&mut self, now: Duration, silence: Duration) -> Vec<String> {
+        let mut hosts = Vec::new();
+        for agent in self.0.values_mut() {
+            if !agent.is_silent && now > agent.heard + silence {
+                agent.is_silent = true;
+                hosts.push(agent.host.clone());
+            }
+        }
+        hosts
+    }
+
     /// Returns whether there are agents and all of them have sent their last message.
     pub(super) fn all_done(&self) -> bool {
         !self.0.is_empty() && self.0.values().all(|agent| agent.is_done)
@@ -187,6 +208,7 @@ impl CoordinatorShell<'_> {
             first,
             follows: came.follows,
             heard: self.now(),
+            is_silent: false,
             unacknowledged: None,
             expects: None,
             is_done: false,
@@ -238,6 +260,10 @@ impl CoordinatorShell<'_> {
         agent.heard = now;
         let (first, count, host) = (agent.first.0, u64::from(agent.count), agent.host.clone());
         let owns = |slot: WorkerSlot| (first..first + count).contains(&slot.0);
+        if std::mem::take(&mut agent.is_silent) {
+            let host = host.clone();
+            self.feed(CoordinatorEvent::HostResponds { host });
+        }
         match message {
             FromAgent::Hello { .. } | FromAgent::Alive => {}
             FromAgent::Slots { slots } if slots.is_empty() => {
@@ -276,7 +302,7 @@ impl CoordinatorShell<'_> {
                     });
                 }
             }
-            FromAgent::Bye => agent.is_done = true,
+            FromAgent::Bye => self.agents.done(number),
             FromAgent::Finish { by } => self.feed(CoordinatorEvent::Stop { by }),
             FromAgent::Stop { by } => self.feed(CoordinatorEvent::Abandon { by }),
         }
@@ -353,6 +379,14 @@ impl CoordinatorShell<'_> {
                 let cause = cause.clone();
                 self.feed(CoordinatorEvent::Disconnected { worker, cause });
             }
+        }
+    }
+
+    /// Notifies the machine of agents that are connected but do not respond.
+    pub(super) fn note_silent_agents(&mut self) {
+        let silence = self.folder.spec().settings.silence;
+        for host in self.agents.newly_silent(self.now(), silence) {
+            self.feed(CoordinatorEvent::HostSilent { host });
         }
     }
 

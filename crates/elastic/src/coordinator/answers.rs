@@ -56,7 +56,7 @@ impl CoordinatorMachine {
                 reason: Reason::Drained,
             });
         }
-        if report.generation >= generation || self.announced != generation {
+        if report.generation >= generation || self.newest.generation != generation {
             return None;
         }
         let has_place = rank_of(&record.members, report.member.worker).is_some();

@@ -29,13 +29,14 @@ impl CoordinatorMachine {
                 SwitchTiming::Now
             };
             let reason = self.final_reason();
-            self.newest = GenerationChange {
+            self.proposed = Some(GenerationChange {
                 generation,
+                members: Vec::new(),
                 when,
                 reason,
                 previous,
                 previous_members,
-            };
+            });
         }
     }
 

@@ -68,6 +68,17 @@ pub enum CoordinatorEvent {
         /// The host's name.
         host: String,
     },
+    /// The agent of a host is connected but does not respond, so its workers are silent for a reason
+    /// that is not their own.
+    HostSilent {
+        /// The host's name.
+        host: String,
+    },
+    /// The agent of a host responds again.
+    HostResponds {
+        /// The host's name.
+        host: String,
+    },
     /// Workers failed in a slot while another coordinator led. Sent before the slot is offered.
     DiedBefore {
         /// The slot.

@@ -13,7 +13,7 @@ use crate::{JobPhase, OpenGeneration, Reason, StartFrom, SwitchTiming, Time, ToW
 const WAIT_NOTICE: Duration = Duration::from_secs(10);
 
 impl CoordinatorMachine {
-    fn situation(&self, now: Time) -> DecisionInputs<'_> {
+    pub(super) fn situation(&self, now: Time) -> DecisionInputs<'_> {
         DecisionInputs {
             now,
             leads_since: self.leads_since,
@@ -40,16 +40,23 @@ impl CoordinatorMachine {
 
     /// Announces a generation that is now in the record to all workers concerned.
     pub(super) fn announce(&mut self, out: &mut Vec<CoordinatorCommand>) {
-        let generation = self.lease.record().generation;
-        if generation == self.announced {
+        let record = self.lease.record();
+        if record.generation == self.newest.generation {
             return;
         }
-        self.announced = generation;
-        if self.newest.generation != generation {
-            // This coordinator's plan was superseded by another change of its own.
-            self.newest.previous = self.newest.generation;
-            (self.newest.generation, self.newest.when) = (generation, SwitchTiming::Now);
-        }
+        let is_it = |change: &mut GenerationChange| {
+            change.generation == record.generation && change.members == record.members
+        };
+        // An earlier proposal may be stored although its answer was lost and another one followed.
+        let proposed = self.proposed.take_if(is_it);
+        self.newest = proposed.unwrap_or_else(|| GenerationChange {
+            generation: record.generation,
+            members: record.members.clone(),
+            when: SwitchTiming::Now,
+            reason: self.adopted_reason(),
+            previous: self.newest.generation,
+            previous_members: self.newest.members.clone(),
+        });
         (self.broken_since, self.waiting) = (None, None);
         out.push(CoordinatorCommand::Log(self.newest.reason.clone()));
         let concerned = self
@@ -67,6 +74,19 @@ impl CoordinatorMachine {
                     message,
                 });
             }
+        }
+    }
+
+    /// Returns the reason for the generation in the record if its decision is not known.
+    pub(super) fn adopted_reason(&self) -> Reason {
+        let record = self.lease.record();
+        if record.phase != JobPhase::Running {
+            return self.final_reason();
+        }
+        Reason::Adopted {
+            generation: record.generation,
+            workers: record.members.len() as u32,
+            start: record.start,
         }
     }
 
@@ -235,6 +255,7 @@ impl CoordinatorMachine {
             is_urgent,
         } = plan;
         let mut open: Vec<OpenGeneration> = self.situation(now).open().cloned().collect();
+        let next_members = members.clone();
         let workers = members.iter().map(|member| member.worker).collect();
         open.push(OpenGeneration {
             generation,
@@ -254,13 +275,14 @@ impl CoordinatorMachine {
             } else {
                 SwitchTiming::Boundary
             };
-            self.newest = GenerationChange {
+            self.proposed = Some(GenerationChange {
                 generation,
+                members: next_members,
                 when,
                 reason,
                 previous,
                 previous_members,
-            };
+            });
         }
     }
 

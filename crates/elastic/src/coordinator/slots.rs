@@ -44,9 +44,19 @@ pub(super) struct WorkerStart {
     pub(super) reason: Reason,
 }
 
+/// Whether the agent of a connected host responds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum HostContact {
+    /// It has responded without interruption since then.
+    Responds { since: Time },
+    /// It does not respond.
+    Silent,
+}
+
 /// The slots of all connected hosts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SlotTable {
+    hosts: BTreeMap<String, HostContact>,
     slots: BTreeMap<WorkerSlot, SlotEntry>,
     /// Failures in slots that no host has offered yet.
     before: BTreeMap<WorkerSlot, RestartHistory>,
@@ -63,6 +73,8 @@ impl SlotTable {
         start_limit: Duration,
         now: Time,
     ) {
+        let responds = HostContact::Responds { since: now };
+        self.hosts.entry(host.to_owned()).or_insert(responds);
         let before = &mut self.before;
         let entry = self.slots.entry(slot).or_insert_with(|| SlotEntry {
             host: host.to_owned(),
@@ -108,6 +120,30 @@ impl SlotTable {
     /// Removes the slots of a host that is no longer connected.
     pub(super) fn withdraw(&mut self, host: &str) {
         self.slots.retain(|_, slot| slot.host != host);
+        self.hosts.remove(host);
+    }
+
+    /// Notes that the agent of a host does not respond.
+    pub(super) fn host_silent(&mut self, host: &str) {
+        if let Some(contact) = self.hosts.get_mut(host) {
+            *contact = HostContact::Silent;
+        }
+    }
+
+    /// Notes that the agent of a host responds again.
+    pub(super) fn host_responds(&mut self, host: &str, now: Time) {
+        if let Some(contact @ HostContact::Silent) = self.hosts.get_mut(host) {
+            *contact = HostContact::Responds { since: now };
+        }
+    }
+
+    /// Returns since when the agent of a slot's host has responded without interruption; `None` if it
+    /// does not respond.
+    pub(super) fn responds_since(&self, slot: WorkerSlot) -> Option<Time> {
+        match self.hosts.get(&self.slots.get(&slot)?.host)? {
+            HostContact::Responds { since } => Some(*since),
+            HostContact::Silent => None,
+        }
     }
 
     /// Handles the end of a worker's process. Returns a reason if the slot is given up.

@@ -62,23 +62,31 @@ impl CoordinatorMachine {
     }
 
     /// Kills workers that never reported, that should have ended themselves but still run, or that have
-    /// been silent for long and hold no state. Their slots are then filled again.
+    /// been silent for long and cannot hold the only state. Their slots are then filled again. The
+    /// silence counts only while the host's agent responds: the host may be stalled as a whole, and
+    /// would kill its workers as soon as all of them respond again.
     fn kill_unresponsive(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
+        let situation = self.situation(now);
         let certain = self.settings.certain_end();
+        let is_unresponsive = |(slot, worker, started): &(WorkerSlot, WorkerId, Time)| {
+            let Some(responds) = self.slots.responds_since(*slot) else {
+                return false;
+            };
+            let waited = |since: Time| now.since(since.max(responds));
+            let never = !self.workers.knows(*worker)
+                && waited((*started).max(self.leads_since)) > self.settings.rendezvous;
+            let silent = self.workers.silent_since(*worker);
+            never
+                || silent.is_some_and(|since| waited(since) > self.settings.silence * 4)
+                    && situation.is_dispensable(*worker)
+                || self
+                    .workers
+                    .is_gone(*worker, self.leads_since, certain, now)
+        };
         let unresponsive: Vec<(WorkerSlot, WorkerId)> = self
             .slots
             .workers()
-            .filter(|(_, worker, started)| {
-                let never = !self.workers.knows(*worker)
-                    && now.since((*started).max(self.leads_since)) > self.settings.rendezvous;
-                never
-                    || self
-                        .workers
-                        .is_dispensable(*worker, self.settings.silence * 4, now)
-                    || self
-                        .workers
-                        .is_gone(*worker, self.leads_since, certain, now)
-            })
+            .filter(is_unresponsive)
             .map(|(slot, worker, _)| (slot, worker))
             .collect();
         for (slot, worker) in unresponsive {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ronde_core::Generation;
+use ronde_core::{Generation, Step};
 
 use super::worker_table::WorkerTable;
 use crate::membership::{rank_of, succeed};
@@ -216,6 +216,17 @@ impl DecisionInputs<'_> {
         if members.iter().any(holds) {
             return Ok(StartFrom::Peers);
         }
+        match self.possible_holders().len() {
+            0 => Ok(StartFrom::Checkpoint(self.record.checkpoint)),
+            unreachable => Err(Reason::NoState {
+                unreachable: unreachable as u32,
+            }),
+        }
+    }
+
+    /// Returns the members of generations that may have trained and that may hold the state now: those
+    /// that report it, and those that cannot be reached.
+    fn possible_holders(&self) -> BTreeSet<WorkerId> {
         let may_hold = |worker: &WorkerId| match self.workers.live(*worker) {
             Some(report) => report.next.is_some(),
             None => !self.is_gone(*worker),
@@ -228,21 +239,33 @@ impl DecisionInputs<'_> {
             .open()
             .filter(|open| !is_current(open.generation))
             .flat_map(|open| open.workers.iter().copied());
-        let all: BTreeSet<WorkerId> = current.chain(older).collect();
-        match all.into_iter().filter(may_hold).count() {
-            0 => Ok(StartFrom::Checkpoint(self.record.checkpoint)),
-            unreachable => Err(Reason::NoState {
-                unreachable: unreachable as u32,
-            }),
-        }
+        current.chain(older).filter(may_hold).collect()
+    }
+
+    /// Returns whether the process of a silent worker may be killed: it has not reported a state, and
+    /// if it may have received one since, a worker that responds holds the state as well.
+    pub(super) fn is_dispensable(&self, worker: WorkerId) -> bool {
+        let has_state = |report: &WorkerReport| report.next.is_some();
+        !self.workers.last_report(worker).is_some_and(has_state)
+            && (self.workers.all_live().any(has_state)
+                || !self.possible_holders().contains(&worker))
     }
 
     /// Returns whether the newest generation started without a state and has committed nothing. Its
     /// members then hold at most the checkpoint or the initial weights from which it started.
     pub(super) fn has_never_started(&self) -> bool {
         let (members, generation) = (&self.record.members, self.record.generation);
-        matches!(self.record.start, StartFrom::Checkpoint(_))
-            && self.workers.has_committed_nothing(members, generation)
+        let StartFrom::Checkpoint(checkpoint) = self.record.start else {
+            return false;
+        };
+        // A member may turn out to have a later state, which it then shares with the others.
+        let start = checkpoint.unwrap_or(Step(0));
+        let has_later_state = |member: &MemberInfo| {
+            let report = self.workers.last_report(member.worker);
+            report.and_then(|report| report.next) > Some(start)
+        };
+        self.workers.has_committed_nothing(members, generation)
+            && !members.iter().any(has_later_state)
     }
 
     fn is_gone(&self, worker: WorkerId) -> bool {

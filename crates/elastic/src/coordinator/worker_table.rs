@@ -178,16 +178,10 @@ impl WorkerTable {
         self.gone.contains(&worker) || self.lost.contains_key(&worker) && now.since(heard) > certain
     }
 
-    /// Returns whether a worker was lost by silence more than `limit` ago and had no state: nothing is
-    /// lost with its process.
-    pub(super) fn is_dispensable(&self, worker: WorkerId, limit: Duration, now: Time) -> bool {
-        let has_state = self
-            .last_report(worker)
-            .is_some_and(|report| report.next.is_some());
-        let is_overdue = |(at, cause): &(Time, LossCause)| {
-            matches!(cause, LossCause::Silent(_)) && now.since(*at) > limit
-        };
-        !has_state && self.lost(worker).is_some_and(is_overdue)
+    /// Returns when a worker was lost, if it was lost by silence.
+    pub(super) fn silent_since(&self, worker: WorkerId) -> Option<Time> {
+        let (at, cause) = self.lost(worker)?;
+        matches!(cause, LossCause::Silent(_)).then_some(*at)
     }
 
     /// Returns whether a worker has reported that it left a generation for a later one.

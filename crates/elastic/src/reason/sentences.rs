@@ -245,6 +245,15 @@ impl Reason {
                 }
                 write!(f, "; now {} (generation {generation})", workers(*n))
             }
+            Self::Adopted {
+                generation,
+                workers: n,
+                ..
+            } => write!(
+                f,
+                "now {} (generation {generation}, formed by an earlier decision)",
+                workers(*n)
+            ),
             Self::StateLost {
                 generation,
                 workers: n,
