@@ -58,17 +58,29 @@ fn running_member(group: Pid) -> Option<bool> {
     seen.then_some(false)
 }
 
-/// Returns whether the process with this `/proc/<pid>/stat` still runs, which a zombie does not.
-pub(crate) fn is_running(stat: &[u8]) -> bool {
-    state_and_group(stat).is_some_and(|(state, _)| !matches!(state, b'Z' | b'X'))
+/// Returns when the process with this `/proc/<pid>/stat` was started, in clock ticks since the system was
+/// started; `None` if it no longer runs, as a zombie.
+pub(crate) fn start_of_running(stat: &[u8]) -> Option<u64> {
+    let mut fields = fields_after_name(stat)?;
+    let state = fields.next()?;
+    if state.starts_with(['Z', 'X']) {
+        return None;
+    }
+    // Field 22.
+    fields.nth(18)?.parse().ok()
 }
 
-/// Parses fields 3 and 5 of `/proc/<pid>/stat`; field 2, the name, is in parentheses and may
-/// contain anything.
-fn state_and_group(stat: &[u8]) -> Option<(u8, i32)> {
+/// Returns the fields of `/proc/<pid>/stat` from the third one on; the second one, the name, is in
+/// parentheses and may contain anything.
+fn fields_after_name(stat: &[u8]) -> Option<std::str::SplitAsciiWhitespace<'_>> {
     let behind_name = stat.iter().rposition(|&b| b == b')')? + 1;
     let text = std::str::from_utf8(&stat[behind_name..]).ok()?;
-    let mut fields = text.split_ascii_whitespace();
+    Some(text.split_ascii_whitespace())
+}
+
+/// Parses fields 3 and 5 of `/proc/<pid>/stat`.
+fn state_and_group(stat: &[u8]) -> Option<(u8, i32)> {
+    let mut fields = fields_after_name(stat)?;
     let state = *fields.next()?.as_bytes().first()?;
     let group = fields.nth(1)?.parse().ok()?;
     Some((state, group))
@@ -89,6 +101,17 @@ mod tests {
         for (stat, expected) in cases {
             assert_eq!(state_and_group(stat), expected);
         }
+    }
+
+    #[test]
+    fn only_a_running_process_has_a_start() {
+        let stat = |state: &str| {
+            format!("7 (a) b) {state} 1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 8812 9 9")
+        };
+        for (state, expected) in [("S", Some(8812)), ("R", Some(8812)), ("Z", None)] {
+            assert_eq!(start_of_running(stat(state).as_bytes()), expected);
+        }
+        assert_eq!(start_of_running(b"7 (a) S 1 7"), None);
     }
 
     #[test]

@@ -72,13 +72,17 @@ fn kill_descendants(token: &str) -> usize {
     let mut killed = BTreeSet::new();
     let deadline = clock::now() + END_MAX;
     loop {
-        let running = descendants::running(token);
+        let running = descendants::running(token).unwrap_or_default();
         if running.is_empty() || clock::now() >= deadline {
             return killed.len();
         }
-        descendants::signal(&running, StopSignal::Kill);
-        killed.extend(running.iter().map(|pid| pid.as_raw_nonzero()));
-        clock::pause(Duration::from_millis(2));
+        for process in running {
+            process.signal(StopSignal::Kill);
+            while process.is_running() && clock::now() < deadline {
+                clock::pause(Duration::from_millis(2));
+            }
+            killed.insert(process);
+        }
     }
 }
 

@@ -60,6 +60,19 @@ fn workers(count: u32) -> String {
     format!("{count} worker{}", if count == 1 { "" } else { "s" })
 }
 
+/// Writes how many workers joined and left.
+fn moved(joined: u32, left: u32, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    let some = |n: u32, verb| match n {
+        1 => format!("worker {verb}"),
+        n => format!("{n} workers {verb}"),
+    };
+    match (joined, left) {
+        (joined, 0) => f.write_str(&some(joined, "joined")),
+        (0, left) => f.write_str(&some(left, "left")),
+        (joined, left) => write!(f, "{}, {}", some(joined, "joined"), some(left, "left")),
+    }
+}
+
 impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -232,17 +245,7 @@ impl Reason {
                 joined,
                 left,
             } => {
-                let moved = |n: u32, verb| match n {
-                    1 => format!("worker {verb}"),
-                    n => format!("{n} workers {verb}"),
-                };
-                match (*joined, *left) {
-                    (joined, 0) => f.write_str(&moved(joined, "joined"))?,
-                    (0, left) => f.write_str(&moved(left, "left"))?,
-                    (joined, left) => {
-                        write!(f, "{}, {}", moved(joined, "joined"), moved(left, "left"))?;
-                    }
-                }
+                moved(*joined, *left, f)?;
                 write!(f, "; now {} (generation {generation})", workers(*n))
             }
             Self::Adopted {
