@@ -1,5 +1,8 @@
 //! [`Event`]: the events of a run, as versioned values; and [`Tracker`], which records them.
 
+use std::collections::BTreeMap;
+
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::{Epoch, Generation, Rank, Step};
@@ -11,6 +14,26 @@ fn is_zero(number: &u64) -> bool {
 
 fn number_or_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+/// Reads the numbers of a map; `null` is read as NaN, and anything else is left out.
+fn numbers<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, f64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Field {
+        Number(f64),
+        Null(()),
+        Other(IgnoredAny),
+    }
+    let fields = BTreeMap::<String, Field>::deserialize(deserializer)?;
+    let number = |(name, field)| match field {
+        Field::Number(number) => Some((name, number)),
+        Field::Null(()) => Some((name, f64::NAN)),
+        Field::Other(_) => None,
+    };
+    Ok(fields.into_iter().filter_map(number).collect())
 }
 
 /// The durations of the phases of one step on one worker, in seconds.
@@ -280,17 +303,11 @@ pub enum Event {
         /// Mean loss.
         #[serde(deserialize_with = "number_or_null")]
         loss: f64,
-        /// Share of correct predictions, 0 to 1; NaN for a regression.
-        #[serde(deserialize_with = "number_or_null")]
-        accuracy: f64,
-        /// Share of targets among the five most likely classes, if there are more than five classes.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        accuracy_top5: Option<f64>,
-        /// `exp` of the mean loss, for text.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        perplexity: Option<f64>,
         /// The number of evaluated samples.
         samples: u64,
+        /// The values of the metrics by name, such as `accuracy`; fields beside the other ones.
+        #[serde(flatten, deserialize_with = "numbers")]
+        metrics: BTreeMap<String, f64>,
     },
     /// The trained model was written. Recorded by rank 0.
     ModelSaved {

@@ -45,8 +45,6 @@ pub struct ShardReport {
     pub skipped: u64,
     /// Loss summed over its samples.
     pub loss_sum: f64,
-    /// The number of correct predictions among its samples.
-    pub correct: u64,
 }
 
 /// A step that has begun and is neither committed nor aborted yet.
@@ -100,8 +98,6 @@ pub struct CommittedStep {
     pub skipped: u64,
     /// The mean loss. Losses are added in shard order, so its bits do not depend on the ranks.
     pub loss: f64,
-    /// The number of correct predictions of all ranks.
-    pub correct: u64,
     /// The check of the epoch's samples, if this step was its last.
     pub epoch_verdict: Option<EpochVerdict>,
     /// The newest generation that any rank knew of when it voted. When it is newer than `generation`, all
@@ -119,6 +115,8 @@ struct LastVote {
     generation: Generation,
     ranks: usize,
     votes: Vec<u8>,
+    /// The requests in the votes.
+    requests: VoteRequests,
 }
 
 /// One rank's transaction log of a run.
@@ -239,6 +237,7 @@ impl Session {
             generation: self.generation,
             ranks: self.group.size(),
             votes: self.exchange(&open)?,
+            requests: VoteRequests::default(),
         };
         let committed = self.settle(&open, last)?;
         self.clear_carried();
@@ -272,7 +271,6 @@ impl Session {
             skipped: reports.iter().map(|report| report.skipped).sum(),
             // A step may leave out all of its samples; the maximum avoids a division by zero.
             loss: loss_sum / samples.max(1) as f64,
-            correct: reports.iter().map(|report| report.correct).sum(),
             epoch_verdict: open.batch.ends_epoch.then(|| self.ledger.finish_epoch()),
             newest: votes
                 .iter()
@@ -286,7 +284,10 @@ impl Session {
                 .collect(),
         };
         self.samples += samples;
-        self.last = last;
+        self.last = LastVote {
+            requests: committed.requests,
+            ..last
+        };
         self.next = self.next.next();
         self.digest = None;
         Ok(committed)
@@ -302,6 +303,7 @@ impl Session {
             generation: self.generation,
             ranks: self.group.size(),
             votes: self.exchange(&open)?,
+            requests: VoteRequests::default(),
         };
         self.check_digests(&decode(&last, &open)?)
     }

@@ -52,17 +52,41 @@ pub enum EngineError {
         /// The number of classes.
         classes: usize,
     },
-    /// The numbers of logits and labels do not match.
+    /// The outputs or targets cannot be divided evenly among the samples.
+    #[error("cannot divide {count} {what} among {samples} samples: expected equally many for each")]
+    UnevenSamples {
+        /// `outputs` or `targets`.
+        what: &'static str,
+        /// Their number.
+        count: usize,
+        /// The number of samples.
+        samples: usize,
+    },
+    /// A model has more or fewer outputs than a loss or metric computes from.
+    #[error("{}", wrong_outputs(.function, *.samples, *.found, *.targets, *.factor))]
+    OutputCount {
+        /// The loss or metric.
+        function: String,
+        /// The number of samples.
+        samples: usize,
+        /// The number of outputs of each sample.
+        found: usize,
+        /// The number of targets of each sample.
+        targets: usize,
+        /// The expected number of outputs for each target.
+        factor: usize,
+    },
+    /// A loss returned more or fewer gradients than there are outputs.
     #[error(
-        "got {logits} logits for {labels} labels of {classes} classes; expected labels x classes"
+        "loss {loss}: returned {found} gradients for {expected} outputs; expected one for each"
     )]
-    LogitCount {
-        /// The number of logits.
-        logits: usize,
-        /// The number of labels.
-        labels: usize,
-        /// The number of classes.
-        classes: usize,
+    GradientCount {
+        /// The name of the loss.
+        loss: String,
+        /// The number of gradients.
+        found: usize,
+        /// The number of outputs.
+        expected: usize,
     },
     /// A model that cannot be built as configured.
     #[error("cannot build model {model}: {problem}")]
@@ -75,10 +99,40 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// Returns whether the error is in what a user has passed: a model, a loss, a metric or data that do not fit each
+    /// other.
+    #[must_use]
+    pub fn is_user_error(&self) -> bool {
+        matches!(
+            self,
+            Self::Shape { .. }
+                | Self::Label { .. }
+                | Self::UnevenSamples { .. }
+                | Self::OutputCount { .. }
+                | Self::GradientCount { .. }
+                | Self::Model { .. }
+        )
+    }
+
     /// Returns the action by which a caller may recover: none, the program or its configuration
     /// must change.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort
     }
+}
+
+fn wrong_outputs(
+    function: &str,
+    samples: usize,
+    found: usize,
+    targets: usize,
+    factor: usize,
+) -> String {
+    let expected = targets.saturating_mul(factor);
+    let plural = if targets == 1 { "" } else { "s" };
+    format!(
+        "{function}: the model has {found} outputs for each of {samples} samples; \
+         expected {expected} ({targets} target{plural} x {factor})"
+    )
 }

@@ -1,6 +1,64 @@
-//! [`ScheduleConfig`]: the learning rate of each step.
+//! [`LearningRate`]: the learning rate of each step; [`ScheduleConfig`]: the built-in schedules.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ronde_core::Step;
 
 use serde::{Deserialize, Serialize};
+
+/// The learning rate of each step, as a function with a name.
+///
+/// ```
+/// use ronde_core::Step;
+/// use ronde_engine::LearningRate;
+///
+/// let triangle = LearningRate::new("triangle(20)", |step: Step| {
+///     let phase = (step.0 % 20) as f64 / 20.0;
+///     0.1 * (1.0 - (2.0 * phase - 1.0).abs())
+/// });
+/// assert_eq!(triangle.at(Step(10)), 0.1);
+/// ```
+#[derive(Clone)]
+pub struct LearningRate {
+    name: String,
+    rate: Arc<dyn Fn(Step) -> f64 + Send + Sync>,
+}
+
+impl LearningRate {
+    /// Creates a learning rate from a function of the step, counted from 0. The result must be the same in every
+    /// process and on every machine.
+    ///
+    /// The name is part of the run's identity: it must contain all constants, and change with the function.
+    #[must_use]
+    pub fn new(
+        name: impl Into<String>,
+        rate: impl Fn(Step) -> f64 + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            rate: Arc::new(rate),
+        }
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the rate of a step.
+    #[must_use]
+    pub fn at(&self, step: Step) -> f64 {
+        (self.rate)(step)
+    }
+}
+
+impl fmt::Debug for LearningRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
 
 /// The change of the learning rate over a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -50,6 +108,12 @@ impl ScheduleConfig {
         | Self::Cosine { warmup_steps }
         | Self::Step { warmup_steps, .. }) = *self;
         warmup_steps
+    }
+
+    /// Returns the schedule as a function of the step, in a run of `steps`.
+    #[must_use]
+    pub fn learning_rate(self, base: f64, steps: u64) -> LearningRate {
+        LearningRate::new("schedule", move |step| self.rate(base, step.0, steps))
     }
 
     /// Returns the rate of `step`, counted from 0, in a run of `steps`; later steps have the rate

@@ -6,12 +6,15 @@
 //! arithmetic is f32, norms and the few per-step factors are f64.
 
 mod elementwise;
+mod group;
 mod layerwise;
 
 use serde::{Deserialize, Serialize};
 
 use self::elementwise::{AdamRule, SgdRule};
 use self::layerwise::{Lamb, Lars};
+
+pub use group::{ParameterGroup, ParameterRule};
 
 /// An update rule and its constants.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -154,6 +157,18 @@ impl OptimizerConfig {
     #[must_use]
     pub fn needs_whole_tensors(&self) -> bool {
         matches!(self, Self::Lars { .. } | Self::Lamb { .. })
+    }
+
+    /// Returns the rule with another weight decay.
+    #[must_use]
+    pub fn with_decay(mut self, decay: f64) -> Self {
+        let (Self::Sgd { weight_decay, .. }
+        | Self::Adam { weight_decay, .. }
+        | Self::AdamW { weight_decay, .. }
+        | Self::Lars { weight_decay, .. }
+        | Self::Lamb { weight_decay, .. }) = &mut self;
+        *weight_decay = decay;
+        self
     }
 
     /// Returns the rule for parameters that are neither decayed nor scaled by their norm: LARS

@@ -7,8 +7,8 @@ use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Shard, Step};
 
 use crate::{
-    Activation, Chain, ForwardContext, Layer, Loss, LossOutput, Mode, ModelConfig, OptimizerConfig,
-    SoftmaxCrossEntropy,
+    Activation, Chain, CrossEntropy, ForwardContext, Layer, Loss, LossOutput, Metric, Mode,
+    ModelConfig, OptimizerConfig, Predictions, TopAccuracy,
 };
 
 /// Returns numbers in `[-1, 1)`, the same for the same seed.
@@ -65,6 +65,14 @@ pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
+/// Returns the cross-entropy of samples of one label each.
+pub(crate) fn cross_entropy(logits: &[f32], classes: usize, labels: &[u32]) -> LossOutput {
+    let predictions = Predictions::new(logits, labels, labels.len()).unwrap();
+    CrossEntropy { classes }
+        .loss_and_gradient(&predictions)
+        .unwrap()
+}
+
 /// Runs forward, cross-entropy and backward of one shard of a model; returns the arena and the
 /// loss.
 pub(crate) fn gradients<S: Layer + ?Sized>(
@@ -76,8 +84,7 @@ pub(crate) fn gradients<S: Layer + ?Sized>(
     let logits = layer.forward(input, context).unwrap();
     let shape = logits.shape().to_vec();
     let classes = *shape.last().unwrap();
-    let loss = Loss::CrossEntropy { classes };
-    let loss = loss.of(logits.as_slice(), labels, shape[0]).unwrap();
+    let loss = cross_entropy(logits.as_slice(), classes, labels);
     let arena = arena(layer);
     let mut gradients = vec![f32::NAN; arena.len()];
     let gradient = Activation::from_host(&shape, loss.gradient.clone());
@@ -245,6 +252,9 @@ fn add_weighted(chain: &Chain, arena: &Arena, sum: &mut [f32], shard: &[f32], sa
 fn accuracy(chain: &mut Chain, pixels: &[f32], labels: &[u32]) -> f64 {
     let test: Vec<usize> = (TRAIN..labels.len()).collect();
     let logits = chain.evaluate(pick(pixels, &test)).unwrap();
-    let loss = SoftmaxCrossEntropy::loss(logits.as_slice(), 10, &labels[TRAIN..]).unwrap();
-    loss.correct as f64 / test.len() as f64
+    let predictions = Predictions::new(logits.as_slice(), &labels[TRAIN..], test.len()).unwrap();
+    let accuracy = TopAccuracy::new(10, 1);
+    let mut sums = [0.0; 2];
+    accuracy.add(&predictions, 0.0, &mut sums).unwrap();
+    accuracy.value(&sums)
 }

@@ -99,19 +99,20 @@ fn fit(parts: &[LinePart], columns: usize) -> String {
     String::new()
 }
 
-/// Returns the metrics of an evaluation: the accuracy where there are classes, the loss and further metrics.
+/// Returns the results of an evaluation: the accuracy where there is one, the loss, further metrics by name, and the
+/// number of samples.
 fn metrics(result: &EvaluationView) -> Vec<String> {
     let mut parts = Vec::new();
-    if result.accuracy.is_finite() {
-        parts.push(format!("accuracy {:.2} %", 100.0 * result.accuracy));
+    for (name, value) in &result.metrics {
+        match (name.as_str(), name.strip_prefix("accuracy_top")) {
+            ("accuracy", _) => parts.insert(0, format!("accuracy {:.2} %", 100.0 * value)),
+            (_, Some(top)) => parts.push(format!("top-{top} {:.2} %", 100.0 * value)),
+            ("perplexity", _) => parts.push(format!("perplexity {value:.3}")),
+            _ => parts.push(format!("{name} {}", number(*value))),
+        }
     }
-    parts.push(format!("loss {}", number(result.loss)));
-    if let Some(share) = result.accuracy_top5 {
-        parts.push(format!("top-5 {:.2} %", 100.0 * share));
-    }
-    if let Some(perplexity) = result.perplexity {
-        parts.push(format!("perplexity {perplexity:.3}"));
-    }
+    let after_accuracy = usize::from(result.metrics.contains_key("accuracy"));
+    parts.insert(after_accuracy, format!("loss {}", number(result.loss)));
     parts.push(format!("{} samples", count(result.samples)));
     parts
 }
@@ -322,8 +323,8 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         }
         lines.extend(field("steps", &parts, columns));
     }
-    if let Some(result) = view.evaluation {
-        lines.extend(field("test", &metrics(&result), columns));
+    if let Some(result) = &view.evaluation {
+        lines.extend(field("test", &metrics(result), columns));
     }
     if let Some(epoch) = view.epoch {
         let mut parts = vec![format!("{} samples used once", count(epoch.used_once))];

@@ -120,16 +120,12 @@ pub struct EpochView {
 }
 
 /// The result of an evaluation.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EvaluationView {
     /// Mean loss.
     pub loss: f64,
-    /// Fraction of correct predictions, 0 to 1.
-    pub accuracy: f64,
-    /// Fraction of targets among the five most likely predictions, where it was measured.
-    pub accuracy_top5: Option<f64>,
-    /// Perplexity, `exp` of the mean loss, for language models.
-    pub perplexity: Option<f64>,
+    /// The values of the metrics by name.
+    pub metrics: BTreeMap<String, f64>,
     /// Number of samples evaluated.
     pub samples: u64,
 }
@@ -298,18 +294,14 @@ impl RunView {
             }
             Event::Evaluated {
                 loss,
-                accuracy,
-                accuracy_top5,
-                perplexity,
+                metrics,
                 samples,
                 ..
             } => {
                 self.remember("evaluation", event);
                 self.evaluation = Some(EvaluationView {
                     loss: *loss,
-                    accuracy: *accuracy,
-                    accuracy_top5: *accuracy_top5,
-                    perplexity: *perplexity,
+                    metrics: metrics.clone(),
                     samples: *samples,
                 });
             }

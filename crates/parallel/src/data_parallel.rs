@@ -19,8 +19,8 @@ use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, Collectives, Operation, Shard, Step};
 use ronde_engine::{
-    Chain, ForwardContext, GradientScale, Layer, Loss, LossOutput, Mode, OptimizerConfig,
-    WeightDecayOn,
+    Activation, Chain, ForwardContext, GradientScale, Layer, Loss, Mode, OptimizerConfig,
+    ParameterGroup, ParameterRule, WeightDecayOn,
 };
 
 use crate::bucket::{self, Bucket};
@@ -35,12 +35,14 @@ pub struct DataParallelConfig {
     pub optimizer: OptimizerConfig,
     /// The parameters to which weight decay applies.
     pub weight_decay_on: WeightDecayOn,
+    /// Parameters with settings of their own; a parameter belongs to the first group that contains it.
+    pub parameter_groups: Vec<ParameterGroup>,
     /// The global gradient norm above which the gradient is clipped.
     pub clip_norm: Option<f64>,
     /// Layers share a bucket up to this many bytes.
     pub bucket_bytes_max: usize,
     /// The loss function.
-    pub loss: Loss,
+    pub loss: Arc<dyn Loss>,
     /// Loss scaling, which keeps gradients in the range of `f16`.
     pub loss_scaling: Option<LossScaling>,
 }
@@ -60,10 +62,11 @@ pub type ComputeClock = fn() -> f64;
 impl DataParallelConfig {
     /// Creates settings with weight decay on all parameters, no clipping and buckets of 4 MiB.
     #[must_use]
-    pub fn new(optimizer: OptimizerConfig, loss: Loss) -> Self {
+    pub fn new(optimizer: OptimizerConfig, loss: Arc<dyn Loss>) -> Self {
         Self {
             optimizer,
             weight_decay_on: WeightDecayOn::default(),
+            parameter_groups: Vec::new(),
             clip_norm: None,
             bucket_bytes_max: 4 << 20,
             loss,
@@ -80,6 +83,8 @@ pub struct DataParallel {
     seeds: SeedTree,
     chain: Chain,
     state: ModelState,
+    /// The update of each tensor of the state.
+    rules: Vec<ParameterRule>,
     optimizer_states: Vec<Vec<f32>>,
     scale: LossScale,
     buckets: Vec<Bucket>,
@@ -109,6 +114,12 @@ impl DataParallel {
             .iter()
             .map(|_| vec![0.0; state.values().len()])
             .collect();
+        let rules = state.tensors().iter().map(|tensor| {
+            let is_decayed = config.weight_decay_on.includes(&tensor.entry.shape);
+            let (name, groups) = (&tensor.entry.name, &config.parameter_groups);
+            ParameterRule::of(name, config.optimizer, is_decayed, groups)
+        });
+        let rules = rules.collect();
         let scale = LossScale::new(config.loss_scaling);
         let mut this = Self {
             group,
@@ -117,6 +128,7 @@ impl DataParallel {
             seeds,
             chain,
             state,
+            rules,
             optimizer_states,
             scale,
             buckets,
@@ -352,14 +364,9 @@ impl Strategy for DataParallel {
         self.state.load_into(&mut self.chain);
     }
 
-    fn evaluate(&mut self, mut batch: MicroBatch) -> Result<LossOutput, ParallelError> {
+    fn predict(&mut self, batch: &mut MicroBatch) -> Result<Activation, ParallelError> {
         let shard = batch.shard;
-        let engine = |source| ParallelError::Engine { shard, source };
-        let output = self
-            .forward(Step(0), &mut batch, Mode::Evaluate)
-            .map_err(engine)?;
-        let loss = self.config.loss;
-        loss.of(output.as_slice(), &batch.labels, batch.samples())
-            .map_err(engine)
+        self.forward(Step(0), batch, Mode::Evaluate)
+            .map_err(|source| ParallelError::Engine { shard, source })
     }
 }

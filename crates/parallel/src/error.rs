@@ -50,6 +50,12 @@ pub enum ParallelError {
 }
 
 impl ParallelError {
+    /// Returns whether the cause is the user's model, data or function, not ronde or the cluster.
+    #[must_use]
+    pub fn is_user_error(&self) -> bool {
+        matches!(self, Self::Engine { source, .. } if source.is_user_error())
+    }
+
     /// Returns how to recover from the error.
     #[must_use]
     pub fn recovery(&self) -> Recovery {

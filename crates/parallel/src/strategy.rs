@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Collectives, Shard, Step};
-use ronde_engine::LossOutput;
+use ronde_engine::Activation;
 
 use crate::{ModelState, ParallelError};
 
@@ -111,9 +111,10 @@ pub trait Strategy: Send {
     /// Loads the state into the model.
     fn reload(&mut self);
 
-    /// Computes the loss of samples in evaluation mode, with running statistics.
+    /// Computes the outputs of samples in evaluation mode, with running statistics. Takes the features out of the
+    /// batch.
     ///
     /// # Errors
     /// The engine failed.
-    fn evaluate(&mut self, micro_batch: MicroBatch) -> Result<LossOutput, ParallelError>;
+    fn predict(&mut self, micro_batch: &mut MicroBatch) -> Result<Activation, ParallelError>;
 }

@@ -15,8 +15,8 @@ use ronde_engine::burn::nn::{Linear, LinearConfig};
 use ronde_engine::burn::tensor::Tensor;
 use ronde_engine::ops::AfterNorm;
 use ronde_engine::{
-    BurnLayer, Chain, ForwardContext, Loss, ModelConfig, OptimizerConfig, synchronised_batch_norm,
-    training_device,
+    BurnLayer, Chain, CrossEntropy, ForwardContext, ModelConfig, OptimizerConfig,
+    synchronised_batch_norm, training_device,
 };
 use ronde_parallel::{
     DataParallel, DataParallelConfig, MicroBatch, ModelState, ParallelError, Strategy,
@@ -62,7 +62,7 @@ fn of_own_modules() -> Chain {
 
 fn strategy(chain: Chain, group: Arc<dyn Collectives>, shards: ShardPlan) -> DataParallel {
     let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "sgd"}"#).unwrap();
-    let config = DataParallelConfig::new(optimizer, Loss::CrossEntropy { classes: CLASSES });
+    let config = DataParallelConfig::new(optimizer, Arc::new(CrossEntropy { classes: CLASSES }));
     DataParallel::new(chain, group, shards, seeds(), config)
 }
 

@@ -16,8 +16,8 @@ use ronde_core::{
     Tag, WorldSize,
 };
 use ronde_engine::{
-    Activation, Chain, ForwardContext, Layer, Loss, Mode, ModelConfig, OptimizerConfig,
-    SoftmaxCrossEntropy,
+    Activation, Chain, CrossEntropy, ForwardContext, Layer, Loss, LossOutput, Mode, ModelConfig,
+    OptimizerConfig, Predictions,
 };
 use ronde_parallel::{DataParallel, DataParallelConfig, MicroBatch, ModelState, Strategy};
 use ronde_schedule::pipeline::{Action, one_forward_one_backward};
@@ -48,7 +48,8 @@ fn optimizer() -> OptimizerConfig {
 }
 
 fn config() -> DataParallelConfig {
-    let mut config = DataParallelConfig::new(optimizer(), Loss::CrossEntropy { classes: CLASSES });
+    let mut config =
+        DataParallelConfig::new(optimizer(), Arc::new(CrossEntropy { classes: CLASSES }));
     config.bucket_bytes_max = 1000;
     config
 }
@@ -67,6 +68,12 @@ fn micro_batch(step: u64, shard: u32) -> MicroBatch {
         features,
         labels,
     }
+}
+
+fn cross_entropy(logits: &[f32], labels: &[u32]) -> LossOutput {
+    let predictions = Predictions::new(logits, labels, labels.len()).unwrap();
+    let loss = CrossEntropy { classes: CLASSES };
+    loss.loss_and_gradient(&predictions).unwrap()
 }
 
 fn bits(state: &ModelState) -> Bits {
@@ -204,9 +211,7 @@ fn pipeline(group: &ProcessGroup, cut: usize) -> Bits {
                         assert_eq!(output.shape(), [SAMPLES, border]);
                         send(group, peer, shard, output);
                     } else {
-                        let loss =
-                            SoftmaxCrossEntropy::loss(&output.into_host(), CLASSES, &batch.labels)
-                                .unwrap();
+                        let loss = cross_entropy(&output.into_host(), &batch.labels);
                         losses[shard] =
                             Some(Activation::from_host(&[SAMPLES, CLASSES], loss.gradient));
                     }
@@ -312,7 +317,7 @@ fn sharded_optimizer(group: &ProcessGroup) -> Bits {
         let batch = micro_batch(step, shard);
         let input = Activation::from_host(&batch.shape, batch.features);
         let output = chain.forward(input, &context(step, shard, &chain)).unwrap();
-        let loss = SoftmaxCrossEntropy::loss(&output.into_host(), CLASSES, &batch.labels).unwrap();
+        let loss = cross_entropy(&output.into_host(), &batch.labels);
         let mut gradient = Buffer::host(DType::F32, len);
         let output = Activation::from_host(&[SAMPLES, CLASSES], loss.gradient);
         chain

@@ -72,8 +72,9 @@ fn main() -> Result<(), ronde::Error> {
     })?;
 
     if worker.is_first() {
-        if let Some(evaluation) = trained.summary().evaluation {
-            println!("test accuracy {:.1} %", 100.0 * evaluation.accuracy);
+        let evaluation = trained.summary().evaluation.as_ref();
+        if let Some(accuracy) = evaluation.and_then(|evaluation| evaluation.metric("accuracy")) {
+            println!("test accuracy {:.1} %", 100.0 * accuracy);
         }
         println!("blake3 {}", trained.blake3()?);
     }

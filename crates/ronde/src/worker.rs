@@ -19,7 +19,7 @@ use ronde_train::export::{self, ModelDescription, SavedModel};
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::training::TrainingResult;
 use ronde_train::worker::{LINGER_FAILED, SecurityPolicy, join_job, on_one_host};
-use ronde_train::{JobMember, Plan, RunConfig, TrainError, Training};
+use ronde_train::{JobMember, Plan, RunConfig, StepLoop, StepLoopPlan, TrainError, Training};
 
 use crate::Error;
 use crate::environment::{self, WorkerEnvironment};
@@ -215,6 +215,15 @@ impl Worker {
         Ok(member)
     }
 
+    /// Joins the job and begins your own training loop, which continues when workers die under `ronde run --elastic`. A
+    /// process can call this once.
+    ///
+    /// # Errors
+    /// As [`Worker::member`], and when the plan has no shards.
+    pub fn step_loop(&mut self, name: &str, plan: StepLoopPlan) -> Result<StepLoop, Error> {
+        Ok(StepLoop::new(self.member(name)?, plan)?)
+    }
+
     /// Returns how this worker's groups are secured: with TLS and the certificates of that generation's members
     /// when any member is on another host. Members on one host use shared memory and loopback.
     #[must_use]
@@ -278,7 +287,7 @@ impl Worker {
         let mut plan = Plan::resolve(config, self.assignment.world_size, &*data.train)?;
         seed_engine(&plan.seeds);
         let chain = model()?;
-        plan.bind_own_model(chain.layout());
+        plan.bind_own_model(chain.layout())?;
         let listener = self.listener.take();
         if self.world_size() > 1 && listener.is_none() {
             return Err(Error::GroupTaken(
@@ -310,7 +319,7 @@ impl Worker {
         let trained = training.run()?;
         if training.rank() == Rank(0) {
             self.tracker.record(Event::RunFinished {
-                steps: training.plan().steps,
+                steps: training.steps(),
                 samples: trained.samples,
                 skipped: trained.skipped,
                 duration_s: trained.duration_s,
@@ -431,7 +440,7 @@ impl TrainedModel {
         Ok(export::save(
             folder,
             self.state(),
-            self.training.plan(),
+            (self.training.plan(), self.training.steps()),
             self.model.clone(),
         )?)
     }

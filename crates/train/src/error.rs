@@ -78,6 +78,21 @@ pub enum TrainError {
         /// The learning rate of the step.
         learning_rate: f64,
     },
+    /// A learning rate that is negative, infinite or not a number.
+    #[error(
+        "invalid learning rate `{rate}` of step {step} by {name}: expected a number of at least 0"
+    )]
+    LearningRate {
+        /// The step.
+        step: Step,
+        /// The name of the function of the learning rate.
+        name: String,
+        /// Its value.
+        rate: f64,
+    },
+    /// The gradients of a custom loop could not be summed.
+    #[error("cannot sum the gradients: {0}")]
+    Reduce(CollectiveError),
     /// The vote on a step failed.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -227,6 +242,7 @@ impl TrainError {
             Self::Data(source) => source.recovery(),
             Self::Evaluate(source) => source.recovery(),
             Self::EvaluateGather(source)
+            | Self::Reduce(source)
             | Self::BucketSize(source)
             | Self::Heal(source)
             | Self::Farewell(source) => source.recovery(),
@@ -262,6 +278,7 @@ impl TrainError {
                 _ => None,
             },
             Self::EvaluateGather(source)
+            | Self::Reduce(source)
             | Self::BucketSize(source)
             | Self::Heal(source)
             | Self::Farewell(source)
@@ -274,9 +291,13 @@ impl TrainError {
     /// Returns whether the user's input caused the error; the command then exits with code 2.
     #[must_use]
     pub fn is_user_error(&self) -> bool {
+        if let Self::Step { source, .. } | Self::Evaluate(source) = self {
+            return source.is_user_error();
+        }
         matches!(
             self,
             Self::Impossible { .. }
+                | Self::LearningRate { .. }
                 | Self::DoesNotFit { .. }
                 | Self::Data(_)
                 | Self::TooManySkipped { .. }

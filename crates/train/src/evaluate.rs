@@ -1,84 +1,109 @@
 //! Evaluates the model on the test set, distributed over the ranks.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ronde_core::batch::BatchPlan;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Collectives, CollectivesExt, WorldSize};
-use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches, Targets};
-use ronde_parallel::Strategy;
+use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches};
+use ronde_engine::Predictions;
+use ronde_parallel::{MicroBatch, ParallelError, Strategy};
 
-use crate::TrainError;
 use crate::training::micro_batch;
+use crate::{Objective, TrainError};
 
 /// The number of samples of an evaluation batch. Fixed, so that the loss does not depend on the world size.
 const BATCH: u64 = 60;
 
 /// The result of an evaluation.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Evaluation {
     /// The mean loss.
     pub loss: f64,
-    /// The fraction of correct predictions, 0 to 1; NaN for regression.
-    pub accuracy: f64,
-    /// The fraction of targets among the five most likely classes, if there are more than five.
-    pub accuracy_top5: Option<f64>,
-    /// `exp` of the mean loss, if a sample has several targets, as texts do.
-    pub perplexity: Option<f64>,
+    /// The values of the metrics by name.
+    pub metrics: BTreeMap<String, f64>,
     /// The number of samples.
     pub samples: u64,
+}
+
+impl Evaluation {
+    /// Returns the value of a metric, such as `accuracy`.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        self.metrics.get(name).copied()
+    }
 }
 
 /// Evaluates on all samples. Each of `n` ranks takes every `n`-th batch, and all get the result. All ranks call it.
 ///
 /// # Errors
-/// Data, engine or communication failed.
+/// Data, engine or communication failed, or the loss or a metric does not fit the predictions.
 pub fn evaluate(
     group: &dyn Collectives,
     strategy: &mut dyn Strategy,
     dataset: &Arc<dyn Dataset>,
+    objective: &Objective,
     settings: LoaderSettings,
 ) -> Result<Evaluation, TrainError> {
-    // Six numbers for each batch: batch number, samples, loss sum, correct, correct among five, targets.
     let mut mine = Vec::new();
     let mut loader = load(group, dataset, settings)?;
     while let Some(StepBatches { step, batches }) =
         loader.as_mut().map_or(Ok(None), Loader::next)?
     {
         for batch in batches {
-            let samples = batch.samples();
-            let output = strategy
-                .evaluate(micro_batch(batch).1)
-                .map_err(|error| TrainError::Evaluate(Box::new(error)))?;
-            let counts = [output.correct, output.correct_top5, output.counted];
-            mine.extend([step.0 as f64, samples as f64, output.loss_sum]);
-            mine.extend(counts.map(|count| count as f64));
+            let result = evaluate_batch(strategy, objective, step.0, micro_batch(batch).1);
+            mine.extend(result.map_err(|error| TrainError::Evaluate(Box::new(error)))?);
         }
     }
     let all = group
         .all_gather(&mine)
         .map_err(TrainError::EvaluateGather)?;
-    let mut results: Vec<&[f64]> = all.chunks_exact(6).collect();
-    // Sort by batch, so that the bits of the sum do not depend on the ranks.
+    let columns = FIRST_METRIC + objective.metrics.iter().map(|m| m.sums()).sum::<usize>();
+    let mut results: Vec<&[f64]> = all.chunks_exact(columns).collect();
+    // Sort by batch, so that the bits of the sums do not depend on the ranks.
     results.sort_by(|a, b| a[0].total_cmp(&b[0]));
     let sum = |column: usize| results.iter().map(|result| result[column]).sum::<f64>();
     let samples = sum(1);
-    let loss = sum(2) / samples.max(1.0);
-    let counted = sum(5).max(1.0);
-    let are_classes = dataset.targets() == Targets::Classes;
-    let has_five = are_classes && dataset.classes() > 5;
-    let is_text = are_classes && dataset.targets_per_sample() > 1;
+    let mut metrics = BTreeMap::new();
+    let mut column = FIRST_METRIC;
+    for metric in &objective.metrics {
+        let sums: Vec<f64> = (column..column + metric.sums()).map(sum).collect();
+        metrics.insert(metric.name().to_owned(), metric.value(&sums));
+        column += metric.sums();
+    }
     Ok(Evaluation {
-        loss,
-        accuracy: if are_classes {
-            sum(3) / counted
-        } else {
-            f64::NAN
-        },
-        accuracy_top5: has_five.then(|| sum(4) / counted),
-        perplexity: is_text.then(|| loss.exp()),
+        loss: sum(2) / samples.max(1.0),
+        metrics,
         samples: samples as u64,
     })
+}
+
+/// The number of columns of a result before the sums of the metrics: number of the batch, samples and loss sum.
+const FIRST_METRIC: usize = 3;
+
+/// Returns the result of a batch: its number, its samples, its loss sum and the sums of each metric.
+fn evaluate_batch(
+    strategy: &mut dyn Strategy,
+    objective: &Objective,
+    number: u64,
+    mut batch: MicroBatch,
+) -> Result<Vec<f64>, ParallelError> {
+    let (shard, samples) = (batch.shard, batch.samples());
+    let output = strategy.predict(&mut batch)?;
+    let engine = |source| ParallelError::Engine { shard, source };
+    let predictions = Predictions::new(output.as_slice(), &batch.labels, samples);
+    let predictions = predictions.map_err(engine)?;
+    let loss = objective.loss.checked(&predictions).map_err(engine)?;
+    let mut result = vec![number as f64, samples as f64, loss.loss_sum];
+    for metric in &objective.metrics {
+        let mut sums = vec![0.0; metric.sums()];
+        metric
+            .add(&predictions, loss.loss_sum, &mut sums)
+            .map_err(engine)?;
+        result.extend(sums);
+    }
+    Ok(result)
 }
 
 /// Starts a loader of every `n`-th batch in the order of the data set; `None` for an empty data set.

@@ -111,14 +111,14 @@ impl Write for HashingWriter<'_> {
     }
 }
 
-/// Writes weights and configuration into `folder`; an earlier model is replaced atomically.
+/// Writes weights and configuration into `folder` after a number of steps; an earlier model is replaced atomically.
 ///
 /// # Errors
 /// A file cannot be written. No incomplete file remains under the final names.
 pub fn save(
     folder: &Path,
     state: &ModelState,
-    plan: &Plan,
+    (plan, steps): (&Plan, u64),
     model: ModelDescription,
 ) -> Result<SavedModel, TrainError> {
     let path = folder.join(MODEL_FILE);
@@ -134,7 +134,7 @@ pub fn save(
         model: model.config,
         input_shape: model.input_shape,
         classes: model.classes,
-        steps: plan.steps,
+        steps,
         plan: plan.identity.hex(),
         identity: plan
             .identity

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod callback;
 pub mod checkpoints;
 pub mod clock;
 pub mod config;
@@ -17,16 +18,21 @@ pub mod export;
 pub mod flight_records;
 pub mod member;
 pub mod memory;
+pub mod objective;
 pub mod plan;
 mod state_transfer;
+pub mod step_loop;
 pub mod task;
 pub mod training;
 pub mod worker;
 
+pub use callback::Callback;
 pub use config::RunConfig;
 pub use connector::GenerationConnector;
 pub use error::TrainError;
 pub use member::JobMember;
+pub use objective::Objective;
 pub use plan::Plan;
+pub use step_loop::{StepAction, StepLoop, StepLoopPlan};
 pub use task::WorkerTask;
 pub use training::{Training, TrainingResult};

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use ronde_core::batch::BatchPlan;
-use ronde_core::layout::StateLayout;
+use ronde_core::layout::{Role, StateLayout};
 use ronde_core::order::Shuffle;
 use ronde_core::seed::SeedTree;
 use ronde_core::shards::ShardPlan;
 use ronde_core::weight_hash::WeightHash;
 use ronde_core::{PlanIdentity, WorldSize};
 use ronde_data::Dataset;
+use ronde_engine::LearningRate;
 
-use crate::{RunConfig, TrainError};
+use crate::{Objective, RunConfig, TrainError};
 
 /// A validated run.
 #[derive(Debug, Clone)]
@@ -30,6 +31,10 @@ pub struct Plan {
     pub seeds: SeedTree,
     /// The method of comparing weights.
     pub hashing: WeightHash,
+    /// The loss and the metrics.
+    pub objective: Objective,
+    /// The learning rate of each step.
+    pub learning_rate: LearningRate,
     /// All settings that the trained bits depend on.
     pub identity: PlanIdentity,
 }
@@ -105,12 +110,20 @@ impl Plan {
                 parts: config.check.weight_hash_parts.into(),
                 full_every: config.check.weight_hash_full_every,
             },
+            objective: Objective::of(train),
+            learning_rate: config
+                .schedule
+                .learning_rate(config.train.base_learning_rate(), steps),
             identity,
         })
     }
 
     /// Adds the model's tensors to the identity, on which peers must agree.
-    pub fn bind_model(&mut self, layout: &StateLayout) {
+    ///
+    /// # Errors
+    /// When a parameter group contains no parameter of the model.
+    pub fn bind_model(&mut self, layout: &StateLayout) -> Result<(), TrainError> {
+        self.check_groups(layout)?;
         let shapes: BTreeMap<&str, &[usize]> = layout
             .tensors
             .iter()
@@ -131,21 +144,58 @@ impl Plan {
                 &hash[..16]
             ),
         );
+        Ok(())
     }
 
     /// Adds the tensors of a user's own model to the identity, and removes the settings of a built-in model.
-    pub fn bind_own_model(&mut self, layout: &StateLayout) {
+    ///
+    /// # Errors
+    /// As [`Plan::bind_model`].
+    pub fn bind_own_model(&mut self, layout: &StateLayout) -> Result<(), TrainError> {
         self.identity.remove_under("model.");
         self.identity.set("model.kind", "own");
-        self.bind_model(layout);
+        self.bind_model(layout)
     }
 
-    /// Returns the learning rate of a step, counted from 0.
-    #[must_use]
-    pub fn learning_rate(&self, step: u64) -> f64 {
-        self.config
-            .schedule
-            .rate(self.config.train.base_learning_rate(), step, self.steps)
+    /// Checks that each parameter group contains a parameter and has valid numbers.
+    fn check_groups(&self, layout: &StateLayout) -> Result<(), TrainError> {
+        let parameters = layout.tensors.iter().filter(|t| t.role == Role::Parameter);
+        let names: Vec<&str> = parameters.map(|t| t.name.as_str()).collect();
+        for group in &self.config.train.parameter_groups {
+            let pattern = &group.tensors;
+            let problem = match group.check() {
+                Err(problem) => format!("invalid parameter group `{pattern}`: {problem}"),
+                Ok(()) if names.iter().any(|name| group.contains(name)) => continue,
+                Ok(()) => format!("no parameter of the model matches the group `{pattern}`"),
+            };
+            return Err(TrainError::Impossible {
+                problem,
+                hint: format!(
+                    "change train.parameter_groups; the parameters are {}",
+                    names.join(", ")
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    /// Replaces the objective, and adds the name of its loss to the identity.
+    ///
+    /// # Errors
+    /// When the name of a metric is invalid.
+    pub fn bind_objective(&mut self, objective: Objective) -> Result<(), TrainError> {
+        objective.check()?;
+        self.identity.set("train.loss", objective.loss.name());
+        self.objective = objective;
+        Ok(())
+    }
+
+    /// Replaces the learning rate. In the identity, its name replaces the settings of the schedule.
+    pub fn bind_learning_rate(&mut self, learning_rate: LearningRate) {
+        self.identity.remove_under("schedule.");
+        self.identity.remove_under("train.learning_rate");
+        self.identity.set("schedule.own", learning_rate.name());
+        self.learning_rate = learning_rate;
     }
 }
 

@@ -8,13 +8,14 @@ use ronde_core::event::PhaseTimes;
 use ronde_core::session::{CommittedStep, Session};
 use ronde_core::weight_hash;
 use ronde_core::{CollectivesExt, Epoch, Event, Generation, Rank, Recovery, Step};
-use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Targets, Traffic};
-use ronde_engine::{Chain, Loss, Precision};
+use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
+use ronde_engine::{Chain, Precision};
 use ronde_parallel::{
     DataParallel, DataParallelConfig, LossScaling, ModelState, ReducedGradient, Strategy,
 };
 
 use self::buckets::BucketTuning;
+use crate::callback::{Actions, Callback};
 use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
 use crate::clock::{self, LapTimer};
 use crate::core_pinning::CorePinning;
@@ -94,17 +95,25 @@ pub struct Training {
     resume: Resume,
     /// Set when the run is asked to stop after a step.
     stop: Arc<AtomicBool>,
+    callbacks: Vec<Box<dyn Callback>>,
+    /// The actions that the callbacks have requested since the last applied step.
+    actions: Actions,
+    /// Whether a notice that callbacks cannot save checkpoints was recorded.
+    is_missing_folder_reported: bool,
 }
 
 impl Training {
     /// Creates the training of a run. Cost: allocates the optimizer state.
     #[must_use]
     pub fn new(member: JobMember, plan: Plan, chain: Chain, split: Split) -> Self {
-        let loss = loss_of(&*split.train);
+        let loss = plan.objective.loss.clone();
         let mut config = DataParallelConfig::new(plan.config.optimizer, loss);
         config.loss_scaling =
             (plan.config.train.precision == Precision::F16).then(LossScaling::default);
         config.weight_decay_on = plan.config.train.weight_decay_on;
+        config
+            .parameter_groups
+            .clone_from(&plan.config.train.parameter_groups);
         config.clip_norm = plan.config.train.clip_norm;
         let bucket_bytes = plan.config.comm.bucket_bytes_max;
         config.bucket_bytes_max =
@@ -150,7 +159,17 @@ impl Training {
             layout,
             resume: Resume::Never,
             stop: Arc::default(),
+            callbacks: Vec::new(),
+            actions: Actions::default(),
+            is_missing_folder_reported: false,
         }
+    }
+
+    /// Adds functions that are called after steps and evaluations and can request actions.
+    #[must_use]
+    pub fn with_callbacks(mut self, callbacks: Vec<Box<dyn Callback>>) -> Self {
+        self.callbacks = callbacks;
+        self
     }
 
     /// Adds checkpoints. Setting `stop` on any rank stops the run after the current step.
@@ -273,7 +292,7 @@ impl Training {
         }
         let mut evaluation = self.evaluate_if_due()?;
         let mut loader = self.load()?;
-        while self.session.next_step().0 < self.plan.steps {
+        while !self.is_complete() {
             self.pin_compute_thread();
             let committed = self.step(&mut loader)?;
             if committed.requests.save || committed.requests.stop {
@@ -288,7 +307,7 @@ impl Training {
                 self.unpin();
                 loader = self.load()?;
             }
-            if committed.epoch_verdict.is_some() || committed.step.0 + 1 == self.plan.steps {
+            if committed.epoch_verdict.is_some() || self.is_complete() {
                 self.report_waiting(&loader);
                 self.report_traffic(committed.epoch);
             }
@@ -381,6 +400,17 @@ impl Training {
         self.plan.config.loader.settings(dataset, self.free_cores)
     }
 
+    /// Returns whether all steps are committed: those of the plan, or fewer after a callback's request to stop.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.session.next_step().0 >= self.plan.steps || self.session.last_requests().complete
+    }
+
+    /// Returns the number of committed steps.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.session.next_step().0
+    }
+
     /// Evaluates if an evaluation is due after the last committed step.
     fn evaluate_if_due(&mut self) -> Result<Option<Evaluation>, TrainError> {
         let next = self.session.next_step().0;
@@ -400,7 +430,7 @@ impl Training {
         let every = self.plan.config.train.evaluate_every_epochs;
         let is_due = batch.ends_epoch
             && every.is_some_and(|every| every > 0 && (batch.epoch.0 + 1).is_multiple_of(every));
-        is_due || next == self.plan.steps
+        is_due || self.session.last_requests().evaluate || self.is_complete()
     }
 
     /// Waits for the state transfer if the next operation needs a complete state on all members. Returns whether
@@ -421,25 +451,23 @@ impl Training {
             return Ok(None);
         };
         let settings = self.loader_settings(&*test);
-        let evaluation = evaluate(&*self.member.group, &mut self.strategy, &test, settings)?;
+        let evaluation = evaluate(
+            &*self.member.group,
+            &mut self.strategy,
+            &test,
+            &self.plan.objective,
+            settings,
+        )?;
         self.history.push(Event::Evaluated {
             step,
             loss: evaluation.loss,
-            accuracy: evaluation.accuracy,
-            accuracy_top5: evaluation.accuracy_top5,
-            perplexity: evaluation.perplexity,
             samples: evaluation.samples,
+            metrics: evaluation.metrics.clone(),
         });
         self.report_history();
+        for callback in &mut self.callbacks {
+            callback.after_evaluation(step, &evaluation, &mut self.actions);
+        }
         Ok(Some(evaluation))
-    }
-}
-
-/// Returns the loss for the targets of a data set.
-fn loss_of(dataset: &dyn Dataset) -> Loss {
-    let count = dataset.classes() as usize;
-    match dataset.targets() {
-        Targets::Classes => Loss::CrossEntropy { classes: count },
-        Targets::Values => Loss::SquaredError { outputs: count },
     }
 }

@@ -50,7 +50,7 @@ pub fn run(
         .model
         .build(&input_shape, classes, &plan.seeds)
         .map_err(TrainError::Model)?;
-    plan.bind_model(chain.layout());
+    plan.bind_model(chain.layout())?;
 
     // Before any other thread is started, because threads inherit the cores of the thread that starts them.
     let cores = config.workers.pin_cores;
@@ -205,7 +205,12 @@ fn publish(
     tracker: &dyn Tracker,
 ) -> Result<(), TrainError> {
     let plan = training.plan().clone();
-    let saved = export::save(&task.output, training.state(), &plan, model)?;
+    let saved = export::save(
+        &task.output,
+        training.state(),
+        (&plan, training.steps()),
+        model,
+    )?;
     export::publish(&task.output.join("run.toml"), config.to_toml()?.as_bytes())?;
     if let Some(message) = config.checkpoint.plain_model_note(&task.output) {
         let rank = Some(training.rank());
@@ -217,7 +222,7 @@ fn publish(
         blake3: saved.blake3,
     });
     tracker.record(Event::RunFinished {
-        steps: plan.steps,
+        steps: training.steps(),
         samples: trained.samples,
         skipped: trained.skipped,
         duration_s: trained.duration_s,

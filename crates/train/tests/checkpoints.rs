@@ -204,7 +204,7 @@ fn training(
         .model
         .build(shape, classes, &plan.seeds)
         .map_err(TrainError::Model)?;
-    plan.bind_model(ronde_engine::Layer::layout(&chain));
+    plan.bind_model(ronde_engine::Layer::layout(&chain))?;
     let member = JobMember {
         rank: Rank(group.rank().0),
         group: Arc::new(group),

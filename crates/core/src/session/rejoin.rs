@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::session::bytes::ByteReader;
 use crate::session::catch_up::{CatchUp, CatchUpPlan, StateReport};
-use crate::session::{CommittedStep, LastVote, Session, SessionError};
+use crate::session::{CommittedStep, LastVote, Session, SessionError, VoteRequests, vote};
 use crate::shards::ShardPlan;
 use crate::{CollectiveError, Collectives, CollectivesExt, Generation, Step};
 
@@ -171,9 +171,11 @@ fn read(bytes: &[u8]) -> Result<(Step, u64, LastVote, Vec<u64>), String> {
         .map(|_| reader.u64())
         .collect::<Result<Vec<u64>, String>>()?;
     reader.end()?;
+    let decoded = vote::decode_all(&votes, ranks as usize).map_err(|(_, problem)| problem)?;
     let last = LastVote {
         generation,
         ranks: ranks as usize,
+        requests: VoteRequests::union(decoded.iter().map(|vote| vote.requests)),
         votes,
     };
     Ok((next, samples, last, ledger))

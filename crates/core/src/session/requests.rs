@@ -9,8 +9,12 @@ use crate::session::{LastVote, Session};
 pub struct VoteRequests {
     /// Save the state.
     pub save: bool,
-    /// Stop training.
+    /// Interrupt the run, to be resumed later.
     pub stop: bool,
+    /// Evaluate the model.
+    pub evaluate: bool,
+    /// Complete the run: this step is its last one.
+    pub complete: bool,
     /// The rank's state is not complete yet: the rank copies it from others, holds no shard, and its weights
     /// are not compared. The session sets this by itself.
     pub heals: bool,
@@ -18,15 +22,29 @@ pub struct VoteRequests {
 
 impl VoteRequests {
     pub(super) fn to_bits(self) -> u64 {
-        u64::from(self.save) | u64::from(self.stop) << 1 | u64::from(self.heals) << 2
+        let flags = [
+            self.save,
+            self.stop,
+            self.heals,
+            self.evaluate,
+            self.complete,
+        ];
+        let bits = flags.iter().enumerate();
+        bits.fold(0, |bits, (at, flag)| bits | u64::from(*flag) << at)
     }
 
     pub(super) fn from_bits(bits: u64) -> Result<Self, String> {
-        let [save, stop, heals] = [1, 2, 4].map(|bit| bits & bit == bit);
-        if bits > 7 {
+        let [save, stop, heals, evaluate, complete] = [1, 2, 4, 8, 16].map(|bit| bits & bit == bit);
+        if bits > 31 {
             return Err(format!("invalid requests {bits:#x}"));
         }
-        Ok(Self { save, stop, heals })
+        Ok(Self {
+            save,
+            stop,
+            evaluate,
+            complete,
+            heals,
+        })
     }
 
     /// Returns the union of the requests of all ranks.
@@ -34,6 +52,8 @@ impl VoteRequests {
         each.fold(Self::default(), |all, one| Self {
             save: all.save || one.save,
             stop: all.stop || one.stop,
+            evaluate: all.evaluate || one.evaluate,
+            complete: all.complete || one.complete,
             heals: all.heals || one.heals,
         })
     }
@@ -44,6 +64,13 @@ impl Session {
     /// step. They are repeated until a vote succeeds.
     pub fn request(&mut self, requests: VoteRequests) {
         self.requests = VoteRequests::union([self.requests, requests].into_iter());
+    }
+
+    /// Returns the requests of all ranks with the last committed step, also on a rank that missed its outcome or has
+    /// copied the state since. None after [`Session::resume`].
+    #[must_use]
+    pub fn last_requests(&self) -> VoteRequests {
+        self.last.requests
     }
 
     /// Sends bytes to all ranks with the next vote that succeeds; they arrive in

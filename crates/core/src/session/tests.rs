@@ -82,7 +82,6 @@ fn report(shard: u32, loss_sum: f64) -> ShardReport {
         samples: 4,
         skipped: 0,
         loss_sum,
-        correct: 2,
     }
 }
 
@@ -111,7 +110,7 @@ impl Two {
 fn a_commit_moves_cursor_and_ledger_together() {
     let mut two = two();
     let committed = two.commit(peer(0, None, 1, &[4, 5, 6, 7])).unwrap();
-    assert_eq!((committed.samples, committed.correct), (8, 4));
+    assert_eq!(committed.samples, 8);
     assert_eq!(committed.loss, 0.5);
     assert!(committed.epoch_verdict.unwrap().is_exact());
     assert_eq!(two.session.next_step(), Step(1));
@@ -229,18 +228,17 @@ fn weights_of_a_rank_that_copies_the_state_are_not_compared() {
 fn requests_and_notes_of_any_rank_reach_all_ranks_once() {
     let mut two = two();
     let save = VoteRequests {
-        heals: false,
         save: true,
-        stop: false,
+        ..VoteRequests::default()
     };
     two.session.request(save);
     two.session.attach(vec![1, 2]);
     let open = two.session.begin_step();
     two.session.commit(open).unwrap_err();
     let stop = VoteRequests {
-        heals: false,
-        save: false,
         stop: true,
+        complete: true,
+        ..VoteRequests::default()
     };
     let theirs = Vote {
         requests: stop,
@@ -249,6 +247,7 @@ fn requests_and_notes_of_any_rank_reach_all_ranks_once() {
     };
     let committed = two.commit(theirs).unwrap();
     assert!(committed.requests.save && committed.requests.stop);
+    assert_eq!(two.session.last_requests(), committed.requests);
     assert_eq!(committed.notes, [vec![1, 2], vec![3]]);
     let committed = two.commit(peer(1, None, 1, &[4, 5, 6, 7])).unwrap();
     assert_eq!(committed.requests, VoteRequests::default());

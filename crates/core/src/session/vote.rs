@@ -1,7 +1,7 @@
 //! [`Vote`]: a rank's vote on a step, and its encoding.
 //!
 //! Little-endian: version, number of reports, number of ids, length of the note (u32 each), step, has-digest,
-//! digest, newest generation, requests (u64 each), reports (shard u32, samples u64, skipped u64, loss_sum f64, correct u64),
+//! digest, newest generation, requests (u64 each), reports (shard u32, samples u64, skipped u64, loss_sum f64),
 //! ids (u64 each), the note.
 
 use crate::session::ShardReport;
@@ -9,7 +9,7 @@ use crate::session::bytes::ByteReader;
 use crate::session::requests::VoteRequests;
 use crate::{Generation, Shard, Step};
 
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Vote {
@@ -50,7 +50,6 @@ impl Vote {
             bytes.extend(report.samples.to_le_bytes());
             bytes.extend(report.skipped.to_le_bytes());
             bytes.extend(report.loss_sum.to_le_bytes());
-            bytes.extend(report.correct.to_le_bytes());
         }
         for id in &self.sample_ids {
             bytes.extend(id.to_le_bytes());
@@ -81,7 +80,6 @@ impl Vote {
                     samples: reader.u64()?,
                     skipped: reader.u64()?,
                     loss_sum: f64::from_bits(reader.u64()?),
-                    correct: reader.u64()?,
                 })
             })
             .collect::<Result<_, String>>()?;
@@ -129,12 +127,13 @@ mod tests {
                 samples: 2,
                 skipped: 1,
                 loss_sum: 0.5,
-                correct: 1,
             }],
             sample_ids: vec![4, 5],
             requests: VoteRequests {
                 save: true,
                 stop: false,
+                evaluate: false,
+                complete: true,
                 heals: true,
             },
             note: vec![1, 2, 3],
@@ -164,7 +163,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..103, value in any::<u8>()) {
+        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..95, value in any::<u8>()) {
             let mut bytes = vote().encode();
             let at = at % bytes.len();
             prop_assume!(bytes[at] != value);

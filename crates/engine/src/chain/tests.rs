@@ -4,8 +4,9 @@ use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 
 use super::*;
+use crate::ModelConfig;
+use crate::testing::cross_entropy;
 use crate::testing::{arena, bits, gradients, samples, state, training};
-use crate::{ModelConfig, SoftmaxCrossEntropy};
 
 fn digits() -> Chain {
     let model = ModelConfig::DigitsCnn {
@@ -43,7 +44,7 @@ fn through_parts(
         value = Activation::from_host(&shape, output.into_host());
     }
     let shape = value.shape().to_vec();
-    let loss = SoftmaxCrossEntropy::loss(value.as_slice(), shape[1], labels).unwrap();
+    let loss = cross_entropy(value.as_slice(), shape[1], labels);
     let mut gradient = Activation::from_host(&shape, loss.gradient);
     let mut all = Vec::new();
     for (index, part) in parts.iter_mut().enumerate().rev() {
@@ -151,7 +152,7 @@ fn pending_shards_are_independent() {
     for shard in [1, 0, 2] {
         let output = &outputs[shard as usize];
         let (_, labels) = shard_of(&[4, 1, 8, 8], shard);
-        let loss = SoftmaxCrossEntropy::loss(output.as_slice(), 10, &labels).unwrap();
+        let loss = cross_entropy(output.as_slice(), 10, &labels);
         let gradient = Activation::from_host(&[4, 10], loss.gradient);
         let mut gradients = vec![0.0; arena.len()];
         // A step may commit while shards of another step are pending; these keep their own weights.

@@ -12,7 +12,10 @@ use serde::Deserialize;
 
 use super::*;
 use crate::testing::{arena, bits, hashed, state, training};
-use crate::{Activation, Chain, IGNORED, Layer, Loss, LossOutput, OptimizerConfig, Precision};
+use crate::{
+    Activation, Chain, CrossEntropy, IGNORED, Layer, Loss, LossOutput, OptimizerConfig, Precision,
+    Predictions, SquaredError,
+};
 
 /// A small model with samples, as in `tests/pytorch/gradients.py`.
 struct ModelCase {
@@ -178,9 +181,8 @@ impl ModelCase {
         if self.classes == 0 {
             let targets = hashed(name_seed("target"), samples);
             let targets: Vec<u32> = targets.into_iter().map(f32::to_bits).collect();
-            return Loss::SquaredError { outputs: 1 }
-                .of(output.as_slice(), &targets, samples)
-                .unwrap();
+            let predictions = Predictions::new(output.as_slice(), &targets, samples).unwrap();
+            return SquaredError.loss_and_gradient(&predictions).unwrap();
         }
         let label = |at: usize| (at * 3 % self.classes) as u32;
         let targets = (0..samples * self.targets).map(|at| match at % self.targets % 4 {
@@ -189,8 +191,9 @@ impl ModelCase {
         });
         let targets: Vec<u32> = targets.collect();
         let classes = self.classes;
-        Loss::CrossEntropy { classes }
-            .of(output.as_slice(), &targets, samples)
+        let predictions = Predictions::new(output.as_slice(), &targets, samples).unwrap();
+        CrossEntropy { classes }
+            .loss_and_gradient(&predictions)
             .unwrap()
     }
 

@@ -90,9 +90,11 @@ fn the_summary_of_a_finished_run() {
         Event::Evaluated {
             step: Step(229),
             loss: 0.1,
-            accuracy: 0.9694,
-            accuracy_top5: Some(0.99),
-            perplexity: None,
+            metrics: [
+                ("accuracy".to_owned(), 0.9694),
+                ("accuracy_top5".to_owned(), 0.99),
+            ]
+            .into(),
             samples: 360,
         },
         Event::ModelSaved {
@@ -246,9 +248,7 @@ fn interim_evaluations_are_announced_and_the_last_one_is_in_the_summary() {
         let event = Event::Evaluated {
             step: Step(step),
             loss: 0.3,
-            accuracy: 0.91,
-            accuracy_top5: None,
-            perplexity: None,
+            metrics: [("accuracy".to_owned(), 0.91)].into(),
             samples: 360,
         };
         view.apply(&event);
@@ -359,4 +359,24 @@ fn checkpoint_events_are_announced() {
     ] {
         assert_eq!(announcement(&view, &event).as_deref(), Some(line));
     }
+}
+
+#[test]
+fn metrics_of_a_program_are_fields_of_the_event_and_shown_by_name() {
+    let line = r#"{"event":"evaluated","step":3,"loss":0.5,"samples":9,"recall":0.25,"accuracy":null,"note":"x"}"#;
+    let event: Event = serde_json::from_str(line).unwrap();
+    let Event::Evaluated { metrics, .. } = &event else {
+        panic!("{event:?}");
+    };
+    assert_eq!(metrics.len(), 2);
+    assert!(metrics["accuracy"].is_nan());
+    let written = serde_json::to_value(&event).unwrap();
+    assert_eq!(
+        (&written["recall"], &written["step"]),
+        (&0.25.into(), &3.into())
+    );
+    let mut view = run(1, 46, 230);
+    view.apply(&event);
+    let text = announcement(&view, &event).unwrap();
+    assert!(text.contains("loss 0.5000, recall 0.2500"), "{text}");
 }

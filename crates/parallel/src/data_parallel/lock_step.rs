@@ -86,7 +86,6 @@ impl DataParallel {
                 samples: batch.samples() as u64,
                 skipped: 0,
                 loss_sum: 0.0,
-                correct: 0,
             };
             gradients.push(if batch.samples() > 0 {
                 self.loss_gradient(output, batch, &mut report)?

@@ -5,7 +5,7 @@ use std::ops::Range;
 use ronde_core::Step;
 use ronde_core::layout::Role;
 use ronde_core::session::ShardReport;
-use ronde_engine::{Activation, EngineError, Mode};
+use ronde_engine::{Activation, EngineError, Mode, Predictions};
 
 use super::DataParallel;
 use crate::{MicroBatch, ParallelError};
@@ -113,7 +113,6 @@ impl DataParallel {
             samples: samples as u64,
             skipped: 0,
             loss_sum: 0.0,
-            correct: 0,
         };
         let mut gradient = None;
         let begun = self.now();
@@ -137,14 +136,14 @@ impl DataParallel {
         batch: &MicroBatch,
         report: &mut ShardReport,
     ) -> Result<Activation, ParallelError> {
-        let loss = self.config.loss;
-        let loss = loss.of(output.as_slice(), &batch.labels, batch.samples());
+        let predictions = Predictions::new(output.as_slice(), &batch.labels, batch.samples());
+        let loss = predictions.and_then(|predictions| self.config.loss.checked(&predictions));
         let mut loss = loss.map_err(|source| ParallelError::Engine {
             shard: batch.shard,
             source,
         })?;
         self.scale.multiply(&mut loss.gradient);
-        (report.loss_sum, report.correct) = (loss.loss_sum, loss.correct);
+        report.loss_sum = loss.loss_sum;
         Ok(Activation::from_host(output.shape(), loss.gradient))
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ronde_core::Buffer;
 use ronde_core::layout::Role;
-use ronde_engine::{GradientScale, Layer};
+use ronde_engine::{GradientScale, Layer, ParameterRule};
 
 use super::DataParallel;
 use crate::ParallelError;
@@ -13,15 +13,18 @@ use crate::ParallelError;
 const PART: usize = 8192;
 
 impl DataParallel {
-    /// Returns the norm of the scaled gradient over all parameters, summed in the order of the flat state.
+    /// Returns the norm of the scaled gradient over all parameters that are not frozen, summed in the order of the flat
+    /// state.
     pub(super) fn gradient_norm(
         &self,
         buckets: &[Buffer],
         scale: GradientScale,
     ) -> Result<f64, ParallelError> {
         let mut total = 0.0;
-        let tensors = self.state.tensors().iter();
-        for tensor in tensors.filter(|p| p.entry.role == Role::Parameter) {
+        for (tensor, rule) in self.state.tensors().iter().zip(&self.rules) {
+            if tensor.entry.role != Role::Parameter || rule.is_frozen {
+                continue;
+            }
             let Some((bucket, within)) = self.locate(&tensor.range) else {
                 continue;
             };
@@ -50,10 +53,11 @@ impl DataParallel {
         for index in 0..self.state.tensors().len() {
             let tensor = &self.state.tensors()[index];
             let (range, role) = (tensor.range.clone(), tensor.entry.role);
-            let mut rule = self.config.optimizer;
-            if !self.config.weight_decay_on.includes(&tensor.entry.shape) {
-                rule = rule.without_decay();
-            }
+            let ParameterRule {
+                rule,
+                learning_rate_factor,
+                is_frozen,
+            } = self.rules[index];
             let Some((bucket, within)) = self.locate(&range) else {
                 continue;
             };
@@ -64,6 +68,9 @@ impl DataParallel {
                 if samples > 0 {
                     GradientScale::new(samples, 1.0).write(sum, values);
                 }
+                continue;
+            }
+            if is_frozen {
                 continue;
             }
             let most = if rule.needs_whole_tensors() {
@@ -86,7 +93,7 @@ impl DataParallel {
                     .collect();
                 rule.step(
                     number,
-                    learning_rate,
+                    learning_rate * learning_rate_factor,
                     &mut values[inner],
                     gradient,
                     &mut states,

@@ -56,7 +56,6 @@ fn step(member: &JobMember, session: &mut Session, batches: &BatchPlan, shards: 
             samples: ids.len() as u64,
             skipped: 0,
             loss_sum: 0.0,
-            correct: 0,
         };
         open.record(report, &ids);
     }

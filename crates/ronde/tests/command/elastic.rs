@@ -211,9 +211,9 @@ fn a_custom_training_loop_continues_as_well() {
         let line = text.lines().find_map(|line| line.split_once("weights "));
         line.expect("a hash of the weights").1.to_owned()
     };
-    let alone = dir.start(program, &["200"], &[]).wait().expect(0, &[]);
+    let alone = dir.start(program, &["400"], &[]).wait().expect(0, &[]);
     for killed in [0, 2] {
-        let arguments = ["run", "-n", "3", "--elastic", "--", program, "200"];
+        let arguments = ["run", "-n", "3", "--elastic", "--", program, "400"];
         let mut running = dir.start(RONDE, &arguments, &[]);
         running.wait_stdout("epoch 3:", 1);
         send(running.workers()[&killed], Signal::KILL);

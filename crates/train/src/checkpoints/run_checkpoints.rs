@@ -119,6 +119,11 @@ impl RunCheckpoints {
         }
     }
 
+    /// Makes a checkpoint due after the next step at which one can be saved.
+    pub(crate) fn request(&mut self) {
+        self.is_overdue = true;
+    }
+
     /// Returns the address of the checkpoint store.
     #[must_use]
     pub fn address(&self) -> &str {

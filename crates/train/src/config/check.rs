@@ -63,6 +63,12 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
         &mut problems,
     );
     super::checkpoint::check(&config.checkpoint, &mut problems);
+    for group in &config.train.parameter_groups {
+        if let Err(message) = group.check() {
+            let message = format!("parameter group `{}`: {message}", group.tensors);
+            problems.push(ConfigProblem::error("train.parameter_groups", message));
+        }
+    }
     let check = &config.check;
     at_least_one(
         "check.weight_hash_parts",

@@ -7,7 +7,8 @@ use ronde_comm::TransportChoice;
 use ronde_core::SuccessionPolicy;
 use ronde_data::{DataConfig, Dataset, LoaderSettings};
 use ronde_engine::{
-    ModelConfig, OptimizerConfig, Precision, RateScaling, ScheduleConfig, WeightDecayOn,
+    ModelConfig, OptimizerConfig, ParameterGroup, Precision, RateScaling, ScheduleConfig,
+    WeightDecayOn,
 };
 use ronde_schedule::Algorithm;
 use serde::{Deserialize, Serialize};
@@ -171,6 +172,9 @@ pub struct TrainSection {
     /// Evaluate on the test set every this many epochs; absent: only at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evaluate_every_epochs: Option<u64>,
+    /// Parameters with settings of their own; a parameter belongs to the first group whose pattern matches its name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parameter_groups: Vec<ParameterGroup>,
 }
 
 impl Default for TrainSection {
@@ -189,6 +193,7 @@ impl Default for TrainSection {
             learning_rate_scaling: RateScaling::default(),
             learning_rate_batch_size: None,
             evaluate_every_epochs: None,
+            parameter_groups: Vec::new(),
         }
     }
 }

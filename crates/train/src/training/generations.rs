@@ -54,7 +54,7 @@ impl Training {
             shared.map_err(TrainError::Heal)?;
         }
         // Members without the state copy it while the remaining members compute the next steps, if there are any.
-        let is_at_end = self.session.next_step().0 >= self.plan.steps;
+        let is_at_end = self.is_complete();
         let spared = catch_up
             .computing()
             .filter(|_| !is_at_end)

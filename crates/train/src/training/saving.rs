@@ -11,6 +11,7 @@ use ronde_parallel::Strategy;
 
 use super::Training;
 use crate::TrainError;
+use crate::callback::Actions;
 use crate::checkpoints::{
     self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, StateSnapshot,
 };
@@ -38,6 +39,14 @@ impl Training {
 
     /// Adds this rank's requests and checkpoint notes to the next vote.
     pub(super) fn prepare_vote(&mut self) {
+        // Each rank has the requests of its own callbacks; only those of rank 0 count.
+        let actions = match self.member.rank {
+            Rank(0) => self.actions,
+            _ => Actions::default(),
+        };
+        if actions.save {
+            self.request_save();
+        }
         let prepared = self
             .checkpoints()
             .map(|(saving, now)| saving.before_vote(&now));
@@ -46,9 +55,25 @@ impl Training {
         self.session.request(VoteRequests {
             save,
             stop,
+            evaluate: actions.evaluate,
+            complete: actions.complete,
             heals: false,
         });
         self.session.attach(note);
+    }
+
+    /// Makes a checkpoint due, or records once that there is no folder for it.
+    fn request_save(&mut self) {
+        if let Some(saving) = &mut self.checkpoints {
+            saving.request();
+        } else if !std::mem::replace(&mut self.is_missing_folder_reported, true) {
+            self.member.tracker.record(Event::Notice {
+                rank: Some(self.member.rank),
+                message:
+                    "cannot save the checkpoint that a callback requests: checkpoint.to is not set"
+                        .to_owned(),
+            });
+        }
     }
 
     /// Processes the notes and requests that all ranks sent with their votes.

@@ -7,6 +7,7 @@ use ronde_data::{Batch, Loader, StepBatches};
 use ronde_parallel::{MicroBatch, ParallelError, ReducedGradient, Strategy, UpdateReport};
 
 use super::{SKIPPED_REPORTED_MAX, Training};
+use crate::callback::{Actions, StepReport};
 use crate::clock::LapTimer;
 use crate::{JobMember, TrainError, divergence};
 
@@ -88,12 +89,12 @@ impl Training {
     ) -> Result<(), TrainError> {
         let mut watch = LapTimer::start();
         let step = committed.step;
-        let learning_rate = self.plan.learning_rate(step.0);
+        let learning_rate = self.learning_rate(step)?;
         self.check_skipped(step)?;
         if !committed.loss.is_finite() {
             return Err(TrainError::NotFinite {
                 step,
-                what: "the loss".to_owned(),
+                what: format!("the loss ({})", self.plan.objective.loss.name()),
                 learning_rate,
             });
         }
@@ -122,7 +123,33 @@ impl Training {
         self.times.add(&times);
         self.last = Some(committed.clone());
         self.record_step(committed, applied, learning_rate, times);
+        let report = StepReport {
+            step,
+            epoch: committed.epoch,
+            loss: committed.loss,
+            samples: committed.samples,
+            learning_rate,
+            gradient_norm: applied.gradient_norm,
+        };
+        // The vote on this step has carried the earlier requests.
+        self.actions = Actions::default();
+        for callback in &mut self.callbacks {
+            callback.after_step(&report, &mut self.actions);
+        }
         Ok(())
+    }
+
+    /// Returns the learning rate of a step.
+    fn learning_rate(&self, step: Step) -> Result<f64, TrainError> {
+        let rate = self.plan.learning_rate.at(step);
+        if rate.is_finite() && rate >= 0.0 {
+            return Ok(rate);
+        }
+        Err(TrainError::LearningRate {
+            step,
+            name: self.plan.learning_rate.name().to_owned(),
+            rate,
+        })
     }
 
     /// Returns the number of samples that were skipped up to a committed step, on all ranks and in all epochs.

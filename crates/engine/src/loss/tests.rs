@@ -1,0 +1,112 @@
+//! The built-in losses: values by hand, slopes, and refused predictions.
+
+use super::*;
+
+fn cross_entropy(logits: &[f32], classes: usize, labels: &[u32]) -> LossOutput {
+    of(&CrossEntropy { classes }, logits, labels, labels.len()).unwrap()
+}
+
+fn of(
+    loss: &dyn Loss,
+    outputs: &[f32],
+    targets: &[u32],
+    samples: usize,
+) -> Result<LossOutput, EngineError> {
+    loss.checked(&Predictions::new(outputs, targets, samples)?)
+}
+
+#[test]
+fn values_by_hand() {
+    let output = cross_entropy(&[0.0, 0.0, 1.0, 3.0], 2, &[1, 0]);
+    let second = 2.0 + (1.0 + (-2.0_f64).exp()).ln();
+    assert!((output.loss_sum - (2.0_f64.ln() + second)).abs() < 1e-12);
+    let p = (1.0 / (1.0 + 2.0_f64.exp())) as f32;
+    let expected = [0.5, -0.5, p - 1.0, 1.0 - p];
+    for (got, expected) in output.gradient.iter().zip(expected) {
+        assert!((got - expected).abs() < 1e-6, "{got} for {expected}");
+    }
+}
+
+#[test]
+fn great_logits_do_not_overflow_and_nan_shows() {
+    let output = cross_entropy(&[1e30, -1e30, 0.0], 3, &[0]);
+    assert_eq!(output.loss_sum, 0.0);
+    assert_eq!(output.gradient, [0.0; 3]);
+    let output = cross_entropy(&[f32::NAN, 0.0], 2, &[1]);
+    assert!(output.loss_sum.is_nan());
+}
+
+#[test]
+fn the_gradient_is_the_slope() {
+    let logits = [0.3, -1.2, 0.7, 2.0, 0.1, -0.4];
+    let at = |logits: &[f32]| cross_entropy(logits, 3, &[2, 1]);
+    let gradient = at(&logits).gradient;
+    for i in 0..logits.len() {
+        let shifted = |by: f32| {
+            let mut logits = logits;
+            logits[i] += by;
+            at(&logits).loss_sum
+        };
+        let slope = (shifted(1e-3) - shifted(-1e-3)) / 2e-3;
+        assert!((slope - f64::from(gradient[i])).abs() < 1e-4);
+    }
+}
+
+#[test]
+fn a_sample_of_several_targets_is_their_mean_without_the_ignored() {
+    let logits = [0.3, -1.2, 0.7, 2.0, 0.1, -0.4, 1.0, 1.0, 1.0];
+    let loss = CrossEntropy { classes: 3 };
+    let one = |at: usize, label| cross_entropy(&logits[3 * at..3 * at + 3], 3, &[label]);
+    let (a, c) = (one(0, 2), one(2, 1));
+    let all = of(&loss, &logits, &[2, IGNORED, 1], 1).unwrap();
+    assert_eq!(all.loss_sum, (a.loss_sum + c.loss_sum) / 2.0);
+    let half: Vec<f32> = a.gradient.iter().map(|g| g * 0.5).collect();
+    assert_eq!(all.gradient[..3], half);
+    assert_eq!(all.gradient[3..6], [0.0; 3]);
+    let nothing = of(&loss, &logits[..3], &[IGNORED], 1).unwrap();
+    assert_eq!(nothing.loss_sum, 0.0);
+    assert!(of(&loss, &logits, &[0, 1, 2], 2).is_err());
+}
+
+#[test]
+fn squared_errors_by_hand() {
+    let targets = [1.0_f32, 0.0].map(f32::to_bits);
+    let output = of(&SquaredError, &[3.0, -1.0], &targets, 2).unwrap();
+    assert_eq!(output.loss_sum, 5.0);
+    assert_eq!(output.gradient, [4.0, -2.0]);
+}
+
+#[test]
+fn wrong_lengths_and_labels_are_refused_and_no_samples_give_zero() {
+    assert!(matches!(
+        of(&CrossEntropy { classes: 2 }, &[0.0; 4], &[0, 2], 2),
+        Err(EngineError::Label {
+            sample: 1,
+            label: 2,
+            classes: 2
+        })
+    ));
+    for (outputs, classes, samples) in [(3, 2, 1), (4, 2, 1), (0, 0, 1)] {
+        let (outputs, labels) = (vec![0.0; outputs], vec![0; samples]);
+        let result = of(&CrossEntropy { classes }, &outputs, &labels, samples);
+        assert!(matches!(result, Err(EngineError::OutputCount { .. })));
+    }
+    assert_eq!(cross_entropy(&[], 2, &[]), LossOutput::default());
+}
+
+#[test]
+fn a_loss_with_too_few_gradients_is_refused_by_name() {
+    struct Short;
+    impl Loss for Short {
+        fn name(&self) -> String {
+            "short".to_owned()
+        }
+        fn loss_and_gradient(&self, _: &Predictions<'_>) -> Result<LossOutput, EngineError> {
+            Ok(LossOutput::default())
+        }
+    }
+    assert_eq!(
+        of(&Short, &[1.0, 2.0], &[0], 1).unwrap_err().to_string(),
+        "loss short: returned 0 gradients for 2 outputs; expected one for each"
+    );
+}

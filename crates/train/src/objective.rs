@@ -1,0 +1,128 @@
+//! [`Objective`]: the loss that a run minimises, and the metrics of its evaluations.
+
+use std::sync::Arc;
+
+use ronde_data::{Dataset, Targets};
+use ronde_engine::{CrossEntropy, Loss, Metric, Perplexity, SquaredError, TopAccuracy};
+
+use crate::TrainError;
+
+/// Names that the fields of an `evaluated` event use.
+const RESERVED: [&str; 5] = ["event", "loss", "samples", "step", "t"];
+
+/// The loss that a run minimises, and the metrics of its evaluations.
+#[derive(Clone)]
+pub struct Objective {
+    /// The loss.
+    pub loss: Arc<dyn Loss>,
+    /// The metrics, in the order in which they are computed.
+    pub metrics: Vec<Arc<dyn Metric>>,
+}
+
+impl std::fmt::Debug for Objective {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let metrics: Vec<&str> = self.metrics.iter().map(|metric| metric.name()).collect();
+        write!(f, "{} with metrics {metrics:?}", self.loss.name())
+    }
+}
+
+impl Objective {
+    /// Returns the usual objective for the targets of a data set: cross-entropy and accuracy for classes, squared
+    /// error for values.
+    #[must_use]
+    pub fn of(dataset: &dyn Dataset) -> Self {
+        if dataset.targets() == Targets::Values {
+            return Self::new(Arc::new(SquaredError));
+        }
+        let classes = dataset.classes() as usize;
+        let mut objective = Self::new(Arc::new(CrossEntropy { classes }));
+        objective.add(Arc::new(TopAccuracy::new(classes, 1)));
+        if classes > 5 {
+            objective.add(Arc::new(TopAccuracy::new(classes, 5)));
+        }
+        if dataset.targets_per_sample() > 1 {
+            objective.add(Arc::new(Perplexity));
+        }
+        objective
+    }
+
+    /// Creates an objective without metrics.
+    #[must_use]
+    pub fn new(loss: Arc<dyn Loss>) -> Self {
+        Self {
+            loss,
+            metrics: Vec::new(),
+        }
+    }
+
+    /// Adds a metric.
+    pub fn add(&mut self, metric: Arc<dyn Metric>) {
+        self.metrics.push(metric);
+    }
+
+    /// Checks the names of the metrics.
+    ///
+    /// # Errors
+    /// When a name is repeated, is used by a field of the event, or has other characters than lower-case letters,
+    /// digits and underscores.
+    pub fn check(&self) -> Result<(), TrainError> {
+        let names: Vec<&str> = self.metrics.iter().map(|metric| metric.name()).collect();
+        for (index, name) in names.iter().enumerate() {
+            let is_word = !name.is_empty()
+                && name
+                    .chars()
+                    .all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_'));
+            let problem = if !is_word {
+                "expected lower-case letters, digits and underscores"
+            } else if RESERVED.contains(name) {
+                "evaluations have a field of this name"
+            } else if names[..index].contains(name) {
+                "another metric has this name"
+            } else {
+                continue;
+            };
+            return Err(TrainError::Impossible {
+                problem: format!("invalid name `{name}` of a metric: {problem}"),
+                hint: "return another text from `Metric::name`".to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_need_distinct_words_as_names() {
+        let check = |tops: &[u32]| {
+            let mut objective = Objective::new(Arc::new(SquaredError));
+            for &top in tops {
+                objective.add(Arc::new(TopAccuracy::new(10, top)));
+            }
+            objective.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&[1, 3, 5]), Ok(()));
+        assert!(check(&[3, 1, 3]).unwrap_err().contains("`accuracy_top3`"));
+        struct Named(&'static str);
+        impl Metric for Named {
+            fn name(&self) -> &str {
+                self.0
+            }
+            fn add(
+                &self,
+                _: &ronde_engine::Predictions<'_>,
+                _: f64,
+                _: &mut [f64],
+            ) -> Result<(), ronde_engine::EngineError> {
+                Ok(())
+            }
+        }
+        for name in ["", "Top 1", "loss", "t"] {
+            let mut objective = Objective::new(Arc::new(SquaredError));
+            objective.add(Arc::new(Named(name)));
+            assert!(objective.check().is_err(), "{name}");
+        }
+    }
+}
