@@ -2,7 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// The name of the newtype that [`outside_identity`] writes.
+pub const OUTSIDE_IDENTITY: &str = "$ronde::OutsideIdentity";
+
+/// Serializes a setting on which the trained bits do not depend, so that it does not become part of a plan's identity.
+/// Settings use it as `#[serde(serialize_with = "ronde_core::outside_identity")]`. Formats write the value alone.
+///
+/// # Errors
+/// Those of the value.
+pub fn outside_identity<T: Serialize, S: Serializer>(
+    value: &T,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_newtype_struct(OUTSIDE_IDENTITY, value)
+}
 
 /// The named parts of a plan and their hash. Two workers may train together only if these are equal.
 ///

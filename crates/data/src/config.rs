@@ -14,6 +14,7 @@ use crate::{DataError, OpenContext, Split, digits, number_words, text};
 
 /// The `[data]` section of a run file; the key `source` selects the variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "source", rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum DataConfig {
@@ -24,9 +25,14 @@ pub enum DataConfig {
     /// Lines of comma-separated numbers, the label last; `.csv` or `.csv.gz`.
     Csv {
         /// The training file; relative to the folder of the run file.
+        #[serde(serialize_with = "ronde_core::outside_identity")]
         train: PathBuf,
         /// The file for evaluation.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default,
+            skip_serializing_if = "Option::is_none",
+            serialize_with = "ronde_core::outside_identity"
+        )]
         test: Option<PathBuf>,
         /// The shape of a sample; its elements are the feature columns, row-major.
         shape: Vec<usize>,
@@ -41,7 +47,7 @@ pub enum DataConfig {
         /// The number of training samples.
         samples: u64,
         /// The number of samples for evaluation.
-        #[serde(default)]
+        #[serde(default, serialize_with = "ronde_core::outside_identity")]
         test_samples: u64,
         /// The shape of a sample: `[channels, height, width]`.
         shape: Vec<usize>,
@@ -53,7 +59,7 @@ pub enum DataConfig {
         /// The number of training samples.
         samples: u64,
         /// The number of samples for evaluation.
-        #[serde(default)]
+        #[serde(default, serialize_with = "ronde_core::outside_identity")]
         test_samples: u64,
         /// The number of tokens of a sample.
         context: usize,
@@ -63,9 +69,14 @@ pub enum DataConfig {
     /// Lines of comma-separated numbers, the target value last; `.csv` or `.csv.gz`.
     CsvValues {
         /// The training file; relative to the folder of the run file.
+        #[serde(serialize_with = "ronde_core::outside_identity")]
         train: PathBuf,
         /// The file for evaluation.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default,
+            skip_serializing_if = "Option::is_none",
+            serialize_with = "ronde_core::outside_identity"
+        )]
         test: Option<PathBuf>,
         /// The shape of a sample; its elements are the feature columns, row-major.
         shape: Vec<usize>,
@@ -73,7 +84,11 @@ pub enum DataConfig {
     /// Text as single letters, with the next letters as targets. The last tenth is for evaluation.
     Text {
         /// A text file; if absent, the embedded beginning of a novel: 115,575 letters, 74 different ones.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default,
+            skip_serializing_if = "Option::is_none",
+            serialize_with = "ronde_core::outside_identity"
+        )]
         file: Option<PathBuf>,
         /// The number of letters of a sample.
         context: usize,
@@ -85,7 +100,7 @@ pub enum DataConfig {
         /// The number of training samples.
         samples: u64,
         /// The number of samples for evaluation; their numbers do not appear in training samples.
-        #[serde(default)]
+        #[serde(default, serialize_with = "ronde_core::outside_identity")]
         test_samples: u64,
     },
 }

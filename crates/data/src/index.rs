@@ -47,6 +47,7 @@ pub trait DataFile: Send + Sync {
 
 /// The reaction to a record that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnBadRecord {

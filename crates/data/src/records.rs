@@ -27,6 +27,7 @@ const SHUFFLE_SIZE_MAX: u64 = 1 << 30;
 
 /// One address or several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(
     untagged,
     expecting = "expected an address, such as \"s3://bucket/train-*\", or a list of addresses"
@@ -51,13 +52,19 @@ impl Addresses {
 
 /// The configuration of samples in files of records, local or remote.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RecordsConfig {
     /// The training files: paths, folders, `s3://`, `az://`, `gs://` and `https://` addresses, with wildcards. Relative paths
     /// start from the folder of the run file.
+    #[serde(serialize_with = "ronde_core::outside_identity")]
     pub train: Addresses,
     /// The files for evaluation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "ronde_core::outside_identity"
+    )]
     pub test: Option<Addresses>,
     /// The share of the samples of `train` that is used for evaluation instead, chosen by file name and record number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,7 +81,10 @@ pub struct RecordsConfig {
     #[serde(default)]
     pub on_bad_record: OnBadRecord,
     /// The share of bad records above which a run ends although `on_bad_record` is `skip`; default 0.01.
-    #[serde(default = "bad_record_limit")]
+    #[serde(
+        default = "bad_record_limit",
+        serialize_with = "ronde_core::outside_identity"
+    )]
     pub bad_record_limit: f64,
     /// The KiB of samples that stay together in a shuffled order, so that they are read together; default 1024.
     #[serde(default = "block_kib")]
@@ -83,20 +93,36 @@ pub struct RecordsConfig {
     #[serde(default = "window_mib")]
     pub shuffle_window_mib: u64,
     /// How files on other machines are cached; default `stream`.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(
+        default,
+        skip_serializing_if = "is_default",
+        serialize_with = "ronde_core::outside_identity"
+    )]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = CacheMode::default())))]
     pub cache: CacheMode,
     /// The folder of the cache; a relative path starts from the folder of the run file. If absent, a folder of the user that
     /// all runs share.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "ronde_core::outside_identity"
+    )]
     pub cache_folder: Option<PathBuf>,
     /// The size limit of the cache in GiB; default 64. The least recently used pages are evicted first.
-    #[serde(default = "cache_limit_gib")]
+    #[serde(
+        default = "cache_limit_gib",
+        serialize_with = "ronde_core::outside_identity"
+    )]
     pub cache_limit_gib: f64,
     /// The source of the encryption key of the cache, `file:PATH` or `variable:NAME`; if absent, the cache is not encrypted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "ronde_core::outside_identity"
+    )]
     pub cache_encrypt: Option<String>,
     /// How long reads are retried when a server does not respond, in seconds; default 60.
-    #[serde(default = "retry_s")]
+    #[serde(default = "retry_s", serialize_with = "ronde_core::outside_identity")]
     pub retry_s: f64,
 }
 

@@ -62,6 +62,7 @@ impl fmt::Debug for LearningRate {
 
 /// The change of the learning rate over a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScheduleConfig {
     /// The base rate, after a linear warm-up.
@@ -142,6 +143,7 @@ impl ScheduleConfig {
 
 /// The dependence of the base rate on the global batch size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RateScaling {
     /// No dependence.

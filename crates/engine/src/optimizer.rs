@@ -18,6 +18,7 @@ pub use group::{ParameterGroup, ParameterRule};
 
 /// An update rule and its constants.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum OptimizerConfig {
     /// Stochastic gradient descent.
@@ -99,6 +100,7 @@ pub enum OptimizerConfig {
 
 /// The tensors to which weight decay and the norm ratios of LARS and LAMB apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum WeightDecayOn {
     /// All parameters, as in PyTorch with one parameter group.
@@ -138,6 +140,18 @@ fn trust() -> f64 {
 
 fn lamb_epsilon() -> f64 {
     1e-6
+}
+
+impl Default for OptimizerConfig {
+    /// AdamW with the usual constants.
+    fn default() -> Self {
+        Self::AdamW {
+            beta1: beta1(),
+            beta2: beta2(),
+            epsilon: epsilon(),
+            weight_decay: decoupled_weight_decay(),
+        }
+    }
 }
 
 impl OptimizerConfig {

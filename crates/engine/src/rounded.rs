@@ -15,6 +15,7 @@ use crate::{
 
 /// A floating-point format of weights and activations. Master weights are always `f32`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
     /// 24 bits of precision: nothing is rounded.

@@ -9,8 +9,8 @@ use ronde_cluster::StopFlag;
 
 use command::console::{ConsoleArguments, message};
 use command::{
-    bench, check, checkpoint, coordinator, data, doctor, flight, init, join, run, scale, shell,
-    status, train, usage, watchdog, worker,
+    bench, check, checkpoint, coordinator, data, doctor, flight, init, join, run, scale, schema,
+    shell, status, train, usage, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -31,6 +31,8 @@ enum RondeCommand {
     Init(init::InitArguments),
     /// Validate a run file without training.
     Check(check::CheckArguments),
+    /// Print the JSON Schema of the run file, from which editors complete and check keys.
+    Schema,
     /// Start any program as several ranks with rendezvous variables set.
     Run(run::RunArguments),
     /// Start a replacement or standby coordinator.
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
         RondeCommand::Data(arguments) => data::data(&arguments),
         RondeCommand::Check(arguments) => check::check(&arguments),
         RondeCommand::Init(arguments) => init::init(&arguments),
+        RondeCommand::Schema => schema::schema(),
         RondeCommand::Doctor(arguments) => doctor::doctor(&arguments),
         RondeCommand::Completions(arguments) => {
             shell::completions(&arguments, Arguments::command())

@@ -10,6 +10,7 @@ use crate::DataError;
 
 /// The treatment of remote files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheMode {
     /// Pages are stored as they are read, and the next pages are fetched ahead.

@@ -20,6 +20,7 @@ pub struct Schema {
 
 /// The input of the model; `decode` selects the variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "decode", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Features {
@@ -35,6 +36,7 @@ pub enum Features {
 
 /// One field name or several. `"3..6"` stands for the columns 3, 4 and 5 of a file without names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged, expecting = "expected a name of a field, or a list of names")]
 pub enum Fields {
     /// One name.
@@ -45,6 +47,7 @@ pub enum Fields {
 
 /// An encoded image.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ImageFeatures {
     /// The field with the image: `image/encoded`, `jpg`, `image.bytes`; for image folders `image`.
@@ -82,6 +85,7 @@ fn area() -> [f32; 2] {
 
 /// The crop of a training image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Crop {
@@ -96,6 +100,7 @@ pub enum Crop {
 
 /// Numeric fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NumberFeatures {
     /// The fields with the numbers, which are concatenated.
@@ -109,6 +114,7 @@ pub struct NumberFeatures {
 
 /// Bytes that are read as numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RawFeatures {
     /// The field with the bytes.
@@ -125,6 +131,7 @@ pub struct RawFeatures {
 
 /// Token numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TokenFeatures {
     /// The field with the tokens.
@@ -152,6 +159,7 @@ fn tokens() -> String {
 
 /// The targets of the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Label {
     /// The field with the label; several only with `values`. For image folders it is `class`.

@@ -19,6 +19,7 @@ const CONTEXT: usize = 64;
 
 /// The supported file formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum FormatKind {
@@ -117,6 +118,7 @@ fn is_shard(name: &str) -> bool {
 
 /// The format of files: its name, or a table with its name as `kind` and its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(
     untagged,
     expecting = "expected a format: \"tfrecord\", \"webdataset\", \"parquet\", \"folder\", \"csv\", \"npy\", \"npz\", or a \
@@ -132,6 +134,7 @@ pub enum FormatConfig {
 
 /// A format with its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FormatTable {
     /// The name of the format.

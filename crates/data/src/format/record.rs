@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The encoding of a number in little-endian bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum NumberType {

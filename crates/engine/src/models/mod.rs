@@ -29,6 +29,7 @@ pub use synchronised::synchronised_batch_norm;
 
 /// A model and its size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ModelConfig {
     /// Three convolutions with batch normalisation, for 8 x 8 digits: a chain of 3 layers. Takes
@@ -51,6 +52,7 @@ pub enum ModelConfig {
         small_input: bool,
         /// The normalisation of channels.
         #[serde(default, skip_serializing_if = "is_default")]
+        #[cfg_attr(feature = "schema", schemars(extend("default" = Normalisation::default())))]
         normalisation: Normalisation,
     },
     /// ResNet-50 in torchvision's layout, as a chain of 6 layers. Takes samples of
@@ -62,6 +64,7 @@ pub enum ModelConfig {
         small_input: bool,
         /// The normalisation of channels.
         #[serde(default, skip_serializing_if = "is_default")]
+        #[cfg_attr(feature = "schema", schemars(extend("default" = Normalisation::default())))]
         normalisation: Normalisation,
     },
     /// VGG-16 in torchvision's layout, as a chain of 8 layers. Takes samples of

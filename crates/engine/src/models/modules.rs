@@ -16,6 +16,7 @@ pub(super) const GROUPS: usize = 32;
 
 /// The normalisation of a convolution's channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Normalisation {
     /// By the mean and variance of a channel over the samples of a logical shard. Source: Ioffe and

@@ -6,18 +6,21 @@ use super::OptimizerConfig;
 
 /// Parameters, selected by name, that are updated with settings of their own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ParameterGroup {
     /// The pattern of the names; `*` matches any text, also with dots.
     pub tensors: String,
     /// The factor of the learning rate.
     #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = 1.0)))]
     pub learning_rate_factor: f64,
     /// The weight decay, also of parameters that are not decayed otherwise; absent: that of the optimizer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
     /// Whether the parameters keep their values. Their gradients are computed but do not count in the norm.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
     pub frozen: bool,
 }
 

@@ -22,6 +22,7 @@ pub(crate) mod run;
 mod run_position;
 mod run_status;
 pub(crate) mod scale;
+pub(crate) mod schema;
 pub(crate) mod shell;
 pub(crate) mod signals;
 pub(crate) mod status;

@@ -4,35 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
-use toml::{Table, Value};
-
 use super::error::{LocatedProblem, render};
 use super::merge::{ConfigEntry, MergedConfig, Override};
-use super::run_config::VERSION;
-use super::section::{self, AssignmentPart, SectionError};
+use super::read::{self, AssignmentPart};
 use super::text::{self, ConfigText, SourceSpan, TEXT_BYTES_MAX};
-use super::{ConfigError, ConfigProblem, RunConfig, Severity, ValueOrigin, check, suggest};
-
-/// The sections of a run file, in the order in which messages list them.
-const SECTIONS: [&str; 13] = [
-    "run",
-    "workers",
-    "data",
-    "model",
-    "train",
-    "optimizer",
-    "schedule",
-    "comm",
-    "loader",
-    "check",
-    "elastic",
-    "checkpoint",
-    "events",
-];
-
-/// The default kinds of optional sections that have a `kind`.
-const DEFAULT_KINDS: [(&str, &str); 2] = [("optimizer", "adamw"), ("schedule", "constant")];
+use super::{ConfigError, ConfigProblem, RunConfig, Severity, ValueOrigin, check};
 
 /// The source positions of all values of a run, and notices about them.
 #[derive(Debug, Clone)]
@@ -80,11 +56,14 @@ impl Document {
             entries: merged.entries,
             notices: Vec::new(),
         };
-        let (run, mut located) = document.read(&merged.table);
-        located.extend(merged.refused);
-        let mut run = match run {
-            Some(run) if located.is_empty() => run,
-            _ => return Err(ConfigError::new(located)),
+        let raw = |path: &str| document.entries.get(path)?.raw.clone();
+        let mut run = match read::read(&merged.table, &raw) {
+            Ok(run) if merged.refused.is_empty() => run,
+            found => {
+                let errors = found.err().into_iter().flatten();
+                let located = errors.map(|error| document.locate(error.problem, error.about));
+                return Err(ConfigError::new(located.chain(merged.refused).collect()));
+            }
         };
         run.run.output = Some(run.run.output_folder());
         let (errors, notices) = check::run(&run)
@@ -138,50 +117,6 @@ impl Document {
         (!located.is_empty()).then(|| ConfigError::new(located))
     }
 
-    /// Reads all sections and collects the problems of all of them.
-    fn read(&self, table: &Table) -> (Option<RunConfig>, Vec<LocatedProblem>) {
-        let mut reading = SectionReader {
-            document: self,
-            table,
-            located: Vec::new(),
-        };
-        let version = reading.version();
-        reading.unknown_sections();
-        let run = reading.section("run");
-        let workers = reading.section("workers");
-        let data = reading.section("data");
-        let model = reading.section("model");
-        let train = reading.section("train");
-        let optimizer = reading.section("optimizer");
-        let schedule = reading.section("schedule");
-        let comm = reading.section("comm");
-        let check = reading.section("check");
-        let elastic = reading.section("elastic");
-        let loader = reading.section("loader");
-        let checkpoint = reading.section("checkpoint");
-        let events = reading.section("events");
-        let located = reading.located;
-        let all = || {
-            Some(RunConfig {
-                version,
-                run: run?,
-                workers: workers?,
-                train: train?,
-                comm: comm?,
-                check: check?,
-                elastic: elastic?,
-                loader: loader?,
-                checkpoint: checkpoint?,
-                events: events?,
-                data: data?,
-                model: model?,
-                optimizer: optimizer?,
-                schedule: schedule?,
-            })
-        };
-        (all(), located)
-    }
-
     /// Finds the source text of a problem: the value itself, else the enclosing section.
     fn locate(&self, problem: ConfigProblem, about: AssignmentPart) -> LocatedProblem {
         let position = self.position(&problem.path, about);
@@ -214,94 +149,6 @@ impl Document {
         let (parent, _) = path.rsplit_once('.')?;
         self.position(parent, AssignmentPart::Section)
     }
-}
-
-/// Reads the sections one by one and collects their problems.
-struct SectionReader<'a> {
-    document: &'a Document,
-    table: &'a Table,
-    located: Vec<LocatedProblem>,
-}
-
-impl SectionReader<'_> {
-    fn note(&mut self, problem: ConfigProblem, about: AssignmentPart) {
-        let located = self.document.locate(problem, about);
-        self.located.push(located);
-    }
-
-    fn version(&mut self) -> i64 {
-        match self.table.get("version") {
-            None => VERSION,
-            Some(Value::Integer(VERSION)) => VERSION,
-            Some(other) => {
-                let message = format!("unknown run file version {other}");
-                let hint = format!("this version of ronde reads version {VERSION}");
-                self.note(
-                    ConfigProblem::error("version", message).hint(hint),
-                    AssignmentPart::Value,
-                );
-                VERSION
-            }
-        }
-    }
-
-    fn unknown_sections(&mut self) {
-        let unknown = |key: &&String| *key != "version" && !SECTIONS.contains(&key.as_str());
-        for key in self.table.keys().filter(unknown) {
-            let what = match self.table.get(key) {
-                Some(Value::Table(_)) => format!("unknown section [{key}]"),
-                _ => format!("unknown key `{key}` outside of any section"),
-            };
-            let problem = ConfigProblem {
-                hint: suggest::hint(key, &SECTIONS),
-                ..ConfigProblem::error(text::join("", key), what)
-            };
-            self.note(problem, AssignmentPart::Key);
-        }
-    }
-
-    fn section<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
-        let table = match self.table.get(name) {
-            Some(Value::Table(table)) => table.clone(),
-            Some(other) => {
-                let message = format!("`{name}` must be a section, found {other}");
-                let hint = format!("write `[{name}]` on a separate line, followed by its keys");
-                self.note(
-                    ConfigProblem::error(name, message).hint(hint),
-                    AssignmentPart::Value,
-                );
-                return None;
-            }
-            None if name == "data" || name == "model" => {
-                let tag = if name == "data" { "source" } else { "kind" };
-                let hint = format!("add `[{name}]`, followed by `{tag} = ...`");
-                let problem =
-                    ConfigProblem::error(name, format!("the section [{name}] is missing"));
-                self.note(problem.hint(hint), AssignmentPart::Section);
-                return None;
-            }
-            None => default_section(name),
-        };
-        let raw = |path: &str| self.document.entries.get(path)?.raw.clone();
-        match section::read(name, &table, &raw) {
-            Ok(section) => Some(section),
-            Err(mistakes) => {
-                for SectionError { problem, about } in mistakes {
-                    self.note(problem, about);
-                }
-                None
-            }
-        }
-    }
-}
-
-/// Returns the contents of a section that is absent from the run file.
-fn default_section(name: &str) -> Table {
-    DEFAULT_KINDS
-        .iter()
-        .filter(|(section, _)| *section == name)
-        .map(|(_, kind)| ("kind".to_owned(), Value::String((*kind).to_owned())))
-        .collect()
 }
 
 fn syntax_errors(file: &Arc<ConfigText>, errors: Vec<text::SyntaxError>) -> ConfigError {

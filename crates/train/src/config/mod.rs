@@ -5,7 +5,7 @@
 //! defaults < file < environment < --set a.b=c < flags      merged: Document::load
 //!      |  merged per key, each with its ValueOrigin
 //!      v
-//! sections read one by one, all errors collected            section: unknown keys, wrong types
+//! read into RunConfig, all errors collected                 read: unknown keys, wrong types
 //!      v
 //! check::run(&RunConfig) -> [ConfigProblem]                 check: pure, constraints beyond types
 //!      v
@@ -16,32 +16,37 @@
 //! each other, and a later source that names another `source` or `kind` drops what earlier sources
 //! set in that section, because the keys of one kind do not apply to another.
 //!
+//! The sections that belong to the run are in `sections`; those of the data, the model, the optimizer and the
+//! schedule are beside what they configure, in other crates. Each key is one field there.
+//!
 //! Only [`RunConfig::load`] reads a file; no function reads environment variables or the clock.
 
-mod algorithm;
 pub mod check;
-mod checkpoint;
 mod document;
 mod error;
+mod identity;
 mod load;
 mod merge;
 mod message;
 mod origin;
 mod problem;
+mod read;
 mod run_config;
-mod section;
+#[cfg(feature = "schema")]
+pub mod schema;
+mod sections;
 mod suggest;
 mod text;
 
-pub use checkpoint::CheckpointSection;
 pub use document::Document;
 pub use error::ConfigError;
 pub use merge::{ENVIRONMENT_PREFIX, Override};
 pub use origin::ValueOrigin;
 pub use problem::{ConfigProblem, Severity};
-pub use run_config::{
-    CheckSection, CommSection, ElasticSection, EventsSection, LoaderSection, RunConfig, RunSection,
-    TrainLength, TrainSection, WorkersSection,
+pub use run_config::RunConfig;
+pub use sections::{
+    CheckSection, CheckpointSection, CommSection, ElasticSection, EventsSection, LoaderSection,
+    RunSection, TrainLength, TrainSection, WorkersSection,
 };
 
 /// The commented run file of the embedded example.

@@ -3,6 +3,8 @@
 mod bad_files;
 mod merge;
 mod random;
+#[cfg(feature = "schema")]
+mod schema;
 
 use super::*;
 
@@ -109,6 +111,35 @@ fn the_identity_contains_the_settings_that_change_the_bits() {
     ] {
         assert_ne!(parts(other), base, "{other}");
     }
+}
+
+#[test]
+fn the_identity_of_the_default_run_is_unchanged() {
+    let (run, _) = load(DEFAULT_RUN_FILE).unwrap();
+    let parts = run.identity_parts().unwrap();
+    let lines: Vec<String> = parts.iter().map(|(p, v)| format!("{p} = {v}")).collect();
+    let expected = "\
+data.source = \"digits\"
+model.channels = 16
+model.dropout = 0.25
+model.kind = \"digits_cnn\"
+optimizer.beta1 = 0.9
+optimizer.beta2 = 0.999
+optimizer.epsilon = 0.00000001
+optimizer.kind = \"adamw\"
+optimizer.weight_decay = 0.01
+run.seed = 42
+schedule.kind = \"cosine\"
+schedule.warmup_steps = 20
+train.clip_norm = 5.0
+train.drop_last = false
+train.epochs = 25
+train.global_batch_size = 64
+train.learning_rate = 0.02
+train.shuffle = true
+version = 1
+workers.logical_shards = 8";
+    assert_eq!(lines.join("\n"), expected);
 }
 
 #[test]

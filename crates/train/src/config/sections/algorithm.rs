@@ -36,3 +36,9 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         found => Ok(found),
     }
 }
+
+/// Returns the JSON Schema of the value.
+#[cfg(feature = "schema")]
+pub(super) fn schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "enum": NAMES })
+}

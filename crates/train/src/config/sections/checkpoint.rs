@@ -5,7 +5,7 @@ use std::path::Path;
 use ronde_store::{Address, KeySource, StoreError};
 use serde::{Deserialize, Serialize};
 
-use super::ConfigProblem;
+use crate::config::ConfigProblem;
 
 /// The longest interval between checkpoints that can be set, in minutes: one month.
 const MINUTES_MAX: f64 = 44_640.0;
@@ -15,6 +15,7 @@ const FINISH_LIMIT_S_MAX: f64 = 86_400.0;
 
 /// `[checkpoint]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSection {
     /// Save a checkpoint every this many steps; default 0: not by steps.
@@ -84,35 +85,35 @@ impl CheckpointSection {
         let source = self.encrypt.as_deref().map(str::parse).transpose();
         source.map_err(|problem: String| format!("`checkpoint.encrypt` {problem}"))
     }
-}
 
-/// Checks the section.
-pub(super) fn check(section: &CheckpointSection, problems: &mut Vec<ConfigProblem>) {
-    let minutes = section.every_minutes;
-    if !(0.0..=MINUTES_MAX).contains(&minutes) {
-        let message =
-            format!("`checkpoint.every_minutes` is {minutes}, but must be 0 to {MINUTES_MAX}");
-        let hint = "0 turns off checkpoints by time";
-        problems.push(ConfigProblem::error("checkpoint.every_minutes", message).hint(hint));
-    }
-    let limit = section.finish_limit_s;
-    if !(0.0..=FINISH_LIMIT_S_MAX).contains(&limit) {
-        let message = format!(
-            "`checkpoint.finish_limit_s` is {limit}, but must be 0 to {FINISH_LIMIT_S_MAX}"
-        );
-        let hint = "with 0 the job stops without a last checkpoint";
-        problems.push(ConfigProblem::error("checkpoint.finish_limit_s", message).hint(hint));
-    }
-    if section.keep == 0 {
-        let message = "`checkpoint.keep` must be at least 1";
-        problems.push(ConfigProblem::error("checkpoint.keep", message));
-    }
-    if let Some(Err(error)) = section.to.as_ref().map(|to| to.parse::<Address>()) {
-        let message = format!("`checkpoint.to`: {error}");
-        problems.push(ConfigProblem::error("checkpoint.to", message));
-    }
-    if let Err(message) = section.key_source() {
-        let hint = "create a key of 64 hexadecimal digits with `openssl rand -hex 32`";
-        problems.push(ConfigProblem::error("checkpoint.encrypt", message).hint(hint));
+    /// Adds the problems of the section.
+    pub(in crate::config) fn check(&self, problems: &mut Vec<ConfigProblem>) {
+        let minutes = self.every_minutes;
+        if !(0.0..=MINUTES_MAX).contains(&minutes) {
+            let message =
+                format!("`checkpoint.every_minutes` is {minutes}, but must be 0 to {MINUTES_MAX}");
+            let hint = "0 turns off checkpoints by time";
+            problems.push(ConfigProblem::error("checkpoint.every_minutes", message).hint(hint));
+        }
+        let limit = self.finish_limit_s;
+        if !(0.0..=FINISH_LIMIT_S_MAX).contains(&limit) {
+            let message = format!(
+                "`checkpoint.finish_limit_s` is {limit}, but must be 0 to {FINISH_LIMIT_S_MAX}"
+            );
+            let hint = "with 0 the job stops without a last checkpoint";
+            problems.push(ConfigProblem::error("checkpoint.finish_limit_s", message).hint(hint));
+        }
+        if self.keep == 0 {
+            let message = "`checkpoint.keep` must be at least 1";
+            problems.push(ConfigProblem::error("checkpoint.keep", message));
+        }
+        if let Some(Err(error)) = self.to.as_ref().map(|to| to.parse::<Address>()) {
+            let message = format!("`checkpoint.to`: {error}");
+            problems.push(ConfigProblem::error("checkpoint.to", message));
+        }
+        if let Err(message) = self.key_source() {
+            let hint = "create a key of 64 hexadecimal digits with `openssl rand -hex 32`";
+            problems.push(ConfigProblem::error("checkpoint.encrypt", message).hint(hint));
+        }
     }
 }

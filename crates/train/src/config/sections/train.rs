@@ -1,0 +1,206 @@
+//! `[train]`: the length of a run, its batches and its learning rate.
+
+use ronde_engine::{ParameterGroup, Precision, RateScaling, WeightDecayOn};
+use serde::{Deserialize, Serialize};
+
+use super::{at_least_one, is_default, not_negative};
+use crate::config::ConfigProblem;
+
+/// The length of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrainLength {
+    /// Passes over the data.
+    Epochs(u64),
+    /// Optimizer updates.
+    Steps(u64),
+}
+
+/// `[train]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainSection {
+    /// Passes over the data; either this or `steps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<u64>,
+    /// Optimizer updates; either this or `epochs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// The number of samples of one step, over all workers; default 64.
+    pub global_batch_size: u64,
+    /// Whether to skip the smaller last batch of an epoch; default false.
+    pub drop_last: bool,
+    /// Whether to visit the samples in a new order in each epoch; default true.
+    pub shuffle: bool,
+    /// The largest norm of the gradient; absent: gradients are not clipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
+    /// The format of the weights and of the activations between layers; default `f32`. The master
+    /// weights are always `f32`. With `f16` the loss is scaled dynamically.
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = Precision::default())))]
+    pub precision: Precision,
+    /// Whether the backward pass recomputes activations instead of storing them; default false. The trained
+    /// bits do not depend on it.
+    #[serde(
+        skip_serializing_if = "is_default",
+        serialize_with = "ronde_core::outside_identity"
+    )]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
+    pub recompute_activations: bool,
+    /// The parameters to which weight decay applies; default `all`.
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = WeightDecayOn::default())))]
+    pub weight_decay_on: WeightDecayOn,
+    /// Parameters with settings of their own; a parameter belongs to the first group whose pattern matches its name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parameter_groups: Vec<ParameterGroup>,
+    /// The base learning rate of the schedule, before scaling; default 0.001.
+    pub learning_rate: f64,
+    /// How the learning rate is scaled with the global batch size; default `none`.
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = RateScaling::default())))]
+    pub learning_rate_scaling: RateScaling,
+    /// The global batch size for which `learning_rate` was chosen; required if it is scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate_batch_size: Option<u64>,
+    /// Evaluate on the test set every this many epochs; absent: only at the end.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "ronde_core::outside_identity"
+    )]
+    pub evaluate_every_epochs: Option<u64>,
+}
+
+impl Default for TrainSection {
+    fn default() -> Self {
+        Self {
+            epochs: None,
+            steps: None,
+            global_batch_size: 64,
+            drop_last: false,
+            shuffle: true,
+            clip_norm: None,
+            precision: Precision::default(),
+            recompute_activations: false,
+            weight_decay_on: WeightDecayOn::default(),
+            parameter_groups: Vec::new(),
+            learning_rate: 0.001,
+            learning_rate_scaling: RateScaling::default(),
+            learning_rate_batch_size: None,
+            evaluate_every_epochs: None,
+        }
+    }
+}
+
+impl TrainSection {
+    /// Returns the base learning rate of the schedule, scaled to the global batch size.
+    #[must_use]
+    pub fn base_learning_rate(&self) -> f64 {
+        let from = self.learning_rate_batch_size;
+        let from = from.unwrap_or(self.global_batch_size);
+        let scaling = self.learning_rate_scaling;
+        self.learning_rate * scaling.factor(from, self.global_batch_size)
+    }
+
+    /// Describes the precision for users; `None` for `f32`.
+    #[must_use]
+    pub fn precision_note(&self) -> Option<String> {
+        let format = match self.precision {
+            Precision::F32 => return None,
+            Precision::Bf16 => "bf16",
+            Precision::F16 => "f16 with loss scaling",
+        };
+        Some(format!(
+            "precision: weights and activations between layers in {format}, master weights in f32; \
+             on this CPU it is not faster than f32"
+        ))
+    }
+
+    /// Describes how the learning rate was scaled; `None` if it was not.
+    #[must_use]
+    pub fn learning_rate_rule(&self) -> Option<String> {
+        let rule = match self.learning_rate_scaling {
+            RateScaling::None => return None,
+            RateScaling::Linear => "linear",
+            RateScaling::SquareRoot => "square root",
+        };
+        Some(format!(
+            "learning rate: {} for batches of {}, scaled ({rule}) to batches of {}: {}",
+            self.learning_rate,
+            self.learning_rate_batch_size
+                .unwrap_or(self.global_batch_size),
+            self.global_batch_size,
+            self.base_learning_rate(),
+        ))
+    }
+
+    /// Returns the length of the run; `None` unless exactly one of `epochs` and `steps` is set.
+    #[must_use]
+    pub fn length(&self) -> Option<TrainLength> {
+        match (self.epochs, self.steps) {
+            (Some(epochs), None) => Some(TrainLength::Epochs(epochs)),
+            (None, Some(steps)) => Some(TrainLength::Steps(steps)),
+            _ => None,
+        }
+    }
+
+    /// Adds the problems of the section.
+    pub(in crate::config) fn check(&self, problems: &mut Vec<ConfigProblem>) {
+        match (self.epochs, self.steps) {
+            (Some(epochs), Some(steps)) => {
+                let message =
+                    format!("both `train.epochs` = {epochs} and `train.steps` = {steps} are given");
+                problems
+                    .push(ConfigProblem::error("train.steps", message).hint("remove one of them"));
+            }
+            (None, None) => {
+                let message = "neither `train.epochs` nor `train.steps` is given";
+                let hint = "add for example `epochs = 10` to [train]";
+                problems.push(ConfigProblem::error("train.epochs", message).hint(hint));
+            }
+            _ => {}
+        }
+        at_least_one("train.epochs", self.epochs.unwrap_or(1), problems);
+        at_least_one("train.steps", self.steps.unwrap_or(1), problems);
+        at_least_one("train.global_batch_size", self.global_batch_size, problems);
+        let every = self.evaluate_every_epochs.unwrap_or(1);
+        at_least_one("train.evaluate_every_epochs", every, problems);
+        not_negative("train.learning_rate", self.learning_rate, problems);
+        for group in &self.parameter_groups {
+            if let Err(message) = group.check() {
+                let message = format!("parameter group `{}`: {message}", group.tensors);
+                problems.push(ConfigProblem::error("train.parameter_groups", message));
+            }
+        }
+        self.check_rate_scaling(problems);
+        if let Some(clip) = self
+            .clip_norm
+            .filter(|clip| !(clip.is_finite() && *clip > 0.0))
+        {
+            let message = format!("`train.clip_norm` is {clip}, but must be above 0");
+            let hint = "remove it to train without clipping";
+            problems.push(ConfigProblem::error("train.clip_norm", message).hint(hint));
+        }
+    }
+
+    /// Checks that a scaled learning rate has a reference batch size, and an unscaled one has none.
+    fn check_rate_scaling(&self, problems: &mut Vec<ConfigProblem>) {
+        let path = "train.learning_rate_batch_size";
+        match (self.learning_rate_scaling, self.learning_rate_batch_size) {
+            (RateScaling::None, Some(_)) => {
+                let message = format!("`{path}` is set, but the learning rate is not scaled");
+                let hint =
+                    "add `learning_rate_scaling = \"linear\"` or \"square_root\", or remove it";
+                problems.push(ConfigProblem::error(path, message).hint(hint));
+            }
+            (RateScaling::Linear | RateScaling::SquareRoot, None) => {
+                let message = format!("a scaled learning rate needs `{path}`");
+                let hint = "add the global batch size for which `train.learning_rate` was chosen";
+                problems
+                    .push(ConfigProblem::error("train.learning_rate_scaling", message).hint(hint));
+            }
+            (_, size) => at_least_one(path, size.unwrap_or(1), problems),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `[workers]`: the number of processes and of logical shards.
+
+use ronde_core::WorldSize;
+use ronde_core::shards::ShardPlan;
+use serde::{Deserialize, Serialize};
+
+use super::{at_least_one, is_default};
+use crate::config::ConfigProblem;
+
+/// The largest number of logical shards.
+const LOGICAL_SHARDS_MAX: u32 = 65_536;
+
+/// `[workers]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct WorkersSection {
+    /// The number of worker processes; default 1. The trained bits do not depend on it.
+    #[serde(serialize_with = "ronde_core::outside_identity")]
+    pub count: u32,
+    /// The number of parts of each global batch, at least one per worker; default 8.
+    pub logical_shards: u32,
+    /// Whether each worker's computing thread gets a dedicated core and its other threads share the rest, if the
+    /// host has two cores for each of its workers; default false. For hosts that run nothing else.
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
+    pub pin_cores: bool,
+}
+
+impl Default for WorkersSection {
+    fn default() -> Self {
+        Self {
+            count: 1,
+            logical_shards: 8,
+            pin_cores: false,
+        }
+    }
+}
+
+impl WorkersSection {
+    /// Adds the problems of the section.
+    pub(in crate::config) fn check(&self, problems: &mut Vec<ConfigProblem>) {
+        let WorkersSection {
+            count,
+            logical_shards,
+            ..
+        } = *self;
+        at_least_one("workers.count", count.into(), problems);
+        at_least_one("workers.logical_shards", logical_shards.into(), problems);
+        if logical_shards > LOGICAL_SHARDS_MAX {
+            let message = format!(
+                "`workers.logical_shards` is {logical_shards}, but must be at most {LOGICAL_SHARDS_MAX}"
+            );
+            problems.push(ConfigProblem::error("workers.logical_shards", message));
+        }
+        if count == 0 || logical_shards == 0 {
+            return;
+        }
+        let plan = WorldSize::new(count).and_then(|size| ShardPlan::new(logical_shards, size));
+        let Some(plan) = plan else {
+            let message = format!(
+                "{logical_shards} logical shards are fewer than {count} workers, so some workers would be idle"
+            );
+            let hint =
+                format!("set `workers.logical_shards` to {count} or more, or use fewer workers");
+            problems.push(ConfigProblem::error("workers.count", message).hint(hint));
+            return;
+        };
+        if plan.efficiency() < 1.0 {
+            let message = format!(
+                "{count} workers share {logical_shards} logical shards unevenly: they are busy {:.0} % of the time",
+                100.0 * plan.efficiency()
+            );
+            // With a power of two for each worker, each sends a single subtree, which is the fewest bytes.
+            let multiple =
+                u64::from(logical_shards.div_ceil(count)).next_power_of_two() * u64::from(count);
+            let hint = format!(
+                "`workers.logical_shards` = {multiple} keeps all workers busy, but changes the trained bits"
+            );
+            problems.push(ConfigProblem::notice("workers.count", message).hint(hint));
+        }
+    }
+}
