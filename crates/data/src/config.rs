@@ -1,18 +1,15 @@
-//! [`DataConfig`]: the `[data]` section of a run file, and how it is opened.
+//! [`DataConfig`]: the `[data]` section of a run file.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use ronde_store::KeySource;
 use serde::{Deserialize, Serialize};
 
-use crate::csv::{CsvLayout, read_file};
-use crate::records::{self, RecordsConfig};
-use crate::synthetic::SyntheticImages;
-use crate::synthetic_text::SyntheticText;
-use crate::{DataError, OpenContext, Split, digits, number_words, text};
+use crate::records::RecordsConfig;
 
 /// The `[data]` section of a run file; the key `source` selects the variant.
+///
+/// [`open`](crate::open()) reads all of them in the same steps; the other sources than `records` are short forms.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "source", rename_all = "snake_case", deny_unknown_fields)]
@@ -140,65 +137,5 @@ impl DataConfig {
             Self::Records(records) => records.cache_encrypt.as_deref()?.parse().ok(),
             _ => None,
         }
-    }
-}
-
-/// Opens a data set. Cost: CSV and text files are read and decoded completely.
-///
-/// # Errors
-/// Files that are missing or have no samples, and invalid parameters.
-pub fn open(config: &DataConfig, opening: &OpenContext) -> Result<Split, DataError> {
-    let (base, seed) = (&opening.base, opening.seed);
-    match config {
-        DataConfig::Digits {} => digits::open(),
-        DataConfig::Csv {
-            train,
-            test,
-            shape,
-            classes,
-            scale,
-        } => {
-            let layout = CsvLayout::new(shape, *classes, *scale)?;
-            let read = |path: &Path| read_file(&base.join(path), &layout);
-            Ok(Split {
-                train: Arc::new(read(train)?),
-                test: match test {
-                    Some(test) => Some(Arc::new(read(test)?)),
-                    None => None,
-                },
-            })
-        }
-        DataConfig::CsvValues { train, test, shape } => {
-            let layout = CsvLayout::values(shape)?;
-            let read = |path: &Path| read_file(&base.join(path), &layout);
-            Ok(Split {
-                train: Arc::new(read(train)?),
-                test: match test {
-                    Some(test) => Some(Arc::new(read(test)?)),
-                    None => None,
-                },
-            })
-        }
-        DataConfig::Text { file, context } => {
-            let path = file.as_ref().map(|file| base.join(file));
-            text::open(path.as_deref(), *context)
-        }
-        DataConfig::Records(config) => records::open(config, opening),
-        DataConfig::NumberWords {
-            samples,
-            test_samples,
-        } => number_words::split(*samples, *test_samples, seed),
-        DataConfig::SyntheticText {
-            samples,
-            test_samples,
-            context,
-            tokens,
-        } => SyntheticText::split(*samples, *test_samples, *context, *tokens, seed),
-        DataConfig::SyntheticImages {
-            samples,
-            test_samples,
-            shape,
-            classes,
-        } => SyntheticImages::split(*samples, *test_samples, shape, *classes, seed),
     }
 }

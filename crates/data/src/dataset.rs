@@ -17,11 +17,12 @@ pub(crate) const SAMPLE_AXES_MAX: usize = 8;
 pub(crate) const CLASSES_MAX: u32 = 1 << 20;
 
 /// The kind of a sample's targets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Targets {
-    /// Class numbers, each below [`Dataset::classes`], or [`IGNORED`].
+    /// Class numbers, each below [`DatasetDescription::classes`], or [`IGNORED`].
+    #[default]
     Classes,
-    /// The bits of `f32` values, [`Dataset::classes`] of them.
+    /// The bits of `f32` values, [`DatasetDescription::classes`] of them.
     Values,
 }
 
@@ -30,96 +31,107 @@ pub const IGNORED: u32 = u32::MAX;
 
 /// Labelled samples of one shape, readable in any order and from several threads at once.
 ///
-/// Reading is deterministic: the same sample always has the same bits.
+/// All sets are read in the same way, whether they are stored, in memory or computed: [`Dataset::fetch`] waits for I/O where
+/// there is any, and [`FetchedSamples::decode`] writes a sample into the caller's buffer without a further copy. Reading is
+/// deterministic: the same sample of the same epoch always has the same bits.
 pub trait Dataset: Send + Sync {
     /// Returns the number of samples.
     fn len(&self) -> u64;
 
-    /// Returns the shape of one sample without the batch axis: `[1, 8, 8]` for a grey image.
-    fn sample_shape(&self) -> &[usize];
+    /// Returns the form of the samples, and the identity of the set.
+    fn description(&self) -> &DatasetDescription;
 
-    /// Returns the number of classes (labels are below it), or of values if the targets are values.
-    fn classes(&self) -> u32;
-
-    /// Returns the kind of the targets.
-    fn targets(&self) -> Targets {
-        Targets::Classes
-    }
-
-    /// Returns the number of targets of each sample: one for each position of a text.
-    fn targets_per_sample(&self) -> usize {
-        1
-    }
-
-    /// Writes the features of a sample to `out`, row-major, and all of its targets.
-    ///
-    /// # Errors
-    /// As [`Dataset::read`]; also for `targets` of another length than a sample has.
-    fn read_all(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) -> Result<(), DataError> {
-        let label = self.read(sample, out)?;
-        match targets {
-            [target] => *target = label,
-            _ => {
-                return Err(DataError::BufferLength {
-                    given: targets.len(),
-                    needed: 1,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the features of a sample to `out`, row-major, and returns its label (the first of several targets).
-    ///
-    /// # Errors
-    /// A sample number out of range, an `out` whose length is not the number of elements of a sample, or a source that cannot
-    /// be read.
-    fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError>;
-
-    /// Returns the identity of the content: a hash of it, or the parameters of a synthetic set. Equal identities mean equal
-    /// bits; the identity is part of the plan's hash.
-    fn identity(&self) -> String;
-
-    /// Returns the names of the set's files with a hash of the contents of each, so that a changed file can be named. Many
-    /// files are combined into groups. Empty for sets without files.
-    fn files(&self) -> Vec<(String, String)> {
-        Vec::new()
-    }
-
-    /// Returns how samples are stored together, if reading neighbours together is cheaper than reading each alone. `None`
-    /// if it makes no difference, as in memory.
-    fn locality(&self) -> Option<Locality> {
-        None
-    }
-
-    /// Reads samples into memory, so that decoding them does not wait for I/O. `None` if the set is already in memory; then
-    /// [`Dataset::read_all`] reads and decodes.
+    /// Reads samples into memory, so that decoding them does not wait for I/O. Costs one allocation if they need no I/O.
     ///
     /// # Errors
     /// A sample number out of range, or a source that cannot be read.
-    fn fetch(&self, _samples: &[u64]) -> Result<Option<Box<dyn FetchedSamples>>, DataError> {
-        Ok(None)
-    }
+    fn fetch(&self, samples: &[u64]) -> Result<Box<dyn FetchedSamples>, DataError>;
 
     /// Returns the bytes read so far in this process, for data that is read from other machines through a cache.
     fn traffic(&self) -> Option<Traffic> {
         None
     }
 
-    /// Returns the treatment of samples that fail with [`DataError::Record`].
-    fn bad_records(&self) -> BadRecordPolicy {
-        BadRecordPolicy::default()
-    }
-
     /// Returns whether there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// Methods that every [`Dataset`] has.
+pub trait DatasetExt: Dataset {
+    /// Returns the features of a sample, row-major, and its targets. Training reads many samples at once; this is for single
+    /// ones.
+    ///
+    /// # Errors
+    /// As [`Dataset::fetch`] and [`FetchedSamples::decode`].
+    fn sample(&self, number: u64) -> Result<(Vec<f32>, Vec<u32>), DataError> {
+        let description = self.description();
+        let mut features = vec![0.0; description.sample_elements()];
+        let mut targets = vec![0; description.targets_per_sample];
+        let scratch = &mut DecodeScratch::default();
+        let fetched = self.fetch(&[number])?;
+        fetched.decode(0, Epoch(0), scratch, &mut features, &mut targets)?;
+        Ok((features, targets))
+    }
+}
+
+impl<D: Dataset + ?Sized> DatasetExt for D {}
+
+/// The form of the samples of a [`Dataset`], its identity, and how it is best read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DatasetDescription {
+    /// The shape of one sample without the batch axis: `[1, 8, 8]` for a grey image.
+    pub shape: Vec<usize>,
+    /// The number of classes (labels are below it), or of values if the targets are values.
+    pub classes: u32,
+    /// The kind of the targets.
+    pub targets: Targets,
+    /// The number of targets of each sample: one for each position of a text.
+    pub targets_per_sample: usize,
+    /// The identity of the content: a hash of it, or the parameters of a synthetic set. Equal identities mean equal bits; the
+    /// identity is part of the plan's hash.
+    pub identity: String,
+    /// The set's files with a hash of the contents of each, so that a changed file can be named. Many files are combined into
+    /// groups. Empty for sets without files.
+    pub files: Vec<FileContent>,
+    /// How samples are stored together, if reading neighbours together is cheaper than reading each alone. `None` if it makes
+    /// no difference, as in memory.
+    pub locality: Option<Locality>,
+    /// The treatment of samples that fail with [`DataError::Record`].
+    pub bad_records: BadRecordPolicy,
+}
+
+impl DatasetDescription {
+    /// Returns the description of samples with one class number each, without files, locality and bad records.
+    #[must_use]
+    pub fn new(shape: Vec<usize>, classes: u32, identity: String) -> Self {
+        Self {
+            shape,
+            classes,
+            targets: Targets::Classes,
+            targets_per_sample: 1,
+            identity,
+            files: Vec::new(),
+            locality: None,
+            bad_records: BadRecordPolicy::default(),
+        }
+    }
 
     /// Returns the number of elements of one sample.
-    fn sample_elements(&self) -> usize {
-        self.sample_shape().iter().product()
+    #[must_use]
+    pub fn sample_elements(&self) -> usize {
+        self.shape.iter().product()
     }
+}
+
+/// A file of a data set, or a group of files, with a hash of its contents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileContent {
+    /// The name of the file, or of the first and the last one.
+    pub name: String,
+    /// The hash.
+    pub hash: String,
 }
 
 /// How the samples of a set are stored together. Equal for equal sets wherever they are stored, because the order of
@@ -157,11 +169,12 @@ pub struct Traffic {
 
 /// Samples in memory that are not decoded yet.
 pub trait FetchedSamples: Send + Sync {
-    /// Decodes the sample at `index` of the requested ones, as [`Dataset::read_all`] does. Random augmentation depends on the
-    /// epoch and the sample alone.
+    /// Writes the features of the sample at `index` of the requested ones to `out`, row-major, and all of its targets. Random
+    /// augmentation depends on the epoch and the sample alone.
     ///
     /// # Errors
-    /// [`DataError::Record`] for a sample that cannot be used; as [`Dataset::read_all`].
+    /// [`DataError::Record`] for a sample that cannot be used, and an `index` or buffers of another length than the samples
+    /// have.
     fn decode(
         &self,
         index: usize,
@@ -171,7 +184,7 @@ pub trait FetchedSamples: Send + Sync {
         targets: &mut [u32],
     ) -> Result<(), DataError>;
 
-    /// Returns the bytes of memory that the samples occupy.
+    /// Returns the bytes of memory that the samples occupy; 0 if they belong to the set itself.
     fn bytes(&self) -> u64;
 }
 
@@ -187,8 +200,11 @@ pub struct Split {
 impl std::fmt::Debug for Split {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Split")
-            .field("train", &self.train.identity())
-            .field("test", &self.test.as_ref().map(|test| test.identity()))
+            .field("train", &self.train.description().identity)
+            .field(
+                "test",
+                &self.test.as_ref().map(|test| &test.description().identity),
+            )
             .finish()
     }
 }
@@ -211,38 +227,4 @@ pub(crate) fn check_form(shape: &[usize], classes: u32) -> Result<usize, DataErr
         });
     }
     Ok(elements)
-}
-
-/// Checks the arguments of [`Dataset::read_all`].
-pub(crate) fn check_read_all(
-    dataset: &dyn Dataset,
-    sample: u64,
-    out: &[f32],
-    targets: &[u32],
-) -> Result<(), DataError> {
-    check_read(dataset, sample, out)?;
-    if targets.len() != dataset.targets_per_sample() {
-        return Err(DataError::BufferLength {
-            given: targets.len(),
-            needed: dataset.targets_per_sample(),
-        });
-    }
-    Ok(())
-}
-
-/// Checks the arguments of [`Dataset::read`].
-pub(crate) fn check_read(dataset: &dyn Dataset, sample: u64, out: &[f32]) -> Result<(), DataError> {
-    if sample >= dataset.len() {
-        return Err(DataError::NoSuchSample {
-            sample,
-            samples: dataset.len(),
-        });
-    }
-    if out.len() != dataset.sample_elements() {
-        return Err(DataError::BufferLength {
-            given: out.len(),
-            needed: dataset.sample_elements(),
-        });
-    }
-    Ok(())
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use ronde_store::{Stamp, StoreError, StoredObject, Version};
+use ronde_store::StoredObject;
 
+use crate::format::object::InMemory;
 use crate::format::{
     CsvLines, FieldSelection, Format, Npy, Npz, ScanItem, SharedBytes, TfRecord, WebDataset,
 };
@@ -121,53 +122,5 @@ fn read(format: &dyn Format, bytes: &[u8]) -> Result<(), String> {
     match index.bad.first() {
         Some(bad) => Err(bad.to_string()),
         None => Ok(()),
-    }
-}
-
-/// A file in memory.
-pub(crate) struct InMemory {
-    bytes: Vec<u8>,
-    location: String,
-}
-
-impl InMemory {
-    pub(crate) fn new(location: &str, bytes: &[u8]) -> Self {
-        Self {
-            bytes: bytes.to_vec(),
-            location: location.to_owned(),
-        }
-    }
-}
-
-impl StoredObject for InMemory {
-    fn bytes(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
-        let part = usize::try_from(start)
-            .ok()
-            .and_then(|start| self.bytes.get(start..start.checked_add(into.len())?));
-        let part = part.ok_or_else(|| StoreError::Damaged {
-            location: self.location.clone(),
-            problem: "the range exceeds the file".to_owned(),
-        })?;
-        into.copy_from_slice(part);
-        Ok(())
-    }
-
-    fn stamp(&self) -> Stamp {
-        Stamp::of("memory", self.location.as_bytes())
-    }
-
-    fn version(&self) -> Result<Version, StoreError> {
-        Err(StoreError::NotFound {
-            operation: "version",
-            location: self.location.clone(),
-        })
-    }
-
-    fn location(&self) -> &str {
-        &self.location
     }
 }

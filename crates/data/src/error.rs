@@ -11,14 +11,6 @@ use crate::format::BadRecord;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// A file could not be opened or read.
-    #[error("cannot read {}: {cause}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The error of the operating system.
-        cause: std::io::Error,
-    },
     /// A folder or a bucket could not be opened or read.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -147,38 +139,6 @@ pub enum DataError {
         /// The limit in bytes.
         bytes_max: u64,
     },
-    /// A field of a text file is invalid.
-    #[error("{} line {line}, column {column}: {problem}, found {value:?}", path.display())]
-    Cell {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: u64,
-        /// The column (field) of the line, from 1.
-        column: usize,
-        /// The shortened text of the field.
-        value: String,
-        /// The expected value.
-        problem: String,
-    },
-    /// A file has no samples.
-    #[error("{} has no samples", path.display())]
-    NoSamples {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A file exceeds a limit of this loader.
-    #[error("{} line {line}: more than {limit} {what}", path.display())]
-    Limit {
-        /// The file.
-        path: PathBuf,
-        /// The line at which the limit was reached, from 1.
-        line: u64,
-        /// The limit.
-        limit: u64,
-        /// The limited quantity.
-        what: &'static str,
-    },
     /// A shape is invalid.
     #[error(
         "invalid shape {shape:?}: expected 1 to {elements_max} elements and at most {axes_max} axes"
@@ -198,12 +158,6 @@ pub enum DataError {
         classes: u32,
         /// The maximum number of classes.
         classes_max: u32,
-    },
-    /// A divisor of features is invalid.
-    #[error("invalid scale {scale}: features cannot be divided by it")]
-    Scale {
-        /// The divisor.
-        scale: f32,
     },
     /// A synthetic set has too many samples, or none for training.
     #[error("invalid number of samples: {samples} for training and {test_samples} for tests")]
@@ -286,9 +240,6 @@ impl DataError {
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {
-            Self::Io { cause, .. } if cause.kind() == std::io::ErrorKind::TimedOut => {
-                Recovery::Retry
-            }
             Self::Store(source) => source.recovery(),
             _ => Recovery::Abort,
         }

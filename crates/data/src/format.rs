@@ -110,7 +110,6 @@ pub(crate) type ItemSink<'a> = dyn FnMut(ScanItem) -> Result<(), DataError> + 'a
 pub trait Format: fmt::Debug + Send + Sync {
     /// Returns the format's name with all settings that determine which records a file has. It is part of the key of an
     /// index and of the identity of a data set.
-    /// identity of a set.
     fn identity(&self) -> String;
 
     /// Opens a file and reads its header or footer, where the format has one.
@@ -159,6 +158,15 @@ pub trait RecordFile: Send + Sync {
     /// processor's cache. This holds where parsing verifies a checksum and copies nothing.
     fn is_checked_at_once(&self, _extent: &Extent) -> bool {
         false
+    }
+
+    /// Returns the line, from 1, of a record, for messages about formats of lines; `None` for other formats. `record` is its
+    /// number in the file, from 0. Cost: reads the file up to there.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    fn line_of(&self, _record: u64) -> Result<Option<u64>, DataError> {
+        Ok(None)
     }
 
     /// Parses the bytes of the ranges that [`RecordFile::ranges`] returned, one piece per range.

@@ -31,11 +31,10 @@
 pub mod cache;
 mod clock;
 pub mod config;
-mod csv;
 pub mod dataset;
 pub mod decode;
 pub mod decoders;
-mod digits;
+mod demo;
 mod error;
 mod file_tasks;
 pub mod format;
@@ -43,23 +42,22 @@ pub mod index;
 pub mod inspect;
 pub mod loader;
 mod memory;
-mod number_words;
 mod open_context;
 pub mod pack;
 pub mod picture;
+mod pipeline;
 pub mod records;
 pub mod source;
 mod stored;
-mod synthetic;
-mod synthetic_text;
-mod text;
 mod tokenized;
 
-pub use config::{DataConfig, open};
+pub use config::DataConfig;
 pub use dataset::{
-    BadRecordPolicy, Dataset, FetchedSamples, IGNORED, Locality, Split, Targets, Traffic,
+    BadRecordPolicy, Dataset, DatasetDescription, DatasetExt, FetchedSamples, FileContent, IGNORED,
+    Locality, Split, Targets, Traffic,
 };
 pub use error::DataError;
 pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBatches};
 pub use memory::MemoryDataset;
 pub use open_context::{DataEvent, OpenContext};
+pub use pipeline::open;

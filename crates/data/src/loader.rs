@@ -137,7 +137,8 @@ impl Loader {
         check(&*dataset, &plan)?;
         let step_bytes = step_bytes(&*dataset, &plan);
         let unit_bytes = settings.memory_bytes / UNITS_IN_MEMORY;
-        let near_bytes = dataset.locality().and_then(|locality| locality.fetch_bytes);
+        let locality = dataset.description().locality;
+        let near_bytes = locality.and_then(|locality| locality.fetch_bytes);
         let unit_bytes = near_bytes.map_or(unit_bytes, |bytes| bytes.min(unit_bytes));
         let ahead = settings.memory_bytes / DECODED_SHARE / step_bytes.max(1);
         let work = PoolLimits {
@@ -248,7 +249,8 @@ fn step_bytes(dataset: &dyn Dataset, plan: &LoaderPlan) -> u64 {
         .map(|shard| plan.shards.samples(Shard(shard), samples))
         .map(|within| within.end - within.start)
         .sum();
-    let each = dataset.sample_elements() + dataset.targets_per_sample();
+    let description = dataset.description();
+    let each = description.sample_elements() + description.targets_per_sample;
     mine.saturating_mul(4 * each as u64)
 }
 

@@ -1,20 +1,38 @@
-//! [`MemoryDataset`]: samples in memory.
+//! [`MemoryDataset`]: samples that need no I/O, because they are in memory or computed from their number.
 
-use std::path::Path;
+use std::sync::Arc;
 
-use crate::dataset::{check_form, check_read};
+use ronde_core::Epoch;
+
+use crate::dataset::{DatasetDescription, FetchedSamples, FileContent, check_form};
+use crate::decode::{DecodeScratch, RecordDecoder};
 use crate::{DataError, Dataset, Targets};
 
-/// Samples in memory, row-major. Cost: 4 bytes per feature and label.
+/// Samples by number, without I/O.
+pub(crate) trait SampleSource: Send + Sync {
+    /// Writes the features and the targets of a sample. The number and the lengths of the buffers are those of the set.
+    fn write(&self, sample: u64, out: &mut [f32], targets: &mut [u32]);
+}
+
+/// Samples that need no I/O, because they are in memory or computed from their number.
 pub struct MemoryDataset {
+    source: Arc<dyn SampleSource>,
+    samples: u64,
+    description: DatasetDescription,
+}
+
+/// Features and targets, row-major. Memory: 4 bytes for each.
+struct SampleTable {
     features: Vec<f32>,
-    labels: Vec<u32>,
-    shape: Vec<usize>,
-    elements: usize,
-    classes: u32,
-    targets: Targets,
-    identity: String,
-    file: Option<String>,
+    targets: Vec<u32>,
+}
+
+impl SampleSource for SampleTable {
+    fn write(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) {
+        let index = sample as usize;
+        out.copy_from_slice(&self.features[index * out.len()..][..out.len()]);
+        targets.copy_from_slice(&self.targets[index * targets.len()..][..targets.len()]);
+    }
 }
 
 impl MemoryDataset {
@@ -44,25 +62,58 @@ impl MemoryDataset {
             });
         }
         let identity = identity(&features, &labels, &shape, classes);
-        Ok(Self {
-            features,
-            labels,
-            shape,
-            elements,
-            classes,
-            targets: Targets::Classes,
-            identity,
-            file: None,
-        })
+        let description = DatasetDescription::new(shape, classes, identity);
+        Ok(Self::of_table(features, labels, description))
+    }
+
+    /// Returns the set of the first `samples` samples of a source.
+    pub(crate) fn of(
+        source: Arc<dyn SampleSource>,
+        samples: u64,
+        description: DatasetDescription,
+    ) -> Self {
+        Self {
+            source,
+            samples,
+            description,
+        }
+    }
+
+    fn of_table(features: Vec<f32>, targets: Vec<u32>, description: DatasetDescription) -> Self {
+        let samples = (targets.len() / description.targets_per_sample) as u64;
+        let table = SampleTable { features, targets };
+        Self::of(Arc::new(table), samples, description)
     }
 
     /// Sets the name of the file that the samples were read from.
     #[must_use]
-    pub(crate) fn with_file(mut self, path: &Path) -> Self {
-        self.file = path
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned());
+    pub(crate) fn with_file(mut self, name: String) -> Self {
+        let hash = self.description.identity.clone();
+        self.description.files = vec![FileContent { name, hash }];
         self
+    }
+
+    /// Returns a set of samples that a decoder has written. Cost: as [`MemoryDataset::new`].
+    pub(crate) fn of_decoded(
+        features: Vec<f32>,
+        targets: Vec<u32>,
+        decoder: &RecordDecoder,
+    ) -> Self {
+        let (shape, classes) = (decoder.sample_shape().to_vec(), decoder.classes());
+        let content = identity(&features, &targets, &shape, classes);
+        let description = DatasetDescription {
+            targets: decoder.targets(),
+            targets_per_sample: decoder.targets_per_sample(),
+            ..DatasetDescription::new(
+                shape,
+                classes,
+                match decoder.targets() {
+                    Targets::Classes => content,
+                    Targets::Values => format!("values {content}"),
+                },
+            )
+        };
+        Self::of_table(features, targets, description)
     }
 
     /// Returns a set with one value per sample as the target: `values` are the bits of `f32` numbers. Cost: as
@@ -84,16 +135,11 @@ impl MemoryDataset {
             });
         }
         let identity = format!("values {}", identity(&features, &values, &shape, 1));
-        Ok(Self {
-            features,
-            labels: values,
-            shape,
-            elements,
-            classes: 1,
+        let description = DatasetDescription {
             targets: Targets::Values,
-            identity,
-            file: None,
-        })
+            ..DatasetDescription::new(shape, 1, identity)
+        };
+        Ok(Self::of_table(features, values, description))
     }
 }
 
@@ -123,47 +169,68 @@ fn identity(features: &[f32], labels: &[u32], shape: &[usize], classes: u32) -> 
 
 impl Dataset for MemoryDataset {
     fn len(&self) -> u64 {
-        self.labels.len() as u64
+        self.samples
     }
 
-    fn sample_shape(&self) -> &[usize] {
-        &self.shape
+    fn description(&self) -> &DatasetDescription {
+        &self.description
     }
 
-    fn sample_elements(&self) -> usize {
-        self.elements
+    fn fetch(&self, samples: &[u64]) -> Result<Box<dyn FetchedSamples>, DataError> {
+        if let Some(&sample) = samples.iter().find(|sample| **sample >= self.samples) {
+            return Err(DataError::NoSuchSample {
+                sample,
+                samples: self.samples,
+            });
+        }
+        Ok(Box::new(SamplesInMemory {
+            source: Arc::clone(&self.source),
+            samples: samples.to_vec(),
+            elements: self.description.sample_elements(),
+            targets: self.description.targets_per_sample,
+        }))
+    }
+}
+
+/// Some samples of a source.
+struct SamplesInMemory {
+    source: Arc<dyn SampleSource>,
+    samples: Vec<u64>,
+    elements: usize,
+    targets: usize,
+}
+
+impl FetchedSamples for SamplesInMemory {
+    fn decode(
+        &self,
+        index: usize,
+        _epoch: Epoch,
+        _scratch: &mut DecodeScratch,
+        out: &mut [f32],
+        targets: &mut [u32],
+    ) -> Result<(), DataError> {
+        let sample = *self.samples.get(index).ok_or(DataError::NoSuchSample {
+            sample: index as u64,
+            samples: self.samples.len() as u64,
+        })?;
+        for (given, needed) in [(out.len(), self.elements), (targets.len(), self.targets)] {
+            if given != needed {
+                return Err(DataError::BufferLength { given, needed });
+            }
+        }
+        self.source.write(sample, out, targets);
+        Ok(())
     }
 
-    fn classes(&self) -> u32 {
-        self.classes
-    }
-
-    fn targets(&self) -> Targets {
-        self.targets
-    }
-
-    fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError> {
-        check_read(self, sample, out)?;
-        let index = sample as usize;
-        let start = index * self.elements;
-        out.copy_from_slice(&self.features[start..start + self.elements]);
-        Ok(self.labels[index])
-    }
-
-    fn files(&self) -> Vec<(String, String)> {
-        let file = self.file.iter();
-        file.map(|name| (name.clone(), self.identity.clone()))
-            .collect()
-    }
-
-    fn identity(&self) -> String {
-        self.identity.clone()
+    fn bytes(&self) -> u64 {
+        0
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DatasetExt;
 
     fn set(features: &[f32], labels: &[u32]) -> Result<MemoryDataset, DataError> {
         MemoryDataset::new(features.to_vec(), labels.to_vec(), vec![2], 3)
@@ -172,19 +239,24 @@ mod tests {
     #[test]
     fn samples_are_returned_and_invalid_requests_are_rejected() {
         let set = set(&[1.0, 2.0, 3.0, 4.0], &[2, 0]).unwrap();
-        let mut out = [0.0; 2];
-        assert_eq!(set.read(1, &mut out).unwrap(), 0);
-        assert_eq!(out, [3.0, 4.0]);
-        let error = set.read(2, &mut out).unwrap_err();
+        assert_eq!(set.sample(1).unwrap(), (vec![3.0, 4.0], vec![0]));
+        let error = set.sample(2).unwrap_err();
         assert_eq!(error.to_string(), "no sample 2: the data set has 2 samples");
-        let error = set.read(0, &mut [0.0; 3]).unwrap_err();
-        assert!(matches!(
-            error,
-            DataError::BufferLength {
-                given: 3,
-                needed: 2
+        let fetched = set.fetch(&[1, 0]).unwrap();
+        let decode = |index, elements, targets| {
+            let (mut out, mut targets) = (vec![0.0; elements], vec![0; targets]);
+            let scratch = &mut DecodeScratch::default();
+            fetched.decode(index, Epoch(0), scratch, &mut out, &mut targets)
+        };
+        assert!(decode(1, 2, 1).is_ok());
+        let error = decode(2, 2, 1).unwrap_err();
+        assert!(matches!(error, DataError::NoSuchSample { sample: 2, .. }));
+        for (elements, targets, expected) in [(3, 1, (3, 2)), (2, 0, (0, 1))] {
+            match decode(0, elements, targets).unwrap_err() {
+                DataError::BufferLength { given, needed } => assert_eq!((given, needed), expected),
+                other => panic!("{other}"),
             }
-        ));
+        }
     }
 
     #[test]
@@ -220,8 +292,9 @@ mod tests {
             MemoryDataset::new(vec![1.0, 2.0], vec![0], vec![1, 2], 3),
             MemoryDataset::new(vec![1.0, 2.0], vec![0], vec![2], 4),
         ];
-        let mut identities: Vec<String> = sets.map(|set| set.unwrap().identity()).to_vec();
-        assert_eq!(identities[0], set(&[1.0, 2.0], &[0]).unwrap().identity());
+        let identity = |set: Result<MemoryDataset, DataError>| set.unwrap().description.identity;
+        let mut identities: Vec<String> = sets.map(identity).to_vec();
+        assert_eq!(identities[0], identity(set(&[1.0, 2.0], &[0])));
         identities.sort();
         identities.dedup();
         assert_eq!(identities.len(), 7);

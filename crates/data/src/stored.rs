@@ -9,12 +9,13 @@
 use std::sync::Arc;
 
 use crate::cache::Cache;
-use crate::dataset::{BadRecordPolicy, FetchedSamples, Locality, Traffic, check_read_all};
-use crate::decode::{DecodeScratch, RecordDecoder};
+use crate::dataset::{
+    BadRecordPolicy, DatasetDescription, FetchedSamples, FileContent, Locality, Traffic,
+};
+use crate::decode::RecordDecoder;
 use crate::format::Format;
 use crate::index::{DataFile, Index, SampleLocation};
-use crate::{DataError, DataEvent, Dataset, Targets};
-use ronde_core::Epoch;
+use crate::{DataError, DataEvent, Dataset};
 
 mod fetch;
 mod files;
@@ -57,9 +58,7 @@ pub(crate) struct StoredDataset {
     selection: Selection,
     decoder: Arc<RecordDecoder>,
     reading: ReadSettings,
-    identity: String,
-    /// The files with hashes of their contents, for messages about changed data.
-    file_hashes: Vec<(String, String)>,
+    description: DatasetDescription,
     pool: Arc<BufferPool>,
     cache: Option<ObservedCache>,
 }
@@ -83,22 +82,34 @@ impl StoredDataset {
             Selection::All(_) => index.identity().to_owned(),
             Selection::Chosen(chosen) => format!("{} of {}", chosen.identity(), index.identity()),
         };
+        let description = DatasetDescription {
+            shape: decoder.sample_shape().to_vec(),
+            classes: decoder.classes(),
+            targets: decoder.targets(),
+            targets_per_sample: decoder.targets_per_sample(),
+            identity,
+            files: Vec::new(),
+            locality: Some(locality(&index, &reading)),
+            bad_records: BadRecordPolicy {
+                skip_limit: reading.bad_record_limit,
+                skipped: index.bad_count(),
+            },
+        };
         Self {
             files: OpenFiles::new(files, format),
             index,
             selection,
             decoder: Arc::new(decoder),
             reading,
-            identity,
-            file_hashes: Vec::new(),
+            description,
             pool: Arc::new(BufferPool::new(POOL_BYTES)),
             cache: None,
         }
     }
 
     /// Sets the names of the files with hashes of their contents.
-    pub(crate) fn with_files(mut self, files: Vec<(String, String)>) -> Self {
-        self.file_hashes = files;
+    pub(crate) fn with_files(mut self, files: Vec<FileContent>) -> Self {
+        self.description.files = files;
         self
     }
 
@@ -127,61 +138,11 @@ impl Dataset for StoredDataset {
         self.selection.samples()
     }
 
-    fn sample_shape(&self) -> &[usize] {
-        self.decoder.sample_shape()
+    fn description(&self) -> &DatasetDescription {
+        &self.description
     }
 
-    fn classes(&self) -> u32 {
-        self.decoder.classes()
-    }
-
-    fn targets(&self) -> Targets {
-        self.decoder.targets()
-    }
-
-    fn targets_per_sample(&self) -> usize {
-        self.decoder.targets_per_sample()
-    }
-
-    fn read_all(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) -> Result<(), DataError> {
-        check_read_all(self, sample, out, targets)?;
-        let requests = [RecordRequest {
-            sample,
-            place: self.place(sample)?,
-        }];
-        let fetched = fetch(&self.files, &self.decoder, &self.pool, &requests, 1)?;
-        fetched.decode(0, Epoch(0), &mut DecodeScratch::default(), out, targets)
-    }
-
-    fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError> {
-        let mut targets = vec![0; self.targets_per_sample()];
-        self.read_all(sample, out, &mut targets)?;
-        Ok(targets.first().copied().unwrap_or_default())
-    }
-
-    fn files(&self) -> Vec<(String, String)> {
-        self.file_hashes.clone()
-    }
-
-    fn identity(&self) -> String {
-        self.identity.clone()
-    }
-
-    fn locality(&self) -> Option<Locality> {
-        let sample_bytes = self.index.sample_bytes();
-        let by_bytes = self.reading.block_bytes / sample_bytes;
-        let block_samples = by_bytes.max(self.index.block_samples()).max(1);
-        let window = self.reading.window_bytes / sample_bytes / block_samples;
-        Some(Locality {
-            block_samples,
-            window_blocks: window.max(1),
-            sample_bytes,
-            fetch_bytes: (self.reading.is_near && sample_bytes >= LARGE_BYTES)
-                .then_some(FETCH_BYTES),
-        })
-    }
-
-    fn fetch(&self, samples: &[u64]) -> Result<Option<Box<dyn FetchedSamples>>, DataError> {
+    fn fetch(&self, samples: &[u64]) -> Result<Box<dyn FetchedSamples>, DataError> {
         let requests = samples
             .iter()
             .map(|&sample| {
@@ -196,7 +157,7 @@ impl Dataset for StoredDataset {
                 report(&DataEvent::Notice(event.to_string()));
             }
         }
-        Ok(Some(Box::new(fetched?)))
+        Ok(Box::new(fetched?))
     }
 
     fn traffic(&self) -> Option<Traffic> {
@@ -206,11 +167,17 @@ impl Dataset for StoredDataset {
             cached_bytes: counters.cached_bytes,
         })
     }
+}
 
-    fn bad_records(&self) -> BadRecordPolicy {
-        BadRecordPolicy {
-            skip_limit: self.reading.bad_record_limit,
-            skipped: self.index.bad_count(),
-        }
+fn locality(index: &Index, reading: &ReadSettings) -> Locality {
+    let sample_bytes = index.sample_bytes();
+    let by_bytes = reading.block_bytes / sample_bytes;
+    let block_samples = by_bytes.max(index.block_samples()).max(1);
+    let window = reading.window_bytes / sample_bytes / block_samples;
+    Locality {
+        block_samples,
+        window_blocks: window.max(1),
+        sample_bytes,
+        fetch_bytes: (reading.is_near && sample_bytes >= LARGE_BYTES).then_some(FETCH_BYTES),
     }
 }

@@ -17,8 +17,8 @@ use ronde_data::format::{FormatConfig, FormatKind, Record, Value};
 use ronde_data::index::OnBadRecord;
 use ronde_data::records::{Addresses, RecordsConfig};
 use ronde_data::{
-    Batch, DataConfig, DataError, DataEvent, Dataset, Loader, LoaderPlan, LoaderSettings,
-    OpenContext, Split, open,
+    Batch, DataConfig, DataError, DataEvent, Dataset, DatasetExt, Loader, LoaderPlan,
+    LoaderSettings, OpenContext, Split, open,
 };
 
 /// Records of each file: shards of very different sizes, an empty one, one with a single record.
@@ -90,7 +90,7 @@ fn open_at(config: &RecordsConfig, folder: &Path) -> Result<Split, DataError> {
 }
 
 fn shuffle(set: &dyn Dataset) -> Shuffle {
-    let locality = set.locality().unwrap();
+    let locality = set.description().locality.unwrap();
     Shuffle::Blocks {
         block: locality.block_samples,
         window: locality.window_blocks,
@@ -135,7 +135,8 @@ fn every_sample_is_read_once_per_epoch_in_one_order_for_all_workers_threads_and_
     let set = open_at(&config("*.tfrecord"), folder.path()).unwrap().train;
     let samples: u64 = SHARDS.iter().sum();
     assert_eq!(set.len(), samples);
-    assert_eq!((set.sample_shape(), set.classes()), (&[2][..], 5));
+    let description = set.description();
+    assert_eq!((&*description.shape, description.classes), (&[2][..], 5));
     for batch_size in [1, 7, 64, 1000] {
         let batches = BatchPlan::new(samples, batch_size, false, shuffle(&*set), 9).unwrap();
         let alone = load(&set, batches, (3, 1), 0, 1);
@@ -179,11 +180,14 @@ fn the_same_files_elsewhere_are_the_same_set_and_other_contents_are_not() {
         one.path(),
     );
     let there = open_at(&config("*.tfrecord"), two.path()).unwrap().train;
-    assert_eq!(here.identity(), again.unwrap().train.identity());
-    assert_eq!(here.identity(), there.identity());
+    assert_eq!(
+        here.description().identity,
+        again.unwrap().train.description().identity
+    );
+    assert_eq!(here.description().identity, there.description().identity);
     write(two.path(), &[40, 0, 1, 97, 13]);
     let longer = open_at(&config("*.tfrecord"), two.path()).unwrap().train;
-    assert_ne!(here.identity(), longer.identity());
+    assert_ne!(here.description().identity, longer.description().identity);
 }
 
 #[test]
@@ -193,12 +197,8 @@ fn the_validation_split_depends_on_names_and_numbers_alone() {
     let mut held = config("*.tfrecord");
     held.validation = Some(0.25);
     let values = |set: &dyn Dataset| -> Vec<u32> {
-        let mut out = [0.0; 2];
         (0..set.len())
-            .map(|sample| {
-                set.read(sample, &mut out).unwrap();
-                out[0] as u32
-            })
+            .map(|number| set.sample(number).unwrap().0[0] as u32)
             .collect()
     };
     let split = open_at(&held, folder.path()).unwrap();
@@ -219,7 +219,10 @@ fn the_validation_split_depends_on_names_and_numbers_alone() {
     let now = values(&**later.test.as_ref().unwrap());
     assert_eq!(now.iter().filter(|&&value| value < 120).count(), test.len());
     assert!(test.iter().all(|value| now.contains(value)));
-    assert_ne!(split.train.identity(), later.train.identity());
+    assert_ne!(
+        split.train.description().identity,
+        later.train.description().identity
+    );
     for share in [0.0, 1.0, -1.0, f64::NAN] {
         held.validation = Some(share);
         let error = open_at(&held, folder.path()).unwrap_err().to_string();
@@ -296,9 +299,7 @@ fn a_file_that_vanishes_or_changes_is_an_error_that_names_it() {
         } else {
             std::fs::remove_file(&path).unwrap();
         }
-        let error = (0..60)
-            .find_map(|sample| set.read(sample, &mut [0.0; 2]).err())
-            .unwrap();
+        let error = (0..60).find_map(|sample| set.sample(sample).err()).unwrap();
         let error = error.to_string();
         assert!(error.contains("train-00001-of-00002.tfrecord"), "{error}");
     }

@@ -10,7 +10,7 @@
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use ronde::core::{batch::BatchPlan, weight_hash};
-use ronde::data::{DataConfig, OpenContext};
+use ronde::data::{DataConfig, DatasetExt, OpenContext};
 use ronde::train::{StepAction, StepLoopPlan};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,16 +24,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         batches,
     };
     let mut steps = worker.step_loop("own_loop", plan)?;
-    let (mut weights, mut image) = ([0.0_f32; 64], [0.0; 64]);
+    let mut weights = [0.0_f32; 64];
     while let Some(action) = steps.next(&mut [&mut weights])? {
         match action {
             StepAction::Compute(mut step) => {
                 for shard in step.shards() {
                     let (mut gradient, mut loss) = ([0.0; 64], 0.0);
                     for &id in shard.ids() {
-                        let label = data.read(id, &mut image)?;
+                        let (image, label) = data.sample(id)?;
                         let output: f32 = weights.iter().zip(&image).map(|(w, x)| w * x).sum();
-                        let error = output - label as f32;
+                        let error = output - label[0] as f32;
                         loss += f64::from(error * error);
                         let pairs = gradient.iter_mut().zip(&image);
                         pairs.for_each(|(g, x)| *g += 2.0 * error * x);

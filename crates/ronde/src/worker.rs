@@ -306,8 +306,8 @@ impl Worker {
         )?;
         let model = ModelDescription {
             config: None,
-            input_shape: data.train.sample_shape().to_vec(),
-            classes: data.train.classes(),
+            input_shape: data.train.description().shape.clone(),
+            classes: data.train.description().classes,
         };
         let saving = saving(config)?;
         let sigterm = SigtermGuard::listen(self.membership());

@@ -31,16 +31,17 @@ impl Objective {
     /// error for values.
     #[must_use]
     pub fn of(dataset: &dyn Dataset) -> Self {
-        if dataset.targets() == Targets::Values {
+        let description = dataset.description();
+        if description.targets == Targets::Values {
             return Self::new(Arc::new(SquaredError));
         }
-        let classes = dataset.classes() as usize;
+        let classes = description.classes as usize;
         let mut objective = Self::new(Arc::new(CrossEntropy { classes }));
         objective.add(Arc::new(TopAccuracy::new(classes, 1)));
         if classes > 5 {
             objective.add(Arc::new(TopAccuracy::new(classes, 5)));
         }
-        if dataset.targets_per_sample() > 1 {
+        if description.targets_per_sample > 1 {
             objective.add(Arc::new(Perplexity));
         }
         objective

@@ -90,11 +90,7 @@ impl Plan {
         for (name, value) in config.identity_parts()? {
             identity.set(name, value);
         }
-        identity.set("data.identity", train.identity());
-        for (number, (file, hash)) in train.files().into_iter().enumerate() {
-            let name = format!("data.identity.file-{number:02}");
-            identity.set_labelled(name, format!("data file {file}"), hash);
-        }
+        set_data(&mut identity, train);
         set_order(&mut identity, shuffle(config.train.shuffle, train));
         identity.set("engine", ronde_engine::engine_name());
         identity.set("cpu", ronde_engine::cpu_features());
@@ -201,12 +197,22 @@ impl Plan {
 
 /// Returns how a data set is shuffled. Samples that are stored together stay near each other.
 fn shuffle(shuffle: bool, dataset: &dyn Dataset) -> Shuffle {
-    match dataset.locality() {
+    match dataset.description().locality {
         Some(locality) if shuffle => Shuffle::Blocks {
             block: locality.block_samples,
             window: locality.window_blocks,
         },
         _ => shuffle.into(),
+    }
+}
+
+/// Adds the contents of a data set to the identity, and those of each of its files.
+fn set_data(identity: &mut PlanIdentity, dataset: &dyn Dataset) {
+    let description = dataset.description();
+    identity.set("data.identity", description.identity.clone());
+    for (number, file) in description.files.iter().enumerate() {
+        let name = format!("data.identity.file-{number:02}");
+        identity.set_labelled(name, format!("data file {}", file.name), file.hash.clone());
     }
 }
 

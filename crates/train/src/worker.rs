@@ -45,7 +45,8 @@ pub fn run(
     let opening = context.opening(&task.base, config.run.seed, report);
     let split = ronde_data::open(&config.data, &opening)?;
     let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
-    let (input_shape, classes) = (split.train.sample_shape().to_vec(), split.train.classes());
+    let description = split.train.description();
+    let (input_shape, classes) = (description.shape.clone(), description.classes);
     let chain = config
         .model
         .build(&input_shape, classes, &plan.seeds)

@@ -199,7 +199,10 @@ fn training(
     )?;
     let world_size = WorldSize::new(group.size() as u32).unwrap();
     let mut plan = Plan::resolve(&config, world_size, &*split.train)?;
-    let (shape, classes) = (split.train.sample_shape(), split.train.classes());
+    let (shape, classes) = (
+        &*split.train.description().shape,
+        split.train.description().classes,
+    );
     let chain = config
         .model
         .build(shape, classes, &plan.seeds)

@@ -84,7 +84,8 @@ fn train(config: &RunConfig, group: ProcessGroup, parts: Parts) -> Result<Outcom
     let split = ronde_data::open(&config.data, &context)?;
     let world_size = WorldSize::new(group.size() as u32).unwrap();
     let mut plan = Plan::resolve(config, world_size, &*split.train)?;
-    let (shape, classes) = (split.train.sample_shape(), split.train.classes());
+    let description = split.train.description();
+    let (shape, classes) = (&*description.shape, description.classes);
     let chain = config.model.build(shape, classes, &plan.seeds);
     let chain = chain.map_err(TrainError::Model)?;
     plan.bind_model(chain.layout())?;

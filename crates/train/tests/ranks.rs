@@ -145,8 +145,8 @@ fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader
     let chain = config
         .model
         .build(
-            split.train.sample_shape(),
-            split.train.classes(),
+            &split.train.description().shape,
+            split.train.description().classes,
             &plan.seeds,
         )
         .map_err(TrainError::Model)?;
@@ -392,8 +392,11 @@ fn the_run_files_of_the_examples_are_valid_and_their_models_can_be_built() {
             ronde_data::open(&config.data, &OpenContext::new(&folder, config.run.seed)).unwrap();
         let world_size = WorldSize::new(config.workers.count).unwrap();
         Plan::resolve(&config, world_size, &*split.train).unwrap();
-        let shape = split.train.sample_shape();
-        let size = config.model.size(shape, split.train.classes()).unwrap();
+        let shape = &split.train.description().shape;
+        let size = config
+            .model
+            .size(shape, split.train.description().classes)
+            .unwrap();
         assert!(size.parameters > 0, "{}", path.display());
         assert!(split.test.is_some(), "{}", path.display());
     }

@@ -295,8 +295,8 @@ fn start(
         let chain = config
             .model
             .build(
-                split.train.sample_shape(),
-                split.train.classes(),
+                &split.train.description().shape,
+                split.train.description().classes,
                 &plan.seeds,
             )
             .map_err(TrainError::Model)?;

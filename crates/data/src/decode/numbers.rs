@@ -90,10 +90,11 @@ impl NumberDecoder {
 fn parse(name: &str, text: &[u8]) -> Result<f32, String> {
     let number = std::str::from_utf8(text)
         .ok()
-        .and_then(|text| text.trim().parse().ok());
+        .and_then(|text| text.trim().parse().ok())
+        .filter(|number: &f32| number.is_finite());
     number.ok_or_else(|| {
         let shown: String = String::from_utf8_lossy(&text[..text.len().min(32)]).into();
-        format!("field `{name}` holds {shown:?}, which is not a number")
+        format!("field `{name}` holds {shown:?}, which is not a finite number")
     })
 }
 

@@ -7,7 +7,7 @@ use crate::DataError;
 use crate::format::NumberType;
 
 /// The largest number of fields of features or label.
-const FIELDS_MAX: usize = 1 << 16;
+const FIELDS_MAX: usize = 1 << 20;
 
 /// The fields of a record that are features and label.
 #[derive(Debug, Clone, PartialEq)]
@@ -196,6 +196,16 @@ impl Label {
             names: None,
             values: None,
             scale: None,
+        }
+    }
+
+    /// Returns a label with a value in a field.
+    pub(crate) fn of_value(field: Fields) -> Self {
+        Self {
+            field,
+            classes: None,
+            values: Some(1),
+            ..Self::of_classes(1)
         }
     }
 }

@@ -40,6 +40,8 @@ const FIELDS_MAX: usize = 1 << 20;
 pub struct CsvLines {
     /// `None`: the first line is a heading if none of its fields is a number.
     header: Option<bool>,
+    /// The number of columns of a table; `None` for the columns of the first line.
+    columns: Option<usize>,
     selection: Arc<FieldSelection>,
 }
 
@@ -50,8 +52,25 @@ impl CsvLines {
     pub fn new(header: Option<bool>, selection: FieldSelection) -> Self {
         Self {
             header,
+            columns: None,
             selection: Arc::new(selection),
         }
+    }
+
+    /// Creates the format for lines of `columns` fields, whatever a heading calls them. They are named `column 1` and so on.
+    /// Lines of white space are blank.
+    pub(crate) fn table(columns: usize) -> Self {
+        Self {
+            header: None,
+            columns: Some(columns),
+            selection: Arc::new(FieldSelection::All),
+        }
+    }
+
+    /// Returns the names of the columns of a table.
+    pub(crate) fn column_names(&self) -> Vec<String> {
+        let columns = 1..=self.columns.unwrap_or_default();
+        columns.map(|column| format!("column {column}")).collect()
     }
 }
 
@@ -71,14 +90,20 @@ impl Format for CsvLines {
             Some(true) => "heading",
             Some(false) => "no heading",
         };
-        format!("csv version 2, {header}")
+        match self.columns {
+            None => format!("csv version 2, {header}"),
+            Some(columns) => format!("csv version 2, table of {columns} columns"),
+        }
     }
 
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
         let mut magic = vec![0; file.bytes().min(3) as usize];
         file.read_at(0, &mut magic)?;
         let is_packed = is_gzip(&magic);
-        let heading = scan::heading(&file, is_packed, self.header)?;
+        let mut heading = scan::heading(&file, is_packed, self)?;
+        if self.columns.is_some() && !heading.names.is_empty() {
+            heading.names = self.column_names();
+        }
         let (columns, names) = match &*self.selection {
             FieldSelection::All => ((0..heading.names.len()).collect(), heading.names.clone()),
             FieldSelection::Fields(fields) => {
@@ -88,6 +113,7 @@ impl Format for CsvLines {
         Ok(Box::new(CsvFile {
             file,
             is_packed,
+            is_table: self.columns.is_some(),
             heading,
             columns,
             names: Arc::new(names),
@@ -127,6 +153,7 @@ fn columns(selection: &[String], names: &[String]) -> Vec<(usize, String)> {
 struct CsvFile {
     file: Arc<dyn StoredObject>,
     is_packed: bool,
+    is_table: bool,
     heading: Heading,
     /// Positions of the requested columns, in the order of the request.
     columns: Vec<usize>,
@@ -139,6 +166,10 @@ impl RecordFile for CsvFile {
         found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
         scan::scan(self, found)
+    }
+
+    fn line_of(&self, record: u64) -> Result<Option<u64>, DataError> {
+        scan::line_of(self, record).map(Some)
     }
 
     fn parse(

@@ -1,9 +1,9 @@
-//! [`ObjectReader`]: sequential reading of a stored object.
+//! [`ObjectReader`]: sequential reading of a stored object; [`InMemory`]: an object in memory.
 
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use ronde_store::{StoreError, StoredObject};
+use ronde_store::{Stamp, StoreError, StoredObject, Version};
 
 use crate::DataError;
 use crate::format::BadRecord;
@@ -69,4 +69,52 @@ pub(crate) fn unpack(file: &str, packed: &[u8], bytes_max: u64) -> Result<Vec<u8
         }));
     }
     Ok(bytes)
+}
+
+/// A file in memory.
+pub(crate) struct InMemory {
+    bytes: Vec<u8>,
+    location: String,
+}
+
+impl InMemory {
+    pub(crate) fn new(location: &str, bytes: &[u8]) -> Self {
+        Self {
+            bytes: bytes.to_vec(),
+            location: location.to_owned(),
+        }
+    }
+}
+
+impl StoredObject for InMemory {
+    fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
+        let part = usize::try_from(start)
+            .ok()
+            .and_then(|start| self.bytes.get(start..start.checked_add(into.len())?));
+        let part = part.ok_or_else(|| StoreError::Damaged {
+            location: self.location.clone(),
+            problem: "the range exceeds the file".to_owned(),
+        })?;
+        into.copy_from_slice(part);
+        Ok(())
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp::of("memory", self.location.as_bytes())
+    }
+
+    fn version(&self) -> Result<Version, StoreError> {
+        Err(StoreError::NotFound {
+            operation: "version",
+            location: self.location.clone(),
+        })
+    }
+
+    fn location(&self) -> &str {
+        &self.location
+    }
 }

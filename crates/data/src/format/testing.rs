@@ -7,7 +7,7 @@ use ronde_store::StoredObject;
 
 use super::{BadRecord, Extent, Format, Record, ScanItem, SharedBytes, Value};
 use crate::DataError;
-use crate::decoders::InMemory;
+use crate::format::object::InMemory;
 
 /// A factory of files in memory.
 pub(crate) struct MemoryObject;

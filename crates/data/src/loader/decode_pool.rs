@@ -71,11 +71,11 @@ struct PoolState {
 struct LoadedUnit {
     first: u64,
     samples: u64,
-    fetched: Option<Box<dyn FetchedSamples>>,
+    fetched: Box<dyn FetchedSamples>,
 }
 
 /// A fetched unit.
-type FetchedUnit = (FetchUnit, Option<Box<dyn FetchedSamples>>);
+type FetchedUnit = (FetchUnit, Box<dyn FetchedSamples>);
 
 /// A batch to decode; all of its samples are in memory.
 struct DecodeJob {
@@ -190,7 +190,6 @@ impl DecodePool {
     }
 
     fn fetch(&self, mut planner: Box<BatchPlanner>) {
-        let watch = Stopwatch::start();
         let failed_at = planner.next_index();
         let unit = planner.next_unit();
         let mut state = self.lock();
@@ -203,15 +202,14 @@ impl DecodePool {
         }
         drop(state);
         self.changed.notify_all();
+        let watch = Stopwatch::start();
         let fetched = self.dataset.fetch(&unit.samples);
         let mut state = self.lock();
         state.fetching -= 1;
         match fetched {
             Ok(fetched) => {
-                if let Some(fetched) = &fetched {
-                    state.times.fetching += watch.elapsed();
-                    state.times.bytes += fetched.bytes();
-                }
+                state.times.fetching += watch.elapsed();
+                state.times.bytes += fetched.bytes();
                 state.early.insert(number, (unit, fetched));
                 state.accept_units();
             }
@@ -253,29 +251,27 @@ impl DecodePool {
     ) -> Result<Option<Batch>, DataError> {
         let DecodeJob { planned, units } = job;
         let count = planned.sample_ids.len();
-        let elements = self.dataset.sample_elements();
-        let each = self.dataset.targets_per_sample().max(1);
+        let description = self.dataset.description();
+        let elements = description.sample_elements();
+        let each = description.targets_per_sample;
         let mut features = vec![0.0; count * elements];
         let mut labels = vec![0; count * each];
         let (mut rows, mut skipped) = (0, Vec::new());
-        for (number, &sample) in (planned.first..).zip(&planned.sample_ids) {
+        for number in (planned.first..).take(count) {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             let out = &mut features[rows * elements..(rows + 1) * elements];
             let targets = &mut labels[rows * each..(rows + 1) * each];
             let unit = units.iter().find(|unit| unit.holds(number));
-            let fetched = unit.and_then(|unit| Some((unit.first, unit.fetched.as_ref()?)));
-            let read = match fetched {
-                None => self.dataset.read_all(sample, out, targets),
-                Some((first, fetched)) => {
-                    let index = (number - first) as usize;
-                    fetched.decode(index, planned.epoch, scratch, out, targets)
-                }
-            };
-            match read {
+            let unit = unit.expect("a batch is decoded when all of its units are in memory");
+            let index = (number - unit.first) as usize;
+            let decoded = unit
+                .fetched
+                .decode(index, planned.epoch, scratch, out, targets);
+            match decoded {
                 Ok(()) => rows += 1,
-                Err(DataError::Record(bad)) if self.dataset.bad_records().skip_limit.is_some() => {
+                Err(DataError::Record(bad)) if description.bad_records.skip_limit.is_some() => {
                     skipped.push(bad);
                 }
                 Err(error) => return Err(error),
@@ -284,7 +280,7 @@ impl DecodePool {
         features.truncate(rows * elements);
         labels.truncate(rows * each);
         let shape = std::iter::once(rows)
-            .chain(self.dataset.sample_shape().iter().copied())
+            .chain(description.shape.iter().copied())
             .collect();
         Ok(Some(Batch {
             shard: planned.shard,
@@ -312,7 +308,7 @@ impl PoolState {
         self.live.retain(|(unit, _)| unit.strong_count() > 0);
         let live: u64 = self.live.iter().map(|(_, bytes)| bytes).sum();
         let early = self.early.values();
-        live + early.map(|(_, fetched)| bytes_of(fetched)).sum::<u64>()
+        live + early.map(|(_, fetched)| fetched.bytes()).sum::<u64>()
     }
 
     fn next_unit(&mut self, work: &PoolLimits) -> Option<PoolTask> {
@@ -348,13 +344,13 @@ impl PoolState {
         }
     }
 
-    fn arrive(&mut self, unit: FetchUnit, fetched: Option<Box<dyn FetchedSamples>>) {
+    fn arrive(&mut self, unit: FetchUnit, fetched: Box<dyn FetchedSamples>) {
         let held = Arc::new(LoadedUnit {
             first: unit.first,
             samples: unit.samples.len() as u64,
             fetched,
         });
-        let bytes = bytes_of(&held.fetched);
+        let bytes = held.fetched.bytes();
         self.live.push((Arc::downgrade(&held), bytes));
         self.needed.push(held);
         for planned in unit.batches {
@@ -387,10 +383,6 @@ impl PoolState {
         batches.sort_by_key(|batch| batch.shard);
         Some(batches)
     }
-}
-
-fn bytes_of(fetched: &Option<Box<dyn FetchedSamples>>) -> u64 {
-    fetched.as_ref().map_or(0, |fetched| fetched.bytes())
 }
 
 impl LoadedUnit {

@@ -57,9 +57,8 @@ struct OpenBatch {
 
 impl BatchPlanner {
     pub(super) fn new(dataset: &dyn Dataset, plan: LoaderPlan, unit_bytes: u64) -> Self {
-        let sizes = dataset
-            .locality()
-            .map(|locality| (locality.sample_bytes.max(1), unit_bytes));
+        let locality = dataset.description().locality;
+        let sizes = locality.map(|locality| (locality.sample_bytes.max(1), unit_bytes));
         Self {
             sizes,
             order: None,

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ronde_core::{GroupRank, WorldSize};
+use ronde_core::{Epoch, GroupRank, WorldSize};
 
 use super::*;
-use crate::MemoryDataset;
+use crate::decode::DecodeScratch;
+use crate::{DatasetDescription, FetchedSamples, MemoryDataset};
 
 mod stored;
 
@@ -118,19 +119,43 @@ struct FaultyDataset {
     bad: u64,
     panics: bool,
     reads: Arc<AtomicU64>,
+    description: DatasetDescription,
 }
 
 impl Dataset for FaultyDataset {
     fn len(&self) -> u64 {
         1000
     }
-    fn sample_shape(&self) -> &[usize] {
-        &[1]
+    fn description(&self) -> &DatasetDescription {
+        &self.description
     }
-    fn classes(&self) -> u32 {
-        1
+    fn fetch(&self, samples: &[u64]) -> Result<Box<dyn FetchedSamples>, DataError> {
+        Ok(Box::new(FaultySamples {
+            samples: samples.to_vec(),
+            bad: self.bad,
+            panics: self.panics,
+            reads: Arc::clone(&self.reads),
+        }))
     }
-    fn read(&self, sample: u64, _: &mut [f32]) -> Result<u32, DataError> {
+}
+
+struct FaultySamples {
+    samples: Vec<u64>,
+    bad: u64,
+    panics: bool,
+    reads: Arc<AtomicU64>,
+}
+
+impl FetchedSamples for FaultySamples {
+    fn decode(
+        &self,
+        index: usize,
+        _: Epoch,
+        _: &mut DecodeScratch,
+        _: &mut [f32],
+        _: &mut [u32],
+    ) -> Result<(), DataError> {
+        let sample = self.samples[index];
         self.reads.fetch_add(1, Ordering::SeqCst);
         assert!(
             !self.panics || sample != self.bad,
@@ -142,10 +167,10 @@ impl Dataset for FaultyDataset {
                 samples: 1000,
             });
         }
-        Ok(0)
+        Ok(())
     }
-    fn identity(&self) -> String {
-        "odd".to_owned()
+    fn bytes(&self) -> u64 {
+        0
     }
 }
 
@@ -155,6 +180,7 @@ fn odd(bad: u64, panics: bool) -> (Loader, Arc<AtomicU64>) {
         bad,
         panics,
         reads: Arc::clone(&reads),
+        description: DatasetDescription::new(vec![1], 1, "odd".to_owned()),
     });
     let batches = BatchPlan::new(1000, 10, false, false, 0).unwrap();
     let plan = LoaderPlan {

@@ -10,6 +10,7 @@ use twox_hash::XxHash3_64;
 use super::file::RecordsFile;
 use super::{Addresses, RecordsConfig};
 use crate::cache::{Cache, CacheMode, CacheSettings, FillProgress};
+use crate::dataset::FileContent;
 use crate::decode::{RecordDecoder, SampleUse, Schema};
 use crate::format::{Format, FormatConfig};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord};
@@ -343,7 +344,7 @@ impl OpenTask<'_> {
             decoder,
             reading,
         )
-        .with_files(loaded.file_hashes());
+        .with_files(loaded.file_contents());
         let set = match self.cache.get().cloned().flatten() {
             Some(cache) if is_remote => set.with_cache(cache, Arc::clone(&self.opening.report)),
             _ => set,
@@ -360,7 +361,7 @@ impl OpenTask<'_> {
 
 impl IndexedFiles {
     /// Returns a hash of the contents of each file, or of each of [`FILE_GROUPS_MAX`] groups of files, with its name.
-    fn file_hashes(&self) -> Vec<(String, String)> {
+    fn file_contents(&self) -> Vec<FileContent> {
         let hashes = self.index.file_hashes();
         let each = self.sources.len().div_ceil(FILE_GROUPS_MAX).max(1);
         let groups = self.sources.chunks(each).enumerate();
@@ -382,7 +383,10 @@ impl IndexedFiles {
                     }
                 };
                 let hash = hasher.finalize().to_hex();
-                (name, format!("blake3:{}", &hash[..16]))
+                FileContent {
+                    name,
+                    hash: format!("blake3:{}", &hash[..16]),
+                }
             })
             .collect()
     }

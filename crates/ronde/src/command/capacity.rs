@@ -57,7 +57,7 @@ pub(super) fn memory_per_worker(plan: &Plan, size: &ModelSize, train: &dyn Datas
 
 fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimate {
     let config = &plan.config;
-    let stored_bytes = train.locality().map_or(0, |locality| {
+    let stored_bytes = train.description().locality.map_or(0, |locality| {
         train.len().saturating_mul(locality.sample_bytes)
     });
     let batch_samples = config.train.global_batch_size.min(plan.batches.samples());

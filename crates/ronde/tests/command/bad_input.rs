@@ -170,9 +170,9 @@ fn invalid_data_is_reported_by_line() {
          [model]\nkind = \"linear\"\n[train]\nepochs = 1\n",
     );
     for (text, words) in [
-        ("1,2,0\n3,x,1\n", "line 2, column 2"),
-        ("1,2,0\n3,4,2\n", "line 2, column 3"),
-        ("", "has no samples"),
+        ("1,2,0\n3,x,1\n", "line 2: field `column 2`"),
+        ("1,2,0\n3,4,2\n", "line 2: field `column 3`"),
+        ("", "no samples in"),
     ] {
         dir.write("a.csv", text);
         dir.run(&["train", "a.toml"]).expect(2, &["a.csv", words]);

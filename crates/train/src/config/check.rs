@@ -63,7 +63,8 @@ pub fn targets(model: &ModelConfig, dataset: &dyn Dataset) -> Vec<ConfigProblem>
     let ModelConfig::Transformer { source, .. } = model else {
         return Vec::new();
     };
-    let (shape, expected) = (dataset.sample_shape(), dataset.targets_per_sample());
+    let description = dataset.description();
+    let (shape, expected) = (&description.shape, description.targets_per_sample);
     if model.targets_per_sample(shape) == expected {
         return Vec::new();
     }

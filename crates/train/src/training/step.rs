@@ -162,7 +162,7 @@ impl Training {
     pub(super) fn skipped_records(&self) -> u64 {
         let last = self.last.as_ref();
         let samples = last.map_or(0, |last| self.skipped_samples(last.step));
-        self.split.train.bad_records().skipped + samples
+        self.split.train.description().bad_records.skipped + samples
     }
 
     /// Returns the number of samples up to a step, including skipped ones.
@@ -174,7 +174,8 @@ impl Training {
     /// Returns an error if more samples were skipped than the data set allows. All ranks get the same result, because it
     /// depends only on committed steps.
     fn check_skipped(&self, step: Step) -> Result<(), TrainError> {
-        let Some(limit) = self.split.train.bad_records().skip_limit else {
+        let policy = self.split.train.description().bad_records;
+        let Some(limit) = policy.skip_limit else {
             return Ok(());
         };
         let skipped = self.skipped_samples(step);
@@ -250,7 +251,7 @@ impl Training {
             steps: self.plan.steps,
             epochs: self.plan.epochs,
             samples: self.plan.batches.samples(),
-            unit: match self.split.train.sample_shape() {
+            unit: match *self.split.train.description().shape {
                 [1 | 3, _, _] => SampleUnit::Image,
                 _ => SampleUnit::Sample,
             },

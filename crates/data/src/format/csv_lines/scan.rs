@@ -8,7 +8,7 @@ use ronde_store::StoredObject;
 use super::super::object::failed;
 use super::super::window::ReadWindow;
 use super::lines::{LineSplitter, SplitOutcome};
-use super::{ByteStream, CsvFile, Heading, stream};
+use super::{ByteStream, CsvFile, CsvLines, Heading, stream};
 use crate::DataError;
 use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_MAX, ScanItem};
 
@@ -63,13 +63,19 @@ impl LineReader {
             });
         }
     }
+
+    /// Returns whether the line has nothing but white space.
+    fn is_white(&self) -> bool {
+        let field = self.splitter.field(0).unwrap_or_default();
+        self.splitter.fields() == 1 && field.trim_ascii().is_empty()
+    }
 }
 
 /// Reads the columns from the first line.
 pub(super) fn heading(
     file: &Arc<dyn StoredObject>,
     is_packed: bool,
-    header: Option<bool>,
+    format: &CsvLines,
 ) -> Result<Heading, DataError> {
     let location = file.location();
     let refused = |problem: String| DataError::Format {
@@ -86,25 +92,35 @@ pub(super) fn heading(
     };
     window.advance(mark);
     let mut lines = LineReader::new(window);
-    let (offset, bytes) = match lines.next(|_| {}).map_err(read)? {
-        NextLine::Line { offset, bytes } => (offset, bytes),
-        NextLine::Lost(problem) => {
-            return Err(refused(format!("cannot read the first line: {problem}")));
-        }
-        NextLine::End => {
-            return Ok(Heading {
-                bytes: lines.window.position(),
-                names: Vec::new(),
-            });
+    let (offset, bytes) = loop {
+        match lines.next(|_| {}).map_err(read)? {
+            NextLine::Line { .. } if format.columns.is_some() && lines.is_white() => {}
+            NextLine::Line { offset, bytes } => break (offset, bytes),
+            NextLine::Lost(problem) => {
+                return Err(refused(format!("cannot read the first line: {problem}")));
+            }
+            NextLine::End => {
+                return Ok(Heading {
+                    bytes: lines.window.position(),
+                    names: Vec::new(),
+                });
+            }
         }
     };
     let fields = (0..lines.splitter.fields()).filter_map(|number| lines.splitter.field(number));
     let texts = fields.map(|field| String::from_utf8_lossy(field.trim_ascii()).into_owned());
     let texts: Vec<String> = texts.collect();
     let is_name = |field: &String| !field.is_empty() && field.parse::<f64>().is_err();
-    let is_heading = header.unwrap_or_else(|| texts.iter().all(is_name));
-    if is_heading {
-        check_names(&texts).map_err(refused)?;
+    let is_heading = format.header.unwrap_or_else(|| texts.iter().all(is_name));
+    match format.columns {
+        None if is_heading => check_names(&texts).map_err(refused)?,
+        Some(columns) if columns != texts.len() => {
+            return Err(refused(format!(
+                "line 1: expected {columns} columns (the features and the target), but the line has {}",
+                texts.len()
+            )));
+        }
+        _ => {}
     }
     Ok(match is_heading {
         true => Heading {
@@ -176,6 +192,40 @@ pub(super) fn scan(file: &CsvFile, found: &mut ItemSink<'_>) -> Result<[u8; 32],
     Ok(hash)
 }
 
+/// Returns the line, from 1, of a record. Lines end in LF, CR LF or CR.
+pub(super) fn line_of(file: &CsvFile, record: u64) -> Result<u64, DataError> {
+    let location = file.file.location();
+    let read = |error| failed(location, 0, error);
+    let text = || ReadWindow::new(stream(&file.file, file.is_packed));
+    let mut lines = LineReader::new(text());
+    let mut number = 0;
+    let end = loop {
+        let start = lines.window.position();
+        match lines.next(|_| {}).map_err(read)? {
+            NextLine::Line { offset, bytes } if offset + bytes <= file.heading.bytes => {}
+            NextLine::Line { .. } if file.is_table && lines.is_white() => {}
+            NextLine::Line { offset, .. } if number == record => break offset,
+            NextLine::Line { .. } => number += 1,
+            NextLine::Lost(_) | NextLine::End => break start,
+        }
+    };
+    let mut window = text();
+    let (mut line, mut before) = (1, 0);
+    loop {
+        let left = end.saturating_sub(window.position());
+        let bytes = window.look(1).map_err(read)?;
+        let count = left.min(bytes.len() as u64) as usize;
+        if count == 0 {
+            return Ok(line);
+        }
+        for &byte in &bytes[..count] {
+            line += u64::from(byte == b'\r' || (byte == b'\n' && before != b'\r'));
+            before = byte;
+        }
+        window.advance(count);
+    }
+}
+
 fn too_large(file: &CsvFile) -> DataError {
     DataError::Format {
         file: file.file.location().to_owned(),
@@ -231,6 +281,7 @@ impl CsvScan<'_, '_> {
             match next.map_err(|error| failed(location, start, error))? {
                 NextLine::Line { offset, bytes } => match lines.splitter.fields() {
                     fields if fields == expected => self.good(offset, bytes)?,
+                    _ if self.file.is_table && lines.is_white() => {}
                     fields => {
                         let problem = format!(
                             "the line has {fields} fields, but the first line has {expected}"

@@ -2,12 +2,10 @@
 
 use std::sync::Mutex;
 
-use ronde_core::Epoch;
 use ronde_core::order::Shuffle;
 
 use super::*;
-use crate::dataset::{BadRecordPolicy, FetchedSamples, Locality};
-use crate::decode::DecodeScratch;
+use crate::dataset::Locality;
 
 const SAMPLE_BYTES: u64 = 1000;
 
@@ -26,10 +24,9 @@ struct SimulatedDataset {
     samples: u64,
     /// The sample whose record is bad.
     bad: Option<u64>,
-    skips: bool,
     /// The sample that cannot be fetched.
     missing: Option<u64>,
-    fetch_bytes: Option<u64>,
+    description: DatasetDescription,
     seen: Arc<FetchLog>,
 }
 
@@ -77,27 +74,10 @@ impl Dataset for SimulatedDataset {
     fn len(&self) -> u64 {
         self.samples
     }
-    fn sample_shape(&self) -> &[usize] {
-        &[2]
+    fn description(&self) -> &DatasetDescription {
+        &self.description
     }
-    fn classes(&self) -> u32 {
-        1
-    }
-    fn read(&self, _: u64, _: &mut [f32]) -> Result<u32, DataError> {
-        unreachable!("stored samples are fetched, not read one by one")
-    }
-    fn identity(&self) -> String {
-        "stored".to_owned()
-    }
-    fn locality(&self) -> Option<Locality> {
-        Some(Locality {
-            block_samples: 8,
-            window_blocks: 4,
-            sample_bytes: SAMPLE_BYTES,
-            fetch_bytes: self.fetch_bytes,
-        })
-    }
-    fn fetch(&self, samples: &[u64]) -> Result<Option<Box<dyn FetchedSamples>>, DataError> {
+    fn fetch(&self, samples: &[u64]) -> Result<Box<dyn FetchedSamples>, DataError> {
         if let Some(missing) = self.missing.filter(|missing| samples.contains(missing)) {
             return Err(DataError::NoSuchSample {
                 sample: missing,
@@ -113,14 +93,7 @@ impl Dataset for SimulatedDataset {
         let held = self.seen.held.fetch_add(fetched.bytes(), Ordering::SeqCst);
         let now = held + fetched.bytes();
         self.seen.most.fetch_max(now, Ordering::SeqCst);
-        Ok(Some(Box::new(fetched)))
-    }
-
-    fn bad_records(&self) -> BadRecordPolicy {
-        BadRecordPolicy {
-            skip_limit: self.skips.then_some(1.0),
-            skipped: 0,
-        }
+        Ok(Box::new(fetched))
     }
 }
 
@@ -129,9 +102,16 @@ fn stored(samples: u64) -> (SimulatedDataset, Arc<FetchLog>) {
     let set = SimulatedDataset {
         samples,
         bad: None,
-        skips: false,
         missing: None,
-        fetch_bytes: None,
+        description: DatasetDescription {
+            locality: Some(Locality {
+                block_samples: 8,
+                window_blocks: 4,
+                sample_bytes: SAMPLE_BYTES,
+                fetch_bytes: None,
+            }),
+            ..DatasetDescription::new(vec![2], 1, "stored".to_owned())
+        },
         seen: Arc::clone(&seen),
     };
     (set, seen)
@@ -186,7 +166,9 @@ fn batches_depend_on_neither_threads_nor_memory_nor_workers() {
         let mut usual: Option<Vec<(Step, Batch)>> = None;
         for (workers, threads, kilobytes) in [(1, 1, 1000), (1, 3, 1), (2, 2, 100), (3, 1, 40)] {
             let (mut set, _) = stored(samples);
-            set.fetch_bytes = (threads == 2).then_some(3 * SAMPLE_BYTES);
+            if let Some(locality) = &mut set.description.locality {
+                locality.fetch_bytes = (threads == 2).then_some(3 * SAMPLE_BYTES);
+            }
             let mut all: Vec<(Step, Batch)> =
                 start(set, batches, workers, threads, kilobytes * 1000)
                     .iter_mut()
@@ -247,7 +229,8 @@ fn little_memory_gives_small_units() {
 fn bad_records_are_skipped_or_returned_as_errors() {
     for skips in [true, false] {
         let (mut set, _) = stored(30);
-        (set.bad, set.skips) = (Some(17), skips);
+        set.bad = Some(17);
+        set.description.bad_records.skip_limit = skips.then_some(1.0);
         let mut loaders = start(set, batches(30, 10), 1, 2, 1 << 20);
         if skips {
             let all = drain(&mut loaders[0]);

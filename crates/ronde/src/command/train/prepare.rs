@@ -108,9 +108,10 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     if let Some(error) = document.refuse(check::targets(&config.model, &*split.train)) {
         return Err(error.render(colour).into());
     }
+    let description = split.train.description();
     let size = config
         .model
-        .size(split.train.sample_shape(), split.train.classes())
+        .size(&description.shape, description.classes)
         .map_err(|error| failed(TrainError::Model(error)))?;
     check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
     let is_explicit = |path: &str| {

@@ -36,7 +36,7 @@ impl LoaderSection {
     /// computation.
     #[must_use]
     pub fn settings(&self, dataset: &dyn Dataset, free: usize) -> LoaderSettings {
-        let usual = if dataset.locality().is_some() {
+        let usual = if dataset.description().locality.is_some() {
             free
         } else {
             1

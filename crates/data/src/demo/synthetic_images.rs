@@ -5,11 +5,10 @@ use std::sync::Arc;
 use ronde_core::philox::Stream;
 use ronde_core::seed::{Purpose, SeedTree};
 
-use crate::dataset::{check_form, check_read};
-use crate::{DataError, Dataset, Split};
-
-/// The maximum number of samples, so that sample numbers cannot overflow.
-const SAMPLES_MAX: u64 = 1 << 40;
+use super::SplitSizes;
+use crate::dataset::{DatasetDescription, check_form};
+use crate::memory::SampleSource;
+use crate::{DataError, MemoryDataset, Split};
 
 /// The maximum number of elements of all patterns for storing them.
 const STORED_ELEMENTS_MAX: usize = 1 << 22;
@@ -24,49 +23,39 @@ const PATTERN_WEIGHT: f32 = 0.5;
 
 /// Images of values in `[0, 1)`: the mean of uniform noise, drawn per sample, and of a uniform pattern, drawn per class. Cost
 /// of a read: a quarter of a Philox block per pixel, half a block if the patterns are too large to be stored.
-pub(crate) struct SyntheticImages {
+struct SyntheticImages {
     seed: u64,
     first: u64,
-    samples: u64,
-    shape: Vec<usize>,
-    elements: usize,
     classes: u32,
     /// The concatenated patterns of all classes; empty if they are not stored.
     patterns: Arc<[f32]>,
 }
 
-impl SyntheticImages {
-    /// Returns a training set and, unless `test_samples` is zero, a test set with the same patterns and other noise.
-    pub(crate) fn split(
-        samples: u64,
-        test_samples: u64,
-        shape: &[usize],
-        classes: u32,
-        seed: u64,
-    ) -> Result<Split, DataError> {
-        if !(1..=SAMPLES_MAX).contains(&samples) || test_samples > SAMPLES_MAX {
-            return Err(DataError::SampleCount {
-                samples,
-                test_samples,
-            });
-        }
-        let elements = check_form(shape, classes)?;
-        let patterns = patterns(seed, elements, classes);
-        let set = |first, samples| Self {
+/// Returns a training set and a test set with the same patterns and other noise.
+pub(super) fn split(
+    counts: SplitSizes,
+    shape: &[usize],
+    classes: u32,
+    seed: u64,
+) -> Result<Split, DataError> {
+    let elements = check_form(shape, classes)?;
+    let patterns = patterns(seed, elements, classes);
+    Ok(counts.split(|numbers, _| {
+        let identity = format!(
+            "synthetic_images version 1: seed {seed}, samples {numbers:?}, shape {shape:?}, classes {classes}"
+        );
+        let source = SyntheticImages {
             seed,
-            first,
-            samples,
-            shape: shape.to_vec(),
-            elements,
+            first: numbers.start,
             classes,
             patterns: patterns.clone(),
         };
-        Ok(Split {
-            train: Arc::new(set(0, samples)),
-            test: (test_samples > 0)
-                .then(|| Arc::new(set(samples, test_samples)) as Arc<dyn Dataset>),
-        })
-    }
+        MemoryDataset::of(
+            Arc::new(source),
+            numbers.end - numbers.start,
+            DatasetDescription::new(shape.to_vec(), classes, identity),
+        )
+    }))
 }
 
 fn stream(seed: u64, what: u64, number: u64) -> Stream {
@@ -85,25 +74,8 @@ fn patterns(seed: u64, elements: usize, classes: u32) -> Arc<[f32]> {
     all.into()
 }
 
-impl Dataset for SyntheticImages {
-    fn len(&self) -> u64 {
-        self.samples
-    }
-
-    fn sample_shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn sample_elements(&self) -> usize {
-        self.elements
-    }
-
-    fn classes(&self) -> u32 {
-        self.classes
-    }
-
-    fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError> {
-        check_read(self, sample, out)?;
+impl SampleSource for SyntheticImages {
+    fn write(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) {
         let number = self.first + sample;
         let [word, ..] = stream(self.seed, LABEL, number).block(0);
         // The high half of a product maps 32 random bits to 0..classes without a visible bias.
@@ -117,41 +89,44 @@ impl Dataset for SyntheticImages {
             stream(self.seed, PATTERN, label.into()).fill_uniform(&mut pattern);
             out.iter_mut().zip(&pattern).for_each(|(v, p)| mix(v, *p));
         } else {
-            let pattern = &self.patterns[label as usize * self.elements..];
+            let pattern = &self.patterns[label as usize * out.len()..];
             out.iter_mut().zip(pattern).for_each(|(v, p)| mix(v, *p));
         }
-        Ok(label)
-    }
-
-    fn identity(&self) -> String {
-        format!(
-            "synthetic_images version 1: seed {}, samples {}..{}, shape {:?}, classes {}",
-            self.seed,
-            self.first,
-            self.first + self.samples,
-            self.shape,
-            self.classes
-        )
+        targets.fill(label);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Dataset, DatasetExt};
 
     fn all(set: &dyn Dataset) -> Vec<(Vec<f32>, u32)> {
         (0..set.len())
-            .map(|sample| {
-                let mut out = vec![0.0; set.sample_elements()];
-                let label = set.read(sample, &mut out).unwrap();
-                (out, label)
+            .map(|number| {
+                let (features, targets) = set.sample(number).unwrap();
+                (features, targets[0])
             })
             .collect()
     }
 
+    fn images(
+        (samples, test_samples): (u64, u64),
+        shape: &[usize],
+        classes: u32,
+        seed: u64,
+    ) -> Result<Split, DataError> {
+        super::split(
+            SplitSizes::new(samples, test_samples)?,
+            shape,
+            classes,
+            seed,
+        )
+    }
+
     #[test]
     fn classes_can_be_classified_by_the_mean_of_their_training_images() {
-        let split = SyntheticImages::split(400, 100, &[1, 6, 6], 4, 9).unwrap();
+        let split = images((400, 100), &[1, 6, 6], 4, 9).unwrap();
         let mut means = vec![(vec![0.0; 36], 0.0_f32); 4];
         for (image, label) in all(&*split.train) {
             let (sum, count) = &mut means[label as usize];
@@ -182,22 +157,27 @@ mod tests {
 
     #[test]
     fn samples_depend_only_on_the_seed_and_their_number() {
-        let one = SyntheticImages::split(8, 8, &[5], 3, 1).unwrap();
-        let same = SyntheticImages::split(8, 0, &[5], 3, 1).unwrap();
-        let other = SyntheticImages::split(8, 0, &[5], 3, 2).unwrap();
+        let one = images((8, 8), &[5], 3, 1).unwrap();
+        let same = images((8, 0), &[5], 3, 1).unwrap();
+        let other = images((8, 0), &[5], 3, 2).unwrap();
         assert_eq!(all(&*one.train), all(&*same.train));
-        assert_eq!(one.train.identity(), same.train.identity());
+        assert_eq!(
+            one.train.description().identity,
+            same.train.description().identity
+        );
         assert_ne!(all(&*one.train), all(&*other.train));
-        assert_ne!(one.train.identity(), other.train.identity());
+        assert_ne!(
+            one.train.description().identity,
+            other.train.description().identity
+        );
         assert!(same.test.is_none());
         assert_ne!(all(&*one.train), all(&*one.test.unwrap()));
     }
 
     #[test]
     fn invalid_parameters_are_rejected() {
-        let split = |samples, shape: &[usize], classes| {
-            SyntheticImages::split(samples, 0, shape, classes, 0).err()
-        };
+        let split =
+            |samples, shape: &[usize], classes| images((samples, 0), shape, classes, 0).err();
         assert!(matches!(
             split(0, &[1], 2),
             Some(DataError::SampleCount { .. })

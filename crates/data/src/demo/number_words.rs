@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use ronde_core::seed::{Purpose, SeedTree};
 
-use crate::dataset::check_read_all;
-use crate::{DataError, Dataset, IGNORED, Split};
+use super::SplitSizes;
+use crate::dataset::DatasetDescription;
+use crate::memory::SampleSource;
+use crate::{IGNORED, MemoryDataset, Split};
 
 /// All words; the index of a word is its number. The first one is padding, the second one marks beginning and end.
 const WORDS: [&str; 57] = [
@@ -84,29 +86,26 @@ const TARGET: usize = 15;
 
 /// Samples of `[SOURCE + TARGET]` word numbers: the padded English words, then a begin marker and the French words. Targets:
 /// the French words, then an end marker.
-pub(crate) struct NumberWords {
+struct NumberWords {
     seed: u64,
-    samples: u64,
     is_test: bool,
 }
 
-/// Returns a training set and, unless `test_samples` is zero, a test set of other numbers.
-pub(crate) fn split(samples: u64, test_samples: u64, seed: u64) -> Result<Split, DataError> {
-    const SAMPLES_MAX: u64 = 1 << 40;
-    if !(1..=SAMPLES_MAX).contains(&samples) || test_samples > SAMPLES_MAX {
-        return Err(DataError::SampleCount {
+/// Returns a training set and a test set of other numbers.
+pub(super) fn split(counts: SplitSizes, seed: u64) -> Split {
+    counts.split(|numbers, is_test| {
+        let samples = numbers.end - numbers.start;
+        let part = if is_test { "test" } else { "train" };
+        let identity = format!("number_words version 1: seed {seed}, samples {samples}, {part}");
+        let description = DatasetDescription {
+            targets_per_sample: TARGET,
+            ..DatasetDescription::new(vec![SOURCE + TARGET], WORDS.len() as u32, identity)
+        };
+        MemoryDataset::of(
+            Arc::new(NumberWords { seed, is_test }),
             samples,
-            test_samples,
-        });
-    }
-    let set = |samples, is_test| NumberWords {
-        seed,
-        samples,
-        is_test,
-    };
-    Ok(Split {
-        train: Arc::new(set(samples, false)),
-        test: (test_samples > 0).then(|| Arc::new(set(test_samples, true)) as Arc<dyn Dataset>),
+            description,
+        )
     })
 }
 
@@ -128,25 +127,8 @@ impl NumberWords {
     }
 }
 
-impl Dataset for NumberWords {
-    fn len(&self) -> u64 {
-        self.samples
-    }
-
-    fn sample_shape(&self) -> &[usize] {
-        &[SOURCE + TARGET]
-    }
-
-    fn classes(&self) -> u32 {
-        WORDS.len() as u32
-    }
-
-    fn targets_per_sample(&self) -> usize {
-        TARGET
-    }
-
-    fn read_all(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) -> Result<(), DataError> {
-        check_read_all(self, sample, out, targets)?;
+impl SampleSource for NumberWords {
+    fn write(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) {
         let number = self.number(sample);
         out.fill(0.0);
         targets.fill(IGNORED);
@@ -161,21 +143,6 @@ impl Dataset for NumberWords {
         for (place, word) in targets.iter_mut().zip(target.iter().chain(&["|"])) {
             *place = index(word);
         }
-        Ok(())
-    }
-
-    fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError> {
-        let mut targets = [0; TARGET];
-        self.read_all(sample, out, &mut targets)?;
-        Ok(targets[0])
-    }
-
-    fn identity(&self) -> String {
-        let part = if self.is_test { "test" } else { "train" };
-        format!(
-            "number_words version 1: seed {}, samples {}, {part}",
-            self.seed, self.samples
-        )
     }
 }
 
@@ -280,6 +247,7 @@ fn french_below_thousand(number: u64, at_end: bool, words: &mut Vec<&'static str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DatasetExt;
 
     #[test]
     fn numbers_are_written_correctly() {
@@ -313,19 +281,14 @@ mod tests {
         for number in longest {
             assert!(english(number).len() <= SOURCE && french(number).len() < TARGET);
         }
-        let split = split(500, 100, 3).unwrap();
+        let split = split(SplitSizes::new(500, 100).unwrap(), 3);
         let test = split.test.unwrap();
         for (set, is_test) in [(split.train, false), (test, true)] {
-            let words = NumberWords {
-                seed: 3,
-                samples: set.len(),
-                is_test,
-            };
+            let words = NumberWords { seed: 3, is_test };
             for sample in 0..set.len() {
                 let number = words.number(sample);
                 assert!(number < NUMBERS && (number % TEST_OF == TEST) == is_test);
-                let (mut out, mut targets) = ([0.0; SOURCE + TARGET], [0; TARGET]);
-                set.read_all(sample, &mut out, &mut targets).unwrap();
+                let (out, targets) = set.sample(sample).unwrap();
                 let said = french(number);
                 assert_eq!(targets[said.len()], 1, "the end");
                 assert!(targets[said.len() + 1..].iter().all(|&t| t == IGNORED));

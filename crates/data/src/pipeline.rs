@@ -1,0 +1,123 @@
+//! [`Pipeline`]: the steps from records to samples, to which every `[data]` section of a run file expands.
+//!
+//! ```text
+//! files, embedded files -> format -> features and targets -> samples, decoded when a batch needs them, or once
+//! a generator           -> samples
+//! ```
+//!
+//! The source `records` states all steps. The other sources are presets.
+
+mod decoded;
+mod letters;
+mod preset;
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use ronde_store::{Opener, StoredObject};
+
+use crate::decode::Schema;
+use crate::demo::{EmbeddedFile, Generator, SplitSizes};
+use crate::format::Format;
+use crate::records::{self, RecordsConfig};
+use crate::source::expand;
+use crate::{DataConfig, DataError, OpenContext, Split};
+
+/// The steps from records to samples.
+#[derive(Debug)]
+pub(crate) enum Pipeline<'a> {
+    /// Records of files, which are indexed, and decoded when a batch needs them.
+    Stored(&'a RecordsConfig),
+    /// Records of files, which are decoded once, when the set is opened.
+    Decoded(Box<DecodedRecords<'a>>),
+    /// The letters of a file, in windows of `context` letters. The last tenth of the file is for evaluation.
+    Letters {
+        file: FileOrigin<'a>,
+        context: usize,
+    },
+    /// Samples that are computed when a batch needs them.
+    Computed {
+        generator: Generator,
+        counts: SplitSizes,
+    },
+}
+
+/// Records of files whose samples fit in memory.
+#[derive(Debug)]
+pub(crate) struct DecodedRecords<'a> {
+    train: FileOrigin<'a>,
+    test: TestOrigin<'a>,
+    format: Arc<dyn Format>,
+    schema: Schema,
+}
+
+/// The origin of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum FileOrigin<'a> {
+    /// A path; a relative one starts from the folder of the run file.
+    Path(&'a Path),
+    Embedded(EmbeddedFile),
+}
+
+/// The origin of the samples for evaluation.
+#[derive(Debug, Clone, Copy)]
+enum TestOrigin<'a> {
+    None,
+    File(FileOrigin<'a>),
+    /// The samples of the training file from this one on.
+    From(usize),
+}
+
+/// Opens a data set. Cost: the files of all sources but `records` are read and decoded completely; those of `records` are read
+/// once if they were not indexed before.
+///
+/// # Errors
+/// Files that are missing or have no samples, and invalid parameters.
+pub fn open(config: &DataConfig, opening: &OpenContext) -> Result<Split, DataError> {
+    match Pipeline::of(config)? {
+        Pipeline::Stored(records) => records::open(records, opening),
+        Pipeline::Decoded(records) => decoded::open(&records, opening),
+        Pipeline::Letters { file, context } => letters::open(&file.open(opening)?, context),
+        Pipeline::Computed { generator, counts } => generator.split(counts, opening.seed),
+    }
+}
+
+impl FileOrigin<'_> {
+    fn open(self, opening: &OpenContext) -> Result<OpenedFile, DataError> {
+        match self {
+            Self::Embedded(file) => Ok(OpenedFile {
+                object: Arc::new(file.open()),
+                name: None,
+            }),
+            Self::Path(path) => {
+                let opener = Opener::new(opening.remote.clone());
+                let address = opening.base.join(path).to_string_lossy().into_owned();
+                let files = expand(std::slice::from_ref(&address), &opening.base, &opener)?;
+                let [file] = &*files else {
+                    let contents = format!("expected one file, found {}", files.len());
+                    let pattern = address;
+                    return Err(DataError::NoFiles { pattern, contents });
+                };
+                Ok(OpenedFile {
+                    object: file.open()?.into(),
+                    name: path
+                        .file_name()
+                        .map(OsStr::to_string_lossy)
+                        .map(Cow::into_owned),
+                })
+            }
+        }
+    }
+}
+
+/// An open file.
+struct OpenedFile {
+    object: Arc<dyn StoredObject>,
+    /// The name for messages about changed data; `None` if the file is part of the program.
+    name: Option<String>,
+}
+
+#[cfg(test)]
+mod tests;

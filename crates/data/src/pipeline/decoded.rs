@@ -1,0 +1,194 @@
+//! Decodes all records of a file into memory.
+
+use std::sync::Arc;
+
+use super::{DecodedRecords, FileOrigin, OpenedFile, TestOrigin};
+use crate::decode::{DecodeScratch, RecordDecoder, SampleUse};
+use crate::format::{BadRecord, Extent, Format, RecordFile, Records, ScanItem, SharedBytes};
+use crate::{DataError, MemoryDataset, OpenContext, Split};
+
+/// The maximum number of features of a file: 8 GiB.
+const FEATURES_MAX: usize = 1 << 31;
+
+/// Opens files of records. Cost: a pass to find the records, and a pass to decode them.
+pub(super) fn open(
+    records: &DecodedRecords<'_>,
+    opening: &OpenContext,
+) -> Result<Split, DataError> {
+    let decoder = RecordDecoder::new(&records.schema, SampleUse::Test, opening.seed)?;
+    let read = |origin: FileOrigin<'_>| {
+        let file = origin.open(opening)?;
+        let mut table = DecodedTable::new(&decoder);
+        table.read(&file, &*records.format)?;
+        Ok::<_, DataError>((table, file.name))
+    };
+    let set = |(table, name): (DecodedTable<'_>, Option<String>)| {
+        let set = MemoryDataset::of_decoded(table.features, table.targets, &decoder);
+        Arc::new(match name {
+            Some(name) => set.with_file(name),
+            None => set,
+        })
+    };
+    let mut train = read(records.train)?;
+    let test = match records.test {
+        TestOrigin::None => None,
+        TestOrigin::File(origin) => Some(read(origin)?),
+        TestOrigin::From(sample) => Some((train.0.split_off(sample), train.1.clone())),
+    };
+    Ok(Split {
+        train: set(train),
+        test: test.map(|test| set(test) as _),
+    })
+}
+
+/// Decodes the training records of an open file.
+#[cfg(test)]
+pub(super) fn set(
+    records: &DecodedRecords<'_>,
+    file: &OpenedFile,
+) -> Result<MemoryDataset, DataError> {
+    let decoder = RecordDecoder::new(&records.schema, SampleUse::Test, 0)?;
+    let mut table = DecodedTable::new(&decoder);
+    table.read(file, &*records.format)?;
+    Ok(MemoryDataset::of_decoded(
+        table.features,
+        table.targets,
+        &decoder,
+    ))
+}
+
+/// The samples of a file, row-major.
+struct DecodedTable<'a> {
+    decoder: &'a RecordDecoder,
+    elements: usize,
+    features: Vec<f32>,
+    targets: Vec<u32>,
+}
+
+impl<'a> DecodedTable<'a> {
+    fn new(decoder: &'a RecordDecoder) -> Self {
+        Self {
+            decoder,
+            elements: decoder.sample_shape().iter().product(),
+            features: Vec::new(),
+            targets: Vec::new(),
+        }
+    }
+
+    fn samples(&self) -> usize {
+        self.features.len() / self.elements
+    }
+
+    /// Decodes all records of a file. A bad record is an error, with its line if the format has lines.
+    fn read(&mut self, file: &OpenedFile, format: &dyn Format) -> Result<(), DataError> {
+        let object = &file.object;
+        let records = format.open(Arc::clone(object))?;
+        let refused = |problem: String| DataError::Format {
+            file: object.location().to_owned(),
+            problem,
+        };
+        for extent in extents(&*records)? {
+            let mut pieces = Vec::new();
+            for range in records.ranges(&extent) {
+                let mut bytes = vec![0; (range.end - range.start) as usize];
+                object.read_at(range.start, &mut bytes)?;
+                pieces.push(SharedBytes::from(bytes));
+            }
+            let parsed = records.parse(&extent, pieces)?;
+            let added = self.add(&*parsed, extent.records);
+            added.map_err(|problem| {
+                let number = self.samples() as u64;
+                let bad = BadRecord {
+                    file: object.location().to_owned(),
+                    offset: extent.start,
+                    record: Some(number),
+                    problem,
+                };
+                with_line(&*records, bad)
+            })?;
+            if self.features.len() > FEATURES_MAX {
+                return Err(refused(format!(
+                    "more than {FEATURES_MAX} features, which are held in memory: use source = \"records\", which reads \
+                     samples when they are needed"
+                )));
+            }
+        }
+        match self.samples() {
+            0 => Err(DataError::Empty {
+                addresses: object.location().to_owned(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decodes `count` records.
+    fn add(&mut self, records: &dyn Records, count: u32) -> Result<(), String> {
+        let mut scratch = DecodeScratch::new();
+        for number in 0..count {
+            let record = records.record(number).map_err(|error| error.to_string())?;
+            let (features, targets) = (self.features.len(), self.targets.len());
+            self.features.resize(features + self.elements, 0.0);
+            self.targets
+                .resize(targets + self.decoder.targets_per_sample(), 0);
+            let sample = (features / self.elements) as u64;
+            let out = (&mut self.features[features..], &mut self.targets[targets..]);
+            let decoded = self
+                .decoder
+                .decode(&record, 0, sample, &mut scratch, out.0, out.1);
+            if decoded.is_err() {
+                self.features.truncate(features);
+                return decoded;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the samples from number `sample` on, and returns them.
+    fn split_off(&mut self, sample: usize) -> Self {
+        let sample = sample.min(self.samples());
+        let targets = sample * self.decoder.targets_per_sample();
+        Self {
+            features: self.features.split_off(sample * self.elements),
+            targets: self.targets.split_off(targets),
+            ..*self
+        }
+    }
+}
+
+/// Finds the extents of a file; a bad record is an error.
+fn extents(records: &dyn RecordFile) -> Result<Vec<Extent>, DataError> {
+    let mut extents = Vec::new();
+    let found = records.scan(&mut |found| {
+        match found {
+            ScanItem::Extent(extent) => extents.push(extent),
+            ScanItem::Even(even) => {
+                let mut record = 0;
+                while let Some((extent, 0)) = even.locate(record) {
+                    extents.push(extent);
+                    record += u64::from(extent.records);
+                }
+            }
+            ScanItem::Bad { record, .. } => return Err(DataError::Record(record)),
+            ScanItem::Progress => {}
+        }
+        Ok(())
+    });
+    match found {
+        Ok(_) => Ok(extents),
+        Err(DataError::Record(bad)) => Err(with_line(records, bad)),
+        Err(other) => Err(other),
+    }
+}
+
+/// Returns the error of a bad record, with its line instead of its offset for formats of lines.
+fn with_line(records: &dyn RecordFile, bad: BadRecord) -> DataError {
+    let line = bad.record.map(|number| records.line_of(number));
+    match line.transpose().map(Option::flatten) {
+        Err(error) => error,
+        Ok(None) => DataError::Record(bad),
+        Ok(Some(line)) => DataError::Format {
+            file: bad.file,
+            problem: format!("line {line}: {}", bad.problem),
+        },
+    }
+}
