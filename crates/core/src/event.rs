@@ -113,6 +113,9 @@ pub struct RunTotals {
     pub steps_s: f64,
     /// The totals of each worker.
     pub workers: Vec<WorkerTotals>,
+    /// The number of workers that failed in this attempt.
+    #[serde(default)]
+    pub failures: u64,
     /// The newest events of each kind that describe the state of the run.
     pub last: Vec<Event>,
 }
@@ -126,6 +129,9 @@ pub struct WorkerTotals {
     pub times: PhaseTimes,
     /// Bytes sent to other workers.
     pub bytes_sent: u64,
+    /// The part of `bytes_sent` that the worker's present process has sent: its counter continues from here.
+    #[serde(default)]
+    pub bytes_sent_by_process: u64,
 }
 
 /// The name of a sample in progress output.

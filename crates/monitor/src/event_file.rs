@@ -75,7 +75,8 @@ fn write_line(writer: &mut impl Write, value: &impl Serialize) -> std::io::Resul
 ///
 /// A resumed run appends to the file of its earlier attempts. When the file reaches half of the limit, it is renamed to
 /// `events.1.jsonl` (for `events.jsonl`) and a new one begins with an [`Event::RunTotals`], so that the totals of the
-/// whole run can be computed from the newest file alone.
+/// whole run can be computed from the newest file alone. A new file without these totals, which a crash leaves, is
+/// continued from the renamed one.
 pub struct EventFile {
     path: PathBuf,
     settings: EventFileSettings,
@@ -142,12 +143,14 @@ impl EventFile {
     }
 
     /// Opens the file of a resumed run to append to it, and reads the earlier attempts. An incomplete last line, which
-    /// a crash leaves, is removed. Without an earlier file it creates one.
+    /// a crash leaves, is removed. Without an earlier file it creates one. If a crash has left a new file without totals,
+    /// they are computed from the previous file and written first.
     ///
     /// # Errors
     /// [`MonitorError::Create`] if the file cannot be opened or read.
     pub fn append(path: &Path, settings: EventFileSettings) -> Result<Self, MonitorError> {
         let (mut view, mut clock) = (RunView::default(), RunClock::default());
+        let mut continues_previous = false;
         let mut open = || -> std::io::Result<(File, u64)> {
             if path.is_symlink() {
                 return Err(std::io::Error::other("it is a symbolic link"));
@@ -158,28 +161,41 @@ impl EventFile {
                 .create(true)
                 .truncate(false)
                 .open(path)?;
-            let complete = replay(&file, &mut |t, event| {
+            let mut apply = |t: f64, event: &Event| {
                 view.apply(event);
                 clock.tick(t, event);
-            })?;
+            };
+            continues_previous = !has_events(&file)? && previous(path).is_file();
+            if continues_previous {
+                replay(&File::open(previous(path))?, &mut apply)?;
+                file.set_len(0)?;
+            }
+            file.rewind()?;
+            let complete = replay(&file, &mut apply)?;
             file.set_len(complete)?;
             file.seek(SeekFrom::End(0))?;
             Ok((file, complete))
         };
         let (file, bytes) = open().map_err(|cause| create_error(path, cause))?;
         view.earlier_s = clock.elapsed_s();
-        Ok(Self {
+        let mut file = Self {
             path: path.to_owned(),
             settings,
             writer: BufWriter::with_capacity(64 << 10, file),
             bytes,
             view,
             clock,
-        })
+        };
+        if continues_previous {
+            let last = file.clock.last;
+            file.begin_with_totals(last)
+                .map_err(|cause| create_error(path, cause))?;
+        }
+        Ok(file)
     }
 
     /// Appends the events of the earlier attempts to `events.1.jsonl` and begins a new file with their totals. For jobs
-    /// whose coordinator writes the new file.
+    /// whose coordinator writes the new file. A crash in between leaves both files complete.
     ///
     /// # Errors
     /// [`MonitorError::Create`] if a file cannot be read or written.
@@ -187,24 +203,13 @@ impl EventFile {
         let mut file = Self::append(path, EventFileSettings::default())?;
         let attempt = file.next_attempt();
         let t = crate::clock::unix_s();
-        let archive = previous(path);
-        let archived = match std::fs::read(&archive) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            other => other,
-        };
-        let moved = || {
-            let mut all = archived?;
-            file.rotate(t)?;
-            if !all.is_empty() {
-                all.extend(std::fs::read(&archive)?);
-                let whole = archive.with_extension("whole");
-                std::fs::write(&whole, all)?;
-                std::fs::rename(whole, &archive)?;
-            }
+        let mut archive = || {
+            append_file(path, &previous(path))?;
+            file.begin_new(t)?;
             file.write(t, &attempt)?;
             file.flush()
         };
-        moved().map_err(|cause| create_error(path, cause))
+        archive().map_err(|cause| create_error(path, cause))
     }
 
     /// Returns the state of the run after the events so far.
@@ -240,10 +245,24 @@ impl EventFile {
     fn rotate(&mut self, t: f64) -> std::io::Result<()> {
         self.writer.flush()?;
         std::fs::rename(&self.path, previous(&self.path))?;
-        self.writer = BufWriter::with_capacity(64 << 10, File::create_new(&self.path)?);
+        self.begin_new(t)
+    }
+
+    /// Begins a new file with the totals, which replaces the one at the path once they are written.
+    fn begin_new(&mut self, t: f64) -> std::io::Result<()> {
+        let next = self.path.with_extension("next");
+        remove(&next)?;
+        self.writer = BufWriter::with_capacity(64 << 10, File::create_new(&next)?);
         self.bytes = 0;
+        self.begin_with_totals(t)?;
+        std::fs::rename(next, &self.path)
+    }
+
+    /// Writes the header and the totals of a new file completely, so that it can be continued without the previous one.
+    fn begin_with_totals(&mut self, t: f64) -> std::io::Result<()> {
         self.start()?;
-        self.write_totals(t)
+        self.write_totals(t)?;
+        self.writer.flush()
     }
 }
 
@@ -281,6 +300,27 @@ impl EventWriter for EventFile {
     fn flush(&mut self) -> std::io::Result<()> {
         self.writer.flush()
     }
+}
+
+/// Appends a file to another one, which is replaced once the result is complete.
+fn append_file(from: &Path, to: &Path) -> std::io::Result<()> {
+    let whole = to.with_extension("whole");
+    remove(&whole)?;
+    let mut writer = File::create_new(&whole)?;
+    match File::open(to) {
+        Ok(mut earlier) => drop(std::io::copy(&mut earlier, &mut writer)?),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    std::io::copy(&mut File::open(from)?, &mut writer)?;
+    std::fs::rename(whole, to)
+}
+
+/// Returns whether a file has a complete event.
+fn has_events(file: &File) -> std::io::Result<bool> {
+    let mut has_events = false;
+    replay(file, &mut |_, _| has_events = true)?;
+    Ok(has_events)
 }
 
 /// Reads all complete lines after the header and returns their length in bytes. Lines of a newer version are skipped.

@@ -85,7 +85,7 @@ impl WorkerView {
         Self {
             times: totals.times,
             bytes_sent: totals.bytes_sent,
-            of_process: 0,
+            of_process: totals.bytes_sent_by_process,
         }
     }
 
@@ -220,6 +220,8 @@ impl RunView {
                     .set_totals(self.throughput.samples(), self.throughput.seconds());
                 self.workers.values_mut().for_each(WorkerView::restart);
                 (self.failures, self.finished_s, self.model) = (0, None, None);
+                self.last.remove("model");
+                self.last.remove("finished");
             }
             Event::CheckpointLoaded { step, .. } => {
                 self.counted_until = self.counted;
@@ -232,6 +234,7 @@ impl RunView {
                 self.attempt = totals.attempt;
                 self.earlier_s = totals.elapsed_s;
                 self.skipped = totals.skipped;
+                self.failures = totals.failures;
                 self.counted = totals.steps;
                 self.counted_until = totals.counted_until;
                 self.throughput.set_totals(totals.samples, totals.steps_s);
@@ -269,8 +272,10 @@ impl RunView {
                     rank: *rank,
                     times: worker.times,
                     bytes_sent: worker.bytes_sent,
+                    bytes_sent_by_process: worker.of_process,
                 })
                 .collect(),
+            failures: self.failures,
             last: self.last.values().cloned().collect(),
         }
     }
@@ -310,6 +315,7 @@ impl RunView {
                 config_path,
                 blake3,
             } => {
+                self.remember("model", event);
                 self.model = Some(ModelView {
                     path: path.clone(),
                     config_path: config_path.clone(),
@@ -324,6 +330,7 @@ impl RunView {
                 skipped,
                 ..
             } => {
+                self.remember("finished", event);
                 self.finished_s = Some(*duration_s);
                 self.skipped = *skipped;
             }

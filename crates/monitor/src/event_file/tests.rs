@@ -110,6 +110,8 @@ fn check(settings: EventFileSettings) -> (u64, String) {
     );
     assert_eq!(view.throughput.seconds(), 0.25 * STEPS as f64);
     assert_eq!(view.skipped, 4 * STEPS);
+    // The process of each attempt counts from zero, and its last report is of its last step.
+    assert_eq!(view.workers[&Rank(1)].bytes_sent, 100 * (900 + STEPS));
     let compute_s = view.workers[&Rank(1)].times.compute_s;
     assert!((compute_s - 0.2 * STEPS as f64).abs() < 1e-6, "{compute_s}");
     assert_eq!(view.progress.unwrap().committed, STEPS);
@@ -172,4 +174,84 @@ fn an_archived_file_begins_with_the_totals() {
     EventFile::archive(&path).unwrap();
     let both = std::fs::read_to_string(previous(&path)).unwrap();
     assert!(both.starts_with(&first) && both.len() > first.len());
+}
+
+const LIMITED: EventFileSettings = EventFileSettings {
+    every_steps: 1,
+    bytes_max: 40_000,
+};
+
+#[test]
+fn a_crash_in_a_rotation_loses_no_totals() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let mut t = 1e9;
+    let mut file = EventFile::create(&path, LIMITED).unwrap();
+    file.start().unwrap();
+    file.write(t, &started()).unwrap();
+    run(&mut file, &mut t, 0..300);
+    drop(file);
+    assert!(previous(&path).is_file(), "300 steps exceed the limit");
+    // The file is renamed, and the new one is missing or incomplete.
+    for left in [
+        "",
+        "{\"format\"",
+        "{}\n",
+        "{}\n{\"t\": 1e9, \"event\": \"run_tot",
+    ] {
+        std::fs::rename(&path, previous(&path)).unwrap();
+        if !left.is_empty() {
+            std::fs::write(&path, left).unwrap();
+        }
+        for _ in 0..2 {
+            let file = EventFile::append(&path, LIMITED).unwrap();
+            let view = file.view();
+            assert_eq!(view.throughput.samples(), 60 * 300, "after {left:?}");
+            assert_eq!(view.workers[&Rank(0)].bytes_sent, 30_000);
+            assert_eq!(
+                (&*view.name, view.progress.unwrap().committed),
+                ("digits", 300)
+            );
+            assert!((view.earlier_s - 300.0).abs() < 1e-3, "{}", view.earlier_s);
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(
+            text.lines().nth(1).unwrap().contains("run_totals"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn the_result_of_a_run_survives_a_rotation_but_not_the_next_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.jsonl");
+    let mut t = 1e9;
+    let mut file = EventFile::create(&path, EventFileSettings::default()).unwrap();
+    file.start().unwrap();
+    file.write(t, &started()).unwrap();
+    run(&mut file, &mut t, 0..10);
+    let saved = Event::ModelSaved {
+        path: "model.safetensors".into(),
+        config_path: "model.json".into(),
+        blake3: "ab".into(),
+    };
+    let finished = Event::RunFinished {
+        steps: 10,
+        samples: 600,
+        skipped: 40,
+        duration_s: 12.5,
+    };
+    file.write(t, &saved).unwrap();
+    file.write(t, &finished).unwrap();
+    file.rotate(t).unwrap();
+    drop(file);
+    let mut file = EventFile::append(&path, EventFileSettings::default()).unwrap();
+    assert_eq!(file.view().model.as_ref().unwrap().blake3, "ab");
+    assert_eq!(file.view().finished_s, Some(12.5));
+    let attempt = file.next_attempt();
+    file.write(t, &attempt).unwrap();
+    file.rotate(t).unwrap();
+    let view = EventFile::append(&path, EventFileSettings::default()).unwrap();
+    assert_eq!((&view.view().model, view.view().finished_s), (&None, None));
 }
