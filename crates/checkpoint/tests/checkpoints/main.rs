@@ -8,6 +8,7 @@
 )]
 
 mod child;
+mod concurrent_retention;
 mod damage;
 mod disk;
 mod kill;

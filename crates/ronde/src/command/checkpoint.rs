@@ -243,15 +243,18 @@ fn show(selection: &CheckpointSelection) -> Result<(), CheckpointFailure> {
 
 fn verify(selection: &VerifySelection) -> Result<(), CheckpointFailure> {
     match selection.step {
-        Some(step) => verify_one(&Checkpoint::open(selection.location.open()?, Step(step))?),
+        Some(step) => verify_one(&selection.location.open()?, Step(step)),
         None => verify_everything(&selection.location),
     }
 }
 
-fn verify_one(checkpoint: &Checkpoint) -> Result<(), CheckpointFailure> {
+fn verify_one(store: &Arc<dyn Store>, step: Step) -> Result<(), CheckpointFailure> {
+    let checkpoint = Checkpoint::open(Arc::clone(store), step)?;
     let damage = checkpoint.verify(THREADS)?;
-    let step = checkpoint.step();
-    if damage.is_empty() {
+    if !damage.is_empty() {
+        // Reports that there is no checkpoint if a running job has removed it meanwhile.
+        Checkpoint::open(Arc::clone(store), step)?;
+    } else {
         let line = intact(step, checkpoint.manifest());
         writeln!(Printable(std::io::stdout().lock()), "{line}")?;
         return Ok(());
