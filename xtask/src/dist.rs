@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::outside::run as output_of;
-use crate::{FULL, outside, root};
+use crate::{outside, root};
 
 /// The compiler driver and the C toolchain that link against an old C library, from PyPI.
 const TOOLS: &[&str] = &["cargo-zigbuild==0.24.0", "ziglang==0.15.2"];
@@ -68,7 +68,7 @@ fn build(tools: &Path, target: &Path, rust_target: &str, zig_target: &str) -> Re
         "--package",
         "ronde",
         "--features",
-        FULL,
+        "full",
         "--target",
         zig_target,
     ];

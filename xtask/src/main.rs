@@ -27,7 +27,7 @@ use steps::{Outcome, Steps};
 use stores::Stores;
 
 /// The feature with object stores and all data formats.
-const FULL: &str = "ronde/full";
+const FULL: &str = "ronde/full,ronde/burn";
 
 const USAGE: &str = "\
 cargo xtask <command>
@@ -113,7 +113,7 @@ fn test() -> Result<()> {
     run_cargo(
         &mut steps,
         "build",
-        "build --release --workspace --features ronde/full --bins --examples",
+        "build --release --workspace --features ronde/full,ronde/burn --bins --examples",
     );
     let mut variables = Vec::new();
     steps.run("servers of object stores", "cargo xtask test", || {

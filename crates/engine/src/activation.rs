@@ -1,17 +1,25 @@
 //! [`Activation`]: the values passed from one layer to the next.
 
-use burn::backend::{Autodiff, AutodiffBackend, Flex};
-use burn::tensor::{Device, Tensor};
+use std::sync::Arc;
 
-use crate::ops::{HostTensor, OperationInput};
+use crate::memory::{give, take};
 
 /// Values of any rank, f32, row-major; the first dimension is the number of samples.
 ///
-/// Stored as the engine's own tensor, so that a layer uses it without a copy, and shared with the
-/// graph that computed it.
+/// Clones share the values; the last owner returns their memory for reuse.
 #[derive(Debug, Clone)]
 pub struct Activation {
-    values: HostTensor,
+    shape: Vec<usize>,
+    values: Arc<SharedValues>,
+}
+
+#[derive(Debug)]
+struct SharedValues(Vec<f32>);
+
+impl Drop for SharedValues {
+    fn drop(&mut self) {
+        give(std::mem::take(&mut self.0));
+    }
 }
 
 impl Activation {
@@ -29,7 +37,8 @@ impl Activation {
             values.len()
         );
         Self {
-            values: HostTensor::new(values, shape),
+            shape: shape.to_vec(),
+            values: Arc::new(SharedValues(values)),
         }
     }
 
@@ -38,54 +47,59 @@ impl Activation {
         Self::from_host(&[0], Vec::new())
     }
 
+    /// Returns memory with unspecified contents, to be written before it is read.
+    pub(crate) fn unwritten(shape: &[usize]) -> Self {
+        Self::from_host(shape, take(shape.iter().product()))
+    }
+
     /// Returns the length of each dimension.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
-        self.values.shape()
+        &self.shape
     }
 
     /// Returns the number of samples: the first dimension, 1 for a scalar.
     #[must_use]
     pub fn samples(&self) -> usize {
-        self.shape().first().copied().unwrap_or(1)
+        self.shape.first().copied().unwrap_or(1)
     }
 
     /// Returns the values.
-    ///
-    /// # Panics
-    /// Never: the values are f32.
     #[must_use]
     pub fn as_slice(&self) -> &[f32] {
-        self.values.values()
+        &self.values.0
     }
 
-    /// Returns the values without a copy when this is their only owner and they are stored as a
-    /// `Vec`; otherwise copies them once.
-    ///
-    /// # Panics
-    /// Never: the values are f32.
-    #[must_use]
-    pub fn into_host(self) -> Vec<f32> {
-        self.values.into_values()
+    /// Returns the values for writing. Cost: a copy when other owners share them.
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [f32] {
+        if Arc::get_mut(&mut self.values).is_none() {
+            let mut copy = take(self.values.0.len());
+            copy.copy_from_slice(&self.values.0);
+            self.values = Arc::new(SharedValues(copy));
+        }
+        let values = Arc::get_mut(&mut self.values);
+        &mut values.expect("the only owner after the copy").0
     }
 
-    /// Returns the values as a tensor of rank `D`, which the caller has checked, on one of the
-    /// engine's devices. Cost: none.
-    pub(crate) fn into_tensor<const D: usize>(self, device: &Device) -> Tensor<D> {
-        let values = self.values.into_tensor();
-        if device.is_autodiff() {
-            Tensor::from_primitive::<Autodiff<Flex>>(Autodiff::<Flex>::from_inner(values))
-        } else {
-            Tensor::from_primitive::<Flex>(values)
+    /// Returns the same values with another shape of as many elements. Cost: none.
+    pub(crate) fn reshaped(self, shape: &[usize]) -> Self {
+        debug_assert_eq!(self.values.0.len(), shape.iter().product::<usize>());
+        Self {
+            shape: shape.to_vec(),
+            values: self.values,
         }
     }
 
-    /// Takes the values of a tensor and makes them contiguous, so that the next layer gets the same
-    /// form whether it runs in this process or another. Cost: a copy only where they are not
-    /// contiguous.
-    pub(crate) fn from_tensor<const D: usize>(tensor: Tensor<D>) -> Self {
-        Self {
-            values: OperationInput::of(tensor).values(),
+    /// Returns the values without a copy when this is their only owner; otherwise copies them once.
+    #[must_use]
+    pub fn into_host(self) -> Vec<f32> {
+        match Arc::try_unwrap(self.values) {
+            Ok(mut values) => std::mem::take(&mut values.0),
+            Err(shared) => {
+                let mut copy = take(shared.0.len());
+                copy.copy_from_slice(&shared.0);
+                copy
+            }
         }
     }
 }
@@ -107,12 +121,17 @@ mod tests {
     }
 
     #[test]
-    fn a_permuted_tensor_becomes_row_major() {
-        let device = Device::default();
-        let tensor = Activation::from_host(&[2, 3], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-            .into_tensor::<2>(&device);
-        let turned = Activation::from_tensor(tensor.transpose());
-        assert_eq!(turned.shape(), [3, 2]);
-        assert_eq!(turned.as_slice(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    fn a_shared_activation_is_copied_before_it_changes() {
+        let mut changed = Activation::from_host(&[2], vec![1.0, 2.0]);
+        let other = changed.clone();
+        changed.as_mut_slice()[0] = 5.0;
+        assert_eq!(
+            (changed.as_slice(), other.as_slice()),
+            (&[5.0, 2.0][..], &[1.0, 2.0][..])
+        );
+        let at = changed.as_slice().as_ptr();
+        changed.as_mut_slice()[1] = 6.0;
+        let back = changed.reshaped(&[2, 1]).into_host();
+        assert_eq!(back.as_ptr(), at);
     }
 }

@@ -57,9 +57,11 @@ impl Chain {
         }
     }
 
-    /// Forbids to cut the chain: the first and the last layer use the same parameter.
-    pub(crate) fn keep_together(&mut self, parameter: &'static str) {
+    /// Declares that the first and the last layer use the same parameter: the chain cannot be cut.
+    #[must_use]
+    pub fn tied(mut self, parameter: &'static str) -> Self {
         self.shared = Some(parameter);
+        self
     }
 
     /// Cuts the chain before each of the given layers, counted from its own first one.
@@ -265,6 +267,42 @@ impl Layer for Chain {
             needs_input_gradient,
             |_, _| {},
         )
+    }
+
+    fn backward_input(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        let mut gradient = Some(grad_output);
+        for (index, layer) in self.layers.iter_mut().enumerate().rev() {
+            let Some(output) = gradient.take() else {
+                break;
+            };
+            gradient = layer.backward_input(shard, output, index > 0 || needs_input_gradient)?;
+        }
+        Ok(gradient)
+    }
+
+    fn backward_weights(
+        &mut self,
+        shard: Shard,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+    ) -> Result<(), EngineError> {
+        for index in (0..self.layers.len()).rev() {
+            let ranges = &ranges[self.tensors_of(index)];
+            self.layers[index].backward_weights(shard, gradients, ranges)?;
+        }
+        Ok(())
+    }
+
+    /// Names the engines of all layers, each once.
+    fn engine(&self) -> String {
+        let mut engines: Vec<String> = self.layers.iter().map(|layer| layer.engine()).collect();
+        engines.dedup();
+        engines.join(", ")
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {

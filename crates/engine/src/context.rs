@@ -1,6 +1,6 @@
 //! [`ForwardContext`]: the coordinates of a forward pass, from which all its randomness follows.
 
-use burn::tensor::{Tensor, TensorData};
+use ronde_core::philox::Stream;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Shard, Step};
 
@@ -48,32 +48,16 @@ impl ForwardContext {
         Self { layer, ..self }
     }
 
-    /// Sets elements to zero with the given probability and scales the remaining ones by `1 / (1 -
-    /// probability)`; the identity in evaluation.
+    /// Writes the factors of a dropout, which are 0 with the given probability and `1 / (1 -
+    /// probability)` otherwise. Returns false without writing in evaluation, or if the probability
+    /// is 0: all factors are 1.
     ///
-    /// The mask is keyed by (seed, step, shard, layer, `index`); give each dropout of a layer its
-    /// own `index`. `probability` is clamped to `0..=1`. Cost: a Philox number per element.
-    #[must_use]
-    pub fn dropout<const D: usize>(&self, x: Tensor<D>, probability: f64, index: u64) -> Tensor<D> {
-        let shape = x.dims();
-        let factors = self.dropout_factors(shape.iter().product(), probability, index);
-        let Some(factors) = factors else {
-            return x;
-        };
-        let device = x.device();
-        x * Tensor::from_data(TensorData::new(factors, shape), &device)
-    }
-
-    /// Returns the factors of [`ForwardContext::dropout`]; `None` when all are 1.
-    pub(crate) fn dropout_factors(
-        &self,
-        elements: usize,
-        probability: f64,
-        index: u64,
-    ) -> Option<Vec<f32>> {
+    /// The factors are keyed by (seed, step, shard, layer, `index`); give each dropout of a layer
+    /// its own `index`. `probability` is clamped to `0..=1`. Cost: a Philox number per element.
+    pub fn draw_dropout(&self, factors: &mut [f32], probability: f64, index: u64) -> bool {
         let probability = probability.clamp(0.0, 1.0);
         if self.mode == Mode::Evaluate || probability == 0.0 {
-            return None;
+            return false;
         }
         let coordinates = [
             self.step.0,
@@ -81,36 +65,39 @@ impl ForwardContext {
             u64::from(self.layer),
             index,
         ];
-        let mut mask = vec![0.0_f32; elements];
-        self.seeds
-            .stream(Purpose::Dropout, &coordinates)
-            .fill_uniform(&mut mask);
+        let stream = self.seeds.stream(Purpose::Dropout, &coordinates);
+        stream.fill_uniform(factors);
         let scale = if probability < 1.0 {
             (1.0 / (1.0 - probability)) as f32
         } else {
             0.0
         };
-        for value in &mut mask {
+        for value in factors {
             *value = if f64::from(*value) < probability {
                 0.0
             } else {
                 scale
             };
         }
-        Some(mask)
+        true
     }
 
-    /// Returns the seed of the engine's own generator for this pass.
-    pub(crate) fn engine_seed(&self) -> u64 {
+    /// Returns the seed of an engine's own random generator for this pass.
+    #[must_use]
+    pub fn engine_seed(&self) -> u64 {
         let coordinates = [self.step.0, u64::from(self.shard.0), u64::from(self.layer)];
-        crate::host::first_word(self.seeds.stream(Purpose::Engine, &coordinates))
+        first_word(self.seeds.stream(Purpose::Engine, &coordinates))
     }
+}
+
+/// Returns the first 64 bits of a stream.
+pub fn first_word(stream: Stream) -> u64 {
+    let block = stream.block(0);
+    u64::from(block[0]) << 32 | u64::from(block[1])
 }
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-
     use super::*;
 
     fn context(step: u64, shard: u32, layer: u32) -> ForwardContext {
@@ -124,12 +111,9 @@ mod tests {
     }
 
     fn masked(context: &ForwardContext, probability: f64, index: u64) -> Vec<f32> {
-        let ones = Tensor::<2>::ones([40, 50], &Device::default());
-        context
-            .dropout(ones, probability, index)
-            .into_data()
-            .try_into_vec()
-            .unwrap()
+        let mut factors = vec![1.0; 2000];
+        context.draw_dropout(&mut factors, probability, index);
+        factors
     }
 
     #[test]

@@ -26,9 +26,9 @@ pub enum EngineError {
         /// The shard.
         shard: Shard,
     },
-    /// The input gradient was requested of a layer that was built without it.
+    /// The input gradient was requested of a layer whose input has none, such as token numbers.
     #[error(
-        "layer {layer}: cannot compute the input gradient of shard {shard}: the layer was built without it"
+        "layer {layer}: cannot compute the gradient of the input of shard {shard}: it has none"
     )]
     NoInputGradient {
         /// The name of the layer.
@@ -87,6 +87,14 @@ pub enum EngineError {
         found: usize,
         /// The number of outputs.
         expected: usize,
+    },
+    /// A layer whose operations do not fit together.
+    #[error("cannot build layer {layer}: {problem}")]
+    Graph {
+        /// The name of the layer.
+        layer: String,
+        /// The reason, with the shapes.
+        problem: String,
     },
     /// A model that cannot be built as configured.
     #[error("cannot build model {model}: {problem}")]

@@ -1,43 +1,16 @@
-//! The properties of this machine and build on which the bits of a model depend, and the engine's
-//! device.
+//! The properties of this machine and build on which the bits of a model depend.
 
-use burn::tensor::Device;
-use ronde_core::philox::Stream;
-use ronde_core::seed::{Purpose, SeedTree};
+/// The version of the engine's arithmetic: a change of the bits that a model trains to increments it.
+const ENGINE_VERSION: u32 = 1;
 
-/// Returns the name and version of the tensor engine. Equal names are a condition of equal bits.
+/// Returns the name and version of the engine. Equal names are a condition of equal bits.
 #[must_use]
 pub fn engine_name() -> String {
-    "burn-flex 0.22.1".to_owned()
-}
-
-/// Returns the device on which modules for training are built.
-#[must_use]
-pub fn training_device() -> Device {
-    Device::default().autodiff()
-}
-
-/// Seeds the engine's own generator, from which Burn draws the initial weights of a user's module.
-/// Call it right before building the module.
-///
-/// There is one generator per process: where several ranks are threads of one process, build their
-/// modules one after the other, and use
-/// [`ForwardContext::dropout`](crate::ForwardContext::dropout).
-pub fn seed_engine(seeds: &SeedTree) {
-    let stream = seeds.named(Purpose::Engine, "construction");
-    training_device().seed(first_word(stream));
-}
-
-/// Returns the first 64 bits of a stream.
-pub(crate) fn first_word(stream: Stream) -> u64 {
-    let block = stream.block(0);
-    u64::from(block[0]) << 32 | u64::from(block[1])
+    format!("ronde {ENGINE_VERSION}")
 }
 
 /// Returns the processor properties that can change bits: the architecture, the instruction sets by
-/// which the engine chooses kernels, and the depth at which its matrix product splits long sums
-/// (which follows from the size of the first-level cache). Equal texts are a condition of equal
-/// bits.
+/// which the engine chooses kernels. Equal texts are a condition of equal bits.
 ///
 /// ```
 /// assert!(ronde_engine::cpu_features().starts_with(std::env::consts::ARCH.get(..3).unwrap()));
@@ -46,14 +19,7 @@ pub(crate) fn first_word(stream: Stream) -> u64 {
 pub fn cpu_features() -> String {
     let mut words = vec![std::env::consts::ARCH.replace('_', "-")];
     words.extend(instruction_sets().into_iter().map(str::to_owned));
-    words.push(format!("depth={}", product_depth()));
     words.join(" ")
-}
-
-/// Returns the length of the longest sum that the matrix product computes in one pass; its kernel
-/// with fused multiply-add has 2 registers of 8 lanes by 6 columns.
-fn product_depth() -> usize {
-    gemm_common::cache::kernel_params(4096, 4096, 1 << 16, 16, 6, 4).kc
 }
 
 macro_rules! detected {
@@ -86,18 +52,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_named_engine_is_the_one_in_use() {
-        let device = format!("{:?}", Device::default()).to_lowercase();
-        assert!(device.contains("flex"), "{device}");
-        let manifest = include_str!("../../../Cargo.toml");
-        let version = engine_name().replace("burn-flex ", "");
-        assert!(manifest.contains(&format!("burn = {{ version = \"={version}\"")));
-    }
-
-    #[test]
-    fn features_name_the_architecture_and_the_depth() {
+    fn features_name_the_architecture() {
         let text = cpu_features();
         assert!(text.starts_with(&std::env::consts::ARCH.replace('_', "-")));
-        assert!(text.contains(" depth="), "{text}");
     }
 }

@@ -1,44 +1,41 @@
 //! Initial weights keyed by name: every process draws the same ones, in any order and for any cut.
 
-use ronde_core::layout::{Role, TensorEntry};
+use ronde_core::layout::TensorEntry;
 use ronde_core::seed::{Purpose, SeedTree};
 
-/// The distribution of initial weights; all are uniform.
+/// The distribution of initial weights, drawn uniformly or constant.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Initial {
+pub enum Initial {
     /// The variance `2 / fan_in`, which rectifiers preserve.
     Rectifier,
     /// A standard deviation that does not depend on the shape.
     Deviation(f64),
+    /// One value.
+    Constant(f32),
 }
 
 impl Initial {
     /// The standard deviation of GPT-2.
-    pub(crate) const TRANSFORMER: Self = Self::Deviation(0.02);
+    pub const TRANSFORMER: Self = Self::Deviation(0.02);
     /// The standard deviation of the last layer of VGG and of the residual networks, so that all
     /// classes start with similar logits. Source: torchvision's `vgg.py`; Goyal et al.,
     /// arXiv:1706.02677, section 5.1.
-    pub(crate) const CLASSIFIER: Self = Self::Deviation(0.01);
+    pub const CLASSIFIER: Self = Self::Deviation(0.01);
 
     fn bound(self, shape: &[usize]) -> f32 {
         let square = match self {
             Self::Rectifier => 6.0 / fan_in(shape).max(1) as f64,
             Self::Deviation(deviation) => 3.0 * deviation * deviation,
+            Self::Constant(_) => 0.0,
         };
         square.sqrt() as f32
     }
 }
 
-/// Fills a tensor according to its name and shape; a tensor that is neither a weight matrix nor a
-/// bias is unchanged.
-pub(crate) fn fill(tensor: &TensorEntry, initial: Initial, seeds: &SeedTree, values: &mut [f32]) {
-    if tensor.role != Role::Parameter {
-        return;
-    }
-    if tensor.shape.len() < 2 {
-        if tensor.name == "bias" || tensor.name.ends_with(".bias") {
-            values.fill(0.0);
-        }
+/// Fills a tensor with its initial values, keyed by its name.
+pub fn fill_tensor(tensor: &TensorEntry, initial: Initial, seeds: &SeedTree, values: &mut [f32]) {
+    if let Initial::Constant(value) = initial {
+        values.fill(value);
         return;
     }
     let bound = initial.bound(&tensor.shape);
@@ -61,12 +58,14 @@ fn fan_in(shape: &[usize]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use ronde_core::layout::Role;
+
     use super::*;
 
     fn filled(name: &str, shape: &[usize], seed: u64) -> Vec<f32> {
         let entry = TensorEntry::f32(name, shape, Role::Parameter);
         let mut values = vec![7.0; entry.elements()];
-        fill(
+        fill_tensor(
             &entry,
             Initial::Rectifier,
             &SeedTree::new(seed),
@@ -92,7 +91,7 @@ mod tests {
     fn a_deviation_is_kept_whatever_the_shape() {
         let entry = TensorEntry::f32("token", &[300, 20], Role::Parameter);
         let mut values = vec![0.0; entry.elements()];
-        fill(
+        fill_tensor(
             &entry,
             Initial::Deviation(0.02),
             &SeedTree::new(1),
@@ -104,8 +103,15 @@ mod tests {
     }
 
     #[test]
-    fn biases_are_zero_and_scales_stay() {
-        assert_eq!(filled("fc.bias", &[3], 1), [0.0; 3]);
-        assert_eq!(filled("bn.gamma", &[3], 1), [7.0; 3]);
+    fn a_constant_fills_a_tensor() {
+        let entry = TensorEntry::f32("bias", &[3], Role::Parameter);
+        let mut values = vec![1.0; 3];
+        fill_tensor(
+            &entry,
+            Initial::Constant(0.5),
+            &SeedTree::new(1),
+            &mut values,
+        );
+        assert_eq!(values, [0.5; 3]);
     }
 }

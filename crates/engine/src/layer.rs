@@ -15,7 +15,7 @@ use crate::{
 pub struct LayerCost {
     /// The shape of the output, samples first.
     pub output_shape: Vec<usize>,
-    /// The estimated number of floats kept from forward until backward.
+    /// The number of floats kept from forward until backward.
     pub kept_floats: usize,
 }
 
@@ -70,7 +70,7 @@ pub trait Layer: Send {
     ///
     /// # Errors
     /// When the shard is not pending, the gradient does not fit, or the input gradient is requested
-    /// of a layer that was built without it.
+    /// of a layer whose input has none.
     fn backward(
         &mut self,
         shard: Shard,
@@ -79,6 +79,36 @@ pub trait Layer: Send {
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError>;
+
+    /// Computes the gradient of the input only, and keeps what [`Layer::backward_weights`] of the
+    /// shard needs. The two together do the same as [`Layer::backward`], with the same bits.
+    ///
+    /// # Errors
+    /// As [`Layer::backward`].
+    fn backward_input(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError>;
+
+    /// Computes the gradients of the parameters of a shard, after [`Layer::backward_input`], and
+    /// ends the shard. Writes the same as [`Layer::backward`].
+    ///
+    /// # Errors
+    /// When [`Layer::backward_input`] of the shard did not run before.
+    fn backward_weights(
+        &mut self,
+        shard: Shard,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+    ) -> Result<(), EngineError>;
+
+    /// Returns the name and version of the engine that computes the layer: a condition of equal
+    /// bits.
+    fn engine(&self) -> String {
+        crate::engine_name()
+    }
 
     /// Returns output shape and memory for one shard of the given input shape, samples first.
     fn cost(&self, input_shape: &[usize]) -> LayerCost;

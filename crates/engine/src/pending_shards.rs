@@ -6,66 +6,61 @@ use ronde_core::Shard;
 
 use crate::EngineError;
 
-/// The shards of one layer between forward and backward, with the checks of their use.
-pub(crate) struct PendingShards<T> {
-    /// The name of the layer, for messages.
-    pub(crate) layer: String,
-    /// Whether backward can compute the gradient of the input.
-    pub(crate) gives_input_gradient: bool,
+/// The shards of one layer between forward and backward, with the checks of their use: for
+/// implementations of [`Layer`](crate::Layer).
+#[derive(Debug)]
+pub struct PendingShards<T> {
+    layer: String,
     shards: BTreeMap<Shard, T>,
 }
 
 impl<T> PendingShards<T> {
-    /// Creates an empty set.
-    pub(crate) fn new(layer: &str, gives_input_gradient: bool) -> Self {
+    /// Creates an empty set for the layer of a name, which appears in messages.
+    #[must_use]
+    pub fn new(layer: &str) -> Self {
         Self {
             layer: layer.to_owned(),
-            gives_input_gradient,
             shards: BTreeMap::new(),
         }
     }
 
+    /// Returns the name of the layer.
+    #[must_use]
+    pub fn layer(&self) -> &str {
+        &self.layer
+    }
+
     /// Stores a shard after its forward; another forward of it replaces the first.
-    pub(crate) fn begin(&mut self, shard: Shard, kept: T) {
+    pub fn begin(&mut self, shard: Shard, kept: T) {
         self.shards.insert(shard, kept);
     }
 
     /// Removes and returns the values kept of a shard whose backward begins.
     ///
     /// # Errors
-    /// When the layer cannot compute the requested input gradient, or the shard is not pending.
-    pub(crate) fn end(
-        &mut self,
-        shard: Shard,
-        needs_input_gradient: bool,
-    ) -> Result<T, EngineError> {
-        let layer = || self.layer.clone();
-        if needs_input_gradient && !self.gives_input_gradient {
-            return Err(EngineError::NoInputGradient {
-                layer: layer(),
-                shard,
-            });
+    /// When the shard is not pending.
+    pub fn end(&mut self, shard: Shard) -> Result<T, EngineError> {
+        let kept = self.shards.remove(&shard);
+        kept.ok_or_else(|| self.not_pending(shard))
+    }
+
+    /// Returns the error of a shard that is not pending.
+    #[must_use]
+    pub fn not_pending(&self, shard: Shard) -> EngineError {
+        EngineError::NotInFlight {
+            layer: self.layer.clone(),
+            shard,
         }
-        self.shards
-            .remove(&shard)
-            .ok_or_else(|| EngineError::NotInFlight {
-                layer: self.layer.clone(),
-                shard,
-            })
     }
 
     /// Drops all shards.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.shards.clear();
     }
 
     /// Returns the error of a value with a wrong shape.
-    pub(crate) fn wrong_shape(
-        &self,
-        what: &'static str,
-        got: &[usize],
-        expected: String,
-    ) -> EngineError {
+    #[must_use]
+    pub fn wrong_shape(&self, what: &'static str, got: &[usize], expected: String) -> EngineError {
         EngineError::Shape {
             layer: self.layer.clone(),
             what,
@@ -75,7 +70,10 @@ impl<T> PendingShards<T> {
     }
 
     /// Checks that samples have the shape that the layer accepts.
-    pub(crate) fn check_samples(&self, got: &[usize], sample: &[usize]) -> Result<(), EngineError> {
+    ///
+    /// # Errors
+    /// When they have another one.
+    pub fn check_samples(&self, got: &[usize], sample: &[usize]) -> Result<(), EngineError> {
         if got.get(1..) == Some(sample) {
             return Ok(());
         }
@@ -83,11 +81,10 @@ impl<T> PendingShards<T> {
     }
 
     /// Checks that an output gradient has the shape of the output.
-    pub(crate) fn check_gradient(
-        &self,
-        got: &[usize],
-        output: &[usize],
-    ) -> Result<(), EngineError> {
+    ///
+    /// # Errors
+    /// When it has another one.
+    pub fn check_gradient(&self, got: &[usize], output: &[usize]) -> Result<(), EngineError> {
         if got == output {
             return Ok(());
         }

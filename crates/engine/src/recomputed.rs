@@ -88,6 +88,32 @@ impl Layer for Recomputed {
             .backward(shard, grad_output, gradients, ranges, needs_input_gradient)
     }
 
+    fn backward_input(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        if let Some((input, context)) = self.in_flight.remove(&shard) {
+            self.inner.forward(input, &context)?;
+        }
+        self.inner
+            .backward_input(shard, grad_output, needs_input_gradient)
+    }
+
+    fn backward_weights(
+        &mut self,
+        shard: Shard,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+    ) -> Result<(), EngineError> {
+        self.inner.backward_weights(shard, gradients, ranges)
+    }
+
+    fn engine(&self) -> String {
+        self.inner.engine()
+    }
+
     /// Returns the cost of the inner layer with only its input kept. While one shard at a time is
     /// recomputed, it needs its full memory.
     fn cost(&self, input_shape: &[usize]) -> LayerCost {

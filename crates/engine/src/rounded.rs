@@ -131,6 +131,34 @@ impl Layer for Rounded {
         Ok(input.map(|input| self.precision.rounded(input)))
     }
 
+    fn backward_input(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        let given = self.precision.rounded(grad_output);
+        let input = self
+            .inner
+            .backward_input(shard, given, needs_input_gradient)?;
+        Ok(input.map(|input| self.precision.rounded(input)))
+    }
+
+    fn backward_weights(
+        &mut self,
+        shard: Shard,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+    ) -> Result<(), EngineError> {
+        self.inner.backward_weights(shard, gradients, ranges)?;
+        self.round_matrices(gradients, ranges);
+        Ok(())
+    }
+
+    fn engine(&self) -> String {
+        self.inner.engine()
+    }
+
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
         self.inner.cost(input_shape)
     }

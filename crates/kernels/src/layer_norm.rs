@@ -163,16 +163,16 @@ pub fn gelu(x: &[f32], y: &mut [f32], slope: Option<&mut [f32]>) {
         "outputs of {} values",
         x.len()
     );
-    dispatch(Gelu { x, y, slope });
+    dispatch(GeluKernel { x, y, slope });
 }
 
-struct Gelu<'a> {
+struct GeluKernel<'a> {
     x: &'a [f32],
     y: &'a mut [f32],
     slope: Option<&'a mut [f32]>,
 }
 
-impl SimdKernel for Gelu<'_> {
+impl SimdKernel for GeluKernel<'_> {
     type Output = ();
 
     #[inline(always)]

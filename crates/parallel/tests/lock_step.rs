@@ -10,13 +10,9 @@ use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Collectives, GroupRank, Recovery, Shard, Step, WorldSize};
-use ronde_engine::burn::nn::conv::{Conv2d, Conv2dConfig};
-use ronde_engine::burn::nn::{Linear, LinearConfig};
-use ronde_engine::burn::tensor::Tensor;
-use ronde_engine::ops::AfterNorm;
 use ronde_engine::{
-    BurnLayer, Chain, CrossEntropy, ForwardContext, ModelConfig, OptimizerConfig,
-    synchronised_batch_norm, training_device,
+    AfterNorm, Chain, CrossEntropy, GraphBuilder, ModelConfig, Normalisation, OptimizerConfig,
+    SlidingWindow,
 };
 use ronde_parallel::{
     DataParallel, DataParallelConfig, MicroBatch, ModelState, ParallelError, Strategy,
@@ -40,24 +36,18 @@ fn resnet() -> Chain {
     model.build(&SHAPE, CLASSES as u32, &seeds()).unwrap()
 }
 
-/// A user's own modules with a normalisation over all samples between them.
-fn of_own_modules() -> Chain {
-    let device = training_device();
-    let conv = Conv2dConfig::new([3, 5], [3, 3]).init(&device);
-    let conv = BurnLayer::new(conv, |conv: &Conv2d, x, _: &ForwardContext| conv.forward(x))
-        .named("conv")
-        .with_initial_weights_from_seed(&seeds())
-        .without_input_gradient();
-    let norm = synchronised_batch_norm("norm", [5, 6, 6], AfterNorm::Rectified);
-    let output = LinearConfig::new(5 * 6 * 6, CLASSES).init(&device);
-    let run = |output: &Linear, x: Tensor<4>, _: &ForwardContext| {
-        let samples = x.dims()[0];
-        output.forward(x.reshape([samples, 5 * 6 * 6]))
-    };
-    let output = BurnLayer::new(output, run)
-        .named("output")
-        .with_initial_weights_from_seed(&seeds());
-    Chain::new(vec![Box::new(conv), norm, Box::new(output)]).unwrap()
+/// A user's own layers with a normalisation over all samples between them.
+fn of_own_layers() -> Chain {
+    let mut features = GraphBuilder::new("features", &SHAPE);
+    let window = SlidingWindow::new(3, 1, 0);
+    let x = features.convolution("conv", features.input(), 5, window, false);
+    let kind = Normalisation::SynchronisedBatch;
+    features.normalise("norm", kind, x, None, AfterNorm::Rectified);
+    let mut output = GraphBuilder::new("output", &[5, 6, 6]);
+    let x = output.flatten(output.input());
+    output.linear("", x, CLASSES, true);
+    let layers = [features, output].map(|layer| layer.build(&seeds()).unwrap());
+    Chain::new(layers.into()).unwrap()
 }
 
 fn strategy(chain: Chain, group: Arc<dyn Collectives>, shards: ShardPlan) -> DataParallel {
@@ -120,7 +110,7 @@ fn alone() -> Arc<dyn Collectives> {
 #[test]
 fn the_bits_do_not_depend_on_the_ranks() {
     let cases = [(2, 2), (3, 3), (2, 1)];
-    for (model, (world_size, computing)) in [resnet as fn() -> Chain, of_own_modules]
+    for (model, (world_size, computing)) in [resnet as fn() -> Chain, of_own_layers]
         .into_iter()
         .flat_map(|model| cases.map(|case| (model, case)))
     {

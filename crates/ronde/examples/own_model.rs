@@ -1,4 +1,4 @@
-//! A custom Burn model, trained on any number of workers with the same bits.
+//! A custom model of ronde's own layers, trained on any number of workers with the same bits.
 //!
 //! ```text
 //! cargo run --release --example own_model                       # alone
@@ -9,42 +9,25 @@
 
 use std::path::Path;
 
-use ronde::engine::burn;
-use ronde::engine::burn::module::Module;
-use ronde::engine::burn::nn::{
-    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig,
-};
-use ronde::engine::burn::tensor::activation::relu;
-use ronde::engine::burn::tensor::{Device, Tensor};
-use ronde::engine::{BurnLayer, Chain, ForwardContext, training_device};
+use ronde::core::seed::SeedTree;
+use ronde::engine::{AfterNorm, Chain, EngineError, GraphBuilder, Normalisation, SlidingWindow};
 
-// Up to the next separator: plain Burn, without ronde.
-#[derive(Module, Debug)]
-struct Net {
-    hidden: Linear,
-    norm: BatchNorm,
-    dropout: Dropout,
-    output: Linear,
+/// A convolution with batch normalisation, and a perceptron on its output.
+fn net(seeds: &SeedTree) -> Result<Chain, EngineError> {
+    let mut features = GraphBuilder::new("features", &[1, 8, 8]);
+    let window = SlidingWindow::new(3, 1, 1);
+    let x = features.convolution("conv", features.input(), 8, window, false);
+    let x = features.normalise("norm", Normalisation::Batch, x, None, AfterNorm::Rectified);
+    features.max_pool(x, SlidingWindow::new(2, 2, 0));
+
+    let mut perceptron = GraphBuilder::new("perceptron", &[8, 4, 4]);
+    let x = perceptron.flatten(perceptron.input());
+    let x = perceptron.linear("hidden", x, 48, true);
+    let x = perceptron.relu(x);
+    let x = perceptron.dropout(x, 0.2);
+    perceptron.linear("output", x, 10, true);
+    Chain::new(vec![features.build(seeds)?, perceptron.build(seeds)?])
 }
-
-impl Net {
-    fn new(device: &Device) -> Self {
-        Self {
-            hidden: LinearConfig::new(64, 48).init(device),
-            norm: BatchNormConfig::new(48).init(device),
-            dropout: DropoutConfig::new(0.2).init(),
-            output: LinearConfig::new(48, 10).init(device),
-        }
-    }
-
-    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let [samples, ..] = images.dims();
-        let x = self.hidden.forward(images.reshape([samples, 64]));
-        self.output
-            .forward(self.dropout.forward(relu(self.norm.forward(x))))
-    }
-}
-// ------------------------------------------------------------------------------------------
 
 fn main() -> Result<(), ronde::Error> {
     let mut worker = ronde::Worker::start()?;
@@ -63,13 +46,8 @@ fn main() -> Result<(), ronde::Error> {
         &ronde::environment::opening(Path::new("."), config.run.seed),
     )?;
 
-    let trained = worker.train(&config, data, || {
-        let net = Net::new(&training_device());
-        let layer = BurnLayer::new(net, |net: &Net, images, _: &ForwardContext| {
-            net.forward(images)
-        });
-        Chain::new(vec![Box::new(layer)])
-    })?;
+    let seeds = SeedTree::new(config.run.seed);
+    let trained = worker.train(&config, data, || net(&seeds))?;
 
     if worker.is_first() {
         let evaluation = trained.summary().evaluation.as_ref();

@@ -1,25 +1,27 @@
 //! ronde: distributed training whose result does not depend on the cluster.
 //!
 //! The same run file gives the same bits of trained model on any number of workers. The command is
-//! documented by `ronde --help`. As a library, for your own Burn model:
+//! documented by `ronde --help`. As a library, for your own model:
 //!
 //! ```no_run
-//! use ronde::engine::{BurnLayer, Chain, training_device};
-//! use ronde::engine::burn::nn::LinearConfig;
-//! use ronde::engine::burn::tensor::Tensor;
+//! use ronde::core::seed::SeedTree;
+//! use ronde::engine::{Chain, GraphBuilder};
 //!
 //! let mut worker = ronde::Worker::start()?; // alone, or as a rank under `ronde run -n 3 -- program`
 //! let config = ronde::RunConfig::example();
 //! let opening = ronde::environment::opening(".".as_ref(), config.run.seed);
 //! let data = ronde::data::open(&config.data, &opening)?;
 //! let trained = worker.train(&config, data, || {
-//!     let module = LinearConfig::new(64, 10).init(&training_device());
-//!     let layer = BurnLayer::new(module, |m, x: Tensor<4>, _: &_| m.forward(x.reshape([-1, 64])));
-//!     Chain::new(vec![Box::new(layer)])
+//!     let mut layer = GraphBuilder::new("output", &[1, 8, 8]);
+//!     let x = layer.flatten(layer.input());
+//!     layer.linear("", x, 10, true);
+//!     Chain::new(vec![layer.build(&SeedTree::new(config.run.seed))?])
 //! })?;
 //! println!("{}", trained.blake3()?);
 //! # Ok::<(), ronde::Error>(())
 //! ```
+//!
+//! With the feature `burn`, any Burn module is a layer: see `ronde::burn::BurnLayer`.
 //!
 //! [`Worker::group`] provides collectives for other algorithms. [`Session`], the step as a transaction, is the basis
 //! of a custom training loop.
@@ -32,6 +34,8 @@ mod sigterm;
 mod worker;
 
 pub use error::Error;
+#[cfg(feature = "burn")]
+pub use ronde_burn as burn;
 pub use ronde_comm as comm;
 pub use ronde_core as core;
 pub use ronde_core::session::Session;

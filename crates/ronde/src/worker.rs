@@ -11,7 +11,7 @@ use ronde_core::{
     Assignment, Event, Group, GroupRank, Membership, NullTracker, Rank, Step, Tracker,
 };
 use ronde_data::Split;
-use ronde_engine::{Chain, EngineError, Layer, seed_engine};
+use ronde_engine::{Chain, EngineError};
 use ronde_identity::Member;
 use ronde_parallel::ModelState;
 use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
@@ -285,9 +285,10 @@ impl Worker {
         model: impl FnOnce() -> Result<Chain, EngineError>,
     ) -> Result<TrainedModel, Error> {
         let mut plan = Plan::resolve(config, self.assignment.world_size, &*data.train)?;
-        seed_engine(&plan.seeds);
+        #[cfg(feature = "burn")]
+        ronde_burn::seed_engine(&plan.seeds);
         let chain = model()?;
-        plan.bind_own_model(chain.layout())?;
+        plan.bind_own_model(&chain)?;
         let listener = self.listener.take();
         if self.world_size() > 1 && listener.is_none() {
             return Err(Error::GroupTaken(

@@ -10,7 +10,7 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::weight_hash::WeightHash;
 use ronde_core::{PlanIdentity, WorldSize};
 use ronde_data::Dataset;
-use ronde_engine::LearningRate;
+use ronde_engine::{Chain, Layer, LearningRate};
 
 use crate::{Objective, RunConfig, TrainError};
 
@@ -143,14 +143,16 @@ impl Plan {
         Ok(())
     }
 
-    /// Adds the tensors of a user's own model to the identity, and removes the settings of a built-in model.
+    /// Adds the tensors and the engine of a user's own model to the identity, and removes the settings of a built-in
+    /// model.
     ///
     /// # Errors
     /// As [`Plan::bind_model`].
-    pub fn bind_own_model(&mut self, layout: &StateLayout) -> Result<(), TrainError> {
+    pub fn bind_own_model(&mut self, model: &Chain) -> Result<(), TrainError> {
         self.identity.remove_under("model.");
         self.identity.set("model.kind", "own");
-        self.bind_model(layout)
+        self.identity.set("engine", model.engine());
+        self.bind_model(model.layout())
     }
 
     /// Checks that each parameter group contains a parameter and has valid numbers.

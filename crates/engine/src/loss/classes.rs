@@ -5,7 +5,7 @@ use std::ops::Range;
 use ronde_kernels::{Vectorised, softmax_cross_entropy, vectorised};
 
 use super::{Loss, LossOutput};
-use crate::ops::memory;
+use crate::memory;
 use crate::{EngineError, Predictions};
 
 /// The target that is not counted, as for positions after the end of a text.

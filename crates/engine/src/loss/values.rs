@@ -1,7 +1,7 @@
 //! [`SquaredError`]: the loss of values.
 
 use super::{Loss, LossOutput};
-use crate::ops::memory;
+use crate::memory;
 use crate::{EngineError, Predictions};
 
 /// `(output - target)^2`; the mean over a sample's outputs. Targets are the bits of `f32` values. Computed in f64.

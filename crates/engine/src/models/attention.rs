@@ -1,14 +1,7 @@
 //! Building blocks of transformers: attention with its projections, and the feed-forward part.
-//!
-//! Shapes: N samples, T positions, E width.
 
-use burn::module::Module;
-use burn::nn::{LayerNorm, Linear};
-use burn::tensor::{Device, Tensor};
-
-use super::modules::{linear_module, normalise, row_norm};
-use crate::ForwardContext;
-use crate::ops::{self, AttentionMask, linear};
+use super::refuse;
+use crate::{Attended, EngineError, GraphBuilder, GraphValue, Initial};
 
 /// The size of a transformer's blocks.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +15,7 @@ pub(super) struct TransformerShape {
 
 impl TransformerShape {
     /// Checks the settings.
-    pub(super) fn check(&self, depth: usize) -> Result<(), String> {
+    pub(super) fn check(&self, depth: usize) -> Result<(), EngineError> {
         let Self {
             width,
             heads,
@@ -30,111 +23,58 @@ impl TransformerShape {
             dropout,
         } = *self;
         if depth == 0 || width == 0 || inner == 0 || heads == 0 || !width.is_multiple_of(heads) {
-            return Err(format!(
+            return refuse(format!(
                 "invalid layers = {depth}, width = {width}, heads = {heads}: expected at least 1 of each, and a width that is a multiple of heads"
             ));
         }
         if depth > 1 << 12 || width > 1 << 20 || inner > 1 << 22 {
-            return Err(format!(
+            return refuse(format!(
                 "invalid layers = {depth}, width = {width}: expected at most {} and {}",
                 1 << 12,
                 1 << 20
             ));
         }
         if !(0.0..1.0).contains(&dropout) {
-            return Err(format!(
+            return refuse(format!(
                 "invalid dropout = {dropout}: expected at least 0 and below 1"
             ));
         }
         Ok(())
     }
 
-    /// Returns the number of parameters of an attention with its normalisation.
-    pub(super) fn attention_parameters(&self) -> u64 {
-        let width = self.width as u64;
-        4 * (width * width + width) + 2 * width
+    /// Starts a layer for samples of a shape.
+    pub(super) fn layer(name: &str, sample: &[usize]) -> GraphBuilder {
+        let mut layer = GraphBuilder::new(name, sample);
+        layer.set_initial(Initial::TRANSFORMER);
+        layer
     }
 
-    /// Returns the number of parameters of a feed-forward part with its normalisation.
-    pub(super) fn feed_forward_parameters(&self) -> u64 {
-        let (width, inner) = (self.width as u64, self.inner as u64);
-        2 * width * inner + inner + width + 2 * width
-    }
-
-    /// Estimates the floats kept by an attention of `places` over `seen` positions, for one sample.
-    pub(super) fn attention_kept(&self, places: usize, seen: usize) -> usize {
-        (5 * places + 3 * seen) * self.width + 3 * self.heads * places * seen
-    }
-
-    /// Estimates the floats kept by a feed-forward part for one sample.
-    pub(super) fn feed_forward_kept(&self, places: usize) -> usize {
-        places * (4 * self.width + 6 * self.inner)
-    }
-}
-
-/// Normalisation and attention with a residual connection.
-#[derive(Module, Debug)]
-pub(super) struct MultiHeadAttention {
-    norm: LayerNorm,
-    query: Linear,
-    key_value: Linear,
-    output: Linear,
-    heads: usize,
-}
-
-impl MultiHeadAttention {
-    pub(super) fn new(form: TransformerShape, device: &Device) -> Self {
-        Self {
-            norm: row_norm(form.width, device),
-            query: linear_module(form.width, form.width, true, device),
-            key_value: linear_module(form.width, 2 * form.width, true, device),
-            output: linear_module(form.width, form.width, true, device),
-            heads: form.heads,
-        }
-    }
-
-    /// Returns `x` (`[N, T, E]`) plus its attention to `memory` (`[N, S, E]`), or to itself without
-    /// one.
-    pub(super) fn forward(
+    /// Adds a normalisation and an attention to `memory`, or to `x` itself without one, with a
+    /// residual connection.
+    pub(super) fn attention(
         &self,
-        x: Tensor<3>,
-        memory: Option<Tensor<3>>,
-        seen: AttentionMask,
-    ) -> Tensor<3> {
-        let own = normalise(&self.norm, x.clone());
-        let both = linear(&self.key_value, memory.unwrap_or_else(|| own.clone()));
-        let queries = linear(&self.query, own);
-        let found = ops::attention_over(queries, both, self.heads, seen);
-        x + linear(&self.output, found)
-    }
-}
-
-/// Normalisation and two linear modules with a residual connection.
-#[derive(Module, Debug)]
-pub(super) struct FeedForward {
-    norm: LayerNorm,
-    up: Linear,
-    down: Linear,
-}
-
-impl FeedForward {
-    pub(super) fn new(form: TransformerShape, device: &Device) -> Self {
-        Self {
-            norm: row_norm(form.width, device),
-            up: linear_module(form.width, form.inner, true, device),
-            down: linear_module(form.inner, form.width, true, device),
-        }
+        layer: &mut GraphBuilder,
+        name: &str,
+        x: GraphValue,
+        memory: Option<GraphValue>,
+        attended: Attended,
+    ) -> GraphValue {
+        let own = layer.layer_norm(&format!("{name}.norm"), x);
+        let queries = layer.linear(&format!("{name}.query"), own, self.width, true);
+        let (name_kv, from) = (format!("{name}.key_value"), memory.unwrap_or(own));
+        let keys_values = layer.linear(&name_kv, from, 2 * self.width, true);
+        let found = layer.attention(queries, keys_values, self.heads, attended);
+        let found = layer.linear(&format!("{name}.output"), found, self.width, true);
+        layer.add(x, found)
     }
 
-    /// Returns `x` plus its transformation; `index` keys the dropout inside.
-    pub(super) fn forward(
-        &self,
-        x: Tensor<3>,
-        dropout: f64,
-        index: u64,
-        context: &ForwardContext,
-    ) -> Tensor<3> {
-        let inner = ops::gelu(linear(&self.up, normalise(&self.norm, x.clone())));
-        x + context.dropout(linear(&self.down, inner), dropout, index)
+    /// Adds a normalisation and two linear operations, with a residual connection.
+    pub(super) fn feed_forward(&self, layer: &mut GraphBuilder, x: GraphValue) -> GraphValue {
+        let y = layer.layer_norm("feed_forward.norm", x);
+        let y = layer.linear("feed_forward.up", y, self.inner, true);
+        let y = layer.gelu(y);
+        let y = layer.linear("feed_forward.down", y, self.width, true);
+        let y = layer.dropout(y, self.dropout);
+        layer.add(x, y)
     }
 }

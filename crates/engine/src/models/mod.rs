@@ -1,31 +1,22 @@
 //! [`ModelConfig`]: the built-in models, each a chain of layers.
 
 mod attention;
-mod batch_wide_norm;
-mod dense;
 mod digits;
-mod embedding;
-mod embedding_table;
 mod gpt;
-mod graph_layer;
-mod layer_size;
-mod modules;
+mod normalisation;
 mod perceptron;
 mod resnet;
 mod size;
-mod synchronised;
-mod tokens;
 mod transformer;
 mod vgg;
 
 use ronde_core::seed::SeedTree;
 use serde::{Deserialize, Serialize};
 
-use crate::{Chain, EngineError, Layer, LayerCost};
+use crate::{Chain, EngineError, GraphLayer, GraphOutline, Layer};
 
-pub use modules::Normalisation;
+pub use normalisation::Normalisation;
 pub use size::ModelSize;
-pub use synchronised::synchronised_batch_norm;
 
 /// A model and its size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -172,45 +163,83 @@ impl ModelConfig {
         classes: u32,
         seeds: &SeedTree,
     ) -> Result<Chain, EngineError> {
+        let layers = self.outline(input_shape, classes)?.into_iter();
+        let layers =
+            layers.map(|layer| -> Box<dyn Layer> { Box::new(GraphLayer::new(layer, seeds)) });
+        let chain = Chain::new(layers.collect())?;
+        Ok(if matches!(self, Self::Gpt { tied: true, .. }) {
+            chain.tied("embedding.token")
+        } else {
+            chain
+        })
+    }
+
+    /// Describes the layers of the model that [`ModelConfig::build`] would allocate.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::build`].
+    pub fn outline(
+        &self,
+        input_shape: &[usize],
+        classes: u32,
+    ) -> Result<Vec<GraphOutline>, EngineError> {
         let classes = classes as usize;
         let layers = if classes == 0 || input_shape.contains(&0) {
-            Err(format!(
+            refuse(format!(
                 "invalid sample shape {input_shape:?} with {classes} classes: expected at least 1 of each"
             ))
         } else {
-            self.layers(input_shape, classes, seeds)
+            self.layers(input_shape, classes)
         };
-        let layers = layers.map_err(|problem| EngineError::Model {
+        layers.map_err(|error| EngineError::Model {
             model: self.kind().to_owned(),
-            problem,
-        })?;
-        let mut chain = Chain::new(layers)?;
-        if matches!(self, Self::Gpt { tied: true, .. }) {
-            chain.keep_together("embedding.token");
-        }
-        Ok(chain)
+            problem: match error {
+                EngineError::Model { problem, .. } => problem,
+                other => other.to_string(),
+            },
+        })
     }
 
-    fn layers(&self, input_shape: &[usize], classes: usize, seeds: &SeedTree) -> Layers {
-        match self {
+    fn layers(&self, input_shape: &[usize], classes: usize) -> Layers {
+        match *self {
             Self::DigitsCnn { channels, dropout } => {
-                digits::layers(input_shape, classes, *channels, *dropout, seeds)
+                digits::layers(input_shape, classes, channels, dropout)
             }
-            Self::ResNet18 { .. } | Self::ResNet50 { .. } => match self.resnet_form() {
-                Some(form) => resnet::layers(input_shape, classes, form, seeds),
-                None => Err("not a residual network".to_owned()),
-            },
+            Self::ResNet18 {
+                small_input,
+                normalisation,
+            } => {
+                let form = resnet::ResNetShape {
+                    blocks: [2, 2, 2, 2],
+                    is_bottleneck: false,
+                    small_input,
+                    normalisation,
+                };
+                resnet::layers(input_shape, classes, form)
+            }
+            Self::ResNet50 {
+                small_input,
+                normalisation,
+            } => {
+                let form = resnet::ResNetShape {
+                    blocks: [3, 4, 6, 3],
+                    is_bottleneck: true,
+                    small_input,
+                    normalisation,
+                };
+                resnet::layers(input_shape, classes, form)
+            }
             Self::Vgg16 {
                 small_input,
                 normalisation,
                 dropout,
             } => {
                 let form = vgg::VggShape {
-                    small_input: *small_input,
-                    normalisation: *normalisation,
-                    dropout: *dropout,
+                    small_input,
+                    normalisation,
+                    dropout,
                 };
-                vgg::layers(input_shape, classes, form, seeds)
+                vgg::layers(input_shape, classes, form)
             }
             Self::Gpt {
                 layers,
@@ -219,8 +248,8 @@ impl ModelConfig {
                 dropout,
                 tied,
             } => {
-                let form = transformer_form(*width, *heads, *dropout);
-                gpt::layers(input_shape, classes, *layers, form, *tied, seeds)
+                let form = transformer_form(width, heads, dropout);
+                gpt::layers(input_shape, classes, layers, form, tied)
             }
             Self::Transformer {
                 source,
@@ -230,12 +259,12 @@ impl ModelConfig {
                 heads,
                 dropout,
             } => {
-                let form = transformer_form(*width, *heads, *dropout);
-                let text = text(*source, *padding);
-                transformer::layers(input_shape, classes, text, *layers, form, seeds)
+                let form = transformer_form(width, heads, dropout);
+                let text = transformer::SourceText { source, padding };
+                transformer::layers(input_shape, classes, text, layers, form)
             }
-            Self::Mlp { hidden } => perceptron::layers(input_shape, classes, hidden, seeds),
-            Self::Linear {} => perceptron::layers(input_shape, classes, &[], seeds),
+            Self::Mlp { ref hidden } => perceptron::layers(input_shape, classes, hidden),
+            Self::Linear {} => perceptron::layers(input_shape, classes, &[]),
         }
     }
 
@@ -251,26 +280,6 @@ impl ModelConfig {
         };
         normalisation == Some(Normalisation::SynchronisedBatch)
     }
-
-    fn resnet_form(&self) -> Option<resnet::ResNetShape> {
-        let (blocks, is_bottleneck, small_input, normalisation) = match *self {
-            Self::ResNet18 {
-                small_input,
-                normalisation,
-            } => ([2, 2, 2, 2], false, small_input, normalisation),
-            Self::ResNet50 {
-                small_input,
-                normalisation,
-            } => ([3, 4, 6, 3], true, small_input, normalisation),
-            _ => return None,
-        };
-        Some(resnet::ResNetShape {
-            blocks,
-            is_bottleneck,
-            small_input,
-            normalisation,
-        })
-    }
 }
 
 /// The inner width of the feed-forward parts is four times the width of a position.
@@ -283,45 +292,28 @@ fn transformer_form(width: usize, heads: usize, dropout: f64) -> attention::Tran
     }
 }
 
-/// Returns the lengths of source and target in a sample.
-fn text(source: usize, padding: Option<u32>) -> transformer::SourceText {
-    transformer::SourceText { source, padding }
-}
-
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// The layers of a model before they become a chain, or why it cannot be built.
-type Layers = Result<Vec<Box<dyn Layer>>, String>;
+/// The layers of a model, or why it cannot be built.
+type Layers = Result<Vec<GraphOutline>, EngineError>;
 
-/// Checks that samples are images `[channels, height, width]` of at least the given side.
-fn image(input_shape: &[usize], side: usize) -> Result<[usize; 3], String> {
-    match *input_shape {
-        [channels, height, width] if height >= side && width >= side => {
-            Ok([channels, height, width])
-        }
-        _ => Err(format!(
-            "invalid sample shape {input_shape:?}: expected [channels, height, width], {side} x {side} or larger"
-        )),
-    }
+/// Returns the error of a model that cannot be built; [`ModelConfig::outline`] adds its kind.
+fn refuse<T>(problem: String) -> Result<T, EngineError> {
+    Err(EngineError::Model {
+        model: String::new(),
+        problem,
+    })
 }
 
-/// Returns the cost of a layer whose output and kept values are proportional to the number of
-/// samples.
-fn cost_per_sample(
-    output: &[usize],
-    kept_floats: usize,
-) -> impl Fn(&[usize]) -> LayerCost + Send + use<> {
-    let output = output.to_vec();
-    move |input| {
-        let samples = input.first().copied().unwrap_or(0);
-        let mut output_shape = vec![samples];
-        output_shape.extend(&output);
-        LayerCost {
-            output_shape,
-            kept_floats: samples * kept_floats,
-        }
+/// Checks that samples are images `[channels, height, width]` of at least the given side.
+fn image(input_shape: &[usize], side: usize) -> Result<(), EngineError> {
+    match *input_shape {
+        [_, height, width] if height >= side && width >= side => Ok(()),
+        _ => refuse(format!(
+            "invalid sample shape {input_shape:?}: expected [channels, height, width], {side} x {side} or larger"
+        )),
     }
 }
 

@@ -5,9 +5,19 @@ use rustix::process::Signal;
 use crate::support::{RONDE, Running, TestFolder, example, gone};
 
 #[test]
-fn a_custom_model_has_the_same_bits_alone_and_on_three_ranks() {
+fn a_model_of_own_layers_has_the_same_bits_alone_and_on_three_ranks() {
+    same_bits_alone_and_together("own_model");
+}
+
+#[cfg(feature = "burn")]
+#[test]
+fn a_burn_module_has_the_same_bits_alone_and_on_three_ranks() {
+    same_bits_alone_and_together("own_burn_model");
+}
+
+fn same_bits_alone_and_together(program: &str) {
     let dir = TestFolder::new();
-    let program = example("own_model");
+    let program = example(program);
     let alone = dir.start(&program, &[], &[]).wait().expect(0, &[]);
     let hash = |line: &str| line.split_once("blake3 ").map(|(_, hash)| hash.to_owned());
     let hashes: Vec<String> = alone.stdout.lines().filter_map(hash).collect();

@@ -1,0 +1,13 @@
+//! Layers made of explicit operations: [`GraphBuilder`] describes one, [`GraphLayer`] runs it.
+
+mod builder;
+mod layer;
+mod node;
+mod operation;
+
+pub use builder::{Attended, GraphBuilder, GraphOutline, GraphValue};
+pub use layer::GraphLayer;
+pub(crate) use node::{GraphNode, NodeGradient, PerShard};
+pub(crate) use operation::{
+    GraphOperation, KeptValues, OwnTensor, SharedTensor, TensorGradients, Tensors,
+};

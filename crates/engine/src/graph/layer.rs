@@ -1,0 +1,448 @@
+//! [`GraphLayer`]: runs a graph of operations as one layer.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ronde_core::Shard;
+use ronde_core::layout::{Arena, StateLayout, TensorEntry};
+use ronde_core::seed::SeedTree;
+
+use super::{GraphOutline, NodeGradient, TensorGradients, Tensors};
+use crate::initial::fill_tensor;
+use crate::lock_step::SingleRankSums;
+use crate::pending_shards::PendingShards;
+use crate::{
+    Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, ShardGradient,
+    ShardInput, ShardSums,
+};
+
+/// A layer made of explicit operations, which reads its tensors where the state is stored and
+/// writes gradients directly to their destination. Build one with
+/// [`GraphBuilder`](crate::GraphBuilder).
+pub struct GraphLayer {
+    outline: GraphOutline,
+    /// The last operation that reads each value; 0 for the output.
+    last_use: Vec<usize>,
+    state: LoadedState,
+    pending: PendingShards<PendingGraph>,
+    /// The output gradients of each operation, for shards between the two backward passes.
+    deferred: BTreeMap<Shard, (LoadedState, Vec<Option<Activation>>)>,
+}
+
+/// A state that holds the tensors of the layer in some ranges.
+#[derive(Clone, Default)]
+struct LoadedState {
+    values: Arc<Vec<f32>>,
+    ranges: Arc<[Range<usize>]>,
+}
+
+/// A shard between forward and backward.
+struct PendingGraph {
+    state: LoadedState,
+    output_shape: Vec<usize>,
+}
+
+/// The values or gradients of all shards, by value of the graph.
+type ShardValues = Vec<Vec<Option<Activation>>>;
+
+impl GraphLayer {
+    /// Allocates a layer with initial weights that depend only on the seed and the tensors' names.
+    #[must_use]
+    pub fn new(outline: GraphOutline, seeds: &SeedTree) -> Self {
+        let tensors = &outline.layout.tensors;
+        let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
+        let mut values = vec![0.0; arena.len()];
+        for (index, (tensor, initial)) in tensors.iter().zip(&outline.initial).enumerate() {
+            fill_tensor(tensor, *initial, seeds, &mut values[arena.range(index)]);
+        }
+        let mut last_use = vec![0; outline.shapes.len()];
+        for (index, node) in outline.nodes.iter().enumerate() {
+            for value in &node.inputs {
+                last_use[*value] = index;
+            }
+        }
+        Self {
+            last_use,
+            state: LoadedState {
+                values: Arc::new(values),
+                ranges: arena.ranges().into(),
+            },
+            pending: PendingShards::new(&outline.name),
+            deferred: BTreeMap::new(),
+            outline,
+        }
+    }
+
+    /// Returns the inputs of an operation for each shard, moved where nothing needs them later.
+    fn inputs_of(&self, index: usize, values: &mut ShardValues) -> Vec<Vec<Activation>> {
+        let inputs = &self.outline.nodes[index].inputs;
+        let shards = values[inputs[0]].len();
+        let of_shard = |shard: usize| {
+            let one = |(place, value): (usize, &usize)| {
+                let is_last =
+                    self.last_use[*value] == index && !inputs[place + 1..].contains(value);
+                let slot = &mut values[*value][shard];
+                let found = if is_last { slot.take() } else { slot.clone() };
+                found.unwrap_or_else(Activation::nothing)
+            };
+            inputs.iter().enumerate().map(one).collect()
+        };
+        (0..shards).map(of_shard).collect()
+    }
+
+    /// Runs the operations in order for all shards of a rank.
+    fn run(
+        &mut self,
+        shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let mut values: ShardValues = vec![Vec::new(); self.outline.shapes.len()];
+        let mut contexts = Vec::with_capacity(shards.len());
+        for ShardInput { input, context } in shards {
+            self.pending
+                .check_samples(input.shape(), &self.outline.shapes[0])?;
+            values[0].push(Some(input));
+            contexts.push(context);
+        }
+        let state = self.state.clone();
+        for index in 0..self.outline.nodes.len() {
+            let inputs = self.inputs_of(index, &mut values);
+            let node = &mut self.outline.nodes[index];
+            let tensors = state.tensors(&node.tensors);
+            let outputs = node.node.forward(inputs, tensors, &contexts, sums)?;
+            values[index + 1] = outputs.into_iter().map(Some).collect();
+        }
+        let outputs = values.pop().unwrap_or_default();
+        let outputs: Vec<Activation> = outputs.into_iter().flatten().collect();
+        for (output, context) in outputs.iter().zip(&contexts) {
+            if context.mode == Mode::Train {
+                let pending = PendingGraph {
+                    state: state.clone(),
+                    output_shape: output.shape().to_vec(),
+                };
+                self.pending.begin(context.shard, pending);
+            }
+        }
+        Ok(outputs)
+    }
+
+    /// Begins the backward pass of shards: returns their states, with their output gradients as
+    /// those of the last value.
+    fn begin_backward(
+        &mut self,
+        shards: Vec<(Shard, Activation)>,
+    ) -> Result<(Vec<(Shard, LoadedState)>, ShardValues), EngineError> {
+        let mut gradients: ShardValues = vec![Vec::new(); self.outline.shapes.len()];
+        gradients
+            .iter_mut()
+            .for_each(|value| value.resize(shards.len(), None));
+        let mut states = Vec::with_capacity(shards.len());
+        for (index, (shard, gradient)) in shards.into_iter().enumerate() {
+            let pending = self.pending.end(shard)?;
+            self.pending
+                .check_gradient(gradient.shape(), &pending.output_shape)?;
+            if let Some(last) = gradients.last_mut() {
+                last[index] = Some(gradient);
+            }
+            states.push((shard, pending.state));
+        }
+        Ok((states, gradients))
+    }
+
+    /// Runs the backward pass of one operation from the gradients of its output to those of its
+    /// inputs, and returns the former.
+    fn back_through(
+        &mut self,
+        index: usize,
+        states: &[(Shard, LoadedState)],
+        gradients: &mut ShardValues,
+        needs_input_gradient: bool,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let node = &mut self.outline.nodes[index];
+        let given = std::mem::take(&mut gradients[index + 1]);
+        let wanted: Vec<bool> = node
+            .inputs
+            .iter()
+            .map(|&value| value > 0 || needs_input_gradient)
+            .collect();
+        // An operation without tensors gets the only handle, so that it can work in place.
+        let is_kept = !node.tensors.is_empty();
+        let mut kept = vec![None; given.len()];
+        let mut shards = Vec::new();
+        let mut positions = Vec::new();
+        for (position, (gradient, (shard, state))) in given.into_iter().zip(states).enumerate() {
+            let Some(gradient) = gradient else { continue };
+            if is_kept {
+                kept[position] = Some(gradient.clone());
+            }
+            positions.push(position);
+            shards.push(NodeGradient {
+                shard: *shard,
+                gradient,
+                tensors: state.tensors(&node.tensors),
+            });
+        }
+        let found = node.node.backward_input(shards, &wanted, sums)?;
+        for (position, of_inputs) in positions.into_iter().zip(found) {
+            for (value, of_input) in node.inputs.iter().zip(of_inputs) {
+                if let Some(of_input) = of_input {
+                    add(&mut gradients[*value][position], of_input);
+                }
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Writes the gradients of one operation's tensors for a shard.
+    fn weights_of(
+        &mut self,
+        index: usize,
+        (shard, state): (Shard, &LoadedState),
+        gradient: Option<&Activation>,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+    ) -> Result<(), EngineError> {
+        let node = &mut self.outline.nodes[index];
+        if !node.tensors.is_empty() {
+            let mut to = TensorGradients::new(gradients, &ranges[node.tensors.clone()]);
+            match gradient {
+                Some(gradient) => {
+                    let given = NodeGradient {
+                        shard,
+                        gradient: gradient.clone(),
+                        tensors: state.tensors(&node.tensors),
+                    };
+                    node.node.backward_weights(&given, &mut to)?;
+                }
+                None => to.clear(),
+            }
+        }
+        node.node.end(shard);
+        Ok(())
+    }
+
+    fn run_backward(
+        &mut self,
+        shards: Vec<ShardGradient<'_>>,
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let mut buffers = Vec::with_capacity(shards.len());
+        let mut given = Vec::with_capacity(shards.len());
+        for shard in shards {
+            given.push((shard.shard, shard.grad_output));
+            buffers.push(shard.gradients);
+        }
+        let (states, mut gradients) = self.begin_backward(given)?;
+        for index in (0..self.outline.nodes.len()).rev() {
+            let kept =
+                self.back_through(index, &states, &mut gradients, needs_input_gradient, sums)?;
+            for (((shard, state), gradient), buffer) in states.iter().zip(&kept).zip(&mut buffers) {
+                self.weights_of(index, (*shard, state), gradient.as_ref(), buffer, ranges)?;
+            }
+        }
+        let of_inputs = std::mem::take(&mut gradients[0]);
+        self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
+        Ok(of_inputs)
+    }
+
+    fn check_input_gradients(
+        &self,
+        states: &[(Shard, LoadedState)],
+        of_inputs: &[Option<Activation>],
+        needs_input_gradient: bool,
+    ) -> Result<(), EngineError> {
+        let missing = states
+            .iter()
+            .zip(of_inputs)
+            .find(|(_, found)| found.is_none());
+        match missing.filter(|_| needs_input_gradient) {
+            Some(((shard, _), _)) => Err(EngineError::NoInputGradient {
+                layer: self.outline.name.clone(),
+                shard: *shard,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl LoadedState {
+    /// Returns the tensors of one operation.
+    fn tensors(&self, tensors: &Range<usize>) -> Tensors<'_> {
+        // A released state has no ranges; forward without a state is a bug of the caller.
+        Tensors::new(&self.values, &self.ranges[tensors.clone()])
+    }
+}
+
+/// Adds a gradient from one use of a value to those of its other uses.
+fn add(found: &mut Option<Activation>, more: Activation) {
+    match found {
+        None => *found = Some(more),
+        Some(sum) => ronde_kernels::add_to(sum.as_mut_slice(), more.as_slice()),
+    }
+}
+
+impl Layer for GraphLayer {
+    fn layout(&self) -> &StateLayout {
+        &self.outline.layout
+    }
+
+    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
+        let arena = Arena::new(ranges.iter().map(ExactSizeIterator::len));
+        let mut own = vec![0.0; arena.len()];
+        for (to, from) in arena.ranges().iter().zip(ranges) {
+            own[to.clone()].copy_from_slice(&state[from.clone()]);
+        }
+        self.load_shared(&Arc::new(own), arena.ranges());
+    }
+
+    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
+        let expected = self
+            .outline
+            .layout
+            .tensors
+            .iter()
+            .map(TensorEntry::elements);
+        let lengths = ranges.iter().map(ExactSizeIterator::len);
+        assert!(
+            lengths.eq(expected),
+            "lengths of the tensors of layer {}",
+            self.outline.name
+        );
+        self.state = LoadedState {
+            values: state.clone(),
+            ranges: ranges.into(),
+        };
+    }
+
+    fn release_state(&mut self) {
+        self.state.values = Arc::default();
+    }
+
+    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
+        for (from, to) in self.state.ranges.iter().zip(ranges) {
+            state[to.clone()].copy_from_slice(&self.state.values[from.clone()]);
+        }
+    }
+
+    /// A layer that needs all shards treats this one as the whole batch.
+    fn forward(
+        &mut self,
+        input: Activation,
+        context: &ForwardContext,
+    ) -> Result<Activation, EngineError> {
+        let context = *context;
+        let outputs = self.run(vec![ShardInput { input, context }], &mut SingleRankSums)?;
+        Ok(outputs
+            .into_iter()
+            .next()
+            .unwrap_or_else(Activation::nothing))
+    }
+
+    fn backward(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        let given = ShardGradient {
+            shard,
+            grad_output,
+            gradients,
+        };
+        let found = self.run_backward(
+            vec![given],
+            ranges,
+            needs_input_gradient,
+            &mut SingleRankSums,
+        )?;
+        Ok(found.into_iter().next().flatten())
+    }
+
+    fn backward_input(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        let (mut states, mut gradients) = self.begin_backward(vec![(shard, grad_output)])?;
+        let nodes = self.outline.nodes.len();
+        let mut kept = vec![None; nodes];
+        for index in (0..nodes).rev() {
+            let given = self.back_through(
+                index,
+                &states,
+                &mut gradients,
+                needs_input_gradient,
+                &mut SingleRankSums,
+            )?;
+            kept[index] = given.into_iter().next().flatten();
+        }
+        let of_inputs = std::mem::take(&mut gradients[0]);
+        self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
+        let (shard, state) = states.remove(0);
+        self.deferred.insert(shard, (state, kept));
+        Ok(of_inputs.into_iter().next().flatten())
+    }
+
+    fn backward_weights(
+        &mut self,
+        shard: Shard,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+    ) -> Result<(), EngineError> {
+        let (state, kept) = self
+            .deferred
+            .remove(&shard)
+            .ok_or_else(|| self.pending.not_pending(shard))?;
+        for (index, gradient) in kept.iter().enumerate().rev() {
+            self.weights_of(index, (shard, &state), gradient.as_ref(), gradients, ranges)?;
+        }
+        Ok(())
+    }
+
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
+        self.outline.cost(input_shape.first().copied().unwrap_or(0))
+    }
+
+    fn discard(&mut self) {
+        self.pending.clear();
+        self.deferred.clear();
+        self.outline
+            .nodes
+            .iter_mut()
+            .for_each(|node| node.node.discard());
+    }
+
+    fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
+        let mut nodes = self.outline.nodes.iter();
+        nodes
+            .any(|node| node.node.needs_all_shards())
+            .then_some(self)
+    }
+}
+
+impl LockStep for GraphLayer {
+    fn forward_shards(
+        &mut self,
+        shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        self.run(shards, sums)
+    }
+
+    fn backward_shards(
+        &mut self,
+        shards: Vec<ShardGradient<'_>>,
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        self.run_backward(shards, ranges, needs_input_gradient, sums)
+    }
+}

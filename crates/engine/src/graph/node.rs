@@ -1,0 +1,139 @@
+//! [`GraphNode`]: an operation in a graph, with the values that it keeps of each shard.
+
+use std::collections::BTreeMap;
+
+use ronde_core::Shard;
+
+use super::operation::{GraphOperation, KeptValues, TensorGradients, Tensors};
+use crate::{Activation, EngineError, ForwardContext, Mode, ShardSums};
+
+/// The gradient of a node's output for one shard.
+pub(crate) struct NodeGradient<'a> {
+    /// The shard.
+    pub(crate) shard: Shard,
+    /// The gradient.
+    pub(crate) gradient: Activation,
+    /// The state of the shard's forward.
+    pub(crate) tensors: Tensors<'a>,
+}
+
+/// An operation in a graph, which runs all shards of a rank together. One that needs nothing of the
+/// other shards runs them one after the other: see [`PerShard`].
+pub(crate) trait GraphNode: Send {
+    /// Returns what is kept for one sample.
+    fn kept(&self) -> KeptValues;
+
+    /// Returns the output of each shard; `inputs` has the inputs of each shard.
+    fn forward(
+        &mut self,
+        inputs: Vec<Vec<Activation>>,
+        tensors: Tensors<'_>,
+        contexts: &[ForwardContext],
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError>;
+
+    /// Returns the gradients of the wanted inputs of each shard. The values kept of the shards
+    /// remain until [`GraphNode::end`].
+    fn backward_input(
+        &mut self,
+        shards: Vec<NodeGradient<'_>>,
+        wanted: &[bool],
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Vec<Option<Activation>>>, EngineError>;
+
+    /// Writes the gradients of the tensors for one shard, after [`GraphNode::backward_input`].
+    fn backward_weights(
+        &mut self,
+        given: &NodeGradient<'_>,
+        to: &mut TensorGradients<'_>,
+    ) -> Result<(), EngineError>;
+
+    /// Drops the values kept of a shard.
+    fn end(&mut self, shard: Shard);
+
+    /// Drops the values kept of all shards.
+    fn discard(&mut self);
+
+    /// Returns whether it needs sums over all shards.
+    fn needs_all_shards(&self) -> bool {
+        false
+    }
+}
+
+/// An operation that runs each shard on its own.
+pub(crate) struct PerShard<O: GraphOperation> {
+    operation: O,
+    saved: BTreeMap<Shard, O::Saved>,
+}
+
+impl<O: GraphOperation> PerShard<O> {
+    pub(crate) fn new(operation: O) -> Self {
+        Self {
+            operation,
+            saved: BTreeMap::new(),
+        }
+    }
+}
+
+impl<O: GraphOperation> GraphNode for PerShard<O> {
+    fn kept(&self) -> KeptValues {
+        self.operation.kept()
+    }
+
+    fn forward(
+        &mut self,
+        inputs: Vec<Vec<Activation>>,
+        tensors: Tensors<'_>,
+        contexts: &[ForwardContext],
+        _sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let mut outputs = Vec::with_capacity(inputs.len());
+        for (inputs, context) in inputs.into_iter().zip(contexts) {
+            let (output, saved) = self.operation.forward(inputs, tensors, context)?;
+            if context.mode == Mode::Train {
+                self.saved.insert(context.shard, saved);
+            }
+            outputs.push(output);
+        }
+        Ok(outputs)
+    }
+
+    fn backward_input(
+        &mut self,
+        shards: Vec<NodeGradient<'_>>,
+        wanted: &[bool],
+        _sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Vec<Option<Activation>>>, EngineError> {
+        let of_shard = |given: NodeGradient<'_>| match self.saved.get_mut(&given.shard) {
+            Some(saved) => {
+                self.operation
+                    .backward_input(saved, given.gradient, given.tensors, wanted)
+            }
+            None => Vec::new(),
+        };
+        Ok(shards.into_iter().map(of_shard).collect())
+    }
+
+    fn backward_weights(
+        &mut self,
+        given: &NodeGradient<'_>,
+        to: &mut TensorGradients<'_>,
+    ) -> Result<(), EngineError> {
+        match self.saved.get(&given.shard) {
+            Some(saved) => {
+                self.operation
+                    .backward_weights(saved, &given.gradient, given.tensors, to)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn end(&mut self, shard: Shard) {
+        self.saved.remove(&shard);
+    }
+
+    fn discard(&mut self) {
+        self.saved.clear();
+        self.operation.discard();
+    }
+}

@@ -1,0 +1,170 @@
+//! [`GraphOperation`]: one explicit step of a layer's computation, with its backward passes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ronde_core::layout::TensorEntry;
+
+use crate::initial::Initial;
+use crate::{Activation, EngineError, ForwardContext};
+
+/// The state of a layer during one pass, and where it holds the tensors of an operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Tensors<'a> {
+    state: &'a Arc<Vec<f32>>,
+    ranges: &'a [Range<usize>],
+}
+
+impl<'a> Tensors<'a> {
+    pub(crate) fn new(state: &'a Arc<Vec<f32>>, ranges: &'a [Range<usize>]) -> Self {
+        Self { state, ranges }
+    }
+
+    /// Returns the values of the operation's tensor number `index`.
+    pub(crate) fn get(&self, index: usize) -> &'a [f32] {
+        &self.state[self.ranges[index].clone()]
+    }
+
+    /// Returns a handle of a tensor, for an operation of another layer.
+    pub(crate) fn share(&self, index: usize) -> SharedTensor {
+        SharedTensor {
+            state: self.state.clone(),
+            range: self.ranges[index].clone(),
+        }
+    }
+}
+
+/// A tensor that a layer shares with another one of the same model.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedTensor {
+    state: Arc<Vec<f32>>,
+    range: Range<usize>,
+}
+
+impl SharedTensor {
+    /// Returns the values.
+    pub(crate) fn values(&self) -> &[f32] {
+        &self.state[self.range.clone()]
+    }
+}
+
+/// The buffer for the gradients of a layer, and where it holds those of an operation.
+pub(crate) struct TensorGradients<'a> {
+    values: &'a mut [f32],
+    ranges: &'a [Range<usize>],
+}
+
+impl<'a> TensorGradients<'a> {
+    pub(crate) fn new(values: &'a mut [f32], ranges: &'a [Range<usize>]) -> Self {
+        Self { values, ranges }
+    }
+
+    /// Returns the gradient of tensor number `index`, to be written completely.
+    pub(crate) fn get(&mut self, index: usize) -> &mut [f32] {
+        &mut self.values[self.ranges[index].clone()]
+    }
+
+    /// Returns the gradients of the first two tensors.
+    pub(crate) fn first_two(&mut self) -> [&mut [f32]; 2] {
+        let ranges = [self.ranges[0].clone(), self.ranges[1].clone()];
+        let both = self.values.get_disjoint_mut(ranges);
+        both.expect("tensors of one state do not overlap")
+    }
+
+    /// Writes zeros to all gradients.
+    pub(crate) fn clear(&mut self) {
+        for range in self.ranges {
+            self.values[range.clone()].fill(0.0);
+        }
+    }
+}
+
+/// A tensor of an operation, and its initial values.
+pub(crate) struct OwnTensor {
+    /// The name within the layer, the shape and the role.
+    pub(crate) entry: TensorEntry,
+    /// The distribution of the initial values.
+    pub(crate) initial: Initial,
+}
+
+/// The values that an operation keeps for its backward pass, for planning.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct KeptValues {
+    /// Whether each input is kept.
+    pub(crate) inputs: Vec<bool>,
+    /// Whether the output is kept.
+    pub(crate) output: bool,
+    /// The number of further floats per sample.
+    pub(crate) more: usize,
+}
+
+impl KeptValues {
+    /// The only input.
+    pub(crate) fn input() -> Self {
+        Self {
+            inputs: vec![true],
+            ..Self::default()
+        }
+    }
+
+    /// A number of floats per sample, and neither inputs nor output.
+    pub(crate) fn floats(more: usize) -> Self {
+        Self {
+            more,
+            ..Self::default()
+        }
+    }
+}
+
+/// One explicit step of a layer's computation: a forward pass, and separate backward passes for the
+/// inputs and for the tensors. All of a shard's values arrive as arguments, so an operation has no
+/// state of its own.
+///
+/// Bits depend only on the arguments.
+pub(crate) trait GraphOperation: Send + 'static {
+    /// The values kept from forward to backward of one shard.
+    type Saved: Send;
+
+    /// Returns what is kept for one sample.
+    fn kept(&self) -> KeptValues;
+
+    /// Computes the output. Evaluation drops the saved values at once.
+    ///
+    /// # Errors
+    /// When a layer that shares a tensor has not run before.
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+        context: &ForwardContext,
+    ) -> Result<(Activation, Self::Saved), EngineError>;
+
+    /// Computes the gradients of the wanted inputs from that of the output; `None` for an input
+    /// that is not wanted or has no gradient. May store what [`GraphOperation::backward_weights`] needs,
+    /// which runs afterwards.
+    fn backward_input(
+        &self,
+        saved: &mut Self::Saved,
+        gradient: Activation,
+        tensors: Tensors<'_>,
+        wanted: &[bool],
+    ) -> Vec<Option<Activation>>;
+
+    /// Computes the gradients of all tensors, as sums over samples; a buffer's is its value after
+    /// the shard's forward.
+    ///
+    /// # Errors
+    /// When a layer that shares a tensor has not run before.
+    fn backward_weights(
+        &self,
+        _saved: &Self::Saved,
+        _gradient: &Activation,
+        _tensors: Tensors<'_>,
+        _to: &mut TensorGradients<'_>,
+    ) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Drops values that are not kept per shard, as after an aborted step.
+    fn discard(&self) {}
+}

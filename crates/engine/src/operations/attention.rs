@@ -1,0 +1,99 @@
+//! [`Attend`]: every head of an attention as one operation.
+
+use ronde_kernels::Attention;
+
+use super::embedding::read_length;
+use crate::graph::{GraphOperation, KeptValues, Tensors};
+use crate::{Activation, EngineError, ForwardContext};
+
+/// `softmax(q k' / sqrt(width)) v` of each head: queries `[N, T, E]`, keys and values side by side
+/// `[N, S, 2 E]`, and optionally the number of attended keys of each sample, `[N, 1, E]`, as
+/// written by [`GraphBuilder::source_lengths`](crate::GraphBuilder::source_lengths).
+pub(crate) struct Attend {
+    /// The lengths for one sample.
+    pub(crate) shape: Attention,
+}
+
+/// The values kept of one shard.
+pub(crate) struct SavedAttention {
+    inputs: [Activation; 2],
+    lengths: Vec<usize>,
+    weights: Activation,
+    has_lengths: bool,
+}
+
+impl Attend {
+    fn shape(&self, batch: usize) -> Attention {
+        Attention {
+            batch,
+            ..self.shape
+        }
+    }
+}
+
+impl GraphOperation for Attend {
+    type Saved = SavedAttention;
+
+    fn kept(&self) -> KeptValues {
+        let [.., weights] = self.shape.elements();
+        KeptValues {
+            inputs: vec![true, true, false],
+            output: false,
+            more: weights,
+        }
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        _tensors: Tensors<'_>,
+        _context: &ForwardContext,
+    ) -> Result<(Activation, SavedAttention), EngineError> {
+        let has_lengths = inputs.len() > 2;
+        let lengths: Vec<usize> = inputs.get(2).map_or_else(Vec::new, |carried| {
+            let row = carried.shape().last().copied().unwrap_or(1);
+            carried
+                .as_slice()
+                .chunks_exact(row.max(1))
+                .map(read_length)
+                .collect()
+        });
+        let [queries, keys_values] = super::first_two(inputs);
+        let shape = self.shape(queries.samples());
+        let mut y = Activation::unwritten(queries.shape());
+        let per_sample = [shape.batch, shape.heads, shape.queries, shape.keys];
+        let mut weights = Activation::unwritten(&per_sample);
+        let (q, kv) = (queries.as_slice(), keys_values.as_slice());
+        shape.forward(q, kv, &lengths, y.as_mut_slice(), weights.as_mut_slice());
+        let saved = SavedAttention {
+            inputs: [queries, keys_values],
+            lengths,
+            weights,
+            has_lengths,
+        };
+        Ok((y, saved))
+    }
+
+    fn backward_input(
+        &self,
+        saved: &mut SavedAttention,
+        gradient: Activation,
+        _tensors: Tensors<'_>,
+        _wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        let [queries, keys_values] = &saved.inputs;
+        let mut found = [queries, keys_values].map(|input| Activation::unwritten(input.shape()));
+        self.shape(queries.samples()).backward(
+            [queries.as_slice(), keys_values.as_slice()],
+            &saved.lengths,
+            saved.weights.as_slice(),
+            gradient.as_slice(),
+            found.each_mut().map(Activation::as_mut_slice),
+        );
+        let mut all: Vec<Option<Activation>> = found.into_iter().map(Some).collect();
+        if saved.has_lengths {
+            all.push(None);
+        }
+        all
+    }
+}

@@ -1,0 +1,255 @@
+//! [`Embedding`]: vectors of tokens and positions; and the lengths of padded texts.
+
+use ronde_core::Shard;
+
+use super::{TiedTable, only};
+use crate::graph::{
+    GraphBuilder, GraphOperation, GraphValue, KeptValues, TensorGradients, Tensors,
+};
+use crate::{Activation, EngineError, ForwardContext};
+
+/// The sum of a vector for each token and one for each position. Takes token numbers `[N, T]`. A
+/// number beyond the table is treated as the last token: a generated number must not end the
+/// process.
+pub(crate) struct Embedding {
+    tokens: usize,
+    positions: usize,
+    width: usize,
+    tied: Option<TiedTable>,
+}
+
+/// The values kept of one shard.
+pub(crate) struct SavedEmbedding {
+    tokens: Vec<u32>,
+    shard: Shard,
+}
+
+impl GraphOperation for Embedding {
+    type Saved = SavedEmbedding;
+
+    fn kept(&self) -> KeptValues {
+        KeptValues::floats(self.positions)
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+        context: &ForwardContext,
+    ) -> Result<(Activation, SavedEmbedding), EngineError> {
+        let x = only(inputs);
+        let last = self.tokens as f32 - 1.0;
+        let tokens = x.as_slice().iter().map(|x| x.clamp(0.0, last) as u32);
+        let tokens: Vec<u32> = tokens.collect();
+        let mut y = Activation::unwritten(&[x.samples(), self.positions, self.width]);
+        let (vectors, positions) = (tensors.get(0), tensors.get(1));
+        let rows = y.as_mut_slice().chunks_exact_mut(self.width.max(1));
+        let positions = positions.chunks_exact(self.width.max(1)).cycle();
+        for ((to, token), position) in rows.zip(&tokens).zip(positions) {
+            let vector = &vectors[*token as usize * self.width..][..self.width];
+            for ((to, vector), position) in to.iter_mut().zip(vector).zip(position) {
+                *to = vector + position;
+            }
+        }
+        if let Some(table) = &self.tied {
+            table.offer(context.shard, tensors.share(0));
+        }
+        let saved = SavedEmbedding {
+            tokens,
+            shard: context.shard,
+        };
+        Ok((y, saved))
+    }
+
+    /// Token numbers have no gradient.
+    fn backward_input(
+        &self,
+        _saved: &mut SavedEmbedding,
+        _gradient: Activation,
+        _tensors: Tensors<'_>,
+        _wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        vec![None]
+    }
+
+    /// The gradient of a tied table starts with the output layer's part, to which the embedding's
+    /// is added.
+    fn backward_weights(
+        &self,
+        saved: &SavedEmbedding,
+        gradient: &Activation,
+        _tensors: Tensors<'_>,
+        to: &mut TensorGradients<'_>,
+    ) -> Result<(), EngineError> {
+        let width = self.width.max(1);
+        let of_position = to.get(1);
+        of_position.fill(0.0);
+        for sample in gradient
+            .as_slice()
+            .chunks_exact((self.positions * width).max(1))
+        {
+            ronde_kernels::add_to(of_position, sample);
+        }
+        let of_token = to.get(0);
+        of_token.fill(0.0);
+        for (token, row) in saved
+            .tokens
+            .iter()
+            .zip(gradient.as_slice().chunks_exact(width))
+        {
+            let to = &mut of_token[*token as usize * width..][..width];
+            to.iter_mut()
+                .zip(row)
+                .for_each(|(sum, value)| *sum += value);
+        }
+        match &self.tied {
+            Some(table) => table.add_gradient(saved.shard, of_token),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The token that pads short source texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourcePadding {
+    /// The number of the token.
+    pub token: u32,
+    /// The number of positions of the source text, which comes first.
+    pub source: usize,
+}
+
+/// A length is encoded as two numbers below this, which the short formats represent exactly.
+const DIGIT: usize = 256;
+
+/// Writes the number of tokens of a source before its padding.
+fn write_length(tokens: &[f32], padding: SourcePadding, to: &mut [f32]) {
+    let source = &tokens[..padding.source];
+    let last = source
+        .iter()
+        .rposition(|token| *token != padding.token as f32);
+    let length = last.map_or(0, |last| last + 1);
+    to.fill(0.0);
+    to[0] = (length % DIGIT) as f32;
+    to[1] = (length / DIGIT) as f32;
+}
+
+/// Reads the length written by [`write_length`].
+pub(super) fn read_length(from: &[f32]) -> usize {
+    from[0] as usize + DIGIT * from[1] as usize
+}
+
+/// The number of tokens of each source text before its padding, as a row of `width` floats.
+struct SourceLengths {
+    padding: SourcePadding,
+    positions: usize,
+    width: usize,
+}
+
+impl GraphOperation for SourceLengths {
+    type Saved = ();
+
+    fn kept(&self) -> KeptValues {
+        KeptValues::default()
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        _tensors: Tensors<'_>,
+        _context: &ForwardContext,
+    ) -> Result<(Activation, ()), EngineError> {
+        let x = only(inputs);
+        let mut y = Activation::unwritten(&[x.samples(), 1, self.width]);
+        let texts = x.as_slice().chunks_exact(self.positions.max(1));
+        for (tokens, to) in texts.zip(y.as_mut_slice().chunks_exact_mut(self.width)) {
+            write_length(tokens, self.padding, to);
+        }
+        Ok((y, ()))
+    }
+
+    fn backward_input(
+        &self,
+        (): &mut (),
+        _gradient: Activation,
+        _tensors: Tensors<'_>,
+        _wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        vec![None]
+    }
+}
+
+impl GraphBuilder {
+    /// Adds a vector for each token and one for each position to the layer's input `[positions]`,
+    /// which has token numbers below `tokens`. Tensors are `token` and `position`. With a table, an
+    /// output layer of the same model shares the vectors of the tokens: see
+    /// [`GraphBuilder::tied_scores`].
+    pub fn embedding(
+        &mut self,
+        x: GraphValue,
+        tokens: usize,
+        width: usize,
+        tied: Option<&TiedTable>,
+    ) -> GraphValue {
+        let positions = self.shape(x).iter().product();
+        let initial = self.initial();
+        let tensors = [("token", tokens), ("position", positions)]
+            .map(|(tensor, rows)| self.tensor("", tensor, &[rows, width], initial));
+        let operation = Embedding {
+            tokens,
+            positions,
+            width,
+            tied: tied.cloned(),
+        };
+        self.add_operation(operation, &[x], vec![positions, width], tensors.into())
+    }
+
+    /// Adds the number of tokens before the padding of each source text, as a row of `width` floats
+    /// for [`Attended::First`](crate::Attended::First). `x` has the token numbers.
+    pub fn source_lengths(
+        &mut self,
+        x: GraphValue,
+        padding: SourcePadding,
+        width: usize,
+    ) -> GraphValue {
+        let positions: usize = self.shape(x).iter().product();
+        if width < 2 || padding.source >= DIGIT * DIGIT || padding.source > positions {
+            self.fail(format!(
+                "cannot encode the lengths of sources of {} of {positions} positions in {width} floats: expected a width of at least 2 and a source below {}",
+                padding.source,
+                DIGIT * DIGIT
+            ));
+            return x;
+        }
+        let operation = SourceLengths {
+            padding,
+            positions,
+            width,
+        };
+        self.add_operation(operation, &[x], vec![1, width], Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_sources_read_back_as_written() {
+        let padding = SourcePadding {
+            token: 4,
+            source: 700,
+        };
+        for length in [0, 1, 255, 256, 257, 699, 700] {
+            let mut tokens = vec![4.0; 702];
+            tokens[..length].fill(1.0);
+            tokens[..length / 2].fill(4.0);
+            tokens[700..].fill(1.0);
+            let mut row = [f32::NAN; 3];
+            write_length(&tokens, padding, &mut row);
+            assert_eq!(read_length(&row), length);
+            let mut short = row;
+            crate::Precision::Bf16.round(&mut short);
+            assert_eq!(short, row);
+        }
+    }
+}

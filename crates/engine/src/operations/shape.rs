@@ -1,0 +1,214 @@
+//! Operations that move values without computing.
+
+use std::ops::Range;
+
+use super::only;
+use crate::graph::{GraphOperation, KeptValues, Tensors};
+use crate::{Activation, EngineError, ForwardContext};
+
+/// Returns a batch's shape for samples of a shape.
+fn batch(samples: usize, sample: &[usize]) -> Vec<usize> {
+    [&[samples], sample].concat()
+}
+
+/// Another shape of as many elements per sample.
+pub(crate) struct Reshape {
+    from: Vec<usize>,
+    to: Vec<usize>,
+}
+
+impl Reshape {
+    pub(crate) fn new(from: &[usize], to: &[usize]) -> Self {
+        Self {
+            from: from.to_vec(),
+            to: to.to_vec(),
+        }
+    }
+}
+
+impl GraphOperation for Reshape {
+    type Saved = ();
+
+    fn kept(&self) -> KeptValues {
+        KeptValues::default()
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        _tensors: Tensors<'_>,
+        _context: &ForwardContext,
+    ) -> Result<(Activation, ()), EngineError> {
+        let x = only(inputs);
+        let shape = batch(x.samples(), &self.to);
+        Ok((x.reshaped(&shape), ()))
+    }
+
+    fn backward_input(
+        &self,
+        (): &mut (),
+        gradient: Activation,
+        _tensors: Tensors<'_>,
+        _wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        let shape = batch(gradient.samples(), &self.from);
+        vec![Some(gradient.reshaped(&shape))]
+    }
+}
+
+/// The rows in which the elements of one dimension of a sample are stored together.
+struct StridedRows {
+    /// The shape of a whole sample.
+    sample: Vec<usize>,
+    dim: usize,
+}
+
+impl StridedRows {
+    /// Returns the number of floats of one element of the dimension.
+    fn element(&self) -> usize {
+        self.sample[self.dim + 1..].iter().product()
+    }
+
+    /// Returns the number of floats of a row of the whole dimension.
+    fn row(&self) -> usize {
+        self.sample[self.dim] * self.element()
+    }
+
+    /// Returns the batch's shape with another length of the dimension.
+    fn shape(&self, samples: usize, length: usize) -> Vec<usize> {
+        let mut shape = batch(samples, &self.sample);
+        shape[1 + self.dim] = length;
+        shape
+    }
+
+    /// Copies a part of the dimension out of whole rows.
+    fn take(&self, whole: &Activation, part: &Range<usize>) -> Activation {
+        let element = self.element();
+        let mut found = Activation::unwritten(&self.shape(whole.samples(), part.len()));
+        let rows = whole.as_slice().chunks_exact(self.row().max(1));
+        let parts = found
+            .as_mut_slice()
+            .chunks_exact_mut((part.len() * element).max(1));
+        for (to, row) in parts.zip(rows) {
+            to.copy_from_slice(&row[part.start * element..part.end * element]);
+        }
+        found
+    }
+
+    /// Copies a part of the dimension into whole rows.
+    fn put(&self, from: &Activation, part: &Range<usize>, whole: &mut Activation) {
+        let element = self.element();
+        let rows = whole.as_mut_slice().chunks_exact_mut(self.row().max(1));
+        let parts = from.as_slice().chunks_exact((part.len() * element).max(1));
+        for (row, from) in rows.zip(parts) {
+            row[part.start * element..part.end * element].copy_from_slice(from);
+        }
+    }
+}
+
+/// A part of one dimension.
+pub(crate) struct TakeSlice {
+    rows: StridedRows,
+    part: Range<usize>,
+}
+
+impl TakeSlice {
+    pub(crate) fn new(sample: &[usize], dim: usize, part: Range<usize>) -> Self {
+        let sample = sample.to_vec();
+        Self {
+            rows: StridedRows { sample, dim },
+            part,
+        }
+    }
+}
+
+impl GraphOperation for TakeSlice {
+    type Saved = ();
+
+    fn kept(&self) -> KeptValues {
+        KeptValues::default()
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        _tensors: Tensors<'_>,
+        _context: &ForwardContext,
+    ) -> Result<(Activation, ()), EngineError> {
+        Ok((self.rows.take(&only(inputs), &self.part), ()))
+    }
+
+    fn backward_input(
+        &self,
+        (): &mut (),
+        gradient: Activation,
+        _tensors: Tensors<'_>,
+        _wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        let length = self.rows.sample[self.rows.dim];
+        let mut found = Activation::unwritten(&self.rows.shape(gradient.samples(), length));
+        found.as_mut_slice().fill(0.0);
+        self.rows.put(&gradient, &self.part, &mut found);
+        vec![Some(found)]
+    }
+}
+
+/// Values one after the other along one dimension.
+pub(crate) struct Concatenate {
+    rows: StridedRows,
+    parts: Vec<Range<usize>>,
+}
+
+impl Concatenate {
+    /// `shapes` are equal but for dimension `dim`; there is at least one.
+    pub(crate) fn new(shapes: &[Vec<usize>], dim: usize) -> Self {
+        let mut parts = Vec::new();
+        let mut end = 0;
+        for shape in shapes {
+            parts.push(end..end + shape[dim]);
+            end += shape[dim];
+        }
+        let mut sample = shapes[0].clone();
+        sample[dim] = end;
+        Self {
+            rows: StridedRows { sample, dim },
+            parts,
+        }
+    }
+}
+
+impl GraphOperation for Concatenate {
+    type Saved = ();
+
+    fn kept(&self) -> KeptValues {
+        KeptValues::default()
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        _tensors: Tensors<'_>,
+        _context: &ForwardContext,
+    ) -> Result<(Activation, ()), EngineError> {
+        let samples = inputs.first().map_or(0, Activation::samples);
+        let length = self.rows.sample[self.rows.dim];
+        let mut whole = Activation::unwritten(&self.rows.shape(samples, length));
+        for (input, part) in inputs.iter().zip(&self.parts) {
+            self.rows.put(input, part, &mut whole);
+        }
+        Ok((whole, ()))
+    }
+
+    fn backward_input(
+        &self,
+        (): &mut (),
+        gradient: Activation,
+        _tensors: Tensors<'_>,
+        wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        let parts = self.parts.iter().zip(wanted);
+        parts
+            .map(|(part, wanted)| wanted.then(|| self.rows.take(&gradient, part)))
+            .collect()
+    }
+}

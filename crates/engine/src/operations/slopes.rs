@@ -1,0 +1,221 @@
+//! Gradients of each operation against finite differences, by its input and its parameters; and the
+//! separate backward passes.
+
+use ronde_core::layout::Role;
+use ronde_core::seed::SeedTree;
+use ronde_kernels::SlidingWindow;
+
+use crate::testing::{arena, bits, hashed, state, training};
+use crate::{
+    Activation, AfterNorm, Attended, ForwardContext, GraphBuilder, GraphValue, Layer, Normalisation,
+};
+
+/// Builds a layer for samples of a shape.
+fn layer(sample: &[usize], describe: impl FnOnce(&mut GraphBuilder)) -> Box<dyn Layer> {
+    let mut builder = GraphBuilder::new("layer", sample);
+    describe(&mut builder);
+    builder.build(&SeedTree::new(7)).unwrap()
+}
+
+/// Checks the derivatives of `sum(output * fixed)` along every tensor and the input, and that the
+/// backward passes for input and weights have the same bits together and one after the other.
+fn check(name: &str, sample: &[usize], describe: impl FnOnce(&mut GraphBuilder)) {
+    let mut layer = layer(sample, describe);
+    let shape = &[&[3], sample].concat()[..];
+    let count = shape.iter().product();
+    let (mut values, arena) = state(&*layer);
+    for (index, range) in arena.ranges().iter().enumerate() {
+        let moved = hashed(100 + index as u64, range.len());
+        for (value, by) in values[range.clone()].iter_mut().zip(moved) {
+            *value += 0.25 * by;
+        }
+    }
+    let layer_has_buffers = layer.layout().of_role(Role::Buffer).count() > 0;
+    let input = hashed(5, count);
+    let (context, shard) = (training(0, 0), training(0, 0).shard);
+    let mut run = |values: &[f32], input: &[f32]| {
+        layer.load(values, arena.ranges());
+        let given = || Activation::from_host(shape, input.to_vec());
+        let output = layer.forward(given(), &context).unwrap();
+        let weights = hashed(6, output.as_slice().len());
+        let products = output.as_slice().iter().zip(&weights);
+        let sum: f64 = products.map(|(y, w)| f64::from(*y) * f64::from(*w)).sum();
+        let gradient = Activation::from_host(output.shape(), weights);
+        let (mut both, mut apart) = (vec![0.0; arena.len()], vec![0.0; arena.len()]);
+        let back = layer.backward(shard, gradient.clone(), &mut both, arena.ranges(), true);
+        let back = back.unwrap().unwrap();
+        layer.forward(given(), &context).unwrap();
+        let again = layer
+            .backward_input(shard, gradient, true)
+            .unwrap()
+            .unwrap();
+        layer
+            .backward_weights(shard, &mut apart, arena.ranges())
+            .unwrap();
+        assert_eq!(bits(back.as_slice()), bits(again.as_slice()), "{name}");
+        assert_eq!(bits(&both), bits(&apart), "{name}");
+        (sum, both, back.into_host())
+    };
+    let (_, gradients, input_gradient) = run(&values, &input);
+    let compare = |what: &str, gradient: &[f32], at: &mut dyn FnMut(f32) -> f64| {
+        let square: f64 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum();
+        assert!(square > 0.0, "{name}: {what} has no gradient");
+        let step = 2e-3 / square.sqrt();
+        let slope = (at(step as f32) - at(-step as f32)) / (2.0 * step);
+        let error = (slope - square).abs() / square;
+        assert!(error < 0.02, "{name}: {what}: {slope} for {square}");
+    };
+    compare("input", &input_gradient, &mut |by| {
+        let moved = input.iter().zip(&input_gradient).map(|(x, g)| x + by * g);
+        run(&values, &moved.collect::<Vec<f32>>()).0
+    });
+    for (index, range) in arena.ranges().iter().enumerate() {
+        if layer_has_buffers && index > 1 {
+            continue;
+        }
+        let gradient = &gradients[range.clone()];
+        compare(&format!("tensor {index}"), gradient, &mut |by| {
+            let mut values = values.clone();
+            for at in range.clone() {
+                values[at] += by * gradients[at];
+            }
+            run(&values, &input).0
+        });
+    }
+}
+
+#[test]
+fn slopes_of_functions_without_parameters() {
+    check("gelu", &[7], |b| {
+        b.gelu(b.input());
+    });
+    check("relu", &[7], |b| {
+        b.relu(b.input());
+    });
+    check("dropout", &[40], |b| {
+        b.dropout(b.input(), 0.3);
+    });
+    check("max_pool", &[3, 7, 6], |b| {
+        b.max_pool(b.input(), SlidingWindow::new(3, 2, 1));
+    });
+    check("average_to", &[3, 5, 6], |b| {
+        b.average_to(b.input(), 2);
+    });
+    check("twice", &[7], |b| {
+        b.add(b.input(), b.input());
+    });
+    check("parts", &[4, 3], |b| {
+        let x = b.input();
+        let parts = [b.slice(x, 1, 2..3), b.slice(x, 1, 0..2), b.gelu(x)];
+        let y = b.concatenate(&parts, 1);
+        b.reshape(y, &[2, 12]);
+    });
+    for attended in [Attended::All, Attended::Earlier] {
+        check("attention", &[5, 18], |b| {
+            let x = b.input();
+            let (queries, rest) = (b.slice(x, 1, 0..6), b.slice(x, 1, 6..18));
+            b.attention(queries, rest, 3, attended);
+        });
+    }
+}
+
+#[test]
+fn slopes_of_layers_with_parameters() {
+    check("linear", &[4, 5], |b| {
+        b.linear("", b.input(), 3, true);
+    });
+    check("convolution", &[3, 6, 5], |b| {
+        b.convolution("", b.input(), 4, SlidingWindow::new(3, 2, 1), true);
+    });
+    check("layer_norm", &[3, 6], |b| {
+        b.layer_norm("", b.input());
+    });
+    let kinds = [
+        ("batch_norm", Normalisation::Batch, 3),
+        ("batch_wide_norm", Normalisation::SynchronisedBatch, 3),
+        ("group_norm", Normalisation::Group, 64),
+    ];
+    for (name, kind, channels) in kinds {
+        for after in [AfterNorm::Linear, AfterNorm::Rectified] {
+            check(name, &[channels, 2, 3], |b| {
+                b.normalise("", kind, b.input(), None, after);
+            });
+        }
+        check(name, &[channels, 2, 3], |b| {
+            let x = b.input();
+            let added = b.gelu(x);
+            b.normalise("", kind, x, Some(added), AfterNorm::Rectified);
+        });
+    }
+}
+
+#[test]
+fn a_position_does_not_attend_to_later_ones() {
+    let mut layer = layer(&[5, 12], |b| {
+        let x = b.input();
+        let (queries, rest) = (b.slice(x, 1, 0..4), b.slice(x, 1, 4..12));
+        b.attention(queries, rest, 2, Attended::Earlier);
+    });
+    let mut input = hashed(1, 5 * 12);
+    let mut first_three = |input: &[f32]| {
+        let given = Activation::from_host(&[1, 5, 12], input.to_vec());
+        let output = layer.forward(given, &ForwardContext::evaluate()).unwrap();
+        output.as_slice()[..3 * 4].to_vec()
+    };
+    let before = first_three(&input);
+    input[3 * 12..].fill(7.0);
+    assert_eq!(first_three(&input), before);
+    input[8] = 3.0;
+    assert_ne!(first_three(&input), before);
+    assert_eq!(arena(&*layer).len(), 0);
+}
+
+/// The shape of a sample, a description with a mistake, and a part of the message.
+type MistakeCase<'a> = (&'a [usize], &'a dyn Fn(&mut GraphBuilder), &'a str);
+
+fn ignore(_: GraphValue) {}
+
+/// Describes an operation whose output nothing uses.
+fn two_ends(b: &mut GraphBuilder) {
+    let _unused = b.gelu(b.input());
+    b.relu(b.input());
+}
+
+#[test]
+fn mistakes_in_a_graph_are_reported_with_the_shapes() {
+    let refused = |sample: &[usize], describe: &dyn Fn(&mut GraphBuilder)| {
+        let mut builder = GraphBuilder::new("layer", sample);
+        describe(&mut builder);
+        builder
+            .finish()
+            .err()
+            .map(|error| error.to_string())
+            .unwrap()
+    };
+    let window = |side| SlidingWindow::new(side, 1, 0);
+    let cases: [MistakeCase; 8] = [
+        (&[4], &|_| (), "it has no operations"),
+        (&[4], &|b| ignore(b.max_pool(b.input(), window(2))), "[4]"),
+        (
+            &[1, 2, 2],
+            &|b| ignore(b.convolution("c", b.input(), 3, window(3), false)),
+            "2 x 2",
+        ),
+        (&[6], &|b| ignore(b.reshape(b.input(), &[4])), "[6] to [4]"),
+        (&[6], &|b| ignore(b.slice(b.input(), 0, 4..7)), "4..7"),
+        (&[6], &|b| ignore(b.dropout(b.input(), 1.0)), "dropout = 1"),
+        (
+            &[6],
+            &|b| ignore(b.linear("up", b.input(), usize::MAX, false)),
+            "2^40",
+        ),
+        (&[6], &two_ends, "operation 1 of 2"),
+    ];
+    for (sample, describe, expected) in cases {
+        let text = refused(sample, describe);
+        assert!(
+            text.contains(expected) && text.contains("layer layer"),
+            "{text}"
+        );
+    }
+}

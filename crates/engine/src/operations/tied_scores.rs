@@ -1,0 +1,157 @@
+//! [`TiedTable`]: the vectors of an embedding, which the output layer of the same model shares.
+//!
+//! A tied table is one parameter with two uses. It belongs to the embedding, whose layer holds it
+//! and writes its gradient. Forward runs the embedding first, which offers its vectors; backward
+//! runs the output layer first, whose part of a shard's gradient is kept until the embedding adds
+//! its own. So the two parts are always added in the same order.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ronde_core::Shard;
+use ronde_kernels::{Matrix, add_to, multiply};
+
+use super::only;
+use crate::graph::{GraphBuilder, GraphOperation, GraphValue, KeptValues, SharedTensor, Tensors};
+use crate::memory::{give, take};
+use crate::{Activation, EngineError, ForwardContext};
+
+/// The connection between an embedding and the output layer that shares its vectors.
+#[derive(Debug, Clone, Default)]
+pub struct TiedTable {
+    shared: Arc<Mutex<TiedValues>>,
+}
+
+#[derive(Debug, Default)]
+struct TiedValues {
+    /// The vectors that the embedding used, until the output layer takes them.
+    offered: BTreeMap<Shard, SharedTensor>,
+    /// The output layer's gradients of the vectors, until the embedding adds its own.
+    gradients: BTreeMap<Shard, Vec<f32>>,
+}
+
+impl TiedTable {
+    fn values(&self) -> MutexGuard<'_, TiedValues> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Offers the vectors of a shard's forward pass to the output layer.
+    pub(super) fn offer(&self, shard: Shard, vectors: SharedTensor) {
+        self.values().offered.insert(shard, vectors);
+    }
+
+    /// Adds the output layer's part to a shard's gradient: `gradient = part + gradient`.
+    pub(super) fn add_gradient(
+        &self,
+        shard: Shard,
+        gradient: &mut [f32],
+    ) -> Result<(), EngineError> {
+        let mut values = self.values();
+        // Vectors that were offered again, because the embedding was recomputed.
+        values.offered.remove(&shard);
+        let part = values
+            .gradients
+            .remove(&shard)
+            .ok_or_else(|| EngineError::NotInFlight {
+                layer: "head".to_owned(),
+                shard,
+            })?;
+        add_to(gradient, &part);
+        give(part);
+        Ok(())
+    }
+}
+
+/// A score for each token at each position: the input `[N, T, E]` times the vectors of all tokens.
+pub(crate) struct TiedScores {
+    table: TiedTable,
+    tokens: usize,
+    width: usize,
+}
+
+/// The values kept of one shard.
+pub(crate) struct SavedTiedScores {
+    x: Activation,
+    vectors: SharedTensor,
+    shard: Shard,
+}
+
+impl TiedScores {
+    fn rows<'a>(&self, x: &'a Activation) -> Matrix<'a> {
+        let rows = x.as_slice().len() / self.width.max(1);
+        Matrix::new(x.as_slice(), rows, self.width)
+    }
+}
+
+impl GraphOperation for TiedScores {
+    type Saved = SavedTiedScores;
+
+    fn kept(&self) -> KeptValues {
+        KeptValues::input()
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        _tensors: Tensors<'_>,
+        context: &ForwardContext,
+    ) -> Result<(Activation, SavedTiedScores), EngineError> {
+        let x = only(inputs);
+        let shard = context.shard;
+        let vectors = self.table.values().offered.remove(&shard);
+        let vectors = vectors.ok_or_else(|| EngineError::NotInFlight {
+            layer: "embedding".to_owned(),
+            shard,
+        })?;
+        let mut shape = x.shape().to_vec();
+        if let Some(last) = shape.last_mut() {
+            *last = self.tokens;
+        }
+        let mut y = Activation::unwritten(&shape);
+        let right = Matrix::new(vectors.values(), self.tokens, self.width);
+        multiply(self.rows(&x), right.transposed(), y.as_mut_slice(), false);
+        Ok((y, SavedTiedScores { x, vectors, shard }))
+    }
+
+    /// Leaves the gradient of the vectors to the embedding.
+    fn backward_input(
+        &self,
+        saved: &mut SavedTiedScores,
+        gradient: Activation,
+        _tensors: Tensors<'_>,
+        _wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        let x = self.rows(&saved.x);
+        let given = Matrix::new(gradient.as_slice(), x.rows(), self.tokens);
+        let vectors = Matrix::new(saved.vectors.values(), self.tokens, self.width);
+        let mut part = take(self.tokens * self.width);
+        multiply(given.transposed(), x, &mut part, false);
+        self.table.values().gradients.insert(saved.shard, part);
+        let mut found = Activation::unwritten(saved.x.shape());
+        multiply(given, vectors, found.as_mut_slice(), false);
+        vec![Some(found)]
+    }
+
+    fn discard(&self) {
+        *self.table.values() = TiedValues::default();
+    }
+}
+
+impl GraphBuilder {
+    /// Adds a score for each token: the product of `[positions, width]` with the vectors of the
+    /// embedding that has the same table. The two layers stay in one process: see
+    /// [`Chain::tied`](crate::Chain::tied).
+    pub fn tied_scores(&mut self, x: GraphValue, tokens: usize, table: &TiedTable) -> GraphValue {
+        let mut shape = self.shape(x).to_vec();
+        let Some(last) = shape.last_mut() else {
+            return x;
+        };
+        let width = std::mem::replace(last, tokens);
+        let operation = TiedScores {
+            table: table.clone(),
+            tokens,
+            width,
+        };
+        self.add_operation(operation, &[x], shape, Vec::new())
+    }
+}

@@ -1,0 +1,83 @@
+//! A custom Burn model, trained on any number of workers with the same bits.
+//!
+//! ```text
+//! cargo run --release --features burn --example own_burn_model                       # alone
+//! cargo run --release -- run -n 3 -- target/release/examples/own_burn_model
+//! ```
+
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
+
+use std::path::Path;
+
+use ronde::burn::burn;
+use ronde::burn::burn::module::Module;
+use ronde::burn::burn::nn::{
+    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig,
+};
+use ronde::burn::burn::tensor::activation::relu;
+use ronde::burn::burn::tensor::{Device, Tensor};
+use ronde::burn::{BurnLayer, training_device};
+use ronde::engine::{Chain, ForwardContext};
+
+// Up to the next separator: plain Burn, without ronde.
+#[derive(Module, Debug)]
+struct Net {
+    hidden: Linear,
+    norm: BatchNorm,
+    dropout: Dropout,
+    output: Linear,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        Self {
+            hidden: LinearConfig::new(64, 48).init(device),
+            norm: BatchNormConfig::new(48).init(device),
+            dropout: DropoutConfig::new(0.2).init(),
+            output: LinearConfig::new(48, 10).init(device),
+        }
+    }
+
+    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let [samples, ..] = images.dims();
+        let x = self.hidden.forward(images.reshape([samples, 64]));
+        self.output
+            .forward(self.dropout.forward(relu(self.norm.forward(x))))
+    }
+}
+// ------------------------------------------------------------------------------------------
+
+fn main() -> Result<(), ronde::Error> {
+    let mut worker = ronde::Worker::start()?;
+    let mut config = ronde::RunConfig::example();
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next();
+    let epochs = arguments.next().and_then(|epochs| epochs.parse().ok());
+    config.train.epochs = Some(epochs.unwrap_or(5));
+    // With a folder as argument: checkpoints are saved there, also on SIGTERM, and the next start resumes.
+    if let Some(folder) = folder {
+        config.checkpoint.to = Some(folder);
+        worker.set_resume(ronde::Resume::IfAvailable);
+    }
+    let data = ronde::data::open(
+        &config.data,
+        &ronde::environment::opening(Path::new("."), config.run.seed),
+    )?;
+
+    let trained = worker.train(&config, data, || {
+        let net = Net::new(&training_device());
+        let layer = BurnLayer::new(net, |net: &Net, images, _: &ForwardContext| {
+            net.forward(images)
+        });
+        Chain::new(vec![Box::new(layer)])
+    })?;
+
+    if worker.is_first() {
+        let evaluation = trained.summary().evaluation.as_ref();
+        if let Some(accuracy) = evaluation.and_then(|evaluation| evaluation.metric("accuracy")) {
+            println!("test accuracy {:.1} %", 100.0 * accuracy);
+        }
+        println!("blake3 {}", trained.blake3()?);
+    }
+    Ok(())
+}
