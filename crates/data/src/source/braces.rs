@@ -1,4 +1,7 @@
 //! Expands the braces of a pattern: `{a,b}` and `{000..127}`.
+//!
+//! The crates `glob` and `globset` have no ranges, and match names instead of listing them; the names are needed to report the
+//! files that are missing.
 
 /// The maximum number of texts that one pattern may expand to.
 const TEXTS_MAX: usize = 1 << 20;

@@ -1,4 +1,7 @@
 //! [`Glob`]: matches paths against a pattern with wildcards.
+//!
+//! The `glob` crate matches the name of a file or folder. The path is ours, because a listing must also know which folders can
+//! contain matches. The crate `globset` answers only for whole paths, and costs a regular expression engine.
 
 /// The segments of a path pattern with wildcards.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -8,42 +11,18 @@ pub(super) struct Glob(Vec<GlobSegment>);
 enum GlobSegment {
     /// `**`: any number of segments, including none.
     Deep,
-    Parts(Vec<GlobPart>),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum GlobPart {
-    Star,
-    Any,
-    Set {
-        is_negated: bool,
-        ranges: Vec<(char, char)>,
-    },
-    Letter(char),
-}
-
-impl GlobPart {
-    fn takes(&self, c: char) -> bool {
-        match self {
-            Self::Star | Self::Any => true,
-            Self::Set { is_negated, ranges } => {
-                let is_in = ranges.iter().any(|&(from, to)| (from..=to).contains(&c));
-                is_in != *is_negated
-            }
-            Self::Letter(letter) => *letter == c,
-        }
-    }
+    Name(glob::Pattern),
 }
 
 impl Glob {
     /// Parses the part of a pattern after its fixed folder.
     ///
     /// # Errors
-    /// A message for unclosed brackets and empty ranges.
+    /// A message for unclosed brackets and for `**` beside other letters.
     pub(super) fn new(text: &str) -> Result<Self, String> {
         let segments = text.split('/').map(|segment| match segment {
             "**" => Ok(GlobSegment::Deep),
-            _ => parts(segment).map(GlobSegment::Parts),
+            _ => name(segment).map(GlobSegment::Name),
         });
         segments.collect::<Result<_, _>>().map(Self)
     }
@@ -66,8 +45,8 @@ impl Glob {
             match rest {
                 [GlobSegment::Deep, ..] => return true,
                 // The last segment matches files, not folders.
-                [GlobSegment::Parts(parts), after @ ..]
-                    if !after.is_empty() && fits(parts, name) =>
+                [GlobSegment::Name(pattern), after @ ..]
+                    if !after.is_empty() && pattern.matches(name) =>
                 {
                     rest = after;
                 }
@@ -86,86 +65,22 @@ fn matches(segments: &[GlobSegment], path: &[&str]) -> bool {
         ([GlobSegment::Deep, rest @ ..], _) => {
             (0..=path.len()).any(|skipped| matches(rest, &path[skipped..]))
         }
-        ([GlobSegment::Parts(parts), rest @ ..], [name, below @ ..]) => {
-            fits(parts, name) && matches(rest, below)
+        ([GlobSegment::Name(pattern), rest @ ..], [name, below @ ..]) => {
+            pattern.matches(name) && matches(rest, below)
         }
         _ => false,
     }
 }
 
-/// Returns whether a name matches a segment; on a mismatch, it backtracks to the last star.
-fn fits(parts: &[GlobPart], name: &str) -> bool {
-    let name: Vec<char> = name.chars().collect();
-    let (mut part, mut at) = (0, 0);
-    let mut star = None;
-    while at < name.len() {
-        match parts.get(part) {
-            Some(GlobPart::Star) => {
-                star = Some((part, at));
-                part += 1;
-            }
-            Some(found) if found.takes(name[at]) => {
-                part += 1;
-                at += 1;
-            }
-            _ => {
-                let Some((last, taken)) = star else {
-                    return false;
-                };
-                star = Some((last, taken + 1));
-                (part, at) = (last + 1, taken + 1);
-            }
-        }
-    }
-    parts[part..].iter().all(|rest| *rest == GlobPart::Star)
-}
-
-fn parts(segment: &str) -> Result<Vec<GlobPart>, String> {
+/// Parses a segment.
+fn name(segment: &str) -> Result<glob::Pattern, String> {
     if segment.contains("**") {
         return Err("`**` must be a whole path segment".to_owned());
     }
-    let mut parts = Vec::new();
-    let mut letters = segment.chars();
-    while let Some(c) = letters.next() {
-        parts.push(match c {
-            '*' => GlobPart::Star,
-            '?' => GlobPart::Any,
-            '[' => set(&mut letters)?,
-            letter => GlobPart::Letter(letter),
-        });
+    if segment.contains("[^") {
+        return Err("`[^` is not supported: write `[!` for letters that must not match".to_owned());
     }
-    Ok(parts)
-}
-
-/// Parses a set after its `[` up to the `]`; a `]` in first position is a member of the set.
-fn set(letters: &mut std::str::Chars<'_>) -> Result<GlobPart, String> {
-    let open = || "a `[` is not closed by a `]`".to_owned();
-    let mut rest = letters.clone();
-    let is_negated = rest.clone().next().is_some_and(|c| "!^".contains(c));
-    if is_negated {
-        rest.next();
-    }
-    let mut ranges = Vec::new();
-    loop {
-        let from = rest.next().ok_or_else(open)?;
-        if from == ']' && !ranges.is_empty() {
-            break;
-        }
-        let mut ahead = rest.clone();
-        let to = match (ahead.next(), ahead.next()) {
-            (Some('-'), Some(to)) if to != ']' => {
-                rest = ahead;
-                to
-            }
-            _ => from,
-        };
-        if from > to {
-            return Err(format!("`[{from}-{to}]` is an empty range"));
-        }
-        ranges.push((from, to));
-    }
-    *letters = rest;
-    Ok(GlobPart::Set { is_negated, ranges })
+    glob::Pattern::new(segment).map_err(|_| "a `[` is not closed by a `]`".to_owned())
 }
 
 #[cfg(test)]
@@ -196,6 +111,8 @@ mod tests {
             ("x/**", &["x/a", "x/y/a"], &["x", "y/a"]),
             ("**/x/**/a", &["x/a", "y/x/z/a"], &["y/a", "x"]),
             ("*/a", &["x/a"], &["a", "x/y/a"]),
+            // A pattern that backtracks as often as possible.
+            (&"*a".repeat(40), &[&"a".repeat(200)], &[&"ab".repeat(100)]),
         ] {
             let parsed = Glob::new(glob).unwrap();
             for path in good {
@@ -208,7 +125,9 @@ mod tests {
         for (glob, expected) in [
             ("[ab", "not closed"),
             ("a**", "whole path segment"),
-            ("[z-a]", "empty range"),
+            ("[^a]", "write `[!`"),
+            ("a[", "not closed"),
+            ("[]", "not closed"),
         ] {
             let problem = Glob::new(glob).unwrap_err();
             assert!(problem.contains(expected), "{problem}");

@@ -1,4 +1,7 @@
 //! The directory of a zip archive as numpy writes it: stored and deflated members, zip64.
+//!
+//! Only the offsets of the members are needed, within a limit of memory and with few reads of a remote file. The crate `zip` 9
+//! costs 12 CPU seconds of a build for that, and `rc-zip` brings a library of character encodings.
 
 use std::io::Read;
 

@@ -1,6 +1,9 @@
 //! [`TarMembers`]: the files in a tar archive and the offsets of their data; nothing is unpacked.
 //!
 //! Supports ustar, GNU long names and pax headers, and verifies the checksums of headers.
+//!
+//! The crate `tar` 0.4 does not serve: its archive reads names of any length into memory, takes a missing end mark for the
+//! end, and expands sparse files; its headers cut sizes of more than 64 bits, and its pax records end at a line feed in a value.
 
 use std::io::{self, Read};
 use std::ops::Range;
