@@ -99,7 +99,7 @@ pub enum ScanItem {
         /// The number of bytes of the file that cannot be used because of it.
         bytes: u64,
     },
-    /// Nothing yet. It is reported during long reads, so that the receiver can stop the scan.
+    /// Nothing yet. It is reported during long reads, so that the receiver can report progress and stop the scan.
     Progress,
 }
 

@@ -8,6 +8,7 @@
 //! from a few numbers; 12 bytes per file that is one record.
 
 mod build;
+mod counted;
 pub(crate) mod extents;
 pub(crate) mod file_index;
 mod index_file;
@@ -92,7 +93,7 @@ pub struct IndexProgress {
     pub scanned: usize,
     /// The number of all files.
     pub files_total: usize,
-    /// Bytes of the completed files.
+    /// Bytes of the completed files, and those read so far of the others.
     pub bytes: u64,
     /// Bytes of all files.
     pub bytes_total: u64,

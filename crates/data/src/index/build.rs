@@ -1,8 +1,10 @@
 //! Building an [`Index`]: scans files, divided among threads and processes.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::counted::CountedObject;
 use super::file_index::FileIndex;
 use super::index_file::IndexFile;
 use super::{
@@ -13,6 +15,8 @@ use crate::DataError;
 use crate::file_tasks::{Cancellation, ClaimOutcome, FileTask, TaskClaim, run_file_tasks};
 use crate::format::{BadRecord, Format, RecordFile};
 
+/// The bytes between two reports of the progress within a file.
+const PROGRESS_BYTES: u64 = 1 << 20;
 /// The assumed minimal speed of a scan, from which the waiting time for other processes follows.
 const BYTES_PER_SECOND_MIN: u64 = 10_000_000;
 
@@ -178,6 +182,8 @@ struct FileScans<'a> {
 
 struct ScanState {
     progress: IndexProgress,
+    /// The bytes of each file that are part of the progress although the file is not completed.
+    partial: Vec<u64>,
     warnings: Vec<String>,
 }
 
@@ -210,6 +216,7 @@ fn find(
                 bytes_total: files.iter().map(|file| file.bytes()).sum(),
                 ..IndexProgress::default()
             },
+            partial: vec![0; files.len()],
             warnings,
         }),
     };
@@ -254,7 +261,7 @@ impl FileTask for FileScans<'_> {
         claim: Option<&TaskClaim>,
         cancellation: &Cancellation<'_>,
     ) -> Result<FileIndex, DataError> {
-        let index = self.scan(&*self.files[number], cancellation)?;
+        let index = self.scan(number, cancellation)?;
         if let (Some(index_file), Some(claim)) = (self.index_file(number), claim) {
             self.or_warn(index_file.store(&index, claim));
         }
@@ -271,10 +278,11 @@ impl FileTask for FileScans<'_> {
             return Err(DataError::Record(bad.clone()));
         }
         let progress = {
-            let progress = &mut self.state().progress;
+            let state = &mut *self.state();
+            let progress = &mut state.progress;
             progress.files += 1;
             progress.scanned += usize::from(is_scanned && self.is_accepted(number));
-            progress.bytes += self.files[number].bytes();
+            progress.bytes += self.files[number].bytes() - state.partial[number];
             progress.samples += index.extents.records();
             *progress
         };
@@ -309,19 +317,35 @@ impl FileScans<'_> {
             .ok()
     }
 
-    fn scan(
-        &self,
-        file: &dyn DataFile,
-        cancellation: &Cancellation<'_>,
-    ) -> Result<FileIndex, DataError> {
+    /// Reports that `bytes` of a file have been read.
+    fn advance(&self, number: usize, bytes: u64) {
+        let progress = {
+            let state = &mut *self.state();
+            let before = std::mem::replace(&mut state.partial[number], bytes);
+            state.progress.bytes = state.progress.bytes - before + bytes;
+            state.progress
+        };
+        (self.progress)(progress);
+    }
+
+    fn scan(&self, number: usize, cancellation: &Cancellation<'_>) -> Result<FileIndex, DataError> {
+        let file = &*self.files[number];
         let bytes = file.bytes();
         if bytes == 0 {
             return Ok(FileIndex::new());
         }
-        let records: Box<dyn RecordFile> = self.format.open(file.open()?)?;
+        let read = Arc::default();
+        let object = Arc::new(CountedObject::new(file.open()?, &read));
+        let records: Box<dyn RecordFile> = self.format.open(object)?;
         let mut index = FileIndex::new();
+        let mut next = PROGRESS_BYTES;
         index.hash = records.scan(&mut |found| {
             cancellation.check(file.location())?;
+            let read = AtomicU64::load(&read, Ordering::Relaxed).min(bytes);
+            if read >= next {
+                next = read + PROGRESS_BYTES;
+                self.advance(number, read);
+            }
             index.add(found, bytes).ok_or_else(|| DataError::Format {
                 file: file.location().to_owned(),
                 problem: "the file refers to records that exceed it or are too large".to_owned(),

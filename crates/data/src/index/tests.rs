@@ -276,3 +276,58 @@ fn progress_is_reported() {
     );
     assert_eq!(last.bytes, last.bytes_total);
 }
+
+/// Reads of one large file take long, most of all from another machine.
+#[test]
+fn progress_is_reported_within_a_file_of_every_format() {
+    use crate::format::{CsvLines, Format, Npy, NumberType, Tokens};
+
+    let rows = 3 << 20;
+    let mut array = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    array.extend_from_slice(
+        format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({rows}, 2)}}").as_bytes(),
+    );
+    array.resize(127, b' ');
+    array.push(b'\n');
+    array.resize(128 + 2 * rows, 7);
+    let lines = b"1,2,3,4,5,6,7\n".repeat(1 << 19);
+    // Stored, so that the compressed file is large.
+    let level = flate2::Compression::none();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), level);
+    std::io::Write::write_all(&mut packed, &lines).unwrap();
+    let formats: [(Box<dyn Format>, Vec<u8>); 5] = [
+        (Box::new(Npy), array),
+        (
+            Box::new(Tokens::new(NumberType::U8, 64).unwrap()),
+            vec![1; 7 << 20],
+        ),
+        (Box::new(CsvLines::new(None, FieldSelection::All)), lines),
+        (
+            Box::new(TfRecord::new(FieldSelection::All)),
+            records(0, 200_000),
+        ),
+        (
+            Box::new(CsvLines::new(None, FieldSelection::All)),
+            packed.finish().unwrap(),
+        ),
+    ];
+    for (format, bytes) in formats {
+        let total = bytes.len() as u64;
+        let file = Counted {
+            location: "memory/0".to_owned(),
+            stamp: "1".into(),
+            bytes,
+            opened: AtomicUsize::new(0),
+        };
+        let seen = Mutex::new(Vec::new());
+        let settings = IndexSettings::default();
+        Index::build(&[Arc::new(file)], &*format, &settings, &|progress| {
+            seen.lock().unwrap().push(progress.bytes);
+        })
+        .unwrap();
+        let seen = seen.into_inner().unwrap();
+        let format = format.identity();
+        assert!(seen.len() > 3 && seen.is_sorted(), "{format}: {seen:?}");
+        assert!(seen[0] < total && seen.last() == Some(&total), "{format}");
+    }
+}

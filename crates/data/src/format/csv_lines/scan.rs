@@ -305,7 +305,7 @@ impl CsvScan<'_, '_> {
         self.number += 1;
         self.records += 1;
         if self.file.is_packed {
-            return Ok(());
+            return (self.found)(ScanItem::Progress);
         }
         let is_full = |open: &Extent| offset + bytes - open.start > EXTENT_BYTES;
         if self.open.as_ref().is_some_and(is_full) {

@@ -74,14 +74,20 @@ impl Format for Npz {
                 "none of the requested arrays is in the file",
             ));
         }
-        let unpacked = arrays
-            .iter()
-            .try_fold(0_u64, |sum, array| sum.checked_add(array.bytes));
+        let total = |bytes: fn(&ZipMember) -> u64| {
+            let mut sizes = arrays.iter().map(bytes);
+            sizes.try_fold(0_u64, |sum, bytes| sum.checked_add(bytes))
+        };
+        // Packed and unpacked arrays are in memory at the same time.
+        let is_large = [
+            total(|array| array.bytes),
+            total(|array| array.packed_bytes),
+        ]
+        .iter()
+        .any(|sum| sum.is_none_or(|bytes| bytes > RECORD_BYTES_MAX));
         let contents = match arrays.iter().any(|array| array.is_deflated) {
             false => NpzContents::Stored(columns(&*file, &arrays)?),
-            true if unpacked.is_none_or(|bytes| bytes > RECORD_BYTES_MAX)
-                || file.bytes() > EXTENT_BYTES_MAX =>
-            {
+            true if is_large || file.bytes() > EXTENT_BYTES_MAX => {
                 let problem = format!(
                     "the compressed arrays exceed {RECORD_BYTES_MAX} bytes: make them smaller, or store them with \
                      numpy.savez"
@@ -153,12 +159,17 @@ impl NpzFile {
         Ok(damage)
     }
 
-    /// Reads the compressed bytes of all requested arrays.
-    fn packed(&self) -> Result<Vec<SharedBytes>, DataError> {
+    /// Reads and hashes the compressed bytes of all requested arrays.
+    fn packed(
+        &self,
+        hasher: &mut ContentHasher<'_>,
+        found: &mut ItemSink<'_>,
+    ) -> Result<Vec<SharedBytes>, DataError> {
         let mut packed = Vec::new();
         for array in &self.arrays {
-            let mut bytes = vec![0; array.packed_bytes as usize];
-            self.file.read_at(array.start, &mut bytes)?;
+            let mut bytes = Vec::with_capacity(array.packed_bytes as usize);
+            let range = array.start..array.start + array.packed_bytes;
+            hasher.add_range_with(range, found, |part| bytes.extend_from_slice(part))?;
             packed.push(SharedBytes::from(bytes));
         }
         Ok(packed)
@@ -235,10 +246,7 @@ impl RecordFile for NpzFile {
                 )))?;
             }
             NpzContents::Packed => {
-                let packed = self.packed()?;
-                for bytes in &packed {
-                    hasher.add(bytes.as_ref());
-                }
+                let packed = self.packed(&mut hasher, found)?;
                 let unpacked = match self.unpack(&packed) {
                     Ok(unpacked) => unpacked,
                     Err(problem) => return self.damaged(problem, found),

@@ -165,7 +165,7 @@ impl<'a, 'b> TfRecordScan<'a, 'b> {
         self.hasher.update(&facts);
         if self.is_packed {
             self.records_of_packed += 1;
-            return Ok(());
+            return (self.found)(ScanItem::Progress);
         }
         let joins = |open: &Extent| open.bytes + bytes <= EXTENT_BYTES;
         if !self.open.as_ref().is_some_and(joins) {

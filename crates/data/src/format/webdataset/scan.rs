@@ -172,7 +172,7 @@ impl TarScan<'_, '_> {
         self.number += 1;
         self.records += 1;
         if self.is_packed {
-            return Ok(());
+            return (self.found)(ScanItem::Progress);
         }
         let joins = |open: &Extent| end - open.start <= EXTENT_BYTES;
         if !self.open.as_ref().is_some_and(joins) {
