@@ -48,14 +48,14 @@ impl Deadline {
     }
 }
 
-/// The time that a read may take without receiving anything, over all its attempts.
+/// The time that an operation may take without progress, over all its attempts.
 #[cfg(feature = "full")]
 pub(crate) struct RetryLimit {
-    /// The start of the read, or the last time that something was received.
+    /// The start of the operation, or the last time that something was received or sent.
     since: Instant,
     limit: Duration,
     pause: Duration,
-    /// The number of chunks or entries received by the current requests.
+    /// The number of chunks or entries received or sent by the current requests.
     received: Arc<AtomicU64>,
     received_before: u64,
     /// The number of pauses so far.
@@ -67,18 +67,18 @@ impl RetryLimit {
     const FIRST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_secs(5);
 
-    /// Starts a read that may take `limit` without receiving anything.
+    /// Starts an operation that may take `limit` without progress, which increments the counter.
     #[expect(
         clippy::disallowed_methods,
         reason = "this module owns the wait for a service"
     )]
-    pub(crate) fn new(limit: Duration) -> Self {
+    pub(crate) fn new(limit: Duration, progress: Arc<AtomicU64>) -> Self {
         Self {
             since: Instant::now(),
             limit,
             pause: Self::FIRST,
-            received: Arc::default(),
-            received_before: 0,
+            received_before: progress.load(Ordering::Relaxed),
+            received: progress,
             pauses: 0,
         }
     }

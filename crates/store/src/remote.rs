@@ -18,6 +18,7 @@ mod failure;
 mod io_thread;
 mod object;
 mod upload;
+mod upload_client;
 
 pub use io_thread::IoThread;
 

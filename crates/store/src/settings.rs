@@ -23,14 +23,16 @@ pub struct RemoteSettings {
     pub authorities: Option<PathBuf>,
     /// The number of times a failed write request is repeated.
     pub retries: usize,
-    /// The limit for one request including its repetitions.
+    /// The limit for one request including its repetitions, without progress: a slow upload may take longer.
     pub limit: Duration,
     /// The time that a read may take without receiving a byte. Within it reads of a service that
     /// has answered before are repeated after temporary failures; the first pause is 0.1 s, the
-    /// longest 5 s. A single request without any response is cancelled after this time, but not
-    /// before 5 s and not later than 20 s.
+    /// longest 5 s. Failed writes are repeated for this long after their start. A single request
+    /// that neither sends nor receives anything is cancelled after this time, but not before 5 s
+    /// and not later than 20 s.
     pub retry_limit: Duration,
-    /// Called when a service sends nothing to a reader for 2 s, and when it responds again.
+    /// Called when a service sends nothing to a reader or accepts nothing from a writer for 2 s, and when it responds
+    /// again.
     pub tell: Option<NoticeCallback>,
 }
 

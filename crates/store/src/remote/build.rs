@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
@@ -11,13 +12,14 @@ use object_store::http::HttpBuilder;
 use object_store::{Certificate, ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 
 use super::failure::FailedOperation;
+use super::upload_client::UploadConnector;
 use crate::{Address, RemoteSettings, StoreError};
 
 /// The size limit of a file of certificate authorities; that of a system has about 200 KiB.
 const AUTHORITIES_BYTES_MAX: u64 = 16 << 20;
 
 /// The time limits and repetitions of a client's requests.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Limits {
     /// The number of times a failed request is repeated.
     pub(super) retries: usize,
@@ -25,6 +27,8 @@ pub(super) struct Limits {
     pub(super) retry_within: Duration,
     /// The time without a received byte after which a request is cancelled.
     pub(super) silence: Duration,
+    /// The counter of what is sent, for a client that writes: sending counts like receiving.
+    pub(super) written: Option<Arc<AtomicU64>>,
 }
 
 /// The kind of service.
@@ -52,12 +56,27 @@ pub(super) fn build(
         retry_timeout: limits.retry_within,
         ..RetryConfig::default()
     };
-    let client = client(settings, limits.silence, &failure)?;
+    let (client, authorities) = client(settings, &failure)?;
+    let (client, uploads) = match limits.written {
+        Some(progress) => {
+            let uploads = UploadConnector {
+                silence: limits.silence,
+                progress,
+                authorities,
+            };
+            (client.with_read_timeout_disabled(), Some(uploads))
+        }
+        None => (client.with_read_timeout(limits.silence), None),
+    };
     let failed = |error| failure.of(error);
     match address {
         Address::S3 { bucket, .. } => {
             let keys = keys::<AmazonS3ConfigKey>(settings, &failure)?;
             let builder = AmazonS3Builder::new().with_client_options(client);
+            let builder = match uploads {
+                Some(uploads) => builder.with_http_connector(uploads),
+                None => builder,
+            };
             let built = keys
                 .into_iter()
                 .fold(builder, |builder, (key, value)| {
@@ -72,6 +91,10 @@ pub(super) fn build(
         Address::Azure { container, .. } => {
             let keys = keys::<AzureConfigKey>(settings, &failure)?;
             let builder = MicrosoftAzureBuilder::new().with_client_options(client);
+            let builder = match uploads {
+                Some(uploads) => builder.with_http_connector(uploads),
+                None => builder,
+            };
             let built = keys
                 .into_iter()
                 .fold(builder, |builder, (key, value)| {
@@ -85,6 +108,10 @@ pub(super) fn build(
         Address::Google { bucket, .. } => {
             let keys = keys::<GoogleConfigKey>(settings, &failure)?;
             let builder = GoogleCloudStorageBuilder::new().with_client_options(client);
+            let builder = match uploads {
+                Some(uploads) => builder.with_http_connector(uploads),
+                None => builder,
+            };
             let built = keys
                 .into_iter()
                 .fold(builder, |builder, (key, value)| {
@@ -141,18 +168,16 @@ fn keys<K: FromStr>(
     Ok(keys)
 }
 
-/// The limit of whole requests is enforced by the I/O thread: a large range takes long over a slow
+/// Returns the options of a client, and the certificate authorities (PEM) in them. The limit of whole requests is
+/// enforced by the I/O thread: a large range takes long over a slow
 /// link, but the link is never silent for long.
 fn client(
     settings: &RemoteSettings,
-    silence: Duration,
     failure: &FailedOperation,
-) -> Result<ClientOptions, StoreError> {
-    let mut client = ClientOptions::new()
-        .with_timeout_disabled()
-        .with_read_timeout(silence);
+) -> Result<(ClientOptions, Option<Arc<[u8]>>), StoreError> {
+    let mut client = ClientOptions::new().with_timeout_disabled();
     let Some(path) = &settings.authorities else {
-        return Ok(client);
+        return Ok((client, None));
     };
     let unusable = |problem: String| {
         let path = path.display();
@@ -171,5 +196,5 @@ fn client(
     for authority in authorities {
         client = client.with_root_certificate(authority);
     }
-    Ok(client)
+    Ok((client, Some(pem.into())))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use object_store::path::Path;
@@ -11,6 +11,7 @@ use object_store::{ObjectMeta, ObjectStore};
 use super::IoThread;
 use super::build::{self, Limits, Service};
 use super::failure::FailedOperation;
+use super::io_thread::{PendingResponse, ProgressLimit};
 use crate::clock::RetryLimit;
 use crate::settings::NoticeCallback;
 use crate::{Address, ObjectName, RemoteSettings, Stamp, StoreError};
@@ -36,7 +37,10 @@ pub(crate) struct RemoteClient {
     pub(super) reading: Arc<dyn ObjectStore>,
     pub(super) io: Arc<IoThread>,
     pub(super) service: Service,
-    pub(super) limit: Duration,
+    /// The longest time of a request without progress, including its repetitions.
+    limit: Duration,
+    /// The number of frames that requests to write have sent, and of responses to them.
+    written: Arc<AtomicU64>,
     retry_limit: Duration,
     address: Address,
     /// Whether the service has ever answered.
@@ -60,15 +64,19 @@ impl RemoteClient {
         settings: &RemoteSettings,
         io: Arc<IoThread>,
     ) -> Result<Self, StoreError> {
+        let silence = settings.retry_limit.clamp(SILENCE_MIN, SILENCE_MAX);
+        let written = Arc::<AtomicU64>::default();
         let writing = Limits {
             retries: settings.retries,
-            retry_within: settings.limit,
-            silence: SILENCE_MAX,
+            retry_within: settings.limit.min(settings.retry_limit),
+            silence,
+            written: Some(Arc::clone(&written)),
         };
         let reading = Limits {
             retries: settings.retries.min(READ_RETRIES),
             retry_within: READ_RETRY_WITHIN,
-            silence: settings.retry_limit.clamp(SILENCE_MIN, SILENCE_MAX),
+            silence,
+            written: None,
         };
         let (store, service) = build::build(address, settings, writing)?;
         let (reading, _) = build::build(address, settings, reading)?;
@@ -78,6 +86,7 @@ impl RemoteClient {
             io,
             service,
             limit: settings.limit,
+            written,
             retry_limit: settings.retry_limit,
             address: address.clone(),
             has_answered: AtomicBool::new(false),
@@ -136,11 +145,47 @@ impl RemoteClient {
         name: Option<&ObjectName>,
         request: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.wait(operation, name, self.start(request))
+    }
+
+    /// Starts a request to write.
+    pub(super) fn start<T: Send + 'static>(
+        &self,
+        request: impl Future<Output = T> + Send + 'static,
+    ) -> PendingResponse<T> {
+        self.io.spawn(&self.write_limit(), request)
+    }
+
+    /// Waits for the response to a request to write, and reports when the service makes no progress for
+    /// [`NOTICE_AFTER`].
+    pub(super) fn wait<T>(
+        &self,
+        operation: &'static str,
+        name: Option<&ObjectName>,
+        pending: PendingResponse<object_store::Result<T>>,
+    ) -> Result<T, StoreError> {
         let failure = self.failure(operation, name);
-        match self.io.run(self.limit, request) {
-            Ok(answer) => answer.map_err(|error| failure.of(error)),
-            Err(problem) => Err(failure.unavailable(problem)),
+        let mut silence = RetryLimit::new(self.retry_limit, Arc::clone(&self.written));
+        let answer = pending.wait_observed(&mut || {
+            let silent_s = silence.silent_s();
+            let problem = failure.unavailable(format!("nothing sent for {silent_s:.0} s"));
+            self.report_silence(&problem, silent_s);
+        });
+        let answer = answer.map_err(|problem| failure.unavailable(problem))?;
+        let answer = answer.map_err(|error| failure.of(error));
+        if !matches!(answer, Err(StoreError::Unavailable { .. })) {
+            self.tell_of_answer();
         }
+        answer
+    }
+
+    /// Cancels a multipart upload without reporting anything.
+    pub(super) fn abandon(&self, request: impl Future<Output = ()> + Send + 'static) {
+        let _ = self.io.run(&self.write_limit(), request);
+    }
+
+    fn write_limit(&self) -> ProgressLimit {
+        ProgressLimit::new(self.limit, Arc::clone(&self.written))
     }
 
     /// Runs a request to read as [`RemoteClient::run`] does, and reports when the service is silent
@@ -154,12 +199,14 @@ impl RemoteClient {
         request: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> Result<T, StoreError> {
         let failure = self.failure(operation, name);
+        let received = retries.received();
         let mut observe = || {
             let silent_s = retries.silent_s();
             let problem = failure.unavailable(format!("nothing received for {silent_s:.0} s"));
             self.report_silence(&problem, silent_s);
         };
-        match self.io.run_observed(self.limit, request, &mut observe) {
+        let limit = ProgressLimit::new(self.limit, received);
+        match self.io.run_observed(&limit, request, &mut observe) {
             Ok(answer) => answer.map_err(|error| failure.of(error)),
             Err(problem) => Err(failure.unavailable(problem)),
         }
@@ -172,7 +219,7 @@ impl RemoteClient {
         &self,
         attempt: &mut dyn FnMut(&mut RetryLimit) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut retries = RetryLimit::new(self.retry_limit);
+        let mut retries = RetryLimit::new(self.retry_limit, Arc::default());
         loop {
             let problem = match attempt(&mut retries) {
                 Err(problem @ StoreError::Unavailable { .. }) => problem,

@@ -1,6 +1,8 @@
 //! [`IoThread`]: the only thread with an async runtime; all other threads make blocking calls with
 //! a limit.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -62,32 +64,36 @@ impl IoThread {
     /// Starts a request; its result is sent to the returned receiver.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
-        limit: Duration,
+        limit: &ProgressLimit,
         request: impl Future<Output = T> + Send + 'static,
     ) -> PendingResponse<T> {
         let (answer, answered) = mpsc::sync_channel(1);
+        let of_request = limit.clone();
         self.handle.spawn(async move {
-            if let Ok(result) = tokio::time::timeout(limit, request).await {
+            if let Some(result) = of_request.run(request).await {
                 // Sending fails when the caller no longer waits.
                 let _ = answer.send(result);
             }
         });
-        PendingResponse { answered, limit }
+        PendingResponse {
+            answered,
+            limit: limit.clone(),
+        }
     }
 
     /// Runs a request and waits for its result; the error is a sentence.
     pub(crate) fn run<T: Send + 'static>(
         &self,
-        limit: Duration,
+        limit: &ProgressLimit,
         request: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, String> {
-        self.spawn(limit, request).wait()
+        self.spawn(limit, request).wait_observed(&mut || {})
     }
 
     /// Does the same and calls `observe` every quarter of a second while it waits.
     pub(crate) fn run_observed<T: Send + 'static>(
         &self,
-        limit: Duration,
+        limit: &ProgressLimit,
         request: impl Future<Output = T> + Send + 'static,
         observe: &mut dyn FnMut(),
     ) -> Result<T, String> {
@@ -106,31 +112,66 @@ impl Drop for IoThread {
     }
 }
 
+/// The longest time of a request without progress.
+#[derive(Debug, Clone)]
+pub(crate) struct ProgressLimit {
+    pub(crate) silence: Duration,
+    /// A counter that is incremented whenever something is sent or received.
+    pub(crate) progress: Arc<AtomicU64>,
+}
+
+impl ProgressLimit {
+    /// The number of times that the counter is read within the limit.
+    const OBSERVATIONS: u32 = 8;
+
+    pub(crate) fn new(silence: Duration, progress: Arc<AtomicU64>) -> Self {
+        Self { silence, progress }
+    }
+
+    /// Runs a request; `None` if it made no progress for the limit.
+    pub(crate) async fn run<T>(&self, request: impl Future<Output = T>) -> Option<T> {
+        let mut request = std::pin::pin!(request);
+        let (mut seen, mut silent) = (self.count(), 0);
+        while silent < Self::OBSERVATIONS {
+            let turn = self.silence / Self::OBSERVATIONS;
+            if let Ok(result) = tokio::time::timeout(turn, request.as_mut()).await {
+                return Some(result);
+            }
+            let count = self.count();
+            silent = if count == seen { silent + 1 } else { 0 };
+            seen = count;
+        }
+        None
+    }
+
+    fn count(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+}
+
 /// A running request.
 pub(crate) struct PendingResponse<T> {
     answered: mpsc::Receiver<T>,
-    limit: Duration,
+    limit: ProgressLimit,
 }
 
 impl<T> PendingResponse<T> {
-    /// Waits for the result; the error is a sentence.
-    pub(crate) fn wait(self) -> Result<T, String> {
-        self.wait_observed(&mut || {})
-    }
-
-    /// Does the same and calls `observe` every [`OBSERVATION`].
-    fn wait_observed(self, observe: &mut dyn FnMut()) -> Result<T, String> {
-        let mut left = self.limit + GRACE;
+    /// Waits for the result and calls `observe` every [`OBSERVATION`]; the error is a sentence.
+    pub(crate) fn wait_observed(self, observe: &mut dyn FnMut()) -> Result<T, String> {
+        let whole = self.limit.silence + GRACE;
+        let (mut left, mut seen) = (whole, self.limit.count());
         loop {
             let turn = left.min(OBSERVATION);
             match self.answered.recv_timeout(turn) {
                 Ok(result) => return Ok(result),
                 Err(RecvTimeoutError::Timeout) if left > turn => {
-                    left -= turn;
+                    let count = self.limit.count();
+                    left = if count == seen { left - turn } else { whole };
+                    seen = count;
                     observe();
                 }
                 Err(_) => {
-                    let limit = self.limit.as_secs_f64();
+                    let limit = self.limit.silence.as_secs_f64();
                     return Err(format!("no answer within {limit:.0} s"));
                 }
             }

@@ -7,7 +7,6 @@ use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStoreExt};
 
 use super::client::RemoteClient;
-use super::failure::FailedOperation;
 use super::io_thread::PendingResponse;
 use crate::{ObjectName, StoreError, Upload};
 
@@ -37,10 +36,6 @@ impl RemoteUpload {
         }
     }
 
-    fn failure(&self) -> FailedOperation {
-        self.client.failure("write", Some(&self.name))
-    }
-
     /// Sends the buffer as a part; waits while the maximum number of parts is being uploaded.
     fn send_part(&mut self) -> Result<(), StoreError> {
         if self.parts.is_none() {
@@ -56,17 +51,15 @@ impl RemoteUpload {
         let part = std::mem::take(&mut self.buffer);
         if let Some(parts) = &mut self.parts {
             let request = parts.put_part(part.into());
-            self.under_way
-                .push_back(self.client.io.spawn(self.client.limit, request));
+            self.under_way.push_back(self.client.start(request));
         }
         Ok(())
     }
 
     fn wait_for_one(&mut self) -> Result<(), StoreError> {
-        match self.under_way.pop_front().map(PendingResponse::wait) {
-            None | Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(error))) => Err(self.failure().of(error)),
-            Some(Err(problem)) => Err(self.failure().unavailable(problem)),
+        match self.under_way.pop_front() {
+            Some(pending) => self.client.wait("write", Some(&self.name), pending),
+            None => Ok(()),
         }
     }
 }
@@ -116,10 +109,9 @@ impl Drop for RemoteUpload {
     fn drop(&mut self) {
         if let Some(mut parts) = self.parts.take() {
             // Best effort: an incomplete upload is invisible, but costs storage.
-            let _ = self
-                .client
-                .io
-                .run(self.client.limit, async move { parts.abort().await });
+            self.client.abandon(async move {
+                let _ = parts.abort().await;
+            });
         }
     }
 }

@@ -16,6 +16,8 @@ mod remote;
 #[cfg(feature = "full")]
 mod silent;
 #[cfg(feature = "full")]
+mod uploads;
+#[cfg(feature = "full")]
 mod web;
 
 use std::sync::Arc;

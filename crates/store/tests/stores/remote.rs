@@ -31,7 +31,7 @@ pub(crate) fn server(variable: &str) -> Option<String> {
     address
 }
 
-fn settings(options: &[(&str, &str)]) -> RemoteSettings {
+pub(crate) fn settings(options: &[(&str, &str)]) -> RemoteSettings {
     RemoteSettings {
         options: options
             .iter()
