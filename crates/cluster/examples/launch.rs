@@ -70,10 +70,10 @@ fn work(how: &str) -> Option<u8> {
     let rank = Rank(variable(variables::RONDE_RANK)?.parse().ok()?);
     let control = variable(variables::RONDE_CONTROL)?.parse().ok()?;
     let token = variable(variables::RONDE_TOKEN)?;
-    let link = WorkerLink::connect(control, &token, rank, None, LIMIT).ok()?;
-    let assignment = link
-        .rendezvous(([127, 0, 0, 1], 1000 + rank.0 as u16).into(), LIMIT)
-        .ok()?;
+    let worker = variable(variables::RONDE_WORKER)?.parse().ok()?;
+    let link = WorkerLink::connect(control, &token, rank, worker, LIMIT).ok()?;
+    let address = ([127, 0, 0, 1], 1000 + rank.0 as u16).into();
+    let assignment = link.member(address).ok()?.next(None).ok()?;
     println!("task {} of {:?}", assignment.task, assignment.peers);
     let tracker = link.tracker();
     for step in (0..3).map(Step) {

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use ronde_core::{Assignment, Event, Rank, WorldSize};
+use ronde_core::{Event, Rank, WorldSize};
 use ronde_elastic::{ToWorker, WorkerReport};
 
 use crate::clock;
 use crate::token::Token;
 use crate::wire::{
-    self, ElasticTerms, FromSupervisor, FromWorker, HELLO_BYTES_MAX, MessageReader, PROTOCOL,
+    self, FromSupervisor, FromWorker, HELLO_BYTES_MAX, JobTerms, MessageReader, PROTOCOL,
     ReadError, WORKER_BYTES_MAX,
 };
 
@@ -32,15 +32,12 @@ const WRITE_MAX: Duration = Duration::from_secs(2);
 pub(crate) enum ControlEvent {
     /// The worker showed the token.
     Linked(Rank),
-    /// The worker's data plane listens.
-    Ready(Rank, SocketAddr),
     /// The worker sent a report.
     Reported(Rank, Box<WorkerReport>),
     /// The worker recorded an event.
     Recorded(Rank, Event),
-    /// The connection ended, with the reason if the worker caused it, and with the worker's id in
-    /// an elastic job.
-    Unlinked(Rank, Option<u64>, Option<String>),
+    /// The connection of this worker ended, with the reason if the worker caused it.
+    Unlinked(Rank, u64, Option<String>),
 }
 
 /// A listening socket on this machine, with a thread for it and one per connection.
@@ -54,7 +51,7 @@ pub(crate) struct ControlServer {
 struct ControlShared {
     token: Token,
     world_size: WorldSize,
-    terms: Option<ElasticTerms>,
+    terms: JobTerms,
     closing: AtomicBool,
     state: Mutex<ControlState>,
 }
@@ -64,13 +61,27 @@ struct ControlState {
     /// All connections by number, so that they can be closed.
     open: BTreeMap<u64, Arc<TcpStream>>,
     /// The connections of the ranks.
-    workers: BTreeMap<Rank, Arc<TcpStream>>,
-    /// The worker expected in each rank of an elastic job, and its certificate if the job has an
-    /// authority.
-    expected: BTreeMap<Rank, (u64, Option<String>)>,
+    workers: BTreeMap<Rank, WorkerConnection>,
+    /// The worker that was started for each rank.
+    expected: BTreeMap<Rank, ExpectedWorker>,
     threads: Vec<JoinHandle<()>>,
     /// The reason for the end of the job, for workers that connect too late.
     stopped: Option<String>,
+}
+
+/// The connection of a rank's worker.
+struct WorkerConnection {
+    stream: Arc<TcpStream>,
+    worker: u64,
+    pid: u32,
+}
+
+/// A worker that may connect.
+#[derive(Clone)]
+struct ExpectedWorker {
+    worker: u64,
+    /// Its certificate, if the job has an authority.
+    identity: Option<String>,
 }
 
 impl ControlServer {
@@ -78,7 +89,7 @@ impl ControlServer {
     pub(crate) fn start(
         token: Token,
         world_size: WorldSize,
-        terms: Option<ElasticTerms>,
+        terms: JobTerms,
     ) -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
@@ -114,7 +125,7 @@ impl ControlServer {
 
     /// Returns whether a worker has sent data that was not read yet.
     pub(crate) fn has_unread(&self, rank: Rank) -> bool {
-        let stream = self.shared.lock().workers.get(&rank).cloned();
+        let stream = self.shared.stream(rank);
         stream
             .is_some_and(|stream| rustix::io::ioctl_fionread(&*stream).is_ok_and(|bytes| bytes > 0))
     }
@@ -122,18 +133,13 @@ impl ControlServer {
     /// Accepts only this worker at a rank from now on.
     pub(crate) fn expect(&self, rank: Rank, worker: u64, identity: Option<String>) {
         let mut state = self.shared.lock();
-        state.expected.insert(rank, (worker, identity));
+        let expected = ExpectedWorker { worker, identity };
+        state.expected.insert(rank, expected);
     }
 
-    /// Sends a coordinator's message to a worker of an elastic job.
+    /// Sends a coordinator's message to a worker.
     pub(crate) fn send_to_worker(&self, rank: Rank, body: ToWorker) {
         self.send(rank, &FromSupervisor::Coordinator { body });
-    }
-
-    /// Sends a worker its assignment.
-    pub(crate) fn assign(&self, assignment: Assignment) {
-        let rank = assignment.rank;
-        self.send(rank, &FromSupervisor::Assignment(assignment.into()));
     }
 
     /// Notifies all workers, including those that connect later, that the job ends, and whether it
@@ -156,7 +162,7 @@ impl ControlServer {
     }
 
     fn send(&self, rank: Rank, message: &FromSupervisor) {
-        let stream = self.shared.lock().workers.get(&rank).cloned();
+        let stream = self.shared.stream(rank);
         if let Some(stream) = stream
             && wire::send(&stream, message).is_err()
         {
@@ -206,6 +212,13 @@ impl ControlShared {
     fn lock(&self) -> MutexGuard<'_, ControlState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Returns the connection of a rank.
+    fn stream(&self, rank: Rank) -> Option<Arc<TcpStream>> {
+        let state = self.lock();
+        let connection = state.workers.get(&rank)?;
+        Some(Arc::clone(&connection.stream))
+    }
 }
 
 fn accept(
@@ -253,7 +266,7 @@ fn serve(stream: &Arc<TcpStream>, shared: &ControlShared, messages: &SyncSender<
     let mut sent = messages.send(ControlEvent::Linked(rank)).map_err(drop);
     let welcome = FromSupervisor::Welcome {
         protocol: PROTOCOL,
-        terms: shared.terms.clone().map(Box::new),
+        terms: Box::new(shared.terms.clone()),
         identity,
     };
     sent = sent.and_then(|()| wire::send(stream, &welcome).map_err(drop));
@@ -262,11 +275,9 @@ fn serve(stream: &Arc<TcpStream>, shared: &ControlShared, messages: &SyncSender<
             break None;
         }
         let message = match reader.next(WORKER_BYTES_MAX, None) {
-            Ok(FromWorker::Ready { data_address }) => ControlEvent::Ready(rank, data_address),
             Ok(FromWorker::Event { body }) => ControlEvent::Recorded(rank, body),
             Ok(FromWorker::Report { body }) => {
-                let named = Some(body.member.worker.0);
-                if shared.terms.is_none() || named != worker {
+                if body.member.worker.0 != worker {
                     break Some("a report of another worker".to_owned());
                 }
                 ControlEvent::Reported(rank, Box::new(body))
@@ -279,7 +290,7 @@ fn serve(stream: &Arc<TcpStream>, shared: &ControlShared, messages: &SyncSender<
     };
     {
         let workers = &mut shared.lock().workers;
-        let is_mine = |open: &Arc<TcpStream>| Arc::ptr_eq(open, stream);
+        let is_mine = |open: &WorkerConnection| Arc::ptr_eq(&open.stream, stream);
         // Another process may have taken over this rank.
         if workers.get(&rank).is_some_and(is_mine) {
             workers.remove(&rank);
@@ -295,33 +306,34 @@ fn admit(
     stream: &Arc<TcpStream>,
     shared: &ControlShared,
     reader: &mut MessageReader<'_>,
-) -> Result<(Rank, Option<u64>, Option<String>), ()> {
+) -> Result<(Rank, u64, Option<String>), ()> {
     let setup = stream
         .set_nodelay(true)
         .and_then(|()| stream.set_write_timeout(Some(WRITE_MAX)));
     if setup.is_err() {
         return Err(());
     }
-    let hello = reader.next(HELLO_BYTES_MAX, Some(clock::now() + HELLO_MAX));
-    let (judged, worker) = match hello {
-        Ok(FromWorker::Hello {
-            protocol,
-            token,
-            rank,
-            worker,
-            ..
-        }) => (judge(shared, protocol, &token, rank), worker),
-        Ok(_) | Err(ReadError::Broken(_)) => {
-            (Err("the first message must be a hello".to_owned()), None)
-        }
-        Err(_) => return Err(()),
+    let refuse = |reason: String| {
+        let _ = wire::send(stream, &FromSupervisor::Refused { reason });
+        Err(())
     };
-    let rank = match judged {
+    let (protocol, token, rank, pid, worker) =
+        match reader.next(HELLO_BYTES_MAX, Some(clock::now() + HELLO_MAX)) {
+            Ok(FromWorker::Hello {
+                protocol,
+                token,
+                rank,
+                pid,
+                worker,
+            }) => (protocol, token, rank, pid, worker),
+            Ok(_) | Err(ReadError::Broken(_)) => {
+                return refuse("the first message must be a hello".to_owned());
+            }
+            Err(_) => return Err(()),
+        };
+    let rank = match judge(shared, protocol, &token, rank) {
         Ok(rank) => rank,
-        Err(reason) => {
-            let _ = wire::send(stream, &FromSupervisor::Refused { reason });
-            return Err(());
-        }
+        Err(reason) => return refuse(reason),
     };
     let mut state = shared.lock();
     if let Some(reason) = state.stopped.clone() {
@@ -331,24 +343,27 @@ fn admit(
         let _ = wire::send(stream, &FromSupervisor::Stop { reason, failed });
         return Err(());
     }
-    let expected = state.expected.get(&rank).cloned().unzip();
-    if shared.terms.is_some() && expected.0 != worker {
+    let expected = state.expected.get(&rank).cloned();
+    let Some(expected) = expected.filter(|expected| expected.worker == worker) else {
         drop(state);
-        let reason = format!("another process already runs as rank {rank}");
-        let _ = wire::send(stream, &FromSupervisor::Refused { reason });
-        return Err(());
-    }
-    if shared.terms.is_none() && state.workers.contains_key(&rank) {
+        return refuse(format!("another process already runs as rank {rank}"));
+    };
+    // A child of the worker inherits its variables.
+    let is_taken = |open: &WorkerConnection| open.worker == worker && open.pid != pid;
+    if state.workers.get(&rank).is_some_and(is_taken) {
         drop(state);
-        let reason = format!("rank {rank} is already connected");
-        let _ = wire::send(stream, &FromSupervisor::Refused { reason });
-        return Err(());
+        return refuse(format!("rank {rank} is already connected"));
     }
-    if let Some(old) = state.workers.insert(rank, Arc::clone(stream)) {
+    let connection = WorkerConnection {
+        stream: Arc::clone(stream),
+        worker,
+        pid,
+    };
+    if let Some(old) = state.workers.insert(rank, connection) {
         // It belongs to the previous process of this rank, or to an earlier attempt of this one.
-        let _ = old.shutdown(Shutdown::Both);
+        let _ = old.stream.shutdown(Shutdown::Both);
     }
-    Ok((rank, worker, expected.1.flatten()))
+    Ok((rank, worker, expected.identity))
 }
 
 /// Validates a hello. The token is checked first, so that a client without it learns nothing else.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ronde_core::{Event, Rank};
-use ronde_elastic::{WorkerId, WorkerReport};
+use ronde_elastic::{Settings, WorkerId, WorkerReport};
 
 use crate::local_coordinator::{LocalCoordinator, SupervisorAction};
 use crate::outcome::ProcessExit;
@@ -121,11 +121,11 @@ impl CoordinatorClient {
         }
     }
 
-    /// Returns the silence after which a worker counts as lost.
-    pub(crate) fn silence(&self) -> Duration {
+    /// Returns the settings of the membership.
+    pub(crate) fn settings(&self) -> Settings {
         match self {
-            Self::Local(local) => local.silence(),
-            Self::Remote(remote) => remote.welcome.settings.silence,
+            Self::Local(local) => local.settings(),
+            Self::Remote(remote) => remote.welcome.settings,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use ronde_core::{Assignment, Event, Generation, Rank, Step, WorldSize};
+use ronde_core::{Event, Generation, Step};
 use ronde_elastic::{
     GroupFailure, MemberInfo, Reason, Settings, Term, Time, ToWorker, WorkerId, WorkerPhase,
     WorkerReport, WorkerSlot,
@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::messages::{FromAgent, ToAgent, TokenRequest};
-use crate::wire::{ElasticTerms, FromSupervisor, FromWorker, PROTOCOL};
+use crate::wire::{FromSupervisor, FromWorker, JobTerms, PROTOCOL};
 
 mod agents;
 
@@ -53,10 +53,7 @@ impl ControlLine {
     pub fn read(self, line: &[u8]) -> Result<(), String> {
         match self {
             Self::FromWorker => read::<FromWorker>(line).map(drop),
-            Self::FromSupervisor => match read::<FromSupervisor>(line)? {
-                FromSupervisor::Assignment(wire) => Assignment::try_from(wire).map(drop),
-                _ => Ok(()),
-            },
+            Self::FromSupervisor => read::<FromSupervisor>(line).map(drop),
             Self::TokenRequest => read::<TokenRequest>(line).map(drop),
             Self::FromAgent => read::<FromAgent>(line).map(drop),
             Self::ToAgent => read::<ToAgent>(line).map(drop),
@@ -78,17 +75,15 @@ fn read<M: Serialize + DeserializeOwned>(line: &[u8]) -> Result<M, String> {
 }
 
 fn from_worker() -> Vec<FromWorker> {
-    let data_address = SocketAddr::from((Ipv4Addr::LOCALHOST, 4000));
     vec![
         FromWorker::Hello {
             protocol: PROTOCOL,
             token: "ab".repeat(32),
             rank: 3,
             pid: 4711,
-            worker: Some(1 << 20 | 3),
+            worker: 1 << 20 | 3,
         },
         FromWorker::Report { body: report() },
-        FromWorker::Ready { data_address },
         FromWorker::Event {
             body: Event::RunStarted {
                 name: "digits \"quoted\"".to_owned(),
@@ -116,7 +111,7 @@ fn report() -> WorkerReport {
         sequence: 9,
         sent: Time(1_000_000),
         term: Term(1),
-        generation: Generation(7),
+        generation: Some(Generation(7)),
         phase: WorkerPhase::Training,
         next: Some(Step(1284)),
         has_voted: true,
@@ -129,18 +124,17 @@ fn report() -> WorkerReport {
 }
 
 fn from_supervisor() -> Vec<FromSupervisor> {
-    let peers = (0..4).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, 4000 + port)));
     let reason = "rank 3 has failed".to_owned();
     vec![
         FromSupervisor::Welcome {
             protocol: PROTOCOL,
-            terms: Some(Box::new(ElasticTerms {
+            terms: Box::new(JobTerms {
                 job: "job".to_owned(),
                 task: "steps = 3\n".to_owned(),
                 host: "gpu-02".to_owned(),
                 interface: Ipv4Addr::LOCALHOST.into(),
                 settings: Settings::new(4),
-            })),
+            }),
             identity: None,
         },
         FromSupervisor::Coordinator {
@@ -157,18 +151,5 @@ fn from_supervisor() -> Vec<FromSupervisor> {
             reason,
             failed: true,
         },
-        FromSupervisor::Assignment(
-            Assignment {
-                job: "job".to_owned(),
-                generation: Generation(1),
-                rank: Rank(2),
-                world_size: WorldSize::new(4).expect("4 is a valid world size"),
-                local_rank: 2,
-                local_world_size: 4,
-                peers: peers.collect(),
-                task: "steps = 3\n".to_owned(),
-            }
-            .into(),
-        ),
     ]
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use ronde_core::Rank;
+use ronde_elastic::WorkerId;
 
 use crate::spec::LaunchSpec;
 use crate::token::Token;
@@ -16,15 +17,11 @@ pub(crate) fn free_port() -> std::io::Result<u16> {
         .port())
 }
 
-/// Returns the variable with a worker's id, in elastic jobs.
-pub(crate) fn of_worker(worker: u64) -> (OsString, OsString) {
-    (variables::RONDE_WORKER.into(), worker.to_string().into())
-}
-
 /// Returns the variables of one rank; those of the job come last and take precedence.
 pub(crate) fn of_rank(
     spec: &LaunchSpec,
     rank: Rank,
+    worker: WorkerId,
     control: SocketAddr,
     token: &Token,
     master_port: u16,
@@ -40,6 +37,7 @@ pub(crate) fn of_rank(
         (variables::RONDE_CONTROL, control.to_string()),
         (variables::RONDE_TOKEN, token.secret().to_owned()),
         (variables::RONDE_RANK, rank),
+        (variables::RONDE_WORKER, worker.to_string()),
         (variables::RONDE_WORLD_SIZE, world_size),
         (variables::RONDE_JOB, spec.job.clone()),
     ];

@@ -26,11 +26,13 @@ pub enum ClusterError {
         /// The supervisor's reason.
         reason: String,
     },
-    /// Not all ranks were ready in time.
-    #[error("no assignment from the supervisor within {limit:.1?}")]
-    RendezvousTimeout {
-        /// The time limit.
-        limit: Duration,
+    /// The workers of another launcher did not meet.
+    #[error("cannot meet the other workers at {address}: {problem}")]
+    Rendezvous {
+        /// The address of rank 0.
+        address: String,
+        /// The problem.
+        problem: String,
     },
     /// The connection to the supervisor failed, or the supervisor ended the job.
     #[error("lost the supervisor: {reason}")]
@@ -91,9 +93,9 @@ impl ClusterError {
     pub fn recovery(&self) -> Recovery {
         match self {
             Self::Connect { .. } | Self::NoCoordinator { .. } => Recovery::Retry,
-            Self::RendezvousTimeout { .. } => Recovery::Rejoin,
             Self::Store { source } => source.recovery(),
             Self::Refused { .. }
+            | Self::Rendezvous { .. }
             | Self::Lost { .. }
             | Self::Protocol { .. }
             | Self::Job { .. }

@@ -24,7 +24,7 @@ pub(crate) struct JobHistory {
 struct RecordedProgress {
     /// The generation in which the job started from a checkpoint; later events of older ones are
     /// ignored.
-    anew: Generation,
+    anew: Option<Generation>,
     step: Option<Step>,
     epoch: Option<Epoch>,
     evaluated: Option<Step>,
@@ -47,7 +47,7 @@ impl RecordedProgress {
             Event::RunFinished { .. } => !std::mem::replace(&mut self.finished, true),
             Event::StepCommitted {
                 step, generation, ..
-            } => *generation >= self.anew && newer(&mut self.step, *step),
+            } => Some(*generation) >= self.anew && newer(&mut self.step, *step),
             Event::EpochFinished { epoch, .. } => newer(&mut self.epoch, *epoch),
             Event::Evaluated { step, .. } => newer(&mut self.evaluated, *step),
             _ => true,
@@ -58,7 +58,7 @@ impl RecordedProgress {
 impl RecordedProgress {
     /// Expects the steps from a checkpoint on again, committed in `generation` or later.
     fn start_from(&mut self, generation: Generation, checkpoint: Option<Step>) {
-        self.anew = generation;
+        self.anew = Some(generation);
         self.step = checkpoint.and_then(|next| next.0.checked_sub(1)).map(Step);
         (self.epoch, self.evaluated) = (None, None);
     }
@@ -71,7 +71,7 @@ impl JobHistory {
         &mut self,
         now: Duration,
         event: Event,
-        newest: Generation,
+        newest: Option<Generation>,
     ) -> Vec<Event> {
         if !self.seen.admits(&event) {
             return Vec::new();
@@ -84,7 +84,7 @@ impl JobHistory {
         };
         let recovered = self
             .recovering
-            .take_if(|(_, lost)| generation == newest && generation > *lost)
+            .take_if(|(_, lost)| Some(generation) == newest && generation > *lost)
             .map(|(since, _)| Event::Recovered {
                 generation,
                 step,
@@ -106,15 +106,15 @@ impl JobHistory {
         &mut self,
         now: Duration,
         reason: &Reason,
-        newest: Generation,
+        newest: Option<Generation>,
     ) -> Option<Event> {
         let message = reason.to_string();
         let (generation, world_size) = match reason {
             Reason::Begun { .. } | Reason::Finished { .. } => return None,
-            Reason::Leads { .. } if newest == Generation(0) => return None,
+            Reason::Leads { .. } if newest.is_none() => return None,
             Reason::Starts { after: None, .. } => return None,
             // The workers are only just being started.
-            Reason::Waiting { waited, .. } if newest == Generation(0) && *waited < START_QUIET => {
+            Reason::Waiting { waited, .. } if newest.is_none() && *waited < START_QUIET => {
                 return None;
             }
             Reason::GivenUp { generation, .. } => {
@@ -172,7 +172,7 @@ impl JobHistory {
     }
 
     fn is_reported(&self, generation: Generation) -> bool {
-        generation <= self.reported.unwrap_or(Generation(1))
+        generation <= self.reported.unwrap_or(Generation::FIRST)
     }
 }
 
@@ -201,10 +201,14 @@ mod tests {
             losses: Vec::new(),
             generation: Generation(1),
         };
-        assert_eq!(narration.say(Duration::ZERO, &lost, Generation(1)), None);
+        assert_eq!(
+            narration.say(Duration::ZERO, &lost, Some(Generation(1))),
+            None
+        );
         let mut recovered = |step, generation, newest| {
             let event = committed(generation, step);
-            let events = narration.recorded(Duration::from_secs(1), event, Generation(newest));
+            let events =
+                narration.recorded(Duration::from_secs(1), event, Some(Generation(newest)));
             events.len() == 2
         };
         assert!(!recovered(4, 1, 1), "the last step before the loss");
@@ -222,7 +226,7 @@ mod tests {
         };
         let mut narration = JobHistory::default();
         let mut say = |reason: &Reason, newest| {
-            let event = narration.say(Duration::ZERO, reason, Generation(newest));
+            let event = narration.say(Duration::ZERO, reason, Some(Generation(newest)));
             event.map(|event| match event {
                 Event::MembershipChanged { generation, .. } => generation.0,
                 other => panic!("{other:?}"),
@@ -242,10 +246,10 @@ mod tests {
         narration.remember(&committed(3, 9));
         let from = StartFrom::Checkpoint(Some(Step(5)));
         for (reason, is_reported) in [(adopted(3, from), false), (adopted(4, from), true)] {
-            let event = narration.say(Duration::ZERO, &reason, Generation(4));
+            let event = narration.say(Duration::ZERO, &reason, Some(Generation(4)));
             assert_eq!(event.is_some(), is_reported, "{reason:?}");
         }
-        let events = narration.recorded(Duration::ZERO, committed(4, 5), Generation(4));
+        let events = narration.recorded(Duration::ZERO, committed(4, 5), Some(Generation(4)));
         assert_eq!(events.len(), 1, "committed again");
     }
 
@@ -253,7 +257,7 @@ mod tests {
     fn late_events_from_before_a_start_from_a_checkpoint_are_ignored() {
         let mut narration = JobHistory::default();
         let mut is_new = |generation, step| {
-            let newest = Generation(generation);
+            let newest = Some(Generation(generation));
             let events = narration.recorded(Duration::ZERO, committed(generation, step), newest);
             !events.is_empty()
         };
@@ -264,9 +268,9 @@ mod tests {
             workers: 1,
             checkpoint: Some(Step(5)),
         };
-        narration.say(Duration::ZERO, &anew, Generation(3));
+        narration.say(Duration::ZERO, &anew, Some(Generation(3)));
         let mut is_new = |generation, step| {
-            let newest = Generation(3);
+            let newest = Some(Generation(3));
             let events = narration.recorded(Duration::ZERO, committed(generation, step), newest);
             !events.is_empty()
         };

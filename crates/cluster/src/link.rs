@@ -1,13 +1,12 @@
 //! [`WorkerLink`]: a worker's connection to its supervisor.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ronde_core::{Assignment, Event, Generation, Membership, Rank, Tracker};
+use ronde_core::{Event, Generation, JobMember, Rank, Tracker};
 use ronde_identity::{Identity, Member};
 
 use crate::clock;
@@ -15,7 +14,7 @@ use crate::error::ClusterError;
 use crate::membership_client::MembershipClient;
 use crate::queue::EventQueue;
 use crate::wire::{
-    self, ElasticTerms, FromSupervisor, FromWorker, MessageReader, PROTOCOL, ReadError,
+    self, FromSupervisor, FromWorker, JobTerms, MessageReader, PROTOCOL, ReadError,
     SUPERVISOR_BYTES_MAX, WORKER_BYTES_MAX,
 };
 
@@ -38,17 +37,20 @@ const FLUSH_MAX: Duration = Duration::from_secs(5);
 /// Maximum length of an error message in [`Event::WorkerFailed`], in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// A worker's connection to its supervisor: receives the assignment, sends events, and reports the
-/// end of the job.
+/// A worker's connection to its supervisor: takes part in the job, sends events, and reports the end of
+/// the job.
 ///
-/// Two threads, a reader and a writer, run as long as the connection.
+/// Two threads, a reader and a writer, run as long as the connection, and a third one sends reports.
 pub struct WorkerLink {
     stream: Arc<TcpStream>,
     queue: Arc<EventQueue>,
-    assignments: Receiver<Assignment>,
     loss: Arc<Mutex<LossState>>,
-    /// The membership data of an elastic job.
-    membership: Option<ElasticMembership>,
+    terms: JobTerms,
+    worker: u64,
+    slot: Rank,
+    /// The worker's certificate, if the job has an authority.
+    identity: Option<Identity>,
+    member: Arc<OnceLock<Arc<MembershipClient>>>,
 }
 
 /// The members of this worker's generations.
@@ -64,15 +66,6 @@ impl Peers {
     }
 }
 
-/// The membership data of a worker in an elastic job.
-struct ElasticMembership {
-    terms: ElasticTerms,
-    worker: u64,
-    slot: Rank,
-    identity: Option<Identity>,
-    placement: Arc<OnceLock<Arc<MembershipClient>>>,
-}
-
 /// Whether the supervisor is lost, and the callback to notify.
 #[derive(Default)]
 struct LossState {
@@ -84,7 +77,7 @@ struct LossState {
 impl WorkerLink {
     /// Connects to the supervisor at `control` and authenticates with the job's token. Retries
     /// until `timeout` while the supervisor is not listening or too busy. `worker` is the id that
-    /// the supervisor assigned to this process, if any.
+    /// the supervisor assigned to this process.
     ///
     /// # Errors
     /// Returns [`ClusterError::Connect`] if the supervisor cannot be reached in time,
@@ -93,18 +86,20 @@ impl WorkerLink {
         control: SocketAddr,
         token: &str,
         rank: Rank,
-        worker: Option<u64>,
+        worker: u64,
         timeout: Duration,
     ) -> Result<Self, ClusterError> {
         let deadline = clock::now() + timeout;
+        let hello = FromWorker::Hello {
+            protocol: PROTOCOL,
+            token: token.to_owned(),
+            rank: rank.0,
+            pid: std::process::id(),
+            worker,
+        };
         loop {
-            match greet(control, token, (rank, worker), deadline) {
-                Ok((stream, terms, identity)) => {
-                    let membership = terms.zip(worker).map(|(terms, worker)| {
-                        ElasticMembership::new(terms, worker, rank, identity.as_deref())
-                    });
-                    return Ok(Self::start(stream, membership.transpose()?));
-                }
+            match greet(control, &hello, deadline) {
+                Ok(welcome) => return Self::start(welcome, rank, worker),
                 Err(ConnectError::Final(error)) => return Err(error),
                 Err(ConnectError::Retry(cause)) => {
                     if clock::now() + RETRY_PAUSE >= deadline {
@@ -120,85 +115,72 @@ impl WorkerLink {
         }
     }
 
-    fn start(stream: TcpStream, membership: Option<ElasticMembership>) -> Self {
-        let placement = membership.as_ref().map(|m| Arc::clone(&m.placement));
-        let (assigned, assignments) = sync_channel(1);
+    fn start(welcome: AcceptedHello, slot: Rank, worker: u64) -> Result<Self, ClusterError> {
+        let AcceptedHello {
+            stream,
+            terms,
+            identity,
+        } = welcome;
+        let read_identity =
+            |text: &str| Identity::from_pem(&terms.job, Member::Worker(worker), text);
         let link = Self {
             stream: Arc::new(stream),
             queue: Arc::default(),
-            assignments,
             loss: Arc::default(),
-            membership,
+            identity: identity.as_deref().map(read_identity).transpose()?,
+            terms,
+            worker,
+            slot,
+            member: Arc::default(),
         };
         let (stream, loss) = (Arc::clone(&link.stream), Arc::clone(&link.loss));
-        thread::spawn(move || read(&stream, &assigned, &loss, placement.as_deref()));
+        let member = Arc::clone(&link.member);
+        thread::spawn(move || read(&stream, &loss, &member));
         let (stream, queue) = (Arc::clone(&link.stream), Arc::clone(&link.queue));
         thread::spawn(move || write(&stream, &queue));
-        link
+        Ok(link)
     }
 
-    /// Reports the address of this worker's data plane to the supervisor, and waits at most
-    /// `timeout` for all other workers to do the same. Cost: one message each way.
+    /// Reports that this worker's data plane listens at an address, and returns its membership in the
+    /// job. Later calls return the same one. Cost: one message.
     ///
     /// # Errors
-    /// Returns [`ClusterError::RendezvousTimeout`], or [`ClusterError::Lost`] if the job ends
-    /// meanwhile.
-    pub fn rendezvous(
-        &self,
-        data_address: SocketAddr,
-        timeout: Duration,
-    ) -> Result<Assignment, ClusterError> {
-        if let Some(elastic) = &self.membership {
-            return elastic.client(data_address, &self.queue)?.first(timeout);
-        }
-        wire::send(&self.stream, &FromWorker::Ready { data_address }).map_err(|error| {
-            ClusterError::Lost {
-                reason: error.to_string(),
+    /// Returns [`ClusterError::Protocol`] if the settings of the job are invalid.
+    pub fn member(&self, data_address: SocketAddr) -> Result<Arc<dyn JobMember>, ClusterError> {
+        let (terms, queue) = (self.terms.clone(), Arc::clone(&self.queue));
+        let client = MembershipClient::new(terms, self.worker, self.slot, data_address, queue)?;
+        let is_new = self.member.get().is_none();
+        let client = self.member.get_or_init(|| client);
+        if is_new {
+            // Started only now, so that the answer finds the client.
+            client.begin();
+            if let Some(end) = &lock(&self.loss).end {
+                client.lose(&end.reason);
             }
-        })?;
-        self.assignments
-            .recv_timeout(timeout)
-            .map_err(|error| match error {
-                RecvTimeoutError::Timeout => ClusterError::RendezvousTimeout { limit: timeout },
-                RecvTimeoutError::Disconnected => ClusterError::Lost {
-                    reason: lock(&self.loss)
-                        .end
-                        .as_ref()
-                        .map_or("the connection was closed", |end| &end.reason)
-                        .to_owned(),
-                },
-            })
-    }
-
-    /// Returns the membership of an elastic job, through which this worker enters later
-    /// generations. Available after [`WorkerLink::rendezvous`].
-    #[must_use]
-    pub fn membership(&self) -> Option<Arc<dyn Membership>> {
-        let placement = self.membership.as_ref()?.placement.get()?;
-        Some(Arc::clone(placement) as Arc<dyn Membership>)
+            let ticking = Arc::clone(client);
+            thread::spawn(move || ticking.tick());
+        }
+        Ok(Arc::clone(client) as Arc<dyn JobMember>)
     }
 
     /// Returns the address at which this worker's data plane must listen so that its peers can
     /// reach it.
     #[must_use]
     pub fn interface(&self) -> IpAddr {
-        let terms = self.membership.as_ref().map(|elastic| &elastic.terms);
-        terms.map_or(Ipv4Addr::LOCALHOST.into(), |terms| terms.interface)
+        self.terms.interface
     }
 
-    /// Returns the members of this worker's generations, in an elastic job, after
-    /// [`WorkerLink::rendezvous`].
+    /// Returns the members of this worker's generations, after [`WorkerLink::member`].
     #[must_use]
     pub fn peers(&self) -> Option<Peers> {
-        let placement = self.membership.as_ref()?.placement.get()?;
-        Some(Peers(Arc::clone(placement)))
+        self.member.get().cloned().map(Peers)
     }
 
     /// Returns this worker's certificate for connections to peers on other hosts, if the job has an
     /// authority.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
-        self.membership.as_ref()?.identity.as_ref()
+        self.identity.as_ref()
     }
 
     /// Returns the tracker that sends this worker's events. Recording never blocks; at most 65,536
@@ -247,44 +229,10 @@ impl WorkerLink {
     }
 }
 
-impl ElasticMembership {
-    fn new(
-        terms: ElasticTerms,
-        worker: u64,
-        slot: Rank,
-        identity: Option<&str>,
-    ) -> Result<Self, ClusterError> {
-        let read = |text| Identity::from_pem(&terms.job, Member::Worker(worker), text);
-        Ok(Self {
-            identity: identity.map(read).transpose()?,
-            terms,
-            worker,
-            slot,
-            placement: Arc::default(),
-        })
-    }
-
-    /// Requests an assignment, once.
-    fn client(
-        &self,
-        address: SocketAddr,
-        queue: &Arc<EventQueue>,
-    ) -> Result<&Arc<MembershipClient>, ClusterError> {
-        let (terms, queue) = (self.terms.clone(), Arc::clone(queue));
-        let placement = MembershipClient::ask(terms, self.worker, self.slot, address, queue)?;
-        let placement = self.placement.get_or_init(|| placement);
-        // Started only now, so that the answer finds the client.
-        placement.begin();
-        let ticking = Arc::clone(placement);
-        thread::spawn(move || ticking.tick());
-        Ok(placement)
-    }
-}
-
 impl Drop for WorkerLink {
     fn drop(&mut self) {
-        if let Some(placement) = self.membership.as_ref().and_then(|m| m.placement.get()) {
-            placement.lose("this worker has ended");
+        if let Some(member) = self.member.get() {
+            member.lose("this worker has ended");
         }
         lock(&self.loss).finished = true;
         self.queue.close();
@@ -302,35 +250,36 @@ enum ConnectError {
     Final(ClusterError),
 }
 
-/// A connection, the settings of an elastic job, and the worker's certificate.
-type WelcomeData = (TcpStream, Option<ElasticTerms>, Option<String>);
+/// The supervisor's acceptance of a worker.
+struct AcceptedHello {
+    stream: TcpStream,
+    terms: JobTerms,
+    /// The worker's certificate, if the job has an authority.
+    identity: Option<String>,
+}
 
 fn greet(
     control: SocketAddr,
-    token: &str,
-    (rank, worker): (Rank, Option<u64>),
+    hello: &FromWorker,
     deadline: Instant,
-) -> Result<WelcomeData, ConnectError> {
+) -> Result<AcceptedHello, ConnectError> {
     let left = deadline
         .saturating_duration_since(clock::now())
         .max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(&control, left).map_err(ConnectError::Retry)?;
     stream.set_nodelay(true).map_err(ConnectError::Retry)?;
-    let hello = FromWorker::Hello {
-        protocol: PROTOCOL,
-        token: token.to_owned(),
-        rank: rank.0,
-        pid: std::process::id(),
-        worker,
-    };
-    wire::send(&stream, &hello).map_err(ConnectError::Retry)?;
-    // The supervisor sends nothing after a welcome until this worker is ready, so the reader holds
+    wire::send(&stream, hello).map_err(ConnectError::Retry)?;
+    // The supervisor sends nothing after a welcome until this worker reports, so the reader holds
     // no bytes.
     let answer = MessageReader::new(&stream).next(SUPERVISOR_BYTES_MAX, Some(deadline));
     match answer {
         Ok(FromSupervisor::Welcome {
             terms, identity, ..
-        }) => Ok((stream, terms.map(|terms| *terms), identity)),
+        }) => Ok(AcceptedHello {
+            stream,
+            terms: *terms,
+            identity,
+        }),
         Ok(FromSupervisor::Refused { reason }) => {
             Err(ConnectError::Final(ClusterError::Refused { reason }))
         }
@@ -351,27 +300,16 @@ fn greet(
     }
 }
 
-/// Runs the reading thread: passes on the assignment, then waits for the end.
-fn read(
-    stream: &TcpStream,
-    assigned: &SyncSender<Assignment>,
-    loss: &Mutex<LossState>,
-    placement: Option<&OnceLock<Arc<MembershipClient>>>,
-) {
+/// Runs the reading thread: passes on the coordinator's messages until the end.
+fn read(stream: &TcpStream, loss: &Mutex<LossState>, member: &OnceLock<Arc<MembershipClient>>) {
     let mut reader = MessageReader::new(stream);
     let mut has_failed = false;
     let reason = loop {
         match reader.next::<FromSupervisor>(SUPERVISOR_BYTES_MAX, None) {
-            Ok(FromSupervisor::Assignment(wire)) => match Assignment::try_from(wire) {
-                // There is only one assignment, so one entry is enough; a second one is ignored.
-                Ok(assignment) => drop(assigned.try_send(assignment)),
-                Err(problem) => break problem,
-            },
             Ok(FromSupervisor::Coordinator { body }) => {
-                // Messages that arrive before this worker has requested an assignment are repeated
-                // later.
-                if let Some(placement) = placement.and_then(OnceLock::get) {
-                    placement.receive(body);
+                // Messages that arrive before this worker has reported are repeated later.
+                if let Some(member) = member.get() {
+                    member.receive(body);
                 }
             }
             Ok(FromSupervisor::Stop { reason, failed }) => {
@@ -389,8 +327,8 @@ fn read(
         loss.end = Some(end.clone());
         loss.call.take().filter(|_| !loss.finished)
     };
-    if let Some(placement) = placement.and_then(OnceLock::get) {
-        placement.lose(&end.reason);
+    if let Some(member) = member.get() {
+        member.lose(&end.reason);
     }
     if let Some(call) = call {
         call(&end);

@@ -33,7 +33,7 @@ pub(crate) enum SupervisorAction {
 pub(crate) struct LocalCoordinator {
     machine: CoordinatorMachine,
     record: JobRecord,
-    silence: Duration,
+    settings: Settings,
     slots: BTreeMap<WorkerId, Rank>,
     current: BTreeMap<Rank, WorkerId>,
     wake: Option<Time>,
@@ -57,7 +57,7 @@ impl LocalCoordinator {
         Ok(Self {
             machine: CoordinatorMachine::new(CoordinatorId(1), settings)?,
             record: JobRecord::default(),
-            silence: settings.silence,
+            settings,
             slots: BTreeMap::new(),
             current: BTreeMap::new(),
             wake: None,
@@ -137,8 +137,9 @@ impl LocalCoordinator {
     /// Processes elapsed time and published checkpoints.
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<SupervisorAction> {
         let time = Time::default().after(now);
-        if let Some(next) = self.published.take() {
-            let generation = self.record.generation;
+        if let Some(generation) = self.record.generation
+            && let Some(next) = self.published.take()
+        {
             return self.handle(
                 now,
                 CoordinatorEvent::CheckpointWritten { generation, next },
@@ -159,9 +160,9 @@ impl LocalCoordinator {
         self.narration.recorded(now, event, self.record.generation)
     }
 
-    /// Returns the silence after which a worker counts as lost.
-    pub(crate) fn silence(&self) -> Duration {
-        self.silence
+    /// Returns the settings of the membership.
+    pub(crate) fn settings(&self) -> Settings {
+        self.settings
     }
 
     /// Returns the worker that runs as `rank`.

@@ -1,4 +1,4 @@
-//! [`MembershipClient`]: a worker's side of an elastic job. Feeds the worker's state machine with
+//! [`MembershipClient`]: a worker's side of the membership protocol. Feeds the worker's state machine with
 //! messages from the supervisor, elapsed time, and calls of the training loop.
 
 use std::collections::BTreeMap;
@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ronde_core::{
-    Assignment, Collectives, Event, Generation, Membership, MembershipError, Milestone, Rank,
-    Tracker, WorldSize,
+    Assignment, Collectives, Departure, Event, Generation, JobMember, MembershipError,
+    MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
 };
 use ronde_elastic::{
     MemberInfo, Time, ToWorker, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine, WorkerSlot,
@@ -17,14 +17,14 @@ use ronde_elastic::{
 use crate::clock;
 use crate::error::ClusterError;
 use crate::queue::EventQueue;
-use crate::wire::ElasticTerms;
+use crate::wire::JobTerms;
 
 /// Number of generations whose members are remembered.
 const GENERATIONS_MAX: usize = 8;
 
 /// A worker's membership in the job, as far as this process knows.
 pub(crate) struct MembershipClient {
-    terms: ElasticTerms,
+    terms: JobTerms,
     begun: Instant,
     queue: Arc<EventQueue>,
     state: Mutex<ClientState>,
@@ -37,13 +37,30 @@ struct ClientState {
     assignment: Option<Assignment>,
     /// The ids of the members of the newest generations, by rank.
     members: BTreeMap<Generation, Vec<u64>>,
-    entered: Generation,
+    /// The newest generation that the training loop has entered.
+    entered: Option<Generation>,
     group: Option<(Generation, Arc<dyn Collectives>)>,
     /// Why there will be no other assignment.
     over: Option<String>,
-    /// The newest generation in which this worker was requested to write a checkpoint, and whether
-    /// the training loop knows.
-    checkpoint: Option<(Generation, bool)>,
+    /// The newest request to write a checkpoint.
+    checkpoint: Option<CheckpointRequest>,
+}
+
+/// A coordinator's request to write a checkpoint, in this generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CheckpointRequest {
+    /// The training loop does not know it yet.
+    Received(Generation),
+    /// The training loop has taken it.
+    Taken(Generation),
+}
+
+impl CheckpointRequest {
+    fn generation(self) -> Generation {
+        match self {
+            Self::Received(generation) | Self::Taken(generation) => generation,
+        }
+    }
 }
 
 /// Why a waiting worker has no assignment.
@@ -67,8 +84,8 @@ enum EventOrigin {
 
 impl MembershipClient {
     /// Creates the client of a worker whose peers reach it at `address`.
-    pub(crate) fn ask(
-        terms: ElasticTerms,
+    pub(crate) fn new(
+        terms: JobTerms,
         worker: u64,
         slot: Rank,
         address: SocketAddr,
@@ -95,7 +112,7 @@ impl MembershipClient {
                 machine,
                 assignment: None,
                 members: BTreeMap::new(),
-                entered: Generation(0),
+                entered: None,
                 group: None,
                 over: None,
                 checkpoint: None,
@@ -151,14 +168,6 @@ impl MembershipClient {
     pub(crate) fn members(&self, generation: Generation) -> Vec<u64> {
         let state = self.lock();
         state.members.get(&generation).cloned().unwrap_or_default()
-    }
-
-    /// Waits for the first assignment.
-    pub(crate) fn first(&self, timeout: Duration) -> Result<Assignment, ClusterError> {
-        self.wait(Generation(0), timeout).map_err(|why| match why {
-            NoAssignment::Over(reason) => ClusterError::Lost { reason },
-            _ => ClusterError::RendezvousTimeout { limit: timeout },
-        })
     }
 
     fn now(&self) -> Time {
@@ -231,9 +240,11 @@ impl MembershipClient {
                 state.over.get_or_insert_with(|| reason.to_string());
             }
             WorkerCommand::Checkpoint { generation, .. }
-                if state.checkpoint.is_none_or(|(asked, _)| asked < generation) =>
+                if state
+                    .checkpoint
+                    .is_none_or(|last| last.generation() < generation) =>
             {
-                state.checkpoint = Some((generation, false));
+                state.checkpoint = Some(CheckpointRequest::Received(generation));
             }
             // The training loop performs these by itself, in this order.
             _ => {}
@@ -252,6 +263,7 @@ impl MembershipClient {
         Some(Assignment {
             job: self.terms.job.clone(),
             generation: assignment.generation,
+            policy: self.terms.settings.policy,
             rank,
             world_size: WorldSize::new(assignment.members.len() as u32)?,
             local_rank: here(&assignment.members[..rank.index()]),
@@ -261,24 +273,28 @@ impl MembershipClient {
         })
     }
 
-    /// Waits for an assignment to a generation above `left`.
-    fn wait(&self, left: Generation, timeout: Duration) -> Result<Assignment, NoAssignment> {
+    /// Waits for an assignment to a later generation than `left`.
+    fn wait(
+        &self,
+        left: Option<Generation>,
+        timeout: Duration,
+    ) -> Result<Assignment, NoAssignment> {
         let deadline = clock::now() + timeout;
         let mut state = self.lock();
         loop {
             if let Some(assignment) = &state.assignment
-                && assignment.generation > left
+                && Some(assignment.generation) > left
             {
                 let assignment = assignment.clone();
-                state.entered = assignment.generation;
+                state.entered = Some(assignment.generation);
                 return Ok(assignment);
             }
             if let Some(reason) = &state.over {
                 return Err(NoAssignment::Over(reason.clone()));
             }
-            if let Some((generation, is_known @ false)) = &mut state.checkpoint {
-                *is_known = true;
-                return Err(NoAssignment::Checkpoint(*generation));
+            if let Some(CheckpointRequest::Received(generation)) = state.checkpoint {
+                state.checkpoint = Some(CheckpointRequest::Taken(generation));
+                return Err(NoAssignment::Checkpoint(generation));
             }
             let wait = deadline.saturating_duration_since(clock::now());
             if wait.is_zero() {
@@ -290,17 +306,57 @@ impl MembershipClient {
     }
 }
 
-impl Membership for MembershipClient {
+impl JobMember for MembershipClient {
+    fn next(&self, departure: Option<Departure>) -> Result<Assignment, MembershipError> {
+        let settings = &self.terms.settings;
+        let Some(Departure { left, cause }) = departure else {
+            return self
+                .wait(None, settings.rendezvous)
+                .map_err(|why| match why {
+                    NoAssignment::Over(reason) => MembershipError::Ended { reason },
+                    NoAssignment::Checkpoint(generation) => {
+                        MembershipError::CheckpointRequested { generation }
+                    }
+                    NoAssignment::Late => MembershipError::NotFormed {
+                        limit_s: settings.rendezvous.as_secs(),
+                    },
+                });
+        };
+        let failed = WorkerEvent::Failed {
+            generation: left,
+            suspect: None,
+            cause: cause.clone(),
+        };
+        self.handle(failed, EventOrigin::Training);
+        if settings.policy == MembershipPolicy::Fixed {
+            return Err(MembershipError::FixedMembers { cause });
+        }
+        let limit = settings.orphan_limit;
+        self.wait(Some(left), limit).map_err(|why| match why {
+            NoAssignment::Over(reason) => MembershipError::Ended { reason },
+            NoAssignment::Checkpoint(generation) => {
+                MembershipError::CheckpointRequested { generation }
+            }
+            NoAssignment::Late => MembershipError::Timeout {
+                left,
+                cause,
+                limit_s: limit.as_secs(),
+            },
+        })
+    }
+
     fn pending(&self) -> Option<Generation> {
         let state = self.lock();
-        let newest = state.machine.newest();
-        (newest > state.entered).then_some(newest)
+        state
+            .machine
+            .newest()
+            .filter(|newest| Some(*newest) > state.entered)
     }
 
     fn entered(&self, generation: Generation, group: Arc<dyn Collectives>) {
         let mut state = self.lock();
-        state.entered = state.entered.max(generation);
-        if state.machine.generation() == generation && state.over.is_none() {
+        state.entered = state.entered.max(Some(generation));
+        if state.machine.generation() == Some(generation) && state.over.is_none() {
             state.group = Some((generation, group));
             return;
         }
@@ -310,7 +366,9 @@ impl Membership for MembershipClient {
     }
 
     fn reached(&self, milestone: Milestone) {
-        let generation = self.lock().entered;
+        let Some(generation) = self.lock().entered else {
+            return;
+        };
         let event = match milestone {
             Milestone::Synchronized {
                 next,
@@ -332,11 +390,17 @@ impl Membership for MembershipClient {
     }
 
     fn farewell(&self) -> bool {
-        let generation = self.lock().entered;
+        let Some(generation) = self.lock().entered else {
+            return true;
+        };
         self.handle(WorkerEvent::Ended { generation }, EventOrigin::Training);
+        if self.terms.settings.policy == MembershipPolicy::Fixed {
+            // No other member can need this worker again.
+            return true;
+        }
         let limit = self.terms.settings.orphan_limit;
         loop {
-            match self.wait(generation, limit) {
+            match self.wait(Some(generation), limit) {
                 Ok(_) => return false,
                 // The run is over and its model is written, so no checkpoint is needed.
                 Err(NoAssignment::Checkpoint(_)) => {}
@@ -347,27 +411,8 @@ impl Membership for MembershipClient {
     }
 
     fn drain(&self) {
-        self.handle(WorkerEvent::Drain, EventOrigin::Other);
-    }
-
-    fn next(&self, left: Generation, cause: &str) -> Result<Assignment, MembershipError> {
-        let failed = WorkerEvent::Failed {
-            generation: left,
-            suspect: None,
-            cause: cause.to_owned(),
-        };
-        self.handle(failed, EventOrigin::Training);
-        let limit = self.terms.settings.orphan_limit;
-        self.wait(left, limit).map_err(|why| match why {
-            NoAssignment::Over(reason) => MembershipError::Ended { reason },
-            NoAssignment::Checkpoint(generation) => {
-                MembershipError::CheckpointRequested { generation }
-            }
-            NoAssignment::Late => MembershipError::Timeout {
-                left,
-                cause: cause.to_owned(),
-                limit_s: limit.as_secs(),
-            },
-        })
+        if self.terms.settings.policy == MembershipPolicy::Elastic {
+            self.handle(WorkerEvent::Drain, EventOrigin::Other);
+        }
     }
 }

@@ -4,7 +4,6 @@
 //! that lost a peer may report before the peer's end is observed. Therefore an end is evaluated
 //! when the rank's connection is drained, and a secondary report waits briefly for a primary one.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use ronde_core::{Event, Rank, Step, WorldSize};
@@ -23,8 +22,8 @@ pub(crate) struct RankState {
     pub(crate) started: Option<StartedProcess>,
     /// When and how it ended.
     pub(crate) ended: Option<(Duration, ProcessExit)>,
-    /// The address at which its data plane listens.
-    pub(crate) ready: Option<SocketAddr>,
+    /// Whether its worker has reported, and thus takes part in the job.
+    pub(crate) has_reported: bool,
     /// Whether its connection is open.
     linked: bool,
     /// The strongest signal sent to it while it ran.
@@ -82,8 +81,9 @@ impl RankTable {
         self.members[rank.index()].linked = false;
     }
 
-    pub(crate) fn ready(&mut self, rank: Rank, address: SocketAddr) {
-        self.members[rank.index()].ready = Some(address);
+    /// Records a report of a rank's worker.
+    pub(crate) fn heard(&mut self, rank: Rank) {
+        self.members[rank.index()].has_reported = true;
     }
 
     pub(crate) fn ended(&mut self, rank: Rank, end: ProcessExit, now: Duration) {

@@ -26,26 +26,24 @@ pub struct LaunchSpec {
     /// The ranks' working directory; the current one if `None`.
     pub working_directory: Option<PathBuf>,
     /// Whether every rank must take part in the rendezvous: true for workers of ronde. If false,
-    /// the deadline starts with the first worker that connects, and a program that never connects
-    /// is only watched as a process.
+    /// the time limit of the rendezvous starts with the first worker that connects, and a program
+    /// that never connects is only watched as a process.
     pub rendezvous_required: bool,
-    /// Time limit for all ranks to become ready.
-    pub rendezvous_timeout: Duration,
     /// Time that a rank may take to end after SIGTERM before it gets SIGKILL.
     pub stop_grace: Duration,
     /// Time that workers may take to end by themselves, after a last checkpoint, when SIGHUP, SIGINT
     /// or SIGTERM is received. `None`: these signals end them immediately, as other signals do.
     pub finish_limit: Option<Duration>,
-    /// Settings for continuing when workers fail; `None`: the first failure ends the job.
-    pub elastic: Option<ElasticSettings>,
+    /// Settings of the membership. With [`ElasticSettings::fixed`] the first failure ends the job.
+    pub settings: ElasticSettings,
     /// Program and arguments of the process that runs [`crate::watchdog::run`]. `None`: a launcher
     /// killed with SIGKILL may leave grandchildren behind.
     pub watchdog: Option<(OsString, Vec<OsString>)>,
 }
 
 impl LaunchSpec {
-    /// Returns a job of any program with a grace of ten seconds and a minute for the rendezvous,
-    /// without a watchdog.
+    /// Returns a job of any program with fixed members, a grace of ten seconds and a minute for the
+    /// rendezvous, without a watchdog.
     #[must_use]
     pub fn new(
         program: impl Into<OsString>,
@@ -61,10 +59,9 @@ impl LaunchSpec {
             environment: Vec::new(),
             working_directory: None,
             rendezvous_required: false,
-            rendezvous_timeout: Duration::from_secs(60),
             stop_grace: Duration::from_secs(10),
             finish_limit: None,
-            elastic: None,
+            settings: ElasticSettings::fixed(world_size.get()),
             watchdog: None,
         }
     }

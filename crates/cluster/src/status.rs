@@ -57,8 +57,8 @@ pub struct Status {
     pub coordinator: Option<SocketAddr>,
     /// The coordinator's term.
     pub term: Term,
-    /// The newest generation.
-    pub generation: Generation,
+    /// The newest generation, once there is one.
+    pub generation: Option<Generation>,
     /// Its members by rank.
     pub members: Vec<MemberStatus>,
     /// Target number of workers.
@@ -141,7 +141,7 @@ impl StatusBoard {
             phase: JobPhase::Running,
             coordinator: None,
             term: Term(0),
-            generation: Generation(0),
+            generation: None,
             members: members.iter().enumerate().map(member).collect(),
             wanted: members.len() as u32,
             step: self.step,
@@ -174,12 +174,12 @@ impl std::fmt::Display for Status {
         if let Some(loss) = self.loss {
             write!(f, ", loss {loss:.4}")?;
         }
-        let (generation, have) = (self.generation, self.members.len());
-        write!(
-            f,
-            "\ngeneration {generation}, {have} of {} workers",
-            self.wanted
-        )?;
+        let have = self.members.len();
+        match self.generation {
+            Some(generation) => write!(f, "\ngeneration {generation}, ")?,
+            None => f.write_str("\nno generation yet, ")?,
+        }
+        write!(f, "{have} of {} workers", self.wanted)?;
         match self.coordinator {
             Some(address) => write!(f, "; term {}, coordinator at {address}", self.term)?,
             None if self.phase == JobPhase::Running => write!(

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ronde_core::{Assignment, Event, Generation, Rank, Tracker};
+use ronde_core::{Event, MembershipPolicy, Rank, Tracker};
 use ronde_elastic::WorkerId;
 
 use crate::agent::Agent;
@@ -14,21 +14,26 @@ use crate::coordinator_client::CoordinatorClient;
 use crate::environment;
 use crate::launcher::{Launcher, LogSink, ProcessSpec, StopSignal};
 use crate::local_coordinator::LocalCoordinator;
-use crate::outcome::{FailureCause, JobExit, JobOutcome, ProcessExit, signal_name};
+use crate::outcome::{FailureCause, JobExit, JobOutcome};
 use crate::process_groups::ProcessGroups;
 use crate::rank_table::RankTable;
 use crate::spec::LaunchSpec;
-use crate::stop::{StopFlag, StopLevel};
+use crate::stop::StopFlag;
 use crate::token::Token;
 use crate::watchdog::Watchdog;
-use crate::wire::ElasticTerms;
+use crate::wire::JobTerms;
 
 mod descendants;
-mod elastic;
+mod ending;
 mod finishing;
 mod job_end;
+mod members;
+mod rendezvous;
 
+use ending::SupervisorPhase;
 use job_end::LastReports;
+use members::LostConnection;
+use rendezvous::RendezvousState;
 
 /// Maximum wait for the end of a process in one turn, and thus the delay of messages.
 const TURN: Duration = Duration::from_millis(25);
@@ -39,10 +44,10 @@ const TURN_RENDEZVOUS: Duration = Duration::from_millis(2);
 /// Time that the connections and the output may take to drain after all processes have ended.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
-/// Starts `spec.world_size` ranks, assigns their peers, and returns when no process of the job is
+/// Starts `spec.world_size` ranks, coordinates their membership in the job, and returns when no process of the job is
 /// left.
 ///
-/// The first failure ends all ranks: SIGTERM to their process groups, and SIGKILL after
+/// With [`MembershipPolicy::Fixed`] the first failure ends all ranks: SIGTERM to their process groups, and SIGKILL after
 /// `spec.stop_grace`. So does `stop`, whose second level kills immediately. A rank that exits with
 /// code 0 does not affect the others; processes that it left in its process group are ended. Events
 /// of the workers go to `sinks`, with an [`Event::WorkerFailed`] for a rank that could not send its
@@ -57,11 +62,10 @@ pub fn supervise(
     log: &Arc<dyn LogSink>,
     stop: &StopFlag,
 ) -> JobOutcome {
-    let coordination = spec.elastic.map(LocalCoordinator::new).transpose();
-    let decider =
-        coordination.map(|here| here.map(|here| CoordinatorClient::Local(Box::new(here))));
+    let coordination = LocalCoordinator::new(spec.settings);
+    let coordination = coordination.map(|local| CoordinatorClient::Local(Box::new(local)));
     supervise_for(
-        decider.map_err(std::io::Error::other),
+        coordination.map_err(std::io::Error::other),
         spec,
         launcher,
         sinks,
@@ -82,44 +86,39 @@ impl Agent {
         log: &Arc<dyn LogSink>,
         stop: &StopFlag,
     ) -> JobOutcome {
-        let decider = Ok(Some(CoordinatorClient::Remote(Box::new(self.remote))));
-        supervise_for(decider, spec, launcher, sinks, log, stop)
+        let coordination = Ok(CoordinatorClient::Remote(Box::new(self.remote)));
+        supervise_for(coordination, spec, launcher, sinks, log, stop)
     }
 }
 
-/// Returns the settings that a worker of an elastic job needs.
-fn terms(decider: &CoordinatorClient, spec: &LaunchSpec, host: String) -> Option<ElasticTerms> {
-    let of = |host, interface, settings| ElasticTerms {
+/// Returns what a worker needs to know about its job.
+fn terms(coordination: &CoordinatorClient, spec: &LaunchSpec, host: String) -> JobTerms {
+    let (host, interface) = match coordination {
+        CoordinatorClient::Local(_) => (host, Ipv4Addr::LOCALHOST.into()),
+        CoordinatorClient::Remote(remote) => (remote.host.clone(), remote.interface),
+    };
+    JobTerms {
         job: spec.job.clone(),
         task: spec.task.clone(),
         host,
         interface,
-        settings,
-    };
-    Some(match decider {
-        CoordinatorClient::Local(_) => of(host, Ipv4Addr::LOCALHOST.into(), spec.elastic?),
-        CoordinatorClient::Remote(remote) => of(
-            remote.host.clone(),
-            remote.interface,
-            remote.welcome.settings,
-        ),
-    })
+        settings: coordination.settings(),
+    }
 }
 
 fn supervise_for(
-    decider: std::io::Result<Option<CoordinatorClient>>,
+    coordination: std::io::Result<CoordinatorClient>,
     spec: &LaunchSpec,
     launcher: &mut dyn Launcher,
     sinks: &dyn Tracker,
     log: &Arc<dyn LogSink>,
     stop: &StopFlag,
 ) -> JobOutcome {
-    let prepared = decider.and_then(|decider| {
+    let prepared = coordination.and_then(|coordination| {
         let token = Token::random()?;
-        let known = decider.as_ref();
-        let terms = known.and_then(|decider| terms(decider, spec, launcher.host()));
+        let terms = terms(&coordination, spec, launcher.host());
         let control = ControlServer::start(token.clone(), spec.world_size, terms)?;
-        Ok((token, control, environment::free_port()?, decider))
+        Ok((token, control, environment::free_port()?, coordination))
     });
     let mut roster = RankTable::new(spec.world_size);
     let (token, control, master_port, coordination) = match prepared {
@@ -143,6 +142,7 @@ fn supervise_for(
         log,
         token,
         master_port,
+        policy: coordination.settings().policy,
         coordination,
         unlinked: Vec::new(),
         roster,
@@ -150,28 +150,17 @@ fn supervise_for(
         watchdog: None,
         begun: clock::now(),
         endings: ProcessGroups::new(spec.world_size, spec.stop_grace),
-        meeting: RendezvousState::default(),
-        stopping: false,
+        rendezvous: RendezvousState::Expected,
+        phase: SupervisorPhase::Running,
         last_words: LastReports::default(),
         activity_checked: Duration::ZERO,
-        leaves: false,
         stopped_by: None,
-        finishing: None,
         unresponsive: Vec::new(),
     };
     supervisor.start_watchdog();
     supervisor.start();
     while !supervisor.turn() {}
     supervisor.finish()
-}
-
-/// The progress of the rendezvous.
-#[derive(Default)]
-struct RendezvousState {
-    /// When the first worker connected.
-    first: Option<Duration>,
-    /// Whether it is over, successfully or not.
-    over: bool,
 }
 
 struct Supervisor<'a> {
@@ -182,26 +171,25 @@ struct Supervisor<'a> {
     log: &'a Arc<dyn LogSink>,
     token: Token,
     master_port: u16,
-    /// Decides on the members of an elastic job; `None`: the first failure ends the job.
-    coordination: Option<CoordinatorClient>,
-    /// Workers whose connection was lost: when, rank and worker.
-    unlinked: Vec<(Duration, Rank, u64)>,
+    /// Decides on the members of the job.
+    coordination: CoordinatorClient,
+    /// Whether the job continues when a worker fails.
+    policy: MembershipPolicy,
+    /// Workers whose connection was lost.
+    unlinked: Vec<LostConnection>,
     roster: RankTable,
     control: ControlServer,
     watchdog: Option<Watchdog>,
     begun: Instant,
     endings: ProcessGroups,
-    meeting: RendezvousState,
-    stopping: bool,
+    rendezvous: RendezvousState,
+    phase: SupervisorPhase,
     /// Whether the job is over, and when each worker reported.
     last_words: LastReports,
     /// When silent workers were last checked for a lack of CPU time.
     activity_checked: Duration,
-    /// Whether this host leaves a job that continues elsewhere.
-    leaves: bool,
+    /// The signal that requested the end of the job.
     stopped_by: Option<i32>,
-    /// When the workers were requested to end by themselves.
-    finishing: Option<Duration>,
     unresponsive: Vec<Rank>,
 }
 
@@ -232,27 +220,19 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Starts all ranks, or lets the coordinator start them.
+    /// Offers this host's slots to the coordinator, which starts workers in them.
     fn start(&mut self) {
         let now = self.now();
         let (host, slots) = (self.launcher.host(), self.spec.world_size.get());
-        if let Some(coordination) = &mut self.coordination {
-            let actions = coordination.begin(now, &host, slots);
-            return self.act(actions);
-        }
-        for rank in self.spec.world_size.ranks() {
-            if !self.start_rank(rank, None) || self.stop.level() > StopLevel::Run {
-                return;
-            }
-        }
+        let actions = self.coordination.begin(now, &host, slots);
+        self.act(actions);
     }
 
-    /// Starts the process of a rank; returns false if that fails.
-    fn start_rank(&mut self, rank: Rank, worker: Option<WorkerId>) -> bool {
+    /// Starts the process of a rank.
+    fn start_rank(&mut self, rank: Rank, worker: WorkerId) {
         let (control, token) = (self.control.address(), &self.token);
-        let mut environment =
-            environment::of_rank(self.spec, rank, control, token, self.master_port);
-        environment.extend(worker.map(|worker| environment::of_worker(worker.0)));
+        let environment =
+            environment::of_rank(self.spec, rank, worker, control, token, self.master_port);
         let process = ProcessSpec {
             rank,
             program: self.spec.program.clone(),
@@ -268,13 +248,11 @@ impl Supervisor<'_> {
                 self.announce_start(rank, &started);
                 self.endings.started(rank);
                 self.roster.started(rank, started);
-                true
             }
             Err(error) => {
                 let message = format!("{}: {error}", self.spec.program.display());
                 let error = std::io::Error::new(error.kind(), message);
                 self.fail(rank, FailureCause::Spawn(error));
-                false
             }
         }
     }
@@ -298,23 +276,22 @@ impl Supervisor<'_> {
 
     /// Runs one turn; returns true when no process is left.
     fn turn(&mut self) -> bool {
-        let is_meeting = self.meeting.first.is_some() && !self.meeting.over;
-        let wait = match self.coordination {
-            Some(_) => TURN_ELASTIC,
-            None if is_meeting => TURN_RENDEZVOUS,
-            None => TURN,
+        let wait = match (self.policy, self.rendezvous) {
+            (MembershipPolicy::Elastic, _) => TURN_ELASTIC,
+            (MembershipPolicy::Fixed, RendezvousState::Waiting { .. }) => TURN_RENDEZVOUS,
+            (MembershipPolicy::Fixed, _) => TURN,
         };
         for (rank, end) in self.launcher.poll(wait) {
             let now = self.now();
             self.roster.ended(rank, end, now);
         }
         self.take_messages();
-        self.meet();
         let now = self.now();
+        self.check_rendezvous(now);
         self.judge(now);
         self.coordinate();
         self.apply_stop_request();
-        if !self.stopping && self.roster.must_stop(now) {
+        if self.phase.is_running() && self.roster.must_stop(now) {
             let reason = self.roster.first_failure();
             self.end_all(&reason, StopSignal::Terminate, true);
         }
@@ -323,7 +300,7 @@ impl Supervisor<'_> {
 
     /// Evaluates the processes that have ended.
     fn judge(&mut self, now: Duration) {
-        let continues = self.coordination.is_some() && !self.stopping;
+        let continues = self.policy == MembershipPolicy::Elastic && self.phase.is_running();
         for (rank, cause) in self.roster.judge(now) {
             if continues {
                 // The coordinator is notified and decides on the consequences for the job.
@@ -340,24 +317,23 @@ impl Supervisor<'_> {
             match message {
                 ControlEvent::Linked(rank) => {
                     self.roster.linked(rank);
-                    self.meeting.first.get_or_insert(now);
+                    self.rendezvous.connected(now);
                 }
-                ControlEvent::Ready(rank, address) => self.roster.ready(rank, address),
                 ControlEvent::Reported(rank, report) => self.reported(rank, *report),
                 ControlEvent::Recorded(rank, event) => {
                     self.roster.recorded(rank, &event, now);
-                    let events = match &mut self.coordination {
-                        Some(coordination) => coordination.recorded(now, event),
-                        None => vec![event],
-                    };
+                    let events = self.coordination.recorded(now, event);
                     events.into_iter().for_each(|e| self.sinks.record(e));
                 }
                 ControlEvent::Unlinked(rank, worker, problem) => {
                     if !self.is_current(rank, worker) {
                         continue;
                     }
-                    self.unlinked
-                        .extend(worker.map(|worker| (now, rank, worker)));
+                    self.unlinked.push(LostConnection {
+                        at: now,
+                        rank,
+                        worker,
+                    });
                     self.roster.unlinked(rank);
                     if let Some(problem) = problem {
                         let message = format!("its control connection was closed: {problem}");
@@ -366,125 +342,6 @@ impl Supervisor<'_> {
                 }
             }
         }
-    }
-
-    /// Assigns ranks when all are ready; fails on a timeout or when a rank has ended before it was
-    /// ready.
-    fn meet(&mut self) {
-        let begin = match (self.spec.rendezvous_required, self.meeting.first) {
-            _ if self.meeting.over || self.stopping || self.coordination.is_some() => return,
-            (true, _) => Duration::ZERO,
-            (false, Some(first)) => first,
-            (false, None) => return,
-        };
-        let ranks = || self.spec.world_size.ranks();
-        let peers: Vec<_> = ranks()
-            .filter_map(|r| self.roster.member(r).ready)
-            .collect();
-        if peers.len() == self.spec.world_size.len() {
-            self.meeting.over = true;
-            for rank in ranks() {
-                self.control.assign(Assignment {
-                    job: self.spec.job.clone(),
-                    generation: Generation(0),
-                    rank,
-                    world_size: self.spec.world_size,
-                    local_rank: rank.0,
-                    local_world_size: self.spec.world_size.get(),
-                    peers: peers.clone(),
-                    task: self.spec.task.clone(),
-                });
-            }
-            return;
-        }
-        let left = |rank: &Rank| {
-            let member = self.roster.member(*rank);
-            member.ready.is_none() && matches!(member.ended, Some((_, ProcessExit::Code(0))))
-        };
-        let mut missing: Vec<Rank> = ranks().filter(left).collect();
-        if missing.is_empty() && self.now() >= begin + self.spec.rendezvous_timeout {
-            missing = ranks()
-                .filter(|&rank| self.roster.member(rank).ready.is_none())
-                .collect();
-        }
-        if let Some(&first) = missing.first() {
-            self.meeting.over = true;
-            self.fail(first, FailureCause::RendezvousTimeout { missing });
-        }
-    }
-
-    /// Carries out a user's stop request.
-    fn apply_stop_request(&mut self) {
-        let level = self.stop.level();
-        if level == StopLevel::Run
-            || self.finishes(level)
-            || level == StopLevel::Stop && !self.stopping && self.leave()
-        {
-            return;
-        }
-        if !self.stopping {
-            let signal = self.stop.signal();
-            self.stopped_by = Some(signal);
-            self.end_all(
-                &format!("stopped by {}", signal_name(signal)),
-                StopSignal::Terminate,
-                false,
-            );
-        }
-        if level == StopLevel::KillNow && !self.endings.all_killed() {
-            self.end_all("killed by a second stop request", StopSignal::Kill, false);
-        }
-    }
-
-    /// Ends all ranks after a failure or a stop request.
-    fn end_all(&mut self, reason: &str, signal: StopSignal, failed: bool) {
-        self.stopping = true;
-        let now = self.now();
-        for rank in self.endings.running() {
-            self.roster.signalled(rank, signal);
-        }
-        self.control.stop(reason, failed);
-        for rank in self.endings.running() {
-            self.endings.sent(rank, signal, now);
-            self.launcher.signal(rank, signal);
-        }
-    }
-
-    /// Sends due signals to all process groups; returns true when all groups are gone.
-    fn end_groups(&mut self) -> bool {
-        for rank in self.endings.running() {
-            let leader_ended = self.roster.member(rank).ended.is_some();
-            let now = self.now();
-            if leader_ended && !self.launcher.alive(rank) {
-                if let (Some(watchdog), Some(started)) =
-                    (&mut self.watchdog, &self.roster.member(rank).started)
-                {
-                    watchdog.remove(started.pid);
-                }
-                self.endings.gone(rank);
-                continue;
-            }
-            if let Some(signal) = self.endings.due(rank, leader_ended, now) {
-                if signal == StopSignal::Kill && !leader_ended {
-                    self.unresponsive.push(rank);
-                }
-                self.roster.signalled(rank, signal);
-                self.endings.sent(rank, signal, now);
-                self.launcher.signal(rank, signal);
-            }
-            if self.endings.hopeless(rank, now) {
-                self.endings.gone(rank);
-                let message = "one of its processes does not end after SIGKILL".to_owned();
-                self.notice(Some(rank), message);
-            }
-        }
-        let settled = |rank: Rank| {
-            let member = self.roster.member(rank);
-            member.ended.is_none() || self.roster.judged(rank)
-        };
-        let all_ended =
-            self.endings.running().is_empty() && self.spec.world_size.ranks().all(settled);
-        all_ended && self.is_over()
     }
 
     /// Processes the remaining messages after all processes have ended.
@@ -497,7 +354,7 @@ impl Supervisor<'_> {
             self.take_messages();
         }
         self.control.close();
-        if let Some(CoordinatorClient::Remote(remote)) = &mut self.coordination {
+        if let CoordinatorClient::Remote(remote) = &mut self.coordination {
             remote.finish(&mut |event| self.sinks.record(event));
         }
         outcome(

@@ -7,6 +7,13 @@ use std::io::Read;
 #[derive(Clone)]
 pub(crate) struct Token(String);
 
+impl From<String> for Token {
+    /// Uses a secret that the user has chosen.
+    fn from(secret: String) -> Self {
+        Self(secret)
+    }
+}
+
 impl Token {
     /// Generates 256 random bits from the system, as 64 hexadecimal digits.
     pub(crate) fn random() -> std::io::Result<Self> {

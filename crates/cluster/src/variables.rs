@@ -20,7 +20,7 @@ pub const RONDE_TOKEN: &str = "RONDE_TOKEN";
 pub const RONDE_RANK: &str = "RONDE_RANK";
 /// The same as [`WORLD_SIZE`].
 pub const RONDE_WORLD_SIZE: &str = "RONDE_WORLD_SIZE";
-/// Id of the worker process, in elastic jobs.
+/// Id of the worker process.
 pub const RONDE_WORKER: &str = "RONDE_WORKER";
 /// The job's name.
 pub const RONDE_JOB: &str = "RONDE_JOB";

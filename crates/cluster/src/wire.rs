@@ -1,10 +1,10 @@
 //! Messages between a supervisor and its workers: one JSON object per line, versioned, bounded.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use ronde_core::{Assignment, Event, Generation, Rank, WorldSize};
+use ronde_core::Event;
 use ronde_elastic::{Settings, ToWorker, WorkerReport};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock;
 
 /// Version of these messages. Normally both sides are the same program; mixed versions are refused.
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 /// Maximum line length of a peer that has not shown the token yet.
 pub(crate) const HELLO_BYTES_MAX: usize = 4 << 10;
 /// Maximum line length of a worker's messages.
@@ -31,15 +31,12 @@ pub(crate) enum FromWorker {
         token: String,
         rank: u32,
         pid: u32,
-        /// The worker's id in an elastic job.
-        #[serde(default)]
-        worker: Option<u64>,
+        /// The worker's id.
+        worker: u64,
     },
-    /// The data plane listens at this address.
-    Ready { data_address: SocketAddr },
     /// A recorded event.
     Event { body: Event },
-    /// The worker's status in an elastic job.
+    /// The worker's status.
     Report { body: WorkerReport },
 }
 
@@ -50,16 +47,14 @@ pub(crate) enum FromSupervisor {
     /// Accepts a hello.
     Welcome {
         protocol: u32,
-        /// Settings of an elastic job.
-        terms: Option<Box<ElasticTerms>>,
+        /// What the worker needs to know about its job.
+        terms: Box<JobTerms>,
         /// Certificate, authority and key, if the job has an authority.
         identity: Option<String>,
     },
     /// Rejects a hello.
     Refused { reason: String },
-    /// The rank of the worker and the addresses of its peers.
-    Assignment(WireAssignment),
-    /// A coordinator's message to a worker of an elastic job.
+    /// A coordinator's message to the worker.
     #[serde(rename = "told")]
     Coordinator { body: ToWorker },
     /// Ends the job. `failed`: another worker has failed, and this one reports what it knows about
@@ -71,70 +66,15 @@ pub(crate) enum FromSupervisor {
     },
 }
 
-/// The settings that a worker of an elastic job needs.
+/// What a worker needs to know about its job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ElasticTerms {
+pub(crate) struct JobTerms {
     pub(crate) job: String,
     pub(crate) task: String,
     pub(crate) host: String,
     /// The address at which workers of other hosts reach this one.
     pub(crate) interface: IpAddr,
     pub(crate) settings: Settings,
-}
-
-/// The wire format of an [`Assignment`].
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct WireAssignment {
-    job: String,
-    generation: u64,
-    rank: u32,
-    world_size: u32,
-    local_rank: u32,
-    local_world_size: u32,
-    peers: Vec<SocketAddr>,
-    task: String,
-}
-
-impl From<Assignment> for WireAssignment {
-    fn from(assignment: Assignment) -> Self {
-        Self {
-            job: assignment.job,
-            generation: assignment.generation.0,
-            rank: assignment.rank.0,
-            world_size: assignment.world_size.get(),
-            local_rank: assignment.local_rank,
-            local_world_size: assignment.local_world_size,
-            peers: assignment.peers,
-            task: assignment.task,
-        }
-    }
-}
-
-impl TryFrom<WireAssignment> for Assignment {
-    type Error = String;
-
-    fn try_from(wire: WireAssignment) -> Result<Self, String> {
-        let world_size =
-            WorldSize::new(wire.world_size).ok_or("invalid assignment: the world size is 0")?;
-        if wire.rank >= wire.world_size || wire.peers.len() != world_size.len() {
-            return Err(format!(
-                "invalid assignment: rank {} and {} peers with world size {}",
-                wire.rank,
-                wire.peers.len(),
-                wire.world_size
-            ));
-        }
-        Ok(Self {
-            job: wire.job,
-            generation: Generation(wire.generation),
-            rank: Rank(wire.rank),
-            world_size,
-            local_rank: wire.local_rank,
-            local_world_size: wire.local_world_size,
-            peers: wire.peers,
-            task: wire.task,
-        })
-    }
 }
 
 /// Writes one message as one line.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Generation, Rank, WorldSize};
+use crate::{Generation, MembershipPolicy, Rank, WorldSize};
 
 /// A worker's rank, peers and task in one generation of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,6 +13,8 @@ pub struct Assignment {
     pub job: String,
     /// The version of the membership.
     pub generation: Generation,
+    /// Whether a later generation may follow.
+    pub policy: MembershipPolicy,
     /// The rank of this worker.
     pub rank: Rank,
     /// The number of workers.
@@ -34,7 +36,8 @@ impl Assignment {
     pub fn alone() -> Self {
         Self {
             job: "alone".to_owned(),
-            generation: Generation(0),
+            generation: Generation::FIRST,
+            policy: MembershipPolicy::Fixed,
             rank: Rank(0),
             world_size: WorldSize::ONE,
             local_rank: 0,

@@ -41,6 +41,9 @@ pub use error::{CollectiveError, Recovery};
 pub use event::{Event, NullTracker, Tracker};
 pub use header::FormatHeader;
 pub use identity::{OUTSIDE_IDENTITY, PlanIdentity, outside_identity};
-pub use membership::{Membership, MembershipError, Milestone, SuccessionPolicy};
+pub use membership::{
+    Departure, JobMember, LoneMember, MembershipError, MembershipPolicy, Milestone,
+    SuccessionPolicy,
+};
 pub use mesh::Mesh;
 pub use rank::{Epoch, Generation, GroupRank, Rank, Shard, Step, WorldSize};

@@ -1,7 +1,7 @@
-//! [`Membership`]: the interface to the process that decides which workers belong to a job.
+//! [`JobMember`]: the interface through which a worker takes part in a job.
 //!
-//! A job runs through generations. The members of a generation are fixed; when a worker is lost, leaves or
-//! joins, the next generation begins. Implemented by the connection to the supervisor.
+//! A job runs through generations. The members of a generation are fixed. In an elastic job, the next generation
+//! begins when a worker is lost, leaves or joins; a job with fixed members has one generation.
 
 use std::sync::Arc;
 
@@ -20,11 +20,23 @@ pub enum MembershipError {
         reason: String,
     },
     /// The job ends, and this worker has to save the state that it holds first. It then calls
-    /// [`Membership::next`] once more.
+    /// [`JobMember::next`] once more.
     #[error("this worker has to save a last checkpoint for generation {generation}")]
     CheckpointRequested {
         /// The generation without members in which the job ends.
         generation: Generation,
+    },
+    /// The members of the job are fixed, so no generation follows the one that has ended.
+    #[error("the members of the job are fixed, so it cannot continue: {cause}")]
+    FixedMembers {
+        /// The reason why this worker left its generation.
+        cause: String,
+    },
+    /// The first generation was not formed in time.
+    #[error("cannot join the job: its workers were not ready within {limit_s} s")]
+    NotFormed {
+        /// The time that this worker waited, in seconds.
+        limit_s: u64,
     },
     /// No new generation was formed in time.
     #[error("cannot join a generation after {left}: none formed within {limit_s} s ({cause})")]
@@ -44,6 +56,17 @@ impl MembershipError {
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort
     }
+}
+
+/// Whether the members of a job can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MembershipPolicy {
+    /// Generations follow each other; the job continues when workers are lost, leave or join.
+    #[default]
+    Elastic,
+    /// There is one generation, with all workers. The loss of a worker ends the job.
+    Fixed,
 }
 
 /// The rule that decides which workers may continue when members of a generation are unreachable.
@@ -81,9 +104,28 @@ pub enum Milestone {
     },
 }
 
-/// A worker's membership in its job, over all generations. All methods except [`Membership::drain`] are called
-/// from one thread of the worker.
-pub trait Membership: Send + Sync {
+/// The end of a worker's part in a generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Departure {
+    /// The generation that the worker leaves.
+    pub left: Generation,
+    /// The reason.
+    pub cause: String,
+}
+
+/// A worker's membership in its job, over all generations. All methods except [`JobMember::drain`] are called from
+/// one thread of the worker.
+///
+/// Implemented by [`LoneMember`], by a worker's connection to the supervisor of its host, and by members whose ranks
+/// another launcher has assigned.
+pub trait JobMember: Send + Sync {
+    /// Waits for this worker's assignment in its first generation, or in a later one than the generation that it
+    /// leaves.
+    ///
+    /// # Errors
+    /// No such generation includes this worker.
+    fn next(&self, departure: Option<Departure>) -> Result<Assignment, MembershipError>;
+
     /// Returns the newest generation that includes this worker, if it is newer than the one that the worker has
     /// entered. Does not block.
     fn pending(&self) -> Option<Generation>;
@@ -100,13 +142,53 @@ pub trait Membership: Send + Sync {
     /// end.
     fn farewell(&self) -> bool;
 
-    /// Requests to leave the job after a step; the next generation is then formed without this worker. The
-    /// training loop continues until [`Membership::next`] returns an error.
+    /// Requests to leave an elastic job after a step; the next generation is then formed without this worker. The
+    /// training loop continues until [`JobMember::next`] returns an error. Has no effect if the members are fixed.
     fn drain(&self);
+}
 
-    /// Reports why the worker leaves a generation, and waits for its assignment in a later one.
-    ///
-    /// # Errors
-    /// No later generation includes this worker.
-    fn next(&self, left: Generation, cause: &str) -> Result<Assignment, MembershipError>;
+/// The only worker of a job, which no supervisor started.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LoneMember;
+
+impl JobMember for LoneMember {
+    fn next(&self, departure: Option<Departure>) -> Result<Assignment, MembershipError> {
+        match departure {
+            None => Ok(Assignment::alone()),
+            Some(Departure { cause, .. }) => Err(MembershipError::FixedMembers { cause }),
+        }
+    }
+
+    fn pending(&self) -> Option<Generation> {
+        None
+    }
+
+    fn entered(&self, _: Generation, _: Arc<dyn Collectives>) {}
+
+    fn reached(&self, _: Milestone) {}
+
+    fn farewell(&self) -> bool {
+        true
+    }
+
+    fn drain(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_member_has_one_generation() {
+        let first = LoneMember.next(None).unwrap();
+        assert_eq!((first.rank.0, first.world_size.get()), (0, 1));
+        assert_eq!(LoneMember.pending(), None);
+        assert!(LoneMember.farewell());
+        let departure = Departure {
+            left: first.generation,
+            cause: "a bad step".to_owned(),
+        };
+        let error = LoneMember.next(Some(departure)).unwrap_err();
+        assert!(error.to_string().ends_with(": a bad step"), "{error}");
+    }
 }

@@ -44,10 +44,16 @@ number!(
     u32
 );
 number!(
-    /// The version of the membership. Increases whenever a worker leaves or joins.
+    /// The version of the membership, from 1 on. Increases whenever a worker leaves or joins.
     Generation,
     u64
 );
+
+impl Generation {
+    /// The first generation of a job.
+    pub const FIRST: Self = Self(1);
+}
+
 number!(
     /// One optimizer update. Step 0 is the first; a committed step is never undone.
     Step,

@@ -26,7 +26,7 @@ mod succession;
 mod worker_table;
 
 pub use events::{CoordinatorCommand, CoordinatorEvent, JobEnding, SlotStatus};
-use slots::{Departure, SlotTable};
+use slots::{ExitReason, SlotTable};
 use worker_table::WorkerTable;
 
 /// A generation and the decision behind it.
@@ -36,7 +36,7 @@ struct GenerationChange {
     members: Vec<MemberInfo>,
     when: SwitchTiming,
     reason: Reason,
-    previous: Generation,
+    previous: Option<Generation>,
     previous_members: Vec<MemberInfo>,
 }
 
@@ -61,7 +61,7 @@ pub struct CoordinatorMachine {
     target: u32,
     leads_since: Time,
     /// The newest generation that was announced to the members.
-    newest: GenerationChange,
+    newest: Option<GenerationChange>,
     /// The generation that this coordinator proposed last, until it is announced.
     proposed: Option<GenerationChange>,
     /// The generation whose members were told to leave their group.
@@ -96,14 +96,6 @@ impl CoordinatorMachine {
     /// Returns [`ElasticError::Settings`] for invalid settings.
     pub fn new(me: CoordinatorId, settings: Settings) -> Result<Self, ElasticError> {
         let settings = settings.checked()?;
-        let newest = GenerationChange {
-            generation: Generation(0),
-            members: Vec::new(),
-            when: SwitchTiming::Now,
-            reason: Reason::Drained,
-            previous: Generation(0),
-            previous_members: Vec::new(),
-        };
         Ok(Self {
             settings,
             lease: Lease::new(me, settings.lease, settings.store_timeout),
@@ -111,7 +103,7 @@ impl CoordinatorMachine {
             slots: SlotTable::default(),
             target: settings.workers,
             leads_since: Time(0),
-            newest,
+            newest: None,
             proposed: None,
             aborted: None,
             broken_since: None,
@@ -254,7 +246,7 @@ impl CoordinatorMachine {
                 (self.stop, self.abandons) = (Some(by), true);
             }
             CoordinatorEvent::CheckpointWritten { generation, next } => {
-                if self.lease.leads(now) && generation == self.record().generation {
+                if self.lease.leads(now) && self.record().generation == Some(generation) {
                     self.checkpoint_written = self.checkpoint_written.max(Some(next));
                 }
             }
@@ -320,17 +312,16 @@ impl CoordinatorMachine {
                 .expect(worker, now.after(self.settings.silence));
         }
         self.leads_since = now;
-        let reason = self.adopted_reason();
-        let is_formed = matches!(reason, Reason::Adopted { workers, .. } if workers > 0);
-        let adopted = is_formed.then(|| reason.clone());
-        self.newest = GenerationChange {
-            generation,
+        self.newest = generation.map(|newest| GenerationChange {
+            generation: newest,
             members: members.clone(),
             when: SwitchTiming::Now,
-            reason,
+            reason: self.adopted_reason(newest),
             previous: generation,
             previous_members: members,
-        };
+        });
+        let reason = self.newest.as_ref().map(|newest| newest.reason.clone());
+        let adopted = reason.filter(|reason| matches!(reason, Reason::Adopted { .. }));
         self.proposed = None;
         (self.aborted, self.broken_since, self.reformed) = (None, None, None);
         (self.waiting, self.checkpoint_written, self.ending_since) = (None, None, None);

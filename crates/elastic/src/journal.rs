@@ -45,8 +45,8 @@ pub struct JobRecord {
     pub term: Term,
     /// The last coordinator, or `None` if it released the lease.
     pub holder: Option<CoordinatorId>,
-    /// The newest generation; 0 if there is none.
-    pub generation: Generation,
+    /// The newest generation, once there is one.
+    pub generation: Option<Generation>,
     /// Its members by rank.
     pub members: Vec<MemberInfo>,
     /// The newest generation and all older ones that may still commit a step. A generation ends as
@@ -67,7 +67,7 @@ impl Default for JobRecord {
             version: 0,
             term: Term(0),
             holder: None,
-            generation: Generation(0),
+            generation: None,
             members: Vec::new(),
             open: Vec::new(),
             start: StartFrom::Checkpoint(None),
@@ -116,6 +116,12 @@ pub struct StoreReply {
 }
 
 impl JobRecord {
+    /// Returns the number of the generation after the newest one.
+    #[must_use]
+    pub fn next_generation(&self) -> Generation {
+        self.generation.map_or(Generation::FIRST, Generation::next)
+    }
+
     /// Executes a request as a store does: atomically, and on disk before the reply is sent.
     pub fn execute(&mut self, request: StoreRequest) -> StoreReply {
         let id = request.id();

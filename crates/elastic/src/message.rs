@@ -40,8 +40,8 @@ pub struct WorkerReport {
     pub sent: Time,
     /// The highest term that it knows.
     pub term: Term,
-    /// The newest generation that it has entered, or left its group for.
-    pub generation: Generation,
+    /// The newest generation that it has entered, or left its group for; `None` before its first one.
+    pub generation: Option<Generation>,
     /// Its activity in that generation.
     pub phase: WorkerPhase,
     /// Its next step, if its state is complete.

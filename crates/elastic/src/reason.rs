@@ -54,7 +54,7 @@ pub enum Reason {
         /// Its term.
         term: Term,
         /// The newest generation in the record.
-        generation: Generation,
+        generation: Option<Generation>,
     },
     /// A coordinator has lost the lease.
     Deposed {
@@ -200,7 +200,7 @@ pub enum Reason {
     /// A worker is not a member of the job's generation and waits for the next one.
     Fenced {
         /// The worker's generation.
-        was: Generation,
+        was: Option<Generation>,
         /// The job's generation.
         generation: Generation,
     },
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn reasons_are_serialized_as_json() {
         let reason = Reason::Fenced {
-            was: Generation(2),
+            was: Some(Generation(2)),
             generation: Generation(5),
         };
         let line = serde_json::to_string(&reason).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ronde_core::SuccessionPolicy;
+use ronde_core::{MembershipPolicy, SuccessionPolicy};
 use serde::{Deserialize, Serialize};
 
 use crate::ElasticError;
@@ -32,10 +32,16 @@ impl Default for RestartLimits {
     }
 }
 
+/// A time that no job reaches, and that the arithmetic of [`crate::Time`] holds a few times: ten years.
+const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+
 /// Settings that keep a job running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
+    /// Whether another generation may follow the first one.
+    #[serde(default)]
+    pub policy: MembershipPolicy,
     /// Target number of workers; [`crate::CoordinatorEvent::Scale`] changes it.
     pub workers: u32,
     /// Minimum number of workers; fewer keep their state and wait for more.
@@ -71,6 +77,7 @@ impl Settings {
     #[must_use]
     pub fn new(workers: u32) -> Self {
         Self {
+            policy: MembershipPolicy::Elastic,
             workers,
             workers_min: 1,
             workers_max: workers,
@@ -84,6 +91,21 @@ impl Settings {
             wait_limit: Duration::from_secs(600),
             succession: SuccessionPolicy::Lease,
             restart: RestartLimits::default(),
+        }
+    }
+
+    /// Returns the settings of a job whose only generation has all `workers` workers, however long they take
+    /// to report. None is restarted or counts as lost while it is silent: the supervisor ends the job when a
+    /// process fails.
+    #[must_use]
+    pub fn fixed(workers: u32) -> Self {
+        Self {
+            policy: MembershipPolicy::Fixed,
+            workers_min: workers,
+            silence: NEVER,
+            lease: NEVER,
+            orphan_limit: NEVER * 2,
+            ..Self::new(workers)
         }
     }
 
@@ -149,6 +171,8 @@ mod tests {
     fn defaults_are_valid_and_contradictions_are_reported() {
         let usual = Settings::new(4);
         assert_eq!(usual.checked(), Ok(usual));
+        let fixed = Settings::fixed(4);
+        assert_eq!(fixed.checked(), Ok(fixed));
         let refused = |settings: Settings| settings.checked().unwrap_err().to_string();
         let cases = [
             (

@@ -32,7 +32,9 @@ pub struct WorkerMachine {
     term: Term,
     sequence: u64,
     phase: WorkerPhase,
-    generation: Generation,
+    /// The generation that it has entered, or left its group for.
+    generation: Option<Generation>,
+    /// The generation whose group it belongs to; `None` while it is idle.
     assignment: Option<GenerationAssignment>,
     /// A newer generation, which the worker enters after the next vote.
     pending: Option<GenerationAssignment>,
@@ -41,7 +43,7 @@ pub struct WorkerMachine {
     is_whole: bool,
     holds_gradient: bool,
     /// The newest generation in which this worker has voted on a step.
-    voted_in: Generation,
+    voted_in: Option<Generation>,
     draining: bool,
     trouble: Option<GroupFailure>,
     /// When the last report that a coordinator answered was sent.
@@ -69,13 +71,13 @@ impl WorkerMachine {
             term: Term(0),
             sequence: 0,
             phase: WorkerPhase::Idle,
-            generation: Generation(0),
+            generation: None,
             assignment: None,
             pending: None,
             next: None,
             is_whole: false,
             holds_gradient: false,
-            voted_in: Generation(0),
+            voted_in: None,
             draining: false,
             trouble: None,
             contact: now,
@@ -86,15 +88,15 @@ impl WorkerMachine {
 
     /// Returns the generation that this worker has entered, or left its group for.
     #[must_use]
-    pub fn generation(&self) -> Generation {
+    pub fn generation(&self) -> Option<Generation> {
         self.generation
     }
 
     /// Returns the newest generation known to this worker of which it is a member.
     #[must_use]
-    pub fn newest(&self) -> Generation {
+    pub fn newest(&self) -> Option<Generation> {
         let pending = self.pending.as_ref().map(|next| next.generation);
-        pending.unwrap_or_default().max(self.generation)
+        pending.max(self.generation)
     }
 
     /// Returns the worker's activity in its generation.
@@ -155,7 +157,7 @@ impl WorkerMachine {
             WorkerEvent::Coordinator(message) => self.apply_message(message, out),
             WorkerEvent::Drain => {
                 self.draining = true;
-                if self.generation == Generation(0) {
+                if self.generation.is_none() {
                     self.end(Reason::Drained, out);
                 }
             }
@@ -165,7 +167,7 @@ impl WorkerMachine {
                 is_whole,
             } => {
                 if self.is_in(generation, WorkerPhase::Forming) {
-                    self.begin(next, is_whole, out);
+                    self.begin(generation, next, is_whole, out);
                 }
             }
             WorkerEvent::Ended { generation } => {
@@ -182,7 +184,7 @@ impl WorkerMachine {
             WorkerEvent::Reduced { generation, step } => {
                 if self.is_in(generation, WorkerPhase::Training) && self.next == Some(step) {
                     self.holds_gradient = true;
-                    self.voted_in = generation;
+                    self.voted_in = Some(generation);
                     let newest = self
                         .pending
                         .as_ref()
@@ -202,7 +204,7 @@ impl WorkerMachine {
                 let is_due =
                     self.is_in(generation, WorkerPhase::Training) && self.next == Some(step);
                 if is_due && self.holds_gradient {
-                    self.commit(step, newest, out);
+                    self.commit(generation, step, newest, out);
                 }
             }
             WorkerEvent::Failed {
@@ -210,7 +212,7 @@ impl WorkerMachine {
                 suspect,
                 cause,
             } => {
-                if self.generation == generation && self.phase != WorkerPhase::Idle {
+                if self.generation == Some(generation) && self.phase != WorkerPhase::Idle {
                     self.leave(&cause, out);
                     self.trouble = Some(GroupFailure { suspect, cause });
                     self.enter_pending(out);
@@ -220,7 +222,7 @@ impl WorkerMachine {
     }
 
     fn is_in(&self, generation: Generation, phase: WorkerPhase) -> bool {
-        self.generation == generation && self.phase == phase
+        self.generation == Some(generation) && self.phase == phase
     }
 
     fn note_ack(&mut self, now: Time, event: &WorkerEvent) {
@@ -242,13 +244,13 @@ impl WorkerMachine {
             ToWorker::Abort {
                 generation, reason, ..
             } => {
-                if self.generation == generation && self.phase != WorkerPhase::Idle {
+                if self.generation == Some(generation) && self.phase != WorkerPhase::Idle {
                     self.leave(&reason.to_string(), out);
                     self.enter_pending(out);
                 }
             }
             ToWorker::Fence { generation, .. } => {
-                if generation > self.generation {
+                if Some(generation) > self.generation {
                     self.pending = None;
                     let reason = Reason::Fenced {
                         was: self.generation,
@@ -262,8 +264,9 @@ impl WorkerMachine {
                 }
             }
             ToWorker::Checkpoint { .. } => {
-                if let (WorkerPhase::Idle, Some(next)) = (self.phase, self.position().next) {
-                    let generation = self.generation;
+                if let (WorkerPhase::Idle, Some(next), Some(generation)) =
+                    (self.phase, self.position().next, self.generation)
+                {
                     out.push(WorkerCommand::Checkpoint { generation, next });
                 }
             }
@@ -272,13 +275,11 @@ impl WorkerMachine {
     }
 
     fn assigned(&mut self, assignment: GenerationAssignment, out: &mut Vec<WorkerCommand>) {
-        let newest = self
-            .pending
-            .as_ref()
-            .map_or(self.generation, |next| next.generation);
-        let is_newer = assignment.generation > newest;
-        let is_sooner = assignment.generation == newest
-            && assignment.generation > self.generation
+        let newest = self.newest();
+        let assigned = Some(assignment.generation);
+        let is_newer = assigned > newest;
+        let is_sooner = assigned == newest
+            && assigned > self.generation
             && assignment.when == SwitchTiming::Now;
         if !is_newer && !is_sooner {
             return;
@@ -300,7 +301,7 @@ impl WorkerMachine {
             return;
         };
         self.leave_group(assignment.reason.clone(), out);
-        self.generation = assignment.generation;
+        self.generation = Some(assignment.generation);
         self.trouble = None;
         let Some(rank) = assignment.rank_of(self.me.worker) else {
             if self.draining && !assignment.members.is_empty() {
@@ -318,18 +319,23 @@ impl WorkerMachine {
         });
     }
 
-    fn begin(&mut self, next: Step, is_whole: bool, out: &mut Vec<WorkerCommand>) {
+    fn begin(
+        &mut self,
+        generation: Generation,
+        next: Step,
+        is_whole: bool,
+        out: &mut Vec<WorkerCommand>,
+    ) {
         (self.next, self.is_whole, self.phase) = (Some(next), is_whole, WorkerPhase::Training);
         // The previous first rank may have ended before it could record the step.
         if let Some(before) = next.0.checked_sub(1) {
             self.record_if_first(Step(before), out);
         }
-        self.compute(next, out);
+        self.compute(generation, next, out);
     }
 
-    fn compute(&mut self, next: Step, out: &mut Vec<WorkerCommand>) {
+    fn compute(&mut self, generation: Generation, next: Step, out: &mut Vec<WorkerCommand>) {
         self.holds_gradient = false;
-        let generation = self.generation;
         if next >= self.end {
             // No further vote will occur.
             self.phase = WorkerPhase::Complete;
@@ -342,8 +348,13 @@ impl WorkerMachine {
         }
     }
 
-    fn commit(&mut self, step: Step, newest: Generation, out: &mut Vec<WorkerCommand>) {
-        let generation = self.generation;
+    fn commit(
+        &mut self,
+        generation: Generation,
+        step: Step,
+        newest: Generation,
+        out: &mut Vec<WorkerCommand>,
+    ) {
         self.next = Some(step.next());
         self.holds_gradient = false;
         out.push(WorkerCommand::Commit { generation, step });
@@ -355,7 +366,7 @@ impl WorkerMachine {
             self.drop_group(true, Reason::LeftGroup { generation, cause }, out);
             self.enter_pending(out);
         } else {
-            self.compute(step.next(), out);
+            self.compute(generation, step.next(), out);
         }
     }
 
@@ -364,7 +375,7 @@ impl WorkerMachine {
             return;
         };
         if assignment.rank_of(self.me.worker) == Some(Rank(0)) {
-            let (generation, term) = (self.generation, assignment.term);
+            let (generation, term) = (assignment.generation, assignment.term);
             out.push(WorkerCommand::Record {
                 generation,
                 term,
@@ -374,11 +385,10 @@ impl WorkerMachine {
     }
 
     fn leave(&mut self, cause: &str, out: &mut Vec<WorkerCommand>) {
-        let reason = Reason::LeftGroup {
-            generation: self.generation,
-            cause: cause.to_owned(),
-        };
-        self.leave_group(reason, out);
+        if let Some(generation) = self.generation {
+            let cause = cause.to_owned();
+            self.leave_group(Reason::LeftGroup { generation, cause }, out);
+        }
     }
 
     fn leave_group(&mut self, reason: Reason, out: &mut Vec<WorkerCommand>) {
@@ -386,15 +396,13 @@ impl WorkerMachine {
     }
 
     fn drop_group(&mut self, in_order: bool, reason: Reason, out: &mut Vec<WorkerCommand>) {
-        if self.phase != WorkerPhase::Idle {
-            let generation = self.generation;
+        if let Some(assignment) = self.assignment.take() {
+            self.phase = WorkerPhase::Idle;
             out.push(WorkerCommand::Leave {
-                generation,
+                generation: assignment.generation,
                 in_order,
                 reason,
             });
-            self.phase = WorkerPhase::Idle;
-            self.assignment = None;
         }
     }
 
@@ -415,7 +423,7 @@ impl WorkerMachine {
             generation: self.generation,
             phase: self.phase,
             next: self.position().next,
-            has_voted: self.voted_in == self.generation,
+            has_voted: self.voted_in.is_some() && self.voted_in == self.generation,
             draining: self.draining,
             trouble: self.trouble.clone(),
         }));

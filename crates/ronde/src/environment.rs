@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ronde_cluster::FixedRank;
 use ronde_core::{Rank, WorldSize};
 use ronde_data::OpenContext;
 use ronde_store::RemoteSettings;
@@ -26,9 +27,24 @@ pub const GLIBC_TUNABLES: &str = "GLIBC_TUNABLES";
 /// Folder for the flight records that a program's groups write when they fail.
 pub const RONDE_FLIGHT: &str = "RONDE_FLIGHT";
 
+/// The address of rank 0 of a job whose processes another launcher starts, `host:port`. With it, [`RONDE_RANK`] and
+/// [`RONDE_WORLD_SIZE`] are read; [`RONDE_JOB`] and [`RONDE_TOKEN`] are optional.
+pub const RONDE_RENDEZVOUS: &str = "RONDE_RENDEZVOUS";
+/// Allows unencrypted connections between the hosts of a job with [`RONDE_RENDEZVOUS`], on a trusted network: `1`.
+pub const RONDE_ALLOW_PLAIN: &str = "RONDE_ALLOW_PLAIN";
+
+/// How this process became a worker of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkerEnvironment {
+    /// A supervisor of ronde has started it.
+    Supervised(SupervisedWorker),
+    /// Another launcher has started it and assigned its rank.
+    Fixed(FixedRank),
+}
+
 /// The variables that a supervisor sets for a worker process.
 #[derive(Clone, PartialEq, Eq)]
-pub struct WorkerEnvironment {
+pub struct SupervisedWorker {
     /// Address of the supervisor.
     pub control: SocketAddr,
     /// Secret of the job.
@@ -39,11 +55,11 @@ pub struct WorkerEnvironment {
     pub world_size: WorldSize,
     /// Name of the job.
     pub job: String,
-    /// Identifier of this process in an elastic job.
-    pub worker: Option<u64>,
+    /// Identifier of this process.
+    pub worker: u64,
 }
 
-impl std::fmt::Debug for WorkerEnvironment {
+impl std::fmt::Debug for SupervisedWorker {
     /// Formats everything except the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
@@ -55,7 +71,7 @@ impl std::fmt::Debug for WorkerEnvironment {
 }
 
 impl WorkerEnvironment {
-    /// Reads the variables of this process, or returns `None` when no supervisor started it.
+    /// Reads the variables of this process, or returns `None` when no launcher has made it a worker.
     ///
     /// # Errors
     /// A message that names the missing or invalid variable.
@@ -64,28 +80,48 @@ impl WorkerEnvironment {
     }
 
     fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<Self>, String> {
-        if variable(RONDE_CONTROL).is_none() {
+        let requires = if variable(RONDE_CONTROL).is_some() {
+            RONDE_CONTROL
+        } else if variable(RONDE_RENDEZVOUS).is_some() {
+            RONDE_RENDEZVOUS
+        } else {
             return Ok(None);
-        }
-        let world_size = parse(variable, RONDE_WORLD_SIZE, "a number of workers")?;
-        let rank = parse(variable, RONDE_RANK, "a rank")?;
+        };
+        let variables = WorkerVariables { variable, requires };
+        let world_size = variables.parse(RONDE_WORLD_SIZE, "a number of workers")?;
+        let rank = variables.parse(RONDE_RANK, "a rank")?;
         if rank >= world_size {
             return Err(format!(
                 "{RONDE_RANK}={rank} does not fit {RONDE_WORLD_SIZE}={world_size}"
             ));
         }
-        Ok(Some(Self {
-            control: parse(variable, RONDE_CONTROL, "an address like 127.0.0.1:4711")?,
-            token: parse(variable, RONDE_TOKEN, "the secret of the job")?,
-            rank: Rank(rank),
-            world_size: WorldSize::new(world_size)
-                .ok_or_else(|| format!("{RONDE_WORLD_SIZE} must not be 0"))?,
-            job: parse(variable, RONDE_JOB, "the name of the job")?,
-            worker: variable(RONDE_WORKER)
-                .map(|_| parse(variable, RONDE_WORKER, "the name of a process"))
-                .transpose()?,
-        }))
+        let rank = Rank(rank);
+        let world_size = WorldSize::new(world_size)
+            .ok_or_else(|| format!("{RONDE_WORLD_SIZE} must not be 0"))?;
+        if requires == RONDE_RENDEZVOUS {
+            return Ok(Some(Self::Fixed(FixedRank {
+                job: variables.text_or(RONDE_JOB, "job")?,
+                rank,
+                world_size,
+                rendezvous: variables.parse(RONDE_RENDEZVOUS, "an address like node1:4711")?,
+                token: variables.text_or(RONDE_TOKEN, "")?,
+            })));
+        }
+        Ok(Some(Self::Supervised(SupervisedWorker {
+            control: variables.parse(RONDE_CONTROL, "an address like 127.0.0.1:4711")?,
+            token: variables.parse(RONDE_TOKEN, "the secret of the job")?,
+            rank,
+            world_size,
+            job: variables.parse(RONDE_JOB, "the name of the job")?,
+            worker: variables.parse(RONDE_WORKER, "the id of a process")?,
+        })))
     }
+}
+
+/// Returns whether [`RONDE_ALLOW_PLAIN`] is `1`.
+#[must_use]
+pub fn allows_plain() -> bool {
+    read(RONDE_ALLOW_PLAIN).is_some_and(|value| value == "1")
 }
 
 /// Returns the variables that override values of the run file: [`ENVIRONMENT_PREFIX`] followed by the key.
@@ -223,32 +259,48 @@ fn read(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-fn parse<T: std::str::FromStr>(
-    variable: &dyn Fn(&str) -> Option<OsString>,
-    name: &str,
-    meaning: &str,
-) -> Result<T, String> {
-    let value = variable(name)
-        .ok_or_else(|| format!("{RONDE_CONTROL} is set but {name}, {meaning}, is not"))?;
-    value
-        .to_str()
-        .and_then(|text| text.parse().ok())
-        .ok_or_else(|| {
-            // The secret is never printed here: parsing it as a string cannot fail.
-            format!("{name}={} is not {meaning}", value.to_string_lossy())
-        })
+/// The variables that belong to one of them, which is set.
+struct WorkerVariables<'a> {
+    variable: &'a dyn Fn(&str) -> Option<OsString>,
+    requires: &'static str,
+}
+
+impl WorkerVariables<'_> {
+    fn parse<T: std::str::FromStr>(&self, name: &str, meaning: &str) -> Result<T, String> {
+        let value = (self.variable)(name).ok_or_else(|| {
+            let requires = self.requires;
+            format!("{requires} is set but {name}, {meaning}, is not")
+        })?;
+        value
+            .to_str()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| {
+                // The secret is never printed here: parsing it as a string cannot fail.
+                format!("{name}={} is not {meaning}", value.to_string_lossy())
+            })
+    }
+
+    fn text_or(&self, name: &str, default: &str) -> Result<String, String> {
+        match (self.variable)(name) {
+            None => Ok(default.to_owned()),
+            Some(value) => value
+                .into_string()
+                .map_err(|_| format!("{name} is not valid UTF-8")),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GOOD: [(&str, &str); 5] = [
+    const GOOD: [(&str, &str); 6] = [
         (RONDE_CONTROL, "127.0.0.1:4711"),
         (RONDE_TOKEN, "secret"),
         (RONDE_RANK, "1"),
         (RONDE_WORLD_SIZE, "2"),
         (RONDE_JOB, "digits"),
+        (RONDE_WORKER, "7"),
     ];
 
     /// Reads valid variables with one of them changed or, with `None`, removed.
@@ -264,7 +316,9 @@ mod tests {
 
     #[test]
     fn valid_variables_are_read_and_the_secret_is_not_printed() {
-        let read = with("", None).unwrap().unwrap();
+        let Some(WorkerEnvironment::Supervised(read)) = with("", None).unwrap() else {
+            panic!("no supervisor");
+        };
         assert_eq!(read.rank, Rank(1));
         assert_eq!(read.world_size.get(), 2);
         assert_eq!(read.token, "secret");
@@ -273,6 +327,36 @@ mod tests {
             "rank 1 of 2 of job digits at 127.0.0.1:4711"
         );
         assert_eq!(with(RONDE_CONTROL, None), Ok(None));
+    }
+
+    #[test]
+    fn a_rank_of_another_launcher_needs_no_supervisor() {
+        let read = |names: &[(&'static str, &'static str)]| {
+            let names = names.to_owned();
+            WorkerEnvironment::of(&move |requested| {
+                let (_, value) = names.iter().find(|(name, _)| *name == requested)?;
+                Some(value.into())
+            })
+        };
+        let mut variables = vec![
+            (RONDE_RENDEZVOUS, "node1:4711"),
+            (RONDE_RANK, "3"),
+            (RONDE_WORLD_SIZE, "4"),
+        ];
+        let Ok(Some(WorkerEnvironment::Fixed(fixed))) = read(&variables) else {
+            panic!("not read");
+        };
+        assert_eq!(
+            format!("{fixed:?}"),
+            "rank 3 of 4 of job job, rendezvous at node1:4711"
+        );
+        assert_eq!(fixed.token, "");
+        variables.remove(1);
+        let problem = read(&variables).unwrap_err();
+        assert!(
+            problem.contains("RONDE_RENDEZVOUS is set but RONDE_RANK"),
+            "{problem}"
+        );
     }
 
     #[test]

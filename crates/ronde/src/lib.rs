@@ -36,6 +36,7 @@ mod worker;
 pub use error::Error;
 #[cfg(feature = "burn")]
 pub use ronde_burn as burn;
+pub use ronde_cluster::FixedRank;
 pub use ronde_comm as comm;
 pub use ronde_core as core;
 pub use ronde_core::session::Session;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use ronde_core::Membership;
+use ronde_core::{JobMember, MembershipPolicy};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::{Handle, Signals};
 
@@ -19,7 +19,7 @@ pub(crate) struct SigtermGuard {
 impl SigtermGuard {
     /// Installs the handler. In an elastic job SIGTERM makes this worker leave after its step; otherwise the
     /// whole run ends after the step. Nothing changes when the system refuses the handler.
-    pub(crate) fn listen(membership: Option<Arc<dyn Membership>>) -> Self {
+    pub(crate) fn listen(member: Arc<dyn JobMember>, policy: MembershipPolicy) -> Self {
         let stop = Arc::<AtomicBool>::default();
         let is_idle = Arc::new(AtomicBool::new(false));
         let requested = Arc::clone(&stop);
@@ -30,9 +30,9 @@ impl SigtermGuard {
                 let thread = std::thread::Builder::new().name("signals".to_owned());
                 let thread = thread.spawn(move || {
                     for _signal in signals.forever() {
-                        match &membership {
-                            Some(membership) => membership.drain(),
-                            None => requested.store(true, Ordering::Relaxed),
+                        match policy {
+                            MembershipPolicy::Elastic => member.drain(),
+                            MembershipPolicy::Fixed => requested.store(true, Ordering::Relaxed),
                         }
                     }
                 })?;

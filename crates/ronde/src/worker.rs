@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_cluster::WorkerLink;
+use ronde_cluster::{FixedMember, FixedRank, WorkerLink};
 use ronde_comm::{GroupConfig, ProcessGroup, Security};
 use ronde_core::{
-    Assignment, Event, Group, GroupRank, Membership, NullTracker, Rank, Step, Tracker,
+    Assignment, CollectiveError, Event, Group, GroupRank, JobMember, MembershipPolicy, Rank, Step,
+    Tracker, WorldSize,
 };
 use ronde_data::Split;
 use ronde_engine::{Chain, EngineError};
@@ -18,107 +19,135 @@ use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
 use ronde_train::export::{self, ModelDescription, SavedModel};
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::training::TrainingResult;
-use ronde_train::worker::{LINGER_FAILED, SecurityPolicy, join_job, on_one_host};
-use ronde_train::{JobMember, Plan, RunConfig, StepLoop, StepLoopPlan, TrainError, Training};
+use ronde_train::worker::{JobAccess, LINGER_FAILED, SecurityPolicy, join_job, on_one_host};
+use ronde_train::{
+    GenerationConnector, JobGroup, Plan, RunConfig, StepLoop, StepLoopPlan, TrainError, Training,
+};
 
 use crate::Error;
-use crate::environment::{self, WorkerEnvironment};
+use crate::environment::{self, SupervisedWorker, WorkerEnvironment};
 use crate::sigterm::SigtermGuard;
 
-/// Time limit of the rendezvous with the supervisor and the other ranks.
-const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for connecting to the supervisor, or for meeting the other workers of another launcher.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The error of a second attempt to connect the group.
 const GROUP_TAKEN: &str = "this process has already connected its group; split it or share it";
 
 /// This process as one rank of a job.
 pub struct Worker {
-    assignment: Assignment,
-    listener: Option<TcpListener>,
+    job: JobAccess,
     link: Option<WorkerLink>,
-    tracker: Arc<dyn Tracker>,
     resume: Resume,
-    flights: Arc<FlightRecordWriter>,
 }
 
 impl Worker {
-    /// Joins the job of the supervisor that started this process (`ronde run`, `ronde train`), or creates a
-    /// job of one worker.
+    /// Joins the job of the supervisor that started this process (`ronde run`, `ronde train`), or of another launcher
+    /// that has set [`environment::RONDE_RENDEZVOUS`], or creates a job of one worker.
     ///
     /// # Errors
     /// The supervisor cannot be reached, or not all ranks joined in time.
     pub fn start() -> Result<Self, Error> {
         let worker = match WorkerEnvironment::read().map_err(Error::Environment)? {
-            Some(environment) => Self::supervised(&environment)?,
-            None => Self::alone(),
+            Some(WorkerEnvironment::Supervised(environment)) => Self::supervised(&environment)?,
+            Some(WorkerEnvironment::Fixed(mine)) => Self::fixed(&mine, "")?,
+            None => Self {
+                job: JobAccess::alone(),
+                link: None,
+                resume: Resume::Never,
+            },
         };
         if let Some(folder) = environment::flight_folder() {
-            worker.flights.set_folder(folder);
+            worker.flights().set_folder(folder);
         }
         Ok(worker)
     }
 
-    fn alone() -> Self {
-        Self {
-            assignment: Assignment::alone(),
-            listener: None,
+    /// Joins a job whose processes another launcher starts, such as mpirun, srun or torchrun: its members are never
+    /// replaced. Rank 0 passes `task` to all workers. Connections between hosts are refused unless
+    /// [`environment::RONDE_ALLOW_PLAIN`] is set.
+    ///
+    /// # Errors
+    /// Not all ranks met in time.
+    pub fn fixed(mine: &FixedRank, task: &str) -> Result<Self, Error> {
+        let mut listener = None;
+        let bind = |ip| {
+            let (bound, address) = ronde_comm::bind(ip).map_err(std::io::Error::other)?;
+            listener = Some(bound);
+            Ok(address)
+        };
+        let member = FixedMember::meet(mine, task, bind, CONNECT_TIMEOUT)?;
+        let job = JobAccess {
+            assignment: member.next(None).map_err(TrainError::Membership)?,
+            member,
+            listener,
+            secure: match environment::allows_plain() {
+                true => Arc::new(|_| Security::Plain),
+                false => on_one_host(),
+            },
+            ..JobAccess::alone()
+        };
+        Ok(Self {
+            job,
             link: None,
-            tracker: Arc::new(NullTracker),
             resume: Resume::Never,
-            flights: Arc::default(),
-        }
+        })
     }
 
-    fn supervised(environment: &WorkerEnvironment) -> Result<Self, Error> {
+    fn supervised(environment: &SupervisedWorker) -> Result<Self, Error> {
         let link = WorkerLink::connect(
             environment.control,
             &environment.token,
             environment.rank,
             environment.worker,
-            RENDEZVOUS_TIMEOUT,
+            CONNECT_TIMEOUT,
         )?;
         let (listener, address) = ronde_comm::bind(link.interface())?;
-        let assignment = link.rendezvous(address, RENDEZVOUS_TIMEOUT)?;
-        let tracker = link.tracker();
-        Ok(Self {
-            assignment,
+        let member = link.member(address)?;
+        let job = JobAccess {
+            assignment: member.next(None).map_err(TrainError::Membership)?,
+            member,
             listener: Some(listener),
+            secure: security(&link),
+            tracker: link.tracker(),
+            flight_records: Arc::default(),
+        };
+        Ok(Self {
+            job,
             link: Some(link),
-            tracker,
             resume: Resume::Never,
-            flights: Arc::default(),
         })
     }
 
     /// Returns the rank of this process.
     #[must_use]
     pub fn rank(&self) -> Rank {
-        self.assignment.rank
+        self.job.assignment.rank
     }
 
     /// Returns the total number of worker processes.
     #[must_use]
     pub fn world_size(&self) -> u32 {
-        self.assignment.world_size.get()
+        self.job.assignment.world_size.get()
     }
 
     /// Returns whether this is rank 0, which reports for all ranks.
     #[must_use]
     pub fn is_first(&self) -> bool {
-        self.assignment.rank == Rank(0)
+        self.job.assignment.rank == Rank(0)
     }
 
     /// Returns the supervisor's assignment of this process.
     #[must_use]
     pub fn assignment(&self) -> &Assignment {
-        &self.assignment
+        &self.job.assignment
     }
 
     /// Returns the flight recorder of this worker's groups. When a group fails, its record is written to the folder
     /// of `ronde run --flight`. A program may choose another folder, or write a record at any time.
     #[must_use]
     pub fn flights(&self) -> &Arc<FlightRecordWriter> {
-        &self.flights
+        &self.job.flight_records
     }
 
     /// Returns the connection to the supervisor, if there is one.
@@ -130,36 +159,42 @@ impl Worker {
     /// Returns the tracker of this worker's events, which sends them to the supervisor if there is one.
     #[must_use]
     pub fn tracker(&self) -> Arc<dyn Tracker> {
-        self.tracker.clone()
+        self.job.tracker.clone()
     }
 
     /// Replaces the tracker of this worker's events.
     pub fn set_tracker(&mut self, tracker: Arc<dyn Tracker>) {
-        self.tracker = tracker;
+        self.job.tracker = tracker;
     }
 
-    /// Returns the assignment and the listener that the peers connect to, which a custom training loop needs to
-    /// join its group. The listener is `None` after the first call, or when there are no peers.
-    pub fn take_parts(&mut self) -> (Assignment, Option<TcpListener>) {
-        (self.assignment.clone(), self.listener.take())
+    /// Returns this worker's membership in its job.
+    #[must_use]
+    pub fn member(&self) -> Arc<dyn JobMember> {
+        Arc::clone(&self.job.member)
+    }
+
+    /// Returns everything through which this process takes part in its job, for a custom training loop. Only the
+    /// first result has the listener that the peers connect to.
+    pub fn take_access(&mut self) -> JobAccess {
+        JobAccess {
+            member: Arc::clone(&self.job.member),
+            assignment: self.job.assignment.clone(),
+            listener: self.job.listener.take(),
+            secure: Arc::clone(&self.job.secure),
+            tracker: Arc::clone(&self.job.tracker),
+            flight_records: Arc::clone(&self.job.flight_records),
+        }
     }
 
     /// Connects all ranks into a group, for your own collectives and messages. A process can call this once. The
-    /// group fails when a member is lost; see [`Worker::member`] for elastic jobs.
+    /// group fails when a member is lost; see [`Worker::join`] for elastic jobs.
     ///
     /// # Errors
     /// A peer cannot be reached, or the group has been connected before.
     pub fn group(&mut self, name: &str) -> Result<ProcessGroup, Error> {
-        let config = group_config(name, &self.assignment, &self.secure(), &self.flights);
-        if self.world_size() == 1 && self.membership().is_none() {
-            return Ok(ProcessGroup::alone(config));
-        }
-        let listener = self.listener.take().ok_or(Error::GroupTaken(GROUP_TAKEN))?;
-        Ok(ProcessGroup::connect(
-            config,
-            listener,
-            &self.assignment.peers,
-        )?)
+        let job = self.take_unused_access()?;
+        let config = group_config(name, &job.assignment, &job.secure, &job.flight_records);
+        Ok(connect(config, job.listener, &job.assignment)?)
     }
 
     /// Joins the job, for your own training loop that continues when workers die under `ronde run --elastic`.
@@ -167,84 +202,52 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::group`].
-    pub fn member(&mut self, name: &str) -> Result<JobMember, Error> {
-        let tracker = self.tracker.clone();
-        let Some(listener) = self.listener.take() else {
-            if self.link.is_some() {
-                return Err(Error::GroupTaken(GROUP_TAKEN));
-            }
-            return Ok(JobMember {
-                group: Arc::new(ProcessGroup::alone(group_config(
-                    name,
-                    &self.assignment,
-                    &self.secure(),
-                    &self.flights,
-                ))),
-                generation: self.assignment.generation,
-                rank: self.assignment.rank,
-                tracker,
-                connector: None,
-            });
-        };
-        let (name, secure) = (name.to_owned(), self.secure());
-        let is_elastic = self.membership().is_some();
-        let flights = self.flights.clone();
+    pub fn join(&mut self, name: &str) -> Result<JobGroup, Error> {
+        let JobAccess {
+            member,
+            assignment,
+            listener,
+            secure,
+            tracker,
+            flight_records,
+        } = self.take_unused_access()?;
+        let name = name.to_owned();
         let connect = move |assignment: &Assignment, listener, give_up| {
-            let mut config = group_config(&name, assignment, &secure, &flights);
+            let mut config = group_config(&name, assignment, &secure, &flight_records);
             config.give_up = Some(give_up);
-            if is_elastic {
+            if assignment.policy == MembershipPolicy::Elastic {
                 config.linger_failed = LINGER_FAILED;
             }
-            let group = ProcessGroup::connect(config, listener, &assignment.peers);
-            let group = group.map_err(|source| TrainError::Connect {
+            let group = connect(config, listener, assignment);
+            let group = Arc::new(group.map_err(|source| TrainError::Connect {
                 rank: assignment.rank.0,
                 source,
-            })?;
-            let group = Arc::new(group);
-            flights.watch(&group);
+            })?);
+            flight_records.watch(&group);
             Ok(group as Arc<dyn Group>)
         };
-        let connect = Box::new(connect);
-        let member = JobMember::join(
-            &self.assignment,
-            listener,
-            self.membership(),
-            connect,
-            tracker,
-        )?;
-        Ok(member)
+        let connector = GenerationConnector::new(member, listener, Box::new(connect));
+        Ok(JobGroup::join(&assignment, connector, tracker)?)
     }
 
     /// Joins the job and begins your own training loop, which continues when workers die under `ronde run --elastic`. A
     /// process can call this once.
     ///
     /// # Errors
-    /// As [`Worker::member`], and when the plan has no shards.
+    /// As [`Worker::join`], and when the plan has no shards.
     pub fn step_loop(&mut self, name: &str, plan: StepLoopPlan) -> Result<StepLoop, Error> {
-        Ok(StepLoop::new(self.member(name)?, plan)?)
+        Ok(StepLoop::new(self.join(name)?, plan)?)
     }
 
-    /// Returns how this worker's groups are secured: with TLS and the certificates of that generation's members
-    /// when any member is on another host. Members on one host use shared memory and loopback.
-    #[must_use]
-    pub fn secure(&self) -> SecurityPolicy {
-        let link = self.link.as_ref();
-        let known = link.and_then(|link| Some((link.identity()?.clone(), link.peers()?)));
-        let Some((identity, peers)) = known else {
-            return on_one_host();
-        };
-        Arc::new(move |assignment| {
-            if assignment.peers.iter().all(|peer| peer.ip().is_loopback()) {
-                return Security::PlainLoopbackOnly;
-            }
-            let workers = peers.workers(assignment.generation);
-            let members = workers.into_iter().map(Member::Worker).collect();
-            Security::tls_among(identity.clone(), members)
-        })
-    }
-
-    fn membership(&self) -> Option<Arc<dyn Membership>> {
-        self.link.as_ref().and_then(WorkerLink::membership)
+    /// Returns the access to the job unless its listener was used before.
+    fn take_unused_access(&mut self) -> Result<JobAccess, Error> {
+        let job = self.take_access();
+        let has_peers = job.assignment.world_size > WorldSize::ONE
+            || job.assignment.policy == MembershipPolicy::Elastic;
+        match &job.listener {
+            None if has_peers => Err(Error::GroupTaken(GROUP_TAKEN)),
+            _ => Ok(job),
+        }
     }
 
     /// Sets whether [`Worker::train`] resumes from a checkpoint. By default it starts with step 0.
@@ -284,42 +287,27 @@ impl Worker {
         data: Split,
         model: impl FnOnce() -> Result<Chain, EngineError>,
     ) -> Result<TrainedModel, Error> {
-        let mut plan = Plan::resolve(config, self.assignment.world_size, &*data.train)?;
+        let mut plan = Plan::resolve(config, self.job.assignment.world_size, &*data.train)?;
         #[cfg(feature = "burn")]
         ronde_burn::seed_engine(&plan.seeds);
         let chain = model()?;
         plan.bind_own_model(&chain)?;
-        let listener = self.listener.take();
-        if self.world_size() > 1 && listener.is_none() {
-            return Err(Error::GroupTaken(
-                "this process has already connected its group; a process can train only once",
-            ));
-        }
-        let membership = self.membership();
-        let tracker = self.tracker.clone();
-        let member = join_job(
-            &self.assignment,
-            listener,
-            membership,
-            (&plan, &self.secure()),
-            tracker,
-            &self.flights,
-        )?;
+        let group = join_job(self.take_unused_access()?, &plan)?;
         let model = ModelDescription {
             config: None,
             input_shape: data.train.description().shape.clone(),
             classes: data.train.description().classes,
         };
         let saving = saving(config)?;
-        let sigterm = SigtermGuard::listen(self.membership());
-        let mut training = Training::new(member, plan, chain, data).with_checkpoints(
+        let sigterm = SigtermGuard::listen(self.member(), self.job.assignment.policy);
+        let mut training = Training::new(group, plan, chain, data).with_checkpoints(
             saving,
             self.resume,
             sigterm.stop.clone(),
         );
         let trained = training.run()?;
         if training.rank() == Rank(0) {
-            self.tracker.record(Event::RunFinished {
+            self.job.tracker.record(Event::RunFinished {
                 steps: training.steps(),
                 samples: trained.samples,
                 skipped: trained.skipped,
@@ -343,9 +331,9 @@ impl Worker {
             Error::Data(_) | Error::Engine(_) => (false, true),
             _ => (false, false),
         };
-        let rank = self.assignment.rank;
+        let rank = self.job.assignment.rank;
         let message = error.explain();
-        self.tracker.record(Event::WorkerFailed {
+        self.job.tracker.record(Event::WorkerFailed {
             rank,
             message,
             last_step,
@@ -372,6 +360,36 @@ fn saving(config: &RunConfig) -> Result<Option<RunCheckpoints>, TrainError> {
     Ok(Some(RunCheckpoints::new(
         section, store, to, name, of_program,
     )))
+}
+
+/// Returns how a worker's groups are secured: with TLS and the certificates of that generation's members when any
+/// member is on another host. Members on one host use shared memory and loopback.
+fn security(link: &WorkerLink) -> SecurityPolicy {
+    let Some((identity, peers)) = link.identity().cloned().zip(link.peers()) else {
+        return on_one_host();
+    };
+    Arc::new(move |assignment| {
+        if assignment.peers.iter().all(|peer| peer.ip().is_loopback()) {
+            return Security::PlainLoopbackOnly;
+        }
+        let workers = peers.workers(assignment.generation);
+        let members = workers.into_iter().map(Member::Worker).collect();
+        Security::tls_among(identity.clone(), members)
+    })
+}
+
+/// Connects to the peers of an assignment.
+fn connect(
+    config: GroupConfig,
+    listener: Option<TcpListener>,
+    assignment: &Assignment,
+) -> Result<ProcessGroup, CollectiveError> {
+    match listener {
+        Some(listener) if assignment.world_size > WorldSize::ONE => {
+            ProcessGroup::connect(config, listener, &assignment.peers)
+        }
+        _ => Ok(ProcessGroup::alone(config)),
+    }
 }
 
 fn group_config(

@@ -126,7 +126,7 @@ impl SummaryCounter {
                 generation,
                 step,
             } => {
-                let first = (*worker, step.0, Generation(0));
+                let first = (*worker, step.0, Generation::FIRST);
                 let before = self
                     .computed
                     .range(first..(*worker, step.0, *generation))

@@ -48,7 +48,7 @@ pub struct SimulatedWorker {
     task: LoopWait,
     votes: Vec<ReplicaVote>,
     /// The generation in which the last step was computed.
-    computed_in: Generation,
+    computed_in: Option<Generation>,
     queue: VecDeque<WorkerEvent>,
     alarm: u64,
     is_busy: bool,
@@ -81,7 +81,7 @@ impl SimulatedWorker {
             early: Vec::new(),
             task: LoopWait::Nothing,
             votes: Vec::new(),
-            computed_in: Generation(0),
+            computed_in: None,
             queue: VecDeque::new(),
             alarm: 0,
             is_busy: false,
@@ -100,6 +100,17 @@ impl SimulatedWorker {
             .peers()
             .map(|(worker, host)| (group.generation(), worker, host))
             .collect()
+    }
+
+    /// Passes an event of the generation that this worker is in; before its first one there is none.
+    pub(super) fn event_in_generation(
+        &mut self,
+        event: impl FnOnce(Generation) -> WorkerEvent,
+        fx: &mut Effects<'_>,
+    ) {
+        if let Some(generation) = self.machine.generation() {
+            self.event(event(generation), fx);
+        }
     }
 
     /// Passes an event to the state machine.
@@ -252,7 +263,7 @@ impl SimulatedWorker {
         let id = self.id;
         fx.note(|| match command {
             WorkerCommand::Report(report) => format!(
-                "worker {id} reports {:?} in generation {}, next {:?}",
+                "worker {id} reports {:?} in generation {:?}, next {:?}",
                 report.phase, report.generation, report.next
             ),
             WorkerCommand::Connect {

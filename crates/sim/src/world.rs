@@ -309,6 +309,7 @@ impl World {
             SuccessionPolicy::Lease
         };
         Settings {
+            policy: ronde_core::MembershipPolicy::Elastic,
             workers: self.script.wanted,
             workers_min: self.script.workers_min.min(self.script.wanted),
             workers_max,

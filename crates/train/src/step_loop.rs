@@ -12,7 +12,7 @@ use ronde_core::session::{CatchUpPlan, CommittedStep, OpenStep, Session, ShardRe
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, CollectivesExt, Operation, Rank, Recovery, Shard, weight_hash};
 
-use crate::{JobMember, TrainError};
+use crate::{JobGroup, TrainError};
 
 /// The samples, shards and length of a [`StepLoop`].
 #[derive(Debug, Clone, Copy)]
@@ -185,7 +185,7 @@ enum LoopPhase {
 /// # }
 /// ```
 pub struct StepLoop {
-    member: JobMember,
+    member: JobGroup,
     session: Session,
     plan: StepLoopPlan,
     phase: LoopPhase,
@@ -198,7 +198,7 @@ impl StepLoop {
     ///
     /// # Errors
     /// When the plan has no shards.
-    pub fn new(member: JobMember, plan: StepLoopPlan) -> Result<Self, TrainError> {
+    pub fn new(member: JobGroup, plan: StepLoopPlan) -> Result<Self, TrainError> {
         let shards = assign(&member, plan.shards)?;
         let group = member.group.clone();
         let session = Session::new(group, member.generation, plan.batches, shards);
@@ -396,7 +396,7 @@ impl StepLoop {
 }
 
 /// Assigns the shards to the ranks of the member's group. More workers than shards are spares.
-fn assign(member: &JobMember, shards: u32) -> Result<ShardPlan, TrainError> {
+fn assign(member: &JobGroup, shards: u32) -> Result<ShardPlan, TrainError> {
     let world_size = member.world_size();
     let plan = world_size.and_then(|world_size| {
         ShardPlan::with_spares(shards, world_size, world_size.get().min(shards))

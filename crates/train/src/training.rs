@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{CommittedStep, Session};
 use ronde_core::weight_hash;
-use ronde_core::{CollectivesExt, Epoch, Event, Generation, Rank, Recovery, Step};
+use ronde_core::{CollectivesExt, Epoch, Event, Rank, Recovery, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Chain, Precision};
 use ronde_parallel::{
@@ -22,7 +22,7 @@ use crate::core_pinning::CorePinning;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::event_history::EventHistory;
 use crate::state_transfer::StateTransfer;
-use crate::{JobMember, Plan, TrainError};
+use crate::{JobGroup, Plan, TrainError};
 
 mod buckets;
 mod generations;
@@ -64,7 +64,7 @@ pub struct TrainingResult {
 
 /// One rank's part of a run.
 pub struct Training {
-    member: JobMember,
+    member: JobGroup,
     plan: Plan,
     strategy: DataParallel,
     session: Session,
@@ -105,7 +105,7 @@ pub struct Training {
 impl Training {
     /// Creates the training of a run. Cost: allocates the optimizer state.
     #[must_use]
-    pub fn new(member: JobMember, plan: Plan, chain: Chain, split: Split) -> Self {
+    pub fn new(member: JobGroup, plan: Plan, chain: Chain, split: Split) -> Self {
         let loss = plan.objective.loss.clone();
         let mut config = DataParallelConfig::new(plan.config.optimizer, loss);
         config.loss_scaling =
@@ -243,13 +243,7 @@ impl Training {
         self.record_start();
         let begun = LapTimer::start();
         // A worker that joins a running job has to catch up first.
-        let mut ready = match self.member.generation {
-            Generation(0) if self.resume == Resume::Never => {
-                self.tune_buckets();
-                Ok(())
-            }
-            _ => self.synchronize(),
-        };
+        let mut ready = self.synchronize();
         loop {
             let ended = ready.and_then(|()| self.run_generation(publish, &begun));
             let cause = match ended {

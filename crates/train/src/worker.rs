@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use ronde_checkpoint::CheckpointError;
 use ronde_comm::{GroupConfig, JoinCancellation, ProcessGroup, Security};
-use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Rank, Tracker};
+use ronde_core::{
+    Assignment, Event, Group, GroupRank, JobMember, LoneMember, MembershipPolicy, NullTracker,
+    Rank, Tracker,
+};
 use ronde_data::DataEvent;
 use ronde_engine::Layer;
 
@@ -15,7 +18,7 @@ use crate::core_pinning::{self, CorePinning};
 use crate::export::{self, ModelDescription};
 use crate::flight_records::FlightRecordWriter;
 use crate::training::TrainingResult;
-use crate::{JobMember, Plan, RunConfig, TrainError, Training, WorkerTask};
+use crate::{GenerationConnector, JobGroup, Plan, RunConfig, TrainError, Training, WorkerTask};
 
 /// A function that returns how the connections of an assignment's group are secured. Equal on all members.
 pub type SecurityPolicy = Arc<dyn Fn(&Assignment) -> Security + Send + Sync>;
@@ -26,22 +29,47 @@ pub fn on_one_host() -> SecurityPolicy {
     Arc::new(|_| Security::PlainLoopbackOnly)
 }
 
-/// Runs `assignment.task`: plan, group, model, steps, result. Flight records are written to the run's folder.
+/// Everything through which a worker process takes part in its job.
+pub struct JobAccess {
+    /// The worker's membership in the job.
+    pub member: Arc<dyn JobMember>,
+    /// The worker's first assignment.
+    pub assignment: Assignment,
+    /// The listener that peers connect to; `None`: there are no peers.
+    pub listener: Option<TcpListener>,
+    /// The security of the connections between workers.
+    pub secure: SecurityPolicy,
+    /// The tracker of the worker's events.
+    pub tracker: Arc<dyn Tracker>,
+    /// The writer of the flight records of the worker's groups.
+    pub flight_records: Arc<FlightRecordWriter>,
+}
+
+impl JobAccess {
+    /// Returns the access of the only worker of a job, which no supervisor started.
+    #[must_use]
+    pub fn alone() -> Self {
+        Self {
+            member: Arc::new(LoneMember),
+            assignment: Assignment::alone(),
+            listener: None,
+            secure: on_one_host(),
+            tracker: Arc::new(NullTracker),
+            flight_records: Arc::default(),
+        }
+    }
+}
+
+/// Runs the task of the assignment: plan, group, model, steps, result. Flight records are written to the run's folder.
 ///
 /// # Errors
 /// The first error of the run.
-pub fn run(
-    assignment: &Assignment,
-    listener: Option<TcpListener>,
-    membership: Option<Arc<dyn Membership>>,
-    secure: &SecurityPolicy,
-    tracker: &Arc<dyn Tracker>,
-    flight_records: &Arc<FlightRecordWriter>,
-    context: &ProcessContext,
-) -> Result<TrainingResult, TrainError> {
+pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, TrainError> {
+    let (assignment, tracker) = (job.assignment.clone(), job.tracker.clone());
     let (task, config) = WorkerTask::decode(&assignment.task)?;
-    flight_records.set_folder(task.output.join(FlightRecordWriter::FOLDER));
-    let report = data_reporter(assignment.rank, tracker);
+    job.flight_records
+        .set_folder(task.output.join(FlightRecordWriter::FOLDER));
+    let report = data_reporter(assignment.rank, &tracker);
     let opening = context.opening(&task.base, config.run.seed, report);
     let split = ronde_data::open(&config.data, &opening)?;
     let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
@@ -63,15 +91,8 @@ pub fn run(
     } else {
         Resume::Never
     };
-    let member = join_job(
-        assignment,
-        listener,
-        membership,
-        (&plan, secure),
-        tracker.clone(),
-        flight_records,
-    )?;
-    let mut training = Training::new(member, plan, chain, split)
+    let group = join_job(job, &plan)?;
+    let mut training = Training::new(group, plan, chain, split)
         .with_checkpoints(Some(saving), resume, context.stop.clone())
         .with_cores(cores.flatten())
         .with_free_cores(core_pinning::free(assignment.local_world_size));
@@ -81,7 +102,7 @@ pub fn run(
         classes,
     };
     training.run_and_publish(&mut |training, trained| {
-        publish(training, &task, &config, model.clone(), trained, &**tracker)
+        publish(training, &task, &config, model.clone(), trained, &*tracker)
     })
 }
 
@@ -120,35 +141,31 @@ fn saving(
     ))
 }
 
-/// Joins the job with an assignment; the peers must have the same plan. A world of one worker has no listener.
-/// `flight_records` writes the flight records of the group of each generation.
+/// Joins the job; the peers must have the same plan.
 ///
 /// # Errors
 /// A peer cannot be reached or has another plan.
-pub fn join_job(
-    assignment: &Assignment,
-    listener: Option<TcpListener>,
-    membership: Option<Arc<dyn Membership>>,
-    (plan, secure): (&Plan, &SecurityPolicy),
-    tracker: Arc<dyn Tracker>,
-    flight_records: &Arc<FlightRecordWriter>,
-) -> Result<JobMember, TrainError> {
-    let Some(listener) = listener else {
-        return Ok(JobMember {
-            group: connect(assignment, None, (plan, secure), None, flight_records)?,
-            generation: assignment.generation,
-            rank: assignment.rank,
-            tracker,
-            connector: None,
-        });
-    };
-    let (plan, secure, flight_records) = (plan.clone(), Arc::clone(secure), flight_records.clone());
-    let is_elastic = membership.is_some();
+pub fn join_job(job: JobAccess, plan: &Plan) -> Result<JobGroup, TrainError> {
+    let JobAccess {
+        member,
+        assignment,
+        listener,
+        secure,
+        tracker,
+        flight_records,
+    } = job;
+    let plan = plan.clone();
     let connect = move |assignment: &Assignment, listener, give_up| {
-        let (plan, give_up) = ((&plan, &secure), Some((give_up, is_elastic)));
-        connect(assignment, Some(listener), plan, give_up, &flight_records)
+        connect(
+            assignment,
+            listener,
+            (&plan, &secure),
+            give_up,
+            &flight_records,
+        )
     };
-    JobMember::join(assignment, listener, membership, Box::new(connect), tracker)
+    let connector = GenerationConnector::new(member, listener, Box::new(connect));
+    JobGroup::join(&assignment, connector, tracker)
 }
 
 /// How long a member keeps the connections of a failed group open if the coordinator reports the failure to all
@@ -156,24 +173,21 @@ pub fn join_job(
 pub const LINGER_FAILED: Duration = Duration::from_millis(5);
 
 /// Connects to the peers of an assignment, which must have the same plan, until `give_up` cancels the attempt.
-/// The flag beside `give_up` is true if the job continues when this group fails.
 ///
 /// # Errors
 /// A peer cannot be reached or has another plan.
-pub fn connect(
+fn connect(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     (plan, secure): (&Plan, &SecurityPolicy),
-    give_up: Option<(JoinCancellation, bool)>,
+    give_up: JoinCancellation,
     flight_records: &FlightRecordWriter,
 ) -> Result<Arc<dyn Group>, TrainError> {
     let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
-    if let Some((give_up, is_elastic)) = give_up {
-        config.give_up = Some(give_up);
-        if is_elastic {
-            config.linger_failed = LINGER_FAILED;
-        }
+    config.give_up = Some(give_up);
+    if assignment.policy == MembershipPolicy::Elastic {
+        config.linger_failed = LINGER_FAILED;
     }
     config.security = secure(assignment);
     flight_records.prepare(&mut config);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ronde_checkpoint::{CheckpointStatus, Lineage, list};
 use ronde_comm::ProcessGroup;
 use ronde_comm::testing::spawn_ranks;
-use ronde_core::{Collectives, Event, Generation, Rank, Step, Tracker, WorldSize, weight_hash};
+use ronde_core::{Collectives, Event, Generation, Step, Tracker, WorldSize, weight_hash};
 use ronde_data::OpenContext;
 use ronde_parallel::Strategy;
 use ronde_store::{
@@ -19,7 +19,7 @@ use ronde_store::{
 };
 use ronde_train::checkpoints::{Resume, RunCheckpoints};
 use ronde_train::config::{Document, Override};
-use ronde_train::{JobMember, Plan, RunConfig, TrainError, Training};
+use ronde_train::{JobGroup, Plan, RunConfig, TrainError, Training};
 
 /// The watchdog's time limit.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -92,7 +92,7 @@ impl RunSettings {
             sets: vec![],
             resume: Resume::Never,
             stop_after: None,
-            generation: Generation(0),
+            generation: Generation::FIRST,
         }
     }
 
@@ -208,13 +208,8 @@ fn training(
         .build(shape, classes, &plan.seeds)
         .map_err(TrainError::Model)?;
     plan.bind_model(ronde_engine::Layer::layout(&chain))?;
-    let member = JobMember {
-        rank: Rank(group.rank().0),
-        group: Arc::new(group),
-        generation: start.generation,
-        tracker: recorder.clone(),
-        connector: None,
-    };
+    let mut member = JobGroup::of(Arc::new(group), recorder.clone());
+    member.generation = start.generation;
     let saving = RunCheckpoints::new(
         &config.checkpoint,
         store.clone(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ronde_comm::ProcessGroup;
 use ronde_comm::testing::spawn_ranks;
-use ronde_core::{Collectives, Event, Generation, Rank, Step, Tracker, WorldSize};
+use ronde_core::{Collectives, Event, Step, Tracker, WorldSize};
 use ronde_data::OpenContext;
 use ronde_engine::{
     EngineError, Layer, LearningRate, Loss, LossOutput, Metric, Predictions, TopAccuracy,
@@ -19,7 +19,7 @@ use ronde_train::callback::{Actions, EarlyStopping, StepReport};
 use ronde_train::checkpoints::{Resume, RunCheckpoints};
 use ronde_train::config::{Document, Override};
 use ronde_train::evaluate::Evaluation;
-use ronde_train::{Callback, JobMember, Objective, Plan, RunConfig, TrainError, Training};
+use ronde_train::{Callback, JobGroup, Objective, Plan, RunConfig, TrainError, Training};
 
 /// The watchdog's time limit.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -97,13 +97,7 @@ fn train(config: &RunConfig, group: ProcessGroup, parts: Parts) -> Result<Outcom
     }
     let identity = plan.identity.hex();
     let recorder = Arc::new(Recorder::default());
-    let member = JobMember {
-        rank: Rank(group.rank().0),
-        group: Arc::new(group),
-        generation: Generation(0),
-        tracker: recorder.clone(),
-        connector: None,
-    };
+    let member = JobGroup::of(Arc::new(group), recorder.clone());
     let mut training = Training::new(member, plan, chain, split)
         .with_callbacks(parts.callbacks)
         .with_checkpoints(parts.checkpoints, Resume::Never, Arc::default());

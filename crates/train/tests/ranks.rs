@@ -11,13 +11,14 @@ use std::time::Duration;
 use ronde_comm::ProcessGroup;
 use ronde_comm::testing::spawn_ranks;
 use ronde_core::{
-    Assignment, Collectives, Generation, GroupRank, NullTracker, Rank, Step, Tracker, WorldSize,
+    Assignment, Collectives, Generation, GroupRank, MembershipPolicy, NullTracker, Rank, Step,
+    WorldSize,
 };
 use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, OpenContext};
 use ronde_parallel::Strategy;
 use ronde_train::checkpoints::ProcessContext;
 use ronde_train::config::{Document, Override};
-use ronde_train::{JobMember, Plan, RunConfig, TrainError, Training, WorkerTask, worker};
+use ronde_train::{JobGroup, Plan, RunConfig, TrainError, Training, WorkerTask, worker};
 
 /// The watchdog's time limit.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -70,7 +71,8 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
             let task = WorkerTask::new(&config(sets), ".".into(), output).unwrap();
             let assignment = Assignment {
                 job: "job".to_owned(),
-                generation: Generation(0),
+                generation: Generation::FIRST,
+                policy: MembershipPolicy::Fixed,
                 rank: Rank(rank as u32),
                 world_size,
                 local_rank: rank as u32,
@@ -79,20 +81,12 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
                 task: task.encode(),
             };
             std::thread::spawn(move || {
-                let tracker: Arc<dyn Tracker> = Arc::new(NullTracker);
-                let secure = worker::on_one_host();
-                let flight_records = Arc::default();
-                let context = ProcessContext::default();
-                worker::run(
-                    &assignment,
-                    Some(listener),
-                    None,
-                    &secure,
-                    &tracker,
-                    &flight_records,
-                    &context,
-                )
-                .err()
+                let access = worker::JobAccess {
+                    assignment,
+                    listener: Some(listener),
+                    ..worker::JobAccess::alone()
+                };
+                worker::run(access, &ProcessContext::default()).err()
             })
         })
         .collect();
@@ -158,13 +152,7 @@ fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader
         stride: 1,
     };
     let loader = Loader::start(split.train.clone(), load, LoaderSettings::default())?;
-    let member = JobMember {
-        rank: Rank(group.rank().0),
-        group: Arc::new(group),
-        generation: Generation(0),
-        tracker: Arc::new(NullTracker),
-        connector: None,
-    };
+    let member = JobGroup::of(Arc::new(group), Arc::new(NullTracker));
     Ok((Training::new(member, plan, chain, split), loader))
 }
 

@@ -10,14 +10,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ronde_core::{
-    Assignment, Buffer, CollectiveError, Collectives, DType, Event, Generation, Group, GroupRank,
-    Membership, MembershipError, Milestone, Operation, PointToPoint, Rank, Tag, Tracker, Work,
-    WorldSize, weight_hash,
+    Assignment, Buffer, CollectiveError, Collectives, DType, Departure, Event, Generation, Group,
+    GroupRank, JobMember, MembershipError, MembershipPolicy, Milestone, Operation, PointToPoint,
+    Rank, Tag, Tracker, Work, WorldSize, weight_hash,
 };
 use ronde_data::OpenContext;
 use ronde_parallel::Strategy;
 use ronde_train::config::{Document, Override};
-use ronde_train::worker::{join_job, on_one_host};
+use ronde_train::worker::{JobAccess, join_job};
 use ronde_train::{Plan, RunConfig, TrainError, Training};
 
 /// The watchdog's time limit.
@@ -85,18 +85,19 @@ impl Tracker for Job {
 }
 
 /// One worker's membership.
-struct TestMembership {
+struct TestMember {
     job: Arc<Job>,
     id: u32,
 }
 
-impl TestMembership {
+impl TestMember {
     fn assignment(&self, members: &Members) -> Option<Assignment> {
         let rank = members.present.iter().position(|(id, _)| *id == self.id)?;
         let world_size = WorldSize::new(members.present.len() as u32)?;
         Some(Assignment {
             job: "job".to_owned(),
             generation: Generation(members.generation),
+            policy: MembershipPolicy::Elastic,
             rank: Rank(rank as u32),
             world_size,
             local_rank: rank as u32,
@@ -107,7 +108,7 @@ impl TestMembership {
     }
 }
 
-impl Membership for TestMembership {
+impl JobMember for TestMember {
     fn pending(&self) -> Option<Generation> {
         let members = self.job.members.lock().unwrap();
         let newest = Generation(members.generation);
@@ -129,7 +130,8 @@ impl Membership for TestMembership {
         true
     }
 
-    fn next(&self, left: Generation, cause: &str) -> Result<Assignment, MembershipError> {
+    fn next(&self, departure: Option<Departure>) -> Result<Assignment, MembershipError> {
+        let Departure { left, cause } = departure.expect("the first assignment is given");
         let mut members = self.job.members.lock().unwrap();
         if members.begins_on_request && members.generation <= left.0 {
             members.generation += 1;
@@ -144,7 +146,7 @@ impl Membership for TestMembership {
         if late.timed_out() {
             return Err(MembershipError::Timeout {
                 left,
-                cause: cause.to_owned(),
+                cause,
                 limit_s: LIMIT.as_secs(),
             });
         }
@@ -277,7 +279,7 @@ fn start(
 ) -> JoinHandle<Result<Bits, TrainError>> {
     let job = job.clone();
     std::thread::spawn(move || {
-        let member = Arc::new(TestMembership {
+        let member = Arc::new(TestMember {
             job: job.clone(),
             id,
         });
@@ -300,19 +302,19 @@ fn start(
                 &plan.seeds,
             )
             .map_err(TrainError::Model)?;
-        let mut member = join_job(
-            &assignment,
-            Some(listener),
-            Some(member),
-            (&plan, &on_one_host()),
-            job,
-            &Arc::default(),
-        )?;
+        let access = JobAccess {
+            member,
+            assignment,
+            listener: Some(listener),
+            tracker: job,
+            ..JobAccess::alone()
+        };
+        let mut member = join_job(access, &plan)?;
         if let Some(fault) = fault {
             let inner = member.group;
             let operations = Arc::new(AtomicU32::new(0));
             if let InjectedFault::Dies(_) = fault {
-                member.connector = None;
+                member.policy = MembershipPolicy::Fixed;
             }
             member.group = Arc::new(FaultyGroup {
                 inner,

@@ -341,11 +341,8 @@ impl CoordinatorShell<'_> {
         for event in self.narration.recorded(self.now(), event, newest) {
             self.publish(event);
         }
-        if let Some(next) = written {
-            self.feed(CoordinatorEvent::CheckpointWritten {
-                generation: newest,
-                next,
-            });
+        if let (Some(generation), Some(next)) = (newest, written) {
+            self.feed(CoordinatorEvent::CheckpointWritten { generation, next });
         }
     }
 

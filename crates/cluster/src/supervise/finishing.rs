@@ -1,6 +1,8 @@
 //! Lets the workers of a job end by themselves, after a last checkpoint.
 
-use super::Supervisor;
+use ronde_core::MembershipPolicy;
+
+use super::{Supervisor, SupervisorPhase};
 use crate::launcher::StopSignal;
 use crate::outcome::signal_name;
 use crate::stop::StopLevel;
@@ -16,22 +18,19 @@ impl Supervisor<'_> {
         let Some(limit) = self.spec.finish_limit else {
             return false;
         };
-        let is_host_only = self
-            .coordination
-            .as_ref()
-            .is_some_and(|decider| !decider.ends_the_job());
-        if is_host_only || self.stopping || level != StopLevel::Stop || !GRACEFUL.contains(&signal)
-        {
-            return false;
-        }
-        if self.finishing.is_none() && self.is_before_first_step() {
+        let can_finish = self.coordination.ends_the_job()
+            && self.phase != SupervisorPhase::Ending
+            && level == StopLevel::Stop
+            && GRACEFUL.contains(&signal);
+        if !can_finish {
             return false;
         }
         let now = self.now();
-        let since = match self.finishing {
-            Some(since) => since,
-            None => {
-                self.finishing = Some(now);
+        let since = match self.phase {
+            SupervisorPhase::Finishing { since } => since,
+            _ if self.is_before_first_step() => return false,
+            _ => {
+                self.phase = SupervisorPhase::Finishing { since: now };
                 self.stopped_by = Some(signal);
                 let signal = signal_name(signal);
                 let limit = limit.as_secs_f64();
@@ -59,8 +58,8 @@ impl Supervisor<'_> {
 
     fn request_finish(&mut self) {
         let (now, by) = (self.now(), signal_name(self.stop.signal()));
-        if let Some(coordination) = &mut self.coordination {
-            let actions = coordination.stop(now, by);
+        if self.policy == MembershipPolicy::Elastic {
+            let actions = self.coordination.stop(now, by);
             return self.act(actions);
         }
         for rank in self.endings.running() {

@@ -13,7 +13,7 @@ use ronde_cluster::{
     ClusterError, FailureCause, JobExit, LaunchSpec, Launcher, LogSink, ProcessExit, ProcessSpec,
     StartedProcess, StopSignal, WorkerLink, variables,
 };
-use ronde_core::{Event, Rank, WorldSize};
+use ronde_core::{Assignment, Event, Generation, MembershipError, Rank, Step, WorldSize};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -22,11 +22,17 @@ struct Place {
     rank: Rank,
     control: SocketAddr,
     token: String,
+    worker: u64,
 }
 
 impl Place {
     fn connect(&self) -> Result<WorkerLink, ClusterError> {
-        WorkerLink::connect(self.control, &self.token, self.rank, None, LIMIT)
+        WorkerLink::connect(self.control, &self.token, self.rank, self.worker, LIMIT)
+    }
+
+    /// Waits for the first assignment.
+    fn join(&self, link: &WorkerLink) -> Result<Assignment, MembershipError> {
+        link.member(self.data_address()).unwrap().next(None)
     }
 
     fn data_address(&self) -> SocketAddr {
@@ -75,6 +81,7 @@ impl Launcher for Threads {
             rank: process.rank,
             control: value(variables::RONDE_CONTROL).parse().unwrap(),
             token: value(variables::RONDE_TOKEN),
+            worker: value(variables::RONDE_WORKER).parse().unwrap(),
         };
         let (rank, body, ended) = (process.rank, self.body.clone(), self.ended.clone());
         self.alive.insert(rank, true);
@@ -115,7 +122,7 @@ impl Launcher for Threads {
 fn job(ranks: u32) -> LaunchSpec {
     let mut spec = LaunchSpec::new("unused", Vec::new(), WorldSize::new(ranks).unwrap());
     spec.rendezvous_required = true;
-    spec.rendezvous_timeout = LIMIT;
+    spec.settings.rendezvous = LIMIT;
     spec.job = "threads".into();
     spec.task = "x".repeat(100_000);
     spec
@@ -140,7 +147,7 @@ fn wait_for_stop(place: &Place) -> String {
     let (lost, wait) = channel();
     link.on_loss(Box::new(move |end| lost.send(end.reason.clone()).unwrap()));
     // No answer may arrive: this rank waits for the stop.
-    let _ = link.rendezvous(place.data_address(), LIMIT);
+    let _ = place.join(&link);
     wait.recv_timeout(LIMIT).unwrap()
 }
 
@@ -148,17 +155,16 @@ fn wait_for_stop(place: &Place) -> String {
 fn all_ranks_get_their_place_and_strange_numbers_arrive() {
     let (outcome, seen) = play(&job(5), |place| {
         let link = place.connect().unwrap();
-        let assignment = link.rendezvous(place.data_address(), LIMIT).unwrap();
+        let assignment = place.join(&link).unwrap();
         assert_eq!(assignment.rank, place.rank);
         assert_eq!(assignment.world_size.get(), 5);
         assert_eq!(assignment.job, "threads");
         assert_eq!(assignment.task.len(), 100_000);
         let ports: Vec<u16> = assignment.peers.iter().map(SocketAddr::port).collect();
         assert_eq!(ports, [5000, 5001, 5002, 5003, 5004]);
-        link.tracker().record(Event::RunFinished {
-            steps: place.rank.0.into(),
-            samples: 0,
-            skipped: 0,
+        link.tracker().record(Event::Recovered {
+            generation: Generation::FIRST,
+            step: Step(place.rank.0.into()),
             duration_s: f64::NAN,
         });
         i32::from(!link.finish())
@@ -168,9 +174,9 @@ fn all_ranks_get_their_place_and_strange_numbers_arrive() {
     let mut ranks: Vec<u64> = events
         .iter()
         .map(|event| match event {
-            Event::RunFinished {
-                steps, duration_s, ..
-            } if duration_s.is_nan() => *steps,
+            Event::Recovered {
+                step, duration_s, ..
+            } if duration_s.is_nan() => step.0,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -182,7 +188,7 @@ fn all_ranks_get_their_place_and_strange_numbers_arrive() {
 fn a_missing_rank_is_named_and_the_others_are_notified() {
     let mut spec = job(3);
     // The other ranks have to be ready by then.
-    spec.rendezvous_timeout = Duration::from_secs(5);
+    spec.settings.rendezvous = Duration::from_secs(5);
     let received = Arc::new(Mutex::new(Vec::new()));
     let (gone, late) = channel::<()>();
     let (receives, late) = (received.clone(), Mutex::new(late));
@@ -231,7 +237,7 @@ fn a_client_without_the_token_is_refused_and_learns_nothing() {
             place.control,
             token,
             rank,
-            None,
+            place.worker,
             LIMIT,
         ) {
             Err(ClusterError::Refused { reason }) => reason,
@@ -245,11 +251,7 @@ fn a_client_without_the_token_is_refused_and_learns_nothing() {
             "invalid rank 1: the world size is 1"
         );
         let link = place.connect().unwrap();
-        assert_eq!(
-            refusal(&place.token, Rank(0)),
-            "rank 0 is already connected"
-        );
-        link.rendezvous(place.data_address(), LIMIT).unwrap();
+        place.join(&link).unwrap();
         i32::from(!link.finish())
     });
     assert_eq!(outcome.exit, JobExit::Done, "{outcome:?}");
@@ -259,7 +261,10 @@ fn a_client_without_the_token_is_refused_and_learns_nothing() {
 fn hostile_input_does_no_harm() {
     let (outcome, _) = play(&job(1), |place| {
         let hello = |token: &str| {
-            format!(r#"{{"message":"hello","protocol":4,"token":"{token}","rank":0,"pid":1}}"#)
+            format!(
+                r#"{{"message":"hello","protocol":5,"token":"{token}","rank":0,"pid":1,"worker":{}}}"#,
+                place.worker
+            )
         };
         let endless = vec![b'x'; 1 << 20];
         let nested = "[".repeat(4000);
@@ -267,7 +272,7 @@ fn hostile_input_does_no_harm() {
             b"",
             b"\n\n\n",
             b"GET / HTTP/1.1\r\n\r\n",
-            b"{\"message\":\"ready\",\"data_address\":\"127.0.0.1:1\"}\n",
+            b"{\"message\":\"event\",\"body\":{}}\n",
             b"\xff\xfe\x00\n",
             &endless,
             nested.as_bytes(),
@@ -308,7 +313,7 @@ fn hostile_input_does_no_harm() {
                 Err(other) => panic!("{other}"),
             }
         };
-        link.rendezvous(place.data_address(), LIMIT).unwrap();
+        place.join(&link).unwrap();
         i32::from(!link.finish())
     });
     assert_eq!(outcome.exit, JobExit::Done, "{outcome:?}");
@@ -319,7 +324,7 @@ fn a_supervisor_that_does_not_listen_is_reported_with_its_address() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
-    let error = WorkerLink::connect(address, "x", Rank(0), None, Duration::from_millis(60))
+    let error = WorkerLink::connect(address, "x", Rank(0), 1, Duration::from_millis(60))
         .err()
         .unwrap();
     assert!(matches!(&error, ClusterError::Connect { .. }), "{error:?}");

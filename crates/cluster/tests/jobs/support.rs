@@ -76,7 +76,7 @@ fn spec(
 ) -> LaunchSpec {
     let mut spec = LaunchSpec::new(program, arguments, WorldSize::new(ranks).unwrap());
     spec.stop_grace = Duration::from_secs(120);
-    spec.rendezvous_timeout = Duration::from_secs(120);
+    spec.settings.rendezvous = Duration::from_secs(120);
     spec.watchdog = Some((example().into(), vec!["watchdog".into()]));
     spec
 }

@@ -2,7 +2,7 @@
 
 use ronde_core::Generation;
 
-use super::{CoordinatorCommand, CoordinatorMachine};
+use super::{CoordinatorCommand, CoordinatorMachine, GenerationChange};
 use crate::membership::rank_of;
 use crate::{
     GenerationAssignment, JobPhase, Reason, SwitchTiming, Time, ToWorker, WorkerPhase, WorkerReport,
@@ -43,7 +43,7 @@ impl CoordinatorMachine {
 
     fn answer(&self, now: Time, report: &WorkerReport) -> Option<ToWorker> {
         let record = self.record();
-        let (term, generation) = (record.term, record.generation);
+        let term = record.term;
         if matches!(record.phase, JobPhase::Stopped | JobPhase::Finished) {
             return Some(ToWorker::End {
                 term,
@@ -56,37 +56,43 @@ impl CoordinatorMachine {
                 reason: Reason::Drained,
             });
         }
-        if report.generation >= generation || self.newest.generation != generation {
+        let newest = self.newest.as_ref()?;
+        let generation = newest.generation;
+        if report.generation >= Some(generation) || record.generation != Some(generation) {
             return None;
         }
-        let has_place = rank_of(&record.members, report.member.worker).is_some();
-        let leaves = report.generation == self.newest.previous
-            && rank_of(&self.newest.previous_members, report.member.worker).is_some();
+        let has_place = rank_of(&newest.members, report.member.worker).is_some();
+        let leaves = report.generation == newest.previous
+            && rank_of(&newest.previous_members, report.member.worker).is_some();
         // A stopping job has a generation without members, which all members enter.
         let stops = record.phase == JobPhase::Stopping;
         if has_place || leaves || stops {
-            return Some(ToWorker::Assign(self.assignment(report.generation)));
+            return Some(ToWorker::Assign(self.assignment(newest, report.generation)));
         }
         let may_go = report.draining && self.is_established(now);
         (report.phase != WorkerPhase::Idle || may_go)
             .then_some(ToWorker::Fence { term, generation })
     }
 
-    /// Returns the newest generation as it is announced to a worker in generation `was`.
-    pub(super) fn assignment(&self, was: Generation) -> GenerationAssignment {
+    /// Returns a generation as it is announced to a worker in generation `was`.
+    pub(super) fn assignment(
+        &self,
+        change: &GenerationChange,
+        was: Option<Generation>,
+    ) -> GenerationAssignment {
         let record = self.record();
-        let is_next = was == self.newest.previous && was != record.generation;
+        let is_next = was == change.previous && was != Some(change.generation);
         GenerationAssignment {
             term: record.term,
-            generation: record.generation,
-            members: record.members.clone(),
+            generation: change.generation,
+            members: change.members.clone(),
             start: record.start,
             when: if is_next {
-                self.newest.when
+                change.when
             } else {
                 SwitchTiming::Now
             },
-            reason: self.newest.reason.clone(),
+            reason: change.reason.clone(),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The end of a job: a stop with a checkpoint, or all steps committed.
 
-use ronde_core::Generation;
-
 use super::{CoordinatorCommand, CoordinatorMachine, GenerationChange, JobEnding};
 use crate::{JobPhase, Reason, StartFrom, SwitchTiming, Time, ToWorker, WorkerPhase};
 
@@ -10,16 +8,17 @@ impl CoordinatorMachine {
     pub(super) fn begin_to_stop(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
         let record = self.record();
         let (previous, previous_members) = (record.generation, record.members.clone());
-        let generation = previous.next();
-        let is_whole = previous > Generation(0)
-            && self.workers.losses(&previous_members).is_empty()
-            && self
-                .workers
-                .broken(&previous_members, previous)
-                .next()
-                .is_none();
+        let generation = record.next_generation();
+        let is_whole = previous.is_some_and(|previous| {
+            self.workers.losses(&previous_members).is_empty()
+                && self
+                    .workers
+                    .broken(&previous_members, previous)
+                    .next()
+                    .is_none()
+        });
         let proposed = self.propose(now, out, |record| {
-            (record.generation, record.phase) = (generation, JobPhase::Stopping);
+            (record.generation, record.phase) = (Some(generation), JobPhase::Stopping);
             (record.members, record.start) = (Vec::new(), StartFrom::Peers);
         });
         if proposed {
@@ -45,8 +44,10 @@ impl CoordinatorMachine {
     pub(super) fn finish_stopping(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
         let since = *self.ending_since.get_or_insert(now);
         let is_late = now.since(since) > self.settings.wait_limit;
-        let waits_for_members = self.workers.unheard(&self.newest.previous_members)
-            && now < self.leads_since.after(self.settings.silence * 2);
+        let newest = self.newest.as_ref();
+        let left = newest.map_or(&[][..], |newest| &newest.previous_members);
+        let waits_for_members =
+            self.workers.unheard(left) && now < self.leads_since.after(self.settings.silence * 2);
         let generation = self.record().generation;
         let all_left = self
             .workers

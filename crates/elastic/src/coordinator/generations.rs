@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ronde_core::{Generation, Step};
+use ronde_core::{Generation, MembershipPolicy, Step};
 
 use super::succession::{DecisionInputs, GenerationDecision, GenerationPlan};
 use super::{CoordinatorCommand, CoordinatorMachine, GenerationChange, Waiting};
@@ -41,50 +41,51 @@ impl CoordinatorMachine {
     /// Announces a generation that is now in the record to all workers concerned.
     pub(super) fn announce(&mut self, out: &mut Vec<CoordinatorCommand>) {
         let record = self.lease.record();
-        if record.generation == self.newest.generation {
-            return;
-        }
+        let before = self.newest.as_ref();
+        let generation = match record.generation {
+            Some(generation) if before.is_none_or(|before| before.generation != generation) => {
+                generation
+            }
+            _ => return,
+        };
         let is_it = |change: &mut GenerationChange| {
-            change.generation == record.generation && change.members == record.members
+            change.generation == generation && change.members == record.members
         };
         // An earlier proposal may be stored although its answer was lost and another one followed.
         let proposed = self.proposed.take_if(is_it);
-        self.newest = proposed.unwrap_or_else(|| GenerationChange {
-            generation: record.generation,
+        let change = proposed.unwrap_or_else(|| GenerationChange {
+            generation,
             members: record.members.clone(),
             when: SwitchTiming::Now,
-            reason: self.adopted_reason(),
-            previous: self.newest.generation,
-            previous_members: self.newest.members.clone(),
+            reason: self.adopted_reason(generation),
+            previous: before.map(|before| before.generation),
+            previous_members: before.map_or_else(Vec::new, |before| before.members.clone()),
         });
         (self.broken_since, self.waiting) = (None, None);
-        out.push(CoordinatorCommand::Log(self.newest.reason.clone()));
-        let concerned = self
-            .newest
-            .previous_members
-            .iter()
-            .chain(&self.lease.record().members);
+        out.push(CoordinatorCommand::Log(change.reason.clone()));
+        let concerned = change.previous_members.iter().chain(&change.members);
         let mut notified = Vec::new();
         for member in concerned {
             if !notified.contains(&member.worker) && self.workers.live(member.worker).is_some() {
                 notified.push(member.worker);
-                let message = ToWorker::Assign(self.assignment(self.newest.previous));
+                let message = ToWorker::Assign(self.assignment(&change, change.previous));
                 out.push(CoordinatorCommand::Send {
                     to: member.worker,
                     message,
                 });
             }
         }
+        self.newest = Some(change);
     }
 
     /// Returns the reason for the generation in the record if its decision is not known.
-    pub(super) fn adopted_reason(&self) -> Reason {
+    pub(super) fn adopted_reason(&self, generation: Generation) -> Reason {
         let record = self.lease.record();
         if record.phase != JobPhase::Running {
             return self.final_reason();
         }
         Reason::Adopted {
-            generation: record.generation,
+            generation,
             workers: record.members.len() as u32,
             start: record.start,
         }
@@ -93,8 +94,11 @@ impl CoordinatorMachine {
     /// Tells the members of a generation with losses to leave its group immediately.
     pub(super) fn abort_if_lost(&mut self, out: &mut Vec<CoordinatorCommand>) {
         let record = self.lease.record();
-        let (term, generation) = (record.term, record.generation);
-        if self.aborted == Some(generation) || record.phase != JobPhase::Running {
+        let (term, Some(generation)) = (record.term, record.generation) else {
+            return;
+        };
+        let is_final = self.settings.policy == MembershipPolicy::Fixed;
+        if is_final || self.aborted == Some(generation) || record.phase != JobPhase::Running {
             return;
         }
         let losses = self.workers.losses(&record.members);
@@ -124,7 +128,9 @@ impl CoordinatorMachine {
     /// the same step.
     pub(super) fn note_broken(&mut self, now: Time) {
         let record = self.lease.record();
-        let (generation, members) = (record.generation, record.members.clone());
+        let (Some(generation), members) = (record.generation, record.members.clone()) else {
+            return;
+        };
         if self.workers.broken(&members, generation).next().is_none() {
             return;
         }
@@ -203,7 +209,7 @@ impl CoordinatorMachine {
     /// left.
     fn waiting_notice(&self, now: Time, since: Time, cause: Reason) -> Reason {
         let record = self.lease.record();
-        let is_first = record.generation == Generation(0);
+        let is_first = record.generation.is_none();
         let missing = if is_first {
             let unreported = self
                 .slots
@@ -236,7 +242,7 @@ impl CoordinatorMachine {
         plan: GenerationPlan,
         out: &mut Vec<CoordinatorCommand>,
     ) {
-        let generation = self.lease.record().generation.next();
+        let generation = self.lease.record().next_generation();
         let reason = self.reason(generation, &plan, now);
         let again = match reason {
             Reason::StateLost { checkpoint, .. } => Some((checkpoint, self.times_from(checkpoint))),
@@ -262,7 +268,7 @@ impl CoordinatorMachine {
             workers,
         });
         let proposed = self.propose(now, out, |record| {
-            (record.generation, record.members, record.start) = (generation, members, start);
+            (record.generation, record.members, record.start) = (Some(generation), members, start);
             record.open = open;
         });
         if proposed {
@@ -309,12 +315,12 @@ impl CoordinatorMachine {
         let record = self.lease.record();
         let workers = plan.members.len() as u32;
         let losses = self.workers.losses(&record.members);
-        if record.generation == Generation(0) {
+        let Some(ended) = record.generation else {
             return Reason::Begun {
                 generation,
                 workers,
             };
-        }
+        };
         let is_state_lost = !self.situation(now).has_never_started();
         if let StartFrom::Checkpoint(checkpoint) = plan.start
             && is_state_lost
@@ -335,7 +341,7 @@ impl CoordinatorMachine {
             };
         }
         if plan.is_urgent {
-            let mut reports = self.workers.broken(&record.members, record.generation);
+            let mut reports = self.workers.broken(&record.members, ended);
             let cause = reports.find_map(|report| report.trouble.as_ref().map(|t| t.cause.clone()));
             let cause = cause.unwrap_or_else(|| "a member left it".to_owned());
             let out = record.members.iter().map(|member| member.worker);

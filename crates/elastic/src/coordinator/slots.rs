@@ -27,10 +27,10 @@ struct SlotEntry {
 
 /// Why a worker's process has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Departure {
+pub(super) enum ExitReason {
     /// It ended unexpectedly.
     Died,
-    /// It was drained: its slot is needed for something else.
+    /// It left in good order, or its job starts each worker once: its slot is not used again.
     Drained,
     /// It was one too many, and the slot may be used again.
     Dismissed,
@@ -151,7 +151,7 @@ impl SlotTable {
         &mut self,
         (slot, worker): (WorkerSlot, WorkerId),
         cause: &LossCause,
-        departure: Departure,
+        departure: ExitReason,
         limits: &RestartLimits,
         now: Time,
     ) -> Option<Reason> {
@@ -160,9 +160,9 @@ impl SlotTable {
             return None;
         }
         match departure {
-            Departure::Drained => entry.content = SlotContent::Closed,
-            Departure::Dismissed => entry.content = SlotContent::Empty { from: now },
-            Departure::Died => {
+            ExitReason::Drained => entry.content = SlotContent::Closed,
+            ExitReason::Dismissed => entry.content = SlotContent::Empty { from: now },
+            ExitReason::Died => {
                 entry.last = Some(cause.clone());
                 if let RestartDecision::Again { pause } = entry.restarts.failed(limits, now) {
                     entry.content = SlotContent::Empty {

@@ -1,6 +1,8 @@
 //! Starts missing workers and dismisses surplus ones.
 
-use super::{CoordinatorCommand, CoordinatorMachine, Departure};
+use ronde_core::MembershipPolicy;
+
+use super::{CoordinatorCommand, CoordinatorMachine, ExitReason};
 use crate::membership::rank_of;
 use crate::{JobPhase, LossCause, Reason, Time, ToWorker, WorkerId, WorkerPhase, WorkerSlot};
 
@@ -12,19 +14,18 @@ impl CoordinatorMachine {
         cause: &LossCause,
         out: &mut Vec<CoordinatorCommand>,
     ) {
-        let drained = self.workers.drains(worker);
-        let departure = if self.dismissed.contains(&worker) {
-            Departure::Dismissed
+        let is_final = self.settings.policy == MembershipPolicy::Fixed;
+        let drained = self.workers.drains(worker) || is_final;
+        let reason = if self.dismissed.contains(&worker) {
+            ExitReason::Dismissed
         } else if drained || self.record().phase != JobPhase::Running {
-            Departure::Drained
+            ExitReason::Drained
         } else {
-            Departure::Died
+            ExitReason::Died
         };
         self.workers.ended(worker, cause.clone(), now);
         let limits = &self.settings.restart;
-        let given_up = self
-            .slots
-            .ended((slot, worker), cause, departure, limits, now);
+        let given_up = self.slots.ended((slot, worker), cause, reason, limits, now);
         if let Some(reason) = given_up {
             self.first_failure.get_or_insert(reason.clone());
             out.push(CoordinatorCommand::Log(reason));
@@ -66,6 +67,9 @@ impl CoordinatorMachine {
     /// silence counts only while the host's agent responds: the host may be stalled as a whole, and
     /// would kill its workers as soon as all of them respond again.
     fn kill_unresponsive(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
+        if self.settings.policy == MembershipPolicy::Fixed {
+            return;
+        }
         let situation = self.situation(now);
         let certain = self.settings.certain_end();
         let is_unresponsive = |(slot, worker, started): &(WorkerSlot, WorkerId, Time)| {

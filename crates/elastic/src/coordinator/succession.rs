@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ronde_core::{Generation, Step};
+use ronde_core::{MembershipPolicy, Step};
 
 use super::worker_table::WorkerTable;
 use crate::membership::{rank_of, succeed};
@@ -48,12 +48,15 @@ pub(super) struct GenerationPlan {
 
 impl DecisionInputs<'_> {
     pub(super) fn next(&self) -> GenerationDecision {
+        if self.settings.policy == MembershipPolicy::Fixed {
+            return self.only_generation();
+        }
         let Some(is_urgent) = self.urgency() else {
             return self
                 .due()
                 .map_or(GenerationDecision::Stay, GenerationDecision::Later);
         };
-        if self.record.generation > Generation(0) && !is_urgent && !self.is_established() {
+        if self.record.generation.is_some() && !is_urgent && !self.is_established() {
             return GenerationDecision::Stay;
         }
         let mut refused = None;
@@ -74,11 +77,24 @@ impl DecisionInputs<'_> {
             }
         }
         match refused {
-            Some(reason) if is_urgent || self.record.generation == Generation(0) => {
+            Some(reason) if is_urgent || self.record.generation.is_none() => {
                 GenerationDecision::Wait(reason)
             }
             _ => GenerationDecision::Stay,
         }
+    }
+
+    /// Returns the decision about a job with fixed members: one generation, once all workers have reported.
+    fn only_generation(&self) -> GenerationDecision {
+        let [members, _] = self.choices();
+        if self.record.generation.is_some() || members.len() < self.target as usize {
+            return GenerationDecision::Stay;
+        }
+        GenerationDecision::Go(GenerationPlan {
+            members,
+            start: StartFrom::Checkpoint(self.record.checkpoint),
+            is_urgent: false,
+        })
     }
 
     /// Returns `Some(true)` if the generation must be replaced, `Some(false)` if it may be changed,
@@ -156,7 +172,7 @@ impl DecisionInputs<'_> {
     /// Returns the start of members without a state, or why these members cannot continue together.
     fn start(&self, members: &[MemberInfo]) -> Result<StartFrom, Reason> {
         let have = members.len() as u32;
-        let is_first = self.record.generation == Generation(0);
+        let is_first = self.record.generation.is_none();
         let all_in = self.now >= self.leads_since.after(self.settings.rendezvous);
         let need = match is_first && !all_in {
             true => self.target,
@@ -231,7 +247,7 @@ impl DecisionInputs<'_> {
             Some(report) => report.next.is_some(),
             None => !self.is_gone(*worker),
         };
-        let is_current = |generation| generation == self.record.generation;
+        let is_current = |generation| Some(generation) == self.record.generation;
         let never_started = self.has_never_started();
         let current = self.record.members.iter().map(|member| member.worker);
         let current = current.filter(|_| !never_started);
@@ -254,8 +270,10 @@ impl DecisionInputs<'_> {
     /// Returns whether the newest generation started without a state and has committed nothing. Its
     /// members then hold at most the checkpoint or the initial weights from which it started.
     pub(super) fn has_never_started(&self) -> bool {
-        let (members, generation) = (&self.record.members, self.record.generation);
-        let StartFrom::Checkpoint(checkpoint) = self.record.start else {
+        let members = &self.record.members;
+        let (StartFrom::Checkpoint(checkpoint), Some(generation)) =
+            (self.record.start, self.record.generation)
+        else {
             return false;
         };
         // A member may turn out to have a later state, which it then shares with the others.

@@ -188,7 +188,7 @@ impl WorkerTable {
     pub(super) fn has_left(&self, worker: WorkerId, generation: Generation) -> bool {
         self.seen
             .get(&worker)
-            .is_some_and(|seen| seen.report.generation > generation)
+            .is_some_and(|seen| seen.report.generation > Some(generation))
     }
 
     /// Excludes a worker until `until`.
@@ -248,7 +248,7 @@ impl WorkerTable {
         generation: Generation,
     ) -> impl Iterator<Item = &'a WorkerReport> {
         let left = move |report: &&WorkerReport| {
-            report.generation == generation && report.phase == WorkerPhase::Idle
+            report.generation == Some(generation) && report.phase == WorkerPhase::Idle
         };
         members
             .iter()
@@ -265,7 +265,7 @@ impl WorkerTable {
     ) -> bool {
         members.iter().any(|member| {
             self.last_report(member.worker).is_some_and(|report| {
-                report.generation == generation
+                report.generation == Some(generation)
                     && report.phase == WorkerPhase::Idle
                     && !report.has_voted
             })

@@ -77,17 +77,22 @@ impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Leads { term, generation } => {
-                write!(
-                    f,
-                    "this coordinator leads in term {term}, generation {generation}"
-                )
+                write!(f, "this coordinator leads in term {term}, ")?;
+                match generation {
+                    Some(generation) => write!(f, "generation {generation}"),
+                    None => f.write_str("before the first generation"),
+                }
             }
             Self::Deposed { term, cause } => write!(f, "term {term} has ended: {cause}"),
             Self::StandsBy { term } => write!(f, "another coordinator leads in term {term}"),
-            Self::Fenced { was, generation } => write!(
-                f,
-                "excluded: this worker is in generation {was}, the job is in generation {generation}"
-            ),
+            Self::Fenced { was, generation } => {
+                f.write_str("excluded: this worker is in ")?;
+                match was {
+                    Some(was) => write!(f, "generation {was}")?,
+                    None => f.write_str("no generation")?,
+                }
+                write!(f, ", the job is in generation {generation}")
+            }
             Self::LeftGroup { generation, cause } => {
                 write!(f, "left the group of generation {generation}: {cause}")
             }

@@ -85,7 +85,7 @@ impl Worker {
         let machine = &self.machine;
         assert_eq!(
             (machine.phase(), machine.generation()),
-            (phase, Generation(generation))
+            (phase, Some(Generation(generation)))
         );
         assert_eq!(machine.position().next, Some(Step(next)));
     }

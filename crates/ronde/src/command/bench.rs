@@ -214,7 +214,7 @@ fn launch_spec(ranks: usize, task: String) -> Result<LaunchSpec, BenchError> {
     spec.task = task;
     spec.environment = environment::thread_limits();
     spec.rendezvous_required = true;
-    spec.rendezvous_timeout = RENDEZVOUS_TIMEOUT;
+    spec.settings.rendezvous = RENDEZVOUS_TIMEOUT;
     spec.stop_grace = STOP_GRACE;
     spec.watchdog = Some((program, vec!["__watchdog".into()]));
     Ok(spec)
@@ -246,11 +246,11 @@ impl LogSink for StderrLog {
 
 /// Runs `ronde __bench_worker`: one worker process of `ronde bench`.
 pub(crate) fn work() -> i32 {
-    let Some(mut worker) = join(&Arc::default()) else {
+    let Some(mut worker) = join() else {
         return exit::GAVE_UP;
     };
-    let (assignment, listener) = worker.take_parts();
-    match ronde_bench::run(&assignment, listener) {
+    let access = worker.take_access();
+    match ronde_bench::run(&access.assignment, access.listener) {
         Ok(()) => exit::DONE,
         Err(error) => {
             let code = match error.is_user_error() {

@@ -31,7 +31,7 @@ pub(crate) struct RunArguments {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     workers: u32,
-    /// Continue with the remaining ranks when a rank dies, and restart it; for programs that use `Worker::member` or
+    /// Continue with the remaining ranks when a rank dies, and restart it; for programs that use `Worker::join` or
     /// `Worker::train`.
     #[arg(long)]
     elastic: bool,
@@ -85,7 +85,9 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
         Err(code) => return code,
     }
     let (elastic, workers) = (arguments.elastic, arguments.workers);
-    spec.elastic = elastic.then(|| settings(workers, arguments.max_restarts));
+    if elastic {
+        spec.settings = settings(workers, arguments.max_restarts);
+    }
     spec.watchdog = std::env::current_exe()
         .ok()
         .map(|ronde| (ronde.into_os_string(), vec!["__watchdog".into()]));

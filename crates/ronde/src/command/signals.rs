@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ronde_cluster::StopFlag;
-use ronde_core::Membership;
+use ronde_core::JobMember;
 use ronde_train::flight_records::FlightRecordWriter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -14,13 +14,13 @@ use signal_hook::iterator::Signals;
 ///
 /// # Errors
 /// The system refuses the handler.
-pub(crate) fn drain_on_request(membership: Arc<dyn Membership>) -> std::io::Result<()> {
+pub(crate) fn drain_on_request(member: Arc<dyn JobMember>) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGTERM])?;
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
             for _signal in signals.forever() {
-                membership.drain();
+                member.drain();
             }
         })?;
     Ok(())
@@ -32,6 +32,18 @@ pub(crate) fn drain_on_request(membership: Arc<dyn Membership>) -> std::io::Resu
 /// The system refuses the handler.
 pub(crate) fn stop_on_request(stop: Arc<AtomicBool>) -> std::io::Result<()> {
     signal_hook::flag::register(SIGTERM, stop).map(|_| ())
+}
+
+/// Makes SIGTERM and Ctrl-C request the end of the run after the current step; a second one ends the process at once.
+///
+/// # Errors
+/// The system refuses a handler.
+pub(crate) fn stop_member_on_request(stop: Arc<AtomicBool>) -> std::io::Result<()> {
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    Ok(())
 }
 
 /// Makes this worker write its flight record on SIGUSR1 and continue.

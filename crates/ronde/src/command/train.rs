@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use ronde::environment::WorkerEnvironment;
 use ronde_cluster::{
     ElasticSettings, JobExit, JobOutcome, JobSpec, LaunchSpec, LocalLauncher, LogSink,
     RestartLimits, StopFlag, supervise,
 };
-use ronde_core::{Tracker, WorldSize};
+use ronde_core::{MembershipPolicy, Tracker, WorldSize};
 use ronde_monitor::{EventFile, EventFileSettings, Fanout, JsonLines, MonitorError, previous};
 use ronde_train::RunConfig;
 use ronde_train::flight_records::FlightRecordWriter;
@@ -58,6 +59,7 @@ const STOP_GRACE: Duration = Duration::from_millis(1200);
 /// Name of the event file in the output folder.
 pub(super) const EVENT_FILE: &str = "events.jsonl";
 
+mod member;
 mod prepare;
 
 use prepare::PreparedRun;
@@ -78,21 +80,19 @@ impl From<String> for StartError {
 }
 
 pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
-    let planned = plan(&PlanRequest::of(&arguments));
-    if let (true, Ok(planned)) = (arguments.dry_run, &planned) {
-        let written = writeln!(Printable(std::io::stdout()), "{}", planned.describe());
-        return written.map_or(exit::GAVE_UP, |()| exit::DONE);
-    }
-    let prepared = match planned.and_then(|planned| planned.claim_folder(&arguments)) {
-        Ok(prepared) => prepared,
-        Err(StartError::Finished(message)) => {
-            message!("{message}");
-            return exit::DONE;
+    match WorkerEnvironment::read() {
+        Ok(Some(WorkerEnvironment::Fixed(mine))) => {
+            return member::train(&mine, &arguments, stop);
         }
-        Err(StartError::Invalid(message)) => {
-            message!("{message}");
+        Ok(_) => {}
+        Err(problem) => {
+            message!("error: {problem}");
             return exit::USER_ERROR;
         }
+    }
+    let prepared = match prepare(&arguments, &PlanRequest::of(&arguments)) {
+        Ok(prepared) => prepared,
+        Err(code) => return code,
     };
     signals::begin_supervision();
     let code = match arguments.open.listen {
@@ -103,42 +103,87 @@ pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
     code
 }
 
-fn supervise_run(prepared: &PreparedRun, json: bool, stop: &StopFlag) -> i32 {
-    let output = Arc::new(ProgressOutput::new(json));
-    let file = match event_file(prepared) {
-        Ok(file) => file,
-        Err(error) => {
+/// Plans a run and claims its output folder. The error is the exit code; a message has been printed.
+fn prepare(arguments: &TrainArguments, request: &PlanRequest<'_>) -> Result<PreparedRun, i32> {
+    let planned = plan(request);
+    if let (true, Ok(planned)) = (arguments.dry_run, &planned) {
+        let written = writeln!(Printable(std::io::stdout()), "{}", planned.describe());
+        return Err(written.map_or(exit::GAVE_UP, |()| exit::DONE));
+    }
+    planned
+        .and_then(|planned| planned.claim_folder(arguments))
+        .map_err(|error| match error {
+            StartError::Finished(message) => {
+                message!("{message}");
+                exit::DONE
+            }
+            StartError::Invalid(message) => {
+                message!("{message}");
+                exit::USER_ERROR
+            }
+        })
+}
+
+/// Where the events of a run go.
+struct RunOutputs {
+    progress: Arc<ProgressOutput>,
+    events: Arc<JsonLines>,
+    tracker: Arc<Fanout>,
+}
+
+impl RunOutputs {
+    /// Opens the event file of a run and shows its notices. The error is the exit code; a message has been printed.
+    fn open(prepared: &PreparedRun, json: bool) -> Result<Self, i32> {
+        let progress = Arc::new(ProgressOutput::new(json));
+        let file = event_file(prepared).map_err(|error| {
             message!("error: {error}\n  help: choose another folder: --set run.output=FOLDER");
-            return exit::USER_ERROR;
+            exit::USER_ERROR
+        })?;
+        let attempt = prepared.resumes.then(|| file.next_attempt());
+        if prepared.resumes {
+            progress.resume(file.view().clone());
         }
+        let position = Arc::new(prepared.position.clone());
+        let events = Arc::new(JsonLines::file(file));
+        let tracker = Fanout(vec![progress.tracker(), position, events.clone()]);
+        if let Some(attempt) = attempt {
+            tracker.record(attempt);
+        }
+        for notice in &prepared.notices {
+            progress.notice(notice);
+        }
+        Ok(Self {
+            progress,
+            events,
+            tracker: Arc::new(tracker),
+        })
+    }
+
+    /// Writes all events. The error is a message about standard output.
+    fn finish(&self) -> Result<(), String> {
+        let shown = self.progress.finish();
+        self.events.finish();
+        if let Some(problem) = self.events.problem() {
+            message!("warning: {problem}");
+        }
+        shown
+    }
+}
+
+fn supervise_run(prepared: &PreparedRun, json: bool, stop: &StopFlag) -> i32 {
+    let outputs = match RunOutputs::open(prepared, json) {
+        Ok(outputs) => outputs,
+        Err(code) => return code,
     };
-    let position = Arc::new(prepared.position.clone());
-    let attempt = prepared.resumes.then(|| file.next_attempt());
-    if prepared.resumes {
-        output.resume(file.view().clone());
-    }
-    let events = Arc::new(JsonLines::file(file));
-    let sinks = Fanout(vec![output.tracker(), position.clone(), events.clone()]);
-    if let Some(attempt) = attempt {
-        sinks.record(attempt);
-    }
-    for notice in &prepared.notices {
-        output.notice(notice);
-    }
-    let log: Arc<dyn LogSink> = output.clone();
+    let log: Arc<dyn LogSink> = outputs.progress.clone();
     let outcome = supervise(
         &launch_spec(prepared),
         &mut LocalLauncher::new(),
-        &sinks,
+        &*outputs.tracker,
         &log,
         stop,
     );
-    let shown = output.finish();
-    events.finish();
-    if let Some(problem) = events.problem() {
-        message!("warning: {problem}");
-    }
-    conclude(prepared, &outcome, shown)
+    conclude(prepared, &outcome, outputs.finish())
 }
 
 /// Opens the event file of the run: a resumed run continues the file of its earlier attempts.
@@ -195,10 +240,11 @@ fn supervise_open_run(
     listen: SocketAddr,
     stop: &StopFlag,
 ) -> i32 {
-    let Some(settings) = elastic(&prepared.config) else {
+    let settings = settings(&prepared.config);
+    if settings.policy == MembershipPolicy::Fixed {
         message!("error: --listen requires an elastic run\n  help: set elastic.enabled = true");
         return exit::USER_ERROR;
-    };
+    }
     let (elastic, shards) = (
         &prepared.config.elastic,
         prepared.config.workers.logical_shards,
@@ -286,11 +332,10 @@ fn launch_spec(prepared: &PreparedRun) -> LaunchSpec {
     spec.task.clone_from(&prepared.task);
     spec.environment = open::own_worker();
     spec.rendezvous_required = true;
-    spec.rendezvous_timeout = RENDEZVOUS_TIMEOUT;
     spec.stop_grace = STOP_GRACE;
     spec.watchdog = Some((program, vec!["__watchdog".into()]));
     spec.finish_limit = finish_limit(&prepared.config);
-    spec.elastic = elastic(&prepared.config);
+    spec.settings = settings(&prepared.config);
     spec
 }
 
@@ -300,13 +345,19 @@ fn finish_limit(config: &RunConfig) -> Option<Duration> {
     limit.filter(|limit| !limit.is_zero())
 }
 
-/// Returns the settings of an elastic run.
-fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
+/// Returns the settings of the membership of a run.
+fn settings(config: &RunConfig) -> ElasticSettings {
     let (elastic, workers) = (&config.elastic, config.workers.count);
+    if !elastic.enabled {
+        return ElasticSettings {
+            rendezvous: RENDEZVOUS_TIMEOUT,
+            ..ElasticSettings::fixed(workers)
+        };
+    }
     let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
     let silence = seconds(elastic.silence_s);
     let lease = seconds(elastic.lease_s);
-    elastic.enabled.then(|| ElasticSettings {
+    ElasticSettings {
         workers_min: elastic.min_workers,
         heartbeat: silence / 2,
         silence,
@@ -321,7 +372,7 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
             ..RestartLimits::default()
         },
         ..ElasticSettings::new(workers)
-    })
+    }
 }
 
 /// Prints the failure, if any, and returns the exit code.

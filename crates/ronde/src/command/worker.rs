@@ -3,45 +3,32 @@
 use std::sync::Arc;
 
 use ronde::{Error, Worker, environment};
-use ronde_cluster::WorkerLink;
+use ronde_core::MembershipPolicy;
 use ronde_train::TrainError;
-use ronde_train::flight_records::FlightRecordWriter;
 
 use super::{exit, signals};
 use crate::command::console::message;
 
 /// Joins the run of the supervisor that started this process, and trains.
 pub(crate) fn work() -> i32 {
-    let flights = Arc::<FlightRecordWriter>::default();
-    let Some(mut worker) = join(&flights) else {
+    let Some(mut worker) = join() else {
         return exit::GAVE_UP;
     };
-    let membership = worker.link().and_then(WorkerLink::membership);
     let surroundings = environment::surroundings();
-    // In a job that is not elastic the supervisor sends SIGTERM to all workers, to end the whole job.
-    let handled = match membership.clone() {
-        Some(membership) => signals::drain_on_request(membership),
-        None => signals::stop_on_request(surroundings.stop.clone()),
+    // In a job with fixed members the supervisor sends SIGTERM to all workers, to end the whole job.
+    let handled = match worker.assignment().policy {
+        MembershipPolicy::Elastic => signals::drain_on_request(worker.member()),
+        MembershipPolicy::Fixed => signals::stop_on_request(surroundings.stop.clone()),
     };
     if let Err(error) = handled {
         message!(
             "note: cannot install the SIGTERM handler, so SIGTERM ends this worker in the middle of a step: {error}"
         );
     }
-    if let Err(error) = signals::record_on_request(flights.clone()) {
+    if let Err(error) = signals::record_on_request(worker.flights().clone()) {
         message!("note: cannot install the SIGUSR1 handler, so SIGUSR1 ends this worker: {error}");
     }
-    let (assignment, listener) = worker.take_parts();
-    let (secure, tracker) = (worker.secure(), worker.tracker());
-    match ronde_train::worker::run(
-        &assignment,
-        listener,
-        membership,
-        &secure,
-        &tracker,
-        &flights,
-        &surroundings,
-    ) {
+    match ronde_train::worker::run(worker.take_access(), &surroundings) {
         // The supervisor decided that this worker leaves, and reports why.
         Ok(_) | Err(TrainError::Membership(_) | TrainError::Stopped { .. }) => exit::DONE,
         Err(error) => {
@@ -61,8 +48,8 @@ pub(crate) fn work() -> i32 {
 }
 
 /// Joins the job of the supervisor that started this process, and ends the process with the job. After a failure of
-/// another rank, `flights` are written first. Returns `None` after printing an error when joining fails.
-pub(crate) fn join(flights: &Arc<FlightRecordWriter>) -> Option<Worker> {
+/// another rank, the flight records are written first. Returns `None` after printing an error when joining fails.
+pub(crate) fn join() -> Option<Worker> {
     let worker = match Worker::start() {
         Ok(worker) => worker,
         Err(error) => {
@@ -71,7 +58,7 @@ pub(crate) fn join(flights: &Arc<FlightRecordWriter>) -> Option<Worker> {
         }
     };
     if let Some(link) = worker.link() {
-        let flights = Arc::clone(flights);
+        let flights = Arc::clone(worker.flights());
         link.on_loss(Box::new(move |end| {
             if end.has_failed {
                 // The failure is reported in any case.

@@ -9,7 +9,7 @@ use ronde::core::session::ShardReport;
 use ronde::core::shards::ShardPlan;
 use ronde::core::{Rank, ReduceOp, Shard};
 use ronde::data::{DataConfig, OpenContext};
-use ronde::train::JobMember;
+use ronde::train::JobGroup;
 use ronde::{CollectivesExt, Session};
 
 use crate::support;
@@ -21,11 +21,11 @@ const PROGRAM: &str = "dying::panics_at_step_5";
 #[ignore = "a program that another test starts"]
 fn panics_at_step_5() {
     let mut worker = Worker::start().unwrap();
-    let mut member = worker.member("dying").unwrap();
+    let mut member = worker.join("dying").unwrap();
     let data =
         ronde::data::open(&DataConfig::Digits {}, &OpenContext::new(Path::new("."), 0)).unwrap();
     let batches = BatchPlan::new(data.train.len(), 100, false, true, 1).unwrap();
-    let shards = |member: &JobMember| ShardPlan::new(4, member.world_size().unwrap());
+    let shards = |member: &JobGroup| ShardPlan::new(4, member.world_size().unwrap());
     let all = shards(&member).unwrap();
     let mut session = Session::new(member.group.clone(), member.generation, batches, all);
     loop {
@@ -44,7 +44,7 @@ fn panics_at_step_5() {
 }
 
 /// Commits a step without computing anything.
-fn step(member: &JobMember, session: &mut Session, batches: &BatchPlan, shards: &ShardPlan) {
+fn step(member: &JobGroup, session: &mut Session, batches: &BatchPlan, shards: &ShardPlan) {
     let mut open = session.begin_step();
     let positions = open.batch().positions.clone();
     let order = batches.order(open.batch().epoch);

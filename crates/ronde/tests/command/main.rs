@@ -11,6 +11,7 @@ mod dying;
 mod elastic;
 mod examples;
 mod first_contact;
+mod fixed_members;
 mod folders;
 mod help;
 mod hosts;

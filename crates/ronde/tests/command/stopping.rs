@@ -91,7 +91,7 @@ fn a_hanging_worker_is_named_by_the_waiting_ranks() {
         ],
     );
     gone(workers.into_values());
-    assert_eq!(dir.list("out/flight"), ["flight-dp-0-rank-0.json"]);
+    assert_eq!(dir.list("out/flight"), ["flight-dp-1-rank-0.json"]);
 }
 
 #[test]
@@ -105,11 +105,11 @@ fn flight_records_are_written_on_demand() {
     send(workers[&1], Signal::STOP);
     send(workers[&0], Signal::USR1);
     until("the record is written", || {
-        dir.list("out/flight") == ["flight-dp-0-rank-0.json"]
+        dir.list("out/flight") == ["flight-dp-1-rank-0.json"]
     });
     let report = dir.run(&["flight", "out"]).expect(0, &[]).stdout;
     assert!(
-        report.contains("group dp, generation 0, 2 ranks"),
+        report.contains("group dp, generation 1, 2 ranks"),
         "{report}"
     );
     running.signal(Signal::KILL);

@@ -11,7 +11,7 @@ use crate::invariants::Invariant;
 /// See the file's first line.
 #[derive(Debug, Default)]
 pub(super) struct GrowingGenerations {
-    stored: (Term, Generation),
+    stored: (Term, Option<Generation>),
     entered: BTreeMap<WorkerId, (Term, Generation)>,
     members: BTreeMap<Generation, Vec<WorkerId>>,
 }
@@ -27,7 +27,7 @@ impl Invariant for GrowingGenerations {
                 let (term, generation) = self.stored;
                 if record.term < term || record.generation < generation {
                     return Err(format!(
-                        "the record changed from term {term}, generation {generation} to term {}, generation {}",
+                        "the record changed from term {term}, generation {generation:?} to term {}, generation {:?}",
                         record.term, record.generation
                     ));
                 }
@@ -55,7 +55,7 @@ impl Invariant for GrowingGenerations {
                         "the ranks of generation {generation} are {known:?} for one member and {members:?} for another"
                     ));
                 }
-                if !members.contains(worker) || *generation > self.stored.1 {
+                if !members.contains(worker) || Some(*generation) > self.stored.1 {
                     return Err(format!(
                         "worker {worker} is not a member of generation {generation}"
                     ));

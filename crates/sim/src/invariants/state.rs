@@ -48,7 +48,7 @@ impl Invariant for PreservedState {
                 let holder = before.members.iter().find(|member| held(member.worker));
                 if let Some(member) = holder {
                     return Err(format!(
-                        "generation {} starts from the beginning, but worker {} of generation {} holds the state",
+                        "generation {:?} starts from the beginning, but worker {} of generation {:?} holds the state",
                         record.generation, member.worker, before.generation
                     ));
                 }

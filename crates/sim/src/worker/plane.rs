@@ -104,13 +104,19 @@ impl SimulatedWorker {
         self.go_on(fx);
     }
 
+    /// Returns the generation of the group, or the one that this worker is about to enter.
+    fn newest(&self) -> Option<Generation> {
+        let group = self.group.as_ref().map(SimulatedGroup::generation);
+        group.or(self.machine.generation())
+    }
+
     /// Handles a frame of the data plane.
     pub fn frame(&mut self, mut frame: DataFrame, fx: &mut Effects<'_>) {
-        let newest = self
-            .group
-            .as_ref()
-            .map_or(self.machine.generation(), SimulatedGroup::generation);
-        if fx.has(InjectedBug::OldFramesPass) && frame.generation < newest {
+        let newest = self.newest();
+        if fx.has(InjectedBug::OldFramesPass)
+            && let Some(newest) = newest
+            && frame.generation < newest
+        {
             frame.generation = newest;
         }
         let Some(group) = self
@@ -118,7 +124,7 @@ impl SimulatedWorker {
             .as_mut()
             .filter(|group| group.generation() == frame.generation)
         else {
-            if frame.generation > newest {
+            if Some(frame.generation) > newest {
                 self.early.push(frame);
             }
             return;
@@ -177,7 +183,7 @@ impl SimulatedWorker {
     pub(super) fn go_on(&mut self, fx: &mut Effects<'_>) {
         if let (LoopWait::Voting(step), true) = (&self.task, fx.has(InjectedBug::OwnVoteIsEnough)) {
             let step = *step;
-            let vote = self.replica.vote(step, Generation(0));
+            let vote = self.replica.vote(step, Generation::FIRST);
             return self.voted(step, vec![vote], fx);
         }
         let Some(group) = &mut self.group else {
@@ -209,14 +215,11 @@ impl SimulatedWorker {
     }
 
     pub(super) fn fail(&mut self, cause: String, fx: &mut Effects<'_>) {
-        let generation = self.machine.generation();
-        self.event(
-            WorkerEvent::Failed {
-                generation,
-                suspect: None,
-                cause,
-            },
-            fx,
-        );
+        let failed = |generation| WorkerEvent::Failed {
+            generation,
+            suspect: None,
+            cause,
+        };
+        self.event_in_generation(failed, fx);
     }
 }

@@ -81,7 +81,8 @@ impl SimulatedWorker {
             (RecoveryAction::Apply, Some(snapshot)) => {
                 let step = Step(plan.next.0 - 1);
                 let votes = snapshot.votes.unwrap_or_default();
-                self.commit(self.computed_in, step, votes, fx);
+                let computed_in = self.computed_in.unwrap_or(generation);
+                self.commit(computed_in, step, votes, fx);
             }
             (RecoveryAction::Heal, Some(snapshot)) => {
                 self.replica
@@ -191,7 +192,6 @@ impl SimulatedWorker {
                 hash,
             });
         }
-        let generation = self.machine.generation();
-        self.event(WorkerEvent::Healed { generation }, fx);
+        self.event_in_generation(|generation| WorkerEvent::Healed { generation }, fx);
     }
 }

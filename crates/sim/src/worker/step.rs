@@ -14,7 +14,7 @@ use crate::replica::ReplicaVote;
 impl SimulatedWorker {
     pub(super) fn compute(&mut self, generation: Generation, step: Step, fx: &mut Effects<'_>) {
         self.replica.gradient = None;
-        self.computed_in = generation;
+        self.computed_in = Some(generation);
         fx.fact(Fact::Computes {
             worker: self.id,
             generation,
@@ -59,8 +59,7 @@ impl SimulatedWorker {
             return self.fail("the subtrees do not form the tree".to_owned(), fx);
         };
         self.replica.gradient = Some((step, gradient));
-        let generation = self.machine.generation();
-        self.event(WorkerEvent::Reduced { generation, step }, fx);
+        self.event_in_generation(|generation| WorkerEvent::Reduced { generation, step }, fx);
     }
 
     pub(super) fn voted(&mut self, step: Step, votes: Vec<ReplicaVote>, fx: &mut Effects<'_>) {
@@ -77,15 +76,12 @@ impl SimulatedWorker {
             group.whole = votes.iter().map(|vote| vote.is_whole).collect();
         }
         self.votes = votes;
-        let generation = self.machine.generation();
-        self.event(
-            WorkerEvent::Voted {
-                generation,
-                step,
-                newest,
-            },
-            fx,
-        );
+        let voted = |generation| WorkerEvent::Voted {
+            generation,
+            step,
+            newest,
+        };
+        self.event_in_generation(voted, fx);
     }
 
     pub(super) fn commit(

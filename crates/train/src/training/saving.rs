@@ -16,9 +16,6 @@ use crate::checkpoints::{
     self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, StateSnapshot,
 };
 
-/// The first generation of an elastic job; other jobs begin with 0.
-const FIRST: Generation = Generation(1);
-
 impl Training {
     /// Returns the checkpoints and the position of this rank.
     fn checkpoints(&mut self) -> Option<(&mut RunCheckpoints, RankPosition<'_>)> {
@@ -212,7 +209,7 @@ impl Training {
             .unzip();
         let term = terms.into_iter().max().filter(|term| *term > 0);
         let term = term.map(i64::unsigned_abs);
-        let may_load = self.resume != Resume::Never || self.member.generation > FIRST;
+        let may_load = self.resume != Resume::Never || self.member.generation > Generation::FIRST;
         let has_loaded = held.iter().all(|held| *held == 0) && may_load && self.load_together()?;
         if has_loaded {
             self.history.clear();

@@ -9,7 +9,7 @@ use ronde_parallel::{MicroBatch, ParallelError, ReducedGradient, Strategy, Updat
 use super::{SKIPPED_REPORTED_MAX, Training};
 use crate::callback::{Actions, StepReport};
 use crate::clock::LapTimer;
-use crate::{JobMember, TrainError, divergence};
+use crate::{JobGroup, TrainError, divergence};
 
 impl Training {
     /// Runs one step, from its batches to the updated weights.
@@ -265,7 +265,7 @@ impl Training {
         learning_rate: f64,
         times: PhaseTimes,
     ) {
-        let JobMember {
+        let JobGroup {
             rank,
             group,
             tracker,

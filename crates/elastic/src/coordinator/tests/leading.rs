@@ -136,3 +136,52 @@ fn a_change_whose_answer_was_lost_is_announced_with_what_is_stored() {
         "now 2 workers (generation 2, formed by an earlier decision)"
     );
 }
+
+#[test]
+fn fixed_members_form_one_generation_and_are_neither_replaced_nor_aborted() {
+    let mut job = Job::new(Settings::fixed(3));
+    let slots = (1..=3).map(|slot| SlotStatus {
+        slot: WorkerSlot(slot),
+        worker: Some(WorkerId(slot)),
+        ended: None,
+    });
+    job.send(CoordinatorEvent::HostUp {
+        host: "here".to_owned(),
+        slots: slots.collect(),
+    });
+    job.report(1, |_| {});
+    job.report(2, |_| {});
+    // However long the last one takes.
+    assert_eq!(job.pass(Duration::from_secs(86_400)), []);
+    job.report(3, |_| {});
+    assert_eq!(job.members(), [1, 2, 3]);
+    job.train(8);
+    let mut commands = job.pass(Duration::from_secs(86_400));
+    commands.extend(job.killed(2));
+    commands.extend(job.pass(Duration::from_secs(86_400)));
+    assert_eq!(commands, []);
+    assert_eq!(job.stored.generation, Some(Generation::FIRST));
+}
+
+#[test]
+fn fixed_members_that_have_all_finished_are_dismissed_together() {
+    let mut job = Job::new(Settings::fixed(2));
+    for worker in [1, 2] {
+        job.report(worker, |_| {});
+    }
+    job.train(8);
+    let complete = |report: &mut WorkerReport| report.phase = WorkerPhase::Complete;
+    job.report(1, complete);
+    let commands = job.report(2, complete);
+    assert_eq!(job.stored.phase, JobPhase::Finished);
+    let ended = commands.iter().filter(|command| {
+        matches!(
+            command,
+            CoordinatorCommand::Send {
+                message: ToWorker::End { .. },
+                ..
+            }
+        )
+    });
+    assert_eq!(ended.count(), 2);
+}

@@ -168,7 +168,7 @@ fn a_silent_worker_that_may_have_received_the_only_state_is_not_killed() {
         // Worker 2 copies the state, and falls silent before it reports that it has it.
         for worker in [1, 2] {
             job.report(worker, |report| {
-                report.generation = Generation(2);
+                report.generation = Some(Generation(2));
                 report.phase = WorkerPhase::Training;
             });
         }

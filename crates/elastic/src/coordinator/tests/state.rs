@@ -51,7 +51,7 @@ fn silent_before_the_first_step(has_voted: bool) -> (Job, Vec<CoordinatorCommand
         job.now = job.now.after(Duration::from_millis(400));
         for worker in 1..=2 {
             commands.extend(job.report(worker, |report| {
-                (report.generation, report.phase) = (Generation(1), phase);
+                (report.generation, report.phase) = (Some(Generation(1)), phase);
                 report.has_voted = has_voted;
             }));
         }
@@ -66,7 +66,7 @@ fn a_worker_that_hangs_before_the_first_vote_does_not_block_the_others() {
     assert_eq!(
         (job.stored.generation, job.members(), job.stored.start),
         (
-            Generation(2),
+            Some(Generation(2)),
             vec![1, 2],
             crate::StartFrom::Checkpoint(None)
         )
@@ -99,7 +99,7 @@ fn a_state_that_a_member_has_reported_is_waited_for_although_nothing_was_committ
         }
         // Worker 3 turns out to have a state; then it falls silent.
         job.report(3, |report| {
-            (report.generation, report.phase) = (Generation(1), WorkerPhase::Forming);
+            (report.generation, report.phase) = (Some(Generation(1)), WorkerPhase::Forming);
             report.next = later;
         });
         for phase in [
@@ -110,7 +110,7 @@ fn a_state_that_a_member_has_reported_is_waited_for_although_nothing_was_committ
             job.now = job.now.after(Duration::from_millis(400));
             for worker in 1..=2 {
                 job.report(worker, |report| {
-                    (report.generation, report.phase) = (Generation(1), phase);
+                    (report.generation, report.phase) = (Some(Generation(1)), phase);
                 });
             }
         }

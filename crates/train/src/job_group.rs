@@ -1,4 +1,4 @@
-//! [`JobMember`]: a worker's membership in a job over all generations, for ronde's training loop and users' loops.
+//! [`JobGroup`]: the connected workers of a job over all generations, for ronde's training loop and users' loops.
 //!
 //! ```text
 //! loop {
@@ -7,7 +7,6 @@
 //! } -> finish
 //! ```
 
-use std::net::TcpListener;
 use std::sync::Arc;
 
 use ronde_core::session::{
@@ -15,69 +14,81 @@ use ronde_core::session::{
 };
 use ronde_core::shards::ShardPlan;
 use ronde_core::{
-    Assignment, CollectiveError, Generation, Group, Membership, Milestone, Rank, Tracker, WorldSize,
+    Assignment, CollectiveError, Generation, Group, LoneMember, MembershipPolicy, Milestone, Rank,
+    Tracker, WorldSize,
 };
 
 use crate::TrainError;
-use crate::connector::{ConnectPeers, GenerationConnector};
+use crate::connector::GenerationConnector;
 use crate::state_transfer::StateTransfer;
 
-/// A worker's membership in a job: its group and its event tracker.
-pub struct JobMember {
+/// The group of a worker's current generation, and the way to later ones.
+pub struct JobGroup {
     /// The group of connected ranks.
     pub group: Arc<dyn Group>,
     /// The version of the membership.
     pub generation: Generation,
     /// The rank of this worker.
     pub rank: Rank,
+    /// Whether a later generation may follow; with fixed members the loss of a peer ends the training.
+    pub policy: MembershipPolicy,
     /// The tracker of this worker's events.
     pub tracker: Arc<dyn Tracker>,
-    /// Connects this worker to the next generation; `None`: the loss of a peer ends the training.
-    pub connector: Option<GenerationConnector>,
+    connector: GenerationConnector,
 }
 
-impl JobMember {
-    /// Joins the generation of an assignment, or a later one if that generation ends before it has begun. With a
-    /// `membership` the worker can join further generations.
+impl JobGroup {
+    /// Joins the generation of an assignment, or a later one if that generation ends before it has begun.
     ///
     /// # Errors
     /// The peers are unreachable or have another plan.
     pub fn join(
         assignment: &Assignment,
-        listener: TcpListener,
-        membership: Option<Arc<dyn Membership>>,
-        connect: Box<ConnectPeers>,
+        connector: GenerationConnector,
         tracker: Arc<dyn Tracker>,
     ) -> Result<Self, TrainError> {
-        let connector = GenerationConnector::new(membership, listener, connect);
         let (assignment, group) = connector.first(assignment)?;
         Ok(Self {
             group,
             generation: assignment.generation,
             rank: assignment.rank,
+            policy: assignment.policy,
             tracker,
-            connector: connector.is_reusable().then_some(connector),
+            connector,
         })
+    }
+
+    /// Returns the only generation of a job whose ranks are connected already.
+    #[must_use]
+    pub fn of(group: Arc<dyn Group>, tracker: Arc<dyn Tracker>) -> Self {
+        // A lone member never enters another generation.
+        let connect = |_: &Assignment, _, _| {
+            let cause = "its ranks were connected once".to_owned();
+            Err(TrainError::NoNextGeneration { cause })
+        };
+        Self {
+            rank: Rank(group.rank().0),
+            group,
+            generation: Generation::FIRST,
+            policy: MembershipPolicy::Fixed,
+            tracker,
+            connector: GenerationConnector::new(Arc::new(LoneMember), None, Box::new(connect)),
+        }
     }
 
     /// Returns whether this worker can join another generation after a failure.
     #[must_use]
     pub fn can_rejoin(&self) -> bool {
-        self.connector.is_some()
+        self.policy == MembershipPolicy::Elastic
     }
 
     /// Leaves the generation that has ended because of `cause`, and joins a later one. All members call
-    /// [`JobMember::rejoin`] next.
+    /// [`JobGroup::rejoin`] next.
     ///
     /// # Errors
     /// There is no later generation for this worker.
     pub fn join_next(&mut self, cause: &str) -> Result<(), TrainError> {
-        let Some(connector) = &self.connector else {
-            return Err(TrainError::NoNextGeneration {
-                cause: cause.to_owned(),
-            });
-        };
-        let (assignment, group) = connector.next(self.generation, cause)?;
+        let (assignment, group) = self.connector.next(self.generation, cause)?;
         self.group = group;
         self.generation = assignment.generation;
         self.rank = assignment.rank;
@@ -107,7 +118,7 @@ impl JobMember {
 
     /// Copies the state from the members that have it to those that need it, and waits for the end. `state` is
     /// everything a member needs besides its session, with the same lengths on all ranks. Returns true if this
-    /// worker has received the state; it then calls [`JobMember::healed`].
+    /// worker has received the state; it then calls [`JobGroup::healed`].
     ///
     /// # Errors
     /// A peer was lost.
@@ -131,11 +142,11 @@ impl JobMember {
     }
 
     /// Votes on a step whose complete gradient this worker holds; see [`Session::commit`]. If a newer generation
-    /// has begun, all members learn of it in the same vote; see [`JobMember::ends_after`].
+    /// has begun, all members learn of it in the same vote; see [`JobGroup::ends_after`].
     ///
     /// # Errors
     /// As [`Session::commit`]. If the vote itself failed, other members may have received all votes, so keep
-    /// the gradient for [`JobMember::rejoin`].
+    /// the gradient for [`JobGroup::rejoin`].
     pub fn commit(
         &self,
         session: &mut Session,
@@ -143,11 +154,7 @@ impl JobMember {
     ) -> Result<CommittedStep, SessionError> {
         let step = open.step();
         self.reached(Milestone::Reduced(step));
-        if let Some(newest) = self
-            .connector
-            .as_ref()
-            .and_then(GenerationConnector::pending)
-        {
+        if let Some(newest) = self.connector.member().pending() {
             session.announce(newest);
         }
         let committed = session.commit(open)?;
@@ -168,9 +175,7 @@ impl JobMember {
     /// received the last outcome and needs this worker in a later generation.
     #[must_use]
     pub fn finish(&self) -> bool {
-        self.connector
-            .as_ref()
-            .is_none_or(GenerationConnector::finish)
+        self.connector.member().farewell()
     }
 
     /// Returns the number of members of the group.
@@ -180,8 +185,6 @@ impl JobMember {
     }
 
     fn reached(&self, milestone: Milestone) {
-        if let Some(connector) = &self.connector {
-            connector.reached(milestone);
-        }
+        self.connector.member().reached(milestone);
     }
 }

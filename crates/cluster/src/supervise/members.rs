@@ -1,33 +1,39 @@
-//! The part of a [`Supervisor`] for elastic jobs: it notifies the coordinator and executes its
+//! The membership of a job on one host: the [`Supervisor`] notifies the coordinator and executes its
 //! actions.
 
 use std::time::Duration;
 
-use ronde_core::{Event, Rank};
-use ronde_elastic::{JobEnding, WorkerReport};
+use ronde_core::{Event, MembershipPolicy, Rank};
+use ronde_elastic::{JobEnding, WorkerId, WorkerReport};
 
-use super::Supervisor;
+use super::{Supervisor, SupervisorPhase};
 use crate::activity;
 use crate::coordinator_client::CoordinatorClient;
 use crate::launcher::{StartedProcess, StopSignal};
 use crate::local_coordinator::SupervisorAction;
 use crate::outcome::{FailureCause, signal_name};
+use crate::stop::StopLevel;
 
 /// Time that the end of a process may take to be observed after its connection is lost.
 const END_SHOWS: Duration = Duration::from_millis(30);
+
+/// A worker whose connection was lost.
+pub(super) struct LostConnection {
+    pub(super) at: Duration,
+    pub(super) rank: Rank,
+    pub(super) worker: u64,
+}
 
 impl Supervisor<'_> {
     /// Processes a worker's report.
     pub(super) fn reported(&mut self, rank: Rank, report: WorkerReport) {
         let now = self.now();
-        let worker = report.member.worker;
-        if let Some(reason) = self.last_words.heard(rank, now) {
+        self.roster.heard(rank);
+        if let Some(reason) = self.last_words.heard(rank, report.phase, now) {
             return self.send_end(rank, &report, reason);
         }
-        if let Some(coordination) = &mut self.coordination
-            && coordination.worker_at(rank) == Some(worker)
-        {
-            let actions = coordination.reported(now, report);
+        if self.coordination.worker_at(rank) == Some(report.member.worker) {
+            let actions = self.coordination.reported(now, report);
             self.act(actions);
         }
     }
@@ -36,33 +42,26 @@ impl Supervisor<'_> {
     pub(super) fn announce_start(&mut self, rank: Rank, started: &StartedProcess) {
         let now = self.now();
         let (slot, host) = match &self.coordination {
-            Some(CoordinatorClient::Remote(remote)) => (remote.slot(rank).0, &remote.host),
-            _ => (rank.0.into(), &started.host),
+            CoordinatorClient::Remote(remote) => (remote.slot(rank).0, &remote.host),
+            CoordinatorClient::Local(_) => (rank.0.into(), &started.host),
         };
         let event = Event::WorkerStarted {
             place: u32::try_from(slot).unwrap_or(u32::MAX),
             host: host.clone(),
             pid: started.pid,
         };
-        let events = match &mut self.coordination {
-            Some(coordination) => coordination.recorded(now, event),
-            None => vec![event],
-        };
+        let events = self.coordination.recorded(now, event);
         events.into_iter().for_each(|e| self.sinks.record(e));
     }
 
     /// Returns whether `worker` is the process that currently runs as `rank`.
-    pub(super) fn is_current(&self, rank: Rank, worker: Option<u64>) -> bool {
-        let current = match &self.coordination {
-            None => return true,
-            Some(coordination) => coordination.worker_at(rank),
-        };
-        current.map(|worker| worker.0) == worker
+    pub(super) fn is_current(&self, rank: Rank, worker: u64) -> bool {
+        self.coordination.worker_at(rank) == Some(WorkerId(worker))
     }
 
     /// Notifies the coordinator of ended processes, lost connections and elapsed time.
     pub(super) fn coordinate(&mut self) {
-        if self.coordination.is_none() || self.stopping {
+        if !self.phase.is_running() {
             return;
         }
         let now = self.now();
@@ -73,16 +72,15 @@ impl Supervisor<'_> {
             if !self.roster.judged(rank) {
                 continue;
             }
-            self.unlinked.retain(|(_, of, _)| *of != rank);
+            self.unlinked.retain(|lost| lost.rank != rank);
             self.with(|coordination| coordination.ended(now, rank, end));
         }
-        let (due, later) = std::mem::take(&mut self.unlinked)
-            .into_iter()
-            .partition(|(at, rank, _)| now >= *at + END_SHOWS && !self.is_exiting(*rank));
-        self.unlinked = later;
-        let due: Vec<(Duration, Rank, u64)> = due;
-        for (_, _, worker) in due {
-            self.with(|coordination| coordination.unlinked(now, worker));
+        for lost in std::mem::take(&mut self.unlinked) {
+            if now >= lost.at + END_SHOWS && !self.is_exiting(lost.rank) {
+                self.with(|coordination| coordination.unlinked(now, lost.worker));
+            } else {
+                self.unlinked.push(lost);
+            }
         }
         self.report_busy_workers(now);
         self.with(|coordination| coordination.tick(now));
@@ -97,9 +95,7 @@ impl Supervisor<'_> {
     /// Notifies the coordinator of workers that are silent because their process lacks CPU time, or
     /// because this process has not read their reports yet.
     fn report_busy_workers(&mut self, now: Duration) {
-        let Some(silence) = self.coordination.as_ref().map(CoordinatorClient::silence) else {
-            return;
-        };
+        let silence = self.coordination.settings().silence;
         if now < self.activity_checked + silence / 8 {
             return;
         }
@@ -115,10 +111,7 @@ impl Supervisor<'_> {
                 .as_ref()
                 .map(|started| started.pid);
             let is_busy = self.control.has_unread(rank) || pid.is_some_and(activity::is_busy);
-            let worker = self
-                .coordination
-                .as_ref()
-                .and_then(|client| client.worker_at(rank));
+            let worker = self.coordination.worker_at(rank);
             if let Some(worker) = worker.filter(|_| is_busy) {
                 self.with(|coordination| coordination.busy(now, worker));
             }
@@ -126,7 +119,7 @@ impl Supervisor<'_> {
     }
 
     fn with(&mut self, call: impl FnOnce(&mut CoordinatorClient) -> Vec<SupervisorAction>) {
-        let actions = self.coordination.as_mut().map(call).unwrap_or_default();
+        let actions = call(&mut self.coordination);
         self.act(actions);
     }
 
@@ -135,13 +128,17 @@ impl Supervisor<'_> {
         for action in actions {
             match action {
                 SupervisorAction::Send(rank, message) => self.control.send_to_worker(rank, message),
+                // One failure ends the job, and so does a stop request.
+                SupervisorAction::Start(..)
+                    if self.policy == MembershipPolicy::Fixed
+                        && (self.roster.has_failed() || self.stop.level() > StopLevel::Run) => {}
                 SupervisorAction::Start(rank, worker, identity) => {
                     // The previous process may have left children behind.
                     self.launcher.signal(rank, StopSignal::Kill);
                     self.roster.vacate(rank);
                     self.last_words.forget(rank);
                     self.control.expect(rank, worker.0, identity);
-                    self.start_rank(rank, Some(worker));
+                    self.start_rank(rank, worker);
                 }
                 SupervisorAction::Kill(rank) => self.launcher.signal(rank, StopSignal::Kill),
                 SupervisorAction::Record(event) => self.sinks.record(event),
@@ -157,14 +154,18 @@ impl Supervisor<'_> {
 
     /// Returns whether only processes remain to be waited for.
     pub(super) fn is_over(&self) -> bool {
-        let continues = self.coordination.is_some() && !self.leaves;
-        !continues || self.last_words.is_over() || self.stopping || self.roster.has_failed()
+        let continues = self.policy == MembershipPolicy::Elastic
+            && !matches!(
+                self.phase,
+                SupervisorPhase::Leaving | SupervisorPhase::Ending
+            );
+        !continues || self.last_words.is_over() || self.roster.has_failed()
     }
 
     /// Lets this host leave a job that continues elsewhere, after the current step of its workers.
     /// Returns false if a stop request ends the whole job.
     pub(super) fn leave(&mut self) -> bool {
-        let Some(CoordinatorClient::Remote(remote)) = &mut self.coordination else {
+        let CoordinatorClient::Remote(remote) = &mut self.coordination else {
             return false;
         };
         if remote.follows.is_some() {
@@ -172,7 +173,8 @@ impl Supervisor<'_> {
             remote.stop(signal_name(self.stop.signal()));
             return false;
         }
-        if !std::mem::replace(&mut self.leaves, true) {
+        if self.phase != SupervisorPhase::Leaving {
+            self.phase = SupervisorPhase::Leaving;
             remote.leave();
             for rank in self.endings.running() {
                 self.roster.signalled(rank, StopSignal::Terminate);

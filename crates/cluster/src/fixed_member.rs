@@ -1,0 +1,165 @@
+//! [`FixedMember`]: a worker whose rank another launcher has assigned, such as mpirun, srun or torchrun, or a user by
+//! hand. The workers know the address of rank 0 and meet there once.
+//!
+//! ```text
+//! rank r: hello { rank, world size, data address } --> rank 0
+//! rank r: <-- assignment { peers, task }, when all have said hello
+//! ```
+//!
+//! There is no supervisor: the members are never replaced, and a lost one is noticed by its peers.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ronde_core::{
+    Assignment, Collectives, Departure, Generation, JobMember, MembershipError, MembershipPolicy,
+    Milestone, Rank, WorldSize,
+};
+
+use crate::clock;
+use crate::error::ClusterError;
+
+mod meeting;
+
+use meeting::{Meeting, MemberHello};
+
+/// Pause between two attempts to reach rank 0.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The rank of a worker in a job of another launcher, and where its workers meet.
+#[derive(Clone, PartialEq, Eq)]
+pub struct FixedRank {
+    /// The name of the job; workers of another job are refused.
+    pub job: String,
+    /// The rank of this worker.
+    pub rank: Rank,
+    /// The number of workers.
+    pub world_size: WorldSize,
+    /// The address at which rank 0 listens, `host:port`. The port must be free on the host of rank 0.
+    pub rendezvous: String,
+    /// The secret that all workers of the job know; empty if there is none.
+    pub token: String,
+}
+
+impl std::fmt::Debug for FixedRank {
+    /// Formats everything except the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "rank {} of {} of job {}, rendezvous at {}",
+            self.rank, self.world_size, self.job, self.rendezvous
+        )
+    }
+}
+
+/// A member of a job whose ranks are fixed from the start.
+#[derive(Debug)]
+pub struct FixedMember {
+    assignment: Assignment,
+}
+
+impl FixedMember {
+    /// Meets the other workers at the address of rank 0, for at most `timeout`. `bind` returns a listener for the data
+    /// plane on an address of this host, and its address; it is called once. `task` is passed to all workers by rank 0
+    /// and ignored on others. Cost: one connection and one message each way per worker.
+    ///
+    /// # Errors
+    /// Returns [`ClusterError::Rendezvous`] if the workers did not meet in time or do not fit each other.
+    pub fn meet(
+        mine: &FixedRank,
+        task: &str,
+        bind: impl FnOnce(IpAddr) -> std::io::Result<SocketAddr>,
+        timeout: Duration,
+    ) -> Result<Arc<Self>, ClusterError> {
+        let deadline = clock::now() + timeout;
+        let failed = |problem: String| ClusterError::Rendezvous {
+            address: mine.rendezvous.clone(),
+            problem,
+        };
+        let meeting = Meeting { mine, deadline };
+        let (peers, task) = if mine.rank == Rank(0) {
+            let at = resolve(&mine.rendezvous).map_err(failed)?;
+            let listener =
+                TcpListener::bind(at).map_err(|e| failed(format!("cannot listen: {e}")))?;
+            let data = bind(at.ip()).map_err(|e| failed(e.to_string()))?;
+            let peers = meeting.host(&listener, data, task).map_err(failed)?;
+            (peers, task.to_owned())
+        } else {
+            let stream = connect(mine, deadline).map_err(failed)?;
+            let here = stream.local_addr().map_err(|e| failed(e.to_string()))?;
+            let data_address = bind(here.ip()).map_err(|e| failed(e.to_string()))?;
+            let hello = MemberHello::of(mine, data_address);
+            meeting.attend(&stream, &hello).map_err(failed)?
+        };
+        let ip = |rank: usize| peers[rank].ip();
+        let here = ip(mine.rank.index());
+        let on_this_host =
+            |ranks: std::ops::Range<usize>| ranks.filter(|rank| ip(*rank) == here).count() as u32;
+        Ok(Arc::new(Self {
+            assignment: Assignment {
+                job: mine.job.clone(),
+                generation: Generation::FIRST,
+                policy: MembershipPolicy::Fixed,
+                rank: mine.rank,
+                world_size: mine.world_size,
+                local_rank: on_this_host(0..mine.rank.index()),
+                local_world_size: on_this_host(0..peers.len()),
+                peers,
+                task,
+            },
+        }))
+    }
+}
+
+impl JobMember for FixedMember {
+    fn next(&self, departure: Option<Departure>) -> Result<Assignment, MembershipError> {
+        match departure {
+            None => Ok(self.assignment.clone()),
+            Some(Departure { cause, .. }) => Err(MembershipError::FixedMembers { cause }),
+        }
+    }
+
+    fn pending(&self) -> Option<Generation> {
+        None
+    }
+
+    fn entered(&self, _: Generation, _: Arc<dyn Collectives>) {}
+
+    fn reached(&self, _: Milestone) {}
+
+    fn farewell(&self) -> bool {
+        true
+    }
+
+    fn drain(&self) {}
+}
+
+/// Returns the first address of `host:port`.
+fn resolve(address: &str) -> Result<SocketAddr, String> {
+    let mut found = address
+        .to_socket_addrs()
+        .map_err(|error| format!("not a valid address `host:port`: {error}"))?;
+    found
+        .next()
+        .ok_or_else(|| "the host has no address".to_owned())
+}
+
+/// Connects to rank 0, which may not listen yet.
+fn connect(mine: &FixedRank, deadline: Instant) -> Result<TcpStream, String> {
+    loop {
+        let at = resolve(&mine.rendezvous)?;
+        let left = deadline.saturating_duration_since(clock::now());
+        let tried = TcpStream::connect_timeout(&at, left.max(Duration::from_millis(1)));
+        match tried {
+            Ok(stream) => return Ok(stream),
+            Err(error) if clock::now() + RETRY_PAUSE >= deadline => {
+                return Err(format!("cannot reach rank 0 in time: {error}"));
+            }
+            Err(_) => clock::pause(RETRY_PAUSE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! The meeting of fixed members at the address of rank 0: one line of JSON each way.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use ronde_core::Rank;
+use serde::{Deserialize, Serialize};
+
+use super::FixedRank;
+use crate::clock;
+use crate::token::Token;
+use crate::wire::{self, HELLO_BYTES_MAX, MessageReader, SUPERVISOR_BYTES_MAX};
+
+/// Version of these messages; mixed versions are refused.
+const PROTOCOL: u32 = 1;
+/// Time within which a connection must send its hello.
+const HELLO_MAX: Duration = Duration::from_secs(5);
+/// Interval between two looks for new connections.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// The first message of a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MemberHello {
+    protocol: u32,
+    job: String,
+    token: String,
+    rank: u32,
+    world_size: u32,
+    /// The address at which its data plane listens.
+    data_address: SocketAddr,
+}
+
+impl MemberHello {
+    pub(super) fn of(mine: &FixedRank, data_address: SocketAddr) -> Self {
+        Self {
+            protocol: PROTOCOL,
+            job: mine.job.clone(),
+            token: mine.token.clone(),
+            rank: mine.rank.0,
+            world_size: mine.world_size.get(),
+            data_address,
+        }
+    }
+}
+
+/// The answer of rank 0.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+enum MeetingReply {
+    /// All members have met.
+    Complete {
+        /// The addresses of all data planes, by rank.
+        peers: Vec<SocketAddr>,
+        task: String,
+    },
+    /// The hello does not fit the job, or not all members came in time.
+    Refused { reason: String },
+}
+
+/// One member's view of the meeting.
+pub(super) struct Meeting<'a> {
+    pub(super) mine: &'a FixedRank,
+    pub(super) deadline: Instant,
+}
+
+impl Meeting<'_> {
+    /// Waits as rank 0 for all other members and sends them the addresses of all and the task.
+    pub(super) fn host(
+        &self,
+        listener: &TcpListener,
+        data_address: SocketAddr,
+        task: &str,
+    ) -> Result<Vec<SocketAddr>, String> {
+        let text = |error: std::io::Error| error.to_string();
+        listener.set_nonblocking(true).map_err(text)?;
+        let mut members = BTreeMap::from([(Rank(0), (data_address, None))]);
+        while members.len() < self.mine.world_size.len() {
+            if clock::now() >= self.deadline {
+                return Err(self.refuse_all(members));
+            }
+            let Ok((stream, _)) = listener.accept() else {
+                clock::pause(LOOK_EVERY);
+                continue;
+            };
+            stream.set_nonblocking(false).map_err(text)?;
+            let limit = self.deadline.min(clock::now() + HELLO_MAX);
+            let Ok(hello) = MessageReader::new(&stream).next(HELLO_BYTES_MAX, Some(limit)) else {
+                continue;
+            };
+            match self.admit(&hello, |rank| members.contains_key(&rank)) {
+                Ok(rank) => {
+                    members.insert(rank, (hello.data_address, Some(stream)));
+                }
+                Err(reason) => drop(wire::send(&stream, &MeetingReply::Refused { reason })),
+            }
+        }
+        let peers: Vec<SocketAddr> = members.values().map(|(address, _)| *address).collect();
+        let reply = MeetingReply::Complete {
+            peers: peers.clone(),
+            task: task.to_owned(),
+        };
+        for stream in members.values().filter_map(|(_, stream)| stream.as_ref()) {
+            wire::send(stream, &reply).map_err(text)?;
+        }
+        Ok(peers)
+    }
+
+    /// Validates a hello. The token is checked first, so that a client without it learns nothing else.
+    fn admit(&self, hello: &MemberHello, is_taken: impl Fn(Rank) -> bool) -> Result<Rank, String> {
+        let mine = self.mine;
+        if !Token::from(mine.token.clone()).matches(&hello.token) {
+            return Err("wrong token".to_owned());
+        }
+        if hello.protocol != PROTOCOL {
+            let theirs = hello.protocol;
+            return Err(format!(
+                "unsupported protocol {theirs}: expected {PROTOCOL}"
+            ));
+        }
+        if hello.job != mine.job {
+            return Err(format!("rank 0 belongs to job `{}`", mine.job));
+        }
+        if hello.world_size != mine.world_size.get() {
+            return Err(format!(
+                "rank 0 expects {} workers, not {}",
+                mine.world_size, hello.world_size
+            ));
+        }
+        let rank = Rank(hello.rank);
+        if hello.rank >= hello.world_size || is_taken(rank) {
+            return Err(format!("rank {rank} is invalid or taken"));
+        }
+        Ok(rank)
+    }
+
+    /// Tells the members that came in vain, and returns the reason.
+    fn refuse_all(&self, members: BTreeMap<Rank, (SocketAddr, Option<TcpStream>)>) -> String {
+        let ranks = self.mine.world_size.ranks();
+        let missing: Vec<String> = ranks
+            .filter(|rank| !members.contains_key(rank))
+            .map(|rank| rank.to_string())
+            .collect();
+        let reason = format!("not ready in time: rank {}", missing.join(", "));
+        for stream in members.into_values().filter_map(|(_, stream)| stream) {
+            let reason = reason.clone();
+            let _ = wire::send(&stream, &MeetingReply::Refused { reason });
+        }
+        reason
+    }
+
+    /// Says hello to rank 0 and waits for the addresses of all members and the task.
+    pub(super) fn attend(
+        &self,
+        stream: &TcpStream,
+        hello: &MemberHello,
+    ) -> Result<(Vec<SocketAddr>, String), String> {
+        wire::send(stream, hello).map_err(|error| error.to_string())?;
+        // Rank 0 reports the missing ranks when the time is up for it, which may be later.
+        let limit = self.deadline + HELLO_MAX;
+        match MessageReader::new(stream).next(SUPERVISOR_BYTES_MAX, Some(limit)) {
+            Ok(MeetingReply::Complete { peers, task })
+                if peers.len() == self.mine.world_size.len() =>
+            {
+                Ok((peers, task))
+            }
+            Ok(MeetingReply::Complete { peers, .. }) => Err(format!(
+                "rank 0 sent {} addresses for {} workers",
+                peers.len(),
+                self.mine.world_size
+            )),
+            Ok(MeetingReply::Refused { reason }) => Err(format!("rank 0 refused: {reason}")),
+            Err(error) => Err(format!("no answer from rank 0: {error}")),
+        }
+    }
+}
