@@ -12,7 +12,7 @@ use object_store::http::HttpBuilder;
 use object_store::{Certificate, ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 
 use super::failure::FailedOperation;
-use super::upload_client::UploadConnector;
+use super::upload_client::{StoreConnector, UploadConnector};
 use crate::{Address, RemoteSettings, StoreError};
 
 /// The size limit of a file of certificate authorities; that of a system has about 200 KiB.
@@ -56,27 +56,14 @@ pub(super) fn build(
         retry_timeout: limits.retry_within,
         ..RetryConfig::default()
     };
-    let (client, authorities) = client(settings, &failure)?;
-    let (client, uploads) = match limits.written {
-        Some(progress) => {
-            let uploads = UploadConnector {
-                silence: limits.silence,
-                progress,
-                authorities,
-            };
-            (client.with_read_timeout_disabled(), Some(uploads))
-        }
-        None => (client.with_read_timeout(limits.silence), None),
-    };
+    let (client, connector) = client(settings, limits, &failure)?;
     let failed = |error| failure.of(error);
     match address {
         Address::S3 { bucket, .. } => {
             let keys = keys::<AmazonS3ConfigKey>(settings, &failure)?;
-            let builder = AmazonS3Builder::new().with_client_options(client);
-            let builder = match uploads {
-                Some(uploads) => builder.with_http_connector(uploads),
-                None => builder,
-            };
+            let builder = AmazonS3Builder::new()
+                .with_client_options(client)
+                .with_http_connector(connector);
             let built = keys
                 .into_iter()
                 .fold(builder, |builder, (key, value)| {
@@ -90,11 +77,9 @@ pub(super) fn build(
         }
         Address::Azure { container, .. } => {
             let keys = keys::<AzureConfigKey>(settings, &failure)?;
-            let builder = MicrosoftAzureBuilder::new().with_client_options(client);
-            let builder = match uploads {
-                Some(uploads) => builder.with_http_connector(uploads),
-                None => builder,
-            };
+            let builder = MicrosoftAzureBuilder::new()
+                .with_client_options(client)
+                .with_http_connector(connector);
             let built = keys
                 .into_iter()
                 .fold(builder, |builder, (key, value)| {
@@ -107,11 +92,9 @@ pub(super) fn build(
         }
         Address::Google { bucket, .. } => {
             let keys = keys::<GoogleConfigKey>(settings, &failure)?;
-            let builder = GoogleCloudStorageBuilder::new().with_client_options(client);
-            let builder = match uploads {
-                Some(uploads) => builder.with_http_connector(uploads),
-                None => builder,
-            };
+            let builder = GoogleCloudStorageBuilder::new()
+                .with_client_options(client)
+                .with_http_connector(connector);
             let built = keys
                 .into_iter()
                 .fold(builder, |builder, (key, value)| {
@@ -168,16 +151,42 @@ fn keys<K: FromStr>(
     Ok(keys)
 }
 
-/// Returns the options of a client, and the certificate authorities (PEM) in them. The limit of whole requests is
-/// enforced by the I/O thread: a large range takes long over a slow
-/// link, but the link is never silent for long.
+/// Returns the options of a client, and the connector that makes it. The limit of whole requests is enforced by the I/O
+/// thread: a large range takes long over a slow link, but the link is never silent for long.
 fn client(
     settings: &RemoteSettings,
+    limits: Limits,
     failure: &FailedOperation,
-) -> Result<(ClientOptions, Option<Arc<[u8]>>), StoreError> {
+) -> Result<(ClientOptions, StoreConnector), StoreError> {
     let mut client = ClientOptions::new().with_timeout_disabled();
+    let authorities = authorities(settings, failure)?;
+    let pem = authorities.as_deref().unwrap_or_default();
+    for authority in Certificate::from_pem_bundle(pem).unwrap_or_default() {
+        client = client.with_root_certificate(authority);
+    }
+    Ok(match limits.written {
+        Some(progress) => {
+            let uploads = UploadConnector {
+                silence: limits.silence,
+                progress,
+                authorities,
+            };
+            (client, StoreConnector::Writing(uploads))
+        }
+        None => (
+            client.with_read_timeout(limits.silence),
+            StoreConnector::Reading,
+        ),
+    })
+}
+
+/// Reads the file of certificate authorities (PEM), if there is one.
+fn authorities(
+    settings: &RemoteSettings,
+    failure: &FailedOperation,
+) -> Result<Option<Arc<[u8]>>, StoreError> {
     let Some(path) = &settings.authorities else {
-        return Ok((client, None));
+        return Ok(None);
     };
     let unusable = |problem: String| {
         let path = path.display();
@@ -187,14 +196,11 @@ fn client(
     };
     let pem = crate::read_regular(path, AUTHORITIES_BYTES_MAX)
         .map_err(|error| unusable(error.to_string()))?;
-    let authorities = Certificate::from_pem_bundle(&pem).unwrap_or_default();
-    if authorities.is_empty() {
+    let found = Certificate::from_pem_bundle(&pem).unwrap_or_default();
+    if found.is_empty() {
         return Err(unusable(
             "the file contains no certificate (PEM)".to_owned(),
         ));
     }
-    for authority in authorities {
-        client = client.with_root_certificate(authority);
-    }
-    Ok((client, Some(pem.into())))
+    Ok(Some(pem.into()))
 }

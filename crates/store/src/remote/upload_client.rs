@@ -17,7 +17,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
-    HttpResponse, HttpResponseBody, HttpService,
+    HttpResponse, HttpResponseBody, HttpService, ReqwestConnector,
 };
 use object_store::{ClientConfigKey, ClientOptions};
 
@@ -29,8 +29,25 @@ const FRAME_BYTES: usize = 64 << 10;
 /// The name of the client in requests.
 const USER_AGENT: &str = concat!("ronde/", env!("CARGO_PKG_VERSION"));
 
+/// The clients of a store, for reading or for writing.
+#[derive(Debug)]
+pub(super) enum StoreConnector {
+    /// The usual clients: requests to read have no body, and their limit restarts whenever something is received.
+    Reading,
+    /// Clients whose limit also restarts whenever something is sent.
+    Writing(UploadConnector),
+}
+
+impl HttpConnector for StoreConnector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        match self {
+            Self::Reading => ReqwestConnector::default().connect(options),
+            Self::Writing(uploads) => uploads.connect(options),
+        }
+    }
+}
+
 /// Makes clients whose requests are cancelled when nothing is sent or received for a time.
-#[derive(Clone)]
 pub(super) struct UploadConnector {
     /// The longest time without progress.
     pub(super) silence: Duration,
@@ -48,7 +65,7 @@ impl fmt::Debug for UploadConnector {
     }
 }
 
-impl HttpConnector for UploadConnector {
+impl UploadConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = self
             .client(options)
@@ -62,9 +79,7 @@ impl HttpConnector for UploadConnector {
             progress: Arc::clone(&self.progress),
         }))
     }
-}
 
-impl UploadConnector {
     /// Builds a client with all options except the limits of whole requests.
     fn client(
         &self,

@@ -52,6 +52,10 @@ fn serve(behaviour: Behaviour, received: &Arc<Mutex<Received>>) -> String {
 }
 
 /// Answers the requests of one connection; `None` at its end.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a slow receiver waits between two parts"
+)]
 fn answer(mut stream: TcpStream, behaviour: Behaviour, received: &Mutex<Received>) -> Option<()> {
     loop {
         let mut header = Vec::new();
