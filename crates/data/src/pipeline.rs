@@ -13,14 +13,17 @@ mod preset;
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use flate2::bufread::MultiGzDecoder;
 use ronde_store::{Opener, StoredObject};
 
 use crate::decode::Schema;
 use crate::demo::{EmbeddedFile, Generator, SplitSizes};
-use crate::format::Format;
+use crate::format::object::{InMemory, ObjectReader, failed, is_gzip};
+use crate::format::{Format, RECORD_BYTES_MAX};
 use crate::records::{self, RecordsConfig};
 use crate::source::expand;
 use crate::{DataConfig, DataError, OpenContext, Split};
@@ -88,7 +91,7 @@ impl FileOrigin<'_> {
     fn open(self, opening: &OpenContext) -> Result<OpenedFile, DataError> {
         match self {
             Self::Embedded(file) => Ok(OpenedFile {
-                object: Arc::new(file.open()),
+                object: unpacked(Arc::new(file.open()))?,
                 name: None,
             }),
             Self::Path(path) => {
@@ -101,7 +104,7 @@ impl FileOrigin<'_> {
                     return Err(DataError::NoFiles { pattern, contents });
                 };
                 Ok(OpenedFile {
-                    object: file.open()?.into(),
+                    object: unpacked(file.open()?.into())?,
                     name: path
                         .file_name()
                         .map(OsStr::to_string_lossy)
@@ -112,7 +115,33 @@ impl FileOrigin<'_> {
     }
 }
 
-/// An open file.
+/// Returns the contents of a file compressed by gzip, in memory, and any other file as it is. Unpacked once, it can be read in
+/// parts.
+fn unpacked(object: Arc<dyn StoredObject>) -> Result<Arc<dyn StoredObject>, DataError> {
+    let mut magic = vec![0; object.bytes().min(3) as usize];
+    object.read_at(0, &mut magic)?;
+    if !is_gzip(&magic) {
+        return Ok(object);
+    }
+    let location = object.location().to_owned();
+    let packed = BufReader::with_capacity(1 << 18, ObjectReader::new(object, 0));
+    let mut bytes = Vec::new();
+    MultiGzDecoder::new(packed)
+        .take(RECORD_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| failed(&location, 0, error))?;
+    if bytes.len() as u64 > RECORD_BYTES_MAX {
+        return Err(DataError::Format {
+            file: location,
+            problem: format!(
+                "its unpacked contents exceed {RECORD_BYTES_MAX} bytes: split it, or do not compress it"
+            ),
+        });
+    }
+    Ok(Arc::new(InMemory::new(&location, bytes)))
+}
+
+/// An open file, not compressed.
 struct OpenedFile {
     object: Arc<dyn StoredObject>,
     /// The name for messages about changed data; `None` if the file is part of the program.

@@ -78,9 +78,9 @@ pub(crate) struct InMemory {
 }
 
 impl InMemory {
-    pub(crate) fn new(location: &str, bytes: &[u8]) -> Self {
+    pub(crate) fn new(location: &str, bytes: impl Into<Vec<u8>>) -> Self {
         Self {
-            bytes: bytes.to_vec(),
+            bytes: bytes.into(),
             location: location.to_owned(),
         }
     }

@@ -1,12 +1,10 @@
 //! Text as single letters: each sample is a window of letters, and its targets are the next letters.
 
-use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::OpenedFile;
 use crate::dataset::{DatasetDescription, FileContent, check_form};
-use crate::format::object::{ObjectReader, failed, is_gzip};
 use crate::memory::SampleSource;
 use crate::{DataError, Dataset, MemoryDataset, Split};
 
@@ -23,20 +21,10 @@ struct LetterWindows {
     part: Range<usize>,
 }
 
-/// Opens a text, plain or compressed by gzip, with windows of `context` letters. Memory: one byte for each letter.
+/// Opens a text with windows of `context` letters. Memory: one byte for each letter.
 pub(super) fn open(file: &OpenedFile, context: usize) -> Result<Split, DataError> {
     let object = &file.object;
-    let mut magic = vec![0; object.bytes().min(3) as usize];
-    object.read_at(0, &mut magic)?;
-    let reader = ObjectReader::new(Arc::clone(object), 0);
-    let text = match is_gzip(&magic) {
-        false => read(reader),
-        true => read(flate2::bufread::MultiGzDecoder::new(
-            std::io::BufReader::with_capacity(1 << 18, reader),
-        )),
-    };
-    let text = text.map_err(|error| failed(object.location(), 0, error))?;
-    if text.len() as u64 > TEXT_BYTES_MAX {
+    if object.bytes() > TEXT_BYTES_MAX {
         return Err(DataError::Format {
             file: object.location().to_owned(),
             problem: format!(
@@ -44,17 +32,13 @@ pub(super) fn open(file: &OpenedFile, context: usize) -> Result<Split, DataError
             ),
         });
     }
+    let mut text = vec![0; object.bytes() as usize];
+    object.read_at(0, &mut text)?;
     let name = match &file.name {
         Some(name) => name.clone(),
         None => object.location().to_owned(),
     };
     split(text, name, context)
-}
-
-fn read(from: impl Read) -> std::io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut text)?;
-    Ok(text)
 }
 
 fn split(mut text: Vec<u8>, name: String, context: usize) -> Result<Split, DataError> {

@@ -14,6 +14,8 @@ use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_
 
 /// Approximate size of an extent, in bytes.
 const EXTENT_BYTES: u64 = 64 << 10;
+/// The number of bytes that are hashed at once.
+const HASHED_BYTES: usize = 64 << 10;
 /// The number of bytes that are checked for other encodings.
 const ENCODING_BYTES: usize = 64;
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -158,13 +160,13 @@ pub(super) fn scan(file: &CsvFile, found: &mut ItemSink<'_>) -> Result<[u8; 32],
     let mut scan = CsvScan {
         file,
         found,
-        hasher: blake3::Hasher::new_derive_key("ronde csv content, version 1"),
+        hasher: LineHasher::new(),
         number: 0,
         records: 0,
         open: None,
     };
     let done = scan.all();
-    let (hash, records) = (*scan.hasher.finalize().as_bytes(), scan.records);
+    let (hash, records) = (scan.hasher.finish(), scan.records);
     if !file.is_packed {
         return done.map(|()| hash);
     }
@@ -236,10 +238,42 @@ fn too_large(file: &CsvFile) -> DataError {
     }
 }
 
+/// A hash of lines, which is computed over many of them at once, because it is slow for a few bytes.
+struct LineHasher {
+    hasher: blake3::Hasher,
+    pending: Vec<u8>,
+}
+
+impl LineHasher {
+    fn new() -> Self {
+        Self {
+            hasher: blake3::Hasher::new_derive_key("ronde csv content, version 1"),
+            pending: Vec::with_capacity(HASHED_BYTES),
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        if self.pending.len() + bytes.len() > HASHED_BYTES {
+            self.hasher.update(&self.pending);
+            self.pending.clear();
+        }
+        if bytes.len() > HASHED_BYTES {
+            self.hasher.update(bytes);
+        } else {
+            self.pending.extend_from_slice(bytes);
+        }
+    }
+
+    fn finish(mut self) -> [u8; 32] {
+        self.hasher.update(&self.pending);
+        *self.hasher.finalize().as_bytes()
+    }
+}
+
 struct CsvScan<'a, 'b> {
     file: &'a CsvFile,
     found: &'a mut ItemSink<'b>,
-    hasher: blake3::Hasher,
+    hasher: LineHasher,
     /// The number of the next record.
     number: u64,
     /// The number of usable records.
@@ -259,7 +293,7 @@ impl CsvScan<'_, '_> {
                 .look(step)
                 .map_err(|error| failed(location, offset, error))?;
             let buffered = &buffered[..buffered.len().min(step)];
-            self.hasher.update(buffered);
+            self.hasher.add(buffered);
             let count = buffered.len();
             window.advance(count);
             heading = if count < step {
@@ -276,7 +310,7 @@ impl CsvScan<'_, '_> {
                 return Err(too_large(self.file));
             }
             let next = lines.next(|bytes| {
-                self.hasher.update(bytes);
+                self.hasher.add(bytes);
             });
             match next.map_err(|error| failed(location, start, error))? {
                 NextLine::Line { offset, bytes } => match lines.splitter.fields() {
