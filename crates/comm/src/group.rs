@@ -222,11 +222,9 @@ impl Collectives for ProcessGroup {
         };
         allocated.map_err(|error| {
             let error = out_of_memory(CallKind::Nothing, self.member.rank, error);
-            // Posting fails if the group has failed already; this rank's cause is returned in any case.
-            let _told = self.post(ExecutorCommand::Fail {
-                error: error.clone(),
-                notice: None,
-            });
+            if let Link::Others { mailbox, .. } = &self.link {
+                mailbox.fail(error.clone(), None);
+            }
             error
         })
     }

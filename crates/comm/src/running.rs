@@ -27,6 +27,16 @@ pub(crate) struct CollectiveRequest {
     pub(crate) hosts: Arc<Hosts>,
 }
 
+impl CollectiveRequest {
+    /// Ends the collective with a result, which is in its own buffer for `None`, or with an error.
+    pub(crate) fn complete(self, outcome: Result<Option<Buffer>, CollectiveError>) {
+        let Self {
+            buffer, completion, ..
+        } = self;
+        completion.complete(outcome.map(|result| result.unwrap_or(buffer)));
+    }
+}
+
 /// The collective that is running.
 pub(crate) struct RunningCollective {
     pub(crate) call: Call,

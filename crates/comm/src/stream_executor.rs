@@ -107,7 +107,8 @@ pub(crate) struct StreamExecutor {
     early_messages: BTreeMap<MessageAddress, VecDeque<EarlyFrame>>,
     scratch: Option<Buffer>,
     contention: CoreContention,
-    failed: Option<CollectiveError>,
+    /// Whether the group has failed and everything here has ended with the mailbox's error.
+    has_failed: bool,
     /// The mismatch behind a failure, to send both calls to the other members.
     disagreement: Option<Notice>,
     leaving: bool,
@@ -145,12 +146,17 @@ impl StreamExecutor {
             early_messages: BTreeMap::new(),
             scratch: Some(Buffer::host(DType::U8, 0)),
             contention: CoreContention::new(member.size, cores),
-            failed: None,
+            has_failed: false,
             disagreement: None,
             leaving: false,
             linger_failed: LINGER,
             reporter,
         }
+    }
+
+    /// Returns the error with which everything here has ended.
+    fn failure(&self) -> Option<CollectiveError> {
+        self.has_failed.then(|| self.mailbox.error()).flatten()
     }
 
     /// Sets how long to wait for the other members after the group has failed.
@@ -171,7 +177,7 @@ impl StreamExecutor {
         self.send_call();
         self.flush();
         self.check_deadlines();
-        if self.failed.is_some() {
+        if self.has_failed {
             // The peers must be notified now, not at the next event here.
             self.flush();
         }
@@ -191,19 +197,19 @@ impl StreamExecutor {
             || !self.queue.is_empty()
             || self.waits_for_messages()
             || self.peers.iter().any(Peer::has_to_send)
-            || (self.failed.is_some() && self.reporter.is_some())
+            || (self.has_failed && self.reporter.is_some())
     }
 
     /// Passes on the flight record after a failure, once, when all peers were notified.
     fn report(&mut self) {
-        if let Some(error) = &self.failed
+        if let Some(error) = self.failure()
             && !self
                 .peers
                 .iter()
                 .any(|peer| peer.has_to_send() && !peer.blocked)
             && let Some(reporter) = self.reporter.take()
         {
-            reporter(self.mailbox.flight_record(), error);
+            reporter(self.mailbox.flight_record(), &error);
         }
     }
 
@@ -235,13 +241,13 @@ impl StreamExecutor {
     /// Leaves in good order: sent data arrives, pending operations fail.
     fn depart(mut self) {
         let pending = self.running.is_some() || !self.queue.is_empty() || self.waits_for_messages();
-        if pending && self.failed.is_none() {
+        if pending && !self.has_failed {
             self.fail(CollectiveError::Aborted {
                 by: "this rank".to_owned(),
                 reason: "the group was dropped while operations were pending".to_owned(),
             });
         }
-        if self.failed.is_none() {
+        if !self.has_failed {
             self.say_goodbye();
         }
         let end = clock::deadline(FLUSH_MAX.min(self.timeout));
@@ -253,9 +259,10 @@ impl StreamExecutor {
         for peer in self.others() {
             self.transport.finish(peer);
         }
-        let linger = match self.failed {
-            Some(_) => self.linger_failed,
-            None => LINGER,
+        let linger = if self.has_failed {
+            self.linger_failed
+        } else {
+            LINGER
         };
         let end = clock::deadline(linger);
         while self.others().any(|p| self.peers[p].is_open()) && !clock::left(end).is_zero() {

@@ -42,10 +42,15 @@ pub(super) struct OperationStart {
 
 /// The outcome of an operation.
 pub(super) enum OperationOutcome {
-    /// Complete, with the end on the host's clock if it is known without reading the clock.
-    Result(Buffer, Option<u64>),
+    /// The result is in the operand's buffer.
+    InPlace {
+        /// The end on the host's clock, if it is known without reading the clock.
+        end_ns: Option<u64>,
+    },
+    /// The result is in a new buffer.
+    Result(Buffer),
     /// All ranks have called it, but it must run over the streams.
-    Over(Buffer),
+    NeedsStreams,
 }
 
 /// One member's side of a group's shared memory.
@@ -67,7 +72,8 @@ pub(crate) struct SharedExecutor {
     pub(super) scratch: Buffer,
     /// Kept open because peers map the control memory through it.
     pub(super) _file: std::os::fd::OwnedFd,
-    pub(super) failed: Option<CollectiveError>,
+    /// Whether an operation has failed, after which the members no longer run the same ones.
+    pub(super) has_failed: bool,
 }
 
 /// The operation in progress.
@@ -101,10 +107,12 @@ impl SharedExecutor {
         (mailbox, spin_budget, begun): (&Mailbox, &SpinBudget, OperationStart),
         operation: &Operation,
         call: &Call,
-        mut buffer: Buffer,
+        buffer: &mut Buffer,
     ) -> Result<OperationOutcome, CollectiveError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
+        if self.has_failed
+            && let Some(error) = mailbox.error()
+        {
+            return Err(error);
         }
         let at = self.begun;
         self.begun += 1;
@@ -124,25 +132,22 @@ impl SharedExecutor {
         let outcome = if mailbox.has_news() && mailbox.error().is_some() {
             Err(self.halt(&current))
         } else {
-            self.perform(&current, operation, call, &mut buffer)
+            self.perform(&current, operation, call, buffer)
         };
         match outcome {
-            Ok(Some(result)) => Ok(OperationOutcome::Result(result, None)),
+            Ok(Some(result)) => Ok(OperationOutcome::Result(result)),
             Ok(None) if is_direct(operation, call) => {
                 let is_short = call.len == 0 || buffer.bytes().len() <= RIDE_MAX;
                 let end_is_known = is_short && !current.watch.was_long.get();
-                Ok(OperationOutcome::Result(
-                    buffer,
-                    end_is_known.then(|| current.complete_ns.get()),
-                ))
+                let end_ns = end_is_known.then(|| current.complete_ns.get());
+                Ok(OperationOutcome::InPlace { end_ns })
             }
-            Ok(None) => Ok(OperationOutcome::Over(buffer)),
+            Ok(None) => Ok(OperationOutcome::NeedsStreams),
             Err(halt) => {
                 let expected = buffer.bytes().len();
                 let error = self.fail(&current, halt, at, call, expected);
-                // Before the buffer is freed: peers may still write to it.
+                // Before the caller frees the buffer: peers may still write to it.
                 self.pool.spoil();
-                drop(buffer);
                 Err(error)
             }
         }

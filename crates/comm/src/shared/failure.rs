@@ -8,7 +8,6 @@ use super::wait::WaitError;
 use crate::frame::Call;
 use crate::notice::Notice;
 use crate::program::out_of_memory;
-use crate::stream_executor::ExecutorCommand;
 
 impl SharedExecutor {
     /// Returns why an operation cannot start in a group that has failed.
@@ -61,12 +60,8 @@ impl SharedExecutor {
                 (self.stopped(peer, &stop, bytes, sequence, call), None)
             }
         };
-        self.failed = Some(error.clone());
-        // Posting fails if the group has failed already, which is equally good.
-        let _told = self.mailbox.post(ExecutorCommand::Fail {
-            error: error.clone(),
-            notice,
-        });
+        self.has_failed = true;
+        self.mailbox.fail(error.clone(), notice);
         error
     }
 

@@ -265,7 +265,7 @@ fn map(
         chain: Arc::new(ReductionTree::chain(descriptions.len())),
         exact: None,
         scratch: Buffer::host(DType::U8, 0),
-        failed: None,
+        has_failed: false,
         _file: file,
     };
     SharedQueue::open(

@@ -77,7 +77,7 @@ impl<'a> QueueTurn<'a> {
         &mut self,
         operation: &Operation,
         call: &Call,
-        buffer: Buffer,
+        buffer: &mut Buffer,
         begun: OperationStart,
     ) -> Result<OperationOutcome, CollectiveError> {
         let around = (&*self.queue.mailbox, &self.queue.spin_budget, begun);
@@ -133,7 +133,7 @@ impl SharedQueue {
         &self,
         operation: Operation,
         call: Call,
-        buffer: Buffer,
+        mut buffer: Buffer,
         hosts: &Arc<Hosts>,
     ) -> Result<Buffer, CollectiveError> {
         let request = |operation, buffer, completion| CollectiveRequest {
@@ -150,12 +150,17 @@ impl SharedQueue {
         };
         let (flight, ns) = (self.mailbox.flight(), clock::host_ns());
         let ticket = flight.issued_and_begun(call, buffer.bytes().len(), ns);
-        match turn.run(&operation, &call, buffer, OperationStart { ticket, ns }) {
-            Ok(OperationOutcome::Result(buffer, since)) => {
-                flight.ended_at(ticket, false, since.unwrap_or_else(clock::host_ns));
+        let begun = OperationStart { ticket, ns };
+        match turn.run(&operation, &call, &mut buffer, begun) {
+            Ok(OperationOutcome::InPlace { end_ns }) => {
+                flight.ended_at(ticket, false, end_ns.unwrap_or_else(clock::host_ns));
                 Ok(buffer)
             }
-            Ok(OperationOutcome::Over(buffer)) => {
+            Ok(OperationOutcome::Result(result)) => {
+                flight.ended(ticket, false);
+                Ok(result)
+            }
+            Ok(OperationOutcome::NeedsStreams) => {
                 let (mut completion, work) = pending();
                 completion.recorded_by(flight, ticket);
                 let request = request(operation, buffer, completion);
@@ -223,43 +228,34 @@ impl SharedQueue {
         }
     }
 
-    fn work_on(&self, mut turn: QueueTurn<'_>, request: CollectiveRequest) {
-        let CollectiveRequest {
-            operation,
-            call,
-            buffer,
-            completion,
-            hosts,
-        } = request;
-        let Some(ticket) = completion.ticket() else {
+    fn work_on(&self, mut turn: QueueTurn<'_>, mut request: CollectiveRequest) {
+        let Some(ticket) = request.completion.ticket() else {
             // Every queued operation was recorded; if this one were dropped it would end with an error.
             return;
         };
         let ns = clock::host_ns();
         self.mailbox.flight().begun(ticket, ns);
-        let outcome = turn.run(&operation, &call, buffer, OperationStart { ticket, ns });
+        let begun = OperationStart { ticket, ns };
+        let outcome = turn.run(
+            &request.operation,
+            &request.call,
+            &mut request.buffer,
+            begun,
+        );
         // A caller that waits for the end must find the turn free and the queue empty.
         let over = || self.left.fetch_sub(1, Ordering::Release);
-        let outcome = match outcome {
-            Ok(OperationOutcome::Over(buffer)) => {
-                let request = CollectiveRequest {
-                    operation,
-                    call,
-                    buffer,
-                    completion,
-                    hosts,
-                };
-                over();
-                // If the group has failed, the completion reports it when it is dropped.
-                let _ended = self.mailbox.post(ExecutorCommand::Collective(request));
-                return;
-            }
-            Ok(OperationOutcome::Result(buffer, _)) => Ok(buffer),
-            Err(error) => Err(error),
-        };
+        if matches!(outcome, Ok(OperationOutcome::NeedsStreams)) {
+            over();
+            // If the group has failed, the completion reports it when it is dropped.
+            let _ended = self.mailbox.post(ExecutorCommand::Collective(request));
+            return;
+        }
         drop(turn);
         over();
-        completion.complete(outcome);
+        request.complete(outcome.map(|outcome| match outcome {
+            OperationOutcome::Result(result) => Some(result),
+            OperationOutcome::InPlace { .. } | OperationOutcome::NeedsStreams => None,
+        }));
     }
 
     /// Ends the worker; operations that are pending fail on all ranks.

@@ -174,7 +174,7 @@ impl StreamExecutor {
     }
 
     fn compare(&mut self, peer: usize, theirs: &FrameHeader, mine: Call) {
-        if theirs.call != mine && self.failed.is_none() {
+        if theirs.call != mine && !self.has_failed {
             let error = self.mismatch(peer, theirs, mine, theirs.sequence);
             self.fail(error);
         }

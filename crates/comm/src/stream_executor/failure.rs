@@ -23,7 +23,7 @@ struct OverdueWait {
 impl StreamExecutor {
     /// Ends everything with an error that arose here, and notifies the peers.
     pub(super) fn fail(&mut self, error: CollectiveError) {
-        if self.failed.is_some() {
+        if self.has_failed {
             return;
         }
         let notice = self.notice(&error).encode(self.member.rank.0);
@@ -33,14 +33,14 @@ impl StreamExecutor {
 
     /// Ends everything with an error.
     pub(super) fn end(&mut self, error: CollectiveError) {
-        if self.failed.is_some() {
+        if self.has_failed {
             return;
         }
         let error = self.mailbox.flight().numbered(error);
         if self.has_waited_long() {
             self.mailbox.note_unanswered(self.transport.unanswered());
         }
-        self.failed = Some(error.clone());
+        self.has_failed = true;
         self.mailbox.note_failed(&error);
         self.clear_streams(&error);
         if let Some(running) = self.running.take() {
@@ -140,7 +140,7 @@ impl StreamExecutor {
     pub(super) fn stream_ended(&mut self, peer: usize, cause: &str) {
         let before = std::mem::replace(&mut self.peers[peer].presence, StreamState::Closed);
         self.peers[peer].write_failed = true;
-        if self.failed.is_some() {
+        if self.has_failed {
             return;
         }
         match before {

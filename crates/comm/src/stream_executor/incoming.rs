@@ -105,7 +105,7 @@ impl StreamExecutor {
         }
         match self.read_once(peer) {
             Ok(0) => self.stream_ended(peer, "connection closed"),
-            Ok(_) if self.failed.is_some() => self.peers[peer].unread.clear(),
+            Ok(_) if self.has_failed => self.peers[peer].unread.clear(),
             Ok(full) => {
                 self.parse_frames(peer);
                 return full == 2;
@@ -123,9 +123,9 @@ impl StreamExecutor {
             _ => 1 + usize::from(count == room),
         };
         let state = &mut self.peers[peer];
-        let waits_for_header = self.failed.is_none() && state.arriving.is_none();
+        let waits_for_header = !self.has_failed && state.arriving.is_none();
         if let Some(arriving) = &mut state.arriving
-            && self.failed.is_none()
+            && !self.has_failed
             && state.unread.is_empty()
             && arriving.left() >= STRAIGHT_BYTES
         {
@@ -156,7 +156,7 @@ impl StreamExecutor {
 
     /// Parses frames from the bytes that were read.
     pub(super) fn parse_frames(&mut self, peer: usize) {
-        while self.failed.is_none() {
+        while !self.has_failed {
             let state = &mut self.peers[peer];
             let unread = state.unread.bytes();
             let Some(arriving) = &mut state.arriving else {

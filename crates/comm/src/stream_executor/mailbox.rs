@@ -8,6 +8,7 @@ use ronde_core::{CollectiveError, GroupRank};
 use super::ExecutorCommand;
 use super::driver_flags::DriverFlags;
 use crate::flight::{FlightRecord, FlightRecorder, RecordedRequest};
+use crate::notice::Notice;
 use crate::program::GroupMember;
 use crate::running::CollectiveRequest;
 use crate::transport::Waker;
@@ -73,6 +74,7 @@ struct MailboxState {
     commands: Vec<ExecutorCommand>,
     abort: Option<String>,
     leave: bool,
+    /// The error with which the group has failed; the only place where it is stored.
     failed: Option<CollectiveError>,
     /// Peers whose hosts acknowledged nothing at the time of the failure.
     unanswered: Vec<usize>,
@@ -138,6 +140,21 @@ impl Mailbox {
         command.record(&self.flight);
         state.commands.push(command);
         Ok(())
+    }
+
+    /// Fails the group outside the progress thread, which then sends the notice to the other members. Does nothing if
+    /// the group has failed already.
+    pub(crate) fn fail(&self, error: CollectiveError, notice: Option<Notice>) {
+        {
+            let mut state = self.lock();
+            if state.failed.is_some() {
+                return;
+            }
+            state.failed = Some(error.clone());
+            state.commands.push(ExecutorCommand::Fail { error, notice });
+        }
+        self.news.store(true, Ordering::SeqCst);
+        self.flags.call();
     }
 
     /// Takes the commands since the last call, the reason of an abort, and whether to leave.

@@ -14,7 +14,7 @@ use crate::running::{FinishedSchedule, RunningCollective};
 impl StreamExecutor {
     /// Handles a command from a caller.
     pub(super) fn accept(&mut self, command: ExecutorCommand) {
-        if let Some(error) = self.failed.clone() {
+        if let Some(error) = self.failure() {
             if let ExecutorCommand::Collective(super::CollectiveRequest { completion, .. })
             | ExecutorCommand::Send { completion, .. }
             | ExecutorCommand::Receive { completion, .. } = command
@@ -80,7 +80,7 @@ impl StreamExecutor {
 
     /// Advances the collectives; returns whether anything changed.
     pub(super) fn advance(&mut self) -> bool {
-        if self.failed.is_some() {
+        if self.has_failed {
             return false;
         }
         let Some(running) = &mut self.running else {
@@ -227,7 +227,7 @@ impl StreamExecutor {
 
     /// Passes early collective frames of a peer to the running collective, as far as it expects them.
     pub(super) fn deliver_early(&mut self, peer: usize) {
-        while self.failed.is_none()
+        while !self.has_failed
             && let Some(early) = self.peers[peer].early.pop_front()
         {
             // Checked as if it had just arrived, with nothing before it.
@@ -266,7 +266,7 @@ impl StreamExecutor {
         };
         let header = arriving.header;
         let is_aside = matches!(arriving.target, FrameTarget::Buffered(_));
-        if !is_aside || header.kind != FrameKind::Collective || self.failed.is_some() {
+        if !is_aside || header.kind != FrameKind::Collective || self.has_failed {
             return;
         }
         match (self.collective_target(peer, &header), &mut self.running) {
@@ -371,7 +371,7 @@ impl StreamExecutor {
 
     /// Passes early messages to the receives that wait for them.
     pub(super) fn deliver_early_messages(&mut self, address: MessageAddress) {
-        while self.failed.is_none()
+        while !self.has_failed
             && self.early_messages.contains_key(&address)
             && let Some(mut posted) = self.next_posted(address)
             && let Some(waiting) = self.early_messages.get_mut(&address)
@@ -410,7 +410,7 @@ impl StreamExecutor {
 
     /// Fails when data is needed from a peer that has left.
     pub(super) fn check_presence(&mut self, peer: usize) {
-        if self.peers[peer].presence == StreamState::Here || self.failed.is_some() {
+        if self.peers[peer].presence == StreamState::Here || self.has_failed {
             return;
         }
         let wanted = self
