@@ -52,6 +52,18 @@ pub enum EngineError {
         /// The number of classes.
         classes: usize,
     },
+    /// A layer panicked, as modules do when a shape does not fit.
+    #[error("layer {layer} panicked in its {pass} pass with an input of shape {got:?}: {message}")]
+    Panicked {
+        /// The number of the layer and its first tensor.
+        layer: String,
+        /// `forward` or `backward`.
+        pass: &'static str,
+        /// The shape of the input, or of the gradient of the output.
+        got: Vec<usize>,
+        /// The message of the panic.
+        message: String,
+    },
     /// The outputs or targets cannot be divided evenly among the samples.
     #[error("cannot divide {count} {what} among {samples} samples: expected equally many for each")]
     UnevenSamples {

@@ -182,6 +182,13 @@ impl DataParallel {
         &mut self.state
     }
 
+    /// Returns the model with the current state.
+    #[must_use]
+    pub fn into_chain(mut self) -> Chain {
+        self.state.load_into(&mut self.chain);
+        self.chain
+    }
+
     fn run(&self) -> Range<u32> {
         self.shards.run(self.group.rank())
     }

@@ -55,16 +55,17 @@ fn main() -> Result<(), ronde::Error> {
     let epochs = arguments.next().and_then(|epochs| epochs.parse().ok());
     config.train.epochs = Some(epochs.unwrap_or(5));
     // With a folder as argument: checkpoints are saved there, also on SIGTERM, and the next start resumes.
-    if let Some(folder) = folder {
-        config.checkpoint.to = Some(folder);
-        worker.set_resume(ronde::Resume::IfAvailable);
-    }
+    let resume = match &folder {
+        Some(_) => ronde::Resume::IfAvailable,
+        None => ronde::Resume::Never,
+    };
+    config.checkpoint.to = folder;
     let data = ronde::data::open(
         &config.data,
         &ronde::environment::opening(Path::new("."), config.run.seed),
     )?;
 
-    let trained = worker.train(&config, data, || {
+    let trained = worker.trainer(&config, data).resume(resume).train(|| {
         let net = Net::new(&training_device());
         let layer = BurnLayer::new(net, |net: &Net, images, _: &ForwardContext| {
             net.forward(images)
@@ -72,7 +73,7 @@ fn main() -> Result<(), ronde::Error> {
         Chain::new(vec![Box::new(layer)])
     })?;
 
-    if worker.is_first() {
+    if trained.is_first() {
         let evaluation = trained.summary().evaluation.as_ref();
         if let Some(accuracy) = evaluation.and_then(|evaluation| evaluation.metric("accuracy")) {
             println!("test accuracy {:.1} %", 100.0 * accuracy);

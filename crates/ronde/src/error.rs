@@ -36,6 +36,12 @@ pub enum Error {
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// The folder of the run cannot be used; the message has a help line.
+    #[error("{0}")]
+    Output(String),
+    /// A run file is invalid.
+    #[error("{}", .0.render(false))]
+    Config(#[from] ronde_train::config::ConfigError),
     /// The process group has been connected already; a process connects only one.
     #[error("{0}")]
     GroupTaken(&'static str),
@@ -73,7 +79,9 @@ impl Error {
             Self::Data(source) => source.recovery(),
             Self::Engine(source) => source.recovery(),
             Self::Train(source) => source.recovery(),
-            Self::Environment(_) | Self::GroupTaken(_) => Recovery::Abort,
+            Self::Environment(_) | Self::Output(_) | Self::Config(_) | Self::GroupTaken(_) => {
+                Recovery::Abort
+            }
         }
     }
 }

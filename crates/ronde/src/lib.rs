@@ -11,7 +11,7 @@
 //! let config = ronde::RunConfig::example();
 //! let opening = ronde::environment::opening(".".as_ref(), config.run.seed);
 //! let data = ronde::data::open(&config.data, &opening)?;
-//! let trained = worker.train(&config, data, || {
+//! let trained = worker.trainer(&config, data).train(|| {
 //!     let mut layer = GraphBuilder::new("output", &[1, 8, 8]);
 //!     let x = layer.flatten(layer.input());
 //!     layer.linear("", x, 10, true);
@@ -23,14 +23,19 @@
 //!
 //! With the feature `burn`, any Burn module is a layer: see `ronde::burn::BurnLayer`.
 //!
-//! [`Worker::group`] provides collectives for other algorithms. [`Session`], the step as a transaction, is the basis
-//! of a custom training loop.
+//! [`Trainer`] takes a loss, metrics, a learning rate and callbacks of your own, and writes a run folder. With
+//! [`Worker::step_loop`] you write the loop yourself. [`Worker::group`] provides collectives for other algorithms.
+//! [`Session`], the step as a transaction, is the basis of both.
 
 mod aws_files;
 pub mod environment;
 mod error;
 pub mod host;
+pub mod output_folder;
+mod run_output;
 mod sigterm;
+mod trained_model;
+mod trainer;
 mod worker;
 
 pub use error::Error;
@@ -50,4 +55,6 @@ pub use ronde_parallel as parallel;
 pub use ronde_train as train;
 pub use ronde_train::RunConfig;
 pub use ronde_train::checkpoints::Resume;
-pub use worker::{TrainedModel, Worker};
+pub use trained_model::{TrainedModel, TrainedTensor};
+pub use trainer::Trainer;
+pub use worker::Worker;

@@ -1,7 +1,6 @@
 //! [`Worker`]: this process as one rank. The same program runs alone or under `ronde run`.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,21 +11,15 @@ use ronde_core::{
     Tracker, WorldSize,
 };
 use ronde_data::Split;
-use ronde_engine::{Chain, EngineError};
 use ronde_identity::Member;
-use ronde_parallel::ModelState;
-use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
-use ronde_train::export::{self, ModelDescription, SavedModel};
 use ronde_train::flight_records::FlightRecordWriter;
-use ronde_train::training::TrainingResult;
 use ronde_train::worker::{JobAccess, LINGER_FAILED, SecurityPolicy, join_job, on_one_host};
 use ronde_train::{
-    GenerationConnector, JobGroup, Plan, RunConfig, StepLoop, StepLoopPlan, TrainError, Training,
+    GenerationConnector, JobGroup, Plan, RunConfig, StepLoop, StepLoopPlan, TrainError,
 };
 
-use crate::Error;
 use crate::environment::{self, SupervisedWorker, WorkerEnvironment};
-use crate::sigterm::SigtermGuard;
+use crate::{Error, Trainer};
 
 /// Time limit for connecting to the supervisor, or for meeting the other workers of another launcher.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -38,7 +31,6 @@ const GROUP_TAKEN: &str = "this process has already connected its group; split i
 pub struct Worker {
     job: JobAccess,
     link: Option<WorkerLink>,
-    resume: Resume,
 }
 
 impl Worker {
@@ -54,7 +46,6 @@ impl Worker {
             None => Self {
                 job: JobAccess::alone(),
                 link: None,
-                resume: Resume::Never,
             },
         };
         if let Some(folder) = environment::flight_folder() {
@@ -87,11 +78,7 @@ impl Worker {
             },
             ..JobAccess::alone()
         };
-        Ok(Self {
-            job,
-            link: None,
-            resume: Resume::Never,
-        })
+        Ok(Self { job, link: None })
     }
 
     fn supervised(environment: &SupervisedWorker) -> Result<Self, Error> {
@@ -115,7 +102,6 @@ impl Worker {
         Ok(Self {
             job,
             link: Some(link),
-            resume: Resume::Never,
         })
     }
 
@@ -131,7 +117,8 @@ impl Worker {
         self.job.assignment.world_size.get()
     }
 
-    /// Returns whether this is rank 0, which reports for all ranks.
+    /// Returns whether this is rank 0, which reports for all ranks. In an elastic job the ranks change: see
+    /// [`crate::TrainedModel::is_first`] and [`StepLoop::is_first`].
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.job.assignment.rank == Rank(0)
@@ -250,75 +237,28 @@ impl Worker {
         }
     }
 
-    /// Sets whether [`Worker::train`] resumes from a checkpoint. By default it starts with step 0.
-    pub fn set_resume(&mut self, resume: Resume) {
-        self.resume = resume;
+    /// Prepares the training of your own model to the end of `config`, on `data`.
+    #[must_use]
+    pub fn trainer(&mut self, config: &RunConfig, data: Split) -> Trainer<'_> {
+        Trainer::new(self, config, data)
     }
 
-    /// Trains your own model to the end of `config`. Checkpoints are saved according to `config.checkpoint`
-    /// when its `to` is set. All of `config` is used except `workers.count` (the launcher decides), `model` and
-    /// `data` (passed here). The engine's random numbers are seeded before `model` is called, so all ranks start
-    /// with the same weights.
-    ///
-    /// During training, SIGTERM does not end this process at once: the run ends after the current step, with a last
-    /// checkpoint if checkpoints are enabled. In an elastic job only this worker leaves.
-    ///
-    /// # Errors
-    /// The plan is invalid, a peer has a different plan, or training failed. After a request to end:
-    /// [`TrainError::Stopped`], or [`TrainError::Membership`] in an elastic job.
-    pub fn train(
+    /// Joins the job, whose workers must have the same plan.
+    pub(crate) fn join_with_plan(
         &mut self,
-        config: &RunConfig,
-        data: Split,
-        model: impl FnOnce() -> Result<Chain, EngineError>,
-    ) -> Result<TrainedModel, Error> {
-        let result = self.train_unreported(config, data, model);
-        match &result {
-            // A requested end is not a failure.
-            Ok(_) | Err(Error::Train(TrainError::Stopped { .. } | TrainError::Membership(_))) => {}
-            Err(error) => self.report(error, None),
-        }
-        result
-    }
-
-    fn train_unreported(
-        &mut self,
-        config: &RunConfig,
-        data: Split,
-        model: impl FnOnce() -> Result<Chain, EngineError>,
-    ) -> Result<TrainedModel, Error> {
-        let mut plan = Plan::resolve(config, self.job.assignment.world_size, &*data.train)?;
-        #[cfg(feature = "burn")]
-        ronde_burn::seed_engine(&plan.seeds);
-        let chain = model()?;
-        plan.bind_own_model(&chain)?;
-        let group = join_job(self.take_unused_access()?, &plan)?;
-        let model = ModelDescription {
-            config: None,
-            input_shape: data.train.description().shape.clone(),
-            classes: data.train.description().classes,
+        plan: &Plan,
+        tracker: Arc<dyn Tracker>,
+    ) -> Result<JobGroup, Error> {
+        let access = JobAccess {
+            tracker,
+            ..self.take_unused_access()?
         };
-        let saving = saving(config)?;
-        let sigterm = SigtermGuard::listen(self.member(), self.job.assignment.policy);
-        let mut training = Training::new(group, plan, chain, data).with_checkpoints(
-            saving,
-            self.resume,
-            sigterm.stop.clone(),
-        );
-        let trained = training.run()?;
-        if training.rank() == Rank(0) {
-            self.job.tracker.record(Event::RunFinished {
-                steps: training.steps(),
-                samples: trained.samples,
-                skipped: trained.skipped,
-                duration_s: trained.duration_s,
-            });
-        }
-        Ok(TrainedModel {
-            training,
-            trained,
-            model,
-        })
+        Ok(join_job(access, plan)?)
+    }
+
+    /// Returns whether a supervisor has started this process; it shows the progress of the run.
+    pub(crate) fn is_supervised(&self) -> bool {
+        self.link.is_some()
     }
 
     /// Reports the failure of this worker to the supervisor, which prints it.
@@ -344,22 +284,6 @@ impl Worker {
             link.finish();
         }
     }
-}
-
-/// Opens the checkpoint store of a user's program, if `checkpoint.to` is set.
-fn saving(config: &RunConfig) -> Result<Option<RunCheckpoints>, TrainError> {
-    let section = &config.checkpoint;
-    let Some(to) = section.to.clone() else {
-        return Ok(None);
-    };
-    let (base, output) = (Path::new("."), config.run.output_folder());
-    let surroundings = crate::environment::surroundings();
-    let store = checkpoints::open(section, base, &output, &surroundings)?;
-    let name = config.run.name.clone();
-    let of_program = (String::new(), PathBuf::new());
-    Ok(Some(RunCheckpoints::new(
-        section, store, to, name, of_program,
-    )))
 }
 
 /// Returns how a worker's groups are secured: with TLS and the certificates of that generation's members when any
@@ -410,57 +334,5 @@ impl Drop for Worker {
         if let Some(link) = &self.link {
             link.finish();
         }
-    }
-}
-
-/// A trained model of a user's program.
-pub struct TrainedModel {
-    training: Training,
-    trained: TrainingResult,
-    model: ModelDescription,
-}
-
-impl TrainedModel {
-    /// Returns the result of the training.
-    #[must_use]
-    pub fn summary(&self) -> &TrainingResult {
-        &self.trained
-    }
-
-    /// Returns parameters and buffers by name.
-    #[must_use]
-    pub fn state(&self) -> &ModelState {
-        self.training.state()
-    }
-
-    /// Returns the blake3 hash of the weights as a safetensors file, 64 hexadecimal digits. Equal on all ranks.
-    ///
-    /// # Errors
-    /// The format does not support a tensor.
-    pub fn blake3(&self) -> Result<String, Error> {
-        let mut hasher = blake3::Hasher::new();
-        export::write_safetensors(self.state(), &mut hasher).map_err(|error| {
-            let problem = error.to_string();
-            TrainError::Serialise { problem }
-        })?;
-        Ok(hasher.finalize().to_hex().to_string())
-    }
-
-    /// Writes weights and configuration to a folder. Call this on one rank only.
-    ///
-    /// # Errors
-    /// The folder cannot be written.
-    pub fn save(&self, folder: &Path) -> Result<SavedModel, Error> {
-        std::fs::create_dir_all(folder).map_err(|source| TrainError::File {
-            action: "create",
-            path: folder.to_owned(),
-            source,
-        })?;
-        Ok(export::save(
-            folder,
-            self.state(),
-            (self.training.plan(), self.training.steps()),
-            self.model.clone(),
-        )?)
     }
 }

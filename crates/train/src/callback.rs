@@ -49,9 +49,9 @@ impl Actions {
 
 /// A program's own reaction to the progress of a run.
 ///
-/// Every rank calls it with the same reports, and the actions that rank 0 requests are performed by all ranks. A worker
+/// Every rank calls it with the same reports, and the actions that any rank requests are performed by all ranks. A worker
 /// that joins a running job, or resumes from a checkpoint, begins with the next report: decide by the reports, not by
-/// their number or the time, so that every rank 0 comes to the same decision.
+/// their number or the time, so that every rank comes to the same decision.
 ///
 /// ```
 /// use ronde_train::callback::{Actions, Callback, StepReport};

@@ -107,6 +107,9 @@ pub enum TrainError {
     /// The model could not be evaluated on the test set.
     #[error("evaluation failed: {0}")]
     Evaluate(Box<ParallelError>),
+    /// The outputs of the trained model could not be computed.
+    #[error("cannot predict: {0}")]
+    Predict(Box<ParallelError>),
     /// The results of an evaluation could not be gathered.
     #[error("evaluation failed: {0}")]
     EvaluateGather(CollectiveError),
@@ -291,7 +294,7 @@ impl TrainError {
     /// Returns whether the user's input caused the error; the command then exits with code 2.
     #[must_use]
     pub fn is_user_error(&self) -> bool {
-        if let Self::Step { source, .. } | Self::Evaluate(source) = self {
+        if let Self::Step { source, .. } | Self::Evaluate(source) | Self::Predict(source) = self {
             return source.is_user_error();
         }
         matches!(

@@ -7,11 +7,12 @@ use std::sync::atomic::AtomicBool;
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{CommittedStep, Session};
 use ronde_core::weight_hash;
-use ronde_core::{CollectivesExt, Epoch, Event, Rank, Recovery, Step};
+use ronde_core::{CollectivesExt, Epoch, Event, Rank, Recovery, Shard, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
-use ronde_engine::{Chain, Precision};
+use ronde_engine::{Activation, Chain, EngineError, Precision};
 use ronde_parallel::{
-    DataParallel, DataParallelConfig, LossScaling, ModelState, ReducedGradient, Strategy,
+    DataParallel, DataParallelConfig, LossScaling, MicroBatch, ModelState, ReducedGradient,
+    Strategy,
 };
 
 use self::buckets::BucketTuning;
@@ -60,6 +61,19 @@ pub struct TrainingResult {
     pub skipped: u64,
     /// The seconds from the first step to the end.
     pub duration_s: f64,
+}
+
+impl TrainingResult {
+    /// Returns the event of a run that is complete after a number of steps.
+    #[must_use]
+    pub fn finished(&self, steps: u64) -> Event {
+        Event::RunFinished {
+            steps,
+            samples: self.samples,
+            skipped: self.skipped,
+            duration_s: self.duration_s,
+        }
+    }
 }
 
 /// One rank's part of a run.
@@ -219,6 +233,48 @@ impl Training {
     /// Returns the strategy, for loading a state and for tests that damage a weight.
     pub fn strategy_mut(&mut self) -> &mut DataParallel {
         &mut self.strategy
+    }
+
+    /// Returns the outputs of the model for samples in evaluation mode; `shape` is `[samples, ..]`.
+    ///
+    /// # Errors
+    /// When the shape is not that of the samples of the run, or the model failed.
+    pub fn predict(
+        &mut self,
+        shape: &[usize],
+        features: Vec<f32>,
+    ) -> Result<Activation, TrainError> {
+        let expected = &self.split.train.description().shape;
+        let fits = shape.get(1..) == Some(expected.as_slice())
+            && shape
+                .iter()
+                .try_fold(1, |all: usize, len| all.checked_mul(*len))
+                == Some(features.len());
+        if !fits {
+            return Err(TrainError::Model(EngineError::Shape {
+                layer: "0".to_owned(),
+                what: "input",
+                got: shape.to_vec(),
+                expected: format!(
+                    "[samples, ..] with samples of shape {expected:?}, for {} features",
+                    features.len()
+                ),
+            }));
+        }
+        let mut batch = MicroBatch {
+            shard: Shard(0),
+            shape: shape.to_vec(),
+            features,
+            labels: Vec::new(),
+        };
+        let outputs = self.strategy.predict(&mut batch);
+        outputs.map_err(|error| TrainError::Predict(Box::new(error)))
+    }
+
+    /// Returns the model with the current weights.
+    #[must_use]
+    pub fn into_chain(self) -> Chain {
+        self.strategy.into_chain()
     }
 
     /// Trains to the end of the plan and evaluates. See [`Training::run_and_publish`].

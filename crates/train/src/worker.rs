@@ -1,6 +1,7 @@
 //! A worker process, from its assignment to the trained model: the course of a run on one screen.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -102,7 +103,9 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
         classes,
     };
     training.run_and_publish(&mut |training, trained| {
-        publish(training, &task, &config, model.clone(), trained, &*tracker)
+        let run_file = task.output.join("run.toml");
+        export::publish(&run_file, config.to_toml()?.as_bytes())?;
+        publish(training, &task.output, model.clone(), trained, &*tracker)
     })
 }
 
@@ -211,23 +214,25 @@ fn connect(
     Ok(group)
 }
 
-fn publish(
+/// Writes a trained model to the folder of its run, and records the end of the run.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn publish(
     training: &Training,
-    task: &WorkerTask,
-    config: &RunConfig,
+    output: &Path,
     model: ModelDescription,
     trained: &TrainingResult,
     tracker: &dyn Tracker,
 ) -> Result<(), TrainError> {
-    let plan = training.plan().clone();
-    let saved = export::save(
-        &task.output,
-        training.state(),
-        (&plan, training.steps()),
-        model,
-    )?;
-    export::publish(&task.output.join("run.toml"), config.to_toml()?.as_bytes())?;
-    if let Some(message) = config.checkpoint.plain_model_note(&task.output) {
+    let plan = training.plan();
+    std::fs::create_dir_all(output).map_err(|source| TrainError::File {
+        action: "create",
+        path: output.to_owned(),
+        source,
+    })?;
+    let saved = export::save(output, training.state(), (plan, training.steps()), model)?;
+    if let Some(message) = plan.config.checkpoint.plain_model_note(output) {
         let rank = Some(training.rank());
         tracker.record(Event::Notice { rank, message });
     }
@@ -236,11 +241,6 @@ fn publish(
         config_path: saved.config.display().to_string(),
         blake3: saved.blake3,
     });
-    tracker.record(Event::RunFinished {
-        steps: training.steps(),
-        samples: trained.samples,
-        skipped: trained.skipped,
-        duration_s: trained.duration_s,
-    });
+    tracker.record(trained.finished(training.steps()));
     Ok(())
 }

@@ -3,17 +3,22 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ronde_comm::ProcessGroup;
 use ronde_comm::testing::spawn_ranks;
-use ronde_core::{Collectives, Event, Step, Tracker, WorldSize};
+use ronde_comm::{GroupConfig, ProcessGroup};
+use ronde_core::layout::StateLayout;
+use ronde_core::seed::SeedTree;
+use ronde_core::shards::ShardPlan;
+use ronde_core::{Collectives, Event, GroupRank, Shard, Step, Tracker, WorldSize};
 use ronde_data::OpenContext;
 use ronde_engine::{
-    EngineError, Layer, LearningRate, Loss, LossOutput, Metric, Predictions, TopAccuracy,
+    Activation, Chain, EngineError, ForwardContext, Layer, LayerCost, LearningRate, Loss,
+    LossOutput, Metric, Predictions, TopAccuracy,
 };
-use ronde_parallel::Strategy;
+use ronde_parallel::{DataParallel, DataParallelConfig, MicroBatch, Strategy};
 use ronde_store::LocalStore;
 use ronde_train::callback::{Actions, EarlyStopping, StepReport};
 use ronde_train::checkpoints::{Resume, RunCheckpoints};
@@ -308,6 +313,117 @@ fn wrong_functions_are_errors_with_their_names() {
         "{message}"
     );
     assert!(outputs.is_user_error());
+}
+
+/// A layer that panics for shards of two samples.
+struct Panicking(StateLayout);
+
+impl Layer for Panicking {
+    fn layout(&self) -> &StateLayout {
+        &self.0
+    }
+
+    fn load(&mut self, _: &[f32], _: &[Range<usize>]) {}
+
+    fn save(&self, _: &mut [f32], _: &[Range<usize>]) {}
+
+    fn forward(
+        &mut self,
+        input: Activation,
+        _: &ForwardContext,
+    ) -> Result<Activation, EngineError> {
+        assert!(input.samples() != 2, "cannot multiply {:?}", input.shape());
+        Ok(input)
+    }
+
+    fn backward(
+        &mut self,
+        _: Shard,
+        grad_output: Activation,
+        _: &mut [f32],
+        _: &[Range<usize>],
+        _: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        Ok(Some(grad_output))
+    }
+
+    fn backward_input(
+        &mut self,
+        _: Shard,
+        grad_output: Activation,
+        _: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        Ok(Some(grad_output))
+    }
+
+    fn backward_weights(
+        &mut self,
+        _: Shard,
+        _: &mut [f32],
+        _: &[Range<usize>],
+    ) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
+        LayerCost {
+            output_shape: input_shape.to_vec(),
+            kept_floats: 0,
+        }
+    }
+}
+
+#[test]
+fn a_panic_of_a_layer_is_an_error_that_names_it() {
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Panicking(StateLayout::default()))];
+    let chain = Chain::new(layers).unwrap();
+    let group = ProcessGroup::alone(GroupConfig::new("dp", "test", GroupRank(0)));
+    let shards = ShardPlan::new(1, WorldSize::ONE).unwrap();
+    let optimizer = config(RUN, &[]).optimizer;
+    let settings = DataParallelConfig::new(optimizer, Arc::new(Brier::default()));
+    let group = Arc::new(group);
+    let mut strategy = DataParallel::new(chain, group, shards, SeedTree::new(1), settings);
+    let batch = |samples: usize| MicroBatch {
+        shard: Shard(0),
+        shape: vec![samples, 3],
+        features: vec![0.0; 3 * samples],
+        labels: vec![0; samples],
+    };
+    strategy.predict(&mut batch(1)).unwrap();
+    for error in [
+        strategy.predict(&mut batch(2)).unwrap_err(),
+        strategy.backward(Step(0), vec![batch(2)]).unwrap_err(),
+    ] {
+        let message = error.to_string();
+        let expected = "layer 0 panicked in its forward pass with an input of shape [2, 3]: cannot multiply [2, 3]";
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn the_trained_model_predicts_and_refuses_other_shapes() {
+    let context = OpenContext::new(".".as_ref(), 42);
+    let run = config(RUN, &["train.steps=3"]);
+    let split = ronde_data::open(&run.data, &context).unwrap();
+    let plan = Plan::resolve(&run, WorldSize::ONE, &*split.train).unwrap();
+    let chain = run.model.build(&[1, 4, 4], 3, &plan.seeds).unwrap();
+    let group = ProcessGroup::alone(GroupConfig::new("dp", "test", GroupRank(0)));
+    let member = JobGroup::of(Arc::new(group), Arc::new(Recorder::default()));
+    let mut training = Training::new(member, plan, chain, split);
+    training.run().unwrap();
+    let image: Vec<f32> = (0..32).map(|x| x as f32 / 32.0).collect();
+    let two = training.predict(&[2, 1, 4, 4], image.clone()).unwrap();
+    assert_eq!(two.shape(), [2, 3]);
+    for shape in [&[2, 4, 4, 1][..], &[1, 1, 4, 4], &[2, 16], &[]] {
+        let error = training.predict(shape, image.clone()).unwrap_err();
+        assert!(
+            error.to_string().contains("samples of shape [1, 4, 4]"),
+            "{error}"
+        );
+    }
+    let again = Activation::from_host(&[2, 1, 4, 4], image);
+    let outputs = training.into_chain().evaluate(again).unwrap();
+    assert_eq!(outputs.as_slice(), two.as_slice());
 }
 
 const GROUPS: &str = r#"

@@ -16,9 +16,10 @@ use ronde_core::{
 };
 use ronde_data::OpenContext;
 use ronde_parallel::Strategy;
+use ronde_train::callback::{Actions, StepReport};
 use ronde_train::config::{Document, Override};
 use ronde_train::worker::{JobAccess, join_job};
-use ronde_train::{Plan, RunConfig, TrainError, Training};
+use ronde_train::{Callback, Plan, RunConfig, TrainError, Training};
 
 /// The watchdog's time limit.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -161,6 +162,20 @@ impl JobMember for TestMember {
 
 /// The number of steps of most runs.
 const STEPS: u64 = 9;
+
+/// A planned number of steps of runs that a callback ends after [`STEPS`].
+const ENDED_BY_CALLBACK: u64 = 50;
+
+/// Ends a run after [`STEPS`].
+struct EndsRun;
+
+impl Callback for EndsRun {
+    fn after_step(&mut self, report: &StepReport, actions: &mut Actions) {
+        if report.step.0 + 2 == STEPS {
+            actions.stop();
+        }
+    }
+}
 
 /// A fault that is injected at one of a worker's operations, counted from 0.
 #[derive(Clone, Copy, PartialEq)]
@@ -306,7 +321,7 @@ fn start(
             member,
             assignment,
             listener: Some(listener),
-            tracker: job,
+            tracker: job.clone(),
             ..JobAccess::alone()
         };
         let mut member = join_job(access, &plan)?;
@@ -323,6 +338,9 @@ fn start(
             });
         }
         let mut training = Training::new(member, plan, chain, split);
+        if job.steps == ENDED_BY_CALLBACK {
+            training = training.with_callbacks(vec![Box::new(EndsRun)]);
+        }
         training.run()?;
         let replica = training.strategy_mut().replica();
         Ok(replica.into_iter().map(weight_hash::hash).collect())
@@ -486,39 +504,59 @@ fn half_of_the_workers_die_and_are_replaced() {
     }
 }
 
+/// Trains with three workers, of which one misses the outcome of an operation, and returns how often a stored gradient
+/// was applied.
+fn miss_outcome(planned: u64, operation: u32, undisturbed: &Bits) -> usize {
+    let job = Arc::new(Job {
+        steps: planned,
+        ..Job::default()
+    });
+    let mut listeners = Vec::new();
+    for id in 0..3 {
+        let (listener, address) = ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        listeners.push(listener);
+        let mut members = job.members.lock().unwrap();
+        members.present.push((id, address));
+        members.begins_on_request = true;
+    }
+    let fault = |id| (id == 1).then_some(InjectedFault::MissesOutcome(operation));
+    let workers: Vec<_> = listeners
+        .into_iter()
+        .zip(0..)
+        .map(|(listener, id)| start(&job, id, listener, fault(id)))
+        .collect();
+    for worker in workers {
+        assert_eq!(worker.join().unwrap().unwrap(), *undisturbed, "{operation}");
+    }
+    let events = job.events.lock().unwrap();
+    assert_eq!(steps(&events), (0..STEPS).collect::<Vec<_>>());
+    let applied = |event: &&Event| matches!(event, Event::Resumed { applied: 1, .. });
+    events.iter().filter(applied).count()
+}
+
 #[test]
 fn a_worker_that_misses_the_outcome_of_a_vote_applies_its_stored_gradient() {
     let undisturbed = train(1, &[], false).bits.remove(0);
-    let mut applied = 0;
-    for operation in 0..12 {
-        let job = Arc::new(Job {
-            steps: STEPS,
-            ..Job::default()
-        });
-        let mut listeners = Vec::new();
-        for id in 0..3 {
-            let (listener, address) = ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
-            listeners.push(listener);
-            let mut members = job.members.lock().unwrap();
-            members.present.push((id, address));
-            members.begins_on_request = true;
-        }
-        let fault = |id| (id == 1).then_some(InjectedFault::MissesOutcome(operation));
-        let workers: Vec<_> = listeners
-            .into_iter()
-            .zip(0..)
-            .map(|(listener, id)| start(&job, id, listener, fault(id)))
-            .collect();
-        for worker in workers {
-            assert_eq!(worker.join().unwrap().unwrap(), undisturbed, "{operation}");
-        }
-        let events = job.events.lock().unwrap();
-        assert_eq!(steps(&events), (0..9).collect::<Vec<_>>());
-        applied += events
-            .iter()
-            .filter(|event| matches!(event, Event::Resumed { applied: 1, .. }))
-            .count();
-    }
+    let applied = (0..12).map(|operation| miss_outcome(STEPS, operation, &undisturbed));
+    let applied: usize = applied.sum();
     // About a quarter of the operations are votes.
     assert!(applied >= 2, "{applied}");
+}
+
+#[test]
+fn all_workers_end_at_the_step_of_a_callback_when_one_is_lost_there() {
+    let undisturbed = train(1, &[], false).bits.remove(0);
+    // The operations of the steps around the last one, with its vote, and of the evaluation after it.
+    let operations = 26..44;
+    let applied = operations
+        .clone()
+        .map(|operation| miss_outcome(ENDED_BY_CALLBACK, operation, &undisturbed));
+    let applied: usize = applied.sum();
+    assert!(applied >= 2, "{applied}");
+    for operation in operations {
+        let end = train_with(ENDED_BY_CALLBACK, 3, &[(0, operation)], false, None);
+        let same = |bits: &Bits| *bits == undisturbed;
+        assert!(end.bits.iter().all(same), "{operation}");
+        assert_eq!(steps(&end.events), (0..STEPS).collect::<Vec<_>>());
+    }
 }

@@ -1,14 +1,41 @@
 //! Runs shards one after the other: forward, loss, and backward into the buckets.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ronde_core::Step;
 use ronde_core::layout::Role;
 use ronde_core::session::ShardReport;
-use ronde_engine::{Activation, EngineError, Mode, Predictions};
+use ronde_engine::{Activation, Chain, EngineError, Layer, Mode, Predictions};
 
 use super::DataParallel;
 use crate::{MicroBatch, ParallelError};
+
+/// Runs a pass of a layer and returns a panic as an error that names the layer.
+///
+/// A layer that has panicked is not used again: the error ends the run.
+fn guarded<T>(
+    chain: &mut Chain,
+    index: usize,
+    pass: &'static str,
+    got: Vec<usize>,
+    run: impl FnOnce(&mut dyn Layer) -> Result<T, EngineError>,
+) -> Result<T, EngineError> {
+    let layer = &mut chain.layers_mut()[index];
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut **layer)));
+    outcome.unwrap_or_else(|payload| {
+        let message = payload.downcast_ref::<String>().cloned();
+        let message = message.or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string));
+        let tensors = &layer.layout().tensors;
+        let first = tensors.first().map(|tensor| format!(" ({})", tensor.name));
+        Err(EngineError::Panicked {
+            layer: format!("{index}{}", first.unwrap_or_default()),
+            pass,
+            got,
+            message: message.unwrap_or_else(|| "without a message".to_owned()),
+        })
+    })
+}
 
 impl DataParallel {
     /// Runs forward and backward of this rank's shards, one after the other.
@@ -37,7 +64,10 @@ impl DataParallel {
             Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
         for layer in 0..self.chain.len() {
             let context = self.context(step, batch.shard, layer, mode);
-            activation = self.chain.layers_mut()[layer].forward(activation, &context)?;
+            let shape = activation.shape().to_vec();
+            activation = guarded(&mut self.chain, layer, "forward", shape, |layer| {
+                layer.forward(activation, &context)
+            })?;
         }
         Ok(activation)
     }
@@ -86,13 +116,10 @@ impl DataParallel {
         for layer in bucket.layers.clone().rev() {
             let Some(output) = gradient.take() else { break };
             let ranges = self.state.layer_ranges(layer, bucket.elements.start);
-            gradient = self.chain.layers_mut()[layer].backward(
-                batch.shard,
-                output,
-                buffer,
-                &ranges,
-                layer > 0,
-            )?;
+            let (shape, needs_input) = (output.shape().to_vec(), layer > 0);
+            gradient = guarded(&mut self.chain, layer, "backward", shape, |layer| {
+                layer.backward(batch.shard, output, buffer, &ranges, needs_input)
+            })?;
             self.weigh_buffers(layer, batch.samples(), &ranges, buffer);
         }
         Ok(gradient)

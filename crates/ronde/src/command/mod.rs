@@ -15,7 +15,6 @@ pub(crate) mod init;
 pub(crate) mod job;
 pub(crate) mod join;
 pub(crate) mod open;
-pub(crate) mod output;
 mod progress_output;
 mod resume;
 pub(crate) mod run;

@@ -109,7 +109,7 @@ impl ResumeSource {
             )),
             _ => Err(format!(
                 "error: cannot resume: the checkpoints in {to} were saved by another program\n  \
-                 help: start that program again; it resumes with `Worker::set_resume`"
+                 help: start that program again; it resumes with `Trainer::resume`"
             )),
         }
     }

@@ -31,8 +31,8 @@ pub(crate) struct RunArguments {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     workers: u32,
-    /// Continue with the remaining ranks when a rank dies, and restart it; for programs that use `Worker::join` or
-    /// `Worker::train`.
+    /// Continue with the remaining ranks when a rank dies, and restart it; for programs that use `Worker::join`,
+    /// `Worker::step_loop` or `Worker::trainer`.
     #[arg(long)]
     elastic: bool,
     /// With `--elastic`: maximum restarts of a rank within ten minutes; 0 continues without it.

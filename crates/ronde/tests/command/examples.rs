@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::support::{RONDE, Running, TestFolder, example, gone};
+use crate::support::{RONDE, Running, TestFolder, example, gone, send};
 
 #[test]
 fn a_model_of_own_layers_has_the_same_bits_alone_and_on_three_ranks() {
@@ -87,5 +87,58 @@ fn an_interrupted_custom_program_saves_a_checkpoint_and_resumes_from_it() {
         let ended = dir.start(&program, &["kept", EPOCHS], &[]);
         let ended = ended.wait().expect(0, &[]);
         assert_eq!(hash(&ended.stdout), hash(&alone.stdout));
+    }
+}
+
+/// Returns the lines of all events of a kind in an event file.
+fn events_of(folder: &std::path::Path, kind: &str) -> usize {
+    let events = std::fs::read_to_string(folder.join("events.jsonl")).unwrap();
+    let name = format!("\"event\":\"{kind}\"");
+    events.lines().filter(|line| line.contains(&name)).count()
+}
+
+#[test]
+fn a_program_alone_has_a_run_folder_progress_and_a_summary() {
+    let dir = TestFolder::new();
+    let program = example("own_training");
+    let ended = dir.start(&program, &["run"], &[]).wait();
+    let ended = ended.expect(0, &["accuracy ", "logit_size ", "evaluation at step 101"]);
+    let folder = dir.path().join("run");
+    for name in ["model.safetensors", "model.json", "events.jsonl"] {
+        assert!(folder.join(name).is_file(), "{name}");
+    }
+    assert_eq!(events_of(&folder, "run_finished"), 1);
+    assert!(events_of(&folder, "evaluated") > 1);
+    let model = std::fs::read_to_string(folder.join("model.json")).unwrap();
+    assert!(model.contains("cross_entropy + 0.01 logits^2"), "{model}");
+    // The callback has ended the run before the planned 690 steps.
+    assert!(events_of(&folder, "step_committed") < 690);
+    let hash = ended
+        .stdout
+        .lines()
+        .find_map(|line| line.strip_prefix("blake3 "));
+    assert!(model.contains(hash.expect("a hash")));
+}
+
+#[test]
+fn a_program_with_its_own_parts_has_the_same_bits_when_a_worker_is_killed() {
+    let hash = |text: &str| {
+        let line = text.lines().find_map(|line| line.split_once("blake3 "));
+        line.expect("a hash").1.to_owned()
+    };
+    let program = example("own_training");
+    let dir = TestFolder::new();
+    let alone = dir.start(&program, &["run"], &[]).wait().expect(0, &[]);
+    let alone = hash(&alone.stdout);
+    let program = program.to_str().unwrap();
+    for killed in [0, 1] {
+        let dir = TestFolder::new();
+        let arguments = ["run", "-n", "3", "--elastic", "--", program, "run"];
+        let mut running = dir.start(RONDE, &arguments, &[]);
+        running.wait_stderr("step ", 1);
+        send(running.workers()[&killed], Signal::KILL);
+        let ended = running.wait().expect(0, &["killed (SIGKILL)"]);
+        assert_eq!(hash(&ended.stdout), alone);
+        assert!(dir.path().join("run/model.safetensors").is_file());
     }
 }

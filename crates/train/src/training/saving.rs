@@ -11,7 +11,6 @@ use ronde_parallel::Strategy;
 
 use super::Training;
 use crate::TrainError;
-use crate::callback::Actions;
 use crate::checkpoints::{
     self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, StateSnapshot,
 };
@@ -36,11 +35,9 @@ impl Training {
 
     /// Adds this rank's requests and checkpoint notes to the next vote.
     pub(super) fn prepare_vote(&mut self) {
-        // Each rank has the requests of its own callbacks; only those of rank 0 count.
-        let actions = match self.member.rank {
-            Rank(0) => self.actions,
-            _ => Actions::default(),
-        };
+        // The callbacks of all ranks have seen the same reports, except for those of a rank that has joined since. Rank 0
+        // may be such a rank, so the requests of every rank count.
+        let actions = self.actions;
         if actions.save {
             self.request_save();
         }
@@ -63,7 +60,9 @@ impl Training {
     fn request_save(&mut self) {
         if let Some(saving) = &mut self.checkpoints {
             saving.request();
-        } else if !std::mem::replace(&mut self.is_missing_folder_reported, true) {
+        } else if self.member.rank == Rank(0)
+            && !std::mem::replace(&mut self.is_missing_folder_reported, true)
+        {
             self.member.tracker.record(Event::Notice {
                 rank: Some(self.member.rank),
                 message:

@@ -18,9 +18,9 @@ use super::{StartError, TrainArguments};
 use crate::command::capacity::{check_disk, check_memory, memory_per_worker};
 use crate::command::console::{console, info};
 use crate::command::data_progress;
-use crate::command::output::OutputFolder;
 use crate::command::resume::{self, ResumeSource};
 use crate::command::run_position::RunPosition;
+use ronde::output_folder::OutputFolder;
 
 /// Maximum size of a run file in bytes; larger files are not read.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;

@@ -1,11 +1,11 @@
-//! The output folder of a run: created, checked and locked by one run at a time.
+//! [`OutputFolder`]: the folder of a run's results, created, checked and locked by one run at a time.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// The locked output folder of a run. The lock ends with the process.
 #[derive(Debug)]
-pub(crate) struct OutputFolder {
+pub struct OutputFolder {
     path: PathBuf,
     _lock: File,
 }
@@ -15,7 +15,7 @@ impl OutputFolder {
     ///
     /// # Errors
     /// A message with a help line: the folder cannot be created, read, or another run has locked it.
-    pub(crate) fn lock(path: &Path) -> Result<Self, String> {
+    pub fn lock(path: &Path) -> Result<Self, String> {
         let hint = "choose another folder: --set run.output=FOLDER";
         let failed = |what: &str, error: &std::io::Error| {
             format!("{what} {}: {error}\n  help: {hint}", path.display())
@@ -41,7 +41,8 @@ impl OutputFolder {
     }
 
     /// Returns whether a folder has the model of a finished run.
-    pub(crate) fn has_results(folder: &Path) -> bool {
+    #[must_use]
+    pub fn has_results(folder: &Path) -> bool {
         let names = [
             ronde_train::export::MODEL_FILE,
             ronde_train::export::CONFIG_FILE,
@@ -49,11 +50,17 @@ impl OutputFolder {
         names.iter().any(|name| folder.join(name).exists())
     }
 
+    /// Returns whether the folder has the model or the checkpoints of an earlier run.
+    #[must_use]
+    pub fn has_run(&self) -> bool {
+        Self::has_results(&self.path) || self.path.join("checkpoints").is_dir()
+    }
+
     /// Removes the results of an earlier run: model, run file, events, checkpoints and flight records.
     ///
     /// # Errors
     /// A message that names the file that cannot be removed.
-    pub(crate) fn remove_results(&self) -> Result<(), String> {
+    pub fn remove_results(&self) -> Result<(), String> {
         let files = [
             ronde_train::export::MODEL_FILE,
             ronde_train::export::CONFIG_FILE,
@@ -77,12 +84,13 @@ impl OutputFolder {
     }
 
     /// Returns the absolute path of the folder.
-    pub(crate) fn path(&self) -> &Path {
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Removes the temporary files of workers that were ended during a write.
-    pub(crate) fn remove_temporary_files(&self) {
+    pub fn remove_temporary_files(&self) {
         for name in [
             ronde_train::export::MODEL_FILE,
             ronde_train::export::CONFIG_FILE,
