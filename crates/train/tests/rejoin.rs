@@ -546,8 +546,8 @@ fn a_worker_that_misses_the_outcome_of_a_vote_applies_its_stored_gradient() {
 #[test]
 fn all_workers_end_at_the_step_of_a_callback_when_one_is_lost_there() {
     let undisturbed = train(1, &[], false).bits.remove(0);
-    // The operations of the steps around the last one, with its vote, and of the evaluation after it.
-    let operations = 26..44;
+    // Four operations in each step: from the seventh to the last one, with its vote, and those before the farewell.
+    let operations = 26..38;
     let applied = operations
         .clone()
         .map(|operation| miss_outcome(ENDED_BY_CALLBACK, operation, &undisturbed));
