@@ -1,5 +1,7 @@
 //! [`RunCheckpoints`]: one rank's part in saving the checkpoints of a run, from the request to the publication.
 
+mod outcomes;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +16,7 @@ use ronde_store::Store;
 use super::ReplicaLayout;
 use super::cursor::TrainingCursor;
 use super::notes::{self, SaveNote};
-use super::publish_thread::{
-    CompleteSave, PublishTask, PublishTaskResult, PublishThread, retention,
-};
+use super::publish_thread::{PublishTask, PublishThread};
 use super::wait::wait_for_all;
 use crate::clock::LapTimer;
 use crate::config::CheckpointSection;
@@ -255,171 +255,12 @@ impl RunCheckpoints {
         }
     }
 
-    /// Processes the results of this rank's threads; waits up to `limit` while the publishing thread is busy.
-    fn poll(&mut self, now: &RankPosition<'_>, limit: Duration) {
-        if let Some(outcome) = self.saver.as_mut().and_then(Saver::poll) {
-            self.share_written(outcome);
-        }
-        while let Some(outcome) = self
-            .publisher
-            .as_mut()
-            .and_then(|thread| thread.next(limit))
-        {
-            self.task_finished(now, outcome);
-        }
-    }
-
-    /// This rank's share is written, or not.
-    fn share_written(&mut self, outcome: Result<SavedPart, CheckpointError>) {
-        let Some(pending) = &self.pending else {
-            return;
-        };
-        let (step, held_up_s) = (pending.step, pending.held_up_s);
-        match outcome {
-            Ok(part) if (part.step, part.fence) == (step, pending.fence) => {
-                self.notes.push(SaveNote::Saved { part, held_up_s });
-            }
-            // The share of a cancelled save.
-            Ok(_) => {}
-            Err(error) => self.notes.push(SaveNote::Failed {
-                step,
-                problem: error.to_string(),
-            }),
-        }
-    }
-
-    fn task_finished(&mut self, now: &RankPosition<'_>, outcome: PublishTaskResult) {
-        match outcome {
-            PublishTaskResult::Claimed | PublishTaskResult::Discarded => {}
-            PublishTaskResult::Term(fence) => {
-                self.claiming = false;
-                self.term = Some(fence.term);
-                self.notes.push(SaveNote::Term(fence.term));
-                if fence.generation != now.generation {
-                    let generation = now.generation;
-                    self.submit(
-                        now,
-                        PublishTask::Claim(
-                            Fence {
-                                generation,
-                                ..fence
-                            },
-                            now.next,
-                        ),
-                    );
-                }
-            }
-            PublishTaskResult::NotClaimed(step, problem) => {
-                self.claiming = false;
-                // Do not try again at every step.
-                (self.is_overdue, self.since) = (false, LapTimer::start());
-                self.record_failure(now, step, now.rank, problem);
-            }
-            PublishTaskResult::Published(step, notice) => {
-                if let Some(message) = notice {
-                    let rank = Some(now.rank);
-                    now.tracker.record(Event::Notice { rank, message });
-                }
-                self.saved = Some(step);
-                let pending = self.pending.as_ref().filter(|save| save.step == step);
-                now.tracker.record(Event::CheckpointSaved {
-                    step,
-                    generation: now.generation,
-                    bytes: pending.map_or(0, |s| s.parts.iter().map(|p| p.file.bytes).sum()),
-                    held_up_s: pending.map_or(f64::NAN, |save| save.held_up_s),
-                    total_s: pending.map_or(f64::NAN, |save| save.since.total_s()),
-                    address: self.address.clone(),
-                });
-                self.notes.push(SaveNote::Published { step });
-            }
-            PublishTaskResult::NotPublished(step, problem) => {
-                self.notes.push(SaveNote::Failed { step, problem })
-            }
-        }
-    }
-
     fn record_failure(&self, now: &RankPosition<'_>, step: Step, rank: Rank, message: String) {
         now.tracker.record(Event::CheckpointFailed {
             step,
             rank,
             message,
         });
-    }
-
-    /// Processes the notes that all ranks sent with a vote, by rank. This rank's own queue is cleared.
-    pub(crate) fn receive_notes(
-        &mut self,
-        now: &RankPosition<'_>,
-        notes: &[Vec<u8>],
-        world_size: u32,
-    ) {
-        self.notes.clear();
-        for (rank, note) in (0..).zip(notes) {
-            for note in notes::decode(note) {
-                self.receive_note(now, Rank(rank), note);
-            }
-        }
-        if self.term.is_some() && self.saver.is_none() {
-            let reserve = now.layout.share_bytes(world_size);
-            // If it cannot be started, the first save reports the error.
-            self.saver = Saver::start(self.store.clone(), reserve).ok();
-        }
-        self.publish_if_complete(now);
-    }
-
-    fn receive_note(&mut self, now: &RankPosition<'_>, rank: Rank, note: SaveNote) {
-        let save = self.pending.as_mut();
-        match note {
-            SaveNote::Term(term) => self.term = Some(term),
-            SaveNote::Saved { part, held_up_s } => {
-                if let Some(save) = save
-                    && (part.step, part.fence) == (save.step, save.fence)
-                    && save.parts.iter().all(|other| other.rank != part.rank)
-                {
-                    save.held_up_s = save.held_up_s.max(held_up_s);
-                    save.parts.push(part);
-                }
-            }
-            SaveNote::Failed { step, problem } => {
-                let cancelled = self.pending.take_if(|save| save.step == step);
-                if let Some(save) = cancelled
-                    && now.rank == Rank(0)
-                {
-                    self.record_failure(now, step, rank, problem);
-                    if !save.published {
-                        self.submit(now, PublishTask::Discard(save.parts));
-                    }
-                }
-            }
-            SaveNote::Published { step } => {
-                self.saved = Some(step);
-                self.pending.take_if(|save| save.step == step);
-            }
-        }
-    }
-
-    /// Publishes the pending save on rank 0 as soon as all ranks have written their shares.
-    fn publish_if_complete(&mut self, now: &RankPosition<'_>) {
-        let Some(save) = &mut self.pending else {
-            return;
-        };
-        if now.rank != Rank(0) || save.published || save.parts.len() < save.world_size.len() {
-            return;
-        }
-        save.published = true;
-        let save = CompleteSave {
-            run: self.name.clone(),
-            step: save.step,
-            epoch: save.epoch,
-            fence: save.fence,
-            world_size: save.world_size,
-            identity: now.identity.clone(),
-            vectors: now.layout.vectors.clone(),
-            cursor: std::mem::take(&mut save.cursor),
-            parts: save.parts.clone(),
-            retention: retention(self.section.keep, self.section.keep_every_steps),
-        };
-        self.submit(now, PublishTask::Publish(Box::new(save)));
     }
 
     /// Copies this rank's share of the state, which a thread then writes. All ranks call it after the same step.

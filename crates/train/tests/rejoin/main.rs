@@ -2,17 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
+mod faulty_group;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ronde_core::{
-    Assignment, Buffer, CollectiveError, Collectives, DType, Departure, Event, Generation, Group,
-    GroupRank, JobMember, MembershipError, MembershipPolicy, Milestone, Operation, PointToPoint,
-    Rank, Tag, Tracker, Work, WorldSize, weight_hash,
+    Assignment, Collectives, Departure, Event, Generation, GroupRank, JobMember, MembershipError,
+    MembershipPolicy, Milestone, Rank, Tracker, WorldSize, weight_hash,
 };
 use ronde_data::OpenContext;
 use ronde_parallel::Strategy;
@@ -20,6 +21,8 @@ use ronde_train::callback::{Actions, StepReport};
 use ronde_train::config::{Document, Override};
 use ronde_train::worker::{JobAccess, join_job};
 use ronde_train::{Callback, Plan, RunConfig, TrainError, Training};
+
+use faulty_group::{FaultyGroup, InjectedFault};
 
 /// The watchdog's time limit.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -174,111 +177,6 @@ impl Callback for EndsRun {
         if report.step.0 + 2 == STEPS {
             actions.stop();
         }
-    }
-}
-
-/// A fault that is injected at one of a worker's operations, counted from 0.
-#[derive(Clone, Copy, PartialEq)]
-enum InjectedFault {
-    /// The worker dies before it starts the operation.
-    Dies(u32),
-    /// The worker takes part but does not receive the outcome.
-    MissesOutcome(u32),
-    /// The state that the worker copies is not received before the operation.
-    ReceivesLate(u32),
-}
-
-/// A group that injects a fault.
-struct FaultyGroup {
-    inner: Arc<dyn Group>,
-    fault: InjectedFault,
-    operations: Arc<AtomicU32>,
-}
-
-/// A message that is not received before an operation.
-struct LateMessage {
-    inner: Box<dyn Work>,
-    operations: Arc<AtomicU32>,
-    until: u32,
-}
-
-impl Work for LateMessage {
-    fn is_finished(&self) -> bool {
-        self.operations.load(Ordering::SeqCst) >= self.until && self.inner.is_finished()
-    }
-
-    fn wait(self: Box<Self>) -> Result<Buffer, CollectiveError> {
-        self.inner.wait()
-    }
-}
-
-impl Collectives for FaultyGroup {
-    fn rank(&self) -> GroupRank {
-        self.inner.rank()
-    }
-
-    fn size(&self) -> usize {
-        self.inner.size()
-    }
-
-    fn allocate(&self, dtype: DType, len: usize) -> Result<Buffer, CollectiveError> {
-        self.inner.allocate(dtype, len)
-    }
-
-    fn start(
-        &self,
-        operation: Operation,
-        buffer: Buffer,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        let number = self.operations.fetch_add(1, Ordering::SeqCst);
-        if self.fault == InjectedFault::Dies(number) {
-            std::panic::resume_unwind(Box::new("dies"));
-        }
-        let work = self.inner.start(operation, buffer)?;
-        if self.fault == InjectedFault::MissesOutcome(number) {
-            work.wait()?;
-            return Err(CollectiveError::Aborted {
-                by: "test".to_owned(),
-                reason: "the outcome was not received".to_owned(),
-            });
-        }
-        Ok(work)
-    }
-
-    fn abort(&self, reason: &str) {
-        self.inner.abort(reason);
-    }
-
-    fn bytes_sent(&self) -> u64 {
-        self.inner.bytes_sent()
-    }
-}
-
-impl PointToPoint for FaultyGroup {
-    fn send(
-        &self,
-        to: GroupRank,
-        tag: Tag,
-        buffer: Buffer,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.inner.send(to, tag, buffer)
-    }
-
-    fn receive(
-        &self,
-        from: GroupRank,
-        tag: Tag,
-        buffer: Buffer,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        let inner = self.inner.receive(from, tag, buffer)?;
-        let InjectedFault::ReceivesLate(until) = self.fault else {
-            return Ok(inner);
-        };
-        Ok(Box::new(LateMessage {
-            inner,
-            operations: self.operations.clone(),
-            until,
-        }))
     }
 }
 

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
+mod disturbed_store;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,13 +15,12 @@ use ronde_comm::testing::spawn_ranks;
 use ronde_core::{Collectives, Event, Generation, Step, Tracker, WorldSize, weight_hash};
 use ronde_data::OpenContext;
 use ronde_parallel::Strategy;
-use ronde_store::{
-    Condition, LocalStore, ObjectEntry, ObjectName, Store, StoreError, StoredObject, Upload,
-    Version,
-};
+use ronde_store::{LocalStore, Store, StoreError};
 use ronde_train::checkpoints::{Resume, RunCheckpoints};
 use ronde_train::config::{Document, Override};
 use ronde_train::{JobGroup, Plan, RunConfig, TrainError, Training};
+
+use disturbed_store::Disturbed;
 
 /// The watchdog's time limit.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -369,65 +370,6 @@ fn when_all_holders_of_the_state_are_lost_the_next_generation_loads_it() {
     let end = train_in(&store, &next);
     assert_eq!(end.loaded(), Some((at, vec![])));
     assert_eq!(end.bits(), whole);
-}
-
-/// A function that is called before an object is written.
-type Before = dyn FnMut(&ObjectName) -> Result<(), StoreError> + Send;
-
-/// A store that calls a function before an object is written.
-struct Disturbed {
-    inner: Arc<dyn Store>,
-    before: Mutex<Box<Before>>,
-}
-
-impl Disturbed {
-    fn over(
-        inner: &Arc<dyn Store>,
-        before: impl FnMut(&ObjectName) -> Result<(), StoreError> + Send + 'static,
-    ) -> Arc<dyn Store> {
-        Arc::new(Self {
-            inner: inner.clone(),
-            before: Mutex::new(Box::new(before)),
-        })
-    }
-}
-
-impl std::fmt::Debug for Disturbed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Disturbed({:?})", self.inner)
-    }
-}
-
-impl Store for Disturbed {
-    fn create(&self, name: &ObjectName) -> Result<Box<dyn Upload>, StoreError> {
-        (self.before.lock().unwrap())(name)?;
-        self.inner.create(name)
-    }
-
-    fn put_if(
-        &self,
-        name: &ObjectName,
-        bytes: &[u8],
-        condition: &Condition,
-    ) -> Result<Version, StoreError> {
-        self.inner.put_if(name, bytes, condition)
-    }
-
-    fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError> {
-        self.inner.open(name)
-    }
-
-    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<ObjectEntry>, StoreError> {
-        self.inner.list(folder)
-    }
-
-    fn delete(&self, name: &ObjectName) -> Result<(), StoreError> {
-        self.inner.delete(name)
-    }
-
-    fn sweep(&self) -> Result<u64, StoreError> {
-        self.inner.sweep()
-    }
 }
 
 #[test]

@@ -1,0 +1,143 @@
+//! The lines printed for events as soon as they happen.
+
+use ronde_core::Event;
+
+use super::values::{bytes, count, counted};
+use super::{metrics, started};
+use crate::view::RunView;
+
+/// Returns the line printed for an event as soon as it happens, or `None` for most events. `view` must
+/// include the event already. Only the first failure is printed: later ones are usually caused by it.
+#[must_use]
+pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
+    match event {
+        Event::RunStarted { .. } => Some(started(view)),
+        Event::Notice {
+            rank: None,
+            message,
+        } => Some(format!("note: {message}")),
+        Event::Notice {
+            rank: Some(rank),
+            message,
+        } => Some(format!("note: rank {rank}: {message}")),
+        Event::MembershipChanged { reason, .. } => Some(reason.clone()),
+        Event::Recovered {
+            step, duration_s, ..
+        } => Some(format!(
+            "recovered: step {} committed {duration_s:.2} s after the loss was detected",
+            count(step.0)
+        )),
+        Event::WorkerFailed {
+            rank,
+            message,
+            secondary: false,
+            ..
+        } if view.failures == 1 => Some(format!(
+            "rank {rank} failed: {}",
+            message.lines().next().unwrap_or("no reason given")
+        )),
+        Event::EpochFinished {
+            epoch,
+            missing,
+            repeated,
+            ..
+        } if *missing + *repeated > 0 => Some(format!(
+            "note: epoch {}: {} samples not used, {} used more than once",
+            epoch.0 + 1,
+            count(*missing),
+            count(*repeated),
+        )),
+        Event::DataRead {
+            rank,
+            epoch,
+            remote_bytes,
+            cached_bytes,
+        } => Some(format!(
+            "rank {rank}: epoch {} read {} from remote storage, {} from the cache",
+            epoch.0 + 1,
+            bytes(*remote_bytes),
+            bytes(*cached_bytes)
+        )),
+        Event::Evaluated { step, .. } if step.0.saturating_add(1) < view.steps => {
+            let result = view.evaluation.as_ref()?;
+            let mut metrics = metrics(result);
+            // The number of samples is the same for all evaluations and is in the summary.
+            metrics.pop();
+            Some(format!(
+                "evaluation at step {}: {}",
+                count(step.0.saturating_add(1)),
+                metrics.join(", ")
+            ))
+        }
+        _ => of_checkpoints(event),
+    }
+}
+
+/// Returns whether the line of an event is a warning, which is printed even when progress is not.
+#[must_use]
+pub fn is_warning(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::CheckpointFailed { .. } | Event::WorkerFailed { .. } | Event::EpochFinished { .. }
+    )
+}
+
+/// Returns the additional lines of verbose output: the process of a started worker.
+#[must_use]
+pub fn details(event: &Event) -> Option<String> {
+    match event {
+        Event::WorkerStarted { place, host, pid } => {
+            Some(format!("worker {place} started: pid {pid} on {host}"))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the line printed for an event about checkpoints.
+fn of_checkpoints(event: &Event) -> Option<String> {
+    match event {
+        Event::CheckpointSaved {
+            step,
+            bytes: size,
+            held_up_s,
+            total_s,
+            ..
+        } => Some(format!(
+            "checkpoint saved at step {}: {} in {total_s:.2} s, training paused for {:.1} ms",
+            count(step.0),
+            bytes(*size),
+            1e3 * held_up_s
+        )),
+        Event::CheckpointFailed {
+            step,
+            rank,
+            message,
+        } => Some(format!(
+            "note: checkpoint at step {} not saved, training continues; rank {rank}: {message}",
+            count(step.0)
+        )),
+        Event::CheckpointLoaded {
+            step,
+            world_size,
+            duration_s,
+            address,
+            skipped,
+            ..
+        } => Some(
+            std::iter::once(format!(
+                "resuming from the checkpoint at step {} in {address}, saved by {}, loaded in {duration_s:.2} s",
+                count(step.0),
+                counted((*world_size).into(), "worker"),
+            ))
+            .chain(skipped.iter().map(|skipped| {
+                format!("note: a newer checkpoint is unusable: {skipped}")
+            }))
+            .collect::<Vec<_>>()
+            .join("\n"),
+        ),
+        Event::RunStopped { step, .. } => {
+            Some(format!("training stopped after {}", counted(step.0, "step")))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,162 @@
+//! The summary printed at the end of a run.
+
+use ronde_core::event::PhaseTimes;
+
+use super::metrics;
+use super::values::{bytes, count, counted, duration, number, percent};
+use crate::view::RunView;
+
+/// Returns the summary printed at the end of a run: several lines of at most `columns` columns where their values
+/// permit, without a newline at the end.
+#[must_use]
+pub fn summary(view: &RunView, columns: usize) -> String {
+    let mut lines = Vec::new();
+    if let Some(seconds) = view.finished_s {
+        let mut line = format!("{} finished in {}", view.name, duration(seconds));
+        if view.attempt > 1 {
+            let total = duration(view.earlier_s + seconds);
+            line.push_str(&format!(" (attempt {}; {total} in total)", view.attempt));
+        }
+        lines.push(line);
+    } else if let Some(now) = view.progress {
+        lines.push(format!(
+            "{} stopped after {} of {}",
+            view.name,
+            count(now.committed),
+            counted(view.steps, "step")
+        ));
+    } else {
+        return String::new();
+    }
+    if let Some(now) = view.progress {
+        let mut parts = vec![
+            format!("{} of {}", count(now.committed), count(view.steps)),
+            format!("last loss {}", number(now.loss)),
+        ];
+        if let Some(speed) = view.throughput.overall() {
+            let speed = count(speed.round() as u64);
+            parts.push(format!("{speed} {}/s", view.unit.plural()));
+        }
+        lines.extend(field("steps", &parts, columns));
+    }
+    if let Some(result) = &view.evaluation {
+        lines.extend(field("test", &metrics(result), columns));
+    }
+    if let Some(epoch) = view.epoch {
+        let mut parts = vec![format!("{} samples used once", count(epoch.used_once))];
+        if epoch.missing + epoch.repeated > 0 {
+            parts.push(format!("{} not used", count(epoch.missing)));
+            parts.push(format!("{} more than once", count(epoch.repeated)));
+        }
+        lines.extend(field("last epoch", &parts, columns));
+    }
+    if view.skipped > 0 {
+        lines.extend(field(
+            "skipped",
+            &[counted(view.skipped, "record")],
+            columns,
+        ));
+    }
+    lines.extend(table(view, columns));
+    if let Some(model) = &view.model {
+        lines.extend(field("model", std::slice::from_ref(&model.path), columns));
+        lines.extend(field(
+            "configuration",
+            std::slice::from_ref(&model.config_path),
+            columns,
+        ));
+        // The whole hash is in the configuration file, too.
+        let hash = match columns < HASH_COLUMNS {
+            true => format!("{}...", model.blake3.get(..32).unwrap_or(&model.blake3)),
+            false => model.blake3.clone(),
+        };
+        lines.extend(field("blake3", &[hash], columns));
+    }
+    lines.join("\n")
+}
+
+/// Returns the lines of a field of the summary, broken between its parts. A value that is too long for the column of
+/// values has a line of its own.
+fn field(label: &str, parts: &[String], columns: usize) -> Vec<String> {
+    const INDENT: usize = 17;
+    let mut lines = vec![format!("  {label:<15}")];
+    for (at, part) in parts.iter().enumerate() {
+        let comma = if at + 1 < parts.len() { "," } else { "" };
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        let width = part.chars().count() + comma.len();
+        let is_first = line == INDENT;
+        if line + width + usize::from(!is_first) > columns
+            && (!is_first || INDENT + width > columns)
+        {
+            let indent = if INDENT + width > columns { 4 } else { INDENT };
+            if let Some(line) = lines.last_mut() {
+                line.truncate(line.trim_end().len());
+            }
+            lines.push(" ".repeat(indent));
+        } else if !is_first {
+            lines.last_mut().into_iter().for_each(|line| line.push(' '));
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(part);
+            line.push_str(comma);
+        }
+    }
+    lines
+}
+
+/// Columns of a hash with its indentation; narrower terminals get a part of it.
+const HASH_COLUMNS: usize = 68;
+
+/// Columns of the table of workers with seconds; narrower terminals get percentages only.
+const TABLE_COLUMNS: usize = 77;
+
+/// Returns a row per worker: seconds and percentage of each phase, bytes sent.
+fn table(view: &RunView, columns: usize) -> Vec<String> {
+    if view.workers.is_empty() {
+        return Vec::new();
+    }
+    let is_wide = columns >= TABLE_COLUMNS;
+    let row = |cells: [&str; 5]| {
+        let [rank, compute, communication, data, sent] = cells;
+        match is_wide {
+            true => format!("  {rank:<6}{compute:>18}{communication:>18}{data:>20}{sent:>13}"),
+            false => format!("  {rank:<6}{compute:>9}{communication:>9}{data:>9}{sent:>13}"),
+        }
+    };
+    let mut lines = vec![match is_wide {
+        true => row([
+            "rank",
+            "compute",
+            "communication",
+            "waiting for data",
+            "bytes sent",
+        ]),
+        false => row(["rank", "compute", "comm", "data", "bytes sent"]),
+    }];
+    for (rank, worker) in &view.workers {
+        let total = worker.times.total_s();
+        let cell = |part: f64| match is_wide {
+            true => format!("{part:.2} s {:>5}", percent(part, total)),
+            false => percent(part, total),
+        };
+        lines.push(row([
+            &rank.to_string(),
+            &cell(worker.times.compute_s),
+            &cell(worker.times.communicate_s),
+            &cell(worker.times.wait_data_s),
+            &bytes(worker.bytes_sent),
+        ]));
+    }
+    let mut all = PhaseTimes::default();
+    view.workers
+        .values()
+        .for_each(|worker| all.add(&worker.times));
+    if let Some(share) = all.hidden_share() {
+        lines.push(format!(
+            "  gradient exchange {:.2} s, {:.0} % overlapped with compute",
+            all.reducing_s,
+            100.0 * share
+        ));
+    }
+    lines
+}
