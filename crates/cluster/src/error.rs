@@ -105,3 +105,10 @@ impl ClusterError {
         }
     }
 }
+
+/// Converts an error of a store.
+pub(crate) fn store_error(source: ronde_store::StoreError) -> ClusterError {
+    ClusterError::Store {
+        source: Box::new(source),
+    }
+}

@@ -16,7 +16,7 @@ use ronde_store::{Address, ObjectName, RemoteSettings, Store, StoreExt};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
-use crate::error::ClusterError;
+use crate::error::{ClusterError, store_error};
 
 /// The format of [`JOB_FILE`].
 const FORMAT: (&str, u32) = ("ronde.job", 1);
@@ -277,12 +277,6 @@ fn publish(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 fn name(text: &str) -> Result<ObjectName, ClusterError> {
     ObjectName::new(text).map_err(store_error)
-}
-
-pub(crate) fn store_error(source: ronde_store::StoreError) -> ClusterError {
-    ClusterError::Store {
-        source: Box::new(source),
-    }
 }
 
 pub(crate) fn job_error(path: &Path, problem: String) -> ClusterError {

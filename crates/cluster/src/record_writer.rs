@@ -9,8 +9,7 @@ use ronde_elastic::{JobRecord, StoreReply, StoreRequest};
 use ronde_store::{Condition, ObjectName, Store, StoreError, StoreExt, Version};
 use serde::{Deserialize, Serialize};
 
-use crate::error::ClusterError;
-use crate::job::store_error;
+use crate::error::{ClusterError, store_error};
 
 const FORMAT: (&str, u32) = ("ronde.record", 1);
 const BYTES_MAX: u64 = 16 << 20;

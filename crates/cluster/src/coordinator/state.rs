@@ -8,8 +8,8 @@ use ronde_elastic::WorkerSlot;
 use ronde_store::{ObjectName, StoreExt};
 use serde::{Deserialize, Serialize};
 
-use crate::error::ClusterError;
-use crate::job::{JobFolder, store_error};
+use crate::error::{ClusterError, store_error};
+use crate::job::JobFolder;
 use crate::messages::SLOTS_MAX;
 
 const STATE: &str = "state.json";

@@ -1,8 +1,7 @@
-//! [`VoteRequests`]: requests that travel with votes; and the cursor from which a session resumes.
+//! [`VoteRequests`]: requests that travel with votes.
 
 use crate::Step;
-use crate::session::rejoin;
-use crate::session::{LastVote, Session};
+use crate::session::Session;
 
 /// Requests of a rank to all ranks, carried by its vote on a step and fulfilled after that step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,30 +82,6 @@ impl Session {
     pub(super) fn clear_carried(&mut self) {
         self.requests = VoteRequests::default();
         self.note.clear();
-    }
-
-    /// Returns the bytes from which a later session of the same plan resumes, in addition to the state of the
-    /// model: the next step, the number of samples and the ledger. Equal on all ranks. About two bits per
-    /// sample of the data set.
-    #[must_use]
-    pub fn cursor(&self) -> Vec<u8> {
-        rejoin::encode(
-            self.next,
-            self.samples,
-            &LastVote::default(),
-            &self.ledger.words(),
-        )
-    }
-
-    /// Resumes at the step where [`Session::cursor`] was taken; `digest` as for [`Session::set_digest`], of the
-    /// state at that step. Returns false and changes nothing when the bytes are not a cursor of this data set.
-    #[must_use]
-    pub fn resume(&mut self, cursor: &[u8], digest: u64) -> bool {
-        let resumed = self.restore(cursor).is_ok();
-        if resumed {
-            self.healed(digest);
-        }
-        resumed
     }
 
     /// Returns whether no step has been committed yet.

@@ -23,7 +23,7 @@ use ronde_cluster::{
 use ronde_core::{NullTracker, Rank, WorldSize};
 
 use super::exit;
-use super::run::report_failure;
+use super::rank_output::report_failure;
 use super::worker::join;
 use crate::command::console::message;
 pub(crate) use arguments::BenchArguments;

@@ -8,7 +8,8 @@ use ronde_train::config::Override;
 
 use super::console::{Printable, message};
 use super::exit;
-use super::train::{PlanRequest, StartError, plan};
+use super::start_error::StartError;
+use super::train::{PlanRequest, plan};
 
 /// Arguments of `ronde check`.
 #[derive(Args)]

@@ -8,10 +8,8 @@ use ronde::environment;
 use ronde_cluster::{Invitation, JobFolder};
 use ronde_identity::JoinToken;
 
-use super::train::EVENT_FILE;
+use super::run_folder::{EVENT_FILE, JOB_FOLDER};
 
-/// Name of a job's folder in the folder of its results.
-pub(crate) const JOB_FOLDER: &str = "job";
 /// Default parent folder of run outputs.
 const RUNS: &str = "runs";
 /// File that only the folder of a job has.

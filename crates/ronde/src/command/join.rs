@@ -12,7 +12,7 @@ use ronde_core::WorldSize;
 use ronde_monitor::Terminal;
 
 use super::job::{TokenArguments, addresses};
-use super::run::{RankPrefixLog, report_failure};
+use super::rank_output::{RankPrefixLog, report_failure};
 use super::{exit, open};
 use crate::command::console::{console, message};
 

@@ -12,7 +12,7 @@ use ronde_train::export::{CONFIG_FILE, ModelManifest};
 use ronde_train::{Plan, RunConfig};
 
 use super::run_position::RunPosition;
-use super::train::StartError;
+use super::start_error::StartError;
 
 /// Name of the checkpoint folder in a run's folder.
 const FOLDER: &str = "checkpoints";

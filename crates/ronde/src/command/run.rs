@@ -1,7 +1,6 @@
 //! `ronde run`: starts any program as several ranks with rendezvous variables set.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,14 +9,14 @@ use std::time::Duration;
 use clap::Args;
 use ronde::environment;
 use ronde_cluster::{
-    ElasticSettings, JobExit, JobOutcome, JobSpec, LaunchSpec, LocalLauncher, LogSink,
-    OutputStream, RestartLimits, StopFlag, supervise,
+    ElasticSettings, JobExit, JobSpec, LaunchSpec, LocalLauncher, LogSink, RestartLimits, StopFlag,
+    supervise,
 };
-use ronde_core::{Rank, WorldSize};
+use ronde_core::WorldSize;
 use ronde_monitor::Terminal;
-use signal_hook::consts::SIGPIPE;
 
 use super::open::{self, OpenArguments};
+use super::rank_output::{RankPrefixLog, report_failure};
 use super::{exit, flight, join};
 use crate::command::console::{console, message};
 
@@ -187,35 +186,6 @@ fn flight_variable(folder: &Option<PathBuf>) -> Result<Option<(OsString, OsStrin
         Err(message) => {
             message!("error: {message}");
             Err(exit::USER_ERROR)
-        }
-    }
-}
-
-/// Prints the first failure in full, if there is one.
-pub(crate) fn report_failure(outcome: &JobOutcome) {
-    if let Some(report) = outcome.report() {
-        message!("{report}");
-    }
-}
-
-/// Forwards the output of the ranks to the same streams, each line with its rank.
-pub(crate) struct RankPrefixLog {
-    pub(crate) stop: StopFlag,
-}
-
-impl LogSink for RankPrefixLog {
-    fn line(&self, rank: Rank, stream: OutputStream, line: &str) {
-        let text = format!("[rank {rank}] {line}\n");
-        match stream {
-            OutputStream::Stdout => {
-                let written = std::io::stdout().write_all(text.as_bytes());
-                // The reader has closed the pipe, such as `head`: end as with SIGPIPE.
-                if written.is_err() && self.stop.signal() == 0 {
-                    self.stop.request(SIGPIPE);
-                }
-            }
-            // An error of standard error cannot be reported anywhere.
-            OutputStream::Stderr => drop(std::io::stderr().write_all(text.as_bytes())),
         }
     }
 }

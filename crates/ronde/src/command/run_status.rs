@@ -12,7 +12,7 @@ use ronde_monitor::render;
 use serde_json::json;
 
 use super::open::host_name;
-use super::train::EVENT_FILE;
+use super::run_folder::EVENT_FILE;
 
 /// Longest line of an event file that is read.
 const LINE_BYTES_MAX: usize = 1 << 20;

@@ -18,10 +18,11 @@ use ronde_train::RunConfig;
 use ronde_train::flight_records::FlightRecordWriter;
 
 use super::console::{Printable, message};
-use super::job::JOB_FOLDER;
 use super::open::{self, OpenArguments, OpenJob};
 use super::progress_output::ProgressOutput;
-use super::run::report_failure;
+use super::rank_output::report_failure;
+use super::run_folder::{EVENT_FILE, JOB_FOLDER};
+use super::start_error::StartError;
 use super::{exit, flight, join, signals};
 
 /// Arguments of `ronde train`.
@@ -56,28 +57,12 @@ pub(crate) struct TrainArguments {
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for a worker's end after SIGTERM.
 const STOP_GRACE: Duration = Duration::from_millis(1200);
-/// Name of the event file in the output folder.
-pub(super) const EVENT_FILE: &str = "events.jsonl";
 
 mod member;
 mod prepare;
 
 use prepare::PreparedRun;
 pub(super) use prepare::{PlanRequest, plan, read_run_file};
-
-/// The reason that a run does not start.
-pub(super) enum StartError {
-    /// An error that the user has to resolve.
-    Invalid(String),
-    /// There is nothing to train; the message is a result, not an error.
-    Finished(String),
-}
-
-impl From<String> for StartError {
-    fn from(message: String) -> Self {
-        Self::Invalid(message)
-    }
-}
 
 pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
     match WorkerEnvironment::read() {

@@ -14,12 +14,13 @@ use ronde_train::config::{DEFAULT_RUN_FILE, Document, Override, ValueOrigin, che
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::{Plan, RunConfig, TrainError, WorkerTask};
 
-use super::{StartError, TrainArguments};
+use super::TrainArguments;
 use crate::command::capacity::{check_disk, check_memory, memory_per_worker};
 use crate::command::console::{console, info};
 use crate::command::data_progress;
 use crate::command::resume::{self, ResumeSource};
 use crate::command::run_position::RunPosition;
+use crate::command::start_error::StartError;
 use ronde::output_folder::OutputFolder;
 
 /// Maximum size of a run file in bytes; larger files are not read.

@@ -1,0 +1,6 @@
+//! The names of files and folders in the folder of a run.
+
+/// Name of the event file.
+pub(crate) const EVENT_FILE: &str = "events.jsonl";
+/// Name of the folder of an open job.
+pub(crate) const JOB_FOLDER: &str = "job";
