@@ -1,7 +1,8 @@
 //! [`OperationCase`]: one configuration of an operation, and the list of those that a run measures.
 
 use ronde_core::ReduceOp;
-use ronde_schedule::choose::{has_several, refusal};
+use ronde_schedule::choose::has_several;
+use ronde_schedule::make::refusal;
 use ronde_schedule::{Algorithm, Hosts};
 
 use crate::operation::{OperationKind, OperationShape};

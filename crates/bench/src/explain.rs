@@ -4,7 +4,8 @@
 use std::fmt::Write;
 
 use ronde_core::{GroupRank, Operation};
-use ronde_schedule::choose::{has_several, refusal};
+use ronde_schedule::choose::has_several;
+use ronde_schedule::make::refusal;
 use ronde_schedule::{
     self as schedule, Algorithm, Cost, CostModel, Hosts, Schedule, ScheduleError, choose_on,
 };

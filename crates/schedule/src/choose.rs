@@ -9,9 +9,8 @@ use std::cmp::Ordering;
 use ronde_core::{GroupRank, Operation};
 
 use crate::blocks::{SETS, block_len};
-use crate::halving_doubling::keeps_tree;
 use crate::hosts::Hosts;
-use crate::make::{all_reduce_at_once, broadcast_by, exact_sum_at_once, reduce};
+use crate::make::{all_reduce_at_once, broadcast_by, exact_sum_at_once, reduce, refusal};
 use crate::{Algorithm, CostModel, Counts, Schedule, ScheduleError};
 
 /// The order of preference among algorithms with equal predicted times.
@@ -75,34 +74,6 @@ pub fn has_several(operation: &Operation) -> bool {
             | Operation::Reduce { .. }
             | Operation::Broadcast { .. }
     )
-}
-
-/// Returns the reason why `algorithm` cannot run `operation` on these ranks; `None` if it can.
-#[must_use]
-pub fn refusal(algorithm: Algorithm, operation: &Operation, hosts: &Hosts) -> Option<String> {
-    match (operation, algorithm) {
-        (Operation::ExactSum(_), Algorithm::Ring) => Some(
-            "a ring adds each slice in a different order and cannot keep the order of the tree"
-                .into(),
-        ),
-        (Operation::ExactSum(sum), Algorithm::HalvingDoubling) if !keeps_tree(sum) => Some(
-            "the ranks' shards are not one subtree each whose sums with neighbouring subtrees are \
-             nodes of the tree"
-                .into(),
-        ),
-        (Operation::ExactSum(_), Algorithm::Hierarchical) if !hosts.are_contiguous() => Some(
-            "the ranks of a host are not consecutive, so their shards are not contiguous".into(),
-        ),
-        (
-            Operation::Reduce { .. },
-            Algorithm::Ring | Algorithm::HalvingDoubling | Algorithm::Hierarchical,
-        ) => Some("a reduction to one rank supports only driver, tree and direct".into()),
-        (Operation::Broadcast { .. }, Algorithm::Direct | Algorithm::Tree) => None,
-        (Operation::Broadcast { .. }, _) => {
-            Some("a broadcast supports only tree and direct".into())
-        }
-        _ => None,
-    }
 }
 
 /// Counts the messages and bytes of all ranks for `operation` on operands of `len` elements with `algorithm`. For

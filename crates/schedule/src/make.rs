@@ -5,11 +5,10 @@ use ronde_core::{GroupRank, Operation};
 
 use crate::blocks::{block_len, in_blocks};
 use crate::broadcast::broadcast;
-use crate::choose::refusal;
 use crate::contributions::Contributions;
 use crate::direct::direct;
 use crate::driver::driver;
-use crate::halving_doubling::halving_doubling;
+use crate::halving_doubling::{halving_doubling, keeps_tree};
 use crate::hierarchical::{LevelSums, hierarchical};
 use crate::hosts::Hosts;
 use crate::ring::ring;
@@ -206,5 +205,33 @@ fn member(operation: &'static str, rank: GroupRank, size: usize) -> Result<usize
             operation,
             problem: format!("group rank {rank} is not in a group of {size}"),
         })
+    }
+}
+
+/// Returns the reason why `algorithm` cannot run `operation` on these ranks; `None` if it can.
+#[must_use]
+pub fn refusal(algorithm: Algorithm, operation: &Operation, hosts: &Hosts) -> Option<String> {
+    match (operation, algorithm) {
+        (Operation::ExactSum(_), Algorithm::Ring) => Some(
+            "a ring adds each slice in a different order and cannot keep the order of the tree"
+                .into(),
+        ),
+        (Operation::ExactSum(sum), Algorithm::HalvingDoubling) if !keeps_tree(sum) => Some(
+            "the ranks' shards are not one subtree each whose sums with neighbouring subtrees are \
+             nodes of the tree"
+                .into(),
+        ),
+        (Operation::ExactSum(_), Algorithm::Hierarchical) if !hosts.are_contiguous() => Some(
+            "the ranks of a host are not consecutive, so their shards are not contiguous".into(),
+        ),
+        (
+            Operation::Reduce { .. },
+            Algorithm::Ring | Algorithm::HalvingDoubling | Algorithm::Hierarchical,
+        ) => Some("a reduction to one rank supports only driver, tree and direct".into()),
+        (Operation::Broadcast { .. }, Algorithm::Direct | Algorithm::Tree) => None,
+        (Operation::Broadcast { .. }, _) => {
+            Some("a broadcast supports only tree and direct".into())
+        }
+        _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use ronde_core::exact::{ExactSum, cover};
 use ronde_core::exact::{Node, reductions};
 use ronde_core::{GroupRank, Operation};
-use ronde_schedule::choose::refusal;
+use ronde_schedule::make::refusal;
 use ronde_schedule::{
     Algorithm, Hosts, Schedule, ScheduleError, all_reduce_on, all_to_all, all_to_all_unequal,
     broadcast_by, exact_sum_on, gather, interpret, reduce, scatter,

@@ -10,7 +10,7 @@ use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches};
 use ronde_engine::Predictions;
 use ronde_parallel::{MicroBatch, ParallelError, Strategy};
 
-use crate::training::micro_batch;
+use crate::micro_batch::micro_batch;
 use crate::{Objective, TrainError};
 
 /// The number of samples of an evaluation batch. Fixed, so that the loss does not depend on the world size.

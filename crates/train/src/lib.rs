@@ -18,6 +18,7 @@ pub mod export;
 pub mod flight_records;
 pub mod job_group;
 pub mod memory;
+mod micro_batch;
 pub mod objective;
 pub mod plan;
 mod state_transfer;

@@ -30,8 +30,6 @@ mod generations;
 mod saving;
 mod step;
 
-pub(crate) use step::micro_batch;
-
 /// The largest number of bad records that a worker reports one by one.
 const SKIPPED_REPORTED_MAX: usize = 100;
 

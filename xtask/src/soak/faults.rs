@@ -59,15 +59,6 @@ impl FaultKind {
         }
     }
 
-    /// Returns the simplest layout of a job in which the fault can occur.
-    pub(super) fn layout(self) -> JobLayout {
-        match self {
-            Self::Kill | Self::Stop | Self::Two | Self::Half => JobLayout::Here,
-            Self::Coordinator | Self::Leaderless => JobLayout::Open,
-            Self::Cut | Self::OneWay => JobLayout::TwoHosts,
-        }
-    }
-
     /// Returns whether the fault cuts a cable.
     pub(super) fn cuts(self) -> bool {
         matches!(self, Self::Cut | Self::OneWay)
@@ -151,7 +142,8 @@ impl FaultSequence {
         every_s: f64,
     ) -> Self {
         let kinds = layout.kinds(asked);
-        let own = kinds.iter().copied().filter(|k| k.layout() == layout);
+        let is_own = |kind: &FaultKind| JobLayout::for_fault(*kind) == layout;
+        let own = kinds.iter().copied().filter(is_own);
         Self {
             random: SoakRandom(seed ^ (job + 1).wrapping_mul(0xa076_1d64_78bd_642f)),
             round: own.collect(),

@@ -16,9 +16,18 @@ pub(super) enum JobLayout {
 impl JobLayout {
     const ALL: [Self; 3] = [Self::Here, Self::Open, Self::TwoHosts];
 
+    /// Returns the simplest layout of a job in which a fault can occur.
+    pub(super) fn for_fault(kind: FaultKind) -> Self {
+        match kind {
+            FaultKind::Kill | FaultKind::Stop | FaultKind::Two | FaultKind::Half => Self::Here,
+            FaultKind::Coordinator | FaultKind::Leaderless => Self::Open,
+            FaultKind::Cut | FaultKind::OneWay => Self::TwoHosts,
+        }
+    }
+
     /// Returns the layouts that some kinds of faults need.
     pub(super) fn needed(kinds: &[FaultKind]) -> Vec<Self> {
-        let is_needed = |layout: &Self| kinds.iter().any(|kind| kind.layout() == *layout);
+        let is_needed = |layout: &Self| kinds.iter().any(|kind| Self::for_fault(*kind) == *layout);
         Self::ALL.into_iter().filter(is_needed).collect()
     }
 
@@ -31,7 +40,9 @@ impl JobLayout {
             Self::TwoHosts => matches!(kind, FaultKind::Kill | FaultKind::Coordinator),
         };
         let asked = asked.iter().copied();
-        asked.filter(|k| k.layout() == self || takes(k)).collect()
+        asked
+            .filter(|k| Self::for_fault(*k) == self || takes(k))
+            .collect()
     }
 }
 

@@ -9,7 +9,7 @@ use ronde_core::{
     Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation, ReduceOp,
     Work,
 };
-use ronde_schedule::choose::refusal;
+use ronde_schedule::make::refusal;
 use ronde_schedule::{Algorithm, Hosts};
 
 use crate::collectives::exact_bits_of;

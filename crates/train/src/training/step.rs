@@ -4,11 +4,12 @@ use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::session::{CommittedStep, SessionError};
 use ronde_core::{Event, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
-use ronde_parallel::{MicroBatch, ParallelError, ReducedGradient, Strategy, UpdateReport};
+use ronde_parallel::{ParallelError, ReducedGradient, Strategy, UpdateReport};
 
 use super::{SKIPPED_REPORTED_MAX, Training};
 use crate::callback::{Actions, StepReport};
 use crate::clock::LapTimer;
+use crate::micro_batch::micro_batch;
 use crate::{JobGroup, TrainError, divergence};
 
 impl Training {
@@ -316,15 +317,4 @@ fn next_batches(loader: &mut Loader, step: Step) -> Result<StepBatches, TrainErr
             problem: format!("the loader has no batches for step {step}"),
             hint: "this is a bug of ronde; please report it with the run file".to_owned(),
         })
-}
-
-/// Splits a batch into its sample numbers and the micro-batch for a strategy.
-pub(crate) fn micro_batch(batch: Batch) -> (Vec<u64>, MicroBatch) {
-    let micro_batch = MicroBatch {
-        shard: batch.shard,
-        shape: batch.shape,
-        features: batch.features,
-        labels: batch.labels,
-    };
-    (batch.sample_ids, micro_batch)
 }
