@@ -77,6 +77,20 @@ fn the_event_file_is_thinned_and_bounded() {
 }
 
 #[test]
+fn the_schema_of_the_run_file_is_printed_as_json() {
+    let dir = TestFolder::new();
+    let ended = dir.run(&["schema"]).expect(0, &[]);
+    let schema: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(
+        schema["$schema"],
+        "https://json-schema.org/draft/2020-12/schema"
+    );
+    let train = schema["$defs"]["TrainSection"]["properties"].clone();
+    assert_eq!(train["global_batch_size"]["default"], 64);
+    assert_eq!(ended.stderr, "");
+}
+
+#[test]
 fn check_validates_a_run_file_without_training() {
     let dir = TestFolder::new();
     dir.run(&["init", "run.toml"]).expect(0, &[]);
