@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 use ronde_store::KeySource;
 use serde::{Deserialize, Serialize};
 
+use crate::DataError;
+use crate::dataset::check_form;
+use crate::decode::check_divisor;
+use crate::demo::SplitSizes;
 use crate::records::RecordsConfig;
 
 /// The `[data]` section of a run file; the key `source` selects the variant.
@@ -130,12 +134,123 @@ impl DataConfig {
         }
     }
 
+    /// Returns all errors that can be found without reading a file, each with its key in the section.
+    #[must_use]
+    pub fn problems(&self) -> Vec<(String, String)> {
+        let counts = |samples: u64, test_samples: u64| {
+            ("samples", SplitSizes::new(samples, test_samples).err())
+        };
+        let shape = |shape: &[usize]| ("shape", check_form(shape, 1).err());
+        let classes = |key, classes: u32| (key, check_form(&[1], classes).err());
+        let context = |context: usize| ("context", check_form(&[context], 1).err());
+        let checks = match self {
+            Self::Records(records) => return records.problems(),
+            Self::Digits {} => Vec::new(),
+            Self::Csv {
+                shape: axes,
+                classes: count,
+                scale,
+                ..
+            } => vec![
+                shape(axes),
+                classes("classes", *count),
+                ("scale", check_divisor("scale", *scale).err()),
+            ],
+            Self::CsvValues { shape: axes, .. } => vec![shape(axes)],
+            Self::Text {
+                context: letters, ..
+            } => vec![context(*letters)],
+            Self::SyntheticImages {
+                samples,
+                test_samples,
+                shape: axes,
+                classes: count,
+            } => vec![
+                counts(*samples, *test_samples),
+                shape(axes),
+                classes("classes", *count),
+            ],
+            Self::SyntheticText {
+                samples,
+                test_samples,
+                context: letters,
+                tokens,
+            } => vec![
+                counts(*samples, *test_samples),
+                context(*letters),
+                classes("tokens", *tokens),
+            ],
+            Self::NumberWords {
+                samples,
+                test_samples,
+            } => vec![counts(*samples, *test_samples)],
+        };
+        let problem = |(key, error): (&str, Option<DataError>)| match error? {
+            DataError::Schema { problem, .. } => Some((key.to_owned(), problem)),
+            other => Some((key.to_owned(), other.to_string())),
+        };
+        checks.into_iter().filter_map(problem).collect()
+    }
+
     /// Returns the source of the encryption key of the cache, if it is encrypted.
     #[must_use]
     pub fn cache_key_source(&self) -> Option<KeySource> {
         match self {
             Self::Records(records) => records.cache_encrypt.as_deref()?.parse().ok(),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_parameters_are_found_without_reading_files() {
+        for (section, expected) in [
+            ("source = 'digits'", &[][..]),
+            (
+                "source = 'csv'\ntrain = 'a'\nshape = [2, 0]\nclasses = 0\nscale = 0.0",
+                &[
+                    ("shape", "invalid shape [2, 0]"),
+                    ("classes", "invalid number of classes 0"),
+                    ("scale", "invalid divisor 0"),
+                ],
+            ),
+            (
+                "source = 'csv_values'\ntrain = 'a'\nshape = [100000000]",
+                &[("shape", "expected 1 to 16777216 elements")],
+            ),
+            (
+                "source = 'text'\ncontext = 0",
+                &[("context", "invalid shape [0]")],
+            ),
+            (
+                "source = 'synthetic_text'\nsamples = 0\ncontext = 0\ntokens = 0",
+                &[
+                    ("samples", "invalid number of samples: 0"),
+                    ("context", "invalid shape"),
+                    ("tokens", "invalid number of classes 0"),
+                ],
+            ),
+            (
+                "source = 'synthetic_images'\nsamples = 1\nshape = [2]\nclasses = 3",
+                &[],
+            ),
+            (
+                "source = 'number_words'\nsamples = 0",
+                &[("samples", "invalid number of samples: 0")],
+            ),
+        ] {
+            let config: DataConfig = toml::from_str(section).unwrap();
+            let found = config.problems();
+            let keys: Vec<&str> = found.iter().map(|(key, _)| key.as_str()).collect();
+            let expected_keys: Vec<&str> = expected.iter().map(|(key, _)| *key).collect();
+            assert_eq!(keys, expected_keys, "{section}");
+            for ((_, problem), (_, words)) in found.iter().zip(expected) {
+                assert!(problem.contains(words), "{problem}");
+            }
         }
     }
 }

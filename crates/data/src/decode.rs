@@ -14,6 +14,7 @@ use crate::format::{FieldSelection, Record, Value};
 #[cfg(feature = "full")]
 use image::{ImageBuffers, ImageDecoder};
 use label::LabelDecoder;
+pub(crate) use numbers::check_divisor;
 use numbers::{NumberDecoder, RawDecoder, TokenDecoder};
 pub use schema::{
     Crop, Features, Fields, ImageFeatures, Label, NumberFeatures, RawFeatures, Schema,

@@ -7,8 +7,8 @@ use crate::DataError;
 use crate::dataset::CLASSES_MAX;
 use crate::format::{NumberType, Record, Value};
 
-/// Checks a divisor; `None` if existing is nothing to divide by.
-fn divisor(key: &str, scale: Option<f32>) -> Result<Option<f32>, DataError> {
+/// Checks a divisor, and returns it unless it is 1.
+pub(crate) fn check_divisor(key: &str, scale: Option<f32>) -> Result<Option<f32>, DataError> {
     match scale {
         Some(scale) if !scale.is_normal() => Err(invalid(
             key,
@@ -30,7 +30,7 @@ impl NumberDecoder {
     pub(super) fn new(part: &str, fields: &Fields, scale: Option<f32>) -> Result<Self, DataError> {
         Ok(Self {
             names: fields.names(&format!("{part}.field"))?,
-            scale: divisor(&format!("{part}.scale"), scale)?,
+            scale: check_divisor(&format!("{part}.scale"), scale)?,
         })
     }
 
@@ -152,7 +152,7 @@ impl RawDecoder {
         Ok(Self {
             field: features.field.clone(),
             dtype: features.dtype,
-            scale: divisor("features.scale", features.scale)?,
+            scale: check_divisor("features.scale", features.scale)?,
         })
     }
 

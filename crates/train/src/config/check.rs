@@ -123,56 +123,10 @@ fn warmup(config: &RunConfig, problems: &mut Vec<ConfigProblem>) {
 }
 
 fn data(data: &DataConfig, problems: &mut Vec<ConfigProblem>) {
-    let (shape, classes) = match data {
-        DataConfig::CsvValues { shape, .. } => (shape, 1),
-        DataConfig::SyntheticText {
-            samples,
-            context,
-            tokens,
-            ..
-        } => {
-            at_least_one("data.samples", *samples, problems);
-            at_least_one("data.context", *context as u64, problems);
-            return at_least_one("data.tokens", u64::from(*tokens), problems);
-        }
-        DataConfig::Text { context, .. } => {
-            return at_least_one("data.context", *context as u64, problems);
-        }
-        DataConfig::NumberWords { samples, .. } => {
-            return at_least_one("data.samples", *samples, problems);
-        }
-        DataConfig::Csv { shape, classes, .. } => (shape, *classes),
-        DataConfig::SyntheticImages {
-            samples,
-            shape,
-            classes,
-            ..
-        } => {
-            at_least_one("data.samples", *samples, problems);
-            (shape, *classes)
-        }
-        DataConfig::Records(records) => {
-            problems.extend(records.problems().into_iter().map(|(key, problem)| {
-                let path = format!("data.{key}");
-                ConfigProblem::error(path.clone(), format!("`{path}`: {problem}"))
-            }));
-            return;
-        }
-        _ => return,
-    };
-    at_least_one("data.classes", classes.into(), problems);
-    if shape.contains(&0) {
-        let message = format!("`data.shape` is {shape:?}, but all dimensions must be at least 1");
-        problems.push(ConfigProblem::error("data.shape", message));
-    }
-    if let DataConfig::Csv {
-        scale: Some(scale), ..
-    } = data
-        && !scale.is_normal()
-    {
-        let message = format!("`data.scale` is {scale}, but must be a finite number other than 0");
-        problems.push(ConfigProblem::error("data.scale", message));
-    }
+    problems.extend(data.problems().into_iter().map(|(key, problem)| {
+        let path = format!("data.{key}");
+        ConfigProblem::error(path.clone(), format!("`{path}`: {problem}"))
+    }));
 }
 
 fn model(model: &ModelConfig, problems: &mut Vec<ConfigProblem>) {
