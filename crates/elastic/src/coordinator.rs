@@ -51,6 +51,59 @@ struct Waiting {
     notice: Reason,
 }
 
+/// Whether this coordinator leads, as last logged. The lease decides at any time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CoordinatorRole {
+    /// It has not read the record, or has lost the lease.
+    Undecided,
+    /// Another coordinator leads.
+    StandsBy,
+    /// It has led since then.
+    Leads { since: Time },
+}
+
+/// A request to end the whole job, with its origin.
+#[derive(Debug, Clone)]
+enum EndRequest {
+    /// After a last checkpoint.
+    Stop { by: String },
+    /// Without another checkpoint.
+    Abandon { by: String },
+}
+
+/// The progress of the end of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EndProgress {
+    /// The job is not ending.
+    NotEnding,
+    /// The members leave their generation, and one of them saves a checkpoint.
+    Leaving {
+        since: Time,
+        /// When the checkpoint was last requested.
+        requested: Option<Time>,
+    },
+    /// All workers were told to end.
+    Dismissing { since: Time },
+    /// The machine processes no more events.
+    Over,
+}
+
+/// A generation that was formed without a loss, because the group of its predecessor failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ReformedGeneration {
+    generation: Generation,
+    /// The step at which its predecessor failed.
+    failed_at: Option<Step>,
+}
+
+/// A start of the job from a checkpoint after the loss of the state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CheckpointStart {
+    checkpoint: Option<Step>,
+    /// How often in a row the job has started from it.
+    times: u32,
+}
+
 /// The state machine of a job's coordinator.
 #[derive(Debug)]
 pub struct CoordinatorMachine {
@@ -59,7 +112,7 @@ pub struct CoordinatorMachine {
     workers: WorkerTable,
     slots: SlotTable,
     target: u32,
-    leads_since: Time,
+    role: CoordinatorRole,
     /// The newest generation that was announced to the members.
     newest: Option<GenerationChange>,
     /// The generation that this coordinator proposed last, until it is announced.
@@ -67,26 +120,18 @@ pub struct CoordinatorMachine {
     /// The generation whose members were told to leave their group.
     aborted: Option<Generation>,
     broken_since: Option<Time>,
-    /// The generation that was formed without a loss, and the step at which its predecessor failed.
-    reformed: Option<(Generation, Option<Step>)>,
+    reformed: Option<ReformedGeneration>,
     exclusions: RestartHistory,
     first_failure: Option<Reason>,
     established_since: Option<Time>,
-    /// The checkpoint from which the job last started again, and how often in a row it did so.
-    begun_anew: Option<(Option<Step>, u32)>,
+    begun_anew: Option<CheckpointStart>,
     waiting: Option<Waiting>,
-    stop: Option<String>,
-    /// Whether the job stops without another checkpoint.
-    abandons: bool,
+    end_request: Option<EndRequest>,
+    end: EndProgress,
     checkpoint_written: Option<Step>,
-    ending_since: Option<Time>,
-    asked_checkpoint: Option<Time>,
-    dismissing_since: Option<Time>,
     dismissed: BTreeSet<WorkerId>,
     killed: BTreeSet<WorkerId>,
     started: u64,
-    told_other: bool,
-    is_over: bool,
 }
 
 impl CoordinatorMachine {
@@ -102,7 +147,7 @@ impl CoordinatorMachine {
             workers: WorkerTable::new(settings.silence),
             slots: SlotTable::default(),
             target: settings.workers,
-            leads_since: Time(0),
+            role: CoordinatorRole::Undecided,
             newest: None,
             proposed: None,
             aborted: None,
@@ -113,17 +158,12 @@ impl CoordinatorMachine {
             established_since: None,
             begun_anew: None,
             waiting: None,
-            stop: None,
-            abandons: false,
+            end_request: None,
+            end: EndProgress::NotEnding,
             checkpoint_written: None,
-            ending_since: None,
-            asked_checkpoint: None,
-            dismissing_since: None,
             dismissed: BTreeSet::new(),
             killed: BTreeSet::new(),
             started: 0,
-            told_other: false,
-            is_over: false,
         })
     }
 
@@ -137,6 +177,14 @@ impl CoordinatorMachine {
     #[must_use]
     pub fn leads(&self, now: Time) -> bool {
         self.lease.leads(now)
+    }
+
+    /// Returns since when this coordinator has led; the start of its clock if it does not.
+    fn leads_since(&self) -> Time {
+        match self.role {
+            CoordinatorRole::Leads { since } => since,
+            CoordinatorRole::Undecided | CoordinatorRole::StandsBy => Time(0),
+        }
     }
 
     /// Returns a worker's last report, even if the worker has been lost since.
@@ -167,7 +215,7 @@ impl CoordinatorMachine {
     /// once the job is over. Cost: linear in the number of workers.
     #[must_use]
     pub fn wake_at(&self, now: Time) -> Option<Time> {
-        if self.is_over {
+        if self.end == EndProgress::Over {
             return None;
         }
         let mut wake = self.lease.wake();
@@ -189,7 +237,7 @@ impl CoordinatorMachine {
     /// Processes an event and returns the commands to execute, in order.
     pub fn handle(&mut self, now: Time, event: CoordinatorEvent) -> Vec<CoordinatorCommand> {
         let mut out = Vec::new();
-        if self.is_over {
+        if self.end == EndProgress::Over {
             return out;
         }
         // Check the time first: an expired lease must not be used.
@@ -240,10 +288,10 @@ impl CoordinatorMachine {
                 self.target = workers.clamp(self.settings.workers_min, self.settings.workers_max);
             }
             CoordinatorEvent::Stop { by } => {
-                self.stop.get_or_insert(by);
+                self.end_request.get_or_insert(EndRequest::Stop { by });
             }
             CoordinatorEvent::Abandon { by } => {
-                (self.stop, self.abandons) = (Some(by), true);
+                self.end_request = Some(EndRequest::Abandon { by });
             }
             CoordinatorEvent::CheckpointWritten { generation, next } => {
                 if self.lease.leads(now) && self.record().generation == Some(generation) {
@@ -285,10 +333,12 @@ impl CoordinatorMachine {
             LeaseEvent::Published => {}
             LeaseEvent::Taken => self.begin_to_lead(now, out),
             LeaseEvent::Lost { term, cause } => {
+                self.role = CoordinatorRole::Undecided;
                 out.push(CoordinatorCommand::Log(Reason::Deposed { term, cause }));
             }
             LeaseEvent::Other { term } => {
-                if !std::mem::replace(&mut self.told_other, true) {
+                if self.role != CoordinatorRole::StandsBy {
+                    self.role = CoordinatorRole::StandsBy;
                     out.push(CoordinatorCommand::Log(Reason::StandsBy { term }));
                 }
             }
@@ -311,7 +361,7 @@ impl CoordinatorMachine {
             self.workers
                 .expect(worker, now.after(self.settings.silence));
         }
-        self.leads_since = now;
+        self.role = CoordinatorRole::Leads { since: now };
         self.newest = generation.map(|newest| GenerationChange {
             generation: newest,
             members: members.clone(),
@@ -324,8 +374,8 @@ impl CoordinatorMachine {
         let adopted = reason.filter(|reason| matches!(reason, Reason::Adopted { .. }));
         self.proposed = None;
         (self.aborted, self.broken_since, self.reformed) = (None, None, None);
-        (self.waiting, self.checkpoint_written, self.ending_since) = (None, None, None);
-        self.told_other = false;
+        (self.waiting, self.checkpoint_written) = (None, None);
+        self.end = EndProgress::NotEnding;
         out.push(CoordinatorCommand::Log(Reason::Leads { term, generation }));
         // The previous coordinator may have ended before it could report the generation.
         out.extend(adopted.map(CoordinatorCommand::Log));
@@ -337,15 +387,17 @@ impl CoordinatorMachine {
         self.abort_if_lost(out);
         self.note_broken(now);
         match self.record().phase {
-            JobPhase::Running | JobPhase::Stopping if self.abandons => {
+            JobPhase::Running | JobPhase::Stopping
+                if matches!(self.end_request, Some(EndRequest::Abandon { .. })) =>
+            {
                 self.propose(now, out, |record| record.phase = JobPhase::Stopped);
             }
-            JobPhase::Running if self.stop.is_some() => self.begin_to_stop(now, out),
+            JobPhase::Running if self.end_request.is_some() => self.begin_to_stop(now, out),
             JobPhase::Running => self.continue_running(now, out),
             JobPhase::Stopping => self.finish_stopping(now, out),
             JobPhase::Stopped | JobPhase::Finished => self.dismiss_all(now, out),
         }
-        if self.record().phase == JobPhase::Running && !self.is_over {
+        if self.record().phase == JobPhase::Running && self.end != EndProgress::Over {
             self.publish_checkpoint(now, out);
             self.staff(now, out);
         }
@@ -381,7 +433,8 @@ impl CoordinatorMachine {
                 .workers()
                 .all(|(_, worker, _)| self.workers.knows(worker));
         if !members.is_empty() && members.iter().all(leaves) && none_is_expected {
-            self.stop = Some("the departure of all workers".to_owned());
+            let by = "the departure of all workers".to_owned();
+            self.end_request = Some(EndRequest::Stop { by });
         }
     }
 
@@ -423,7 +476,7 @@ impl CoordinatorMachine {
                 message,
             });
         }
-        self.is_over = true;
+        self.end = EndProgress::Over;
         out.push(CoordinatorCommand::End {
             ending: JobEnding::Failed,
             reason,

@@ -1,6 +1,8 @@
 //! The end of a job: a stop with a checkpoint, or all steps committed.
 
-use super::{CoordinatorCommand, CoordinatorMachine, GenerationChange, JobEnding};
+use super::{
+    CoordinatorCommand, CoordinatorMachine, EndProgress, EndRequest, GenerationChange, JobEnding,
+};
 use crate::{JobPhase, Reason, StartFrom, SwitchTiming, Time, ToWorker, WorkerPhase};
 
 impl CoordinatorMachine {
@@ -42,12 +44,16 @@ impl CoordinatorMachine {
     /// When all members have left, requests a checkpoint from the most advanced one; once it is
     /// published, stops the job.
     pub(super) fn finish_stopping(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
-        let since = *self.ending_since.get_or_insert(now);
+        let (since, requested) = match self.end {
+            EndProgress::Leaving { since, requested } => (since, requested),
+            _ => (now, None),
+        };
+        self.end = EndProgress::Leaving { since, requested };
         let is_late = now.since(since) > self.settings.wait_limit;
         let newest = self.newest.as_ref();
         let left = newest.map_or(&[][..], |newest| &newest.previous_members);
         let waits_for_members =
-            self.workers.unheard(left) && now < self.leads_since.after(self.settings.silence * 2);
+            self.workers.unheard(left) && now < self.leads_since().after(self.settings.silence * 2);
         let generation = self.record().generation;
         let all_left = self
             .workers
@@ -69,7 +75,9 @@ impl CoordinatorMachine {
                     .filter(|written| Some(*written) > checkpoint);
                 if let Some(written) = written {
                     self.propose(now, out, |record| record.checkpoint = Some(written));
-                } else if self.checkpoint_request_is_due(now) {
+                } else if requested.is_none_or(|at| now.since(at) >= self.settings.heartbeat) {
+                    let requested = Some(now);
+                    self.end = EndProgress::Leaving { since, requested };
                     let message = ToWorker::Checkpoint {
                         term: self.record().term,
                     };
@@ -85,22 +93,14 @@ impl CoordinatorMachine {
         }
     }
 
-    /// Returns true at most once per heartbeat.
-    fn checkpoint_request_is_due(&mut self, now: Time) -> bool {
-        let due = self
-            .asked_checkpoint
-            .is_none_or(|at| now.since(at) >= self.settings.heartbeat);
-        if due {
-            self.asked_checkpoint = Some(now);
-        }
-        due
-    }
-
     /// Ends all workers, and then the job.
     pub(super) fn dismiss_all(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
         let reason = self.final_reason();
-        let is_first = self.dismissing_since.is_none();
-        let since = *self.dismissing_since.get_or_insert(now);
+        let (since, is_first) = match self.end {
+            EndProgress::Dismissing { since } => (since, false),
+            _ => (now, true),
+        };
+        self.end = EndProgress::Dismissing { since };
         let term = self.record().term;
         if is_first {
             for report in self.workers.all_live() {
@@ -120,7 +120,7 @@ impl CoordinatorMachine {
                 JobPhase::Finished => JobEnding::Finished,
                 _ => JobEnding::Stopped,
             };
-            self.is_over = true;
+            self.end = EndProgress::Over;
             out.push(CoordinatorCommand::End { ending, reason });
         }
     }
@@ -132,10 +132,10 @@ impl CoordinatorMachine {
         if record.phase == JobPhase::Finished {
             return Reason::Finished { steps: complete };
         }
-        let by = self
-            .stop
-            .clone()
-            .unwrap_or_else(|| "an earlier coordinator".to_owned());
+        let by = match &self.end_request {
+            Some(EndRequest::Stop { by } | EndRequest::Abandon { by }) => by.clone(),
+            None => "an earlier coordinator".to_owned(),
+        };
         Reason::Stopped {
             by,
             checkpoint: record.checkpoint,

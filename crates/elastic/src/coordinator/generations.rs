@@ -5,7 +5,10 @@ use std::time::Duration;
 use ronde_core::{Generation, MembershipPolicy, Step};
 
 use super::succession::{DecisionInputs, GenerationDecision, GenerationPlan};
-use super::{CoordinatorCommand, CoordinatorMachine, GenerationChange, Waiting};
+use super::{
+    CheckpointStart, CoordinatorCommand, CoordinatorMachine, GenerationChange, ReformedGeneration,
+    Waiting,
+};
 use crate::membership::rank_of;
 use crate::{JobPhase, OpenGeneration, Reason, StartFrom, SwitchTiming, Time, ToWorker, WaitEnd};
 
@@ -16,7 +19,7 @@ impl CoordinatorMachine {
     pub(super) fn situation(&self, now: Time) -> DecisionInputs<'_> {
         DecisionInputs {
             now,
-            leads_since: self.leads_since,
+            leads_since: self.leads_since(),
             settings: &self.settings,
             record: self.lease.record(),
             workers: &self.workers,
@@ -143,7 +146,7 @@ impl CoordinatorMachine {
         let step = self.workers.newest(&members);
         let again = self
             .reformed
-            .take_if(|(formed, at)| *formed == generation && *at == step);
+            .take_if(|formed| formed.generation == generation && formed.failed_at == step);
         let can_spare = members.len() as u32 > self.settings.workers_min;
         if again.is_some()
             && can_spare
@@ -220,7 +223,7 @@ impl CoordinatorMachine {
             let losses = self.workers.losses(&record.members);
             losses.iter().map(|loss| u64::from(loss.rank.0)).collect()
         };
-        let start = self.leads_since.after(self.settings.rendezvous);
+        let start = self.leads_since().after(self.settings.rendezvous);
         let has_minimum =
             matches!(cause, Reason::TooFew { have, .. } if have >= self.settings.workers_min);
         let (then, end) = match is_first && has_minimum && now < start {
@@ -245,10 +248,10 @@ impl CoordinatorMachine {
         let generation = self.lease.record().next_generation();
         let reason = self.reason(generation, &plan, now);
         let again = match reason {
-            Reason::StateLost { checkpoint, .. } => Some((checkpoint, self.times_from(checkpoint))),
+            Reason::StateLost { checkpoint, .. } => Some(self.start_from(checkpoint)),
             _ => None,
         };
-        if let Some((checkpoint, times)) = again
+        if let Some(CheckpointStart { checkpoint, times }) = again
             && times > self.starts_from_checkpoint_max()
         {
             return self.fail(Reason::NoProgress { times, checkpoint }, out);
@@ -274,7 +277,10 @@ impl CoordinatorMachine {
         if proposed {
             self.begun_anew = again.or(self.begun_anew);
             if is_urgent && self.workers.losses(&previous_members).is_empty() {
-                self.reformed = Some((generation, self.workers.newest(&previous_members)));
+                self.reformed = Some(ReformedGeneration {
+                    generation,
+                    failed_at: self.workers.newest(&previous_members),
+                });
             }
             let when = if is_urgent {
                 SwitchTiming::Now
@@ -292,13 +298,12 @@ impl CoordinatorMachine {
         }
     }
 
-    /// Returns how often in a row the job would have started from `checkpoint`, including this
-    /// time.
-    fn times_from(&self, checkpoint: Option<Step>) -> u32 {
-        match self.begun_anew {
-            Some((from, times)) if from == checkpoint => times.saturating_add(1),
-            _ => 1,
-        }
+    /// Returns the start from `checkpoint` that is about to happen.
+    fn start_from(&self, checkpoint: Option<Step>) -> CheckpointStart {
+        let before = self.begun_anew;
+        let before = before.filter(|before| before.checkpoint == checkpoint);
+        let times = before.map_or(0, |before| before.times).saturating_add(1);
+        CheckpointStart { checkpoint, times }
     }
 
     /// Returns how often all workers may be lost after starting from one checkpoint: as often as

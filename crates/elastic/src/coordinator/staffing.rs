@@ -71,21 +71,19 @@ impl CoordinatorMachine {
             return;
         }
         let situation = self.situation(now);
-        let certain = self.settings.certain_end();
+        let (certain, leads_since) = (self.settings.certain_end(), self.leads_since());
         let is_unresponsive = |(slot, worker, started): &(WorkerSlot, WorkerId, Time)| {
             let Some(responds) = self.slots.responds_since(*slot) else {
                 return false;
             };
             let waited = |since: Time| now.since(since.max(responds));
             let never = !self.workers.knows(*worker)
-                && waited((*started).max(self.leads_since)) > self.settings.rendezvous;
+                && waited((*started).max(leads_since)) > self.settings.rendezvous;
             let silent = self.workers.silent_since(*worker);
             never
                 || silent.is_some_and(|since| waited(since) > self.settings.silence * 4)
                     && situation.is_dispensable(*worker)
-                || self
-                    .workers
-                    .is_gone(*worker, self.leads_since, certain, now)
+                || self.workers.is_gone(*worker, leads_since, certain, now)
         };
         let unresponsive: Vec<(WorkerSlot, WorkerId)> = self
             .slots
