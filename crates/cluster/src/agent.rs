@@ -11,7 +11,7 @@ use crate::clock;
 use crate::error::ClusterError;
 use crate::job::{JobFolder, job_error};
 use crate::messages::{PROTOCOL, RequestBody, TokenReply, TokenRequest};
-use crate::remote_coordinator::{Dialer, RemoteCoordinator};
+use crate::remote_coordinator::{AgentIdentity, Dialer, RemoteCoordinator};
 use crate::secure::{DialError, call};
 
 /// Time limit for one request for a certificate.
@@ -155,8 +155,13 @@ impl Agent {
         let random = crate::coordinator::random();
         let agent = random.map_err(|error| job_error("agent".as_ref(), error.to_string()))?;
         let dialer = Dialer::start(identity, invitation.addresses, invitation.folder);
-        let remote =
-            RemoteCoordinator::begin(dialer, host, agent, (slots, follows), deadline, timeout)?;
+        let me = AgentIdentity {
+            host: host.to_owned(),
+            agent,
+            slots,
+            follows: follows.then_some(0),
+        };
+        let remote = RemoteCoordinator::begin(dialer, me, deadline, timeout)?;
         Ok(Self { remote })
     }
 

@@ -98,7 +98,7 @@ impl CoordinatorClient {
     pub(crate) fn ends_the_job(&self) -> bool {
         match self {
             Self::Local(_) => true,
-            Self::Remote(remote) => remote.follows.is_some(),
+            Self::Remote(remote) => remote.me.follows.is_some(),
         }
     }
 

@@ -11,20 +11,22 @@ use std::time::{Duration, Instant};
 
 use ronde_core::{Event as RunEvent, Rank};
 use ronde_elastic::{
-    JobEnding, LossCause, Reason, SlotStatus, Term, ToWorker, WorkerId, WorkerReport, WorkerSlot,
+    JobEnding, LossCause, Reason, SlotStatus, ToWorker, WorkerId, WorkerReport, WorkerSlot,
 };
 
 use crate::clock;
 use crate::error::ClusterError;
 use crate::local_coordinator::SupervisorAction;
-use crate::messages::{FromAgent, PROTOCOL, ToAgent, Welcome};
+use crate::messages::{FromAgent, ToAgent, Welcome};
 use crate::outcome::ProcessExit;
-use crate::secure::Outbox;
 
 mod dialer;
+mod link;
 
 pub(crate) use dialer::Dialer;
 use dialer::DialerEvent;
+pub(crate) use link::AgentIdentity;
+use link::CoordinatorLink;
 
 /// Maximum interval between messages to the coordinator.
 const ALIVE_EVERY: Duration = Duration::from_millis(250);
@@ -35,18 +37,24 @@ const FINISH_MAX: Duration = Duration::from_secs(12);
 /// Maximum number of events that wait for a coordinator; beyond it, step times are dropped.
 const EVENTS_MAX: usize = 65_536;
 
+/// An end of the job that was requested on this host, with its origin.
+#[derive(Clone)]
+enum RequestedEnd {
+    /// In good order, after a last checkpoint.
+    Finish { by: String },
+    /// At once.
+    Stop { by: String },
+}
+
 /// The coordinator of a job, as seen by the supervisor of one host. Ranks on this host correspond
 /// to the consecutive slots from the host's first slot on.
 pub(crate) struct RemoteCoordinator {
     dialer: Dialer,
-    outbox: Option<Arc<Outbox>>,
+    link: CoordinatorLink,
+    pub(crate) me: AgentIdentity,
     pub(crate) welcome: Welcome,
-    pub(crate) host: String,
     /// This host's address on the connection to the first coordinator.
     pub(crate) interface: IpAddr,
-    agent: u64,
-    count: u32,
-    pub(crate) follows: Option<u64>,
     current: BTreeMap<Rank, WorkerId>,
     ended: BTreeMap<Rank, (WorkerId, LossCause)>,
     /// The last report of each worker, for a new coordinator.
@@ -57,16 +65,13 @@ pub(crate) struct RemoteCoordinator {
     begun: Instant,
     /// When the last message of the coordinator was received.
     heard: Duration,
-    /// The term in which the coordinator leads, as far as is known.
-    leader: Option<Term>,
-    /// Since when the connected coordinator has not led.
-    waits: Option<Duration>,
+    /// When the last message was sent to it.
     said: Duration,
-    is_welcome: bool,
-    /// The end of the job that was requested here: whether in good order, and the origin.
-    wish: Option<(bool, String)>,
+    requested_end: Option<RequestedEnd>,
+    /// Whether this host leaves the job.
     leaves: bool,
-    is_lost: bool,
+    /// Whether the loss of the last coordinator was reported, and no other one has led since.
+    is_loss_reported: bool,
     is_over: bool,
 }
 
@@ -74,14 +79,11 @@ impl RemoteCoordinator {
     /// Waits until a coordinator has accepted this agent.
     pub(crate) fn begin(
         dialer: Dialer,
-        host: &str,
-        agent: u64,
-        (count, follows): (u32, bool),
+        me: AgentIdentity,
         deadline: Instant,
         timeout: Duration,
     ) -> Result<Self, ClusterError> {
-        let (mut here, mut outbox, mut tried) = (None, None, Vec::new());
-        let follows = follows.then_some(0);
+        let (mut connected, mut tried) = (None, Vec::new());
         loop {
             let left = deadline.saturating_duration_since(clock::now());
             if left.is_zero() {
@@ -89,28 +91,22 @@ impl RemoteCoordinator {
                 return Err(ClusterError::NoCoordinator { tried });
             }
             match dialer.wait(left) {
-                Some(DialerEvent::Connected(sender, address)) => {
-                    sender.send(&FromAgent::Hello {
-                        protocol: PROTOCOL,
-                        host: host.to_owned(),
-                        agent,
-                        count,
-                        first: None,
-                        follows,
-                    });
-                    (here, outbox) = (Some(address), Some(sender));
+                Some(DialerEvent::Connected(outbox, address)) => {
+                    outbox.send(&me.hello(None));
+                    connected = Some((outbox, address));
                 }
                 Some(DialerEvent::Message(message)) => match *message {
                     ToAgent::Welcome(welcome) => {
+                        let (link, interface) = match connected {
+                            Some((outbox, here)) => (CoordinatorLink::Accepted(outbox), here),
+                            None => (CoordinatorLink::Disconnected, Ipv4Addr::LOCALHOST.into()),
+                        };
                         return Ok(Self {
                             dialer,
-                            outbox,
+                            link,
+                            me,
                             welcome: *welcome,
-                            host: host.to_owned(),
-                            interface: here.unwrap_or(Ipv4Addr::LOCALHOST.into()),
-                            agent,
-                            count,
-                            follows,
+                            interface,
                             current: BTreeMap::new(),
                             ended: BTreeMap::new(),
                             reports: BTreeMap::new(),
@@ -118,13 +114,10 @@ impl RemoteCoordinator {
                             next_event: 1,
                             begun: clock::now(),
                             heard: Duration::ZERO,
-                            leader: None,
-                            waits: None,
                             said: Duration::ZERO,
-                            is_welcome: true,
-                            wish: None,
+                            requested_end: None,
                             leaves: false,
-                            is_lost: false,
+                            is_loss_reported: false,
                             is_over: false,
                         });
                     }
@@ -144,7 +137,7 @@ impl RemoteCoordinator {
     }
 
     fn send(&self, message: &FromAgent) {
-        if let Some(outbox) = self.outbox.as_ref().filter(|_| self.is_welcome) {
+        if let Some(outbox) = self.link.accepted() {
             outbox.send(message);
         }
     }
@@ -156,7 +149,7 @@ impl RemoteCoordinator {
     fn rank(&self, slot: WorkerSlot) -> Option<Rank> {
         let index = slot.0.checked_sub(self.welcome.first.0)?;
         let index = u32::try_from(index).ok()?;
-        (index < self.count).then_some(Rank(index))
+        (index < self.me.slots).then_some(Rank(index))
     }
 
     fn rank_of(&self, worker: WorkerId) -> Option<Rank> {
@@ -173,7 +166,7 @@ impl RemoteCoordinator {
         };
         let slots = match self.leaves {
             true => Vec::new(),
-            false => (0..self.count).map(state).collect(),
+            false => (0..self.me.slots).map(state).collect(),
         };
         self.send(&FromAgent::Slots { slots });
     }
@@ -186,22 +179,24 @@ impl RemoteCoordinator {
 
     /// Requests the immediate end of the job.
     pub(crate) fn stop(&mut self, by: &str) {
-        self.wish = Some((false, by.to_owned()));
+        let by = by.to_owned();
+        self.requested_end = Some(RequestedEnd::Stop { by });
         self.send_stop_request();
     }
 
     /// Requests the end of the job in good order.
     pub(crate) fn stop_well(&mut self, by: &str) {
-        self.wish = Some((true, by.to_owned()));
+        let by = by.to_owned();
+        self.requested_end = Some(RequestedEnd::Finish { by });
         self.send_stop_request();
     }
 
     /// Sends the request to end; repeated to every coordinator that starts to lead.
     fn send_stop_request(&self) {
-        if let Some((is_well, by)) = self.wish.clone() {
-            self.send(&match is_well {
-                true => FromAgent::Finish { by },
-                false => FromAgent::Stop { by },
+        if let Some(requested) = self.requested_end.clone() {
+            self.send(&match requested {
+                RequestedEnd::Finish { by } => FromAgent::Finish { by },
+                RequestedEnd::Stop { by } => FromAgent::Stop { by },
             });
         }
     }
@@ -257,7 +252,7 @@ impl RemoteCoordinator {
         let number = self.next_event;
         self.next_event += 1;
         self.events.push_back((number, event.clone()));
-        if self.leader.is_some() {
+        if matches!(self.link, CoordinatorLink::Leads { .. }) {
             self.send(&FromAgent::Event {
                 number,
                 body: event,
@@ -283,13 +278,15 @@ impl RemoteCoordinator {
         }
         let silence = now.saturating_sub(self.heard);
         let settings = &self.welcome.settings;
-        if let Some(outbox) = &self.outbox {
-            let idle = self.waits.is_some_and(|since| now > since + STANDBY_MAX);
-            if silence > settings.lease || idle && self.dialer.knows() > 1 {
+        if let Some(outbox) = self.link.outbox() {
+            let stands_by = matches!(
+                self.link,
+                CoordinatorLink::StandsBy { since, .. } if now > since + STANDBY_MAX
+            );
+            if silence > settings.lease || stands_by && self.dialer.knows() > 1 {
                 // Another coordinator may lead; the thread tries the next one.
                 outbox.close();
-                (self.outbox, self.is_welcome) = (None, false);
-                (self.leader, self.waits) = (None, None);
+                self.link = CoordinatorLink::Disconnected;
             }
         } else if silence > settings.certain_end() {
             actions.push(SupervisorAction::End(
@@ -305,13 +302,13 @@ impl RemoteCoordinator {
     pub(crate) fn finish(&mut self, say: &mut dyn FnMut(RunEvent)) {
         let deadline = clock::now() + FINISH_MAX;
         let mut is_done = false;
-        while clock::now() < deadline && !(is_done && self.outbox.is_none()) {
+        while clock::now() < deadline && !(is_done && self.link.outbox().is_none()) {
             for action in self.tick() {
                 if let SupervisorAction::Record(event) = action {
                     say(event);
                 }
             }
-            if self.events.is_empty() && self.is_welcome && !is_done {
+            if self.events.is_empty() && self.link.accepted().is_some() && !is_done {
                 is_done = true;
                 self.send(&FromAgent::Bye);
                 if self.leaves {
@@ -332,16 +329,8 @@ impl RemoteCoordinator {
     fn take(&mut self, delivery: DialerEvent, actions: &mut Vec<SupervisorAction>) {
         match delivery {
             DialerEvent::Connected(outbox, _) => {
-                outbox.send(&FromAgent::Hello {
-                    protocol: PROTOCOL,
-                    host: self.host.clone(),
-                    agent: self.agent,
-                    count: self.count,
-                    first: Some(self.welcome.first),
-                    follows: self.follows,
-                });
-                (self.outbox, self.is_welcome) = (Some(outbox), false);
-                (self.leader, self.waits) = (None, None);
+                outbox.send(&self.me.hello(Some(self.welcome.first)));
+                self.link = CoordinatorLink::Greeting(outbox);
                 // A new coordinator gets as much time as an existing one that becomes silent.
                 self.heard = self.now();
             }
@@ -350,8 +339,8 @@ impl RemoteCoordinator {
                 self.receive(*message, actions);
             }
             DialerEvent::Disconnected(why) => {
-                (self.outbox, self.is_welcome, self.leader) = (None, false, None);
-                if !self.is_over && !std::mem::replace(&mut self.is_lost, true) {
+                self.link = CoordinatorLink::Disconnected;
+                if !self.is_over && !std::mem::replace(&mut self.is_loss_reported, true) {
                     actions.push(notice(format!(
                         "lost the coordinator ({why}); workers continue, but membership cannot change until a coordinator leads"
                     )));
@@ -395,8 +384,8 @@ impl RemoteCoordinator {
                 }
             }
             ToAgent::Event { number, body } => {
-                if self.follows.is_some_and(|known| known < number) {
-                    self.follows = Some(number);
+                if self.me.follows.is_some_and(|known| known < number) {
+                    self.me.follows = Some(number);
                     actions.push(SupervisorAction::Record(body));
                 }
             }
@@ -406,12 +395,7 @@ impl RemoteCoordinator {
             } => {
                 self.dialer.learn(coordinators);
                 let now = self.now();
-                self.waits = match leads {
-                    Some(_) => None,
-                    None => Some(self.waits.unwrap_or(now)),
-                };
-                let before = std::mem::replace(&mut self.leader, leads);
-                if leads.is_some() && before != leads {
+                if self.link.heard_term(leads, now) {
                     self.send_everything(actions);
                 }
             }
@@ -430,7 +414,9 @@ impl RemoteCoordinator {
 
     /// Handles the acceptance of this agent by a coordinator.
     fn welcomed(&mut self, welcome: &Welcome, actions: &mut Vec<SupervisorAction>) {
-        self.is_welcome = true;
+        if let CoordinatorLink::Greeting(outbox) = &self.link {
+            self.link = CoordinatorLink::Accepted(Arc::clone(outbox));
+        }
         // Two hosts must not use the same slots; this host's workers are identified by slot
         // numbers.
         if welcome.first == self.welcome.first {
@@ -459,7 +445,7 @@ impl RemoteCoordinator {
             self.send(&FromAgent::Event { number, body });
         }
         self.send_stop_request();
-        if std::mem::take(&mut self.is_lost) {
+        if std::mem::take(&mut self.is_loss_reported) {
             actions.push(notice("reconnected: a coordinator leads again".to_owned()));
         }
     }

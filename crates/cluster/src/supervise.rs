@@ -95,7 +95,7 @@ impl Agent {
 fn terms(coordination: &CoordinatorClient, spec: &LaunchSpec, host: String) -> JobTerms {
     let (host, interface) = match coordination {
         CoordinatorClient::Local(_) => (host, Ipv4Addr::LOCALHOST.into()),
-        CoordinatorClient::Remote(remote) => (remote.host.clone(), remote.interface),
+        CoordinatorClient::Remote(remote) => (remote.me.host.clone(), remote.interface),
     };
     JobTerms {
         job: spec.job.clone(),

@@ -42,7 +42,7 @@ impl Supervisor<'_> {
     pub(super) fn announce_start(&mut self, rank: Rank, started: &StartedProcess) {
         let now = self.now();
         let (slot, host) = match &self.coordination {
-            CoordinatorClient::Remote(remote) => (remote.slot(rank).0, &remote.host),
+            CoordinatorClient::Remote(remote) => (remote.slot(rank).0, &remote.me.host),
             CoordinatorClient::Local(_) => (rank.0.into(), &started.host),
         };
         let event = Event::WorkerStarted {
@@ -168,7 +168,7 @@ impl Supervisor<'_> {
         let CoordinatorClient::Remote(remote) = &mut self.coordination else {
             return false;
         };
-        if remote.follows.is_some() {
+        if remote.me.follows.is_some() {
             // A stop of an agent that follows the whole job ends the whole job.
             remote.stop(signal_name(self.stop.signal()));
             return false;

@@ -203,7 +203,7 @@ fn a_worker_that_dies_without_a_coordinator_is_handled_by_the_next_one() {
 
 #[test]
 fn of_two_coordinators_one_leads_and_a_stopped_one_is_fenced_when_it_wakes() {
-    let mut job = Job::start("2", "3", &[]);
+    let mut job = Job::lasting(600, "2", "3", &[]);
     let before = job.running().after_steps(20);
     let first = the_coordinator(&job.dir);
     let mut second = job.dir.start(RONDE, &["coordinator", "--job", "out"], &[]);
@@ -227,7 +227,7 @@ fn of_two_coordinators_one_leads_and_a_stopped_one_is_fenced_when_it_wakes() {
 
 #[test]
 fn a_job_grows_and_shrinks_while_it_runs() {
-    let mut job = Job::start("1", "3", &[]);
+    let mut job = Job::lasting(600, "1", "3", &[]);
     let before = job.running().after_steps(20);
     job.dir
         .run(&["scale", "out", "3"])
@@ -266,7 +266,7 @@ fn a_job_grows_and_shrinks_while_it_runs() {
     // The folder records how the job ended.
     let shown = job.dir.run(&["status", "out"]).expect(0, &[]).stdout;
     assert!(
-        shown.contains("finished, 1380 steps committed of 1380"),
+        shown.contains("finished, 13800 steps committed of 13800"),
         "{shown}"
     );
     assert!(shown.contains("of 2 workers"), "{shown}");
