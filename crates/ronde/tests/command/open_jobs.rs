@@ -354,7 +354,7 @@ fn a_host_joins_is_disconnected_returns_and_leaves() {
 
 #[test]
 fn unauthenticated_connections_are_refused_and_reported() {
-    let mut job = Job::start("1", "3", &[]);
+    let mut job = Job::lasting(600, "1", "3", &[]);
     job.running().after_steps(5);
     let token = job.dir.path().join("out/job/token");
     let token = std::fs::read_to_string(token).unwrap();
