@@ -46,7 +46,9 @@ pub use initial::{Initial, fill_tensor};
 pub use layer::{Layer, LayerCost};
 pub use learning_rate::{LearningRate, RateScaling, ScheduleConfig};
 pub use lock_step::{LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
-pub use loss::{CrossEntropy, IGNORED, Loss, LossOutput, SquaredError};
+pub use loss::{
+    BinaryCrossEntropy, CrossEntropy, DiceLoss, IGNORED, Loss, LossOutput, SmoothL1, SquaredError,
+};
 pub use metric::{Metric, Perplexity, TopAccuracy};
 pub use models::{ModelConfig, ModelSize, Normalisation};
 pub use operations::{AfterNorm, SourcePadding, TiedTable};
@@ -54,5 +56,5 @@ pub use optimizer::{OptimizerConfig, ParameterGroup, ParameterRule, WeightDecayO
 pub use pending_shards::PendingShards;
 pub use predictions::Predictions;
 pub use recomputed::Recomputed;
-pub use ronde_kernels::{GradientScale, SlidingWindow};
+pub use ronde_kernels::{ActivationFunction, GradientScale, SlidingWindow};
 pub use rounded::{Precision, Rounded};

@@ -1,6 +1,7 @@
 //! [`Loss`]: the function that a model is trained to minimise, on the host, without the system's `libm`.
 
 mod classes;
+mod segments;
 mod values;
 
 use std::fmt;
@@ -9,6 +10,7 @@ use crate::{EngineError, Predictions};
 
 pub(crate) use classes::check_label;
 pub use classes::{CrossEntropy, IGNORED};
+pub use segments::{BinaryCrossEntropy, DiceLoss, SmoothL1};
 pub use values::SquaredError;
 
 /// The contribution of some samples: sums over them, not divided by their number.

@@ -25,12 +25,12 @@ pub(crate) use batch_norm::NormaliseBatch;
 pub(crate) use batch_wide_norm::NormaliseBatchWide;
 pub(crate) use convolution::Convolve;
 pub(crate) use dropout::Dropout;
-pub(crate) use elementwise::{Add, Gelu, Rectify};
+pub(crate) use elementwise::{Activate, Add, Rectify};
 pub use embedding::SourcePadding;
 pub(crate) use group_norm::NormaliseGroups;
 pub(crate) use layer_norm::NormaliseRows;
 pub(crate) use linear::Linear;
-pub(crate) use pool::{AverageTo, MaxPool};
+pub(crate) use pool::{AveragePool, AverageTo, MaxPool, Upsample};
 pub(crate) use shape::{Concatenate, Reshape, TakeSlice};
 pub use tied_scores::TiedTable;
 

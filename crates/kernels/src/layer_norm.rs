@@ -1,6 +1,5 @@
-//! Layer normalisation of rows, and the rectifier of Hendrycks and Gimpel ("gelu").
+//! Layer normalisation of rows.
 
-use crate::exponential::{erf, exp_f32};
 use crate::simd::{SimdKernel, SimdVector, dispatch};
 
 const LANES: usize = 16;
@@ -152,51 +151,6 @@ impl SimdKernel for LayerNormBackward<'_> {
     }
 }
 
-/// Computes `x / 2 * (1 + erf(x / sqrt(2)))`, and its derivative if `slope` is given. Source: Hendrycks and
-/// Gimpel, "Gaussian error linear units", 2016, section 2.
-///
-/// # Panics
-/// If lengths differ.
-pub fn gelu(x: &[f32], y: &mut [f32], slope: Option<&mut [f32]>) {
-    assert!(
-        y.len() == x.len() && slope.as_ref().is_none_or(|slope| slope.len() == x.len()),
-        "outputs of {} values",
-        x.len()
-    );
-    dispatch(GeluKernel { x, y, slope });
-}
-
-struct GeluKernel<'a> {
-    x: &'a [f32],
-    y: &'a mut [f32],
-    slope: Option<&'a mut [f32]>,
-}
-
-impl SimdKernel for GeluKernel<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: SimdVector>(self) {
-        const INVERSE_ROOT: f32 = std::f32::consts::FRAC_1_SQRT_2;
-        // 1 / sqrt(2 pi).
-        const DENSITY: f32 = 0.398_942_3;
-        let elements = self.x.iter().zip(self.y);
-        let Some(slope) = self.slope else {
-            for (x, y) in elements {
-                let power = exp_f32(-0.5 * x * x);
-                *y = 0.5 * x * (1.0 + erf(x * INVERSE_ROOT, power));
-            }
-            return;
-        };
-        for ((x, y), slope) in elements.zip(slope) {
-            let power = exp_f32(-0.5 * x * x);
-            let twice = 1.0 + erf(x * INVERSE_ROOT, power);
-            *y = 0.5 * x * twice;
-            *slope = 0.5 * twice + x * power * DENSITY;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,19 +196,6 @@ mod tests {
                 };
                 close(got, (moved(1e-6) - moved(-1e-6)) / 2e-6, 1e-5);
             }
-        }
-    }
-
-    #[test]
-    fn gelu_and_its_slope_are_near_the_definition() {
-        let x: Vec<f32> = (-800..800).map(|i| i as f32 * 0.01).collect();
-        let (mut y, mut slope) = (vec![0.0; x.len()], vec![0.0; x.len()]);
-        gelu(&x, &mut y, Some(&mut slope));
-        let of = |x: f64| 0.5 * x * (1.0 + libm::erf(x / 2.0_f64.sqrt()));
-        for ((&x, y), slope) in x.iter().zip(y).zip(slope) {
-            let x = f64::from(x);
-            close(y, of(x), 1e-7);
-            close(slope, (of(x + 1e-5) - of(x - 1e-5)) / 2e-5, 1e-7);
         }
     }
 }

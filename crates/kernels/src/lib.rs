@@ -5,6 +5,7 @@
 //! run time. Results depend only on the operands and the level, not on threads (there are none), caches or the
 //! addresses of buffers.
 
+mod activation;
 mod attention;
 mod batch_norm;
 mod columns;
@@ -14,6 +15,7 @@ mod exponential;
 mod gemm;
 mod gradient_scale;
 mod group_norm;
+mod grouped;
 mod layer_norm;
 mod loss;
 mod moves;
@@ -23,7 +25,9 @@ mod scratch;
 mod simd;
 #[cfg(test)]
 mod testing;
+mod upsample;
 
+pub use activation::ActivationFunction;
 pub use attention::Attention;
 pub use batch_norm::{Affine, BatchNorm, BatchNormGradients, BatchStatistics};
 pub use columns::add_rows;
@@ -32,8 +36,12 @@ pub use elementwise::{add_to, add_to_channels, channel_sums, multiply_by};
 pub use gemm::{Matrix, multiply, multiply_at};
 pub use gradient_scale::GradientScale;
 pub use group_norm::GroupNorm;
-pub use layer_norm::{gelu, layer_norm, layer_norm_backward};
+pub use grouped::GroupedConvolution;
+pub use layer_norm::{layer_norm, layer_norm_backward};
 pub use loss::{RowLoss, softmax_cross_entropy};
-pub use pool::{AverageAreas, SlidingWindow, max_pool, max_pool_backward};
+pub use pool::{
+    AverageAreas, SlidingWindow, average_pool, average_pool_backward, max_pool, max_pool_backward,
+};
 pub use rectifier::{mask_gradient, rectified, rectified_backward, rectified_with_mask};
 pub use simd::{Level, Vectorised, vectorised};
+pub use upsample::{upsample, upsample_backward};

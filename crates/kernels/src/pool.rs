@@ -109,6 +109,61 @@ pub fn max_pool_backward(
     }
 }
 
+/// Writes the mean of each window of images `[planes, height, width]`; padding counts as zeros.
+///
+/// # Panics
+/// If lengths do not match.
+pub fn average_pool(x: &[f32], [height, width]: [usize; 2], window: SlidingWindow, y: &mut [f32]) {
+    let [rows, columns] = [height, width].map(|length| window.count(length));
+    check_pool(x.len(), [height, width], y.len(), rows * columns);
+    let count = (window.side * window.side) as f32;
+    let outputs = y.chunks_exact_mut((rows * columns).max(1));
+    for (x, y) in x.chunks_exact((height * width).max(1)).zip(outputs) {
+        for row in 0..rows {
+            for column in 0..columns {
+                let along = window.inside(column, width);
+                let mut sum = 0.0;
+                for line in window.inside(row, height) {
+                    for x in &x[line * width + along.start..line * width + along.end] {
+                        sum += x;
+                    }
+                }
+                y[row * columns + column] = sum / count;
+            }
+        }
+    }
+}
+
+/// Computes `dx`, the gradient of the input of [`average_pool`].
+///
+/// # Panics
+/// If lengths do not match.
+pub fn average_pool_backward(
+    dy: &[f32],
+    [height, width]: [usize; 2],
+    window: SlidingWindow,
+    dx: &mut [f32],
+) {
+    let [rows, columns] = [height, width].map(|length| window.count(length));
+    check_pool(dx.len(), [height, width], dy.len(), rows * columns);
+    dx.fill(0.0);
+    let count = (window.side * window.side) as f32;
+    let given = dy.chunks_exact((rows * columns).max(1));
+    for (dx, dy) in dx.chunks_exact_mut((height * width).max(1)).zip(given) {
+        for row in 0..rows {
+            for column in 0..columns {
+                let along = window.inside(column, width);
+                let share = dy[row * columns + column] / count;
+                for line in window.inside(row, height) {
+                    for dx in &mut dx[line * width + along.start..line * width + along.end] {
+                        *dx += share;
+                    }
+                }
+            }
+        }
+    }
+}
+
 fn check_pool(input: usize, [height, width]: [usize; 2], output: usize, each: usize) {
     assert!(
         each > 0 && input.is_multiple_of((height * width).max(1)),
@@ -233,6 +288,18 @@ mod tests {
         max_pool(&x, [4, 4], window, &mut y, &mut from);
         assert_eq!(y, [0.0, -1.0, -4.0, -5.0, -16.0, -17.0, -20.0, -21.0]);
         assert_eq!(from[4..], [0, 1, 4, 5]);
+    }
+
+    #[test]
+    fn windows_are_averaged_with_zeros_around() {
+        let x: Vec<f32> = (1..=9).map(|i| i as f32).collect();
+        let window = SlidingWindow::new(3, 2, 1);
+        let mut y = [0.0; 4];
+        average_pool(&x, [3, 3], window, &mut y);
+        assert_eq!(y, [12.0, 16.0, 24.0, 28.0].map(|sum| sum / 9.0));
+        let mut dx = [f32::NAN; 9];
+        average_pool_backward(&[9.0, 0.0, 0.0, 18.0], [3, 3], window, &mut dx);
+        assert_eq!(dx, [1.0, 1.0, 0.0, 1.0, 3.0, 2.0, 0.0, 2.0, 2.0]);
     }
 
     #[test]

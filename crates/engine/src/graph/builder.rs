@@ -3,14 +3,15 @@
 use std::ops::Range;
 
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
-use ronde_kernels::SlidingWindow;
+use ronde_kernels::{ActivationFunction, GroupedConvolution, SlidingWindow};
 
 use super::{GraphNode, GraphOperation, OwnTensor, PerShard};
 use crate::initial::Initial;
 use crate::models::Normalisation;
 use crate::operations::{
-    Add, Attend, AverageTo, Concatenate, Convolve, Dropout, Gelu, Linear, MaxPool, NormaliseBatch,
-    NormaliseBatchWide, NormaliseGroups, NormaliseRows, Rectify, Reshape, TakeSlice,
+    Activate, Add, Attend, AveragePool, AverageTo, Concatenate, Convolve, Dropout, Linear, MaxPool,
+    NormaliseBatch, NormaliseBatchWide, NormaliseGroups, NormaliseRows, Rectify, Reshape,
+    TakeSlice, Upsample,
 };
 use crate::{AfterNorm, EngineError, LayerCost};
 
@@ -364,6 +365,20 @@ impl GraphBuilder {
         window: SlidingWindow,
         has_bias: bool,
     ) -> GraphValue {
+        self.grouped_convolution(name, x, [outputs, 1], window, has_bias)
+    }
+
+    /// Adds a convolution in which each of `groups` groups of input channels makes a group of the
+    /// `outputs`; with as many groups as channels it is depthwise. `weight` is `[outputs, channels /
+    /// groups, side, side]`.
+    pub fn grouped_convolution(
+        &mut self,
+        name: &str,
+        x: GraphValue,
+        [outputs, groups]: [usize; 2],
+        window: SlidingWindow,
+        has_bias: bool,
+    ) -> GraphValue {
         let [channels, height, width] = self.image(name, x);
         let size = [height, width].map(|length| window.count(length));
         if size.contains(&0) || window.side == 0 || window.stride == 0 {
@@ -372,21 +387,28 @@ impl GraphBuilder {
             ));
             return x;
         }
+        if groups == 0 || !channels.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
+            self.fail(format!(
+                "{name}: {groups} groups do not divide {channels} channels and {outputs} outputs"
+            ));
+            return x;
+        }
         let initial = self.initial;
-        let shape = [outputs, channels, window.side, window.side];
+        let shape = [outputs, channels / groups, window.side, window.side];
         let mut tensors = vec![self.tensor(name, "weight", &shape, initial)];
         if has_bias {
             tensors.push(self.tensor(name, "bias", &[outputs], Initial::Constant(0.0)));
         }
+        let each = ronde_kernels::Convolution {
+            channels: channels / groups,
+            size: [height, width],
+            outputs: outputs / groups,
+            kernel: [window.side; 2],
+            stride: [window.stride; 2],
+            padding: [window.padding; 2],
+        };
         let operation = Convolve {
-            shape: ronde_kernels::Convolution {
-                channels,
-                size: [height, width],
-                outputs,
-                kernel: [window.side; 2],
-                stride: [window.stride; 2],
-                padding: [window.padding; 2],
-            },
+            shape: GroupedConvolution { each, groups },
             has_bias,
         };
         self.add_operation(operation, &[x], vec![outputs, size[0], size[1]], tensors)
@@ -461,11 +483,14 @@ impl GraphBuilder {
         self.add_operation(Rectify, &[x], shape, Vec::new())
     }
 
-    /// Adds `x / 2 * (1 + erf(x / sqrt(2)))`, with an error below 1e-6.
-    pub fn gelu(&mut self, x: GraphValue) -> GraphValue {
+    /// Adds a function of each element.
+    pub fn activate(&mut self, x: GraphValue, function: ActivationFunction) -> GraphValue {
         let shape = self.shape(x).to_vec();
-        let elements = shape.iter().product();
-        self.add_operation(Gelu { elements }, &[x], shape, Vec::new())
+        let operation = Activate {
+            function,
+            elements: shape.iter().product(),
+        };
+        self.add_operation(operation, &[x], shape, Vec::new())
     }
 
     /// Adds dropout: in training, sets elements to zero with a probability and scales the others by
@@ -535,6 +560,40 @@ impl GraphBuilder {
             vec![channels, size[0], size[1]],
             Vec::new(),
         )
+    }
+
+    /// Adds the mean of each window of `[channels, height, width]`; padding counts as zeros.
+    pub fn average_pool(&mut self, x: GraphValue, window: SlidingWindow) -> GraphValue {
+        let [channels, height, width] = self.image("average_pool", x);
+        let size = [height, width].map(|length| window.count(length));
+        if size.contains(&0) || window.stride == 0 || window.padding >= window.side {
+            self.fail(format!(
+                "average_pool: cannot move {window:?} over {height} x {width}"
+            ));
+            return x;
+        }
+        let operation = AveragePool {
+            size: [height, width],
+            window,
+        };
+        self.add_operation(
+            operation,
+            &[x],
+            vec![channels, size[0], size[1]],
+            Vec::new(),
+        )
+    }
+
+    /// Enlarges `[channels, height, width]` by a factor: each element becomes a square.
+    pub fn upsample(&mut self, x: GraphValue, factor: usize) -> GraphValue {
+        let [channels, height, width] = self.image("upsample", x);
+        if factor == 0 {
+            self.fail("upsample: expected a factor of at least 1".to_owned());
+            return x;
+        }
+        let shape = [height, width].map(|length| length.saturating_mul(factor));
+        let shape = vec![channels, shape[0], shape[1]];
+        self.add_operation(Upsample { width, factor }, &[x], shape, Vec::new())
     }
 
     /// Adds the means of `side` x `side` areas that cover `[channels, height, width]` evenly.

@@ -1,7 +1,7 @@
 //! Building blocks of transformers: attention with its projections, and the feed-forward part.
 
 use super::refuse;
-use crate::{Attended, EngineError, GraphBuilder, GraphValue, Initial};
+use crate::{ActivationFunction, Attended, EngineError, GraphBuilder, GraphValue, Initial};
 
 /// The size of a transformer's blocks.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +72,7 @@ impl TransformerShape {
     pub(super) fn feed_forward(&self, layer: &mut GraphBuilder, x: GraphValue) -> GraphValue {
         let y = layer.layer_norm("feed_forward.norm", x);
         let y = layer.linear("feed_forward.up", y, self.inner, true);
-        let y = layer.gelu(y);
+        let y = layer.activate(y, ActivationFunction::Gelu);
         let y = layer.linear("feed_forward.down", y, self.width, true);
         let y = layer.dropout(y, self.dropout);
         layer.add(x, y)

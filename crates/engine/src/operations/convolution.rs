@@ -1,15 +1,22 @@
 //! [`Convolve`]: convolution of images.
 
-use ronde_kernels::{Convolution as Kernel, add_to_channels, channel_sums};
+use ronde_kernels::{GroupedConvolution, add_to_channels, channel_sums};
 
 use super::only;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
 use crate::{Activation, EngineError, ForwardContext};
 
-/// Convolve of `[N, C, H, W]`, with an optional bias per channel of the output.
+/// Convolution of `[N, C, H, W]`, possibly in groups of channels, with an optional bias per channel
+/// of the output.
 pub(crate) struct Convolve {
-    pub(crate) shape: Kernel,
+    pub(crate) shape: GroupedConvolution,
     pub(crate) has_bias: bool,
+}
+
+impl Convolve {
+    fn output_size(&self) -> [usize; 2] {
+        self.shape.each.output_size()
+    }
 }
 
 impl GraphOperation for Convolve {
@@ -27,8 +34,9 @@ impl GraphOperation for Convolve {
         _context: &ForwardContext,
     ) -> Result<(Activation, Activation), EngineError> {
         let x = only(inputs);
-        let [height, width] = self.shape.output_size();
-        let mut y = Activation::unwritten(&[x.samples(), self.shape.outputs, height, width]);
+        let [height, width] = self.output_size();
+        let outputs = self.shape.groups * self.shape.each.outputs;
+        let mut y = Activation::unwritten(&[x.samples(), outputs, height, width]);
         let to = y.as_mut_slice();
         self.shape
             .forward(x.samples(), x.as_slice(), tensors.get(0), to);
@@ -66,7 +74,7 @@ impl GraphOperation for Convolve {
         self.shape
             .weight_gradient(x.samples(), x.as_slice(), given, to.get(0));
         if self.has_bias {
-            let places = self.shape.output_size().iter().product();
+            let places = self.output_size().iter().product();
             channel_sums(given, places, to.get(1));
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Sums and activation functions, element by element.
 
-use ronde_kernels::{add_to, multiply_by, rectified, rectified_backward};
+use ronde_kernels::{ActivationFunction, add_to, multiply_by, rectified, rectified_backward};
 
 use super::{first_two, only};
 use crate::graph::{GraphOperation, KeptValues, Tensors};
@@ -78,13 +78,14 @@ impl GraphOperation for Rectify {
     }
 }
 
-/// `x / 2 * (1 + erf(x / sqrt(2)))`.
-pub(crate) struct Gelu {
+/// A function of each element.
+pub(crate) struct Activate {
+    pub(crate) function: ActivationFunction,
     /// The number of elements of one sample.
     pub(crate) elements: usize,
 }
 
-impl GraphOperation for Gelu {
+impl GraphOperation for Activate {
     /// The slope of each element; `None` in evaluation.
     type Saved = Option<Activation>;
 
@@ -103,7 +104,8 @@ impl GraphOperation for Gelu {
         let trains = context.mode == Mode::Train;
         let mut slope = trains.then(|| Activation::unwritten(x.shape()));
         let wanted = slope.as_mut().map(Activation::as_mut_slice);
-        ronde_kernels::gelu(x.as_slice(), y.as_mut_slice(), wanted);
+        self.function
+            .forward(x.as_slice(), y.as_mut_slice(), wanted);
         Ok((y, slope))
     }
 

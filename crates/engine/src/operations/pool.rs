@@ -1,6 +1,9 @@
 //! Pooling of images.
 
-use ronde_kernels::{AverageAreas, SlidingWindow, max_pool, max_pool_backward};
+use ronde_kernels::{
+    AverageAreas, SlidingWindow, average_pool, average_pool_backward, max_pool, max_pool_backward,
+    upsample, upsample_backward,
+};
 
 use super::only;
 use crate::graph::{GraphOperation, KeptValues, Tensors};
@@ -64,6 +67,98 @@ impl GraphOperation for MaxPool {
         let mut found = Activation::unwritten(&saved.shape);
         let (given, to) = (gradient.as_slice(), found.as_mut_slice());
         max_pool_backward(given, &saved.from, self.size, self.window, to);
+        vec![Some(found)]
+    }
+}
+
+/// The mean of each window of `[N, C, H, W]`; padding counts as zeros.
+pub(crate) struct AveragePool {
+    pub(crate) size: [usize; 2],
+    pub(crate) window: SlidingWindow,
+}
+
+impl GraphOperation for AveragePool {
+    /// The shape of the input.
+    type Saved = Vec<usize>;
+
+    fn kept(&self) -> KeptValues {
+        KeptValues::default()
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        _tensors: Tensors<'_>,
+        _context: &ForwardContext,
+    ) -> Result<(Activation, Vec<usize>), EngineError> {
+        let x = only(inputs);
+        let mut shape = x.shape().to_vec();
+        for (length, size) in shape[2..].iter_mut().zip(self.size) {
+            *length = self.window.count(size);
+        }
+        let mut y = Activation::unwritten(&shape);
+        average_pool(x.as_slice(), self.size, self.window, y.as_mut_slice());
+        Ok((y, x.shape().to_vec()))
+    }
+
+    fn backward_input(
+        &self,
+        shape: &mut Vec<usize>,
+        gradient: Activation,
+        _tensors: Tensors<'_>,
+        _wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        let mut found = Activation::unwritten(shape);
+        let (given, to) = (gradient.as_slice(), found.as_mut_slice());
+        average_pool_backward(given, self.size, self.window, to);
+        vec![Some(found)]
+    }
+}
+
+/// `[N, C, H, W]` enlarged by a factor: each element becomes a square.
+pub(crate) struct Upsample {
+    pub(crate) width: usize,
+    pub(crate) factor: usize,
+}
+
+impl GraphOperation for Upsample {
+    /// The shape of the input.
+    type Saved = Vec<usize>;
+
+    fn kept(&self) -> KeptValues {
+        KeptValues::default()
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        _tensors: Tensors<'_>,
+        _context: &ForwardContext,
+    ) -> Result<(Activation, Vec<usize>), EngineError> {
+        let x = only(inputs);
+        let mut shape = x.shape().to_vec();
+        shape[2..]
+            .iter_mut()
+            .for_each(|length| *length *= self.factor);
+        let mut y = Activation::unwritten(&shape);
+        upsample(x.as_slice(), self.width, self.factor, y.as_mut_slice());
+        Ok((y, x.shape().to_vec()))
+    }
+
+    fn backward_input(
+        &self,
+        shape: &mut Vec<usize>,
+        gradient: Activation,
+        _tensors: Tensors<'_>,
+        _wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        let mut found = Activation::unwritten(shape);
+        upsample_backward(
+            gradient.as_slice(),
+            self.width,
+            self.factor,
+            found.as_mut_slice(),
+        );
         vec![Some(found)]
     }
 }

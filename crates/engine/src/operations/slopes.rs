@@ -7,7 +7,8 @@ use ronde_kernels::SlidingWindow;
 
 use crate::testing::{arena, bits, hashed, state, training};
 use crate::{
-    Activation, AfterNorm, Attended, ForwardContext, GraphBuilder, GraphValue, Layer, Normalisation,
+    Activation, ActivationFunction, AfterNorm, Attended, ForwardContext, GraphBuilder, GraphValue,
+    Layer, Normalisation,
 };
 
 /// Builds a layer for samples of a shape.
@@ -86,9 +87,16 @@ fn check(name: &str, sample: &[usize], describe: impl FnOnce(&mut GraphBuilder))
 
 #[test]
 fn slopes_of_functions_without_parameters() {
-    check("gelu", &[7], |b| {
-        b.gelu(b.input());
-    });
+    for function in [
+        ActivationFunction::Gelu,
+        ActivationFunction::Silu,
+        ActivationFunction::Sigmoid,
+        ActivationFunction::Tanh,
+    ] {
+        check(&format!("{function:?}"), &[7], |b| {
+            b.activate(b.input(), function);
+        });
+    }
     check("relu", &[7], |b| {
         b.relu(b.input());
     });
@@ -98,6 +106,12 @@ fn slopes_of_functions_without_parameters() {
     check("max_pool", &[3, 7, 6], |b| {
         b.max_pool(b.input(), SlidingWindow::new(3, 2, 1));
     });
+    check("average_pool", &[3, 5, 6], |b| {
+        b.average_pool(b.input(), SlidingWindow::new(3, 2, 1));
+    });
+    check("upsample", &[3, 2, 4], |b| {
+        b.upsample(b.input(), 3);
+    });
     check("average_to", &[3, 5, 6], |b| {
         b.average_to(b.input(), 2);
     });
@@ -106,7 +120,11 @@ fn slopes_of_functions_without_parameters() {
     });
     check("parts", &[4, 3], |b| {
         let x = b.input();
-        let parts = [b.slice(x, 1, 2..3), b.slice(x, 1, 0..2), b.gelu(x)];
+        let parts = [
+            b.slice(x, 1, 2..3),
+            b.slice(x, 1, 0..2),
+            b.activate(x, ActivationFunction::Gelu),
+        ];
         let y = b.concatenate(&parts, 1);
         b.reshape(y, &[2, 12]);
     });
@@ -127,6 +145,12 @@ fn slopes_of_layers_with_parameters() {
     check("convolution", &[3, 6, 5], |b| {
         b.convolution("", b.input(), 4, SlidingWindow::new(3, 2, 1), true);
     });
+    for groups in [2, 4] {
+        check("grouped_convolution", &[4, 6, 5], |b| {
+            let window = SlidingWindow::new(3, 1, 1);
+            b.grouped_convolution("", b.input(), [4, groups], window, true);
+        });
+    }
     check("layer_norm", &[3, 6], |b| {
         b.layer_norm("", b.input());
     });
@@ -143,7 +167,7 @@ fn slopes_of_layers_with_parameters() {
         }
         check(name, &[channels, 2, 3], |b| {
             let x = b.input();
-            let added = b.gelu(x);
+            let added = b.activate(x, ActivationFunction::Gelu);
             b.normalise("", kind, x, Some(added), AfterNorm::Rectified);
         });
     }
@@ -177,7 +201,7 @@ fn ignore(_: GraphValue) {}
 
 /// Describes an operation whose output nothing uses.
 fn two_ends(b: &mut GraphBuilder) {
-    let _unused = b.gelu(b.input());
+    let _unused = b.activate(b.input(), ActivationFunction::Gelu);
     b.relu(b.input());
 }
 
