@@ -93,6 +93,21 @@ pub enum DataConfig {
         file: Option<PathBuf>,
         /// The number of letters of a sample.
         context: usize,
+        /// The share of the letters to predict from all others, above 0 and below 1: in four of five cases the letter
+        /// is hidden behind an additional token, in one of ten another letter takes its place. The choice is new in each epoch. Absent: the
+        /// targets are the next letters.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        masked: Option<f64>,
+    },
+    /// Synthetic images of discs and squares on noise, with a mask of their pixels as targets.
+    SyntheticShapes {
+        /// The number of training samples.
+        samples: u64,
+        /// The number of samples for evaluation.
+        #[serde(default, serialize_with = "ronde_core::outside_identity")]
+        test_samples: u64,
+        /// The height and width of an image.
+        side: usize,
     },
     /// Files of records, local or remote.
     Records(Box<RecordsConfig>),
@@ -129,6 +144,7 @@ impl DataConfig {
             | Self::Records(_)
             | Self::SyntheticImages { .. }
             | Self::SyntheticText { .. }
+            | Self::SyntheticShapes { .. }
             | Self::Text { file: None, .. }
             | Self::NumberWords { .. } => Vec::new(),
         }
@@ -158,8 +174,21 @@ impl DataConfig {
             ],
             Self::CsvValues { shape: axes, .. } => vec![shape(axes)],
             Self::Text {
-                context: letters, ..
-            } => vec![context(*letters)],
+                context: letters,
+                masked,
+                ..
+            } => vec![
+                context(*letters),
+                ("masked", masked.and_then(|share| check_masked(share).err())),
+            ],
+            Self::SyntheticShapes {
+                samples,
+                test_samples,
+                side,
+            } => vec![
+                counts(*samples, *test_samples),
+                ("side", check_form(&[1, *side, *side], 1).err()),
+            ],
             Self::SyntheticImages {
                 samples,
                 test_samples,
@@ -200,6 +229,14 @@ impl DataConfig {
             _ => None,
         }
     }
+}
+
+/// Checks the share of letters that are hidden.
+pub(crate) fn check_masked(share: f64) -> Result<(), DataError> {
+    if share > 0.0 && share < 1.0 {
+        return Ok(());
+    }
+    Err(DataError::MaskedShare { share })
 }
 
 #[cfg(test)]

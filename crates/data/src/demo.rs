@@ -1,6 +1,7 @@
 //! Data for examples and tests, which needs no files: two embedded files, and samples that are computed from a seed.
 
 mod number_words;
+mod shapes;
 mod synthetic_images;
 mod synthetic_text;
 
@@ -52,6 +53,8 @@ pub(crate) enum Generator {
     Text { context: usize, tokens: u32 },
     /// Numbers in English and French words.
     NumberWords,
+    /// Discs and squares with a mask.
+    Shapes { side: usize },
 }
 
 impl Generator {
@@ -65,6 +68,7 @@ impl Generator {
                 synthetic_text::split(counts, *context, *tokens, seed)
             }
             Self::NumberWords => Ok(number_words::split(counts, seed)),
+            Self::Shapes { side } => shapes::split(counts, *side, seed),
         }
     }
 }
@@ -149,6 +153,7 @@ mod tests {
         let split = opened(&DataConfig::Text {
             file: None,
             context: 64,
+            masked: None,
         });
         let description = split.train.description();
         assert_eq!(

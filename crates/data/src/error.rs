@@ -159,6 +159,12 @@ pub enum DataError {
         /// The maximum number of classes.
         classes_max: u32,
     },
+    /// A share of masked letters is invalid.
+    #[error("invalid share {share} of masked letters: expected above 0 and below 1")]
+    MaskedShare {
+        /// The share.
+        share: f64,
+    },
     /// A synthetic set has too many samples, or none for training.
     #[error("invalid number of samples: {samples} for training and {test_samples} for tests")]
     SampleCount {

@@ -11,7 +11,8 @@ use crate::{DataError, Dataset, Targets};
 /// Samples by number, without I/O.
 pub(crate) trait SampleSource: Send + Sync {
     /// Writes the features and the targets of a sample. The number and the lengths of the buffers are those of the set.
-    fn write(&self, sample: u64, out: &mut [f32], targets: &mut [u32]);
+    /// Random changes depend on the epoch and the sample alone.
+    fn write(&self, sample: u64, epoch: Epoch, out: &mut [f32], targets: &mut [u32]);
 }
 
 /// Samples that need no I/O, because they are in memory or computed from their number.
@@ -28,7 +29,7 @@ struct SampleTable {
 }
 
 impl SampleSource for SampleTable {
-    fn write(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) {
+    fn write(&self, sample: u64, _epoch: Epoch, out: &mut [f32], targets: &mut [u32]) {
         let index = sample as usize;
         out.copy_from_slice(&self.features[index * out.len()..][..out.len()]);
         targets.copy_from_slice(&self.targets[index * targets.len()..][..targets.len()]);
@@ -204,7 +205,7 @@ impl FetchedSamples for SamplesInMemory {
     fn decode(
         &self,
         index: usize,
-        _epoch: Epoch,
+        epoch: Epoch,
         _scratch: &mut DecodeScratch,
         out: &mut [f32],
         targets: &mut [u32],
@@ -218,7 +219,7 @@ impl FetchedSamples for SamplesInMemory {
                 return Err(DataError::BufferLength { given, needed });
             }
         }
-        self.source.write(sample, out, targets);
+        self.source.write(sample, epoch, out, targets);
         Ok(())
     }
 

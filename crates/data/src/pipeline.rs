@@ -39,6 +39,8 @@ pub(crate) enum Pipeline<'a> {
     Letters {
         file: FileOrigin<'a>,
         context: usize,
+        /// The share of the letters that are hidden and predicted; absent: the next letters are predicted.
+        masked: Option<f64>,
     },
     /// Samples that are computed when a batch needs them.
     Computed {
@@ -82,7 +84,14 @@ pub fn open(config: &DataConfig, opening: &OpenContext) -> Result<Split, DataErr
     match Pipeline::of(config)? {
         Pipeline::Stored(records) => records::open(records, opening),
         Pipeline::Decoded(records) => decoded::open(&records, opening),
-        Pipeline::Letters { file, context } => letters::open(&file.open(opening)?, context),
+        Pipeline::Letters {
+            file,
+            context,
+            masked,
+        } => {
+            let masks = masked.map(|share| letters::LetterMasks::new(share, opening.seed));
+            letters::open(&file.open(opening)?, context, masks)
+        }
         Pipeline::Computed { generator, counts } => generator.split(counts, opening.seed),
     }
 }

@@ -48,8 +48,9 @@ pub use learning_rate::{LearningRate, RateScaling, ScheduleConfig};
 pub use lock_step::{LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
 pub use loss::{
     BinaryCrossEntropy, CrossEntropy, DiceLoss, IGNORED, Loss, LossOutput, SmoothL1, SquaredError,
+    ValueLoss,
 };
-pub use metric::{Metric, Perplexity, TopAccuracy};
+pub use metric::{IntersectionOverUnion, Metric, Perplexity, TopAccuracy};
 pub use models::{ModelConfig, ModelSize, Normalisation};
 pub use operations::{AfterNorm, SourcePadding, TiedTable};
 pub use optimizer::{OptimizerConfig, ParameterGroup, ParameterRule, WeightDecayOn};

@@ -5,6 +5,9 @@ mod segments;
 mod values;
 
 use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use crate::{EngineError, Predictions};
 
@@ -12,6 +15,40 @@ pub(crate) use classes::check_label;
 pub use classes::{CrossEntropy, IGNORED};
 pub use segments::{BinaryCrossEntropy, DiceLoss, SmoothL1};
 pub use values::SquaredError;
+
+/// A built-in loss of values, as a run file names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ValueLoss {
+    /// [`SquaredError`].
+    SquaredError,
+    /// [`SmoothL1`].
+    SmoothL1,
+    /// [`BinaryCrossEntropy`].
+    BinaryCrossEntropy,
+    /// [`DiceLoss`].
+    Dice,
+}
+
+impl ValueLoss {
+    /// Returns the loss.
+    #[must_use]
+    pub fn loss(self) -> Arc<dyn Loss> {
+        match self {
+            Self::SquaredError => Arc::new(SquaredError),
+            Self::SmoothL1 => Arc::new(SmoothL1),
+            Self::BinaryCrossEntropy => Arc::new(BinaryCrossEntropy),
+            Self::Dice => Arc::new(DiceLoss),
+        }
+    }
+
+    /// Returns whether it is a loss of masks, whose outputs are logits.
+    #[must_use]
+    pub fn is_of_masks(self) -> bool {
+        matches!(self, Self::BinaryCrossEntropy | Self::Dice)
+    }
+}
 
 /// The contribution of some samples: sums over them, not divided by their number.
 #[derive(Debug, Clone, PartialEq, Default)]

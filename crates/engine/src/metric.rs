@@ -112,6 +112,32 @@ impl Metric for TopAccuracy {
     }
 }
 
+/// The overlap of predicted and true masks: the number of values in both, divided by the number in either, over all
+/// samples. An output above 0 predicts a value above one half. Targets are the bits of `f32` values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IntersectionOverUnion;
+
+impl Metric for IntersectionOverUnion {
+    fn name(&self) -> &str {
+        "iou"
+    }
+
+    fn add(
+        &self,
+        predictions: &Predictions<'_>,
+        _: f64,
+        sums: &mut [f64],
+    ) -> Result<(), EngineError> {
+        predictions.expect_outputs("metric iou", 1)?;
+        for (output, target) in predictions.outputs().iter().zip(predictions.targets()) {
+            let (found, expected) = (*output > 0.0, Predictions::value(*target) > 0.5);
+            sums[0] += f64::from(u8::from(found && expected));
+            sums[1] += f64::from(u8::from(found || expected));
+        }
+        Ok(())
+    }
+}
+
 /// `exp` of the mean loss of a sample, which for texts is a mean over tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Perplexity;
@@ -206,5 +232,16 @@ mod tests {
         );
         let error = add(&[0.0; 3], &[3]).unwrap_err();
         assert!(matches!(error, EngineError::Label { label: 3, .. }));
+    }
+
+    #[test]
+    fn overlap_counts_values_in_both_and_in_either() {
+        let targets = [1.0_f32, 0.0, 1.0, 0.0].map(f32::to_bits);
+        let predictions = Predictions::new(&[2.0, 0.5, -1.0, 0.0], &targets, 2).unwrap();
+        let mut sums = [0.0; 2];
+        IntersectionOverUnion
+            .add(&predictions, 0.0, &mut sums)
+            .unwrap();
+        assert_eq!(sums, [1.0, 3.0]);
     }
 }

@@ -130,7 +130,8 @@ mod tests {
     #[test]
     fn functions_and_their_slopes_are_near_the_definition() {
         let x: Vec<f32> = (-800..800).map(|i| i as f32 * 0.01).collect();
-        let definitions: [(ActivationFunction, fn(f64) -> f64); 4] = [
+        type Definition = fn(f64) -> f64;
+        let definitions: [(ActivationFunction, Definition); 4] = [
             (ActivationFunction::Gelu, |x| {
                 0.5 * x * (1.0 + libm::erf(x / 2.0_f64.sqrt()))
             }),

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use ronde_data::{Dataset, Targets};
-use ronde_engine::{CrossEntropy, Loss, Metric, Perplexity, SquaredError, TopAccuracy};
+use ronde_engine::{
+    CrossEntropy, IntersectionOverUnion, Loss, Metric, Perplexity, TopAccuracy, ValueLoss,
+};
 
 use crate::TrainError;
 
@@ -27,13 +29,29 @@ impl std::fmt::Debug for Objective {
 }
 
 impl Objective {
-    /// Returns the usual objective for the targets of a data set: cross-entropy and accuracy for classes, squared
-    /// error for values.
-    #[must_use]
-    pub fn of(dataset: &dyn Dataset) -> Self {
+    /// Returns the usual objective for the targets of a data set: cross-entropy and accuracy for classes, the given
+    /// loss or squared error for values, with the overlap of masks for a loss of masks.
+    ///
+    /// # Errors
+    /// When a loss of values is given and the targets are classes.
+    pub fn of(dataset: &dyn Dataset, loss: Option<ValueLoss>) -> Result<Self, TrainError> {
         let description = dataset.description();
         if description.targets == Targets::Values {
-            return Self::new(Arc::new(SquaredError));
+            let loss = loss.unwrap_or(ValueLoss::SquaredError);
+            let mut objective = Self::new(loss.loss());
+            if loss.is_of_masks() {
+                objective.add(Arc::new(IntersectionOverUnion));
+            }
+            return Ok(objective);
+        }
+        if let Some(loss) = loss {
+            return Err(TrainError::Impossible {
+                problem: format!(
+                    "cannot use train.loss = `{}`: the targets of this data set are class numbers",
+                    loss.loss().name()
+                ),
+                hint: "remove train.loss; the loss of classes is cross-entropy".to_owned(),
+            });
         }
         let classes = description.classes as usize;
         let mut objective = Self::new(Arc::new(CrossEntropy { classes }));
@@ -44,7 +62,7 @@ impl Objective {
         if description.targets_per_sample > 1 {
             objective.add(Arc::new(Perplexity));
         }
-        objective
+        Ok(objective)
     }
 
     /// Creates an objective without metrics.
@@ -93,6 +111,8 @@ impl Objective {
 
 #[cfg(test)]
 mod tests {
+    use ronde_engine::SquaredError;
+
     use super::*;
 
     #[test]

@@ -106,7 +106,7 @@ impl Plan {
                 parts: config.check.weight_hash_parts.into(),
                 full_every: config.check.weight_hash_full_every,
             },
-            objective: Objective::of(train),
+            objective: Objective::of(train, config.train.loss)?,
             learning_rate: config
                 .schedule
                 .learning_rate(config.train.base_learning_rate(), steps),

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use ronde_core::Epoch;
 use ronde_core::seed::{Purpose, SeedTree};
 
 use super::SplitSizes;
@@ -128,7 +129,7 @@ impl NumberWords {
 }
 
 impl SampleSource for NumberWords {
-    fn write(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) {
+    fn write(&self, sample: u64, _epoch: Epoch, out: &mut [f32], targets: &mut [u32]) {
         let number = self.number(sample);
         out.fill(0.0);
         targets.fill(IGNORED);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ronde_core::Epoch;
 use ronde_core::philox::Stream;
 use ronde_core::seed::{Purpose, SeedTree};
 
@@ -75,7 +76,7 @@ fn patterns(seed: u64, elements: usize, classes: u32) -> Arc<[f32]> {
 }
 
 impl SampleSource for SyntheticImages {
-    fn write(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) {
+    fn write(&self, sample: u64, _epoch: Epoch, out: &mut [f32], targets: &mut [u32]) {
         let number = self.first + sample;
         let [word, ..] = stream(self.seed, LABEL, number).block(0);
         // The high half of a product maps 32 random bits to 0..classes without a visible bias.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ronde_core::Epoch;
 use ronde_core::philox::Stream;
 use ronde_core::seed::{Purpose, SeedTree};
 
@@ -70,7 +71,7 @@ fn below(word: u32, end: u32) -> u32 {
 }
 
 impl SampleSource for SyntheticText {
-    fn write(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) {
+    fn write(&self, sample: u64, _epoch: Epoch, out: &mut [f32], targets: &mut [u32]) {
         let number = self.first + sample;
         let stream = SeedTree::new(self.seed).stream(Purpose::Synthetic, &[SAMPLE, number]);
         let mut words = words(stream);

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{DecodedRecords, FileOrigin, Pipeline, TestOrigin};
+use crate::config::check_masked;
 use crate::dataset::check_form;
 use crate::decode::{Features, Fields, Label, NumberFeatures, Schema};
 use crate::demo::{DIGITS, DIGITS_FOR_TRAINING, Generator, NOVEL, SplitSizes};
@@ -47,47 +48,61 @@ impl<'a> Pipeline<'a> {
                 (shape, None),
                 Label::of_value,
             )?)),
-            DataConfig::Text { file, context } => {
-                check_form(&[*context], 1)?;
-                Self::Letters {
-                    file: match file {
-                        Some(path) => FileOrigin::Path(path),
-                        None => FileOrigin::Embedded(NOVEL),
-                    },
-                    context: *context,
-                }
-            }
+            DataConfig::Text {
+                file,
+                context,
+                masked,
+            } => Self::letters(file.as_deref(), *context, *masked)?,
             DataConfig::SyntheticImages {
                 samples,
                 test_samples,
                 shape,
                 classes,
-            } => Self::Computed {
-                counts: SplitSizes::new(*samples, *test_samples)?,
-                generator: Generator::Images {
-                    shape: shape.clone(),
-                    classes: *classes,
-                },
-            },
+            } => {
+                let (shape, classes) = (shape.clone(), *classes);
+                let generator = Generator::Images { shape, classes };
+                Self::computed(generator, *samples, *test_samples)?
+            }
             DataConfig::SyntheticText {
                 samples,
                 test_samples,
                 context,
                 tokens,
-            } => Self::Computed {
-                counts: SplitSizes::new(*samples, *test_samples)?,
-                generator: Generator::Text {
-                    context: *context,
-                    tokens: *tokens,
-                },
-            },
+            } => {
+                let (context, tokens) = (*context, *tokens);
+                Self::computed(Generator::Text { context, tokens }, *samples, *test_samples)?
+            }
+            DataConfig::SyntheticShapes {
+                samples,
+                test_samples,
+                side,
+            } => Self::computed(Generator::Shapes { side: *side }, *samples, *test_samples)?,
             DataConfig::NumberWords {
                 samples,
                 test_samples,
-            } => Self::Computed {
-                counts: SplitSizes::new(*samples, *test_samples)?,
-                generator: Generator::NumberWords,
-            },
+            } => Self::computed(Generator::NumberWords, *samples, *test_samples)?,
+        })
+    }
+
+    fn computed(generator: Generator, train: u64, test: u64) -> Result<Self, DataError> {
+        let counts = SplitSizes::new(train, test)?;
+        Ok(Self::Computed { generator, counts })
+    }
+
+    /// Returns the letters of a file, or of the embedded novel.
+    fn letters(
+        file: Option<&'a Path>,
+        context: usize,
+        masked: Option<f64>,
+    ) -> Result<Self, DataError> {
+        check_form(&[context], 1)?;
+        if let Some(share) = masked {
+            check_masked(share)?;
+        }
+        Ok(Self::Letters {
+            file: file.map_or(FileOrigin::Embedded(NOVEL), FileOrigin::Path),
+            context,
+            masked,
         })
     }
 }

@@ -112,6 +112,7 @@ fn missing_and_broken_files_and_invalid_parameters_are_errors() {
         DataConfig::Text {
             file: Some("train.csv".into()),
             context: 8,
+            masked: None,
         },
     ] {
         let missing = open(&config, &opening).unwrap_err().to_string();

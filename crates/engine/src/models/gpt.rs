@@ -1,17 +1,26 @@
-//! A causal transformer in GPT-2's layout.
+//! A causal transformer in GPT-2's layout, and an encoder in which every position sees all.
 
 use super::attention::TransformerShape;
 use super::{Layers, refuse};
 use crate::{Attended, TiedTable};
 
-/// Describes the layers: `embedding`, `block1`, `block2`, ..., `head`. In a tied model the first and
-/// the last one share the vectors of the tokens.
+/// What a model of texts predicts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TextModel {
+    /// The next token, from the earlier ones. In a tied model the first and the last layer share the
+    /// vectors of the tokens.
+    Next { tied: bool },
+    /// Hidden tokens, from all.
+    Masked,
+}
+
+/// Describes the layers: `embedding`, `block1`, `block2`, ..., `head`.
 pub(super) fn layers(
     input_shape: &[usize],
     tokens: usize,
     depth: usize,
     form: TransformerShape,
-    is_tied: bool,
+    predicts: TextModel,
 ) -> Layers {
     form.check(depth)?;
     if input_shape.len() != 1 {
@@ -19,7 +28,12 @@ pub(super) fn layers(
             "invalid sample shape {input_shape:?}: expected [positions], one token number each"
         ));
     }
+    let is_tied = predicts == TextModel::Next { tied: true };
     let table = is_tied.then(TiedTable::default);
+    let attended = match predicts {
+        TextModel::Next { .. } => Attended::Earlier,
+        TextModel::Masked => Attended::All,
+    };
     let mut embedding = TransformerShape::layer("embedding", input_shape);
     let x = embedding.embedding(embedding.input(), tokens, form.width, table.as_ref());
     embedding.dropout(x, form.dropout);
@@ -27,8 +41,8 @@ pub(super) fn layers(
     let sample = [input_shape[0], form.width];
     for number in 1..=depth {
         let mut block = TransformerShape::layer(&format!("block{number}"), &sample);
-        let (x, earlier) = (block.input(), Attended::Earlier);
-        let x = form.attention(&mut block, "attention", x, None, earlier);
+        let x = block.input();
+        let x = form.attention(&mut block, "attention", x, None, attended);
         form.feed_forward(&mut block, x);
         layers.push(block.finish()?);
     }

@@ -8,6 +8,7 @@ mod perceptron;
 mod resnet;
 mod size;
 mod transformer;
+mod unet;
 mod vgg;
 
 use ronde_core::seed::SeedTree;
@@ -92,6 +93,34 @@ pub enum ModelConfig {
         #[serde(default, skip_serializing_if = "is_default")]
         tied: bool,
     },
+    /// Transformer encoder in BERT's layout, with normalisation before each part: one layer per block
+    /// and one at each end. Every position attends to all. Takes samples of `[positions]`, token
+    /// numbers below the number of classes; returns `[positions, classes]`. Source: Devlin, Chang,
+    /// Lee, Toutanova, NAACL 2019.
+    Bert {
+        /// Number of blocks.
+        layers: usize,
+        /// Width of a position; a multiple of the number of heads.
+        width: usize,
+        /// Number of heads of each attention.
+        heads: usize,
+        /// Probability of dropout after the embedding and each feed-forward part.
+        #[serde(default)]
+        dropout: f64,
+    },
+    /// U-Net with batch normalisation, for masks of images: two layers. Takes samples of `[channels,
+    /// height, width]`, whose sides are multiples of `2^levels`; returns one logit for each pixel.
+    /// Source: Ronneberger, Fischer, Brox, MICCAI 2015; convolutions keep the size, and the way up
+    /// repeats pixels.
+    #[serde(rename = "unet")]
+    UNet {
+        /// Channels of the first level; each lower one has twice as many.
+        #[serde(default = "unet_channels")]
+        channels: usize,
+        /// Number of times that the image is halved.
+        #[serde(default = "unet_levels")]
+        levels: usize,
+    },
     /// Transformer with encoder and decoder: one layer per block and one at each end. Takes samples
     /// of `[source + target]`: the source text, then the target text up to the predicted token;
     /// returns `[target, classes]`. Normalises before each part. Source: Vaswani et al., NeurIPS
@@ -136,6 +165,14 @@ fn vgg_dropout() -> f64 {
     0.5
 }
 
+fn unet_channels() -> usize {
+    16
+}
+
+fn unet_levels() -> usize {
+    3
+}
+
 impl ModelConfig {
     /// Returns the value of `kind` in a configuration.
     #[must_use]
@@ -146,6 +183,8 @@ impl ModelConfig {
             Self::ResNet50 { .. } => "resnet50",
             Self::Vgg16 { .. } => "vgg16",
             Self::Gpt { .. } => "gpt",
+            Self::Bert { .. } => "bert",
+            Self::UNet { .. } => "unet",
             Self::Transformer { .. } => "transformer",
             Self::Mlp { .. } => "mlp",
             Self::Linear {} => "linear",
@@ -208,27 +247,11 @@ impl ModelConfig {
             Self::ResNet18 {
                 small_input,
                 normalisation,
-            } => {
-                let form = resnet::ResNetShape {
-                    blocks: [2, 2, 2, 2],
-                    is_bottleneck: false,
-                    small_input,
-                    normalisation,
-                };
-                resnet::layers(input_shape, classes, form)
-            }
+            } => resnet::layers_18(input_shape, classes, small_input, normalisation),
             Self::ResNet50 {
                 small_input,
                 normalisation,
-            } => {
-                let form = resnet::ResNetShape {
-                    blocks: [3, 4, 6, 3],
-                    is_bottleneck: true,
-                    small_input,
-                    normalisation,
-                };
-                resnet::layers(input_shape, classes, form)
-            }
+            } => resnet::layers_50(input_shape, classes, small_input, normalisation),
             Self::Vgg16 {
                 small_input,
                 normalisation,
@@ -249,8 +272,19 @@ impl ModelConfig {
                 tied,
             } => {
                 let form = transformer_form(width, heads, dropout);
-                gpt::layers(input_shape, classes, layers, form, tied)
+                let predicts = gpt::TextModel::Next { tied };
+                gpt::layers(input_shape, classes, layers, form, predicts)
             }
+            Self::Bert {
+                layers,
+                width,
+                heads,
+                dropout,
+            } => {
+                let form = transformer_form(width, heads, dropout);
+                gpt::layers(input_shape, classes, layers, form, gpt::TextModel::Masked)
+            }
+            Self::UNet { channels, levels } => unet::layers(input_shape, channels, levels),
             Self::Transformer {
                 source,
                 padding,

@@ -5,13 +5,13 @@ use crate::{AfterNorm, GraphBuilder, GraphValue, Initial, SlidingWindow};
 
 /// The variant of the network.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ResNetShape {
+struct ResNetShape {
     /// The number of blocks of each of the four groups.
-    pub(super) blocks: [usize; 4],
+    blocks: [usize; 4],
     /// Whether blocks are bottlenecks of three convolutions instead of two.
-    pub(super) is_bottleneck: bool,
-    pub(super) small_input: bool,
-    pub(super) normalisation: Normalisation,
+    is_bottleneck: bool,
+    small_input: bool,
+    normalisation: Normalisation,
 }
 
 /// The inner channels of the blocks of each group.
@@ -19,8 +19,40 @@ const WIDTHS: [usize; 4] = [64, 128, 256, 512];
 /// The ratio of a bottleneck's output channels to its inner channels.
 const EXPANSION: usize = 4;
 
+/// Describes the layers of ResNet-18.
+pub(super) fn layers_18(
+    input_shape: &[usize],
+    classes: usize,
+    small_input: bool,
+    normalisation: Normalisation,
+) -> Layers {
+    let form = ResNetShape {
+        blocks: [2, 2, 2, 2],
+        is_bottleneck: false,
+        small_input,
+        normalisation,
+    };
+    layers(input_shape, classes, form)
+}
+
+/// Describes the layers of ResNet-50.
+pub(super) fn layers_50(
+    input_shape: &[usize],
+    classes: usize,
+    small_input: bool,
+    normalisation: Normalisation,
+) -> Layers {
+    let form = ResNetShape {
+        blocks: [3, 4, 6, 3],
+        is_bottleneck: true,
+        small_input,
+        normalisation,
+    };
+    layers(input_shape, classes, form)
+}
+
 /// Describes the layers: stem, four groups of blocks, head.
-pub(super) fn layers(input_shape: &[usize], classes: usize, form: ResNetShape) -> Layers {
+fn layers(input_shape: &[usize], classes: usize, form: ResNetShape) -> Layers {
     image(input_shape, if form.small_input { 8 } else { 32 })?;
     let mut stem = GraphBuilder::new("stem", input_shape).without_prefix();
     let (side, stride) = if form.small_input { (3, 1) } else { (7, 2) };

@@ -43,7 +43,8 @@ impl ModelConfig {
     pub fn targets_per_sample(&self, input_shape: &[usize]) -> usize {
         let positions: usize = input_shape.iter().product();
         match self {
-            Self::Gpt { .. } => positions,
+            Self::Gpt { .. } | Self::Bert { .. } => positions,
+            Self::UNet { .. } => input_shape.iter().skip(1).product(),
             Self::Transformer { source, .. } => positions.saturating_sub(*source),
             _ => 1,
         }

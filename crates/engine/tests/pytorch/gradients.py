@@ -140,10 +140,30 @@ def scores(w, x, tokens):
     return linear(w, "head.output", row_norm(w, "head.norm", x), tokens, bias=False)
 
 
-def gpt(w, x, layers, e, heads, tokens, tied=False):
+def unet_block(w, name, x, channels):
+    for i in (1, 2):
+        x = conv(w, f"{name}.conv{i}", x, channels, 3, 1)
+        x = F.relu(channel_norm(w, f"{name}.bn{i}", x, "batch"))
+    return x
+
+
+def unet(w, x, channels, levels):
+    across = []
+    for level in range(levels):
+        across.append(unet_block(w, f"unet.down{level + 1}", x, channels << level))
+        x = F.max_pool2d(across[-1], 2)
+    x = unet_block(w, "unet.bottom", x, channels << levels)
+    for level in reversed(range(levels)):
+        x = torch.cat([across[level], F.interpolate(x, scale_factor=2, mode="nearest")], 1)
+        x = unet_block(w, f"unet.up{level + 1}", x, channels << level)
+    x = F.conv2d(x, w("head.weight", 1, x.shape[1], 1, 1), w("head.bias", 1))
+    return x.flatten(1)
+
+
+def gpt(w, x, layers, e, heads, tokens, tied=False, causal=True):
     x = embed(w, x, tokens, e)
     for i in range(layers):
-        x = attention(w, f"block{i + 1}.attention", x, None, heads, True)
+        x = attention(w, f"block{i + 1}.attention", x, None, heads, causal)
         x = feed_forward(w, f"block{i + 1}.feed_forward", x)
     if tied:
         return row_norm(w, "head.norm", x) @ w("embedding.token", tokens, e).T
@@ -189,6 +209,8 @@ CASES = {
     "vgg16": ((2, 3, 32, 32), 10, 1, lambda w, x: vgg(w, x, None, 10)),
     "gpt": ((3, 10), 12, 10, lambda w, x: gpt(w, x, 2, 16, 2, 12)),
     "gpt_tied": ((3, 10), 12, 10, lambda w, x: gpt(w, x, 2, 16, 2, 12, tied=True)),
+    "bert": ((3, 10), 12, 10, lambda w, x: gpt(w, x, 2, 16, 2, 12, causal=False)),
+    "unet": ((3, 2, 8, 12), 0, 96, lambda w, x: unet(w, x, 4, 2)),
     "transformer": ((3, 9), 12, 5, lambda w, x: transformer(w, x, 4, 2, 16, 2, 12)),
     "transformer_padded": ((3, 9), 12, 5, lambda w, x: transformer(w, x, 4, 2, 16, 2, 12, padded=True)),
 }
@@ -203,7 +225,7 @@ SINGLE = {"resnet50"}
 def run(name, dtype):
     shape, classes, each, model = CASES[name]
     values = hashed(name_seed("input"), math.prod(shape)).astype(np.float64).reshape(shape)
-    if each > 1:
+    if each > 1 and classes:
         values = np.floor((values * 0.5 + 0.5) * classes)
     if name == "transformer_padded":
         for sample, row in enumerate(values):
@@ -211,7 +233,11 @@ def run(name, dtype):
     weights = Weights(dtype)
     output = model(weights, torch.tensor(values, dtype=dtype))
     samples, total = shape[0], 0
-    if classes == 0:
+    if classes == 0 and each > 1:
+        mask = torch.tensor((hashed(name_seed("target"), samples * each) > 0).astype(np.float64))
+        every = F.binary_cross_entropy_with_logits(output, mask.reshape(samples, each), reduction="none")
+        total = every.mean(1).sum()
+    elif classes == 0:
         target = torch.tensor(hashed(name_seed("target"), samples).astype(np.float64))
         total = ((output[:, 0] - target) ** 2).sum()
     else:

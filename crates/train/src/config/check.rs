@@ -57,17 +57,33 @@ pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> 
         .collect()
 }
 
-/// Returns a problem if a sequence model does not predict as many targets as the samples of the data set have.
+/// Returns a problem if a model does not predict as many targets as the samples of the data set have.
 #[must_use]
 pub fn targets(model: &ModelConfig, dataset: &dyn Dataset) -> Vec<ConfigProblem> {
-    let ModelConfig::Transformer { source, .. } = model else {
-        return Vec::new();
-    };
     let description = dataset.description();
     let (shape, expected) = (&description.shape, description.targets_per_sample);
-    if model.targets_per_sample(shape) == expected {
+    let predicted = model.targets_per_sample(shape);
+    if predicted == expected {
         return Vec::new();
     }
+    let ModelConfig::Transformer { source, .. } = model else {
+        let kind = model.kind();
+        let message = format!(
+            "the model `{kind}` predicts {predicted} targets of a sample of shape {shape:?}, but this data set has {expected}"
+        );
+        let hint = match model {
+            ModelConfig::UNet { .. } => {
+                "use a data set with a mask for each pixel, such as synthetic_shapes"
+            }
+            ModelConfig::Gpt { .. } | ModelConfig::Bert { .. } => {
+                "use a data set with a target for each position, such as text"
+            }
+            _ => {
+                "use a model that predicts a target for each position or pixel, such as gpt or unet"
+            }
+        };
+        return vec![ConfigProblem::error("model.kind", message).hint(hint)];
+    };
     let tokens: usize = shape.iter().product();
     let message = format!(
         "`model.source` is {source}, but samples of this data set have {tokens} tokens and {expected} targets"

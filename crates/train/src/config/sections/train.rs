@@ -1,6 +1,6 @@
 //! `[train]`: the length of a run, its batches and its learning rate.
 
-use ronde_engine::{ParameterGroup, Precision, RateScaling, WeightDecayOn};
+use ronde_engine::{ParameterGroup, Precision, RateScaling, ValueLoss, WeightDecayOn};
 use serde::{Deserialize, Serialize};
 
 use super::{at_least_one, is_default, not_negative};
@@ -32,6 +32,10 @@ pub struct TrainSection {
     pub drop_last: bool,
     /// Whether to visit the samples in a new order in each epoch; default true.
     pub shuffle: bool,
+    /// The loss of a data set whose targets are values; default `squared_error`. Class numbers always have
+    /// cross-entropy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<ValueLoss>,
     /// The largest norm of the gradient; absent: gradients are not clipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
@@ -80,6 +84,7 @@ impl Default for TrainSection {
             global_batch_size: 64,
             drop_last: false,
             shuffle: true,
+            loss: None,
             clip_norm: None,
             precision: Precision::default(),
             recompute_activations: false,
