@@ -238,7 +238,6 @@ impl Worker {
     }
 
     /// Prepares the training of your own model to the end of `config`, on `data`.
-    #[must_use]
     pub fn trainer(&mut self, config: &RunConfig, data: Split) -> Trainer<'_> {
         Trainer::new(self, config, data)
     }
