@@ -13,7 +13,8 @@ use serde_json::Value;
 use crate::steps::Outcome;
 use crate::{cargo, clock, fuzz, outside};
 use account::RunAccount;
-use faults::{FaultKind, FaultSequence, SoakFault};
+use fault_kind::FaultKind;
+use faults::{FaultSequence, SoakFault};
 use hosts::NamespacePair;
 use job::SoakJob;
 use layout::JobLayout;
@@ -23,6 +24,7 @@ use report::SoakReport;
 use workers::WorkerTracker;
 
 mod account;
+mod fault_kind;
 mod faults;
 mod hosts;
 mod job;

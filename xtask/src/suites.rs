@@ -267,7 +267,9 @@ mod tests {
         };
         assert_eq!(
             suite.repeat(Some("a::c")),
-            "cargo test --release -p ronde -p ronde-comm --features ronde/full --test group -- --exact a::c"
+            format!(
+                "cargo test --release -p ronde -p ronde-comm --features {FULL} --test group -- --exact a::c"
+            )
         );
     }
 

@@ -112,6 +112,7 @@ pub(crate) struct StreamExecutor {
     /// The mismatch behind a failure, to send both calls to the other members.
     disagreement: Option<Notice>,
     leaving: bool,
+    has_said_goodbye: bool,
     /// How long the other members may take to leave after the group has failed.
     linger_failed: Duration,
     /// Called once on failure.
@@ -149,6 +150,7 @@ impl StreamExecutor {
             has_failed: false,
             disagreement: None,
             leaving: false,
+            has_said_goodbye: false,
             linger_failed: LINGER,
             reporter,
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ronde_core::Epoch;
 
 use crate::DataError;
-use crate::decode::DecodeScratch;
+use crate::decode::scratch::DecodeScratch;
 
 /// The maximum number of elements of a sample.
 pub(crate) const SAMPLE_ELEMENTS_MAX: usize = 1 << 24;

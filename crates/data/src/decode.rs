@@ -5,6 +5,7 @@ mod image;
 mod label;
 mod numbers;
 mod schema;
+pub(crate) mod scratch;
 
 use ronde_core::seed::SeedTree;
 
@@ -12,7 +13,7 @@ use crate::DataError;
 use crate::dataset::{CLASSES_MAX, Targets, check_form};
 use crate::format::{FieldSelection, Record, Value};
 #[cfg(feature = "full")]
-use image::{ImageBuffers, ImageDecoder};
+use image::ImageDecoder;
 use label::LabelDecoder;
 pub(crate) use numbers::check_divisor;
 use numbers::{NumberDecoder, RawDecoder, TokenDecoder};
@@ -21,6 +22,8 @@ pub use schema::{
     TokenFeatures,
 };
 
+pub use scratch::DecodeScratch;
+
 /// The purpose of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SampleUse {
@@ -28,21 +31,6 @@ pub enum SampleUse {
     Train,
     /// Evaluation: samples are always the same.
     Test,
-}
-
-/// Reusable memory of one decoding thread.
-#[derive(Debug, Default)]
-pub struct DecodeScratch {
-    #[cfg(feature = "full")]
-    image: ImageBuffers,
-}
-
-impl DecodeScratch {
-    /// Creates empty memory.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
 }
 
 /// A converter from records to features and targets. Several threads may share it, each with its own [`DecodeScratch`].

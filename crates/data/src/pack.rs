@@ -357,5 +357,20 @@ impl PackTask<'_> {
     }
 }
 
+/// Returns the contents of a file.
+fn read(item: &PackItem) -> Result<Vec<u8>, DataError> {
+    let object = item.file.open()?;
+    let bytes = object.bytes();
+    if bytes > FILE_BYTES_MAX {
+        return Err(invalid(
+            &item.file.location(),
+            format!("the file has grown to {bytes} bytes"),
+        ));
+    }
+    let mut contents = vec![0; bytes as usize];
+    object.read_at(0, &mut contents)?;
+    Ok(contents)
+}
+
 #[cfg(test)]
 mod tests;

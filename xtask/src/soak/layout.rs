@@ -1,6 +1,6 @@
 //! [`JobLayout`]: the layout of a job: its launcher alone, with a separate coordinator, or on two hosts.
 
-use super::faults::FaultKind;
+use super::fault_kind::FaultKind;
 
 /// The layout of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

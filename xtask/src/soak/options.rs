@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::faults::FaultKind;
+use super::fault_kind::FaultKind;
 
 /// The usage text.
 pub(crate) const USAGE: &str = "\

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::faults::FaultKind;
+use super::fault_kind::FaultKind;
 
 /// A fault that was applied to a run.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::FaultyRun;
 use super::account::RunAccount;
-use super::faults::FaultKind;
+use super::fault_kind::FaultKind;
 use super::options::SoakOptions;
 use super::recovery::{FaultRecovery, recoveries, replacements};
 

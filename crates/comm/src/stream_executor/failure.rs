@@ -83,6 +83,10 @@ impl StreamExecutor {
     }
 
     pub(super) fn notify(&mut self, notice: &[u8]) {
+        if self.has_said_goodbye {
+            // The peers know that this rank has left, and accept no further frame from it.
+            return;
+        }
         for peer in self.others() {
             if self.peers[peer].presence == StreamState::Here {
                 let payload = OutgoingPayload::Bytes(notice.to_vec());

@@ -212,7 +212,7 @@ impl StreamExecutor {
             return self.broken(peer, problem);
         }
         if self.peers[peer].presence == StreamState::Left {
-            return self.broken(peer, "frame after goodbye".to_owned());
+            return self.broken(peer, format!("{:?} frame after goodbye", header.kind));
         }
         if header.kind == FrameKind::Collective {
             self.mailbox.flight.arrived(header.sequence, peer);

@@ -47,6 +47,7 @@ impl StreamExecutor {
     }
 
     pub(super) fn say_goodbye(&mut self) {
+        self.has_said_goodbye = true;
         for peer in self.others() {
             if self.peers[peer].presence != StreamState::Closed {
                 let nothing = OutgoingPayload::Bytes(Vec::new());

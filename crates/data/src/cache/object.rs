@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use ronde_store::{Stamp, StoreError, StoredObject, Version};
 
+use super::Cache;
 use super::page::PageKey;
 use super::page_folder::{LOCKS, LockAttempt, NotStored, PageLock};
 use super::page_layout::{PageLayout, overlap, runs};
+use super::read_ahead::FetchAhead;
 use super::stats::{CacheEvent, add};
-use super::{Cache, read_ahead};
 use crate::clock::{Stopwatch, pause};
 use crate::source::SourceFile;
 
@@ -61,7 +62,7 @@ impl StoredObject for CachedObject {
             .collect();
         pages.sort_unstable();
         pages.dedup();
-        read_ahead::announce(&self.0, &pages);
+        announce(&self.0, &pages);
     }
 
     fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
@@ -77,7 +78,7 @@ impl StoredObject for CachedObject {
             });
         }
         let next = shared.next_pages(start, end);
-        read_ahead::announce(shared, &next);
+        announce(shared, &next);
         let covering = shared.pages.covering(&(start..end));
         let missing: Vec<u64> = covering
             .filter(|page| !shared.read_page(*page, start, into))
@@ -102,6 +103,26 @@ impl StoredObject for CachedObject {
 
     fn location(&self) -> &str {
         &self.0.location
+    }
+}
+
+/// Queues pages, in ascending order, for fetching ahead, unless pages cannot be stored.
+fn announce(object: &Arc<CachedFile>, pages: &[u64]) {
+    if pages.is_empty() || !object.cache.can_store() {
+        return;
+    }
+    for run in runs(&object.take_new(pages), RUN_PAGES) {
+        let weak = Arc::downgrade(object);
+        if !object.cache.ahead.push(weak, run.clone()) {
+            object.forget(run);
+        }
+    }
+}
+
+impl FetchAhead for CachedFile {
+    fn fetch_ahead(&self, run: Range<u64>) {
+        let _ = self.fetch(run.clone(), 0, &mut [], false);
+        self.forget(run);
     }
 }
 

@@ -4,11 +4,14 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
-use super::object::{CachedFile, RUN_PAGES};
-use super::page_layout::runs;
-
 /// The maximum number of queued page ranges. Further pages are fetched when they are read.
 const WAITING_MAX: usize = 1024;
+
+/// A file whose pages can be fetched before they are read.
+pub(super) trait FetchAhead: Send + Sync {
+    /// Fetches pages. An error is dropped: the reader will get and report the same one.
+    fn fetch_ahead(&self, run: Range<u64>);
+}
 
 /// Threads that fetch pages, and their queue. Threads start on demand and end when this is dropped.
 pub(super) struct ReadAhead {
@@ -25,7 +28,7 @@ struct ReadAheadQueue {
 #[derive(Default)]
 struct QueueState {
     /// Weak references, so that files without readers are not fetched.
-    waiting: VecDeque<(Weak<CachedFile>, Range<u64>)>,
+    waiting: VecDeque<(Weak<dyn FetchAhead>, Range<u64>)>,
     threads: usize,
     idle: usize,
     is_closed: bool,
@@ -40,12 +43,12 @@ impl ReadAhead {
     }
 
     /// Queues a range of pages; returns false when the queue is full.
-    fn push(&self, object: &Arc<CachedFile>, run: Range<u64>) -> bool {
+    pub(super) fn push(&self, object: Weak<dyn FetchAhead>, run: Range<u64>) -> bool {
         let mut state = self.queue.lock();
         if state.waiting.len() >= WAITING_MAX {
             return false;
         }
-        state.waiting.push_back((Arc::downgrade(object), run));
+        state.waiting.push_back((object, run));
         if state.waiting.len() > state.idle && state.threads < self.threads_max {
             let queue = Arc::clone(&self.queue);
             let thread = std::thread::Builder::new().name("ronde-cache".to_owned());
@@ -81,16 +84,13 @@ impl ReadAheadQueue {
 
     fn work(&self) {
         while let Some((object, run)) = self.next() {
-            let Some(object) = object.upgrade() else {
-                continue;
-            };
-            // The reader will get and report the same error.
-            let _ = object.fetch(run.clone(), 0, &mut [], false);
-            object.forget(run);
+            if let Some(object) = object.upgrade() {
+                object.fetch_ahead(run);
+            }
         }
     }
 
-    fn next(&self) -> Option<(Weak<CachedFile>, Range<u64>)> {
+    fn next(&self) -> Option<(Weak<dyn FetchAhead>, Range<u64>)> {
         let mut state = self.lock();
         state.idle += 1;
         loop {
@@ -105,18 +105,6 @@ impl ReadAheadQueue {
                 .changed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// Queues pages, in ascending order, for fetching ahead, unless pages cannot be stored.
-pub(super) fn announce(object: &Arc<CachedFile>, pages: &[u64]) {
-    if pages.is_empty() || !object.cache.can_store() {
-        return;
-    }
-    for run in runs(&object.take_new(pages), RUN_PAGES) {
-        if !object.cache.ahead.push(object, run.clone()) {
-            object.forget(run);
         }
     }
 }

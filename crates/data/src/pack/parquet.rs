@@ -10,7 +10,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use super::{PackItem, PackTask, image, invalid, shard};
+use super::{PackItem, PackTask, image, invalid, read};
 use crate::DataError;
 
 /// The maximum bytes of a row group; readers read a whole group at once.
@@ -62,7 +62,7 @@ pub(super) fn table(
     let (mut group, mut bytes) = (Vec::new(), 0);
     for number in items.clone() {
         let item = &job.items[number];
-        let contents = shard::read(item)?;
+        let contents = read(item)?;
         match job.is_text {
             false => drop(image::picture(item, &contents)?),
             true => drop(std::str::from_utf8(&contents).map_err(|error| {

@@ -2,7 +2,7 @@
 
 use ronde_store::{ObjectName, Upload};
 
-use super::{FILE_BYTES_MAX, PackItem, PackTask, image, invalid, tar};
+use super::{PackItem, PackTask, image, read, tar};
 use crate::DataError;
 use crate::format::FormatKind;
 use crate::format::tfrecord::write::{example, frame};
@@ -75,21 +75,6 @@ impl ShardWriter {
         self.upload.publish()?;
         Ok(self.bytes)
     }
-}
-
-/// Returns the contents of a file.
-pub(super) fn read(item: &PackItem) -> Result<Vec<u8>, DataError> {
-    let object = item.file.open()?;
-    let bytes = object.bytes();
-    if bytes > FILE_BYTES_MAX {
-        return Err(invalid(
-            &item.file.location(),
-            format!("the file has grown to {bytes} bytes"),
-        ));
-    }
-    let mut contents = vec![0; bytes as usize];
-    object.read_at(0, &mut contents)?;
-    Ok(contents)
 }
 
 /// Appends the members of a record; `number` is unique in the set.

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use ronde_data::{DataConfig, Dataset};
+use ronde_data::{DataConfig, Dataset, Targets};
 use ronde_engine::{ModelConfig, OptimizerConfig, ScheduleConfig};
 use serde::Serialize;
 use toml::{Table, Value};
@@ -62,7 +62,11 @@ pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> 
 pub fn targets(model: &ModelConfig, dataset: &dyn Dataset) -> Vec<ConfigProblem> {
     let description = dataset.description();
     let (shape, expected) = (&description.shape, description.targets_per_sample);
-    let predicted = model.targets_per_sample(shape);
+    // A model of whole samples predicts one class, or all values.
+    let predicted = match (model.targets_per_sample(shape), description.targets) {
+        (1, Targets::Values) => description.classes as usize,
+        (predicted, _) => predicted,
+    };
     if predicted == expected {
         return Vec::new();
     }
