@@ -1,5 +1,6 @@
 //! [`Chain`]: a model as a chain of layers, itself a layer.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -298,11 +299,10 @@ impl Layer for Chain {
         Ok(())
     }
 
-    /// Names the engines of all layers, each once.
+    /// Names the engines of all layers, each once and in alphabetical order.
     fn engine(&self) -> String {
-        let mut engines: Vec<String> = self.layers.iter().map(|layer| layer.engine()).collect();
-        engines.dedup();
-        engines.join(", ")
+        let engines: BTreeSet<String> = self.layers.iter().map(|layer| layer.engine()).collect();
+        engines.into_iter().collect::<Vec<_>>().join(", ")
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {

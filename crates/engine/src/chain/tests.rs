@@ -251,3 +251,8 @@ fn duplicate_names_and_empty_chains_are_refused() {
     let twice = digits().layers.into_iter().chain(digits().layers).collect();
     assert!(matches!(Chain::new(twice), Err(EngineError::Model { .. })));
 }
+
+#[test]
+fn the_engine_of_a_chain_is_named_once() {
+    assert_eq!(digits().engine(), crate::engine_name());
+}

@@ -18,7 +18,8 @@ use crate::{AfterNorm, EngineError, LayerCost};
 /// The maximum number of elements of a value or tensor.
 const ELEMENTS_MAX: usize = 1 << 40;
 
-/// A value of a graph: its input, or the output of an operation.
+/// A value of a graph: its input, or the output of an operation. Valid for the builder that returned it; another one may
+/// panic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GraphValue(pub(super) usize);
 
@@ -642,6 +643,14 @@ impl GraphBuilder {
         }
         let mut inputs = vec![queries, keys_values];
         if let Attended::First(lengths) = attended {
+            // The rows that `source_lengths` makes.
+            if !matches!(*self.shape(lengths), [1, width] if width >= 2) {
+                let shape = self.shape(lengths).to_vec();
+                self.fail(format!(
+                    "attention: invalid shape {shape:?} of the lengths: expected that of source_lengths"
+                ));
+                return queries;
+            }
             inputs.push(lengths);
         }
         let operation = Attend {

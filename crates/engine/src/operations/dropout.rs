@@ -4,7 +4,7 @@ use ronde_kernels::multiply_by;
 
 use super::only;
 use crate::graph::{GraphOperation, KeptValues, Tensors};
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, EngineError, ForwardContext, Mode};
 
 /// Multiplies by the factors that the context draws; the identity in evaluation.
 pub(crate) struct Dropout {
@@ -30,6 +30,9 @@ impl GraphOperation for Dropout {
         context: &ForwardContext,
     ) -> Result<(Activation, Option<Activation>), EngineError> {
         let mut x = only(inputs);
+        if context.mode == Mode::Evaluate {
+            return Ok((x, None));
+        }
         let mut factors = Activation::unwritten(x.shape());
         if !context.draw_dropout(factors.as_mut_slice(), self.probability, self.index) {
             return Ok((x, None));

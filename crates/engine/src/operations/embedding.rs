@@ -191,6 +191,9 @@ impl GraphBuilder {
         tied: Option<&TiedTable>,
     ) -> GraphValue {
         let positions = self.shape(x).iter().product();
+        if let Some(table) = tied {
+            table.set_size([tokens, width]);
+        }
         let initial = self.initial();
         let tensors = [("token", tokens), ("position", positions)]
             .map(|(tensor, rows)| self.tensor("", tensor, &[rows, width], initial));

@@ -8,7 +8,7 @@ use ronde_kernels::SlidingWindow;
 use crate::testing::{arena, bits, hashed, state, training};
 use crate::{
     Activation, ActivationFunction, AfterNorm, Attended, ForwardContext, GraphBuilder, GraphValue,
-    Layer, Normalisation,
+    Layer, Normalisation, TiedTable,
 };
 
 /// Builds a layer for samples of a shape.
@@ -217,7 +217,7 @@ fn mistakes_in_a_graph_are_reported_with_the_shapes() {
             .unwrap()
     };
     let window = |side| SlidingWindow::new(side, 1, 0);
-    let cases: [MistakeCase; 8] = [
+    let cases: [MistakeCase; 10] = [
         (&[4], &|_| (), "it has no operations"),
         (&[4], &|b| ignore(b.max_pool(b.input(), window(2))), "[4]"),
         (
@@ -234,6 +234,21 @@ fn mistakes_in_a_graph_are_reported_with_the_shapes() {
             "2^40",
         ),
         (&[6], &two_ends, "operation 1 of 2"),
+        (
+            &[4, 8],
+            &|b| {
+                let x = b.input();
+                let queries = b.slice(x, 1, 0..4);
+                let both = b.concatenate(&[queries, queries], 1);
+                ignore(b.attention(queries, both, 2, Attended::First(x)));
+            },
+            "[4, 8] of the lengths",
+        ),
+        (
+            &[4, 8],
+            &|b| ignore(b.tied_scores(b.input(), 5, &TiedTable::default())),
+            "5 tokens of width 8",
+        ),
     ];
     for (sample, describe, expected) in cases {
         let text = refused(sample, describe);

@@ -24,6 +24,8 @@ pub struct TiedTable {
 
 #[derive(Debug, Default)]
 struct TiedValues {
+    /// The number of tokens and the width of the embedding's vectors.
+    size: [usize; 2],
     /// The vectors that the embedding used, until the output layer takes them.
     offered: BTreeMap<Shard, SharedTensor>,
     /// The output layer's gradients of the vectors, until the embedding adds its own.
@@ -33,6 +35,11 @@ struct TiedValues {
 impl TiedTable {
     fn values(&self) -> MutexGuard<'_, TiedValues> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the number of tokens and the width of the vectors.
+    pub(super) fn set_size(&self, size: [usize; 2]) {
+        self.values().size = size;
     }
 
     /// Offers the vectors of a shard's forward pass to the output layer.
@@ -133,13 +140,15 @@ impl GraphOperation for TiedScores {
     }
 
     fn discard(&self) {
-        *self.table.values() = TiedValues::default();
+        let mut values = self.table.values();
+        values.offered.clear();
+        values.gradients.clear();
     }
 }
 
 impl GraphBuilder {
     /// Adds a score for each token: the product of `[positions, width]` with the vectors of the
-    /// embedding that has the same table. The two layers stay in one process: see
+    /// embedding that has the same table and is described before. The two layers stay in one process: see
     /// [`Chain::tied`](crate::Chain::tied).
     pub fn tied_scores(&mut self, x: GraphValue, tokens: usize, table: &TiedTable) -> GraphValue {
         let mut shape = self.shape(x).to_vec();
@@ -147,6 +156,14 @@ impl GraphBuilder {
             return x;
         };
         let width = std::mem::replace(last, tokens);
+        let size = table.values().size;
+        if size != [tokens, width] {
+            self.fail(format!(
+                "tied_scores: {tokens} tokens of width {width}, but the embedding with this table has {} of width {}",
+                size[0], size[1]
+            ));
+            return x;
+        }
         let operation = TiedScores {
             table: table.clone(),
             tokens,
