@@ -1,19 +1,17 @@
 //! [`GraphBuilder`]: describes a layer as a small graph of operations, with checked shapes.
 
+mod images;
+mod shapes;
+
 use std::ops::Range;
 
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
-use ronde_kernels::{ActivationFunction, GroupedConvolution, SlidingWindow};
+use ronde_kernels::ActivationFunction;
 
 use super::{GraphNode, GraphOperation, OwnTensor, PerShard};
 use crate::initial::Initial;
-use crate::models::Normalisation;
-use crate::operations::{
-    Activate, Add, Attend, AveragePool, AverageTo, Concatenate, Convolve, Dropout, Linear, MaxPool,
-    NormaliseBatch, NormaliseBatchWide, NormaliseGroups, NormaliseRows, Rectify, Reshape,
-    TakeSlice, Upsample,
-};
-use crate::{AfterNorm, EngineError, LayerCost};
+use crate::operations::{Activate, Add, Dropout, Linear, Rectify};
+use crate::{EngineError, LayerCost};
 
 /// The maximum number of elements of a value or tensor.
 const ELEMENTS_MAX: usize = 1 << 40;
@@ -297,7 +295,13 @@ impl GraphBuilder {
         }
     }
 
-    fn buffer(&mut self, name: &str, tensor: &str, length: usize, value: f32) -> OwnTensor {
+    pub(super) fn buffer(
+        &mut self,
+        name: &str,
+        tensor: &str,
+        length: usize,
+        value: f32,
+    ) -> OwnTensor {
         let mut own = self.tensor(name, tensor, &[length], Initial::Constant(value));
         own.entry.role = Role::Buffer;
         own
@@ -308,21 +312,7 @@ impl GraphBuilder {
         self.initial
     }
 
-    /// Checks that a value is an image, and returns channels, height and width.
-    fn image(&mut self, name: &str, x: GraphValue) -> [usize; 3] {
-        match *self.shape(x) {
-            [channels, height, width] => [channels, height, width],
-            _ => {
-                let shape = self.shape(x).to_vec();
-                self.fail(format!(
-                    "{name}: invalid input shape {shape:?}: expected [channels, height, width]"
-                ));
-                [1; 3]
-            }
-        }
-    }
-
-    fn same_shape(&mut self, name: &str, values: [GraphValue; 2]) {
+    pub(super) fn same_shape(&mut self, name: &str, values: [GraphValue; 2]) {
         let [a, b] = values.map(|value| self.shape(value).to_vec());
         if a != b {
             self.fail(format!("{name}: shapes {a:?} and {b:?} differ"));
@@ -354,128 +344,6 @@ impl GraphBuilder {
             has_bias,
         };
         self.add_operation(operation, &[x], shape, tensors)
-    }
-
-    /// Adds a convolution of `[channels, height, width]`; `weight` is `[outputs, channels, side,
-    /// side]`.
-    pub fn convolution(
-        &mut self,
-        name: &str,
-        x: GraphValue,
-        outputs: usize,
-        window: SlidingWindow,
-        has_bias: bool,
-    ) -> GraphValue {
-        self.grouped_convolution(name, x, [outputs, 1], window, has_bias)
-    }
-
-    /// Adds a convolution in which each of `groups` groups of input channels makes a group of the
-    /// `outputs`; with as many groups as channels it is depthwise. `weight` is `[outputs, channels /
-    /// groups, side, side]`.
-    pub fn grouped_convolution(
-        &mut self,
-        name: &str,
-        x: GraphValue,
-        [outputs, groups]: [usize; 2],
-        window: SlidingWindow,
-        has_bias: bool,
-    ) -> GraphValue {
-        let [channels, height, width] = self.image(name, x);
-        let size = [height, width].map(|length| window.count(length));
-        if size.contains(&0) || window.side == 0 || window.stride == 0 {
-            self.fail(format!(
-                "{name}: cannot move {window:?} over {height} x {width}"
-            ));
-            return x;
-        }
-        if groups == 0 || !channels.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
-            self.fail(format!(
-                "{name}: {groups} groups do not divide {channels} channels and {outputs} outputs"
-            ));
-            return x;
-        }
-        let initial = self.initial;
-        let shape = [outputs, channels / groups, window.side, window.side];
-        let mut tensors = vec![self.tensor(name, "weight", &shape, initial)];
-        if has_bias {
-            tensors.push(self.tensor(name, "bias", &[outputs], Initial::Constant(0.0)));
-        }
-        let each = ronde_kernels::Convolution {
-            channels: channels / groups,
-            size: [height, width],
-            outputs: outputs / groups,
-            kernel: [window.side; 2],
-            stride: [window.stride; 2],
-            padding: [window.padding; 2],
-        };
-        let operation = Convolve {
-            shape: GroupedConvolution { each, groups },
-            has_bias,
-        };
-        self.add_operation(operation, &[x], vec![outputs, size[0], size[1]], tensors)
-    }
-
-    /// Adds a normalisation of channels, then the addition of `added` if there is one, then a
-    /// rectifier if configured.
-    pub fn normalise(
-        &mut self,
-        name: &str,
-        kind: Normalisation,
-        x: GraphValue,
-        added: Option<GraphValue>,
-        after: AfterNorm,
-    ) -> GraphValue {
-        let [channels, height, width] = self.image(name, x);
-        if let Some(added) = added {
-            self.same_shape(name, [x, added]);
-        }
-        let affine = [("gamma", 1.0), ("beta", 0.0)];
-        let mut tensors: Vec<OwnTensor> = affine
-            .into_iter()
-            .map(|(tensor, value)| self.tensor(name, tensor, &[channels], Initial::Constant(value)))
-            .collect();
-        let shape = vec![channels, height, width];
-        if kind == Normalisation::Group {
-            let operation = NormaliseGroups::new(channels, height * width);
-            if !channels.is_multiple_of(operation.groups()) {
-                let groups = operation.groups();
-                self.fail(format!(
-                    "{name}: {channels} channels are not a multiple of {groups} groups"
-                ));
-            }
-            let mut y = self.add_operation(operation, &[x], shape, tensors);
-            if let Some(added) = added {
-                y = self.add(y, added);
-            }
-            return match after {
-                AfterNorm::Linear => y,
-                AfterNorm::Rectified => self.relu(y),
-            };
-        }
-        tensors.push(self.buffer(name, "running_mean", channels, 0.0));
-        tensors.push(self.buffer(name, "running_var", channels, 1.0));
-        let inputs: Vec<GraphValue> = std::iter::once(x).chain(added).collect();
-        if kind == Normalisation::Batch {
-            let operation = NormaliseBatch::new(channels, height * width, after, added.is_some());
-            return self.add_operation(operation, &inputs, shape, tensors);
-        }
-        let title = format!("{}{name}", self.prefix);
-        let node =
-            NormaliseBatchWide::new(title, [channels, height * width], after, added.is_some());
-        self.add_node(Box::new(node), &inputs, shape, tensors)
-    }
-
-    /// Adds a normalisation of the last dimension, with an epsilon of 1e-5.
-    pub fn layer_norm(&mut self, name: &str, x: GraphValue) -> GraphValue {
-        let shape = self.shape(x).to_vec();
-        let width = shape.last().copied().unwrap_or(1);
-        let affine = [("gamma", 1.0), ("beta", 0.0)];
-        let tensors = affine
-            .into_iter()
-            .map(|(tensor, value)| self.tensor(name, tensor, &[width], Initial::Constant(value)))
-            .collect();
-        let rows = shape.iter().product::<usize>() / width.max(1);
-        self.add_operation(NormaliseRows { rows }, &[x], shape, tensors)
     }
 
     /// Adds `max(x, 0)`; NaN is preserved.
@@ -520,193 +388,5 @@ impl GraphBuilder {
         self.same_shape("addition", [a, b]);
         let shape = self.shape(a).to_vec();
         self.add_operation(Add, &[a, b], shape, Vec::new())
-    }
-
-    /// Adds a change of shape to as many elements per sample.
-    pub fn reshape(&mut self, x: GraphValue, shape: &[usize]) -> GraphValue {
-        let from = self.shape(x).to_vec();
-        if from.iter().product::<usize>() != shape.iter().product::<usize>() {
-            self.fail(format!("cannot reshape {from:?} to {shape:?}"));
-        }
-        if from == shape {
-            return x;
-        }
-        self.add_operation(Reshape::new(&from, shape), &[x], shape.to_vec(), Vec::new())
-    }
-
-    /// Adds a change of shape to one dimension.
-    pub fn flatten(&mut self, x: GraphValue) -> GraphValue {
-        let elements = self.shape(x).iter().product();
-        self.reshape(x, &[elements])
-    }
-
-    /// Adds the greatest value of each window of `[channels, height, width]`.
-    pub fn max_pool(&mut self, x: GraphValue, window: SlidingWindow) -> GraphValue {
-        let [channels, height, width] = self.image("max_pool", x);
-        let size = [height, width].map(|length| window.count(length));
-        if size.contains(&0) || window.stride == 0 || window.padding >= window.side {
-            self.fail(format!(
-                "max_pool: cannot move {window:?} over {height} x {width}"
-            ));
-            return x;
-        }
-        let operation = MaxPool {
-            size: [height, width],
-            window,
-            outputs: channels * size[0] * size[1],
-        };
-        self.add_operation(
-            operation,
-            &[x],
-            vec![channels, size[0], size[1]],
-            Vec::new(),
-        )
-    }
-
-    /// Adds the mean of each window of `[channels, height, width]`; padding counts as zeros.
-    pub fn average_pool(&mut self, x: GraphValue, window: SlidingWindow) -> GraphValue {
-        let [channels, height, width] = self.image("average_pool", x);
-        let size = [height, width].map(|length| window.count(length));
-        if size.contains(&0) || window.stride == 0 || window.padding >= window.side {
-            self.fail(format!(
-                "average_pool: cannot move {window:?} over {height} x {width}"
-            ));
-            return x;
-        }
-        let operation = AveragePool {
-            size: [height, width],
-            window,
-        };
-        self.add_operation(
-            operation,
-            &[x],
-            vec![channels, size[0], size[1]],
-            Vec::new(),
-        )
-    }
-
-    /// Enlarges `[channels, height, width]` by a factor: each element becomes a square.
-    pub fn upsample(&mut self, x: GraphValue, factor: usize) -> GraphValue {
-        let [channels, height, width] = self.image("upsample", x);
-        if factor == 0 {
-            self.fail("upsample: expected a factor of at least 1".to_owned());
-            return x;
-        }
-        let shape = [height, width].map(|length| length.saturating_mul(factor));
-        let shape = vec![channels, shape[0], shape[1]];
-        self.add_operation(Upsample { width, factor }, &[x], shape, Vec::new())
-    }
-
-    /// Adds the means of `side` x `side` areas that cover `[channels, height, width]` evenly.
-    pub fn average_to(&mut self, x: GraphValue, side: usize) -> GraphValue {
-        let [channels, height, width] = self.image("average_to", x);
-        if side == 0 {
-            self.fail("average_to: expected at least one area".to_owned());
-            return x;
-        }
-        let areas = ronde_kernels::AverageAreas {
-            size: [height, width],
-            areas: [side; 2],
-        };
-        self.add_operation(
-            AverageTo { areas },
-            &[x],
-            vec![channels, side, side],
-            Vec::new(),
-        )
-    }
-
-    /// Adds the attention of several heads: `softmax(q k' / sqrt(width)) v`. Queries are
-    /// `[positions, width]`; keys and values are side by side, `[positions, 2 * width]`.
-    pub fn attention(
-        &mut self,
-        queries: GraphValue,
-        keys_values: GraphValue,
-        heads: usize,
-        attended: Attended,
-    ) -> GraphValue {
-        let shapes = [queries, keys_values].map(|value| self.shape(value).to_vec());
-        let ([asking, row], [keys, twice]) = (&shapes[0][..], &shapes[1][..]) else {
-            self.fail(format!(
-                "attention: invalid shapes {shapes:?}: expected [positions, width]"
-            ));
-            return queries;
-        };
-        if heads == 0 || !row.is_multiple_of(heads) || *twice != 2 * row {
-            self.fail(format!("attention: {heads} heads of shapes {shapes:?}"));
-            return queries;
-        }
-        if attended == Attended::Earlier && asking != keys {
-            self.fail(format!(
-                "attention: {asking} queries cannot attend to {keys} earlier keys"
-            ));
-        }
-        let mut inputs = vec![queries, keys_values];
-        if let Attended::First(lengths) = attended {
-            // The rows that `source_lengths` makes.
-            if !matches!(*self.shape(lengths), [1, width] if width >= 2) {
-                let shape = self.shape(lengths).to_vec();
-                self.fail(format!(
-                    "attention: invalid shape {shape:?} of the lengths: expected that of source_lengths"
-                ));
-                return queries;
-            }
-            inputs.push(lengths);
-        }
-        let operation = Attend {
-            shape: ronde_kernels::Attention {
-                batch: 1,
-                queries: *asking,
-                keys: *keys,
-                heads,
-                width: row / heads,
-                causal: attended == Attended::Earlier,
-            },
-        };
-        self.add_operation(operation, &inputs, shapes[0].clone(), Vec::new())
-    }
-
-    /// Adds a part of a value along a dimension.
-    pub fn slice(&mut self, x: GraphValue, dim: usize, part: Range<usize>) -> GraphValue {
-        let from = self.shape(x).to_vec();
-        if from.get(dim).is_none_or(|&length| part.end > length) || part.is_empty() {
-            self.fail(format!(
-                "cannot take {part:?} of dimension {dim} of {from:?}"
-            ));
-            return x;
-        }
-        if part.len() == from[dim] {
-            return x;
-        }
-        let mut shape = from.clone();
-        shape[dim] = part.len();
-        self.add_operation(TakeSlice::new(&from, dim, part), &[x], shape, Vec::new())
-    }
-
-    /// Adds the concatenation of values along a dimension; their other dimensions are equal.
-    pub fn concatenate(&mut self, values: &[GraphValue], dim: usize) -> GraphValue {
-        let shapes: Vec<Vec<usize>> = values
-            .iter()
-            .map(|value| self.shape(*value).to_vec())
-            .collect();
-        let without = |shape: &Vec<usize>| {
-            let mut shape = shape.clone();
-            shape[dim] = 0;
-            shape
-        };
-        let has_dim = shapes.iter().all(|shape| dim < shape.len());
-        let fits = has_dim
-            && shapes
-                .windows(2)
-                .all(|pair| without(&pair[0]) == without(&pair[1]));
-        if shapes.is_empty() || !fits {
-            self.fail(format!(
-                "cannot concatenate {shapes:?} along dimension {dim}"
-            ));
-            return self.input();
-        }
-        let mut shape = shapes[0].clone();
-        shape[dim] = shapes.iter().map(|shape| shape[dim]).sum();
-        self.add_operation(Concatenate::new(&shapes, dim), values, shape, Vec::new())
     }
 }

@@ -1,0 +1,214 @@
+//! Operations on images: values of shape `[channels, height, width]`.
+
+use ronde_kernels::{GroupedConvolution, SlidingWindow};
+
+use super::{GraphBuilder, GraphValue};
+use crate::AfterNorm;
+use crate::graph::OwnTensor;
+use crate::initial::Initial;
+use crate::models::Normalisation;
+use crate::operations::{
+    AveragePool, AverageTo, Convolve, MaxPool, NormaliseBatch, NormaliseBatchWide, NormaliseGroups,
+    Upsample,
+};
+
+impl GraphBuilder {
+    /// Checks that a value is an image, and returns channels, height and width.
+    fn image(&mut self, name: &str, x: GraphValue) -> [usize; 3] {
+        match *self.shape(x) {
+            [channels, height, width] => [channels, height, width],
+            _ => {
+                let shape = self.shape(x).to_vec();
+                self.fail(format!(
+                    "{name}: invalid input shape {shape:?}: expected [channels, height, width]"
+                ));
+                [1; 3]
+            }
+        }
+    }
+
+    /// Adds a convolution of `[channels, height, width]`; `weight` is `[outputs, channels, side,
+    /// side]`.
+    pub fn convolution(
+        &mut self,
+        name: &str,
+        x: GraphValue,
+        outputs: usize,
+        window: SlidingWindow,
+        has_bias: bool,
+    ) -> GraphValue {
+        self.grouped_convolution(name, x, [outputs, 1], window, has_bias)
+    }
+
+    /// Adds a convolution in which each of `groups` groups of input channels makes a group of the
+    /// `outputs`; with as many groups as channels it is depthwise. `weight` is `[outputs, channels /
+    /// groups, side, side]`.
+    pub fn grouped_convolution(
+        &mut self,
+        name: &str,
+        x: GraphValue,
+        [outputs, groups]: [usize; 2],
+        window: SlidingWindow,
+        has_bias: bool,
+    ) -> GraphValue {
+        let [channels, height, width] = self.image(name, x);
+        let size = [height, width].map(|length| window.count(length));
+        if size.contains(&0) || window.side == 0 || window.stride == 0 {
+            self.fail(format!(
+                "{name}: cannot move {window:?} over {height} x {width}"
+            ));
+            return x;
+        }
+        if groups == 0 || !channels.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
+            self.fail(format!(
+                "{name}: {groups} groups do not divide {channels} channels and {outputs} outputs"
+            ));
+            return x;
+        }
+        let initial = self.initial;
+        let shape = [outputs, channels / groups, window.side, window.side];
+        let mut tensors = vec![self.tensor(name, "weight", &shape, initial)];
+        if has_bias {
+            tensors.push(self.tensor(name, "bias", &[outputs], Initial::Constant(0.0)));
+        }
+        let each = ronde_kernels::Convolution {
+            channels: channels / groups,
+            size: [height, width],
+            outputs: outputs / groups,
+            kernel: [window.side; 2],
+            stride: [window.stride; 2],
+            padding: [window.padding; 2],
+        };
+        let operation = Convolve {
+            shape: GroupedConvolution { each, groups },
+            has_bias,
+        };
+        self.add_operation(operation, &[x], vec![outputs, size[0], size[1]], tensors)
+    }
+
+    /// Adds a normalisation of channels, then the addition of `added` if there is one, then a
+    /// rectifier if configured.
+    pub fn normalise(
+        &mut self,
+        name: &str,
+        kind: Normalisation,
+        x: GraphValue,
+        added: Option<GraphValue>,
+        after: AfterNorm,
+    ) -> GraphValue {
+        let [channels, height, width] = self.image(name, x);
+        if let Some(added) = added {
+            self.same_shape(name, [x, added]);
+        }
+        let affine = [("gamma", 1.0), ("beta", 0.0)];
+        let mut tensors: Vec<OwnTensor> = affine
+            .into_iter()
+            .map(|(tensor, value)| self.tensor(name, tensor, &[channels], Initial::Constant(value)))
+            .collect();
+        let shape = vec![channels, height, width];
+        if kind == Normalisation::Group {
+            let operation = NormaliseGroups::new(channels, height * width);
+            if !channels.is_multiple_of(operation.groups()) {
+                let groups = operation.groups();
+                self.fail(format!(
+                    "{name}: {channels} channels are not a multiple of {groups} groups"
+                ));
+            }
+            let mut y = self.add_operation(operation, &[x], shape, tensors);
+            if let Some(added) = added {
+                y = self.add(y, added);
+            }
+            return match after {
+                AfterNorm::Linear => y,
+                AfterNorm::Rectified => self.relu(y),
+            };
+        }
+        tensors.push(self.buffer(name, "running_mean", channels, 0.0));
+        tensors.push(self.buffer(name, "running_var", channels, 1.0));
+        let inputs: Vec<GraphValue> = std::iter::once(x).chain(added).collect();
+        if kind == Normalisation::Batch {
+            let operation = NormaliseBatch::new(channels, height * width, after, added.is_some());
+            return self.add_operation(operation, &inputs, shape, tensors);
+        }
+        let title = format!("{}{name}", self.prefix);
+        let node =
+            NormaliseBatchWide::new(title, [channels, height * width], after, added.is_some());
+        self.add_node(Box::new(node), &inputs, shape, tensors)
+    }
+
+    /// Adds the greatest value of each window of `[channels, height, width]`.
+    pub fn max_pool(&mut self, x: GraphValue, window: SlidingWindow) -> GraphValue {
+        let [channels, height, width] = self.image("max_pool", x);
+        let size = [height, width].map(|length| window.count(length));
+        if size.contains(&0) || window.stride == 0 || window.padding >= window.side {
+            self.fail(format!(
+                "max_pool: cannot move {window:?} over {height} x {width}"
+            ));
+            return x;
+        }
+        let operation = MaxPool {
+            size: [height, width],
+            window,
+            outputs: channels * size[0] * size[1],
+        };
+        self.add_operation(
+            operation,
+            &[x],
+            vec![channels, size[0], size[1]],
+            Vec::new(),
+        )
+    }
+
+    /// Adds the mean of each window of `[channels, height, width]`; padding counts as zeros.
+    pub fn average_pool(&mut self, x: GraphValue, window: SlidingWindow) -> GraphValue {
+        let [channels, height, width] = self.image("average_pool", x);
+        let size = [height, width].map(|length| window.count(length));
+        if size.contains(&0) || window.stride == 0 || window.padding >= window.side {
+            self.fail(format!(
+                "average_pool: cannot move {window:?} over {height} x {width}"
+            ));
+            return x;
+        }
+        let operation = AveragePool {
+            size: [height, width],
+            window,
+        };
+        self.add_operation(
+            operation,
+            &[x],
+            vec![channels, size[0], size[1]],
+            Vec::new(),
+        )
+    }
+
+    /// Enlarges `[channels, height, width]` by a factor: each element becomes a square.
+    pub fn upsample(&mut self, x: GraphValue, factor: usize) -> GraphValue {
+        let [channels, height, width] = self.image("upsample", x);
+        if factor == 0 {
+            self.fail("upsample: expected a factor of at least 1".to_owned());
+            return x;
+        }
+        let shape = [height, width].map(|length| length.saturating_mul(factor));
+        let shape = vec![channels, shape[0], shape[1]];
+        self.add_operation(Upsample { width, factor }, &[x], shape, Vec::new())
+    }
+
+    /// Adds the means of `side` x `side` areas that cover `[channels, height, width]` evenly.
+    pub fn average_to(&mut self, x: GraphValue, side: usize) -> GraphValue {
+        let [channels, height, width] = self.image("average_to", x);
+        if side == 0 {
+            self.fail("average_to: expected at least one area".to_owned());
+            return x;
+        }
+        let areas = ronde_kernels::AverageAreas {
+            size: [height, width],
+            areas: [side; 2],
+        };
+        self.add_operation(
+            AverageTo { areas },
+            &[x],
+            vec![channels, side, side],
+            Vec::new(),
+        )
+    }
+}
