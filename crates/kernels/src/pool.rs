@@ -1,42 +1,66 @@
 //! Pooling of images: the greatest value of each window, and means of areas.
 
-/// The window of a convolution or pooling: equal along height and width.
+/// The window of a convolution or pooling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlidingWindow {
-    /// The side of the window.
-    pub side: usize,
-    /// The distance from one window to the next, at least 1.
+    /// The height and width of the window.
+    pub side: [usize; 2],
+    /// The distance from one window to the next along both axes, at least 1.
     pub stride: usize,
-    /// The number of rows and columns added on each side: zeros for a convolution, ignored by a maximum.
-    pub padding: usize,
+    /// The number of rows above and below, and of columns left and right, that are added to the image: zeros for a
+    /// convolution, ignored by a maximum.
+    pub padding: [usize; 2],
 }
 
 impl SlidingWindow {
-    /// A window of a side, with a stride and a padding.
+    /// A square window of a side, with a stride and a padding.
     #[must_use]
     pub const fn new(side: usize, stride: usize, padding: usize) -> Self {
         Self {
-            side,
+            side: [side; 2],
             stride,
-            padding,
+            padding: [padding; 2],
         }
     }
 
-    /// Returns the number of windows along a length; 0 if the window is longer than the length with its padding.
+    /// A window of an odd height and width that moves by 1, with the padding that keeps the size of the image.
     #[must_use]
-    pub fn count(&self, length: usize) -> usize {
-        let padded = length + 2 * self.padding;
-        match padded.checked_sub(self.side) {
-            Some(rest) => rest / self.stride.max(1) + 1,
-            None => 0,
+    pub const fn same(side: [usize; 2]) -> Self {
+        Self {
+            side,
+            stride: 1,
+            padding: [side[0] / 2, side[1] / 2],
         }
     }
 
-    /// Returns the part of the window number `index` that lies inside a length.
-    fn inside(&self, index: usize, length: usize) -> std::ops::Range<usize> {
-        let start = index * self.stride;
-        let end = (start + self.side).saturating_sub(self.padding).min(length);
-        start.saturating_sub(self.padding).min(end)..end
+    /// Returns the numbers of windows along the height and width of an image; 0 where the window is longer than the
+    /// image with its padding.
+    #[must_use]
+    pub fn count(&self, size: [usize; 2]) -> [usize; 2] {
+        [0, 1].map(|axis| {
+            let padded = size[axis] + 2 * self.padding[axis];
+            match padded.checked_sub(self.side[axis]) {
+                Some(rest) => rest / self.stride.max(1) + 1,
+                None => 0,
+            }
+        })
+    }
+
+    /// Returns whether every window has at least one element, and covers a part of the image.
+    #[must_use]
+    pub fn touches_image(&self) -> bool {
+        [0, 1]
+            .iter()
+            .all(|&axis| self.padding[axis] < self.side[axis])
+    }
+
+    /// Returns the part of the window number `index` along an axis that lies inside a length.
+    fn inside(&self, axis: usize, index: usize, length: usize) -> std::ops::Range<usize> {
+        let (start, padding) = (index * self.stride, self.padding[axis]);
+        let end = (start + self.side[axis])
+            .saturating_sub(padding)
+            .min(length);
+        start.saturating_sub(padding).min(end)..end
     }
 }
 
@@ -52,19 +76,19 @@ pub fn max_pool(
     y: &mut [f32],
     from: &mut [u32],
 ) {
-    let [rows, columns] = [height, width].map(|length| window.count(length));
+    let [rows, columns] = window.count([height, width]);
     check_pool(x.len(), [height, width], y.len(), rows * columns);
     assert!(
-        from.len() == y.len() && window.padding < window.side,
+        from.len() == y.len() && window.touches_image(),
         "positions of a pooling by {window:?}"
     );
     let outputs = y.chunks_exact_mut((rows * columns).max(1));
     let outputs = outputs.zip(from.chunks_exact_mut((rows * columns).max(1)));
     for (x, (y, from)) in x.chunks_exact((height * width).max(1)).zip(outputs) {
         for row in 0..rows {
-            let seen = window.inside(row, height);
+            let seen = window.inside(0, row, height);
             for column in 0..columns {
-                let along = window.inside(column, width);
+                let along = window.inside(1, column, width);
                 let mut at = seen.start * width + along.start;
                 let mut greatest = x[at];
                 for line in seen.clone() {
@@ -95,7 +119,7 @@ pub fn max_pool_backward(
     window: SlidingWindow,
     dx: &mut [f32],
 ) {
-    let each = window.count(height) * window.count(width);
+    let each = window.count([height, width]).iter().product();
     check_pool(dx.len(), [height, width], dy.len(), each);
     assert_eq!(from.len(), dy.len(), "positions of a pooling");
     dx.fill(0.0);
@@ -114,16 +138,16 @@ pub fn max_pool_backward(
 /// # Panics
 /// If lengths do not match.
 pub fn average_pool(x: &[f32], [height, width]: [usize; 2], window: SlidingWindow, y: &mut [f32]) {
-    let [rows, columns] = [height, width].map(|length| window.count(length));
+    let [rows, columns] = window.count([height, width]);
     check_pool(x.len(), [height, width], y.len(), rows * columns);
-    let count = (window.side * window.side) as f32;
+    let count = (window.side[0] * window.side[1]) as f32;
     let outputs = y.chunks_exact_mut((rows * columns).max(1));
     for (x, y) in x.chunks_exact((height * width).max(1)).zip(outputs) {
         for row in 0..rows {
             for column in 0..columns {
-                let along = window.inside(column, width);
+                let along = window.inside(1, column, width);
                 let mut sum = 0.0;
-                for line in window.inside(row, height) {
+                for line in window.inside(0, row, height) {
                     for x in &x[line * width + along.start..line * width + along.end] {
                         sum += x;
                     }
@@ -144,17 +168,17 @@ pub fn average_pool_backward(
     window: SlidingWindow,
     dx: &mut [f32],
 ) {
-    let [rows, columns] = [height, width].map(|length| window.count(length));
+    let [rows, columns] = window.count([height, width]);
     check_pool(dx.len(), [height, width], dy.len(), rows * columns);
     dx.fill(0.0);
-    let count = (window.side * window.side) as f32;
+    let count = (window.side[0] * window.side[1]) as f32;
     let given = dy.chunks_exact((rows * columns).max(1));
     for (dx, dy) in dx.chunks_exact_mut((height * width).max(1)).zip(given) {
         for row in 0..rows {
             for column in 0..columns {
-                let along = window.inside(column, width);
+                let along = window.inside(1, column, width);
                 let share = dy[row * columns + column] / count;
-                for line in window.inside(row, height) {
+                for line in window.inside(0, row, height) {
                     for dx in &mut dx[line * width + along.start..line * width + along.end] {
                         *dx += share;
                     }
@@ -281,8 +305,8 @@ mod tests {
     #[test]
     fn padding_is_ignored_and_planes_are_separate() {
         let window = SlidingWindow::new(3, 2, 1);
-        assert_eq!((window.count(4), window.count(1)), (2, 1));
-        assert_eq!(SlidingWindow::new(3, 1, 0).count(2), 0);
+        assert_eq!(window.count([4, 1]), [2, 1]);
+        assert_eq!(SlidingWindow::new(3, 1, 0).count([2, 3]), [0, 1]);
         let x: Vec<f32> = (0..32).map(|i| -(i as f32)).collect();
         let (mut y, mut from) = (vec![0.0; 8], vec![0; 8]);
         max_pool(&x, [4, 4], window, &mut y, &mut from);
@@ -300,6 +324,28 @@ mod tests {
         let mut dx = [f32::NAN; 9];
         average_pool_backward(&[9.0, 0.0, 0.0, 18.0], [3, 3], window, &mut dx);
         assert_eq!(dx, [1.0, 1.0, 0.0, 1.0, 3.0, 2.0, 0.0, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn height_and_width_of_a_window_are_separate() {
+        let window = SlidingWindow {
+            side: [1, 3],
+            stride: 2,
+            padding: [0, 1],
+        };
+        assert_eq!(window.count([3, 4]), [2, 2]);
+        let x: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let (mut y, mut from) = ([0.0; 4], [0; 4]);
+        max_pool(&x, [3, 4], window, &mut y, &mut from);
+        assert_eq!((y, from), ([1.0, 3.0, 9.0, 11.0], [1, 3, 9, 11]));
+        average_pool(&x, [3, 4], window, &mut y);
+        assert_eq!(y, [1.0, 6.0, 17.0, 30.0].map(|sum| sum / 3.0));
+        let mut dx = [f32::NAN; 12];
+        average_pool_backward(&[3.0, 6.0, 0.0, 9.0], [3, 4], window, &mut dx);
+        assert_eq!(dx[..4], [1.0, 3.0, 2.0, 2.0]);
+        assert_eq!(dx[4..8], [0.0; 4]);
+        assert_eq!(dx[8..], [0.0, 3.0, 3.0, 3.0]);
+        assert_eq!(SlidingWindow::same([7, 1]).count([5, 5]), [5, 5]);
     }
 
     #[test]

@@ -38,9 +38,7 @@ impl GraphOperation for MaxPool {
     ) -> Result<(Activation, SavedMaxPool), EngineError> {
         let x = only(inputs);
         let mut shape = x.shape().to_vec();
-        for (length, size) in shape[2..].iter_mut().zip(self.size) {
-            *length = self.window.count(size);
-        }
+        shape[2..].copy_from_slice(&self.window.count(self.size));
         let mut y = Activation::unwritten(&shape);
         let mut from = vec![0; y.as_slice().len()];
         max_pool(
@@ -93,9 +91,7 @@ impl GraphOperation for AveragePool {
     ) -> Result<(Activation, Vec<usize>), EngineError> {
         let x = only(inputs);
         let mut shape = x.shape().to_vec();
-        for (length, size) in shape[2..].iter_mut().zip(self.size) {
-            *length = self.window.count(size);
-        }
+        shape[2..].copy_from_slice(&self.window.count(self.size));
         let mut y = Activation::unwritten(&shape);
         average_pool(x.as_slice(), self.size, self.window, y.as_mut_slice());
         Ok((y, x.shape().to_vec()))

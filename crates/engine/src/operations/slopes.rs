@@ -145,6 +145,17 @@ fn slopes_of_layers_with_parameters() {
     check("convolution", &[3, 6, 5], |b| {
         b.convolution("", b.input(), 4, SlidingWindow::new(3, 2, 1), true);
     });
+    check("wide_convolution", &[3, 6, 5], |b| {
+        b.convolution("", b.input(), 4, SlidingWindow::same([1, 5]), true);
+    });
+    check("tall_convolution", &[3, 6, 5], |b| {
+        let window = SlidingWindow {
+            side: [4, 2],
+            stride: 2,
+            padding: [1, 0],
+        };
+        b.convolution("", b.input(), 4, window, true);
+    });
     for groups in [2, 4] {
         check("grouped_convolution", &[4, 6, 5], |b| {
             let window = SlidingWindow::new(3, 1, 1);

@@ -27,8 +27,8 @@ impl GraphBuilder {
         }
     }
 
-    /// Adds a convolution of `[channels, height, width]`; `weight` is `[outputs, channels, side,
-    /// side]`.
+    /// Adds a convolution of `[channels, height, width]`; `weight` is `[outputs, channels,
+    /// height, width]` of the window.
     pub fn convolution(
         &mut self,
         name: &str,
@@ -42,7 +42,7 @@ impl GraphBuilder {
 
     /// Adds a convolution in which each of `groups` groups of input channels makes a group of the
     /// `outputs`; with as many groups as channels it is depthwise. `weight` is `[outputs, channels /
-    /// groups, side, side]`.
+    /// groups, height, width]` of the window.
     pub fn grouped_convolution(
         &mut self,
         name: &str,
@@ -52,8 +52,8 @@ impl GraphBuilder {
         has_bias: bool,
     ) -> GraphValue {
         let [channels, height, width] = self.image(name, x);
-        let size = [height, width].map(|length| window.count(length));
-        if size.contains(&0) || window.side == 0 || window.stride == 0 {
+        let size = window.count([height, width]);
+        if size.contains(&0) || window.side.contains(&0) || window.stride == 0 {
             self.fail(format!(
                 "{name}: cannot move {window:?} over {height} x {width}"
             ));
@@ -66,7 +66,7 @@ impl GraphBuilder {
             return x;
         }
         let initial = self.initial;
-        let shape = [outputs, channels / groups, window.side, window.side];
+        let shape = [outputs, channels / groups, window.side[0], window.side[1]];
         let mut tensors = vec![self.tensor(name, "weight", &shape, initial)];
         if has_bias {
             tensors.push(self.tensor(name, "bias", &[outputs], Initial::Constant(0.0)));
@@ -75,9 +75,9 @@ impl GraphBuilder {
             channels: channels / groups,
             size: [height, width],
             outputs: outputs / groups,
-            kernel: [window.side; 2],
+            kernel: window.side,
             stride: [window.stride; 2],
-            padding: [window.padding; 2],
+            padding: window.padding,
         };
         let operation = Convolve {
             shape: GroupedConvolution { each, groups },
@@ -139,8 +139,8 @@ impl GraphBuilder {
     /// Adds the greatest value of each window of `[channels, height, width]`.
     pub fn max_pool(&mut self, x: GraphValue, window: SlidingWindow) -> GraphValue {
         let [channels, height, width] = self.image("max_pool", x);
-        let size = [height, width].map(|length| window.count(length));
-        if size.contains(&0) || window.stride == 0 || window.padding >= window.side {
+        let size = window.count([height, width]);
+        if size.contains(&0) || window.stride == 0 || !window.touches_image() {
             self.fail(format!(
                 "max_pool: cannot move {window:?} over {height} x {width}"
             ));
@@ -162,8 +162,8 @@ impl GraphBuilder {
     /// Adds the mean of each window of `[channels, height, width]`; padding counts as zeros.
     pub fn average_pool(&mut self, x: GraphValue, window: SlidingWindow) -> GraphValue {
         let [channels, height, width] = self.image("average_pool", x);
-        let size = [height, width].map(|length| window.count(length));
-        if size.contains(&0) || window.stride == 0 || window.padding >= window.side {
+        let size = window.count([height, width]);
+        if size.contains(&0) || window.stride == 0 || !window.touches_image() {
             self.fail(format!(
                 "average_pool: cannot move {window:?} over {height} x {width}"
             ));
