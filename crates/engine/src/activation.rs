@@ -2,24 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::memory::{give, take};
+use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 
-/// Values of any rank, f32, row-major; the first dimension is the number of samples.
+/// Values of any rank, f32, row-major; the first dimension is the number of samples. They lie on the host or in the
+/// memory of a [`Device`].
 ///
 /// Clones share the values; the last owner returns their memory for reuse.
 #[derive(Debug, Clone)]
 pub struct Activation {
     shape: Vec<usize>,
-    values: Arc<SharedValues>,
-}
-
-#[derive(Debug)]
-struct SharedValues(Vec<f32>);
-
-impl Drop for SharedValues {
-    fn drop(&mut self) {
-        give(std::mem::take(&mut self.0));
-    }
+    values: Arc<DeviceBuffer>,
 }
 
 impl Activation {
@@ -38,7 +30,7 @@ impl Activation {
         );
         Self {
             shape: shape.to_vec(),
-            values: Arc::new(SharedValues(values)),
+            values: Arc::new(DeviceBuffer::Host(values)),
         }
     }
 
@@ -47,9 +39,37 @@ impl Activation {
         Self::from_host(&[0], Vec::new())
     }
 
-    /// Returns memory with unspecified contents, to be written before it is read.
-    pub(crate) fn unwritten(shape: &[usize]) -> Self {
-        Self::from_host(shape, take(shape.iter().product()))
+    /// Returns memory of a device with unspecified contents, to be written before it is read.
+    pub(crate) fn unwritten(device: &dyn Device, shape: &[usize]) -> Self {
+        Self {
+            shape: shape.to_vec(),
+            values: Arc::new(device.allocate(shape.iter().product())),
+        }
+    }
+
+    /// Returns the values in memory that a device uses. Cost: none, or a copy between the host and the device.
+    pub(crate) fn on_device(self, device: &dyn Device) -> Self {
+        match (self.values.as_ref(), device.is_host()) {
+            (DeviceBuffer::Host(_), true) | (DeviceBuffer::Foreign(_), false) => self,
+            (DeviceBuffer::Foreign(_), true) => self.on_host(),
+            (DeviceBuffer::Host(values), false) => {
+                let mut there = device.allocate(values.len());
+                device.write(values, there.slice_mut());
+                Self {
+                    shape: self.shape,
+                    values: Arc::new(there),
+                }
+            }
+        }
+    }
+
+    /// Returns the values on the host. Cost: none, or a copy from the device after its work.
+    #[must_use]
+    pub fn on_host(self) -> Self {
+        match self.values.as_ref() {
+            DeviceBuffer::Host(_) => self,
+            DeviceBuffer::Foreign(_) => Self::from_host(&self.shape, self.values.slice().to_vec()),
+        }
     }
 
     /// Returns the length of each dimension.
@@ -64,42 +84,55 @@ impl Activation {
         self.shape.first().copied().unwrap_or(1)
     }
 
-    /// Returns the values.
+    /// Returns the number of elements.
     #[must_use]
-    pub fn as_slice(&self) -> &[f32] {
-        &self.values.0
+    pub fn elements(&self) -> usize {
+        self.values.length()
     }
 
-    /// Returns the values for writing. Cost: a copy when other owners share them.
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [f32] {
+    /// Returns the values.
+    ///
+    /// # Panics
+    /// When they are in the memory of a device: see [`Activation::on_host`].
+    #[must_use]
+    pub fn as_slice(&self) -> &[f32] {
+        self.values.slice().host()
+    }
+
+    /// Returns the values for the kernels of their device.
+    pub(crate) fn values(&self) -> DeviceSlice<'_> {
+        self.values.slice()
+    }
+
+    /// Returns the values for the kernels of their device to write. Cost: a copy when other owners share them.
+    pub(crate) fn values_mut(&mut self, device: &dyn Device) -> DeviceSliceMut<'_> {
         if Arc::get_mut(&mut self.values).is_none() {
-            let mut copy = take(self.values.0.len());
-            copy.copy_from_slice(&self.values.0);
-            self.values = Arc::new(SharedValues(copy));
+            let mut copy = device.allocate(self.elements());
+            device.copy(self.values(), copy.slice_mut());
+            self.values = Arc::new(copy);
         }
         let values = Arc::get_mut(&mut self.values);
-        &mut values.expect("the only owner after the copy").0
+        values.expect("the only owner after the copy").slice_mut()
     }
 
     /// Returns the same values with another shape of as many elements. Cost: none.
     pub(crate) fn reshaped(self, shape: &[usize]) -> Self {
-        debug_assert_eq!(self.values.0.len(), shape.iter().product::<usize>());
+        debug_assert_eq!(self.elements(), shape.iter().product::<usize>());
         Self {
             shape: shape.to_vec(),
             values: self.values,
         }
     }
 
-    /// Returns the values without a copy when this is their only owner; otherwise copies them once.
+    /// Returns the values on the host: without a copy when this is the only owner of values there, otherwise a copy.
     #[must_use]
     pub fn into_host(self) -> Vec<f32> {
         match Arc::try_unwrap(self.values) {
-            Ok(mut values) => std::mem::take(&mut values.0),
-            Err(shared) => {
-                let mut copy = take(shared.0.len());
-                copy.copy_from_slice(&shared.0);
-                copy
-            }
+            Ok(mut values) => match &mut values {
+                DeviceBuffer::Host(values) => std::mem::take(values),
+                DeviceBuffer::Foreign(_) => values.slice().to_vec(),
+            },
+            Err(shared) => shared.slice().to_vec(),
         }
     }
 }
@@ -122,15 +155,16 @@ mod tests {
 
     #[test]
     fn a_shared_activation_is_copied_before_it_changes() {
+        let device = crate::HostDevice::new();
         let mut changed = Activation::from_host(&[2], vec![1.0, 2.0]);
         let other = changed.clone();
-        changed.as_mut_slice()[0] = 5.0;
+        changed.values_mut(&device).host()[0] = 5.0;
         assert_eq!(
             (changed.as_slice(), other.as_slice()),
             (&[5.0, 2.0][..], &[1.0, 2.0][..])
         );
         let at = changed.as_slice().as_ptr();
-        changed.as_mut_slice()[1] = 6.0;
+        changed.values_mut(&device).host()[1] = 6.0;
         let back = changed.reshaped(&[2, 1]).into_host();
         assert_eq!(back.as_ptr(), at);
     }

@@ -8,8 +8,8 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Precision, Recomputed,
-    Rounded, ShardGradient, ShardInput, ShardSums,
+    Activation, Device, EngineError, ForwardContext, Layer, LayerCost, LockStep, Precision,
+    Recomputed, Rounded, ShardGradient, ShardInput, ShardSums,
 };
 
 /// A model, or a contiguous part of one, as layers that run one after the other.
@@ -175,7 +175,8 @@ impl Chain {
     /// # Errors
     /// When the input does not fit.
     pub fn evaluate(&mut self, input: Activation) -> Result<Activation, EngineError> {
-        self.forward(input, &ForwardContext::evaluate())
+        let output = self.forward(input, &ForwardContext::evaluate())?;
+        Ok(output.on_host())
     }
 
     /// Runs backward and reports after each layer, last first, that its gradients are complete:
@@ -230,6 +231,12 @@ impl Layer for Chain {
         self.layers
             .iter_mut()
             .for_each(|layer| layer.release_state());
+    }
+
+    fn set_device(&mut self, device: &Arc<dyn Device>) {
+        self.layers
+            .iter_mut()
+            .for_each(|layer| layer.set_device(device));
     }
 
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {

@@ -42,6 +42,14 @@ pub enum EngineError {
         /// The name of the layer.
         layer: String,
     },
+    /// The device that computes a layer failed.
+    #[error("layer {layer}: the device failed: {cause}")]
+    Device {
+        /// The name of the layer.
+        layer: String,
+        /// The first error of the device.
+        cause: String,
+    },
     /// A label that is not a class number.
     #[error("invalid label {label} of sample {sample}: expected a number below {classes}")]
     Label {

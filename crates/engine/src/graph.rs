@@ -4,10 +4,10 @@ mod builder;
 mod layer;
 mod node;
 mod operation;
+mod tensors;
 
 pub use builder::{Attended, GraphBuilder, GraphOutline, GraphValue};
 pub use layer::GraphLayer;
 pub(crate) use node::{GraphNode, NodeGradient, PerShard};
-pub(crate) use operation::{
-    GraphOperation, KeptValues, OwnTensor, SharedTensor, TensorGradients, Tensors,
-};
+pub(crate) use operation::{GraphOperation, KeptValues, OwnTensor};
+pub(crate) use tensors::{LoadedState, SharedTensor, TensorGradients, Tensors};

@@ -7,7 +7,7 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, EngineError, ForwardContext, LockStep, ShardGradient, ShardInput, ShardSums,
+    Activation, Device, EngineError, ForwardContext, LockStep, ShardGradient, ShardInput, ShardSums,
 };
 
 /// The output and memory of a layer for one shard, for planning.
@@ -103,6 +103,10 @@ pub trait Layer: Send {
         gradients: &mut [f32],
         ranges: &[Range<usize>],
     ) -> Result<(), EngineError>;
+
+    /// Computes on another device from now on, and drops all pending shards. A layer of another engine stays where it
+    /// is.
+    fn set_device(&mut self, _device: &Arc<dyn Device>) {}
 
     /// Returns the name and version of the engine that computes the layer: a condition of equal
     /// bits.

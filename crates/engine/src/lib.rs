@@ -16,6 +16,7 @@
 mod activation;
 mod chain;
 mod context;
+mod device;
 mod error;
 mod graph;
 mod host;
@@ -39,6 +40,11 @@ mod testing;
 pub use activation::Activation;
 pub use chain::Chain;
 pub use context::{ForwardContext, Mode, first_word};
+pub use device::{
+    AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
+    HostDevice, ImageKernels, MatrixKernels, MatrixSlice, MemoryUse, NormKernels, PlaneMap,
+    PlanningDevice, RowCopy, SequenceKernels, check_device,
+};
 pub use error::EngineError;
 pub use graph::{Attended, GraphBuilder, GraphLayer, GraphOutline, GraphValue};
 pub use host::{cpu_features, engine_name};
@@ -57,5 +63,8 @@ pub use optimizer::{OptimizerConfig, ParameterGroup, ParameterRule, WeightDecayO
 pub use pending_shards::PendingShards;
 pub use predictions::Predictions;
 pub use recomputed::Recomputed;
-pub use ronde_kernels::{ActivationFunction, GradientScale, SlidingWindow};
+pub use ronde_kernels::{
+    ActivationFunction, Attention, AverageAreas, BatchNorm, GradientScale, GroupNorm,
+    GroupedConvolution, SlidingWindow,
+};
 pub use rounded::{Precision, Rounded};

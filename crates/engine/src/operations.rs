@@ -30,7 +30,7 @@ pub use embedding::SourcePadding;
 pub(crate) use group_norm::NormaliseGroups;
 pub(crate) use layer_norm::NormaliseRows;
 pub(crate) use linear::Linear;
-pub(crate) use pool::{AveragePool, AverageTo, MaxPool, Upsample};
+pub(crate) use pool::{MapPlanes, MaxPool};
 pub(crate) use shape::{Concatenate, Reshape, TakeSlice};
 pub use tied_scores::TiedTable;
 

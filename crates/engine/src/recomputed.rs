@@ -8,8 +8,8 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, ShardGradient,
-    ShardInput, ShardSums,
+    Activation, Device, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode,
+    ShardGradient, ShardInput, ShardSums,
 };
 
 /// Activation checkpointing: the values that the inner layer would keep for backward are recomputed
@@ -108,6 +108,11 @@ impl Layer for Recomputed {
         ranges: &[Range<usize>],
     ) -> Result<(), EngineError> {
         self.inner.backward_weights(shard, gradients, ranges)
+    }
+
+    fn set_device(&mut self, device: &Arc<dyn Device>) {
+        self.in_flight.clear();
+        self.inner.set_device(device);
     }
 
     fn engine(&self) -> String {

@@ -2,6 +2,7 @@
 //! format.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use half::{bf16, f16};
 use ronde_core::Shard;
@@ -9,8 +10,8 @@ use ronde_core::layout::{Role, StateLayout};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, ShardGradient, ShardInput,
-    ShardSums,
+    Activation, Device, EngineError, ForwardContext, Layer, LayerCost, LockStep, ShardGradient,
+    ShardInput, ShardSums,
 };
 
 /// A floating-point format of weights and activations. Master weights are always `f32`.
@@ -153,6 +154,10 @@ impl Layer for Rounded {
         self.inner.backward_weights(shard, gradients, ranges)?;
         self.round_matrices(gradients, ranges);
         Ok(())
+    }
+
+    fn set_device(&mut self, device: &Arc<dyn Device>) {
+        self.inner.set_device(device);
     }
 
     fn engine(&self) -> String {

@@ -8,7 +8,8 @@ use ronde_core::Shard;
 use ronde_core::layout::{Arena, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
-use super::{GraphOutline, NodeGradient, TensorGradients, Tensors};
+use super::{GraphOutline, LoadedState, NodeGradient, TensorGradients, Tensors};
+use crate::device::{Device, HostDevice};
 use crate::initial::fill_tensor;
 use crate::lock_step::SingleRankSums;
 use crate::pending_shards::PendingShards;
@@ -22,19 +23,13 @@ use crate::{
 /// [`GraphBuilder`](crate::GraphBuilder).
 pub struct GraphLayer {
     outline: GraphOutline,
+    device: Arc<dyn Device>,
     /// The last operation that reads each value; 0 for the output.
     last_use: Vec<usize>,
     state: LoadedState,
     pending: PendingShards<PendingGraph>,
     /// The output gradients of each operation, for shards between the two backward passes.
     deferred: BTreeMap<Shard, (LoadedState, Vec<Option<Activation>>)>,
-}
-
-/// A state that holds the tensors of the layer in some ranges.
-#[derive(Clone, Default)]
-struct LoadedState {
-    values: Arc<Vec<f32>>,
-    ranges: Arc<[Range<usize>]>,
 }
 
 /// A shard between forward and backward.
@@ -62,12 +57,11 @@ impl GraphLayer {
                 last_use[*value] = index;
             }
         }
+        let device = Arc::new(HostDevice::new());
         Self {
             last_use,
-            state: LoadedState {
-                values: Arc::new(values),
-                ranges: arena.ranges().into(),
-            },
+            state: LoadedState::new(Arc::new(values), arena.ranges().into(), device.as_ref()),
+            device,
             pending: PendingShards::new(&outline.name),
             deferred: BTreeMap::new(),
             outline,
@@ -102,17 +96,19 @@ impl GraphLayer {
         for ShardInput { input, context } in shards {
             self.pending
                 .check_samples(input.shape(), &self.outline.shapes[0])?;
-            values[0].push(Some(input));
+            values[0].push(Some(input.on_device(self.device.as_ref())));
             contexts.push(context);
         }
         let state = self.state.clone();
+        let device = self.device.clone();
         for index in 0..self.outline.nodes.len() {
             let inputs = self.inputs_of(index, &mut values);
             let node = &mut self.outline.nodes[index];
-            let tensors = state.tensors(&node.tensors);
+            let tensors = Tensors::new(device.as_ref(), &state, node.tensors.start);
             let outputs = node.node.forward(inputs, tensors, &contexts, sums)?;
             values[index + 1] = outputs.into_iter().map(Some).collect();
         }
+        self.check_device()?;
         let outputs = values.pop().unwrap_or_default();
         let outputs: Vec<Activation> = outputs.into_iter().flatten().collect();
         for (output, context) in outputs.iter().zip(&contexts) {
@@ -143,7 +139,7 @@ impl GraphLayer {
             self.pending
                 .check_gradient(gradient.shape(), &pending.output_shape)?;
             if let Some(last) = gradients.last_mut() {
-                last[index] = Some(gradient);
+                last[index] = Some(gradient.on_device(self.device.as_ref()));
             }
             states.push((shard, pending.state));
         }
@@ -160,6 +156,7 @@ impl GraphLayer {
         needs_input_gradient: bool,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let device = self.device.clone();
         let node = &mut self.outline.nodes[index];
         let given = std::mem::take(&mut gradients[index + 1]);
         let wanted: Vec<bool> = node
@@ -181,14 +178,14 @@ impl GraphLayer {
             shards.push(NodeGradient {
                 shard: *shard,
                 gradient,
-                tensors: state.tensors(&node.tensors),
+                tensors: Tensors::new(device.as_ref(), state, node.tensors.start),
             });
         }
         let found = node.node.backward_input(shards, &wanted, sums)?;
         for (position, of_inputs) in positions.into_iter().zip(found) {
             for (value, of_input) in node.inputs.iter().zip(of_inputs) {
                 if let Some(of_input) = of_input {
-                    add(&mut gradients[*value][position], of_input);
+                    add(device.as_ref(), &mut gradients[*value][position], of_input);
                 }
             }
         }
@@ -204,19 +201,27 @@ impl GraphLayer {
         gradients: &mut [f32],
         ranges: &[Range<usize>],
     ) -> Result<(), EngineError> {
+        let device = self.device.as_ref();
         let node = &mut self.outline.nodes[index];
-        if !node.tensors.is_empty() {
-            let mut to = TensorGradients::new(gradients, &ranges[node.tensors.clone()]);
-            match gradient {
-                Some(gradient) => {
-                    let given = NodeGradient {
-                        shard,
-                        gradient: gradient.clone(),
-                        tensors: state.tensors(&node.tensors),
-                    };
-                    node.node.backward_weights(&given, &mut to)?;
+        let ranges = &ranges[node.tensors.clone()];
+        match gradient {
+            _ if ranges.is_empty() => {}
+            None => ranges
+                .iter()
+                .for_each(|range| gradients[range.clone()].fill(0.0)),
+            Some(gradient) => {
+                let given = NodeGradient {
+                    shard,
+                    gradient: gradient.clone(),
+                    tensors: Tensors::new(device, state, node.tensors.start),
+                };
+                let mut to = TensorGradients::new(device, gradients, ranges);
+                node.node.backward_weights(&given, &mut to)?;
+                if let TensorGradients::Foreign(found) = to {
+                    for (found, range) in found.iter().zip(ranges) {
+                        found.read(&mut gradients[range.clone()]);
+                    }
                 }
-                None => to.clear(),
             }
         }
         node.node.end(shard);
@@ -244,9 +249,21 @@ impl GraphLayer {
                 self.weights_of(index, (*shard, state), gradient.as_ref(), buffer, ranges)?;
             }
         }
+        self.check_device()?;
         let of_inputs = std::mem::take(&mut gradients[0]);
         self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
         Ok(of_inputs)
+    }
+
+    /// Reports an error of the device during a pass.
+    fn check_device(&self) -> Result<(), EngineError> {
+        match self.device.take_error() {
+            None => Ok(()),
+            Some(cause) => Err(EngineError::Device {
+                layer: self.outline.name.clone(),
+                cause,
+            }),
+        }
     }
 
     fn check_input_gradients(
@@ -269,19 +286,11 @@ impl GraphLayer {
     }
 }
 
-impl LoadedState {
-    /// Returns the tensors of one operation.
-    fn tensors(&self, tensors: &Range<usize>) -> Tensors<'_> {
-        // A released state has no ranges; forward without a state is a bug of the caller.
-        Tensors::new(&self.values, &self.ranges[tensors.clone()])
-    }
-}
-
 /// Adds a gradient from one use of a value to those of its other uses.
-fn add(found: &mut Option<Activation>, more: Activation) {
+fn add(device: &dyn Device, found: &mut Option<Activation>, more: Activation) {
     match found {
         None => *found = Some(more),
-        Some(sum) => ronde_kernels::add_to(sum.as_mut_slice(), more.as_slice()),
+        Some(sum) => device.add(sum.values_mut(device), more.values()),
     }
 }
 
@@ -312,20 +321,25 @@ impl Layer for GraphLayer {
             "lengths of the tensors of layer {}",
             self.outline.name
         );
-        self.state = LoadedState {
-            values: state.clone(),
-            ranges: ranges.into(),
-        };
+        self.state = LoadedState::new(state.clone(), ranges.into(), self.device.as_ref());
     }
 
     fn release_state(&mut self) {
-        self.state.values = Arc::default();
+        self.state.release();
+    }
+
+    fn set_device(&mut self, device: &Arc<dyn Device>) {
+        self.discard();
+        self.device = device.clone();
+        self.state.move_to(self.device.as_ref());
+    }
+
+    fn engine(&self) -> String {
+        self.device.name()
     }
 
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
-        for (from, to) in self.state.ranges.iter().zip(ranges) {
-            state[to.clone()].copy_from_slice(&self.state.values[from.clone()]);
-        }
+        self.state.save(state, ranges);
     }
 
     /// A layer that needs all shards treats this one as the whole batch.
@@ -383,6 +397,7 @@ impl Layer for GraphLayer {
             )?;
             kept[index] = given.into_iter().next().flatten();
         }
+        self.check_device()?;
         let of_inputs = std::mem::take(&mut gradients[0]);
         self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
         let (shard, state) = states.remove(0);

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use ronde_core::Shard;
 
-use super::operation::{GraphOperation, KeptValues, TensorGradients, Tensors};
+use super::operation::{GraphOperation, KeptValues};
+use super::{TensorGradients, Tensors};
 use crate::{Activation, EngineError, ForwardContext, Mode, ShardSums};
 
 /// The gradient of a node's output for one shard.

@@ -1,83 +1,10 @@
 //! [`GraphOperation`]: one explicit step of a layer's computation, with its backward passes.
 
-use std::ops::Range;
-use std::sync::Arc;
-
 use ronde_core::layout::TensorEntry;
 
+use super::{TensorGradients, Tensors};
 use crate::initial::Initial;
 use crate::{Activation, EngineError, ForwardContext};
-
-/// The state of a layer during one pass, and where it holds the tensors of an operation.
-#[derive(Clone, Copy)]
-pub(crate) struct Tensors<'a> {
-    state: &'a Arc<Vec<f32>>,
-    ranges: &'a [Range<usize>],
-}
-
-impl<'a> Tensors<'a> {
-    pub(crate) fn new(state: &'a Arc<Vec<f32>>, ranges: &'a [Range<usize>]) -> Self {
-        Self { state, ranges }
-    }
-
-    /// Returns the values of the operation's tensor number `index`.
-    pub(crate) fn get(&self, index: usize) -> &'a [f32] {
-        &self.state[self.ranges[index].clone()]
-    }
-
-    /// Returns a handle of a tensor, for an operation of another layer.
-    pub(crate) fn share(&self, index: usize) -> SharedTensor {
-        SharedTensor {
-            state: self.state.clone(),
-            range: self.ranges[index].clone(),
-        }
-    }
-}
-
-/// A tensor that a layer shares with another one of the same model.
-#[derive(Debug, Clone)]
-pub(crate) struct SharedTensor {
-    state: Arc<Vec<f32>>,
-    range: Range<usize>,
-}
-
-impl SharedTensor {
-    /// Returns the values.
-    pub(crate) fn values(&self) -> &[f32] {
-        &self.state[self.range.clone()]
-    }
-}
-
-/// The buffer for the gradients of a layer, and where it holds those of an operation.
-pub(crate) struct TensorGradients<'a> {
-    values: &'a mut [f32],
-    ranges: &'a [Range<usize>],
-}
-
-impl<'a> TensorGradients<'a> {
-    pub(crate) fn new(values: &'a mut [f32], ranges: &'a [Range<usize>]) -> Self {
-        Self { values, ranges }
-    }
-
-    /// Returns the gradient of tensor number `index`, to be written completely.
-    pub(crate) fn get(&mut self, index: usize) -> &mut [f32] {
-        &mut self.values[self.ranges[index].clone()]
-    }
-
-    /// Returns the gradients of the first two tensors.
-    pub(crate) fn first_two(&mut self) -> [&mut [f32]; 2] {
-        let ranges = [self.ranges[0].clone(), self.ranges[1].clone()];
-        let both = self.values.get_disjoint_mut(ranges);
-        both.expect("tensors of one state do not overlap")
-    }
-
-    /// Writes zeros to all gradients.
-    pub(crate) fn clear(&mut self) {
-        for range in self.ranges {
-            self.values[range.clone()].fill(0.0);
-        }
-    }
-}
 
 /// A tensor of an operation, and its initial values.
 pub(crate) struct OwnTensor {
@@ -125,8 +52,10 @@ pub(crate) trait GraphOperation: Send + 'static {
     /// The values kept from forward to backward of one shard.
     type Saved: Send;
 
-    /// Returns what is kept for one sample.
-    fn kept(&self) -> KeptValues;
+    /// Returns what is kept for one sample; nothing by default.
+    fn kept(&self) -> KeptValues {
+        KeptValues::default()
+    }
 
     /// Computes the output. Evaluation drops the saved values at once.
     ///

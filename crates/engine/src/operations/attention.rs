@@ -46,25 +46,28 @@ impl GraphOperation for Attend {
     fn forward(
         &self,
         inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _context: &ForwardContext,
     ) -> Result<(Activation, SavedAttention), EngineError> {
         let has_lengths = inputs.len() > 2;
         let lengths: Vec<usize> = inputs.get(2).map_or_else(Vec::new, |carried| {
             let row = carried.shape().last().copied().unwrap_or(1);
             carried
-                .as_slice()
+                .values()
+                .to_vec()
                 .chunks_exact(row.max(1))
                 .map(read_length)
                 .collect()
         });
         let [queries, keys_values] = super::first_two(inputs);
         let shape = self.shape(queries.samples());
-        let mut y = Activation::unwritten(queries.shape());
+        let device = tensors.device();
+        let mut y = tensors.unwritten(queries.shape());
         let per_sample = [shape.batch, shape.heads, shape.queries, shape.keys];
-        let mut weights = Activation::unwritten(&per_sample);
-        let (q, kv) = (queries.as_slice(), keys_values.as_slice());
-        shape.forward(q, kv, &lengths, y.as_mut_slice(), weights.as_mut_slice());
+        let mut weights = tensors.unwritten(&per_sample);
+        let inputs = [queries.values(), keys_values.values()];
+        let to = y.values_mut(device);
+        device.attend(&shape, inputs, &lengths, to, weights.values_mut(device));
         let saved = SavedAttention {
             inputs: [queries, keys_values],
             lengths,
@@ -78,17 +81,19 @@ impl GraphOperation for Attend {
         &self,
         saved: &mut SavedAttention,
         gradient: Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         let [queries, keys_values] = &saved.inputs;
-        let mut found = [queries, keys_values].map(|input| Activation::unwritten(input.shape()));
-        self.shape(queries.samples()).backward(
-            [queries.as_slice(), keys_values.as_slice()],
+        let device = tensors.device();
+        let mut found = [queries, keys_values].map(|input| tensors.unwritten(input.shape()));
+        device.attend_gradient(
+            &self.shape(queries.samples()),
+            [queries.values(), keys_values.values()],
             &saved.lengths,
-            saved.weights.as_slice(),
-            gradient.as_slice(),
-            found.each_mut().map(Activation::as_mut_slice),
+            saved.weights.values(),
+            gradient.values(),
+            found.each_mut().map(|found| found.values_mut(device)),
         );
         let mut all: Vec<Option<Activation>> = found.into_iter().map(Some).collect();
         if saved.has_lengths {

@@ -1,8 +1,9 @@
 //! [`NormaliseBatch`]: batch normalisation of one shard, with an addition and a rectifier in the same
 //! pass.
 
-use ronde_kernels::{Affine, BatchNorm as Kernel, BatchNormGradients, BatchStatistics};
+use ronde_kernels::BatchNorm;
 
+use crate::device::AffineSlices;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
 use crate::{Activation, EngineError, ForwardContext, Mode};
 
@@ -40,8 +41,8 @@ impl NormaliseBatch {
         }
     }
 
-    fn shape(&self, samples: usize) -> Kernel {
-        Kernel {
+    fn shape(&self, samples: usize) -> BatchNorm {
+        BatchNorm {
             samples,
             channels: self.channels,
             places: self.places,
@@ -51,18 +52,31 @@ impl NormaliseBatch {
     }
 }
 
-/// Returns the running mean and variance after a step with these statistics.
-pub(super) fn moved_statistics(tensors: Tensors<'_>, found: &BatchStatistics) -> [Vec<f32>; 2] {
-    let moved = |old: &[f32], new: &[f32]| {
-        let pairs = old.iter().zip(new);
-        pairs
-            .map(|(old, new)| old * (1.0 - MOMENTUM) as f32 + new * MOMENTUM as f32)
-            .collect()
-    };
-    [
-        moved(tensors.get(2), &found.mean),
-        moved(tensors.get(3), &found.variance),
-    ]
+/// Returns gamma and beta.
+pub(super) fn affine(tensors: Tensors<'_>) -> AffineSlices<'_> {
+    AffineSlices {
+        gamma: tensors.get(0),
+        beta: tensors.get(1),
+    }
+}
+
+/// Returns the statistics that the running ones give.
+pub(super) fn known_statistics(tensors: Tensors<'_>) -> Activation {
+    let (device, running) = (tensors.device(), [tensors.get(2), tensors.get(3)]);
+    let mut known = tensors.unwritten(&[3, running[0].length()]);
+    device.known_statistics(running, EPSILON, known.values_mut(device));
+    known
+}
+
+/// Writes the running mean and variance after a step with these statistics.
+pub(super) fn move_statistics(
+    tensors: Tensors<'_>,
+    found: &Activation,
+    to: &mut TensorGradients<'_>,
+) {
+    let running = [tensors.get(2), tensors.get(3)];
+    let device = tensors.device();
+    device.move_statistics(running, found.values(), MOMENTUM, to.pair(2));
 }
 
 /// The values kept of one shard.
@@ -70,9 +84,9 @@ pub(crate) struct SavedBatchNorm {
     x: Activation,
     /// The output, which tells where the rectifier is open; the input without a rectifier.
     y: Activation,
-    statistics: BatchStatistics,
+    statistics: Activation,
     /// The gradients of gamma and beta.
-    of_affine: [Vec<f32>; 2],
+    of_affine: Vec<Activation>,
 }
 
 impl GraphOperation for NormaliseBatch {
@@ -93,19 +107,20 @@ impl GraphOperation for NormaliseBatch {
         context: &ForwardContext,
     ) -> Result<(Activation, SavedBatchNorm), EngineError> {
         let [x, added] = super::first_two(inputs);
-        let added = self.adds.then_some(added.as_slice());
+        let added = self.adds.then_some(added.values());
         let shape = self.shape(x.samples());
-        let affine = Affine {
-            gamma: tensors.get(0),
-            beta: tensors.get(1),
-        };
-        let mut y = Activation::unwritten(x.shape());
+        let (device, affine) = (tensors.device(), affine(tensors));
+        let mut y = tensors.unwritten(x.shape());
+        let to = y.values_mut(device);
         let statistics = if context.mode == Mode::Evaluate || x.samples() == 0 {
-            let known = BatchStatistics::known(tensors.get(2), tensors.get(3), EPSILON);
-            shape.normalise(x.as_slice(), &known, affine, added, y.as_mut_slice());
+            let known = known_statistics(tensors);
+            device.batch_norm_by(&shape, x.values(), affine, added, to, known.values());
             known
         } else {
-            shape.forward(x.as_slice(), affine, added, y.as_mut_slice())
+            let mut found = tensors.unwritten(&[3, self.channels]);
+            let statistics = found.values_mut(device);
+            device.batch_norm(&shape, x.values(), affine, added, to, statistics);
+            found
         };
         let y_for_mask = match self.after {
             AfterNorm::Rectified => y.clone(),
@@ -115,7 +130,7 @@ impl GraphOperation for NormaliseBatch {
             x,
             y: y_for_mask,
             statistics,
-            of_affine: Default::default(),
+            of_affine: Vec::new(),
         };
         Ok((y, saved))
     }
@@ -128,19 +143,19 @@ impl GraphOperation for NormaliseBatch {
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         let shape = self.shape(saved.x.samples());
-        let mut of_x = Activation::unwritten(saved.x.shape());
-        let mut of_added = self.adds.then(|| Activation::unwritten(saved.x.shape()));
-        saved.of_affine = [0, 1].map(|_| vec![0.0; self.channels]);
-        let [of_gamma, of_beta] = &mut saved.of_affine;
-        let gradients = BatchNormGradients {
-            input: of_x.as_mut_slice(),
-            gamma: of_gamma,
-            beta: of_beta,
-            added: of_added.as_mut().map(Activation::as_mut_slice),
-        };
-        let (x, y) = (saved.x.as_slice(), saved.y.as_slice());
-        let (gamma, given) = (tensors.get(0), gradient.as_slice());
-        shape.backward(x, y, given, gamma, &saved.statistics, gradients);
+        let device = tensors.device();
+        let channels = [self.channels];
+        let mut found =
+            [saved.x.shape(), &channels, &channels].map(|shape| tensors.unwritten(shape));
+        let gradients = found.each_mut().map(|found| found.values_mut(device));
+        let mut of_added = self.adds.then(|| tensors.unwritten(saved.x.shape()));
+        let to_added = of_added.as_mut().map(|added| added.values_mut(device));
+        let (x, y) = (saved.x.values(), saved.y.values());
+        let inputs = [x, y, gradient.values(), tensors.get(0)];
+        let statistics = saved.statistics.values();
+        device.batch_norm_gradient(&shape, inputs, statistics, gradients, to_added);
+        let [of_x, of_gamma, of_beta] = found;
+        saved.of_affine = vec![of_gamma, of_beta];
         vec![Some(of_x), of_added]
     }
 
@@ -151,16 +166,16 @@ impl GraphOperation for NormaliseBatch {
         tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
+        let device = tensors.device();
         for (index, found) in saved.of_affine.iter().enumerate() {
-            to.get(index).copy_from_slice(found);
+            device.copy(found.values(), to.get(index));
         }
-        let running = if saved.x.samples() == 0 {
-            [tensors.get(2).to_vec(), tensors.get(3).to_vec()]
+        if saved.x.samples() == 0 {
+            for index in [2, 3] {
+                device.copy(tensors.get(index), to.get(index));
+            }
         } else {
-            moved_statistics(tensors, &saved.statistics)
-        };
-        for (index, moved) in running.iter().enumerate() {
-            to.get(2 + index).copy_from_slice(moved);
+            move_statistics(tensors, &saved.statistics, to);
         }
         Ok(())
     }

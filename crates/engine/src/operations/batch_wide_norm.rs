@@ -1,13 +1,13 @@
 //! [`NormaliseBatchWide`]: batch normalisation by the statistics of the whole global batch.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use ronde_core::Shard;
-use ronde_kernels::{Affine, BatchNorm, BatchStatistics, rectified, rectified_backward};
+use ronde_kernels::{BatchNorm, BatchStatistics};
 
 use super::AfterNorm;
-use super::batch_norm::{EPSILON, moved_statistics};
+use super::batch_norm::{EPSILON, affine, known_statistics, move_statistics};
+use crate::device::statistics_values;
 use crate::graph::{GraphNode, KeptValues, NodeGradient, TensorGradients, Tensors};
 use crate::{Activation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
 
@@ -28,9 +28,7 @@ pub(crate) struct NormaliseBatchWide {
 
 /// The values that backward of a shard needs.
 struct SavedBatchWideNorm {
-    /// The running statistics after this step's forward.
-    moved: Arc<[Vec<f32>; 2]>,
-    statistics: Arc<BatchStatistics>,
+    statistics: Activation,
     x: Activation,
     /// The output, which tells where the rectifier is open; the input without a rectifier.
     y: Activation,
@@ -70,20 +68,18 @@ impl NormaliseBatchWide {
     fn normalised(
         &self,
         [x, added]: [&Activation; 2],
-        statistics: &BatchStatistics,
+        statistics: &Activation,
         tensors: Tensors<'_>,
     ) -> Activation {
-        let mut y = Activation::unwritten(x.shape());
-        let affine = Affine {
-            gamma: tensors.get(0),
-            beta: tensors.get(1),
-        };
-        let added = self.adds.then_some(added.as_slice());
-        let to = y.as_mut_slice();
-        self.shape(x)
-            .normalise(x.as_slice(), statistics, affine, added, to);
+        let device = tensors.device();
+        let mut y = tensors.unwritten(x.shape());
+        let mut to = y.values_mut(device);
+        let (shape, affine) = (self.shape(x), affine(tensors));
+        let added = self.adds.then_some(added.values());
+        let known = statistics.values();
+        device.batch_norm_by(&shape, x.values(), affine, added, to.reborrow(), known);
         if self.after == AfterNorm::Rectified {
-            rectified(y.as_mut_slice());
+            device.rectify(to);
         }
         y
     }
@@ -122,25 +118,26 @@ impl GraphNode for NormaliseBatchWide {
             .iter()
             .any(|context| context.mode == Mode::Evaluate)
         {
-            let known = BatchStatistics::known(tensors.get(2), tensors.get(3), EPSILON);
+            let known = known_statistics(tensors);
             let each = inputs.iter();
             return Ok(each
                 .map(|inputs| self.normalised(inputs.each_ref(), &known, tensors))
                 .collect());
         }
-        let moments = inputs
-            .iter()
-            .zip(contexts)
-            .map(|([x, _], context)| (context.shard, self.shape(x).moments(x.as_slice())));
+        let moments = inputs.iter().zip(contexts).map(|([x, _], context)| {
+            let own = tensors.device().batch_moments(&self.shape(x), x.values());
+            (context.shard, own)
+        });
         let moments = self.summed(moments.collect(), sums)?;
-        let statistics = Arc::new(BatchStatistics::of_moments(&moments, EPSILON));
-        let moved = Arc::new(moved_statistics(tensors, &statistics));
+        let statistics = BatchStatistics::of_moments(&moments, EPSILON);
+        let statistics = statistics_values(&statistics);
+        let statistics = Activation::from_host(&[3, self.channels], statistics);
+        let statistics = statistics.on_device(tensors.device());
         let mut outputs = Vec::with_capacity(inputs.len());
         for ([x, added], context) in inputs.into_iter().zip(contexts) {
             let y = self.normalised([&x, &added], &statistics, tensors);
             outputs.push(y.clone());
             let saved = SavedBatchWideNorm {
-                moved: moved.clone(),
                 statistics: statistics.clone(),
                 y: if self.after == AfterNorm::Rectified {
                     y
@@ -175,16 +172,18 @@ impl GraphNode for NormaliseBatchWide {
             let gradient = match self.after {
                 AfterNorm::Linear => gradient,
                 AfterNorm::Rectified => {
-                    let mut open = Activation::unwritten(gradient.shape());
-                    let (y, given) = (saved.y.as_slice(), gradient.as_slice());
-                    rectified_backward(y, given, open.as_mut_slice());
+                    let device = tensors.device();
+                    let mut open = tensors.unwritten(gradient.shape());
+                    let (y, given) = (saved.y.values(), gradient.values());
+                    device.rectify_gradient(y, given, open.values_mut(device));
                     open
                 }
             };
-            let (x, given) = (saved.x.as_slice(), gradient.as_slice());
-            let own = self
-                .shape(&saved.x)
-                .gradient_sums(x, given, &saved.statistics);
+            let (x, given) = (saved.x.values(), gradient.values());
+            let (shape, statistics) = (self.shape(&saved.x), saved.statistics.values());
+            let own = tensors
+                .device()
+                .batch_gradient_sums(&shape, x, given, statistics);
             parts.push((shard, own));
             masked.push((shard, gradient, tensors));
         }
@@ -200,10 +199,10 @@ impl GraphNode for NormaliseBatchWide {
             };
             let added = self.adds.then(|| gradient.clone());
             let mut found = gradient;
-            let (x, gamma) = (saved.x.as_slice(), tensors.get(0));
-            let to = found.as_mut_slice();
-            self.shape(&saved.x)
-                .input_gradient(x, gamma, &saved.statistics, &summed, to);
+            let (x, gamma, device) = (saved.x.values(), tensors.get(0), tensors.device());
+            let (shape, statistics) = (self.shape(&saved.x), saved.statistics.values());
+            let to = found.values_mut(device);
+            device.batch_input_gradient(&shape, x, gamma, statistics, &summed, to);
             vec![Some(found), added]
         };
         Ok(masked.into_iter().map(of_inputs).collect())
@@ -215,13 +214,10 @@ impl GraphNode for NormaliseBatchWide {
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
         if let Some(saved) = self.saved.get(&given.shard) {
-            let [of_gamma, of_beta] = to.first_two();
-            let (own, statistics) = (&saved.gradient_sums, &saved.statistics);
-            self.shape(&saved.x)
-                .affine_gradients(own, statistics, of_gamma, of_beta);
-            for (index, moved) in saved.moved.iter().enumerate() {
-                to.get(2 + index).copy_from_slice(moved);
-            }
+            let (own, statistics) = (&saved.gradient_sums, saved.statistics.values());
+            let (device, shape) = (given.tensors.device(), self.shape(&saved.x));
+            device.batch_affine_gradients(&shape, own, statistics, to.pair(0));
+            move_statistics(given.tensors, &saved.statistics, to);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! [`Convolve`]: convolution of images.
 
-use ronde_kernels::{GroupedConvolution, add_to_channels, channel_sums};
+use ronde_kernels::GroupedConvolution;
 
 use super::only;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
@@ -36,12 +36,13 @@ impl GraphOperation for Convolve {
         let x = only(inputs);
         let [height, width] = self.output_size();
         let outputs = self.shape.groups * self.shape.each.outputs;
-        let mut y = Activation::unwritten(&[x.samples(), outputs, height, width]);
-        let to = y.as_mut_slice();
-        self.shape
-            .forward(x.samples(), x.as_slice(), tensors.get(0), to);
+        let device = tensors.device();
+        let mut y = tensors.unwritten(&[x.samples(), outputs, height, width]);
+        let mut to = y.values_mut(device);
+        let (weight, input) = (tensors.get(0), x.values());
+        device.convolve(&self.shape, x.samples(), input, weight, to.reborrow());
         if self.has_bias {
-            add_to_channels(to, height * width, tensors.get(1));
+            device.add_to_channels(to, height * width, tensors.get(1));
         }
         Ok((y, x))
     }
@@ -56,10 +57,10 @@ impl GraphOperation for Convolve {
         if !wanted[0] {
             return vec![None];
         }
-        let mut found = Activation::unwritten(x.shape());
-        let (weight, given) = (tensors.get(0), gradient.as_slice());
-        self.shape
-            .input_gradient(x.samples(), weight, given, found.as_mut_slice());
+        let device = tensors.device();
+        let mut found = tensors.unwritten(x.shape());
+        let (weight, given, to) = (tensors.get(0), gradient.values(), found.values_mut(device));
+        device.convolve_input_gradient(&self.shape, x.samples(), weight, given, to);
         vec![Some(found)]
     }
 
@@ -67,15 +68,14 @@ impl GraphOperation for Convolve {
         &self,
         x: &Activation,
         gradient: &Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
-        let given = gradient.as_slice();
-        self.shape
-            .weight_gradient(x.samples(), x.as_slice(), given, to.get(0));
+        let (device, given) = (tensors.device(), gradient.values());
+        device.convolve_weight_gradient(&self.shape, x.samples(), x.values(), given, to.get(0));
         if self.has_bias {
             let places = self.output_size().iter().product();
-            channel_sums(given, places, to.get(1));
+            device.sum_channels(given, places, to.get(1));
         }
         Ok(())
     }

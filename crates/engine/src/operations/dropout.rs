@@ -1,9 +1,8 @@
 //! [`Dropout`]: random elements set to zero in training.
 
-use ronde_kernels::multiply_by;
-
 use super::only;
 use crate::graph::{GraphOperation, KeptValues, Tensors};
+use crate::memory::take;
 use crate::{Activation, EngineError, ForwardContext, Mode};
 
 /// Multiplies by the factors that the context draws; the identity in evaluation.
@@ -26,18 +25,20 @@ impl GraphOperation for Dropout {
     fn forward(
         &self,
         inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         context: &ForwardContext,
     ) -> Result<(Activation, Option<Activation>), EngineError> {
         let mut x = only(inputs);
         if context.mode == Mode::Evaluate {
             return Ok((x, None));
         }
-        let mut factors = Activation::unwritten(x.shape());
-        if !context.draw_dropout(factors.as_mut_slice(), self.probability, self.index) {
+        let device = tensors.device();
+        let mut factors = take(x.elements());
+        if !context.draw_dropout(&mut factors, self.probability, self.index) {
             return Ok((x, None));
         }
-        multiply_by(x.as_mut_slice(), factors.as_slice());
+        let factors = Activation::from_host(x.shape(), factors).on_device(device);
+        device.multiply_by(x.values_mut(device), factors.values());
         Ok((x, Some(factors)))
     }
 
@@ -45,11 +46,12 @@ impl GraphOperation for Dropout {
         &self,
         factors: &mut Option<Activation>,
         mut gradient: Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         if let Some(factors) = factors {
-            multiply_by(gradient.as_mut_slice(), factors.as_slice());
+            let device = tensors.device();
+            device.multiply_by(gradient.values_mut(device), factors.values());
         }
         vec![Some(gradient)]
     }

@@ -1,6 +1,6 @@
 //! Sums and activation functions, element by element.
 
-use ronde_kernels::{ActivationFunction, add_to, multiply_by, rectified, rectified_backward};
+use ronde_kernels::ActivationFunction;
 
 use super::{first_two, only};
 use crate::graph::{GraphOperation, KeptValues, Tensors};
@@ -12,19 +12,16 @@ pub(crate) struct Add;
 impl GraphOperation for Add {
     type Saved = ();
 
-    fn kept(&self) -> KeptValues {
-        KeptValues::default()
-    }
-
     fn forward(
         &self,
         inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _context: &ForwardContext,
     ) -> Result<(Activation, ()), EngineError> {
         let [x, y] = first_two(inputs);
         let (mut sum, more) = (y, x);
-        add_to(sum.as_mut_slice(), more.as_slice());
+        let device = tensors.device();
+        device.add(sum.values_mut(device), more.values());
         Ok((sum, ()))
     }
 
@@ -57,11 +54,12 @@ impl GraphOperation for Rectify {
     fn forward(
         &self,
         inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _context: &ForwardContext,
     ) -> Result<(Activation, Activation), EngineError> {
         let mut y = only(inputs);
-        rectified(y.as_mut_slice());
+        let device = tensors.device();
+        device.rectify(y.values_mut(device));
         Ok((y.clone(), y))
     }
 
@@ -69,11 +67,12 @@ impl GraphOperation for Rectify {
         &self,
         y: &mut Activation,
         gradient: Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
-        let mut found = Activation::unwritten(y.shape());
-        rectified_backward(y.as_slice(), gradient.as_slice(), found.as_mut_slice());
+        let device = tensors.device();
+        let mut found = tensors.unwritten(y.shape());
+        device.rectify_gradient(y.values(), gradient.values(), found.values_mut(device));
         vec![Some(found)]
     }
 }
@@ -96,16 +95,16 @@ impl GraphOperation for Activate {
     fn forward(
         &self,
         inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         context: &ForwardContext,
     ) -> Result<(Activation, Option<Activation>), EngineError> {
         let x = only(inputs);
-        let mut y = Activation::unwritten(x.shape());
+        let device = tensors.device();
+        let mut y = tensors.unwritten(x.shape());
         let trains = context.mode == Mode::Train;
-        let mut slope = trains.then(|| Activation::unwritten(x.shape()));
-        let wanted = slope.as_mut().map(Activation::as_mut_slice);
-        self.function
-            .forward(x.as_slice(), y.as_mut_slice(), wanted);
+        let mut slope = trains.then(|| tensors.unwritten(x.shape()));
+        let wanted = slope.as_mut().map(|slope| slope.values_mut(device));
+        device.activate(self.function, x.values(), y.values_mut(device), wanted);
         Ok((y, slope))
     }
 
@@ -113,11 +112,12 @@ impl GraphOperation for Activate {
         &self,
         slope: &mut Option<Activation>,
         mut gradient: Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         if let Some(slope) = slope {
-            multiply_by(gradient.as_mut_slice(), slope.as_slice());
+            let device = tensors.device();
+            device.multiply_by(gradient.values_mut(device), slope.values());
         }
         vec![Some(gradient)]
     }

@@ -12,7 +12,6 @@ use crate::{Activation, EngineError, ForwardContext};
 /// number beyond the table is treated as the last token: a generated number must not end the
 /// process.
 pub(crate) struct Embedding {
-    tokens: usize,
     positions: usize,
     width: usize,
     tied: Option<TiedTable>,
@@ -20,7 +19,7 @@ pub(crate) struct Embedding {
 
 /// The values kept of one shard.
 pub(crate) struct SavedEmbedding {
-    tokens: Vec<u32>,
+    tokens: Activation,
     shard: Shard,
 }
 
@@ -28,7 +27,7 @@ impl GraphOperation for Embedding {
     type Saved = SavedEmbedding;
 
     fn kept(&self) -> KeptValues {
-        KeptValues::floats(self.positions)
+        KeptValues::input()
     }
 
     fn forward(
@@ -38,24 +37,14 @@ impl GraphOperation for Embedding {
         context: &ForwardContext,
     ) -> Result<(Activation, SavedEmbedding), EngineError> {
         let x = only(inputs);
-        let last = self.tokens as f32 - 1.0;
-        let tokens = x.as_slice().iter().map(|x| x.clamp(0.0, last) as u32);
-        let tokens: Vec<u32> = tokens.collect();
-        let mut y = Activation::unwritten(&[x.samples(), self.positions, self.width]);
-        let (vectors, positions) = (tensors.get(0), tensors.get(1));
-        let rows = y.as_mut_slice().chunks_exact_mut(self.width.max(1));
-        let positions = positions.chunks_exact(self.width.max(1)).cycle();
-        for ((to, token), position) in rows.zip(&tokens).zip(positions) {
-            let vector = &vectors[*token as usize * self.width..][..self.width];
-            for ((to, vector), position) in to.iter_mut().zip(vector).zip(position) {
-                *to = vector + position;
-            }
-        }
+        let mut y = tensors.unwritten(&[x.samples(), self.positions, self.width]);
+        let (device, tables) = (tensors.device(), [tensors.get(0), tensors.get(1)]);
+        device.embed(self.width, x.values(), tables, y.values_mut(device));
         if let Some(table) = &self.tied {
             table.offer(context.shard, tensors.share(0));
         }
         let saved = SavedEmbedding {
-            tokens,
+            tokens: x,
             shard: context.shard,
         };
         Ok((y, saved))
@@ -78,32 +67,14 @@ impl GraphOperation for Embedding {
         &self,
         saved: &SavedEmbedding,
         gradient: &Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
-        let width = self.width.max(1);
-        let of_position = to.get(1);
-        of_position.fill(0.0);
-        for sample in gradient
-            .as_slice()
-            .chunks_exact((self.positions * width).max(1))
-        {
-            ronde_kernels::add_to(of_position, sample);
-        }
-        let of_token = to.get(0);
-        of_token.fill(0.0);
-        for (token, row) in saved
-            .tokens
-            .iter()
-            .zip(gradient.as_slice().chunks_exact(width))
-        {
-            let to = &mut of_token[*token as usize * width..][..width];
-            to.iter_mut()
-                .zip(row)
-                .for_each(|(sum, value)| *sum += value);
-        }
+        let device = tensors.device();
+        let (tokens, given) = (saved.tokens.values(), gradient.values());
+        device.embed_gradient(self.width, tokens, given, to.pair(0));
         match &self.tied {
-            Some(table) => table.add_gradient(saved.shard, of_token),
+            Some(table) => table.add_gradient(saved.shard, device, to.get(0)),
             None => Ok(()),
         }
     }
@@ -148,23 +119,21 @@ struct SourceLengths {
 impl GraphOperation for SourceLengths {
     type Saved = ();
 
-    fn kept(&self) -> KeptValues {
-        KeptValues::default()
-    }
-
     fn forward(
         &self,
         inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _context: &ForwardContext,
     ) -> Result<(Activation, ()), EngineError> {
         let x = only(inputs);
-        let mut y = Activation::unwritten(&[x.samples(), 1, self.width]);
-        let texts = x.as_slice().chunks_exact(self.positions.max(1));
-        for (tokens, to) in texts.zip(y.as_mut_slice().chunks_exact_mut(self.width)) {
+        let mut y = vec![0.0; x.samples() * self.width];
+        let texts = x.values().to_vec();
+        let texts = texts.chunks_exact(self.positions.max(1));
+        for (tokens, to) in texts.zip(y.chunks_exact_mut(self.width)) {
             write_length(tokens, self.padding, to);
         }
-        Ok((y, ()))
+        let y = Activation::from_host(&[x.samples(), 1, self.width], y);
+        Ok((y.on_device(tensors.device()), ()))
     }
 
     fn backward_input(
@@ -198,7 +167,6 @@ impl GraphBuilder {
         let tensors = [("token", tokens), ("position", positions)]
             .map(|(tensor, rows)| self.tensor("", tensor, &[rows, width], initial));
         let operation = Embedding {
-            tokens,
             positions,
             width,
             tied: tied.cloned(),

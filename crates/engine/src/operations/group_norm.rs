@@ -1,9 +1,10 @@
 //! [`NormaliseGroups`]: normalisation of groups of channels of each sample.
 
-use ronde_kernels::{Affine, GroupNorm as Kernel};
+use ronde_kernels::GroupNorm;
 
 use super::batch_norm::EPSILON;
 use super::only;
+use crate::device::AffineSlices;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
 use crate::{Activation, EngineError, ForwardContext};
 
@@ -27,8 +28,8 @@ impl NormaliseGroups {
         GROUPS
     }
 
-    fn shape(&self, samples: usize) -> Kernel {
-        Kernel {
+    fn shape(&self, samples: usize) -> GroupNorm {
+        GroupNorm {
             samples,
             channels: self.channels,
             places: self.places,
@@ -42,9 +43,9 @@ impl NormaliseGroups {
 pub(crate) struct SavedGroupNorm {
     x: Activation,
     /// The mean and inverse deviation of each group of each sample.
-    statistics: Vec<[f32; 2]>,
+    statistics: Activation,
     /// The gradients of gamma and beta.
-    of_affine: [Vec<f32>; 2],
+    of_affine: Vec<Activation>,
 }
 
 impl GraphOperation for NormaliseGroups {
@@ -64,17 +65,26 @@ impl GraphOperation for NormaliseGroups {
         _context: &ForwardContext,
     ) -> Result<(Activation, SavedGroupNorm), EngineError> {
         let x = only(inputs);
-        let mut y = Activation::unwritten(x.shape());
-        let affine = Affine {
+        let device = tensors.device();
+        let mut y = tensors.unwritten(x.shape());
+        let mut statistics = tensors.unwritten(&[x.samples(), GROUPS, 2]);
+        let affine = AffineSlices {
             gamma: tensors.get(0),
             beta: tensors.get(1),
         };
         let shape = self.shape(x.samples());
-        let statistics = shape.forward(x.as_slice(), affine, y.as_mut_slice());
+        let to = y.values_mut(device);
+        device.group_norm(
+            &shape,
+            x.values(),
+            affine,
+            to,
+            statistics.values_mut(device),
+        );
         let saved = SavedGroupNorm {
             x,
             statistics,
-            of_affine: Default::default(),
+            of_affine: Vec::new(),
         };
         Ok((y, saved))
     }
@@ -86,28 +96,28 @@ impl GraphOperation for NormaliseGroups {
         tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
-        saved.of_affine = [0, 1].map(|_| vec![0.0; self.channels]);
-        let mut found = Activation::unwritten(saved.x.shape());
-        self.shape(saved.x.samples()).backward(
-            saved.x.as_slice(),
-            tensors.get(0),
-            &saved.statistics,
-            gradient.as_slice(),
-            found.as_mut_slice(),
-            saved.of_affine.each_mut().map(Vec::as_mut_slice),
-        );
-        vec![Some(found)]
+        let device = tensors.device();
+        let channels = [self.channels];
+        let mut found =
+            [saved.x.shape(), &channels, &channels].map(|shape| tensors.unwritten(shape));
+        let gradients = found.each_mut().map(|found| found.values_mut(device));
+        let inputs = [saved.x.values(), gradient.values(), tensors.get(0)];
+        let shape = self.shape(saved.x.samples());
+        device.group_norm_gradient(&shape, inputs, saved.statistics.values(), gradients);
+        let [of_x, of_gamma, of_beta] = found;
+        saved.of_affine = vec![of_gamma, of_beta];
+        vec![Some(of_x)]
     }
 
     fn backward_weights(
         &self,
         saved: &SavedGroupNorm,
         _gradient: &Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
         for (index, found) in saved.of_affine.iter().enumerate() {
-            to.get(index).copy_from_slice(found);
+            tensors.device().copy(found.values(), to.get(index));
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use super::batch_norm::EPSILON;
 use super::only;
+use crate::device::AffineSlices;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
 use crate::{Activation, EngineError, ForwardContext};
 
@@ -15,9 +16,9 @@ pub(crate) struct NormaliseRows {
 pub(crate) struct SavedLayerNorm {
     x: Activation,
     /// The mean and inverse deviation of each row.
-    rows: Vec<[f32; 2]>,
+    statistics: Activation,
     /// The gradients of gamma and beta.
-    of_affine: [Vec<f32>; 2],
+    of_affine: Vec<Activation>,
 }
 
 impl GraphOperation for NormaliseRows {
@@ -37,13 +38,25 @@ impl GraphOperation for NormaliseRows {
         _context: &ForwardContext,
     ) -> Result<(Activation, SavedLayerNorm), EngineError> {
         let x = only(inputs);
-        let mut y = Activation::unwritten(x.shape());
-        let (gamma, beta) = (tensors.get(0), tensors.get(1));
-        let rows = ronde_kernels::layer_norm(x.as_slice(), gamma, beta, EPSILON, y.as_mut_slice());
+        let device = tensors.device();
+        let mut y = tensors.unwritten(x.shape());
+        let mut statistics = tensors.unwritten(&[x.samples() * self.rows, 2]);
+        let affine = AffineSlices {
+            gamma: tensors.get(0),
+            beta: tensors.get(1),
+        };
+        let to = y.values_mut(device);
+        device.layer_norm(
+            x.values(),
+            affine,
+            EPSILON,
+            to,
+            statistics.values_mut(device),
+        );
         let saved = SavedLayerNorm {
             x,
-            rows,
-            of_affine: Default::default(),
+            statistics,
+            of_affine: Vec::new(),
         };
         Ok((y, saved))
     }
@@ -56,23 +69,26 @@ impl GraphOperation for NormaliseRows {
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         let gamma = tensors.get(0);
-        saved.of_affine = [0, 1].map(|_| vec![0.0; gamma.len()]);
-        let affine = saved.of_affine.each_mut().map(Vec::as_mut_slice);
-        let mut found = Activation::unwritten(saved.x.shape());
-        let (x, to) = (saved.x.as_slice(), found.as_mut_slice());
-        ronde_kernels::layer_norm_backward(x, gamma, &saved.rows, gradient.as_slice(), to, affine);
-        vec![Some(found)]
+        let device = tensors.device();
+        let width = [gamma.length()];
+        let mut found = [saved.x.shape(), &width, &width].map(|shape| tensors.unwritten(shape));
+        let gradients = found.each_mut().map(|found| found.values_mut(device));
+        let inputs = [saved.x.values(), gradient.values(), gamma];
+        device.layer_norm_gradient(inputs, saved.statistics.values(), gradients);
+        let [of_x, of_gamma, of_beta] = found;
+        saved.of_affine = vec![of_gamma, of_beta];
+        vec![Some(of_x)]
     }
 
     fn backward_weights(
         &self,
         saved: &SavedLayerNorm,
         _gradient: &Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
         for (index, found) in saved.of_affine.iter().enumerate() {
-            to.get(index).copy_from_slice(found);
+            tensors.device().copy(found.values(), to.get(index));
         }
         Ok(())
     }

@@ -1,8 +1,7 @@
 //! [`Linear`]: a matrix product over the last dimension.
 
-use ronde_kernels::{Matrix, add_rows, multiply};
-
 use super::only;
+use crate::device::MatrixSlice;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
 use crate::{Activation, EngineError, ForwardContext};
 
@@ -15,7 +14,7 @@ pub(crate) struct Linear {
 
 impl Linear {
     fn rows(&self, x: &Activation) -> usize {
-        x.as_slice().len() / self.inputs.max(1)
+        x.elements() / self.inputs.max(1)
     }
 }
 
@@ -38,16 +37,15 @@ impl GraphOperation for Linear {
         if let Some(last) = shape.last_mut() {
             *last = self.outputs;
         }
-        let mut y = Activation::unwritten(&shape);
+        let device = tensors.device();
+        let mut y = tensors.unwritten(&shape);
+        let mut to = y.values_mut(device);
         if self.has_bias {
-            let bias = tensors.get(1);
-            for row in y.as_mut_slice().chunks_exact_mut(self.outputs.max(1)) {
-                row.copy_from_slice(bias);
-            }
+            device.repeat_row(tensors.get(1), to.reborrow());
         }
-        let left = Matrix::new(x.as_slice(), self.rows(&x), self.inputs);
-        let right = Matrix::new(tensors.get(0), self.inputs, self.outputs);
-        multiply(left, right, y.as_mut_slice(), self.has_bias);
+        let left = MatrixSlice::new(x.values(), self.rows(&x), self.inputs);
+        let right = MatrixSlice::new(tensors.get(0), self.inputs, self.outputs);
+        device.multiply(left, right, to, self.has_bias);
         Ok((y, x))
     }
 
@@ -61,10 +59,12 @@ impl GraphOperation for Linear {
         if !wanted[0] {
             return vec![None];
         }
-        let given = Matrix::new(gradient.as_slice(), self.rows(x), self.outputs);
-        let weight = Matrix::new(tensors.get(0), self.inputs, self.outputs);
-        let mut found = Activation::unwritten(x.shape());
-        multiply(given, weight.transposed(), found.as_mut_slice(), false);
+        let device = tensors.device();
+        let given = MatrixSlice::new(gradient.values(), self.rows(x), self.outputs);
+        let weight = MatrixSlice::new(tensors.get(0), self.inputs, self.outputs);
+        let mut found = tensors.unwritten(x.shape());
+        let to = found.values_mut(device);
+        device.multiply(given, weight.transposed(), to, false);
         vec![Some(found)]
     }
 
@@ -72,17 +72,15 @@ impl GraphOperation for Linear {
         &self,
         x: &Activation,
         gradient: &Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
-        let rows = self.rows(x);
-        let given = Matrix::new(gradient.as_slice(), rows, self.outputs);
-        let input = Matrix::new(x.as_slice(), rows, self.inputs);
-        multiply(input.transposed(), given, to.get(0), false);
+        let (device, rows) = (tensors.device(), self.rows(x));
+        let given = MatrixSlice::new(gradient.values(), rows, self.outputs);
+        let input = MatrixSlice::new(x.values(), rows, self.inputs);
+        device.multiply(input.transposed(), given, to.get(0), false);
         if self.has_bias {
-            let sums = to.get(1);
-            sums.fill(0.0);
-            add_rows(gradient.as_slice(), sums);
+            device.sum_rows(gradient.values(), to.get(1));
         }
         Ok(())
     }

@@ -1,13 +1,16 @@
-//! Pooling of images.
+//! Pooling and enlargement of images.
 
-use ronde_kernels::{
-    AverageAreas, SlidingWindow, average_pool, average_pool_backward, max_pool, max_pool_backward,
-    upsample, upsample_backward,
-};
+use ronde_kernels::SlidingWindow;
 
 use super::only;
+use crate::device::PlaneMap;
 use crate::graph::{GraphOperation, KeptValues, Tensors};
 use crate::{Activation, EngineError, ForwardContext};
+
+/// Returns the shape of images with planes of another size.
+fn resized(x: &Activation, [height, width]: [usize; 2]) -> Vec<usize> {
+    [&x.shape()[..2], &[height, width]].concat()
+}
 
 /// The greatest value of each window of `[N, C, H, W]`.
 pub(crate) struct MaxPool {
@@ -17,10 +20,10 @@ pub(crate) struct MaxPool {
     pub(crate) outputs: usize,
 }
 
-/// The shape of the input, and the position of each output in its plane.
+/// The shape of the input, and the position of each output in its plane as the bits of a u32.
 pub(crate) struct SavedMaxPool {
     shape: Vec<usize>,
-    from: Vec<u32>,
+    from: Activation,
 }
 
 impl GraphOperation for MaxPool {
@@ -33,67 +36,57 @@ impl GraphOperation for MaxPool {
     fn forward(
         &self,
         inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _context: &ForwardContext,
     ) -> Result<(Activation, SavedMaxPool), EngineError> {
         let x = only(inputs);
-        let mut shape = x.shape().to_vec();
-        shape[2..].copy_from_slice(&self.window.count(self.size));
-        let mut y = Activation::unwritten(&shape);
-        let mut from = vec![0; y.as_slice().len()];
-        max_pool(
-            x.as_slice(),
-            self.size,
-            self.window,
-            y.as_mut_slice(),
-            &mut from,
-        );
-        let saved = SavedMaxPool {
-            shape: x.shape().to_vec(),
-            from,
-        };
-        Ok((y, saved))
+        let device = tensors.device();
+        let shape = resized(&x, self.window.count(self.size));
+        let [mut y, mut from] = [(); 2].map(|()| tensors.unwritten(&shape));
+        let to = y.values_mut(device);
+        let positions = from.values_mut(device);
+        device.max_pool(self.size, self.window, x.values(), to, positions);
+        let shape = x.shape().to_vec();
+        Ok((y, SavedMaxPool { shape, from }))
     }
 
     fn backward_input(
         &self,
         saved: &mut SavedMaxPool,
         gradient: Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
-        let mut found = Activation::unwritten(&saved.shape);
-        let (given, to) = (gradient.as_slice(), found.as_mut_slice());
-        max_pool_backward(given, &saved.from, self.size, self.window, to);
+        let device = tensors.device();
+        let mut found = tensors.unwritten(&saved.shape);
+        let (given, from) = (gradient.values(), saved.from.values());
+        let to = found.values_mut(device);
+        device.max_pool_gradient(self.size, self.window, given, from, to);
         vec![Some(found)]
     }
 }
 
-/// The mean of each window of `[N, C, H, W]`; padding counts as zeros.
-pub(crate) struct AveragePool {
-    pub(crate) size: [usize; 2],
-    pub(crate) window: SlidingWindow,
+/// A map of each plane of `[N, C, H, W]` to one of another size.
+pub(crate) struct MapPlanes {
+    pub(crate) map: PlaneMap,
+    /// Height and width of the output.
+    pub(crate) output: [usize; 2],
 }
 
-impl GraphOperation for AveragePool {
+impl GraphOperation for MapPlanes {
     /// The shape of the input.
     type Saved = Vec<usize>;
-
-    fn kept(&self) -> KeptValues {
-        KeptValues::default()
-    }
 
     fn forward(
         &self,
         inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _context: &ForwardContext,
     ) -> Result<(Activation, Vec<usize>), EngineError> {
         let x = only(inputs);
-        let mut shape = x.shape().to_vec();
-        shape[2..].copy_from_slice(&self.window.count(self.size));
-        let mut y = Activation::unwritten(&shape);
-        average_pool(x.as_slice(), self.size, self.window, y.as_mut_slice());
+        let device = tensors.device();
+        let mut y = tensors.unwritten(&resized(&x, self.output));
+        device.map_planes(self.map, x.values(), y.values_mut(device));
         Ok((y, x.shape().to_vec()))
     }
 
@@ -101,101 +94,12 @@ impl GraphOperation for AveragePool {
         &self,
         shape: &mut Vec<usize>,
         gradient: Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
-        let mut found = Activation::unwritten(shape);
-        let (given, to) = (gradient.as_slice(), found.as_mut_slice());
-        average_pool_backward(given, self.size, self.window, to);
-        vec![Some(found)]
-    }
-}
-
-/// `[N, C, H, W]` enlarged by a factor: each element becomes a square.
-pub(crate) struct Upsample {
-    pub(crate) width: usize,
-    pub(crate) factor: usize,
-}
-
-impl GraphOperation for Upsample {
-    /// The shape of the input.
-    type Saved = Vec<usize>;
-
-    fn kept(&self) -> KeptValues {
-        KeptValues::default()
-    }
-
-    fn forward(
-        &self,
-        inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
-        _context: &ForwardContext,
-    ) -> Result<(Activation, Vec<usize>), EngineError> {
-        let x = only(inputs);
-        let mut shape = x.shape().to_vec();
-        shape[2..]
-            .iter_mut()
-            .for_each(|length| *length *= self.factor);
-        let mut y = Activation::unwritten(&shape);
-        upsample(x.as_slice(), self.width, self.factor, y.as_mut_slice());
-        Ok((y, x.shape().to_vec()))
-    }
-
-    fn backward_input(
-        &self,
-        shape: &mut Vec<usize>,
-        gradient: Activation,
-        _tensors: Tensors<'_>,
-        _wanted: &[bool],
-    ) -> Vec<Option<Activation>> {
-        let mut found = Activation::unwritten(shape);
-        upsample_backward(
-            gradient.as_slice(),
-            self.width,
-            self.factor,
-            found.as_mut_slice(),
-        );
-        vec![Some(found)]
-    }
-}
-
-/// The means of areas that cover `[N, C, H, W]` evenly.
-pub(crate) struct AverageTo {
-    pub(crate) areas: AverageAreas,
-}
-
-impl GraphOperation for AverageTo {
-    /// The shape of the input.
-    type Saved = Vec<usize>;
-
-    fn kept(&self) -> KeptValues {
-        KeptValues::default()
-    }
-
-    fn forward(
-        &self,
-        inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
-        _context: &ForwardContext,
-    ) -> Result<(Activation, Vec<usize>), EngineError> {
-        let x = only(inputs);
-        let mut shape = x.shape().to_vec();
-        shape[2..].copy_from_slice(&self.areas.areas);
-        let mut y = Activation::unwritten(&shape);
-        self.areas.forward(x.as_slice(), y.as_mut_slice());
-        Ok((y, x.shape().to_vec()))
-    }
-
-    fn backward_input(
-        &self,
-        shape: &mut Vec<usize>,
-        gradient: Activation,
-        _tensors: Tensors<'_>,
-        _wanted: &[bool],
-    ) -> Vec<Option<Activation>> {
-        let mut found = Activation::unwritten(shape);
-        self.areas
-            .backward(gradient.as_slice(), found.as_mut_slice());
+        let device = tensors.device();
+        let mut found = tensors.unwritten(shape);
+        device.map_planes_gradient(self.map, gradient.values(), found.values_mut(device));
         vec![Some(found)]
     }
 }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::only;
-use crate::graph::{GraphOperation, KeptValues, Tensors};
+use crate::device::RowCopy;
+use crate::graph::{GraphOperation, Tensors};
 use crate::{Activation, EngineError, ForwardContext};
 
 /// Returns a batch's shape for samples of a shape.
@@ -28,10 +29,6 @@ impl Reshape {
 
 impl GraphOperation for Reshape {
     type Saved = ();
-
-    fn kept(&self) -> KeptValues {
-        KeptValues::default()
-    }
 
     fn forward(
         &self,
@@ -82,27 +79,35 @@ impl StridedRows {
     }
 
     /// Copies a part of the dimension out of whole rows.
-    fn take(&self, whole: &Activation, part: &Range<usize>) -> Activation {
-        let element = self.element();
-        let mut found = Activation::unwritten(&self.shape(whole.samples(), part.len()));
-        let rows = whole.as_slice().chunks_exact(self.row().max(1));
-        let parts = found
-            .as_mut_slice()
-            .chunks_exact_mut((part.len() * element).max(1));
-        for (to, row) in parts.zip(rows) {
-            to.copy_from_slice(&row[part.start * element..part.end * element]);
-        }
+    fn take(&self, tensors: Tensors<'_>, whole: &Activation, part: &Range<usize>) -> Activation {
+        let (device, element) = (tensors.device(), self.element());
+        let mut found = tensors.unwritten(&self.shape(whole.samples(), part.len()));
+        let length = part.len() * element;
+        let copy = RowCopy {
+            from: [self.row(), part.start * element],
+            to: [length, 0],
+            length,
+        };
+        device.copy_rows(copy, whole.values(), found.values_mut(device));
         found
     }
 
     /// Copies a part of the dimension into whole rows.
-    fn put(&self, from: &Activation, part: &Range<usize>, whole: &mut Activation) {
-        let element = self.element();
-        let rows = whole.as_mut_slice().chunks_exact_mut(self.row().max(1));
-        let parts = from.as_slice().chunks_exact((part.len() * element).max(1));
-        for (row, from) in rows.zip(parts) {
-            row[part.start * element..part.end * element].copy_from_slice(from);
-        }
+    fn put(
+        &self,
+        tensors: Tensors<'_>,
+        from: &Activation,
+        part: &Range<usize>,
+        whole: &mut Activation,
+    ) {
+        let (device, element) = (tensors.device(), self.element());
+        let length = part.len() * element;
+        let copy = RowCopy {
+            from: [length, 0],
+            to: [self.row(), part.start * element],
+            length,
+        };
+        device.copy_rows(copy, from.values(), whole.values_mut(device));
     }
 }
 
@@ -125,30 +130,27 @@ impl TakeSlice {
 impl GraphOperation for TakeSlice {
     type Saved = ();
 
-    fn kept(&self) -> KeptValues {
-        KeptValues::default()
-    }
-
     fn forward(
         &self,
         inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _context: &ForwardContext,
     ) -> Result<(Activation, ()), EngineError> {
-        Ok((self.rows.take(&only(inputs), &self.part), ()))
+        Ok((self.rows.take(tensors, &only(inputs), &self.part), ()))
     }
 
     fn backward_input(
         &self,
         (): &mut (),
         gradient: Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         let length = self.rows.sample[self.rows.dim];
-        let mut found = Activation::unwritten(&self.rows.shape(gradient.samples(), length));
-        found.as_mut_slice().fill(0.0);
-        self.rows.put(&gradient, &self.part, &mut found);
+        let device = tensors.device();
+        let mut found = tensors.unwritten(&self.rows.shape(gradient.samples(), length));
+        device.fill(found.values_mut(device), 0.0);
+        self.rows.put(tensors, &gradient, &self.part, &mut found);
         vec![Some(found)]
     }
 }
@@ -180,21 +182,17 @@ impl Concatenate {
 impl GraphOperation for Concatenate {
     type Saved = ();
 
-    fn kept(&self) -> KeptValues {
-        KeptValues::default()
-    }
-
     fn forward(
         &self,
         inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _context: &ForwardContext,
     ) -> Result<(Activation, ()), EngineError> {
         let samples = inputs.first().map_or(0, Activation::samples);
         let length = self.rows.sample[self.rows.dim];
-        let mut whole = Activation::unwritten(&self.rows.shape(samples, length));
+        let mut whole = tensors.unwritten(&self.rows.shape(samples, length));
         for (input, part) in inputs.iter().zip(&self.parts) {
-            self.rows.put(input, part, &mut whole);
+            self.rows.put(tensors, input, part, &mut whole);
         }
         Ok((whole, ()))
     }
@@ -203,12 +201,12 @@ impl GraphOperation for Concatenate {
         &self,
         (): &mut (),
         gradient: Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         let parts = self.parts.iter().zip(wanted);
         parts
-            .map(|(part, wanted)| wanted.then(|| self.rows.take(&gradient, part)))
+            .map(|(part, wanted)| wanted.then(|| self.rows.take(tensors, &gradient, part)))
             .collect()
     }
 }

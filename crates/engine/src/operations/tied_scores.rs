@@ -9,11 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ronde_core::Shard;
-use ronde_kernels::{Matrix, add_to, multiply};
 
 use super::only;
+use crate::device::{Device, DeviceSliceMut, MatrixSlice};
 use crate::graph::{GraphBuilder, GraphOperation, GraphValue, KeptValues, SharedTensor, Tensors};
-use crate::memory::{give, take};
 use crate::{Activation, EngineError, ForwardContext};
 
 /// The connection between an embedding and the output layer that shares its vectors.
@@ -29,7 +28,7 @@ struct TiedValues {
     /// The vectors that the embedding used, until the output layer takes them.
     offered: BTreeMap<Shard, SharedTensor>,
     /// The output layer's gradients of the vectors, until the embedding adds its own.
-    gradients: BTreeMap<Shard, Vec<f32>>,
+    gradients: BTreeMap<Shard, Activation>,
 }
 
 impl TiedTable {
@@ -51,7 +50,8 @@ impl TiedTable {
     pub(super) fn add_gradient(
         &self,
         shard: Shard,
-        gradient: &mut [f32],
+        device: &dyn Device,
+        gradient: DeviceSliceMut<'_>,
     ) -> Result<(), EngineError> {
         let mut values = self.values();
         // Vectors that were offered again, because the embedding was recomputed.
@@ -63,8 +63,7 @@ impl TiedTable {
                 layer: "head".to_owned(),
                 shard,
             })?;
-        add_to(gradient, &part);
-        give(part);
+        device.add(gradient, part.values());
         Ok(())
     }
 }
@@ -84,9 +83,9 @@ pub(crate) struct SavedTiedScores {
 }
 
 impl TiedScores {
-    fn rows<'a>(&self, x: &'a Activation) -> Matrix<'a> {
-        let rows = x.as_slice().len() / self.width.max(1);
-        Matrix::new(x.as_slice(), rows, self.width)
+    fn rows<'a>(&self, x: &'a Activation) -> MatrixSlice<'a> {
+        let rows = x.elements() / self.width.max(1);
+        MatrixSlice::new(x.values(), rows, self.width)
     }
 }
 
@@ -100,7 +99,7 @@ impl GraphOperation for TiedScores {
     fn forward(
         &self,
         inputs: Vec<Activation>,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         context: &ForwardContext,
     ) -> Result<(Activation, SavedTiedScores), EngineError> {
         let x = only(inputs);
@@ -114,9 +113,10 @@ impl GraphOperation for TiedScores {
         if let Some(last) = shape.last_mut() {
             *last = self.tokens;
         }
-        let mut y = Activation::unwritten(&shape);
-        let right = Matrix::new(vectors.values(), self.tokens, self.width);
-        multiply(self.rows(&x), right.transposed(), y.as_mut_slice(), false);
+        let device = tensors.device();
+        let mut y = tensors.unwritten(&shape);
+        let right = MatrixSlice::new(vectors.values(), self.tokens, self.width).transposed();
+        device.multiply(self.rows(&x), right, y.values_mut(device), false);
         Ok((y, SavedTiedScores { x, vectors, shard }))
     }
 
@@ -125,17 +125,18 @@ impl GraphOperation for TiedScores {
         &self,
         saved: &mut SavedTiedScores,
         gradient: Activation,
-        _tensors: Tensors<'_>,
+        tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         let x = self.rows(&saved.x);
-        let given = Matrix::new(gradient.as_slice(), x.rows(), self.tokens);
-        let vectors = Matrix::new(saved.vectors.values(), self.tokens, self.width);
-        let mut part = take(self.tokens * self.width);
-        multiply(given.transposed(), x, &mut part, false);
+        let device = tensors.device();
+        let given = MatrixSlice::new(gradient.values(), x.rows, self.tokens);
+        let vectors = MatrixSlice::new(saved.vectors.values(), self.tokens, self.width);
+        let mut part = tensors.unwritten(&[self.tokens, self.width]);
+        device.multiply(given.transposed(), x, part.values_mut(device), false);
         self.table.values().gradients.insert(saved.shard, part);
-        let mut found = Activation::unwritten(saved.x.shape());
-        multiply(given, vectors, found.as_mut_slice(), false);
+        let mut found = tensors.unwritten(saved.x.shape());
+        device.multiply(given, vectors, found.values_mut(device), false);
         vec![Some(found)]
     }
 

@@ -69,7 +69,7 @@ impl DataParallel {
                 layer.forward(activation, &context)
             })?;
         }
-        Ok(activation)
+        Ok(activation.on_host())
     }
 
     /// Runs backward of all layers, last first; fills and adds buckets, and sends them with the rank's last shard.
@@ -163,6 +163,7 @@ impl DataParallel {
         batch: &MicroBatch,
         report: &mut ShardReport,
     ) -> Result<Activation, ParallelError> {
+        let output = output.clone().on_host();
         let predictions = Predictions::new(output.as_slice(), &batch.labels, batch.samples());
         let loss = predictions.and_then(|predictions| self.config.loss.checked(&predictions));
         let mut loss = loss.map_err(|source| ParallelError::Engine {

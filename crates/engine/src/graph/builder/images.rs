@@ -4,12 +4,12 @@ use ronde_kernels::{GroupedConvolution, SlidingWindow};
 
 use super::{GraphBuilder, GraphValue};
 use crate::AfterNorm;
+use crate::device::PlaneMap;
 use crate::graph::OwnTensor;
 use crate::initial::Initial;
 use crate::models::Normalisation;
 use crate::operations::{
-    AveragePool, AverageTo, Convolve, MaxPool, NormaliseBatch, NormaliseBatchWide, NormaliseGroups,
-    Upsample,
+    Convolve, MapPlanes, MaxPool, NormaliseBatch, NormaliseBatchWide, NormaliseGroups,
 };
 
 impl GraphBuilder {
@@ -169,10 +169,11 @@ impl GraphBuilder {
             ));
             return x;
         }
-        let operation = AveragePool {
+        let map = PlaneMap::Average {
             size: [height, width],
             window,
         };
+        let operation = MapPlanes { map, output: size };
         self.add_operation(
             operation,
             &[x],
@@ -189,8 +190,12 @@ impl GraphBuilder {
             return x;
         }
         let shape = [height, width].map(|length| length.saturating_mul(factor));
+        let operation = MapPlanes {
+            map: PlaneMap::Enlarge { width, factor },
+            output: shape,
+        };
         let shape = vec![channels, shape[0], shape[1]];
-        self.add_operation(Upsample { width, factor }, &[x], shape, Vec::new())
+        self.add_operation(operation, &[x], shape, Vec::new())
     }
 
     /// Adds the means of `side` x `side` areas that cover `[channels, height, width]` evenly.
@@ -205,7 +210,10 @@ impl GraphBuilder {
             areas: [side; 2],
         };
         self.add_operation(
-            AverageTo { areas },
+            MapPlanes {
+                map: PlaneMap::Areas(areas),
+                output: areas.areas,
+            },
             &[x],
             vec![channels, side, side],
             Vec::new(),

@@ -1,0 +1,60 @@
+//! [`Device`]: the seam between layers and the hardware that computes them.
+//!
+//! A layer's operations decide what is computed and in which order; a device has memory and kernels. [`HostDevice`]
+//! computes with the kernels of `ronde-kernels` in ordinary memory. A device with memory of its own, such as a GPU,
+//! implements the same traits behind [`ForeignMemory`]; [`check_device`] tells whether its results fit.
+//!
+//! The methods of a device cannot fail one by one, as commands in the queue of an accelerator cannot. A device that
+//! cannot do its work keeps the first error, does nothing more, and returns the error from [`Device::take_error`],
+//! which layers call at the end of each pass.
+
+mod buffer;
+mod conformance;
+mod host;
+mod kernels;
+mod planning;
+
+pub use buffer::{DeviceBuffer, DeviceSlice, DeviceSliceMut, ForeignMemory};
+pub use conformance::check_device;
+pub use planning::{MemoryUse, PlanningDevice};
+
+pub use host::HostDevice;
+pub(crate) use host::statistics_values;
+pub use kernels::{
+    AffineSlices, ElementKernels, ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap,
+    RowCopy, SequenceKernels,
+};
+
+/// Memory and kernels for the operations of layers. All values are f32.
+///
+/// Buffers go only to the device that allocated them; anything else is a bug of the caller and panics. Lengths are
+/// checked by the caller: layers derive them from the shapes of [`GraphBuilder`](crate::GraphBuilder).
+///
+/// Bits: a device computes the same bits for the same arguments at each call. Two devices may differ in the last bits;
+/// [`Device::name`] is therefore part of the identity of a run.
+pub trait Device:
+    MatrixKernels + ImageKernels + NormKernels + SequenceKernels + ElementKernels + Send + Sync
+{
+    /// Returns the name and version, a condition of equal bits.
+    fn name(&self) -> String;
+
+    /// Returns memory for a number of floats, with unspecified contents.
+    fn allocate(&self, length: usize) -> DeviceBuffer;
+
+    /// Returns whether buffers are ordinary memory of this process, which layers then use in place.
+    fn is_host(&self) -> bool;
+
+    /// Writes values of the host to a buffer of the same length.
+    fn write(&self, from: &[f32], to: DeviceSliceMut<'_>);
+
+    /// Copies a buffer of the same length.
+    fn copy(&self, from: DeviceSlice<'_>, to: DeviceSliceMut<'_>);
+
+    /// Sets all values of a buffer.
+    fn fill(&self, to: DeviceSliceMut<'_>, value: f32);
+
+    /// Returns the first error since the last call, in words. Waits for all work that was started.
+    fn take_error(&self) -> Option<String> {
+        None
+    }
+}

@@ -1,0 +1,165 @@
+//! [`DeviceBuffer`]: memory of a device, and views of it.
+
+use std::any::Any;
+use std::fmt;
+
+use crate::memory::give;
+
+/// Memory that only its device can address.
+pub trait ForeignMemory: Any + Send + Sync {
+    /// Returns the number of floats.
+    fn length(&self) -> usize;
+
+    /// Copies all values to the host, after the work that writes them. A device with an error may leave `to` as it is.
+    fn read(&self, to: &mut [f32]);
+
+    /// Returns the memory as the type that its device knows.
+    fn as_any(&self) -> &dyn Any;
+
+    /// Returns the memory as the type that its device knows, for writing.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+/// Floats in the memory of a device.
+pub enum DeviceBuffer {
+    /// In ordinary memory.
+    Host(Vec<f32>),
+    /// In memory that only its device can address.
+    Foreign(Box<dyn ForeignMemory>),
+}
+
+impl DeviceBuffer {
+    /// Returns the number of floats.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Host(values) => values.len(),
+            Self::Foreign(memory) => memory.length(),
+        }
+    }
+
+    /// Copies all values to the host, after the work that writes them.
+    pub fn read(&self, to: &mut [f32]) {
+        match self {
+            Self::Host(values) => to.copy_from_slice(values),
+            Self::Foreign(memory) => memory.read(to),
+        }
+    }
+
+    /// Returns the values for kernels to read.
+    #[must_use]
+    pub fn slice(&self) -> DeviceSlice<'_> {
+        match self {
+            Self::Host(values) => DeviceSlice::Host(values),
+            Self::Foreign(memory) => DeviceSlice::Foreign(memory.as_ref()),
+        }
+    }
+
+    /// Returns the values for kernels to write.
+    #[must_use]
+    pub fn slice_mut(&mut self) -> DeviceSliceMut<'_> {
+        match self {
+            Self::Host(values) => DeviceSliceMut::Host(values),
+            Self::Foreign(memory) => DeviceSliceMut::Foreign(memory.as_mut()),
+        }
+    }
+}
+
+/// Memory of the host is kept for reuse.
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        if let Self::Host(values) = self {
+            give(std::mem::take(values));
+        }
+    }
+}
+
+impl fmt::Debug for DeviceBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.slice().fmt(f)
+    }
+}
+
+/// Floats that kernels of a device read.
+#[derive(Clone, Copy)]
+pub enum DeviceSlice<'a> {
+    /// In ordinary memory.
+    Host(&'a [f32]),
+    /// In memory that only its device can address.
+    Foreign(&'a dyn ForeignMemory),
+}
+
+impl<'a> DeviceSlice<'a> {
+    /// Returns the number of floats.
+    #[must_use]
+    pub fn length(self) -> usize {
+        match self {
+            Self::Host(values) => values.len(),
+            Self::Foreign(memory) => memory.length(),
+        }
+    }
+
+    /// Returns the values.
+    ///
+    /// # Panics
+    /// When they are in memory that only its device can address.
+    #[must_use]
+    pub fn host(self) -> &'a [f32] {
+        match self {
+            Self::Host(values) => values,
+            Self::Foreign(_) => panic!("memory of a device was read as memory of the host"),
+        }
+    }
+
+    /// Returns a copy on the host, after the work that writes the values. Cost: a copy.
+    #[must_use]
+    pub fn to_vec(self) -> Vec<f32> {
+        match self {
+            Self::Host(values) => values.to_vec(),
+            Self::Foreign(memory) => {
+                let mut values = vec![0.0; memory.length()];
+                memory.read(&mut values);
+                values
+            }
+        }
+    }
+}
+
+impl fmt::Debug for DeviceSlice<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(values) => values.fmt(f),
+            Self::Foreign(memory) => write!(f, "[{} floats of a device]", memory.length()),
+        }
+    }
+}
+
+/// Floats that kernels of a device write.
+pub enum DeviceSliceMut<'a> {
+    /// In ordinary memory.
+    Host(&'a mut [f32]),
+    /// In memory that only its device can address.
+    Foreign(&'a mut dyn ForeignMemory),
+}
+
+impl<'a> DeviceSliceMut<'a> {
+    /// Returns the same values for a shorter time.
+    pub fn reborrow(&mut self) -> DeviceSliceMut<'_> {
+        match self {
+            Self::Host(values) => DeviceSliceMut::Host(values),
+            Self::Foreign(memory) => DeviceSliceMut::Foreign(&mut **memory),
+        }
+    }
+
+    /// Returns the values.
+    ///
+    /// # Panics
+    /// When they are in memory that only its device can address.
+    #[must_use]
+    pub fn host(self) -> &'a mut [f32] {
+        match self {
+            Self::Host(values) => values,
+            Self::Foreign(_) => panic!("memory of a device was written as memory of the host"),
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! The kernels of a device, by kind of operation.
+//!
+//! Shapes: N samples, C channels, P positions of a channel (height times width), T and S positions of a sequence, E width.
+//! All values are row-major, the first dimension outermost. A kernel writes all of its outputs unless it says that it
+//! adds.
+
+use ronde_kernels::{
+    ActivationFunction, Attention, AverageAreas, BatchNorm, GroupNorm, GroupedConvolution,
+    SlidingWindow,
+};
+
+use super::{DeviceSlice, DeviceSliceMut};
+
+/// A matrix in the memory of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct MatrixSlice<'a> {
+    /// The values, row-major in the order in which they are stored.
+    pub values: DeviceSlice<'a>,
+    /// The number of rows as they are stored.
+    pub rows: usize,
+    /// The number of columns as they are stored.
+    pub columns: usize,
+    /// Whether the product uses the transposed matrix.
+    pub is_transposed: bool,
+}
+
+impl<'a> MatrixSlice<'a> {
+    /// Creates a matrix of `rows` by `columns`.
+    #[must_use]
+    pub fn new(values: DeviceSlice<'a>, rows: usize, columns: usize) -> Self {
+        Self {
+            values,
+            rows,
+            columns,
+            is_transposed: false,
+        }
+    }
+
+    /// Returns the transposed matrix of the same memory. Cost: none.
+    #[must_use]
+    pub fn transposed(self) -> Self {
+        Self {
+            is_transposed: !self.is_transposed,
+            ..self
+        }
+    }
+}
+
+/// Matrix products and sums over rows.
+pub trait MatrixKernels {
+    /// Computes `to = left * right`, or `to += left * right` if `adds`.
+    fn multiply(
+        &self,
+        left: MatrixSlice<'_>,
+        right: MatrixSlice<'_>,
+        to: DeviceSliceMut<'_>,
+        adds: bool,
+    );
+
+    /// Writes a row to each row of `to`.
+    fn repeat_row(&self, row: DeviceSlice<'_>, to: DeviceSliceMut<'_>);
+
+    /// Writes the sum of all rows of `rows`, which have the length of `to`.
+    fn sum_rows(&self, rows: DeviceSlice<'_>, to: DeviceSliceMut<'_>);
+}
+
+/// A map of planes `[height, width]` to planes of another size, linear in their elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaneMap {
+    /// The mean of each window; padding counts as zeros.
+    Average {
+        /// Height and width of the input.
+        size: [usize; 2],
+        /// The window.
+        window: SlidingWindow,
+    },
+    /// The means of areas that cover the plane evenly.
+    Areas(AverageAreas),
+    /// Each element becomes a square of `factor` by `factor`.
+    Enlarge {
+        /// The width of the input.
+        width: usize,
+        /// The side of a square.
+        factor: usize,
+    },
+}
+
+/// Convolution and pooling of images `[N, C, height, width]`.
+pub trait ImageKernels {
+    /// Computes the convolution of `samples` images `x` by the weights `w`.
+    fn convolve(
+        &self,
+        shape: &GroupedConvolution,
+        samples: usize,
+        x: DeviceSlice<'_>,
+        w: DeviceSlice<'_>,
+        y: DeviceSliceMut<'_>,
+    );
+
+    /// Computes the gradient of the input of a convolution from that of its output.
+    fn convolve_input_gradient(
+        &self,
+        shape: &GroupedConvolution,
+        samples: usize,
+        w: DeviceSlice<'_>,
+        dy: DeviceSlice<'_>,
+        dx: DeviceSliceMut<'_>,
+    );
+
+    /// Computes the gradient of the weights of a convolution, summed over samples.
+    fn convolve_weight_gradient(
+        &self,
+        shape: &GroupedConvolution,
+        samples: usize,
+        x: DeviceSlice<'_>,
+        dy: DeviceSlice<'_>,
+        dw: DeviceSliceMut<'_>,
+    );
+
+    /// Adds a number per channel to all `places` positions of it.
+    fn add_to_channels(&self, y: DeviceSliceMut<'_>, places: usize, added: DeviceSlice<'_>);
+
+    /// Writes the sum of each channel over samples and positions.
+    fn sum_channels(&self, x: DeviceSlice<'_>, places: usize, to: DeviceSliceMut<'_>);
+
+    /// Writes the greatest value of each window, and to `from` its position in its plane, as the bits of a u32.
+    fn max_pool(
+        &self,
+        size: [usize; 2],
+        window: SlidingWindow,
+        x: DeviceSlice<'_>,
+        y: DeviceSliceMut<'_>,
+        from: DeviceSliceMut<'_>,
+    );
+
+    /// Computes the gradient of the input of [`ImageKernels::max_pool`].
+    fn max_pool_gradient(
+        &self,
+        size: [usize; 2],
+        window: SlidingWindow,
+        dy: DeviceSlice<'_>,
+        from: DeviceSlice<'_>,
+        dx: DeviceSliceMut<'_>,
+    );
+
+    /// Maps each plane.
+    fn map_planes(&self, map: PlaneMap, x: DeviceSlice<'_>, y: DeviceSliceMut<'_>);
+
+    /// Computes the gradient of the input of [`ImageKernels::map_planes`].
+    fn map_planes_gradient(&self, map: PlaneMap, dy: DeviceSlice<'_>, dx: DeviceSliceMut<'_>);
+}
+
+/// The scale and the shift of a normalisation, per channel or per element of a row.
+#[derive(Debug, Clone, Copy)]
+pub struct AffineSlices<'a> {
+    /// The scale.
+    pub gamma: DeviceSlice<'a>,
+    /// The shift.
+    pub beta: DeviceSlice<'a>,
+}
+
+/// Normalisations.
+///
+/// Statistics of a batch are `[3, C]`: mean, variance without correction, and inverse deviation of each channel. Those of
+/// rows and groups are `[.., 2]`: mean and inverse deviation.
+pub trait NormKernels {
+    /// Normalises channels by the statistics of the batch, which it writes; then adds `added` if given, then rectifies if
+    /// configured.
+    fn batch_norm(
+        &self,
+        shape: &BatchNorm,
+        x: DeviceSlice<'_>,
+        affine: AffineSlices<'_>,
+        added: Option<DeviceSlice<'_>>,
+        y: DeviceSliceMut<'_>,
+        statistics: DeviceSliceMut<'_>,
+    );
+
+    /// Normalises channels by given statistics, and otherwise does the same as [`NormKernels::batch_norm`].
+    fn batch_norm_by(
+        &self,
+        shape: &BatchNorm,
+        x: DeviceSlice<'_>,
+        affine: AffineSlices<'_>,
+        added: Option<DeviceSlice<'_>>,
+        y: DeviceSliceMut<'_>,
+        statistics: DeviceSlice<'_>,
+    );
+
+    /// Computes the gradients of the input, of gamma and beta, and of the added operand if wanted. `inputs` are x, y, dy
+    /// and gamma.
+    fn batch_norm_gradient(
+        &self,
+        shape: &BatchNorm,
+        inputs: [DeviceSlice<'_>; 4],
+        statistics: DeviceSlice<'_>,
+        gradients: [DeviceSliceMut<'_>; 3],
+        of_added: Option<DeviceSliceMut<'_>>,
+    );
+
+    /// Writes statistics from running means and variances.
+    fn known_statistics(
+        &self,
+        running: [DeviceSlice<'_>; 2],
+        epsilon: f64,
+        statistics: DeviceSliceMut<'_>,
+    );
+
+    /// Writes `old * (1 - momentum) + new * momentum` for the running mean and variance.
+    fn move_statistics(
+        &self,
+        running: [DeviceSlice<'_>; 2],
+        statistics: DeviceSlice<'_>,
+        momentum: f64,
+        to: [DeviceSliceMut<'_>; 2],
+    );
+
+    /// Returns the number of elements of a channel, and the sum and sum of squares of each channel, on the host.
+    fn batch_moments(&self, shape: &BatchNorm, x: DeviceSlice<'_>) -> Vec<f64>;
+
+    /// Returns the number of elements of a channel, and per channel the sum of the gradients and of the gradients times the
+    /// normalised input, on the host.
+    fn batch_gradient_sums(
+        &self,
+        shape: &BatchNorm,
+        x: DeviceSlice<'_>,
+        dy: DeviceSlice<'_>,
+        statistics: DeviceSlice<'_>,
+    ) -> Vec<f64>;
+
+    /// Turns the gradient of the output into that of the input, given the sums over all shards.
+    fn batch_input_gradient(
+        &self,
+        shape: &BatchNorm,
+        x: DeviceSlice<'_>,
+        gamma: DeviceSlice<'_>,
+        statistics: DeviceSlice<'_>,
+        summed: &[f64],
+        dy: DeviceSliceMut<'_>,
+    );
+
+    /// Writes the gradients of gamma and beta of a shard from its own sums.
+    fn batch_affine_gradients(
+        &self,
+        shape: &BatchNorm,
+        own: &[f64],
+        statistics: DeviceSlice<'_>,
+        to: [DeviceSliceMut<'_>; 2],
+    );
+
+    /// Normalises groups of channels of each sample; writes the statistics of each group.
+    fn group_norm(
+        &self,
+        shape: &GroupNorm,
+        x: DeviceSlice<'_>,
+        affine: AffineSlices<'_>,
+        y: DeviceSliceMut<'_>,
+        statistics: DeviceSliceMut<'_>,
+    );
+
+    /// Computes the gradients of the input, gamma and beta of a group normalisation. `inputs` are x, dy and gamma.
+    fn group_norm_gradient(
+        &self,
+        shape: &GroupNorm,
+        inputs: [DeviceSlice<'_>; 3],
+        statistics: DeviceSlice<'_>,
+        gradients: [DeviceSliceMut<'_>; 3],
+    );
+
+    /// Normalises rows of the length of gamma; writes the statistics of each row.
+    fn layer_norm(
+        &self,
+        x: DeviceSlice<'_>,
+        affine: AffineSlices<'_>,
+        epsilon: f64,
+        y: DeviceSliceMut<'_>,
+        statistics: DeviceSliceMut<'_>,
+    );
+
+    /// Computes the gradients of the input, gamma and beta of [`NormKernels::layer_norm`]. `inputs` are x, dy and gamma.
+    fn layer_norm_gradient(
+        &self,
+        inputs: [DeviceSlice<'_>; 3],
+        statistics: DeviceSlice<'_>,
+        gradients: [DeviceSliceMut<'_>; 3],
+    );
+}
+
+/// Attention and embeddings.
+pub trait SequenceKernels {
+    /// Computes the attention of several heads from queries, and keys and values side by side; writes the weights that backward needs, of
+    /// [`Attention::elements`]. `lengths` has the number of attended keys of each sequence, or is empty for all.
+    fn attend(
+        &self,
+        shape: &Attention,
+        inputs: [DeviceSlice<'_>; 2],
+        lengths: &[usize],
+        y: DeviceSliceMut<'_>,
+        weights: DeviceSliceMut<'_>,
+    );
+
+    /// Computes the gradients of queries, and of keys and values, of [`SequenceKernels::attend`].
+    fn attend_gradient(
+        &self,
+        shape: &Attention,
+        inputs: [DeviceSlice<'_>; 2],
+        lengths: &[usize],
+        weights: DeviceSlice<'_>,
+        dy: DeviceSlice<'_>,
+        gradients: [DeviceSliceMut<'_>; 2],
+    );
+
+    /// Writes the sum of the vector of each token and that of its position. `tables` are both sets of vectors. Tokens are
+    /// `[N, T]`, the output `[N, T, width]`. A number outside the table counts as the nearest one inside.
+    fn embed(
+        &self,
+        width: usize,
+        tokens: DeviceSlice<'_>,
+        tables: [DeviceSlice<'_>; 2],
+        y: DeviceSliceMut<'_>,
+    );
+
+    /// Writes the gradients of the vectors and positions of [`SequenceKernels::embed`], summed in the order of the tokens.
+    fn embed_gradient(
+        &self,
+        width: usize,
+        tokens: DeviceSlice<'_>,
+        dy: DeviceSlice<'_>,
+        gradients: [DeviceSliceMut<'_>; 2],
+    );
+}
+
+/// A copy of a part of each row of one buffer to a part of each row of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowCopy {
+    /// The number of floats of a row of the source, and the place of the part in it.
+    pub from: [usize; 2],
+    /// The number of floats of a row of the destination, and the place of the part in it.
+    pub to: [usize; 2],
+    /// The number of floats of the part.
+    pub length: usize,
+}
+
+/// Functions of single elements, and copies.
+pub trait ElementKernels {
+    /// Adds `x` to `y`.
+    fn add(&self, y: DeviceSliceMut<'_>, x: DeviceSlice<'_>);
+
+    /// Multiplies `y` by `factors`.
+    fn multiply_by(&self, y: DeviceSliceMut<'_>, factors: DeviceSlice<'_>);
+
+    /// Sets negative values to zero; NaN is preserved.
+    fn rectify(&self, y: DeviceSliceMut<'_>);
+
+    /// Writes `dy` where the output `y` of a rectifier is above zero, else zero.
+    fn rectify_gradient(&self, y: DeviceSlice<'_>, dy: DeviceSlice<'_>, dx: DeviceSliceMut<'_>);
+
+    /// Writes a function of each element, and its slope if wanted.
+    fn activate(
+        &self,
+        function: ActivationFunction,
+        x: DeviceSlice<'_>,
+        y: DeviceSliceMut<'_>,
+        slope: Option<DeviceSliceMut<'_>>,
+    );
+
+    /// Copies a part of each row.
+    fn copy_rows(&self, copy: RowCopy, from: DeviceSlice<'_>, to: DeviceSliceMut<'_>);
+}

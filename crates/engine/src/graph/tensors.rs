@@ -1,0 +1,177 @@
+//! [`Tensors`]: the tensors of an operation in the state of its layer, and their gradients.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::Activation;
+use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
+
+/// The committed state of a layer, where its device reads it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LoadedState {
+    /// The values on the host, and the range of each tensor.
+    values: Arc<Vec<f32>>,
+    ranges: Arc<[Range<usize>]>,
+    /// The copies of the tensors in the memory of a device; empty when the host's are used.
+    copies: Arc<[DeviceBuffer]>,
+}
+
+impl LoadedState {
+    /// Takes tensors on the host. Cost: none on the host, otherwise a copy to the device.
+    pub(crate) fn new(
+        values: Arc<Vec<f32>>,
+        ranges: Arc<[Range<usize>]>,
+        device: &dyn Device,
+    ) -> Self {
+        let copy = |range: &Range<usize>| {
+            let mut copy = device.allocate(range.len());
+            device.write(&values[range.clone()], copy.slice_mut());
+            copy
+        };
+        let copies = if device.is_host() {
+            Arc::default()
+        } else {
+            ranges.iter().map(copy).collect()
+        };
+        Self {
+            values,
+            ranges,
+            copies,
+        }
+    }
+
+    /// Lets another device read the tensors.
+    pub(crate) fn move_to(&mut self, device: &dyn Device) {
+        *self = Self::new(self.values.clone(), self.ranges.clone(), device);
+    }
+
+    /// Drops the values.
+    pub(crate) fn release(&mut self) {
+        self.values = Arc::default();
+        self.copies = Arc::default();
+    }
+
+    /// Writes all tensors to ranges of a state.
+    pub(crate) fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
+        for (from, to) in self.ranges.iter().zip(ranges) {
+            state[to.clone()].copy_from_slice(&self.values[from.clone()]);
+        }
+    }
+
+    /// Returns the values of a tensor. A released state has none; to use it is a bug of the caller.
+    fn get(&self, index: usize) -> DeviceSlice<'_> {
+        match self.copies.get(index) {
+            Some(copy) => copy.slice(),
+            None => DeviceSlice::Host(&self.values[self.ranges[index].clone()]),
+        }
+    }
+}
+
+/// The tensors of an operation during one pass, and the device that computes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Tensors<'a> {
+    device: &'a dyn Device,
+    state: &'a LoadedState,
+    /// The number of the first tensor in the state of the layer.
+    first: usize,
+}
+
+impl<'a> Tensors<'a> {
+    pub(crate) fn new(device: &'a dyn Device, state: &'a LoadedState, first: usize) -> Self {
+        Self {
+            device,
+            state,
+            first,
+        }
+    }
+
+    /// Returns the device that computes the operation.
+    pub(crate) fn device(&self) -> &'a dyn Device {
+        self.device
+    }
+
+    /// Returns memory with unspecified contents, to be written before it is read.
+    pub(crate) fn unwritten(&self, shape: &[usize]) -> Activation {
+        Activation::unwritten(self.device, shape)
+    }
+
+    /// Returns the values of the operation's tensor number `index`.
+    pub(crate) fn get(&self, index: usize) -> DeviceSlice<'a> {
+        self.state.get(self.first + index)
+    }
+
+    /// Returns a handle of a tensor, for an operation of another layer.
+    pub(crate) fn share(&self, index: usize) -> SharedTensor {
+        SharedTensor {
+            state: self.state.clone(),
+            index: self.first + index,
+        }
+    }
+}
+
+/// A tensor that a layer shares with another one of the same model.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedTensor {
+    state: LoadedState,
+    index: usize,
+}
+
+impl SharedTensor {
+    /// Returns the values.
+    pub(crate) fn values(&self) -> DeviceSlice<'_> {
+        self.state.get(self.index)
+    }
+}
+
+/// The gradients of the tensors of an operation: in the buffer of the layer's gradients, or in the memory of a device.
+pub(crate) enum TensorGradients<'a> {
+    /// Ranges of a buffer on the host.
+    Host {
+        values: &'a mut [f32],
+        ranges: &'a [Range<usize>],
+    },
+    /// A buffer for each tensor.
+    Foreign(Vec<DeviceBuffer>),
+}
+
+impl<'a> TensorGradients<'a> {
+    /// `ranges` are the places of the tensors in `values`.
+    pub(crate) fn new(
+        device: &dyn Device,
+        values: &'a mut [f32],
+        ranges: &'a [Range<usize>],
+    ) -> Self {
+        if device.is_host() {
+            return Self::Host { values, ranges };
+        }
+        let buffers = ranges.iter().map(|range| device.allocate(range.len()));
+        Self::Foreign(buffers.collect())
+    }
+
+    /// Returns the gradient of tensor number `index`, to be written completely.
+    pub(crate) fn get(&mut self, index: usize) -> DeviceSliceMut<'_> {
+        match self {
+            Self::Host { values, ranges } => {
+                DeviceSliceMut::Host(&mut values[ranges[index].clone()])
+            }
+            Self::Foreign(buffers) => buffers[index].slice_mut(),
+        }
+    }
+
+    /// Returns the gradients of two tensors that follow each other.
+    pub(crate) fn pair(&mut self, first: usize) -> [DeviceSliceMut<'_>; 2] {
+        match self {
+            Self::Host { values, ranges } => {
+                let both = [first, first + 1].map(|index| ranges[index].clone());
+                let both = values.get_disjoint_mut(both);
+                both.expect("tensors of one state do not overlap")
+                    .map(DeviceSliceMut::Host)
+            }
+            Self::Foreign(buffers) => {
+                let both = buffers.get_disjoint_mut([first, first + 1]);
+                both.expect("an operation has both tensors")
+                    .map(DeviceBuffer::slice_mut)
+            }
+        }
+    }
+}
