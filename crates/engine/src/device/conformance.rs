@@ -18,28 +18,28 @@ use super::{
 /// ```
 #[must_use]
 pub fn check_device(device: &dyn Device, tolerance: f32) -> Vec<String> {
-    let mut suite = Suite {
+    let mut all = KernelComparison {
         device,
         host: HostDevice::new(),
         tolerance,
         found: Vec::new(),
     };
-    suite.memory();
-    suite.matrices();
-    suite.convolutions();
-    suite.pools();
-    suite.batch_norms();
-    suite.sums_over_shards();
-    suite.norms_of_samples();
-    suite.sequences();
-    suite.elements();
+    all.memory();
+    all.matrices();
+    all.convolutions();
+    all.pools();
+    all.batch_norms();
+    all.sums_over_shards();
+    all.norms_of_samples();
+    all.sequences();
+    all.elements();
     if let Some(cause) = device.take_error() {
-        suite.found.push(format!("the device failed: {cause}"));
+        all.found.push(format!("the device failed: {cause}"));
     }
-    suite.found
+    all.found
 }
 
-struct Suite<'a> {
+struct KernelComparison<'a> {
     device: &'a dyn Device,
     host: HostDevice,
     tolerance: f32,
@@ -71,7 +71,7 @@ fn writable<const N: usize>(buffers: &mut [DeviceBuffer]) -> [super::DeviceSlice
 
 type Kernel<'a> = &'a dyn Fn(&dyn Device, &[DeviceSlice<'_>], &mut [DeviceBuffer]);
 
-impl Suite<'_> {
+impl KernelComparison<'_> {
     /// Returns the outputs of a kernel on a device.
     fn run(
         device: &dyn Device,

@@ -1,8 +1,8 @@
 //! The kernels of a device, by kind of operation.
 //!
 //! Shapes: N samples, C channels, P positions of a channel (height times width), T and S positions of a sequence, E width.
-//! All values are row-major, the first dimension outermost. A kernel writes all of its outputs unless it says that it
-//! adds.
+//! All values are row-major, the first dimension outermost. A kernel writes all of its outputs, except where it
+//! adds to them.
 
 use ronde_kernels::{
     ActivationFunction, Attention, AverageAreas, BatchNorm, GroupNorm, GroupedConvolution,
@@ -333,9 +333,9 @@ pub trait SequenceKernels {
 /// A copy of a part of each row of one buffer to a part of each row of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowCopy {
-    /// The number of floats of a row of the source, and the place of the part in it.
+    /// The number of floats of a row of the source, and the start of the part.
     pub from: [usize; 2],
-    /// The number of floats of a row of the destination, and the place of the part in it.
+    /// The number of floats of a row of the destination, and the start of the part.
     pub to: [usize; 2],
     /// The number of floats of the part.
     pub length: usize,
