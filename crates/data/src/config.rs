@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::DataError;
 use crate::dataset::check_form;
 use crate::decode::check_divisor;
-use crate::demo::SplitSizes;
+use crate::demo::{RatingMatrix, SplitSizes};
 use crate::records::RecordsConfig;
 
 /// The `[data]` section of a run file; the key `source` selects the variant.
@@ -109,6 +109,24 @@ pub enum DataConfig {
         /// The height and width of an image.
         side: usize,
     },
+    /// Synthetic ratings: the values that users give to items, from a matrix of low rank with biases and noise. Samples
+    /// are the numbers of a user and an item.
+    SyntheticRatings {
+        /// The number of training samples.
+        samples: u64,
+        /// The number of samples for evaluation, of other pairs than the training samples.
+        #[serde(default, serialize_with = "ronde_core::outside_identity")]
+        test_samples: u64,
+        /// The number of users.
+        users: u32,
+        /// The number of items.
+        items: u32,
+        /// The rank of the matrix without biases and noise.
+        factors: u32,
+        /// The standard deviation of the noise; that of the values without it is about 1.2.
+        #[serde(default = "noise")]
+        noise: f32,
+    },
     /// Files of records, local or remote.
     Records(Box<RecordsConfig>),
     /// Numbers in English words, to be translated to French: samples of 9 and 15 words.
@@ -119,6 +137,10 @@ pub enum DataConfig {
         #[serde(default, serialize_with = "ronde_core::outside_identity")]
         test_samples: u64,
     },
+}
+
+fn noise() -> f32 {
+    0.1
 }
 
 impl Default for DataConfig {
@@ -145,6 +167,7 @@ impl DataConfig {
             | Self::SyntheticImages { .. }
             | Self::SyntheticText { .. }
             | Self::SyntheticShapes { .. }
+            | Self::SyntheticRatings { .. }
             | Self::Text { file: None, .. }
             | Self::NumberWords { .. } => Vec::new(),
         }
@@ -189,6 +212,26 @@ impl DataConfig {
                 counts(*samples, *test_samples),
                 ("side", check_form(&[1, *side, *side], 1).err()),
             ],
+            Self::SyntheticRatings {
+                samples,
+                test_samples,
+                users,
+                items,
+                factors,
+                noise,
+            } => {
+                let matrix = RatingMatrix {
+                    users: *users,
+                    items: *items,
+                    factors: *factors,
+                    noise: *noise,
+                };
+                let counts = SplitSizes::new(*samples, *test_samples);
+                vec![(
+                    "samples",
+                    counts.and_then(|counts| matrix.check(counts)).err(),
+                )]
+            }
             Self::SyntheticImages {
                 samples,
                 test_samples,
@@ -215,7 +258,7 @@ impl DataConfig {
             } => vec![counts(*samples, *test_samples)],
         };
         let problem = |(key, error): (&str, Option<DataError>)| match error? {
-            DataError::Schema { problem, .. } => Some((key.to_owned(), problem)),
+            DataError::Schema { key, problem } => Some((key, problem)),
             other => Some((key.to_owned(), other.to_string())),
         };
         checks.into_iter().filter_map(problem).collect()
@@ -274,6 +317,14 @@ mod tests {
             (
                 "source = 'synthetic_images'\nsamples = 1\nshape = [2]\nclasses = 3",
                 &[],
+            ),
+            (
+                "source = 'synthetic_ratings'\nsamples = 9\nusers = 2\nitems = 4\nfactors = 1",
+                &[("samples", "at most 8")],
+            ),
+            (
+                "source = 'synthetic_ratings'\nsamples = 9\nusers = 2\nitems = 0\nfactors = 1",
+                &[("items", "invalid items `0`")],
             ),
             (
                 "source = 'number_words'\nsamples = 0",

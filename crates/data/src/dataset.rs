@@ -16,6 +16,9 @@ pub(crate) const SAMPLE_AXES_MAX: usize = 8;
 /// The maximum number of classes of a data set.
 pub(crate) const CLASSES_MAX: u32 = 1 << 20;
 
+/// The number of samples that [`DatasetExt::features`] holds in memory before they are decoded.
+const SAMPLES_TOGETHER: usize = 256;
+
 /// The kind of a sample's targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Targets {
@@ -73,6 +76,33 @@ pub trait DatasetExt: Dataset {
         let fetched = self.fetch(&[number])?;
         fetched.decode(0, Epoch(0), scratch, &mut features, &mut targets)?;
         Ok((features, targets))
+    }
+
+    /// Returns the features of some samples, row-major, without bad records if these are skipped. Reads 256
+    /// samples at a time.
+    ///
+    /// # Errors
+    /// As [`Dataset::fetch`] and [`FetchedSamples::decode`].
+    fn features(&self, numbers: &[u64]) -> Result<Vec<f32>, DataError> {
+        let description = self.description();
+        let skips = description.bad_records.skip_limit.is_some();
+        let elements = description.sample_elements();
+        let mut features = Vec::with_capacity(numbers.len() * elements);
+        let mut targets = vec![0; description.targets_per_sample];
+        let scratch = &mut DecodeScratch::default();
+        for some in numbers.chunks(SAMPLES_TOGETHER) {
+            let fetched = self.fetch(some)?;
+            for index in 0..some.len() {
+                let start = features.len();
+                features.resize(start + elements, 0.0);
+                let to = &mut features[start..];
+                match fetched.decode(index, Epoch(0), scratch, to, &mut targets) {
+                    Err(DataError::Record { .. }) if skips => features.truncate(start),
+                    outcome => outcome?,
+                }
+            }
+        }
+        Ok(features)
     }
 }
 

@@ -1,12 +1,15 @@
 //! Data for examples and tests, which needs no files: two embedded files, and samples that are computed from a seed.
 
 mod number_words;
+mod ratings;
 mod shapes;
 mod synthetic_images;
 mod synthetic_text;
 
 use std::ops::Range;
 use std::sync::Arc;
+
+pub(crate) use ratings::RatingMatrix;
 
 use crate::format::object::InMemory;
 use crate::{DataError, Dataset, MemoryDataset, Split};
@@ -55,6 +58,8 @@ pub(crate) enum Generator {
     NumberWords,
     /// Discs and squares with a mask.
     Shapes { side: usize },
+    /// Values of users for items.
+    Ratings(RatingMatrix),
 }
 
 impl Generator {
@@ -69,6 +74,7 @@ impl Generator {
             }
             Self::NumberWords => Ok(number_words::split(counts, seed)),
             Self::Shapes { side } => shapes::split(counts, *side, seed),
+            Self::Ratings(matrix) => ratings::split(counts, *matrix, seed),
         }
     }
 }

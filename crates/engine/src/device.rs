@@ -22,7 +22,7 @@ pub use host::HostDevice;
 pub(crate) use host::statistics_values;
 pub use kernels::{
     AffineSlices, ElementKernels, ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap,
-    RowCopy, SequenceKernels,
+    RowCopy, SequenceKernels, TableKernels,
 };
 
 /// Memory and kernels for the operations of layers. All values are f32.
@@ -33,7 +33,14 @@ pub use kernels::{
 /// Bits: a device computes the same bits for the same arguments at each call. Two devices may differ in the last bits;
 /// [`Device::name`] is therefore part of the identity of a run.
 pub trait Device:
-    MatrixKernels + ImageKernels + NormKernels + SequenceKernels + ElementKernels + Send + Sync
+    MatrixKernels
+    + ImageKernels
+    + NormKernels
+    + SequenceKernels
+    + TableKernels
+    + ElementKernels
+    + Send
+    + Sync
 {
     /// Returns the name and version, a condition of equal bits.
     fn name(&self) -> String;

@@ -60,6 +60,22 @@ pub enum EngineError {
         /// The number of classes.
         classes: usize,
     },
+    /// A number of a sample that selects a row of a table, such as a user, beyond the table.
+    #[error(
+        "layer {layer}: invalid {what} `{number}` of sample {sample}: expected a whole number below {rows}"
+    )]
+    RowNumber {
+        /// The first tensor of the layer.
+        layer: String,
+        /// The kind of the row.
+        what: &'static str,
+        /// The index of the sample in its shard.
+        sample: usize,
+        /// The number.
+        number: String,
+        /// The number of rows.
+        rows: usize,
+    },
     /// A layer panicked, as modules do when a shape does not fit.
     #[error("layer {layer} panicked in its {pass} pass with an input of shape {got:?}: {message}")]
     Panicked {
@@ -135,6 +151,7 @@ impl EngineError {
             self,
             Self::Shape { .. }
                 | Self::Label { .. }
+                | Self::RowNumber { .. }
                 | Self::UnevenSamples { .. }
                 | Self::OutputCount { .. }
                 | Self::GradientCount { .. }

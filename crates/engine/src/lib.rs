@@ -43,7 +43,7 @@ pub use context::{ForwardContext, Mode, first_word};
 pub use device::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
     HostDevice, ImageKernels, MatrixKernels, MatrixSlice, MemoryUse, NormKernels, PlaneMap,
-    PlanningDevice, RowCopy, SequenceKernels, check_device,
+    PlanningDevice, RowCopy, SequenceKernels, TableKernels, check_device,
 };
 pub use error::EngineError;
 pub use graph::{Attended, GraphBuilder, GraphLayer, GraphOutline, GraphValue};
@@ -53,10 +53,10 @@ pub use layer::{Layer, LayerCost};
 pub use learning_rate::{LearningRate, RateScaling, ScheduleConfig};
 pub use lock_step::{LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
 pub use loss::{
-    BinaryCrossEntropy, CrossEntropy, DiceLoss, IGNORED, Loss, LossOutput, SmoothL1, SquaredError,
-    ValueLoss,
+    BinaryCrossEntropy, CrossEntropy, DiceLoss, IGNORED, Loss, LossOutput, NearestDistance,
+    SmoothL1, SquaredError, ValueLoss,
 };
-pub use metric::{IntersectionOverUnion, Metric, Perplexity, TopAccuracy};
+pub use metric::{Inertia, IntersectionOverUnion, Metric, Perplexity, TopAccuracy};
 pub use models::{ModelConfig, ModelSize, Normalisation};
 pub use operations::{AfterNorm, SourcePadding, TiedTable};
 pub use optimizer::{OptimizerConfig, ParameterGroup, ParameterRule, WeightDecayOn};

@@ -1,6 +1,7 @@
 //! [`Loss`]: the function that a model is trained to minimise, on the host, without the system's `libm`.
 
 mod classes;
+mod nearest;
 mod segments;
 mod values;
 
@@ -13,6 +14,8 @@ use crate::{EngineError, Predictions};
 
 pub(crate) use classes::check_label;
 pub use classes::{CrossEntropy, IGNORED};
+pub use nearest::NearestDistance;
+pub(crate) use nearest::nearest;
 pub use segments::{BinaryCrossEntropy, DiceLoss, SmoothL1};
 pub use values::SquaredError;
 

@@ -2,7 +2,7 @@
 
 use ronde_kernels::{Vectorised, vectorised};
 
-use crate::loss::check_label;
+use crate::loss::{check_label, nearest};
 use crate::{EngineError, IGNORED, Predictions};
 
 /// A measure of a model's predictions, computed from sums over samples: its value is displayed and stored with each
@@ -138,6 +138,37 @@ impl Metric for IntersectionOverUnion {
     }
 }
 
+/// The sum of the smallest outputs of all samples: with the squared distances from all centres as outputs, the inertia of
+/// k-means. Targets are not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inertia;
+
+impl Metric for Inertia {
+    fn name(&self) -> &str {
+        "inertia"
+    }
+
+    fn sums(&self) -> usize {
+        1
+    }
+
+    fn add(
+        &self,
+        predictions: &Predictions<'_>,
+        _: f64,
+        sums: &mut [f64],
+    ) -> Result<(), EngineError> {
+        for (outputs, _) in predictions.samples() {
+            sums[0] += nearest(outputs).map_or(0.0, |nearest| f64::from(outputs[nearest]));
+        }
+        Ok(())
+    }
+
+    fn value(&self, sums: &[f64]) -> f64 {
+        sums[0]
+    }
+}
+
 /// `exp` of the mean loss of a sample, which for texts is a mean over tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Perplexity;
@@ -232,6 +263,12 @@ mod tests {
         );
         let error = add(&[0.0; 3], &[3]).unwrap_err();
         assert!(matches!(error, EngineError::Label { label: 3, .. }));
+    }
+
+    #[test]
+    fn inertia_is_the_sum_of_the_smallest_distances() {
+        assert_eq!(value(&Inertia, &[3.0, 1.0, 0.5, 2.0], &[9, 9], 2), 1.5);
+        assert_eq!(value(&Inertia, &[], &[], 0), 0.0);
     }
 
     #[test]

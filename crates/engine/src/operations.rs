@@ -6,10 +6,12 @@
 mod attention;
 mod batch_norm;
 mod batch_wide_norm;
+mod centres;
 mod convolution;
 mod dropout;
 mod elementwise;
 mod embedding;
+mod factors;
 mod group_norm;
 mod layer_norm;
 mod linear;

@@ -245,6 +245,7 @@ plain!(
     f64,
     &[usize],
     &[f64],
+    &[f32],
     SlidingWindow,
     PlaneMap,
     RowCopy,
@@ -331,6 +332,14 @@ kernels!(SequenceKernels {
     fn embed_gradient(width: usize, tokens: DeviceSlice<'_>, dy: DeviceSlice<'_>, gradients: [DeviceSliceMut<'_>; 2]);
 });
 
+kernels!(TableKernels {
+    fn squared_distances(width: usize, inputs: [DeviceSlice<'_>; 2], to: DeviceSliceMut<'_>);
+    fn point_gradients(width: usize, inputs: [DeviceSlice<'_>; 2], dy: DeviceSlice<'_>, to: DeviceSliceMut<'_>);
+    fn centre_gradients(width: usize, inputs: [DeviceSlice<'_>; 2], dy: DeviceSlice<'_>, scales: &[f32], to: DeviceSliceMut<'_>);
+    fn factor_scores(factors: usize, pairs: DeviceSlice<'_>, tables: [DeviceSlice<'_>; 5], y: DeviceSliceMut<'_>);
+    fn factor_gradients(factors: usize, pairs: DeviceSlice<'_>, rows: [DeviceSlice<'_>; 2], dy: DeviceSlice<'_>, gradients: [DeviceSliceMut<'_>; 5]);
+});
+
 kernels!(ElementKernels {
     fn add(y: DeviceSliceMut<'_>, x: DeviceSlice<'_>);
     fn multiply_by(y: DeviceSliceMut<'_>, factors: DeviceSlice<'_>);
@@ -355,6 +364,8 @@ fn the_separate_device_conforms_and_a_wrong_one_is_found_out() {
         "max_pool",
         "batch_norm",
         "embed",
+        "squared_distances",
+        "factor_scores",
     ] {
         assert!(has(kernel), "{kernel} in {found:#?}");
     }
@@ -439,7 +450,14 @@ fn models_train_to_the_bits_of_the_host() {
         small_input: true,
         normalisation,
     };
-    let cases: [(ModelConfig, &[usize], u32); 5] = [
+    let factorisation = ModelConfig::MatrixFactorisation {
+        users: 4,
+        items: 4,
+        factors: 3,
+    };
+    let cases: [(ModelConfig, &[usize], u32); 7] = [
+        (ModelConfig::KMeans { clusters: 3 }, &[6], 4),
+        (factorisation, &[2], 4),
         (gpt, &[12], 20),
         (resnet(Normalisation::Batch), &[3, 16, 16], 5),
         (resnet(Normalisation::Group), &[3, 16, 16], 5),

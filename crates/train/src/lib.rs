@@ -16,6 +16,7 @@ pub mod evaluate;
 mod event_history;
 pub mod export;
 pub mod flight_records;
+mod initial_state;
 pub mod job_group;
 pub mod memory;
 mod micro_batch;

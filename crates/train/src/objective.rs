@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ronde_data::{Dataset, Targets};
 use ronde_engine::{
-    CrossEntropy, IntersectionOverUnion, Loss, Metric, Perplexity, TopAccuracy, ValueLoss,
+    CrossEntropy, Inertia, IntersectionOverUnion, Loss, Metric, ModelConfig, NearestDistance,
+    Perplexity, TopAccuracy, ValueLoss,
 };
 
 use crate::TrainError;
@@ -29,13 +30,30 @@ impl std::fmt::Debug for Objective {
 }
 
 impl Objective {
-    /// Returns the usual objective for the targets of a data set: cross-entropy and accuracy for classes, the given
-    /// loss or squared error for values, with the overlap of masks for a loss of masks.
+    /// Returns the usual objective for a model and the targets of a data set: distances and inertia for clusters,
+    /// cross-entropy and accuracy for classes, the given loss or squared error for values, with the overlap of masks
+    /// for a loss of masks.
     ///
     /// # Errors
-    /// When a loss of values is given and the targets are classes.
-    pub fn of(dataset: &dyn Dataset, loss: Option<ValueLoss>) -> Result<Self, TrainError> {
+    /// When a loss of values is given for clusters or classes.
+    pub fn of(
+        model: &ModelConfig,
+        dataset: &dyn Dataset,
+        loss: Option<ValueLoss>,
+    ) -> Result<Self, TrainError> {
         let description = dataset.description();
+        if !model.uses_targets() {
+            if let Some(loss) = loss {
+                return Err(refused(
+                    loss,
+                    &format!("the model `{}` does not use targets", model.kind()),
+                    "remove train.loss; the loss of clusters is the distance from the nearest centre",
+                ));
+            }
+            let mut objective = Self::new(Arc::new(NearestDistance));
+            objective.add(Arc::new(Inertia));
+            return Ok(objective);
+        }
         if description.targets == Targets::Values {
             let loss = loss.unwrap_or(ValueLoss::SquaredError);
             let mut objective = Self::new(loss.loss());
@@ -45,13 +63,11 @@ impl Objective {
             return Ok(objective);
         }
         if let Some(loss) = loss {
-            return Err(TrainError::Impossible {
-                problem: format!(
-                    "cannot use train.loss = `{}`: the targets of this data set are class numbers",
-                    loss.loss().name()
-                ),
-                hint: "remove train.loss; the loss of classes is cross-entropy".to_owned(),
-            });
+            return Err(refused(
+                loss,
+                "the targets of this data set are class numbers",
+                "remove train.loss; the loss of classes is cross-entropy",
+            ));
         }
         let classes = description.classes as usize;
         let mut objective = Self::new(Arc::new(CrossEntropy { classes }));
@@ -106,6 +122,15 @@ impl Objective {
             });
         }
         Ok(())
+    }
+}
+
+/// Returns the error of a loss of values that cannot be used.
+fn refused(loss: ValueLoss, cause: &str, hint: &str) -> TrainError {
+    let name = loss.loss().name();
+    TrainError::Impossible {
+        problem: format!("cannot use train.loss = `{name}`: {cause}"),
+        hint: hint.to_owned(),
     }
 }
 

@@ -106,7 +106,7 @@ impl Plan {
                 parts: config.check.weight_hash_parts.into(),
                 full_every: config.check.weight_hash_full_every,
             },
-            objective: Objective::of(train, config.train.loss)?,
+            objective: Objective::of(&config.model, train, config.train.loss)?,
             learning_rate: config
                 .schedule
                 .learning_rate(config.train.base_learning_rate(), steps),
@@ -198,7 +198,7 @@ impl Plan {
 }
 
 /// Returns how a data set is shuffled. Samples that are stored together stay near each other.
-fn shuffle(shuffle: bool, dataset: &dyn Dataset) -> Shuffle {
+pub(crate) fn shuffle(shuffle: bool, dataset: &dyn Dataset) -> Shuffle {
     match dataset.description().locality {
         Some(locality) if shuffle => Shuffle::Blocks {
             block: locality.block_samples,

@@ -18,6 +18,7 @@ use crate::checkpoints::{self, ProcessContext, Resume, RunCheckpoints};
 use crate::core_pinning::{self, CorePinning};
 use crate::export::{self, ModelDescription};
 use crate::flight_records::FlightRecordWriter;
+use crate::initial_state;
 use crate::training::TrainingResult;
 use crate::{GenerationConnector, JobGroup, Plan, RunConfig, TrainError, Training, WorkerTask};
 
@@ -76,10 +77,11 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
     let description = split.train.description();
     let (input_shape, classes) = (description.shape.clone(), description.classes);
-    let chain = config
+    let mut chain = config
         .model
         .build(&input_shape, classes, &plan.seeds)
         .map_err(TrainError::Model)?;
+    initial_state::from_samples(&plan, &mut chain, &*split.train)?;
     plan.bind_model(chain.layout())?;
 
     // Before any other thread is started, because threads inherit the cores of the thread that starts them.

@@ -32,6 +32,7 @@ pub fn check_device(device: &dyn Device, tolerance: f32) -> Vec<String> {
     all.sums_over_shards();
     all.norms_of_samples();
     all.sequences();
+    all.tables();
     all.elements();
     if let Some(cause) = device.take_error() {
         all.found.push(format!("the device failed: {cause}"));
@@ -424,6 +425,28 @@ impl KernelComparison<'_> {
             let [y, vectors, positions] = writable(to);
             device.embed(5, x[0], [x[1], x[2]], y);
             device.embed_gradient(5, x[0], x[3], [vectors, positions]);
+        });
+    }
+
+    fn tables(&mut self) {
+        let inputs = [values(4 * 5, 44), values(3 * 5, 45), values(4 * 3, 46)];
+        let outputs = [4 * 3, 4 * 5, 3 * 5].map(unwritten);
+        self.case("squared_distances", &inputs, &outputs, &|device, x, to| {
+            let [y, of_points, of_centres] = writable(to);
+            device.squared_distances(5, [x[0], x[1]], y);
+            device.point_gradients(5, [x[0], x[1]], x[2], of_points);
+            let scales = [1.0, 0.5, 3.0];
+            device.centre_gradients(5, [x[0], x[1]], x[2], &scales, of_centres);
+        });
+        let lengths = [4 * 3, 2 * 3, 4, 2, 1];
+        let mut inputs: Vec<Vec<f32>> = (47..).zip(lengths).map(|(s, n)| values(n, s)).collect();
+        inputs.push(vec![0.0, 1.0, 3.0, 0.0, 3.0, 1.0]);
+        inputs.push(values(3, 52));
+        let outputs = [3, 4 * 3, 2 * 3, 4, 2, 1].map(unwritten);
+        self.case("factor_scores", &inputs, &outputs, &|device, x, to| {
+            let [y, gradients @ ..]: [_; 6] = writable(to);
+            device.factor_scores(3, x[5], [x[0], x[1], x[2], x[3], x[4]], y);
+            device.factor_gradients(3, x[5], [x[0], x[1]], x[6], gradients);
         });
     }
 

@@ -5,6 +5,7 @@ mod images;
 mod matrix;
 mod norms;
 mod sequences;
+mod tables;
 
 pub(crate) use norms::statistics_values;
 

@@ -330,6 +330,54 @@ pub trait SequenceKernels {
     );
 }
 
+/// Distances from rows of tables, and products of chosen rows.
+pub trait TableKernels {
+    /// Writes the squared distance of each point from each centre, `[points, centres]`. `inputs` are points and centres, in
+    /// rows of `width` floats.
+    fn squared_distances(&self, width: usize, inputs: [DeviceSlice<'_>; 2], to: DeviceSliceMut<'_>);
+
+    /// Writes the gradient of the points of [`TableKernels::squared_distances`].
+    fn point_gradients(
+        &self,
+        width: usize,
+        inputs: [DeviceSlice<'_>; 2],
+        dy: DeviceSlice<'_>,
+        to: DeviceSliceMut<'_>,
+    );
+
+    /// Writes the gradient of each centre of [`TableKernels::squared_distances`], times its scale.
+    fn centre_gradients(
+        &self,
+        width: usize,
+        inputs: [DeviceSlice<'_>; 2],
+        dy: DeviceSlice<'_>,
+        scales: &[f32],
+        to: DeviceSliceMut<'_>,
+    );
+
+    /// Writes the score of each user and item: the product of their rows of `factors` floats, plus a bias of each and of all.
+    /// `pairs` are the numbers of a user and an item each, below the numbers of rows. `tables` are the rows of users and
+    /// items, their biases, and the bias of all.
+    fn factor_scores(
+        &self,
+        factors: usize,
+        pairs: DeviceSlice<'_>,
+        tables: [DeviceSlice<'_>; 5],
+        y: DeviceSliceMut<'_>,
+    );
+
+    /// Writes the gradients of all tables of [`TableKernels::factor_scores`], summed in the order of the pairs. `rows` are
+    /// those of users and items.
+    fn factor_gradients(
+        &self,
+        factors: usize,
+        pairs: DeviceSlice<'_>,
+        rows: [DeviceSlice<'_>; 2],
+        dy: DeviceSlice<'_>,
+        gradients: [DeviceSliceMut<'_>; 5],
+    );
+}
+
 /// A copy of a part of each row of one buffer to a part of each row of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowCopy {

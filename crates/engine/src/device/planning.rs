@@ -11,6 +11,7 @@ use ronde_kernels::{
 use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
     ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap, RowCopy, SequenceKernels,
+    TableKernels,
 };
 
 /// Plans memory: runs the code of layers without values, and counts the memory that they allocate. A pass costs
@@ -341,6 +342,54 @@ impl SequenceKernels for PlanningDevice {
         _tokens: DeviceSlice<'_>,
         _dy: DeviceSlice<'_>,
         _gradients: [DeviceSliceMut<'_>; 2],
+    ) {
+    }
+}
+
+impl TableKernels for PlanningDevice {
+    fn squared_distances(
+        &self,
+        _width: usize,
+        _inputs: [DeviceSlice<'_>; 2],
+        _to: DeviceSliceMut<'_>,
+    ) {
+    }
+
+    fn point_gradients(
+        &self,
+        _width: usize,
+        _inputs: [DeviceSlice<'_>; 2],
+        _dy: DeviceSlice<'_>,
+        _to: DeviceSliceMut<'_>,
+    ) {
+    }
+
+    fn centre_gradients(
+        &self,
+        _width: usize,
+        _inputs: [DeviceSlice<'_>; 2],
+        _dy: DeviceSlice<'_>,
+        _scales: &[f32],
+        _to: DeviceSliceMut<'_>,
+    ) {
+    }
+
+    fn factor_scores(
+        &self,
+        _factors: usize,
+        _pairs: DeviceSlice<'_>,
+        _tables: [DeviceSlice<'_>; 5],
+        _y: DeviceSliceMut<'_>,
+    ) {
+    }
+
+    fn factor_gradients(
+        &self,
+        _factors: usize,
+        _pairs: DeviceSlice<'_>,
+        _rows: [DeviceSlice<'_>; 2],
+        _dy: DeviceSlice<'_>,
+        _gradients: [DeviceSliceMut<'_>; 5],
     ) {
     }
 }

@@ -160,16 +160,21 @@ impl<'a> TensorGradients<'a> {
 
     /// Returns the gradients of two tensors that follow each other.
     pub(crate) fn pair(&mut self, first: usize) -> [DeviceSliceMut<'_>; 2] {
+        self.several(first)
+    }
+
+    /// Returns the gradients of tensors that follow each other.
+    pub(crate) fn several<const N: usize>(&mut self, first: usize) -> [DeviceSliceMut<'_>; N] {
+        let indices = std::array::from_fn(|index| first + index);
         match self {
             Self::Host { values, ranges } => {
-                let both = [first, first + 1].map(|index| ranges[index].clone());
-                let both = values.get_disjoint_mut(both);
-                both.expect("tensors of one state do not overlap")
+                let all = values.get_disjoint_mut(indices.map(|index| ranges[index].clone()));
+                all.expect("tensors of one state do not overlap")
                     .map(DeviceSliceMut::Host)
             }
             Self::Foreign(buffers) => {
-                let both = buffers.get_disjoint_mut([first, first + 1]);
-                both.expect("an operation has both tensors")
+                let all = buffers.get_disjoint_mut(indices);
+                all.expect("an operation has these tensors")
                     .map(DeviceBuffer::slice_mut)
             }
         }

@@ -2,7 +2,9 @@
 
 mod attention;
 mod digits;
+mod factorisation;
 mod gpt;
+mod kmeans;
 mod normalisation;
 mod perceptron;
 mod resnet;
@@ -11,6 +13,7 @@ mod transformer;
 mod unet;
 mod vgg;
 
+use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
 use serde::{Deserialize, Serialize};
 
@@ -148,6 +151,26 @@ pub enum ModelConfig {
         /// Width of each hidden layer.
         hidden: Vec<usize>,
     },
+    /// k-means: the squared distances from the centres of clusters, one layer. Takes samples of any
+    /// shape; returns `[clusters]` and does not use targets. Trained on whole epochs by plain gradient
+    /// descent with a learning rate of 1, it is Lloyd's algorithm; on smaller batches, mini-batch
+    /// k-means. Sources: Lloyd, IEEE Transactions on Information Theory 28(2), 1982; Bottou and
+    /// Bengio, NeurIPS 1995.
+    #[serde(rename = "kmeans")]
+    KMeans {
+        /// Number of clusters.
+        clusters: usize,
+    },
+    /// Matrix factorisation with biases, one layer. Takes samples of `[2]`, the numbers of a user and
+    /// an item; returns a value. Source: Koren, Bell, Volinsky, IEEE Computer 42(8), 2009.
+    MatrixFactorisation {
+        /// Number of users.
+        users: usize,
+        /// Number of items.
+        items: usize,
+        /// Number of factors of each user and item.
+        factors: usize,
+    },
     /// A single linear layer: softmax regression for classes, linear regression for values. Takes
     /// samples of 1 to 3 dimensions.
     Linear {},
@@ -186,6 +209,8 @@ impl ModelConfig {
             Self::Bert { .. } => "bert",
             Self::UNet { .. } => "unet",
             Self::Transformer { .. } => "transformer",
+            Self::KMeans { .. } => "kmeans",
+            Self::MatrixFactorisation { .. } => "matrix_factorisation",
             Self::Mlp { .. } => "mlp",
             Self::Linear {} => "linear",
         }
@@ -230,13 +255,18 @@ impl ModelConfig {
         } else {
             self.layers(input_shape, classes)
         };
-        layers.map_err(|error| EngineError::Model {
+        layers.map_err(|error| self.refused(error))
+    }
+
+    /// Adds the kind of the model to an error of one of its parts.
+    fn refused(&self, error: EngineError) -> EngineError {
+        EngineError::Model {
             model: self.kind().to_owned(),
             problem: match error {
                 EngineError::Model { problem, .. } => problem,
                 other => other.to_string(),
             },
-        })
+        }
     }
 
     fn layers(&self, input_shape: &[usize], classes: usize) -> Layers {
@@ -297,9 +327,57 @@ impl ModelConfig {
                 let text = transformer::SourceText { source, padding };
                 transformer::layers(input_shape, classes, text, layers, form)
             }
+            Self::KMeans { clusters } => kmeans::layers(input_shape, clusters),
+            Self::MatrixFactorisation {
+                users,
+                items,
+                factors,
+            } => factorisation::layers(input_shape, [users, items], factors),
             Self::Mlp { ref hidden } => perceptron::layers(input_shape, classes, hidden),
             Self::Linear {} => perceptron::layers(input_shape, classes, &[]),
         }
+    }
+
+    /// Returns the number of training samples from which [`ModelConfig::initialise`] computes the
+    /// initial state; 0 for a model whose initial state depends on the seed alone.
+    #[must_use]
+    pub fn initial_samples(&self) -> usize {
+        match self {
+            Self::KMeans { clusters } => kmeans::initial_samples(*clusters),
+            _ => 0,
+        }
+    }
+
+    /// Sets the part of a built model's initial state that depends on the data: the centres of
+    /// clusters, by k-means++. `samples` are training samples, row-major. Cost: for k-means, the
+    /// distances of all samples from about `clusters * (2 + ln clusters)` of them.
+    ///
+    /// # Errors
+    /// When there are fewer samples than clusters.
+    pub fn initialise(
+        &self,
+        chain: &mut Chain,
+        samples: &[f32],
+        seeds: &SeedTree,
+    ) -> Result<(), EngineError> {
+        let Self::KMeans { clusters } = *self else {
+            return Ok(());
+        };
+        let elements = chain.layout().tensors.iter().map(TensorEntry::elements);
+        let arena = Arena::new(elements);
+        let width = arena.len() / clusters.max(1);
+        let centres = kmeans::initial_centres(samples, width, clusters, seeds);
+        chain.load(
+            &centres.map_err(|error| self.refused(error))?,
+            arena.ranges(),
+        );
+        Ok(())
+    }
+
+    /// Returns whether the loss of the model uses the targets of samples.
+    #[must_use]
+    pub fn uses_targets(&self) -> bool {
+        !matches!(self, Self::KMeans { .. })
     }
 
     /// Returns whether a worker's shards run together, as a [`crate::LockStep`].
@@ -310,6 +388,7 @@ impl ModelConfig {
                 Some(*normalisation)
             }
             Self::Vgg16 { normalisation, .. } => *normalisation,
+            Self::KMeans { .. } => return true,
             _ => None,
         };
         normalisation == Some(Normalisation::SynchronisedBatch)
@@ -333,7 +412,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 /// The layers of a model, or why it cannot be built.
 type Layers = Result<Vec<GraphOutline>, EngineError>;
 
-/// Returns the error of a model that cannot be built; [`ModelConfig::outline`] adds its kind.
+/// Returns the error of a model that cannot be built; [`ModelConfig::refused`] adds its kind.
 fn refuse<T>(problem: String) -> Result<T, EngineError> {
     Err(EngineError::Model {
         model: String::new(),

@@ -100,6 +100,26 @@ fn after_a_worker_is_killed_one_step_is_recomputed() {
     }
 }
 
+#[test]
+fn clusters_have_the_same_bits_after_a_worker_is_killed() {
+    let file = format!("{}/../../examples/kmeans.toml", env!("CARGO_MANIFEST_DIR"));
+    let start = |dir: &TestFolder, workers| {
+        let mut arguments = vec!["train", &file, "--json", "-n", workers];
+        for set in ["train.epochs=4000", "elastic.max_restarts=0"] {
+            arguments.extend(["--set", set]);
+        }
+        dir.start(RONDE, &arguments, &[])
+    };
+    let alone = TestFolder::new();
+    let expected = start(&alone, "1").wait().expect(0, &[]).blake3();
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "3");
+    let workers = running.after_steps(20);
+    send(workers[&1], Signal::KILL);
+    running.wait_stdout("\"event\":\"recovered\"", 1);
+    assert_eq!(running.wait().expect(0, &[]).blake3(), expected);
+}
+
 /// Checks that only the step in flight was recomputed: earlier steps are unchanged, and the new generation begins with
 /// it. `reason` is the reason of the membership change.
 #[track_caller]

@@ -96,6 +96,28 @@ fn how_gradients_travel_does_not_change_the_bits() {
 }
 
 #[test]
+fn clusters_and_factors_have_the_same_bits_on_any_number_of_workers() {
+    for (name, metric, most) in [
+        ("kmeans", "inertia", 970.0),
+        ("matrix_factorisation", "loss", 0.1),
+    ] {
+        let file = format!("{}/../../examples/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+        let run = |workers: &str| {
+            let ended = TestFolder::new().run(&["train", &file, "--json", "-n", workers]);
+            let ended = ended.expect(0, &[]);
+            let events = ended.events();
+            let found = of_kind(&events, "evaluated").last().unwrap()[metric].as_f64();
+            assert!(found.unwrap() < most, "{name}: {metric} {found:?}");
+            (ended.blake3(), found)
+        };
+        let alone = run("1");
+        for workers in ["2", "3"] {
+            assert_eq!(run(workers), alone, "{name} on {workers} workers");
+        }
+    }
+}
+
+#[test]
 fn the_seed_does_change_the_bits() {
     // Else the tests above would compare nothing.
     let (hash, curve) = train(20, 2, &[], &[]);

@@ -60,6 +60,9 @@ pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> 
 /// Returns a problem if a model does not predict as many targets as the samples of the data set have.
 #[must_use]
 pub fn targets(model: &ModelConfig, dataset: &dyn Dataset) -> Vec<ConfigProblem> {
+    if !model.uses_targets() {
+        return Vec::new();
+    }
     let description = dataset.description();
     let (shape, expected) = (&description.shape, description.targets_per_sample);
     // A model of whole samples predicts one class, or all values.
@@ -157,6 +160,9 @@ fn model(model: &ModelConfig, problems: &mut Vec<ConfigProblem>) {
             CHANNELS_MAX,
         ),
         ModelConfig::Mlp { hidden } => ("model.hidden", hidden.as_slice(), WIDTH_MAX),
+        ModelConfig::KMeans { clusters } => {
+            ("model.clusters", std::slice::from_ref(clusters), WIDTH_MAX)
+        }
         _ => return,
     };
     if let Some(width) = widths.iter().find(|width| !(1..=most).contains(*width)) {

@@ -1,0 +1,194 @@
+//! [`FactorScores`]: scores of users and items by products of their factors.
+
+use super::only;
+use crate::graph::{
+    GraphBuilder, GraphOperation, GraphValue, KeptValues, TensorGradients, Tensors,
+};
+use crate::initial::Initial;
+use crate::{Activation, EngineError, ForwardContext};
+
+/// The score of a user and an item: the product of their factors, plus a bias of each and of all.
+/// Takes pairs of numbers `[N, 2]`, returns `[N, 1]`. Gradients are dense.
+pub(crate) struct FactorScores {
+    name: String,
+    /// The numbers of users and items.
+    rows: [usize; 2],
+    factors: usize,
+}
+
+impl FactorScores {
+    /// Checks the numbers of the users and items of a shard.
+    fn check(&self, pairs: &Activation) -> Result<(), EngineError> {
+        let pairs = pairs.clone().on_host();
+        for (sample, pair) in pairs.as_slice().chunks_exact(2).enumerate() {
+            for ((what, number), rows) in ["user", "item"].into_iter().zip(pair).zip(self.rows) {
+                if !(number.fract() == 0.0 && (0.0..rows as f32).contains(number)) {
+                    return Err(EngineError::RowNumber {
+                        layer: self.name.clone(),
+                        what,
+                        sample,
+                        number: number.to_string(),
+                        rows,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl GraphOperation for FactorScores {
+    type Saved = Activation;
+
+    fn kept(&self) -> KeptValues {
+        KeptValues::input()
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+        _context: &ForwardContext,
+    ) -> Result<(Activation, Activation), EngineError> {
+        let pairs = only(inputs);
+        self.check(&pairs)?;
+        let mut y = tensors.unwritten(&[pairs.samples(), 1]);
+        let (device, tables) = (tensors.device(), [0, 1, 2, 3, 4].map(|n| tensors.get(n)));
+        let to = y.values_mut(device);
+        device.factor_scores(self.factors, pairs.values(), tables, to);
+        Ok((y, pairs))
+    }
+
+    /// Numbers of users and items have no gradient.
+    fn backward_input(
+        &self,
+        _saved: &mut Activation,
+        _gradient: Activation,
+        _tensors: Tensors<'_>,
+        _wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        vec![None]
+    }
+
+    fn backward_weights(
+        &self,
+        saved: &Activation,
+        gradient: &Activation,
+        tensors: Tensors<'_>,
+        to: &mut TensorGradients<'_>,
+    ) -> Result<(), EngineError> {
+        let rows = [tensors.get(0), tensors.get(1)];
+        let (pairs, dy) = (saved.values(), gradient.values());
+        let device = tensors.device();
+        device.factor_gradients(self.factors, pairs, rows, dy, to.several(0));
+        Ok(())
+    }
+}
+
+impl GraphBuilder {
+    /// Adds the score of a user and an item: `bias + user_bias[u] + item_bias[i] + user[u] . item[i]`
+    /// with `factors` factors of each. `x` is `[2]`: the numbers of a user and an item, below `users`
+    /// and `items`; the output is `[1]`. Source: Koren, Bell, Volinsky, IEEE Computer 42(8), 2009.
+    pub fn factor_scores(
+        &mut self,
+        name: &str,
+        x: GraphValue,
+        [users, items]: [usize; 2],
+        factors: usize,
+    ) -> GraphValue {
+        if self.shape(x) != [2] {
+            let shape = self.shape(x).to_vec();
+            self.fail(format!(
+                "{name}: invalid input {shape:?}: expected [2], a user and an item"
+            ));
+            return x;
+        }
+        let initial = self.initial();
+        let zero = Initial::Constant(0.0);
+        let tensors = vec![
+            self.tensor(name, "user", &[users, factors], initial),
+            self.tensor(name, "item", &[items, factors], initial),
+            self.tensor(name, "user_bias", &[users], zero),
+            self.tensor(name, "item_bias", &[items], zero),
+            self.tensor(name, "bias", &[1], zero),
+        ];
+        let operation = FactorScores {
+            name: tensors[0].entry.name.clone(),
+            rows: [users, items],
+            factors,
+        };
+        self.add_operation(operation, &[x], vec![1], tensors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::seed::SeedTree;
+
+    use super::*;
+    use crate::Layer;
+    use crate::testing::{arena, hashed, training};
+
+    fn layer() -> Box<dyn Layer> {
+        let mut builder = GraphBuilder::new("layer", &[2]);
+        builder.factor_scores("", builder.input(), [3, 2], 4);
+        builder.build(&SeedTree::new(1)).unwrap()
+    }
+
+    fn pairs(values: &[f32]) -> Activation {
+        Activation::from_host(&[values.len() / 2, 2], values.to_vec())
+    }
+
+    #[test]
+    fn gradients_are_the_slopes_of_the_scores() {
+        let mut layer = layer();
+        let arena = arena(&*layer);
+        let values = hashed(3, arena.len());
+        let weights = [0.5, -2.0, 1.5];
+        let x = || pairs(&[0.0, 1.0, 2.0, 0.0, 0.0, 0.0]);
+        let context = training(0, 0);
+        let mut total = |values: &[f32]| -> f64 {
+            layer.load(values, arena.ranges());
+            let y = layer.forward(x(), &context).unwrap();
+            let products = y.as_slice().iter().zip(weights);
+            products.map(|(y, w)| f64::from(*y) * f64::from(w)).sum()
+        };
+        let mut slope = |at: usize| {
+            let moved = [0.125, -0.125].map(|by| {
+                let mut values = values.clone();
+                values[at] += by;
+                total(&values)
+            });
+            (moved[0] - moved[1]) / 0.25
+        };
+        let places = arena.ranges().iter().flat_map(Clone::clone);
+        let slopes: Vec<(usize, f64)> = places.map(|at| (at, slope(at))).collect();
+        total(&values);
+        let mut gradient = vec![f32::NAN; arena.len()];
+        let given = Activation::from_host(&[3, 1], weights.to_vec());
+        let shard = context.shard;
+        let none = layer.backward(shard, given, &mut gradient, arena.ranges(), false);
+        assert!(none.unwrap().is_none());
+        for (at, slope) in slopes {
+            let found = f64::from(gradient[at]);
+            assert!((found - slope).abs() < 1e-5, "{found} for {slope}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_no_row_are_refused() {
+        for (bad, what) in [
+            ([3.0, 0.0], "user `3`"),
+            ([0.0, 2.0], "item `2`"),
+            ([-1.0, 0.0], "user `-1`"),
+            ([0.5, 0.0], "user `0.5`"),
+            ([0.0, f32::NAN], "item `NaN`"),
+        ] {
+            let error = layer().forward(pairs(&bad), &training(0, 0)).unwrap_err();
+            assert!(
+                error.is_user_error() && error.to_string().contains(what),
+                "{error}"
+            );
+        }
+    }
+}
