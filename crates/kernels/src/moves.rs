@@ -153,16 +153,34 @@ pub(crate) fn transpose_into<V: SimdVector>(
     width: usize,
     out: &mut [f32],
 ) {
-    if rows == 0 || length == 0 {
+    assert!(
+        rows <= width && out.len() >= length * width,
+        "{rows} rows of {length} into columns of {width}"
+    );
+    if rows < width || length == 0 {
         out.fill(0.0);
+    }
+    transpose_to::<V>(from, stride, [rows, length], out, width);
+}
+
+/// Transposes `rows` rows of `length` elements, `stride` apart, into `length` rows of `rows` elements, `out_stride`
+/// apart; the elements between them do not change.
+#[inline(always)]
+pub(crate) fn transpose_to<V: SimdVector>(
+    from: &[f32],
+    stride: usize,
+    [rows, length]: [usize; 2],
+    out: &mut [f32],
+    out_stride: usize,
+) {
+    if rows == 0 || length == 0 {
         return;
     }
-    if rows < width {
-        out.fill(0.0);
-    }
     assert!(
-        from.len() >= (rows - 1) * stride + length && rows <= width && out.len() >= length * width,
-        "{rows} rows of {length} into columns of {width}"
+        from.len() >= (rows - 1) * stride + length
+            && rows <= out_stride
+            && out.len() >= (length - 1) * out_stride + rows,
+        "{rows} rows of {length} into columns {out_stride} apart"
     );
     let (whole_rows, whole_length) = (rows / SIDE * SIDE, length / SIDE * SIDE);
     for row in (0..whole_rows).step_by(SIDE) {
@@ -170,7 +188,8 @@ pub(crate) fn transpose_into<V: SimdVector>(
             // SAFETY: the block's rows and columns are within `from` and `out`, as asserted.
             unsafe {
                 let from = from.as_ptr().add(row * stride + at);
-                V::transpose(from, stride, out.as_mut_ptr().add(at * width + row), width);
+                let out = out.as_mut_ptr().add(at * out_stride + row);
+                V::transpose(from, stride, out, out_stride);
             }
         }
     }
@@ -178,7 +197,7 @@ pub(crate) fn transpose_into<V: SimdVector>(
         |rows: std::ops::Range<usize>, columns: std::ops::Range<usize>, out: &mut [f32]| {
             for row in rows {
                 for column in columns.clone() {
-                    out[column * width + row] = from[row * stride + column];
+                    out[column * out_stride + row] = from[row * stride + column];
                 }
             }
         };

@@ -256,7 +256,8 @@ impl ModelCase {
 struct ReferenceGradients {
     loss: f64,
     tensors: BTreeMap<String, [f64; 2]>,
-    /// The median and maximum deviation of PyTorch's own single-precision gradients from these.
+    /// The median and maximum deviation of PyTorch's own single-precision gradients from these, with or without
+    /// oneDNN.
     single: Option<[f64; 2]>,
 }
 
@@ -324,10 +325,11 @@ impl ModelCase {
             let square: f64 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum();
             let error = (got - dot).abs().max((square.sqrt() - norm).abs());
             errors.push(error / (norm + 1e-4));
-            // Rounding can switch a rectifier on or off, which changes the gradient slightly.
+            // Rounding can switch a rectifier on or off, which changes a few gradients by percents where a layer
+            // has only a few positions. The median shows that the others are right.
             let bound = match expected.single {
                 Some([_, greatest]) => 2.0 * greatest,
-                None if self.shape.len() == 4 => 1.5e-2,
+                None if self.shape.len() == 4 => 5e-2,
                 None => 3e-3,
             };
             assert!(
@@ -341,7 +343,7 @@ impl ModelCase {
         assert_eq!(errors.len(), expected.tensors.len(), "{}", self.name);
         errors.sort_by(f64::total_cmp);
         let middle = errors[errors.len() / 2];
-        let bound = expected.single.map_or(f64::MAX, |[median, _]| 2.0 * median);
+        let bound = expected.single.map_or(1e-3, |[median, _]| 2.0 * median);
         assert!(middle < bound, "{}: median error {middle}", self.name);
     }
 }

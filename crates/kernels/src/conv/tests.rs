@@ -26,11 +26,15 @@ fn shapes() -> Vec<(Convolution, usize)> {
         (shape(2, [5, 5], 3, [1, 1], [1, 1], [1, 1]), 2),
         (shape(1, [4, 4], 1, [4, 4], [1, 1], [0, 0]), 1),
         (shape(2, [4, 4], 3, [3, 3], [1, 1], [1, 1]), 0),
+        (shape(64, [8, 8], 64, [3, 3], [1, 1], [1, 1]), 3),
+        (shape(80, [7, 7], 64, [3, 3], [1, 1], [1, 1]), 2),
+        (shape(64, [9, 16], 112, [3, 3], [1, 1], [0, 2]), 2),
+        (shape(64, [4, 4], 64, [3, 3], [1, 1], [1, 1]), 0),
     ]
 }
 
 /// Calls a function with each sample, output, tap of the weights and corresponding position of the input.
-fn each(shape: &Convolution, samples: usize, mut meet: impl FnMut(usize, usize, usize)) {
+pub(super) fn each(shape: &Convolution, samples: usize, mut meet: impl FnMut(usize, usize, usize)) {
     let [height, width] = shape.output_size();
     let [from_y, from_x, taps_y, taps_x] = [
         shape.size[0],

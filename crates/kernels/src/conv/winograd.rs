@@ -1,0 +1,268 @@
+//! Convolution by the minimal filtering algorithm F(4x4, 3x3) of Winograd, forward and backward.
+//!
+//! A tile of 4 x 4 outputs needs 36 products per pair of channels instead of 144. Tiles of the input and weights are
+//! transformed to 36 points; at each point, one matrix product sums over channels (for the gradient of the weights:
+//! over tiles); the products are transformed to outputs. Vectors hold neighbouring channels.
+//! Source: Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
+//!
+//! Bits: the order of sums depends on the shape alone; for the gradient of the weights, on the samples too.
+
+mod output;
+mod panels;
+mod points;
+mod product;
+mod tiles;
+mod transform;
+mod weights;
+
+use super::Convolution;
+use crate::gemm::chunks;
+use crate::moves::transpose_into;
+use crate::scratch::lend;
+use crate::simd::{SimdKernel, SimdVector};
+
+use output::TiledOutput;
+use panels::PanelLayout;
+use product::{LeftSide, multiply_panels};
+use tiles::{TileGrid, TiledImages};
+use transform::{InputTile, OutputGradientTile};
+use weights::{TAPS, add_gradients};
+
+pub(super) use weights::TiledWeights;
+
+/// The side of a kernel.
+const KERNEL: usize = 3;
+/// The side of a tile of the output.
+const TILE: usize = 4;
+/// The side of a tile of the input, and of the points.
+const SIDE: usize = TILE + KERNEL - 1;
+/// The number of points.
+const POINTS: usize = SIDE * SIDE;
+/// The smallest number of channels: with fewer, the transforms cost more than the products save.
+const CHANNELS_MIN: usize = 64;
+/// The number of channels is a multiple of the longest vector.
+const CHANNELS_STEP: usize = 16;
+/// The approximate number of tiles whose products are computed and transformed together, in the second-level cache.
+const TILES_PER_BLOCK: usize = 48;
+/// The number of output channels whose products are computed and transformed together.
+const PANEL: usize = 64;
+/// The number of bytes of the transformed input of a group of tiles.
+const GROUP_BYTES: usize = 4 << 20;
+
+/// Returns whether a convolution is computed by this algorithm.
+///
+/// It has a 3 x 3 kernel with stride 1 and at most two zeros of padding, numbers of channels that are multiples of 16
+/// and at least 64, and a size of the output of which whole tiles need at most half as many multiplications as the
+/// direct form. The rule depends on the shape alone, because the choice changes rounding.
+pub(super) fn applies(shape: &Convolution) -> bool {
+    let fits = |channels: usize| channels >= CHANNELS_MIN && channels.is_multiple_of(CHANNELS_STEP);
+    if shape.kernel != [KERNEL; 2]
+        || shape.stride != [1, 1]
+        || shape.padding.iter().any(|&zeros| zeros >= KERNEL)
+        || !fits(shape.channels)
+        || !fits(shape.outputs)
+    {
+        return false;
+    }
+    let output = shape.output_size();
+    let grid = TileGrid::of(output);
+    2 * POINTS * grid.rows * grid.columns <= TAPS * output[0] * output[1]
+}
+
+/// Returns the number of columns of a register tile.
+#[inline(always)]
+fn panel_width<V: SimdVector>() -> usize {
+    let vectors = if V::LANES == 16 { 4 } else { V::COLUMNS };
+    vectors * V::LANES
+}
+
+/// Returns the number of tiles of a group.
+fn group_tiles(channels: usize) -> usize {
+    (GROUP_BYTES / (POINTS * size_of::<f32>() * channels)).max(TILES_PER_BLOCK)
+}
+
+/// The output for `x`: forward, or the gradient of the input as the convolution with flipped weights.
+pub(super) struct WinogradForward<'a> {
+    pub(super) shape: Convolution,
+    pub(super) samples: usize,
+    pub(super) x: &'a [f32],
+    pub(super) weights: TiledWeights<'a>,
+    pub(super) y: &'a mut [f32],
+}
+
+impl SimdKernel for WinogradForward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: SimdVector>(self) {
+        let shape = self.shape;
+        let (channels, size) = (shape.channels, shape.output_size());
+        let grid = TileGrid::of(size);
+        let images = TiledImages {
+            data: self.x,
+            channels,
+            size: shape.size,
+            padding: shape.padding,
+        };
+        let mut output = TiledOutput {
+            data: self.y,
+            channels: shape.outputs,
+            size,
+        };
+        let buffers = &mut *lend();
+        let products_stride = grid.block_tiles() * PANEL + CHANNELS_STEP;
+        let mut packed = None;
+        for group in grid.groups(self.samples, group_tiles(channels)) {
+            let of_input = PanelLayout {
+                columns: channels,
+                width: channels,
+                depth: group.len() * grid.columns,
+            };
+            let input = buffers.right.take(of_input.all_points());
+            for block in grid.blocks(group.clone()) {
+                let first = (block.start - group.start) * grid.columns;
+                let to = (&mut *input, of_input);
+                images.transform::<V, InputTile, SIDE>(grid, block, first, to, &mut buffers.image);
+            }
+            for panel in chunks(0..shape.outputs, PANEL) {
+                let of_weights = PanelLayout {
+                    columns: panel.len(),
+                    width: panel_width::<V>(),
+                    depth: channels,
+                };
+                let memory = buffers
+                    .left
+                    .take(of_weights.all_points() + POINTS * products_stride);
+                let (weights, products) = memory.split_at_mut(of_weights.all_points());
+                if packed.replace(panel.clone()) != Some(panel.clone()) {
+                    let (lengths, to) = ([shape.outputs, channels], (&mut *weights, of_weights));
+                    let memory = &mut buffers.image;
+                    self.weights
+                        .transform::<V>(lengths, panel.clone(), to, memory);
+                }
+                for block in grid.blocks(group.clone()) {
+                    let first = (block.start - group.start) * grid.columns;
+                    for point in 0..POINTS {
+                        let input = &input[point * of_input.point_stride()..];
+                        let left = LeftSide {
+                            data: &input[of_input.position(first, 0)..],
+                            rows: block.len() * grid.columns,
+                            row_stride: channels,
+                            depth_stride: 1,
+                        };
+                        let right = &weights[point * of_weights.point_stride()..];
+                        let out = &mut products[point * products_stride..];
+                        multiply_panels::<V>(left, right, of_weights, out);
+                    }
+                    let products = (&*products, products_stride);
+                    let memory = &mut buffers.image;
+                    output.write::<V>(grid, block, panel.clone(), products, memory);
+                }
+            }
+        }
+    }
+}
+
+/// The gradient of the weights, summed over tiles.
+pub(super) struct WinogradWeightGradient<'a> {
+    pub(super) shape: Convolution,
+    pub(super) samples: usize,
+    pub(super) x: &'a [f32],
+    pub(super) dy: &'a [f32],
+    pub(super) dw: &'a mut [f32],
+}
+
+impl WinogradWeightGradient<'_> {
+    /// Returns the images whose tiles are multiplied.
+    fn images(&self) -> [TiledImages<'_>; 2] {
+        let input = TiledImages {
+            data: self.x,
+            channels: self.shape.channels,
+            size: self.shape.size,
+            padding: self.shape.padding,
+        };
+        let gradient = TiledImages {
+            data: self.dy,
+            channels: self.shape.outputs,
+            size: self.shape.output_size(),
+            padding: [0, 0],
+        };
+        [input, gradient]
+    }
+}
+
+impl SimdKernel for WinogradWeightGradient<'_> {
+    type Output = ();
+
+    /// Sums `[channels, taps, outputs]` group by group, in order, and transposes the sum at the end.
+    #[inline(always)]
+    fn run<V: SimdVector>(self) {
+        let Convolution {
+            channels, outputs, ..
+        } = self.shape;
+        let [input_images, gradient_images] = self.images();
+        let grid = TileGrid::of(self.shape.output_size());
+        let buffers = &mut *lend();
+        let products_stride = PANEL * PANEL + CHANNELS_STEP;
+        let sums_length = channels * TAPS * outputs;
+        let memory = buffers.left.take(sums_length + POINTS * products_stride);
+        let (sums, products) = memory.split_at_mut(sums_length);
+        sums.fill(0.0);
+        for group in grid.groups(self.samples, group_tiles(channels.max(outputs))) {
+            let depth = group.len() * grid.columns;
+            let [of_input, of_gradient] = [(channels, channels), (outputs, panel_width::<V>())]
+                .map(|(columns, width)| PanelLayout {
+                    columns,
+                    width,
+                    depth,
+                });
+            let memory = of_input.all_points() + of_gradient.all_points();
+            let memory = buffers.right.take(memory);
+            let (input, gradient) = memory.split_at_mut(of_input.all_points());
+            for block in grid.blocks(group.clone()) {
+                let (first, memory) = (
+                    (block.start - group.start) * grid.columns,
+                    &mut buffers.image,
+                );
+                let to = (&mut *input, of_input);
+                input_images.transform::<V, InputTile, SIDE>(
+                    grid,
+                    block.clone(),
+                    first,
+                    to,
+                    memory,
+                );
+                let to = (&mut *gradient, of_gradient);
+                gradient_images
+                    .transform::<V, OutputGradientTile, TILE>(grid, block, first, to, memory);
+            }
+            for columns in chunks(0..outputs, PANEL) {
+                let of_panel = PanelLayout {
+                    columns: columns.len(),
+                    ..of_gradient
+                };
+                for rows in chunks(0..channels, PANEL) {
+                    for point in 0..POINTS {
+                        let left = LeftSide {
+                            data: &input[point * of_input.point_stride() + rows.start..],
+                            rows: rows.len(),
+                            row_stride: 1,
+                            depth_stride: channels,
+                        };
+                        let at = point * of_gradient.point_stride() + columns.start * depth;
+                        let out = &mut products[point * products_stride..];
+                        multiply_panels::<V>(left, &gradient[at..], of_panel, out);
+                    }
+                    let lengths = [rows.len(), columns.len()];
+                    let sums = &mut sums[rows.start * TAPS * outputs + columns.start..];
+                    add_gradients::<V>(products, products_stride, lengths, sums, outputs);
+                }
+            }
+        }
+        let rows = channels * TAPS;
+        transpose_into::<V>(sums, outputs, rows, outputs, rows, self.dw);
+    }
+}
+
+#[cfg(test)]
+mod tests;
