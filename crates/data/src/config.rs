@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::DataError;
 use crate::dataset::check_form;
 use crate::decode::check_divisor;
-use crate::demo::{RatingMatrix, SplitSizes};
+use crate::demo::{RatingsConfig, SplitSizes};
 use crate::records::RecordsConfig;
 
 /// The `[data]` section of a run file; the key `source` selects the variant.
@@ -111,22 +111,7 @@ pub enum DataConfig {
     },
     /// Synthetic ratings: the values that users give to items, from a matrix of low rank with biases and noise. Samples
     /// are the numbers of a user and an item.
-    SyntheticRatings {
-        /// The number of training samples.
-        samples: u64,
-        /// The number of samples for evaluation, of other pairs than the training samples.
-        #[serde(default, serialize_with = "ronde_core::outside_identity")]
-        test_samples: u64,
-        /// The number of users.
-        users: u32,
-        /// The number of items.
-        items: u32,
-        /// The rank of the matrix without biases and noise.
-        factors: u32,
-        /// The standard deviation of the noise; that of the values without it is about 1.2.
-        #[serde(default = "noise")]
-        noise: f32,
-    },
+    SyntheticRatings(RatingsConfig),
     /// Files of records, local or remote.
     Records(Box<RecordsConfig>),
     /// Numbers in English words, to be translated to French: samples of 9 and 15 words.
@@ -137,10 +122,6 @@ pub enum DataConfig {
         #[serde(default, serialize_with = "ronde_core::outside_identity")]
         test_samples: u64,
     },
-}
-
-fn noise() -> f32 {
-    0.1
 }
 
 impl Default for DataConfig {
@@ -167,7 +148,7 @@ impl DataConfig {
             | Self::SyntheticImages { .. }
             | Self::SyntheticText { .. }
             | Self::SyntheticShapes { .. }
-            | Self::SyntheticRatings { .. }
+            | Self::SyntheticRatings(_)
             | Self::Text { file: None, .. }
             | Self::NumberWords { .. } => Vec::new(),
         }
@@ -212,26 +193,7 @@ impl DataConfig {
                 counts(*samples, *test_samples),
                 ("side", check_form(&[1, *side, *side], 1).err()),
             ],
-            Self::SyntheticRatings {
-                samples,
-                test_samples,
-                users,
-                items,
-                factors,
-                noise,
-            } => {
-                let matrix = RatingMatrix {
-                    users: *users,
-                    items: *items,
-                    factors: *factors,
-                    noise: *noise,
-                };
-                let counts = SplitSizes::new(*samples, *test_samples);
-                vec![(
-                    "samples",
-                    counts.and_then(|counts| matrix.check(counts)).err(),
-                )]
-            }
+            Self::SyntheticRatings(ratings) => vec![("samples", ratings.counts().err())],
             Self::SyntheticImages {
                 samples,
                 test_samples,

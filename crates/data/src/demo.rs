@@ -9,7 +9,7 @@ mod synthetic_text;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(crate) use ratings::RatingMatrix;
+pub use ratings::RatingsConfig;
 
 use crate::format::object::InMemory;
 use crate::{DataError, Dataset, MemoryDataset, Split};
@@ -59,7 +59,7 @@ pub(crate) enum Generator {
     /// Discs and squares with a mask.
     Shapes { side: usize },
     /// Values of users for items.
-    Ratings(RatingMatrix),
+    Ratings(RatingsConfig),
 }
 
 impl Generator {
@@ -74,7 +74,7 @@ impl Generator {
             }
             Self::NumberWords => Ok(number_words::split(counts, seed)),
             Self::Shapes { side } => shapes::split(counts, *side, seed),
-            Self::Ratings(matrix) => ratings::split(counts, *matrix, seed),
+            Self::Ratings(matrix) => Ok(ratings::split(counts, matrix, seed)),
         }
     }
 }

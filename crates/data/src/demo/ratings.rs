@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ronde_core::Epoch;
 use ronde_core::permutation::Permutation;
 use ronde_core::seed::{Purpose, SeedTree};
+use serde::{Deserialize, Serialize};
 
 use super::SplitSizes;
 use crate::dataset::DatasetDescription;
@@ -26,56 +27,63 @@ const BIAS: f32 = 0.5;
 /// A uniform number of `[-1, 1)` times this has a deviation of 1.
 const UNIT: f32 = 1.732_050_8;
 
-/// The form of a matrix of ratings.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct RatingMatrix {
+/// The settings of synthetic ratings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RatingsConfig {
+    /// The number of training samples.
+    pub samples: u64,
+    /// The number of samples for evaluation, of other pairs than the training samples.
+    #[serde(default, serialize_with = "ronde_core::outside_identity")]
+    pub test_samples: u64,
     /// The number of users.
-    pub(crate) users: u32,
+    pub users: u32,
     /// The number of items.
-    pub(crate) items: u32,
+    pub items: u32,
     /// The rank of the matrix without biases and noise.
-    pub(crate) factors: u32,
-    /// The standard deviation of the noise.
-    pub(crate) noise: f32,
+    pub factors: u32,
+    /// The standard deviation of the noise; that of the values without it is about 1.2.
+    #[serde(default = "noise")]
+    pub noise: f32,
 }
 
-impl RatingMatrix {
-    /// Checks the numbers, and that the matrix has a cell for each sample.
-    pub(crate) fn check(&self, counts: SplitSizes) -> Result<(), DataError> {
-        let Self {
-            users,
-            items,
-            factors,
-            noise,
-        } = *self;
+fn noise() -> f32 {
+    0.1
+}
+
+impl RatingsConfig {
+    /// Checks the numbers, and that the matrix has a cell for each sample; returns the numbers of samples.
+    pub(crate) fn counts(&self) -> Result<SplitSizes, DataError> {
         let refused = |key: &str, problem: String| {
             let key = key.to_owned();
             Err(DataError::Schema { key, problem })
         };
         for (key, count, most) in [
-            ("users", users, ROWS_MAX),
-            ("items", items, ROWS_MAX),
-            ("factors", factors, FACTORS_MAX),
+            ("users", self.users, ROWS_MAX),
+            ("items", self.items, ROWS_MAX),
+            ("factors", self.factors, FACTORS_MAX),
         ] {
             if !(1..=most).contains(&count) {
-                return refused(
-                    key,
-                    format!("invalid {key} `{count}`: expected 1 to {most}"),
-                );
+                let problem = format!("invalid {key} `{count}`: expected 1 to {most}");
+                return refused(key, problem);
             }
         }
+        let noise = self.noise;
         if !(noise.is_finite() && noise >= 0.0) {
             let problem = format!("invalid noise `{noise}`: expected a finite number of 0 or more");
             return refused("noise", problem);
         }
-        let (samples, cells) = (counts.train + counts.test, self.cells());
+        let counts = SplitSizes::new(self.samples, self.test_samples)?;
+        let (samples, cells) = (self.samples + self.test_samples, self.cells());
         if samples > cells {
+            let (users, items) = (self.users, self.items);
             let problem = format!(
                 "cannot draw {samples} different samples from {users} x {items} users and items: expected at most {cells}"
             );
             return refused("samples", problem);
         }
-        Ok(())
+        Ok(counts)
     }
 
     fn cells(&self) -> u64 {
@@ -88,26 +96,29 @@ impl RatingMatrix {
 struct SyntheticRatings {
     seeds: SeedTree,
     first: u64,
-    matrix: RatingMatrix,
+    config: RatingsConfig,
     order: Permutation,
 }
 
 /// Returns a training set and a test set of different cells of the matrix.
-pub(super) fn split(
-    counts: SplitSizes,
-    matrix: RatingMatrix,
-    seed: u64,
-) -> Result<Split, DataError> {
-    matrix.check(counts)?;
+pub(super) fn split(counts: SplitSizes, config: &RatingsConfig, seed: u64) -> Split {
     let seeds = SeedTree::new(seed);
-    let order = Permutation::new(matrix.cells(), seeds.stream(Purpose::Synthetic, &[CELLS]));
-    Ok(counts.split(|numbers, _| {
-        let identity =
-            format!("synthetic_ratings version 1: seed {seed}, samples {numbers:?}, {matrix:?}");
+    let order = Permutation::new(config.cells(), seeds.stream(Purpose::Synthetic, &[CELLS]));
+    let RatingsConfig {
+        users,
+        items,
+        factors,
+        noise,
+        ..
+    } = *config;
+    counts.split(|numbers, _| {
+        let identity = format!(
+            "synthetic_ratings version 1: seed {seed}, samples {numbers:?}, {users} x {items}, factors {factors}, noise {noise}"
+        );
         let source = SyntheticRatings {
             seeds,
             first: numbers.start,
-            matrix,
+            config: config.clone(),
             order,
         };
         MemoryDataset::of(
@@ -118,13 +129,13 @@ pub(super) fn split(
                 ..DatasetDescription::new(vec![2], 1, identity)
             },
         )
-    }))
+    })
 }
 
 impl SyntheticRatings {
     /// Returns the bias of a user or an item, and then its factors.
     fn row(&self, kind: u64, number: u64) -> Vec<f32> {
-        let mut row = vec![0.0; 1 + self.matrix.factors as usize];
+        let mut row = vec![0.0; 1 + self.config.factors as usize];
         let stream = self.seeds.stream(Purpose::Synthetic, &[kind, number]);
         stream.fill_uniform(&mut row);
         row.iter_mut().for_each(|x| *x = UNIT * (2.0 * *x - 1.0));
@@ -135,15 +146,15 @@ impl SyntheticRatings {
 impl SampleSource for SyntheticRatings {
     fn write(&self, sample: u64, _epoch: Epoch, out: &mut [f32], targets: &mut [u32]) {
         let cell = self.order.at(self.first + sample);
-        let items = u64::from(self.matrix.items);
+        let items = u64::from(self.config.items);
         let (user, item) = (cell / items, cell % items);
         let (of_user, of_item) = (self.row(USERS, user), self.row(ITEMS, item));
         let mut noise = [0.0];
         let stream = self.seeds.stream(Purpose::Synthetic, &[NOISE, cell]);
         stream.fill_uniform(&mut noise);
         let products = of_user[1..].iter().zip(&of_item[1..]).map(|(a, b)| a * b);
-        let product = products.sum::<f32>() / (self.matrix.factors as f32).sqrt();
-        let noise = self.matrix.noise * UNIT * (2.0 * noise[0] - 1.0);
+        let product = products.sum::<f32>() / (self.config.factors as f32).sqrt();
+        let noise = self.config.noise * UNIT * (2.0 * noise[0] - 1.0);
         let value = product + BIAS * (of_user[0] + of_item[0]) + noise;
         out.copy_from_slice(&[user as f32, item as f32]);
         targets.fill(value.to_bits());
@@ -157,15 +168,17 @@ mod tests {
     use super::*;
     use crate::{Dataset, DatasetExt};
 
-    const MATRIX: RatingMatrix = RatingMatrix {
+    const MATRIX: RatingsConfig = RatingsConfig {
+        samples: 1000,
+        test_samples: 200,
         users: 40,
         items: 30,
         factors: 3,
         noise: 0.0,
     };
 
-    fn opened(matrix: RatingMatrix) -> Result<Split, DataError> {
-        super::split(SplitSizes::new(1000, 200).unwrap(), matrix, 5)
+    fn opened(config: RatingsConfig) -> Result<Split, DataError> {
+        Ok(super::split(config.counts()?, &config, 5))
     }
 
     fn cells(set: &dyn Dataset) -> Vec<([u32; 2], f32)> {
@@ -190,7 +203,7 @@ mod tests {
 
     #[test]
     fn noise_is_added_to_the_same_values() {
-        let noisy = opened(RatingMatrix {
+        let noisy = opened(RatingsConfig {
             noise: 0.5,
             ..MATRIX
         });
@@ -207,22 +220,22 @@ mod tests {
     fn more_samples_than_cells_and_invalid_numbers_are_refused() {
         for (matrix, words) in [
             (
-                RatingMatrix {
+                RatingsConfig {
                     items: 29,
                     ..MATRIX
                 },
                 "1200 different samples from 40 x 29",
             ),
-            (RatingMatrix { users: 0, ..MATRIX }, "invalid users `0`"),
+            (RatingsConfig { users: 0, ..MATRIX }, "invalid users `0`"),
             (
-                RatingMatrix {
+                RatingsConfig {
                     factors: 0,
                     ..MATRIX
                 },
                 "invalid factors `0`",
             ),
             (
-                RatingMatrix {
+                RatingsConfig {
                     noise: f32::NAN,
                     ..MATRIX
                 },

@@ -7,7 +7,7 @@ use super::{DecodedRecords, FileOrigin, Pipeline, TestOrigin};
 use crate::config::check_masked;
 use crate::dataset::check_form;
 use crate::decode::{Features, Fields, Label, NumberFeatures, Schema};
-use crate::demo::{DIGITS, DIGITS_FOR_TRAINING, Generator, NOVEL, RatingMatrix, SplitSizes};
+use crate::demo::{DIGITS, DIGITS_FOR_TRAINING, Generator, NOVEL, SplitSizes};
 use crate::format::CsvLines;
 use crate::{DataConfig, DataError};
 
@@ -77,22 +77,10 @@ impl<'a> Pipeline<'a> {
                 test_samples,
                 side,
             } => Self::computed(Generator::Shapes { side: *side }, *samples, *test_samples)?,
-            DataConfig::SyntheticRatings {
-                samples,
-                test_samples,
-                users,
-                items,
-                factors,
-                noise,
-            } => {
-                let matrix = RatingMatrix {
-                    users: *users,
-                    items: *items,
-                    factors: *factors,
-                    noise: *noise,
-                };
-                Self::computed(Generator::Ratings(matrix), *samples, *test_samples)?
-            }
+            DataConfig::SyntheticRatings(ratings) => Self::Computed {
+                counts: ratings.counts()?,
+                generator: Generator::Ratings(ratings.clone()),
+            },
             DataConfig::NumberWords {
                 samples,
                 test_samples,
