@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::DataError;
 use crate::dataset::check_form;
 use crate::decode::check_divisor;
-use crate::demo::{RatingsConfig, SplitSizes};
+use crate::demo::{RatingsConfig, SplitSizes, SquareImagesConfig};
 use crate::records::RecordsConfig;
 
 /// The `[data]` section of a run file; the key `source` selects the variant.
@@ -100,18 +100,12 @@ pub enum DataConfig {
         masked: Option<f64>,
     },
     /// Synthetic images of discs and squares on noise, with a mask of their pixels as targets.
-    SyntheticShapes {
-        /// The number of training samples.
-        samples: u64,
-        /// The number of samples for evaluation.
-        #[serde(default, serialize_with = "ronde_core::outside_identity")]
-        test_samples: u64,
-        /// The height and width of an image.
-        side: usize,
-    },
+    SyntheticShapes(SquareImagesConfig),
     /// Synthetic ratings: the values that users give to items, from a matrix of low rank with biases and noise. Samples
     /// are the numbers of a user and an item.
     SyntheticRatings(RatingsConfig),
+    /// Synthetic images of coloured ellipses, rectangles and triangles on noise, with their boxes as targets.
+    SyntheticObjects(SquareImagesConfig),
     /// Files of records, local or remote.
     Records(Box<RecordsConfig>),
     /// Numbers in English words, to be translated to French: samples of 9 and 15 words.
@@ -147,8 +141,9 @@ impl DataConfig {
             | Self::Records(_)
             | Self::SyntheticImages { .. }
             | Self::SyntheticText { .. }
-            | Self::SyntheticShapes { .. }
+            | Self::SyntheticShapes(_)
             | Self::SyntheticRatings(_)
+            | Self::SyntheticObjects(_)
             | Self::Text { file: None, .. }
             | Self::NumberWords { .. } => Vec::new(),
         }
@@ -185,15 +180,9 @@ impl DataConfig {
                 context(*letters),
                 ("masked", masked.and_then(|share| check_masked(share).err())),
             ],
-            Self::SyntheticShapes {
-                samples,
-                test_samples,
-                side,
-            } => vec![
-                counts(*samples, *test_samples),
-                ("side", check_form(&[1, *side, *side], 1).err()),
-            ],
+            Self::SyntheticShapes(images) => images.problems(1),
             Self::SyntheticRatings(ratings) => vec![("samples", ratings.counts().err())],
+            Self::SyntheticObjects(images) => images.problems(3),
             Self::SyntheticImages {
                 samples,
                 test_samples,

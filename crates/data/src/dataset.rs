@@ -27,6 +27,9 @@ pub enum Targets {
     Classes,
     /// The bits of `f32` values, [`DatasetDescription::classes`] of them.
     Values,
+    /// Boxes of objects in an image, five numbers each: the class number, and the bits of the `f32` values top, left, bottom
+    /// and right, as shares of the image's height and width. A box of class [`IGNORED`] does not exist.
+    Boxes,
 }
 
 /// The target of a position that does not count towards the loss, for example after the end of a text.

@@ -1,8 +1,10 @@
 //! Data for examples and tests, which needs no files: two embedded files, and samples that are computed from a seed.
 
 mod number_words;
+mod objects;
 mod ratings;
 mod shapes;
+mod square_images;
 mod synthetic_images;
 mod synthetic_text;
 
@@ -10,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use ratings::RatingsConfig;
+pub use square_images::SquareImagesConfig;
 
 use crate::format::object::InMemory;
 use crate::{DataError, Dataset, MemoryDataset, Split};
@@ -60,6 +63,8 @@ pub(crate) enum Generator {
     Shapes { side: usize },
     /// Values of users for items.
     Ratings(RatingsConfig),
+    /// Coloured ellipses, rectangles and triangles with their boxes.
+    Objects { side: usize },
 }
 
 impl Generator {
@@ -75,6 +80,7 @@ impl Generator {
             Self::NumberWords => Ok(number_words::split(counts, seed)),
             Self::Shapes { side } => shapes::split(counts, *side, seed),
             Self::Ratings(matrix) => Ok(ratings::split(counts, matrix, seed)),
+            Self::Objects { side } => objects::split(counts, *side, seed),
         }
     }
 }

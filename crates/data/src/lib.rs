@@ -56,7 +56,7 @@ pub use dataset::{
     BadRecordPolicy, Dataset, DatasetDescription, DatasetExt, FetchedSamples, FileContent, IGNORED,
     Locality, Split, Targets, Traffic,
 };
-pub use demo::RatingsConfig;
+pub use demo::{RatingsConfig, SquareImagesConfig};
 pub use error::DataError;
 pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBatches};
 pub use memory::MemoryDataset;

@@ -111,6 +111,7 @@ impl MemoryDataset {
                 match decoder.targets() {
                     Targets::Classes => content,
                     Targets::Values => format!("values {content}"),
+                    Targets::Boxes => format!("boxes {content}"),
                 },
             )
         };

@@ -112,6 +112,34 @@ pub enum EngineError {
         /// The expected number of outputs for each target.
         factor: usize,
     },
+    /// The outputs of a model are not those of a grid of square cells, or the targets are not boxes.
+    #[error(
+        "{function}: the model has {outputs} outputs and {targets} targets for each sample; expected {each} outputs for \
+         each square cell of an image of {} x {}, and 5 targets for each box",
+        size[0], size[1]
+    )]
+    BoxCount {
+        /// The loss or metric.
+        function: String,
+        /// The number of outputs of each sample.
+        outputs: usize,
+        /// The number of targets of each sample.
+        targets: usize,
+        /// The expected number of outputs of each cell.
+        each: usize,
+        /// The height and width of an image.
+        size: [usize; 2],
+    },
+    /// The sides of a true box are not in order, or not inside the image.
+    #[error(
+        "invalid box {sides:?} of sample {sample}: expected 0 <= top < bottom <= 1 and 0 <= left < right <= 1"
+    )]
+    InvalidBox {
+        /// The index of the sample in its shard.
+        sample: usize,
+        /// Top, left, bottom and right as shares of the image's height and width.
+        sides: [f64; 4],
+    },
     /// A loss returned more or fewer gradients than there are outputs.
     #[error(
         "loss {loss}: returned {found} gradients for {expected} outputs; expected one for each"
@@ -155,6 +183,8 @@ impl EngineError {
                 | Self::UnevenSamples { .. }
                 | Self::OutputCount { .. }
                 | Self::GradientCount { .. }
+                | Self::BoxCount { .. }
+                | Self::InvalidBox { .. }
                 | Self::Model { .. }
         )
     }

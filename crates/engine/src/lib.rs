@@ -16,6 +16,7 @@
 mod activation;
 mod chain;
 mod context;
+mod detection;
 mod device;
 mod error;
 mod graph;
@@ -40,6 +41,7 @@ mod testing;
 pub use activation::Activation;
 pub use chain::Chain;
 pub use context::{ForwardContext, Mode, first_word};
+pub use detection::DetectedImages;
 pub use device::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
     HostDevice, ImageKernels, MatrixKernels, MatrixSlice, MemoryUse, NormKernels, PlaneMap,
@@ -53,10 +55,12 @@ pub use layer::{Layer, LayerCost};
 pub use learning_rate::{LearningRate, RateScaling, ScheduleConfig};
 pub use lock_step::{LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
 pub use loss::{
-    BinaryCrossEntropy, CrossEntropy, DiceLoss, IGNORED, Loss, LossOutput, NearestDistance,
-    SmoothL1, SquaredError, ValueLoss,
+    BinaryCrossEntropy, CrossEntropy, DetectionLoss, DiceLoss, IGNORED, Loss, LossOutput,
+    NearestDistance, SmoothL1, SquaredError, ValueLoss,
 };
-pub use metric::{Inertia, IntersectionOverUnion, Metric, Perplexity, TopAccuracy};
+pub use metric::{
+    Inertia, IntersectionOverUnion, MeanAveragePrecision, Metric, Perplexity, TopAccuracy,
+};
 pub use models::{ModelConfig, ModelSize, Normalisation};
 pub use operations::{AfterNorm, SourcePadding, TiedTable};
 pub use optimizer::{OptimizerConfig, ParameterGroup, ParameterRule, WeightDecayOn};

@@ -1,5 +1,6 @@
 //! [`Loss`]: the function that a model is trained to minimise, on the host, without the system's `libm`.
 
+mod boxes;
 mod classes;
 mod nearest;
 mod segments;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{EngineError, Predictions};
 
+pub use boxes::DetectionLoss;
 pub(crate) use classes::check_label;
 pub use classes::{CrossEntropy, IGNORED};
 pub use nearest::NearestDistance;

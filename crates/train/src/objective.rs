@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ronde_data::{Dataset, Targets};
 use ronde_engine::{
-    CrossEntropy, Inertia, IntersectionOverUnion, Loss, Metric, ModelConfig, NearestDistance,
-    Perplexity, TopAccuracy, ValueLoss,
+    CrossEntropy, DetectedImages, DetectionLoss, Inertia, IntersectionOverUnion, Loss,
+    MeanAveragePrecision, Metric, ModelConfig, NearestDistance, Perplexity, TopAccuracy, ValueLoss,
 };
 
 use crate::TrainError;
@@ -32,10 +32,10 @@ impl std::fmt::Debug for Objective {
 impl Objective {
     /// Returns the usual objective for a model and the targets of a data set: distances and inertia for clusters,
     /// cross-entropy and accuracy for classes, the given loss or squared error for values, with the overlap of masks
-    /// for a loss of masks.
+    /// for a loss of masks, the detection loss and the mean average precision for boxes.
     ///
     /// # Errors
-    /// When a loss of values is given for clusters or classes.
+    /// When a loss of values is given for clusters, classes or boxes.
     pub fn of(
         model: &ModelConfig,
         dataset: &dyn Dataset,
@@ -63,11 +63,20 @@ impl Objective {
             return Ok(objective);
         }
         if let Some(loss) = loss {
-            return Err(refused(
-                loss,
-                "the targets of this data set are class numbers",
-                "remove train.loss; the loss of classes is cross-entropy",
-            ));
+            let (targets, hint) = match description.targets {
+                Targets::Boxes => (
+                    "the targets of this data set are boxes",
+                    "remove train.loss; the loss of boxes is the detection loss",
+                ),
+                _ => (
+                    "the targets of this data set are class numbers",
+                    "remove train.loss; the loss of classes is cross-entropy",
+                ),
+            };
+            return Err(refused(loss, targets, hint));
+        }
+        if description.targets == Targets::Boxes {
+            return Self::of_boxes(&description.shape, description.classes);
         }
         let classes = description.classes as usize;
         let mut objective = Self::new(Arc::new(CrossEntropy { classes }));
@@ -78,6 +87,25 @@ impl Objective {
         if description.targets_per_sample > 1 {
             objective.add(Arc::new(Perplexity));
         }
+        Ok(objective)
+    }
+
+    /// Returns the objective for boxes in images.
+    fn of_boxes(shape: &[usize], classes: u32) -> Result<Self, TrainError> {
+        let [_, height, width] = *shape else {
+            return Err(TrainError::Impossible {
+                problem: format!(
+                    "cannot find boxes in samples of shape {shape:?}: expected [channels, height, width]"
+                ),
+                hint: "use a data set of images".to_owned(),
+            });
+        };
+        let images = DetectedImages {
+            size: [height, width],
+            classes: classes as usize,
+        };
+        let mut objective = Self::new(Arc::new(DetectionLoss { images }));
+        objective.add(Arc::new(MeanAveragePrecision { images }));
         Ok(objective)
     }
 

@@ -294,6 +294,75 @@ fn every_option_gives_the_same_bits_on_any_number_of_ranks() {
     }
 }
 
+/// Models of images and of hidden letters, with samples for an evaluation in several batches.
+const EVALUATED: [(&str, &str, &str); 4] = [
+    (
+        "inception_v3",
+        "source = 'digits'",
+        "small_input = true\nwidth_divisor = 16",
+    ),
+    (
+        "detector",
+        "source = 'synthetic_objects'\nsamples = 64\ntest_samples = 130\nside = 16",
+        "channels = 4\nlevels = 2",
+    ),
+    (
+        "unet",
+        "source = 'synthetic_shapes'\nsamples = 64\ntest_samples = 130\nside = 8",
+        "channels = 2\nlevels = 1",
+    ),
+    (
+        "bert",
+        "source = 'text'\ncontext = 16\nmasked = 0.2",
+        "layers = 1\nwidth = 16\nheads = 2",
+    ),
+];
+
+#[test]
+fn models_and_their_evaluations_are_the_same_on_any_number_of_ranks() {
+    for (kind, data, model) in EVALUATED {
+        let text = format!(
+            "[data]\n{data}\n[model]\nkind = '{kind}'\n{model}\n[train]\nsteps = 4\nglobal_batch_size = 16\n\
+             learning_rate = 0.02\n[workers]\nlogical_shards = 4\n"
+        );
+        let of_masks: &[&str] = match kind {
+            "unet" => &["train.loss=dice"],
+            _ => &[],
+        };
+        let config = parse(&text, of_masks);
+        let run = |ranks| {
+            let config = config.clone();
+            let mut each = spawn_ranks(ranks, LIMIT, move |group| {
+                let (mut training, _) = training(&config, group)?;
+                let evaluation = training.run()?.evaluation.expect("a test set");
+                let bits = |run: &&[f32]| run.iter().map(|x| x.to_bits()).collect();
+                let replica = training.strategy_mut().replica();
+                let state: Vec<Vec<u32>> = replica.iter().map(bits).collect();
+                Ok::<_, TrainError>((state, evaluation))
+            });
+            let first = each.swap_remove(0);
+            assert!(
+                each.iter().all(|other| *other == first),
+                "{kind}: ranks differ"
+            );
+            first
+        };
+        let one = run(1);
+        let metrics = &one.1.metrics;
+        assert!(
+            !metrics.is_empty() && one.1.loss.is_finite(),
+            "{kind}: {metrics:?}"
+        );
+        assert!(
+            metrics.values().all(|value| value.is_finite()),
+            "{kind}: {metrics:?}"
+        );
+        for ranks in [2, 3] {
+            assert!(run(ranks) == one, "{kind} on {ranks} ranks");
+        }
+    }
+}
+
 #[test]
 fn recomputation_preserves_the_bits_and_rounding_does_not() {
     let with = |sets: &[&str]| trained(&parse(GPT, sets), 1).0;

@@ -7,7 +7,7 @@ use super::{DecodedRecords, FileOrigin, Pipeline, TestOrigin};
 use crate::config::check_masked;
 use crate::dataset::check_form;
 use crate::decode::{Features, Fields, Label, NumberFeatures, Schema};
-use crate::demo::{DIGITS, DIGITS_FOR_TRAINING, Generator, NOVEL, SplitSizes};
+use crate::demo::{DIGITS, DIGITS_FOR_TRAINING, Generator, NOVEL, SplitSizes, SquareImagesConfig};
 use crate::format::CsvLines;
 use crate::{DataConfig, DataError};
 
@@ -72,20 +72,25 @@ impl<'a> Pipeline<'a> {
                 let (context, tokens) = (*context, *tokens);
                 Self::computed(Generator::Text { context, tokens }, *samples, *test_samples)?
             }
-            DataConfig::SyntheticShapes {
-                samples,
-                test_samples,
-                side,
-            } => Self::computed(Generator::Shapes { side: *side }, *samples, *test_samples)?,
+            DataConfig::SyntheticShapes(images) => {
+                Self::square(Generator::Shapes { side: images.side }, images)?
+            }
             DataConfig::SyntheticRatings(ratings) => Self::Computed {
                 counts: ratings.counts()?,
                 generator: Generator::Ratings(ratings.clone()),
             },
+            DataConfig::SyntheticObjects(images) => {
+                Self::square(Generator::Objects { side: images.side }, images)?
+            }
             DataConfig::NumberWords {
                 samples,
                 test_samples,
             } => Self::computed(Generator::NumberWords, *samples, *test_samples)?,
         })
+    }
+
+    fn square(generator: Generator, images: &SquareImagesConfig) -> Result<Self, DataError> {
+        Self::computed(generator, images.samples, images.test_samples)
     }
 
     fn computed(generator: Generator, train: u64, test: u64) -> Result<Self, DataError> {

@@ -5,13 +5,18 @@ use crate::memory;
 use crate::{EngineError, Predictions};
 
 /// Returns `1 / (1 + e^-x)`.
-fn sigmoid(x: f64) -> f64 {
+pub(super) fn sigmoid(x: f64) -> f64 {
     if x >= 0.0 {
         1.0 / (1.0 + libm::exp(-x))
     } else {
         let power = libm::exp(x);
         power / (1.0 + power)
     }
+}
+
+/// Returns `-t ln(sigmoid(x)) - (1 - t) ln(1 - sigmoid(x))`.
+pub(super) fn logistic_loss(x: f64, t: f64) -> f64 {
+    x.max(0.0) - x * t + libm::log1p(libm::exp(-x.abs()))
 }
 
 /// Computes a loss sample by sample: `of_sample` gets the outputs, targets and gradients of one, and returns its loss.
@@ -49,7 +54,7 @@ impl Loss for BinaryCrossEntropy {
             let mut sum = 0.0;
             for ((output, target), gradient) in outputs.iter().zip(targets).zip(gradient) {
                 let (x, t) = (f64::from(*output), f64::from(Predictions::value(*target)));
-                sum += x.max(0.0) - x * t + libm::log1p(libm::exp(-x.abs()));
+                sum += logistic_loss(x, t);
                 *gradient = ((sigmoid(x) - t) / count) as f32;
             }
             sum / count

@@ -1,9 +1,11 @@
 //! [`ModelConfig`]: the built-in models, each a chain of layers.
 
 mod attention;
+mod detector;
 mod digits;
 mod factorisation;
 mod gpt;
+mod inception;
 mod kmeans;
 mod normalisation;
 mod perceptron;
@@ -78,6 +80,22 @@ pub enum ModelConfig {
         #[serde(default = "vgg_dropout")]
         dropout: f64,
     },
+    /// Inception-v3 in torchvision's layout with batch normalisation, without the auxiliary classifier, as a chain of 5
+    /// layers. Takes samples of `[channels, height, width]`, 75 x 75 or larger, or 7 x 7 with `small_input`. Source:
+    /// Szegedy, Vanhoucke, Ioffe, Shlens, Wojna, CVPR 2016.
+    #[serde(rename = "inception_v3")]
+    InceptionV3 {
+        /// First convolutions that keep the size, for images of about 32 x 32; otherwise they reduce it to an eighth,
+        /// for 299 x 299.
+        #[serde(default)]
+        small_input: bool,
+        /// The divisor of all numbers of channels: 1, 2, 4, 8 or 16.
+        #[serde(default = "inception_divisor")]
+        width_divisor: usize,
+        /// Probability of dropout before the classifier.
+        #[serde(default = "inception_dropout")]
+        dropout: f64,
+    },
     /// Causal transformer in GPT-2's layout: one layer per block and one at each end. Takes samples
     /// of `[positions]`, token numbers below the number of classes; returns `[positions, classes]`.
     /// Source: Radford et al., 2019.
@@ -122,6 +140,18 @@ pub enum ModelConfig {
         channels: usize,
         /// Number of times that the image is halved.
         #[serde(default = "unet_levels")]
+        levels: usize,
+    },
+    /// Single-stage detector with batch normalisation: a layer for each level, and one with the boxes. Takes samples of
+    /// `[channels, height, width]`, whose sides are multiples of `2^levels`; returns four numbers and a logit for each
+    /// class for every square of `2^levels` pixels, see [`DetectedImages`](crate::DetectedImages). Source: Redmon,
+    /// Divvala, Girshick, Farhadi, CVPR 2016, with one box for each cell.
+    Detector {
+        /// Channels of the first level; each lower one has twice as many.
+        #[serde(default = "detector_channels")]
+        channels: usize,
+        /// Number of times that the image is halved.
+        #[serde(default = "detector_levels")]
         levels: usize,
     },
     /// Transformer with encoder and decoder: one layer per block and one at each end. Takes samples
@@ -188,11 +218,27 @@ fn vgg_dropout() -> f64 {
     0.5
 }
 
+fn inception_divisor() -> usize {
+    1
+}
+
+fn inception_dropout() -> f64 {
+    0.5
+}
+
 fn unet_channels() -> usize {
     16
 }
 
 fn unet_levels() -> usize {
+    3
+}
+
+fn detector_channels() -> usize {
+    16
+}
+
+fn detector_levels() -> usize {
     3
 }
 
@@ -205,9 +251,11 @@ impl ModelConfig {
             Self::ResNet18 { .. } => "resnet18",
             Self::ResNet50 { .. } => "resnet50",
             Self::Vgg16 { .. } => "vgg16",
+            Self::InceptionV3 { .. } => "inception_v3",
             Self::Gpt { .. } => "gpt",
             Self::Bert { .. } => "bert",
             Self::UNet { .. } => "unet",
+            Self::Detector { .. } => "detector",
             Self::Transformer { .. } => "transformer",
             Self::KMeans { .. } => "kmeans",
             Self::MatrixFactorisation { .. } => "matrix_factorisation",
@@ -286,14 +334,12 @@ impl ModelConfig {
                 small_input,
                 normalisation,
                 dropout,
-            } => {
-                let form = vgg::VggShape {
-                    small_input,
-                    normalisation,
-                    dropout,
-                };
-                vgg::layers(input_shape, classes, form)
-            }
+            } => vgg::layers(input_shape, classes, (small_input, normalisation, dropout)),
+            Self::InceptionV3 {
+                small_input,
+                width_divisor,
+                dropout,
+            } => inception::layers(input_shape, classes, (small_input, width_divisor, dropout)),
             Self::Gpt {
                 layers,
                 width,
@@ -315,6 +361,9 @@ impl ModelConfig {
                 gpt::layers(input_shape, classes, layers, form, gpt::TextModel::Masked)
             }
             Self::UNet { channels, levels } => unet::layers(input_shape, channels, levels),
+            Self::Detector { channels, levels } => {
+                detector::layers(input_shape, classes, channels, levels)
+            }
             Self::Transformer {
                 source,
                 padding,

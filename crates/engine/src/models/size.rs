@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn numbers_of_parameters_match_the_publications() {
-        let cases: [(&str, &[usize], u32, u64); 9] = [
+        let cases: [(&str, &[usize], u32, u64); 10] = [
             (r#"{"kind": "resnet18"}"#, &[3, 224, 224], 1000, 11_689_512),
             (r#"{"kind": "resnet50"}"#, &[3, 224, 224], 1000, 25_557_032),
             (r#"{"kind": "vgg16"}"#, &[3, 224, 224], 1000, 138_357_544),
@@ -66,6 +66,13 @@ mod tests {
                 &[3, 224, 224],
                 1000,
                 138_365_992,
+            ),
+            // torchvision's inception_v3(aux_logits=False).
+            (
+                r#"{"kind": "inception_v3"}"#,
+                &[3, 299, 299],
+                1000,
+                23_834_568,
             ),
             (
                 r#"{"kind": "gpt", "layers": 12, "width": 768, "heads": 12, "tied": true}"#,

@@ -6,28 +6,19 @@ use crate::{AfterNorm, GraphBuilder, Initial, SlidingWindow};
 /// The number of convolutions of each of the five blocks, and their channels.
 const BLOCKS: [(usize, usize); 5] = [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)];
 
-/// The variant of the network.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct VggShape {
-    pub(super) small_input: bool,
-    pub(super) normalisation: Option<Normalisation>,
-    pub(super) dropout: f64,
-}
-
 /// Describes the layers: `features1` to `features5`, `classifier1` to `classifier3`.
-pub(super) fn layers(input_shape: &[usize], classes: usize, form: VggShape) -> Layers {
+pub(super) fn layers(
+    input_shape: &[usize],
+    classes: usize,
+    (small_input, normalisation, dropout): (bool, Option<Normalisation>, f64),
+) -> Layers {
     image(input_shape, 32)?;
-    let dropout = form.dropout;
     if !(0.0..1.0).contains(&dropout) {
         return refuse(format!(
             "invalid dropout = {dropout}: expected at least 0 and below 1"
         ));
     }
-    let [side, hidden] = if form.small_input {
-        [1, 512]
-    } else {
-        [7, 4096]
-    };
+    let [side, hidden] = if small_input { [1, 512] } else { [7, 4096] };
     let mut layers = Vec::new();
     let mut shape = input_shape.to_vec();
     for (block, (count, channels)) in (1..).zip(BLOCKS) {
@@ -36,7 +27,7 @@ pub(super) fn layers(input_shape: &[usize], classes: usize, form: VggShape) -> L
         for index in 0..count {
             let window = SlidingWindow::new(3, 1, 1);
             x = layer.convolution(&format!("{index}.conv"), x, channels, window, true);
-            x = match form.normalisation {
+            x = match normalisation {
                 Some(kind) => layer.normalise(
                     &format!("{index}.norm"),
                     kind,

@@ -161,6 +161,61 @@ def unet(w, x, channels, levels):
     return x.flatten(1)
 
 
+def detector(w, x, channels, levels, classes):
+    def one(name, number, x, channels, stride):
+        x = conv(w, f"{name}.conv{number}", x, channels, 3, stride)
+        return F.relu(channel_norm(w, f"{name}.bn{number}", x, "batch"))
+
+    for level in range(levels):
+        x = one(f"level{level + 1}", 1, x, channels << level, 2)
+        x = one(f"level{level + 1}", 2, x, channels << level, 1)
+    x = one("head", 1, x, x.shape[1], 1)
+    x = F.conv2d(x, w("head.output.weight", 4 + classes, x.shape[1], 1, 1), w("head.output.bias", 4 + classes))
+    return x.flatten(1)
+
+
+def inception(w, x, divisor, outputs):
+    """Inception-v3 with a stem that keeps the size."""
+    one, three, five, wide, tall, halve = (1, 1), (3, 3), (5, 5), (1, 7), (7, 1), None
+
+    def several(prefix, x, *steps):
+        for number, (channels, sides) in enumerate(steps):
+            name, halves = f"{prefix}conv{number + 1}", sides is None
+            sides = sides or three
+            weight = w(f"{name}.weight", channels // divisor, x.shape[1], *sides)
+            padding = 0 if halves else [side // 2 for side in sides]
+            x = F.conv2d(x, weight, None, 2 if halves else 1, padding)
+            x = F.relu(channel_norm(w, f"{prefix}bn{number + 1}", x, "batch"))
+        return x
+
+    def block(name, x, branches, pooled):
+        found = [several(f"{name}.{i + 1}.", x, *steps) for i, steps in enumerate(branches)]
+        if pooled is None:
+            return torch.cat([*found, F.max_pool2d(x, 3, 2)], 1)
+        return torch.cat([*found, several(f"{name}.pool.", F.avg_pool2d(x, 3, 1, 1), (pooled, one))], 1)
+
+    x = several("stem.", x, (32, three), (32, three), (64, three), (80, one), (192, three))
+    for name, pooled in [("mixed5.b", 32), ("mixed5.c", 64), ("mixed5.d", 64)]:
+        x = block(name, x, [
+            [(64, one)], [(48, one), (64, five)], [(64, one), (96, three), (96, three)]], pooled)
+    x = block("mixed6.a", x, [[(384, halve)], [(64, one), (96, three), (96, halve)]], None)
+    for name, c in [("mixed6.b", 128), ("mixed6.c", 160), ("mixed6.d", 160), ("mixed6.e", 192)]:
+        x = block(name, x, [
+            [(192, one)], [(c, one), (c, wide), (192, tall)],
+            [(c, one), (c, tall), (c, wide), (c, tall), (192, wide)]], 192)
+    x = block("mixed7.a", x, [
+        [(192, one), (320, halve)], [(192, one), (192, wide), (192, tall), (192, halve)]], None)
+    for name in ["mixed7.b", "mixed7.c"]:
+        found = [several(f"{name}.1.", x, (320, one))]
+        for branch, steps in [(2, [(384, one)]), (3, [(448, one), (384, three)])]:
+            y = several(f"{name}.{branch}.", x, *steps)
+            found.append(several(f"{name}.{branch}.wide.", y, (384, (1, 3))))
+            found.append(several(f"{name}.{branch}.tall.", y, (384, (3, 1))))
+        found.append(several(f"{name}.pool.", F.avg_pool2d(x, 3, 1, 1), (192, one)))
+        x = torch.cat(found, 1)
+    return linear(w, "fc", x.mean((2, 3)), outputs)
+
+
 def gpt(w, x, layers, e, heads, tokens, tied=False, causal=True):
     x = embed(w, x, tokens, e)
     for i in range(layers):
@@ -208,10 +263,12 @@ CASES = {
     "resnet50": ((3, 3, 16, 16), 10, 1,
                  lambda w, x: resnet(w, x, [3, 4, 6, 3], True, "batch", True, 10)),
     "vgg16": ((2, 3, 32, 32), 10, 1, lambda w, x: vgg(w, x, None, 10)),
+    "inception_v3": ((3, 2, 15, 16), 10, 1, lambda w, x: inception(w, x, 16, 10)),
     "gpt": ((3, 10), 12, 10, lambda w, x: gpt(w, x, 2, 16, 2, 12)),
     "gpt_tied": ((3, 10), 12, 10, lambda w, x: gpt(w, x, 2, 16, 2, 12, tied=True)),
     "bert": ((3, 10), 12, 10, lambda w, x: gpt(w, x, 2, 16, 2, 12, causal=False)),
     "unet": ((3, 2, 8, 12), 0, 96, lambda w, x: unet(w, x, 4, 2)),
+    "detector": ((3, 2, 16, 24), 0, 120, lambda w, x: detector(w, x, 4, 2, 1)),
     "transformer": ((3, 9), 12, 5, lambda w, x: transformer(w, x, 4, 2, 16, 2, 12)),
     "transformer_padded": ((3, 9), 12, 5, lambda w, x: transformer(w, x, 4, 2, 16, 2, 12, padded=True)),
 }
@@ -219,8 +276,8 @@ CASES = {
 
 # Fills the sources of the padded case up: of sample s from place s + 2 on.
 PADDING = 0
-# Fifty batch normalisations with rectifiers.
-SINGLE = {"resnet50"}
+# Fifty batch normalisations with rectifiers, and ninety.
+SINGLE = {"resnet50", "inception_v3"}
 
 
 def run(name, dtype):

@@ -65,6 +65,9 @@ pub fn targets(model: &ModelConfig, dataset: &dyn Dataset) -> Vec<ConfigProblem>
     }
     let description = dataset.description();
     let (shape, expected) = (&description.shape, description.targets_per_sample);
+    if description.targets == Targets::Boxes || matches!(model, ModelConfig::Detector { .. }) {
+        return boxes(model, description.targets).into_iter().collect();
+    }
     // A model of whole samples predicts one class, or all values.
     let predicted = match (model.targets_per_sample(shape), description.targets) {
         (1, Targets::Values) => description.classes as usize,
@@ -100,6 +103,23 @@ pub fn targets(model: &ModelConfig, dataset: &dyn Dataset) -> Vec<ConfigProblem>
         _ => "use a data set of source and target texts, such as number_words".to_owned(),
     };
     vec![ConfigProblem::error("model.source", message).hint(hint)]
+}
+
+/// Returns a problem if only one of a model and a data set has boxes.
+fn boxes(model: &ModelConfig, targets: Targets) -> Option<ConfigProblem> {
+    let kind = model.kind();
+    let (message, hint) = match (model, targets) {
+        (ModelConfig::Detector { .. }, Targets::Boxes) => return None,
+        (ModelConfig::Detector { .. }, _) => (
+            format!("the model `{kind}` predicts boxes, but this data set has none"),
+            "use a data set with boxes, such as synthetic_objects",
+        ),
+        _ => (
+            format!("the model `{kind}` predicts no boxes, which are the targets of this data set"),
+            "use the model detector",
+        ),
+    };
+    Some(ConfigProblem::error("model.kind", message).hint(hint))
 }
 
 fn optimizer(optimizer: &OptimizerConfig, problems: &mut Vec<ConfigProblem>) {
