@@ -125,47 +125,51 @@ fn tanh(x: f32) -> [f32; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::close;
+    use crate::testing::{at_every_level, close};
 
     #[test]
     fn functions_and_their_slopes_are_near_the_definition() {
-        let x: Vec<f32> = (-800..800).map(|i| i as f32 * 0.01).collect();
-        type Definition = fn(f64) -> f64;
-        let definitions: [(ActivationFunction, Definition); 4] = [
-            (ActivationFunction::Gelu, |x| {
-                0.5 * x * (1.0 + libm::erf(x / 2.0_f64.sqrt()))
-            }),
-            (ActivationFunction::Silu, |x| x / (1.0 + libm::exp(-x))),
-            (ActivationFunction::Sigmoid, |x| 1.0 / (1.0 + libm::exp(-x))),
-            (ActivationFunction::Tanh, libm::tanh),
-        ];
-        for (function, of) in definitions {
-            let (mut y, mut slope) = (vec![0.0; x.len()], vec![0.0; x.len()]);
-            function.forward(&x, &mut y, Some(&mut slope));
-            let mut alone = vec![0.0; x.len()];
-            function.forward(&x, &mut alone, None);
-            assert_eq!(y, alone);
-            for ((&x, y), slope) in x.iter().zip(y).zip(slope) {
-                let x = f64::from(x);
-                close(y, of(x), 2e-7);
-                close(slope, (of(x + 1e-5) - of(x - 1e-5)) / 2e-5, 4e-7);
+        at_every_level(|| {
+            let x: Vec<f32> = (-800..800).map(|i| i as f32 * 0.01).collect();
+            type Definition = fn(f64) -> f64;
+            let definitions: [(ActivationFunction, Definition); 4] = [
+                (ActivationFunction::Gelu, |x| {
+                    0.5 * x * (1.0 + libm::erf(x / 2.0_f64.sqrt()))
+                }),
+                (ActivationFunction::Silu, |x| x / (1.0 + libm::exp(-x))),
+                (ActivationFunction::Sigmoid, |x| 1.0 / (1.0 + libm::exp(-x))),
+                (ActivationFunction::Tanh, libm::tanh),
+            ];
+            for (function, of) in definitions {
+                let (mut y, mut slope) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+                function.forward(&x, &mut y, Some(&mut slope));
+                let mut alone = vec![0.0; x.len()];
+                function.forward(&x, &mut alone, None);
+                assert_eq!(y, alone);
+                for ((&x, y), slope) in x.iter().zip(y).zip(slope) {
+                    let x = f64::from(x);
+                    close(y, of(x), 2e-7);
+                    close(slope, (of(x + 1e-5) - of(x - 1e-5)) / 2e-5, 4e-7);
+                }
             }
-        }
+        });
     }
 
     #[test]
     fn extreme_values_have_limits_and_nan_remains() {
-        let x = [f32::NEG_INFINITY, -1e30, 1e30, f32::INFINITY, f32::NAN];
-        for (function, limits) in [
-            (ActivationFunction::Sigmoid, [0.0, 0.0, 1.0, 1.0]),
-            (ActivationFunction::Tanh, [-1.0, -1.0, 1.0, 1.0]),
-        ] {
-            let mut y = [0.0; 5];
-            function.forward(&x, &mut y, None);
-            for (y, limit) in y.iter().zip(limits) {
-                assert!((y - limit).abs() < 1e-6, "{function:?}: {y}");
+        at_every_level(|| {
+            let x = [f32::NEG_INFINITY, -1e30, 1e30, f32::INFINITY, f32::NAN];
+            for (function, limits) in [
+                (ActivationFunction::Sigmoid, [0.0, 0.0, 1.0, 1.0]),
+                (ActivationFunction::Tanh, [-1.0, -1.0, 1.0, 1.0]),
+            ] {
+                let mut y = [0.0; 5];
+                function.forward(&x, &mut y, None);
+                for (y, limit) in y.iter().zip(limits) {
+                    assert!((y - limit).abs() < 1e-6, "{function:?}: {y}");
+                }
+                assert!(y[4].is_nan());
             }
-            assert!(y[4].is_nan());
-        }
+        });
     }
 }

@@ -293,7 +293,7 @@ impl SimdKernel for SoftmaxGradient<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{close, values};
+    use crate::testing::{at_every_level, close, values};
 
     /// Returns the sum of the output times `dy` for queries, and for keys and values.
     fn objective(shape: &Attention, lengths: &[usize], [q, kv]: &[Vec<f64>; 2], dy: &[f32]) -> f64 {
@@ -340,64 +340,69 @@ mod tests {
 
     #[test]
     fn values_and_gradients_fit_the_definition() {
-        let cases: [(usize, usize, bool, &[usize]); 6] = [
-            (5, 5, true, &[]),
-            (3, 6, false, &[]),
-            (18, 18, true, &[]),
-            (70, 70, true, &[]),
-            (4, 7, false, &[7, 3]),
-            (6, 6, true, &[0, 4]),
-        ];
-        for (queries, keys, causal, lengths) in cases {
-            let shape = Attention {
-                batch: 2,
-                queries,
-                keys,
-                heads: 2,
-                width: 3,
-                causal,
-            };
-            let [asking, looked_at, _] = shape.elements();
-            let (q, kv) = (values(asking, 1), values(looked_at, 2));
-            let dy = values(asking, 4);
-            let [y, dq, dkv] = outcome(&shape, lengths, [&q, &kv, &dy]);
-            let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
-            let inputs = [wide(&q), wide(&kv)];
-            let products = y.iter().zip(&dy);
-            let total: f64 = products.map(|(y, dy)| f64::from(*y) * f64::from(*dy)).sum();
-            assert!((total - objective(&shape, lengths, &inputs, &dy)).abs() < 1e-4);
-            for (which, got) in [dq, dkv].iter().enumerate() {
-                assert!(got.iter().all(|value| value.is_finite()));
-                for place in (0..got.len()).step_by(got.len() / 40 + 1) {
-                    let moved = |by: f64| {
-                        let mut inputs = inputs.clone();
-                        inputs[which][place] += by;
-                        objective(&shape, lengths, &inputs, &dy)
-                    };
-                    close(got[place], (moved(1e-5) - moved(-1e-5)) / 2e-5, 1e-5);
+        at_every_level(|| {
+            let cases: [(usize, usize, bool, &[usize]); 6] = [
+                (5, 5, true, &[]),
+                (3, 6, false, &[]),
+                (18, 18, true, &[]),
+                (70, 70, true, &[]),
+                (4, 7, false, &[7, 3]),
+                (6, 6, true, &[0, 4]),
+            ];
+            for (queries, keys, causal, lengths) in cases {
+                let shape = Attention {
+                    batch: 2,
+                    queries,
+                    keys,
+                    heads: 2,
+                    width: 3,
+                    causal,
+                };
+                let [asking, looked_at, _] = shape.elements();
+                let (q, kv) = (values(asking, 1), values(looked_at, 2));
+                let dy = values(asking, 4);
+                let [y, dq, dkv] = outcome(&shape, lengths, [&q, &kv, &dy]);
+                let wide =
+                    |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+                let inputs = [wide(&q), wide(&kv)];
+                let products = y.iter().zip(&dy);
+                let total: f64 = products.map(|(y, dy)| f64::from(*y) * f64::from(*dy)).sum();
+                assert!((total - objective(&shape, lengths, &inputs, &dy)).abs() < 1e-4);
+                for (which, got) in [dq, dkv].iter().enumerate() {
+                    assert!(got.iter().all(|value| value.is_finite()));
+                    for place in (0..got.len()).step_by(got.len() / 40 + 1) {
+                        let moved = |by: f64| {
+                            let mut inputs = inputs.clone();
+                            inputs[which][place] += by;
+                            objective(&shape, lengths, &inputs, &dy)
+                        };
+                        close(got[place], (moved(1e-5) - moved(-1e-5)) / 2e-5, 1e-5);
+                    }
                 }
             }
-        }
+        });
     }
 
     #[test]
     fn masked_tokens_do_not_change_the_bits() {
-        let long = Attention {
-            batch: 1,
-            queries: 9,
-            keys: 9,
-            heads: 2,
-            width: 3,
-            causal: false,
-        };
-        let short = Attention { keys: 5, ..long };
-        let [asking, looked_at, _] = long.elements();
-        let (q, dy) = (values(asking, 1), values(asking, 4));
-        let mut kv = values(looked_at, 2);
-        kv[5 * 12..].fill(f32::NAN);
-        let [y, dq, dkv] = outcome(&long, &[5], [&q, &kv, &dy]);
-        let expected = outcome(&short, &[], [&q, &kv[..5 * 12], &dy]);
-        assert_eq!([y, dq, dkv[..5 * 12].to_vec()], expected);
-        assert_eq!(dkv[5 * 12..], [0.0; 4 * 12]);
+        at_every_level(|| {
+            let long = Attention {
+                batch: 1,
+                queries: 9,
+                keys: 9,
+                heads: 2,
+                width: 3,
+                causal: false,
+            };
+            let short = Attention { keys: 5, ..long };
+            let [asking, looked_at, _] = long.elements();
+            let (q, dy) = (values(asking, 1), values(asking, 4));
+            let mut kv = values(looked_at, 2);
+            kv[5 * 12..].fill(f32::NAN);
+            let [y, dq, dkv] = outcome(&long, &[5], [&q, &kv, &dy]);
+            let expected = outcome(&short, &[], [&q, &kv[..5 * 12], &dy]);
+            assert_eq!([y, dq, dkv[..5 * 12].to_vec()], expected);
+            assert_eq!(dkv[5 * 12..], [0.0; 4 * 12]);
+        });
     }
 }

@@ -36,15 +36,18 @@ impl Vectorised for ColumnSums<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::at_every_level;
 
     #[test]
     fn rows_are_added_in_order() {
-        let rows: Vec<f32> = (0..3 * 37).map(|i| 1.0 / (i + 1) as f32).collect();
-        let mut sums = vec![0.5; 37];
-        add_rows(&rows, &mut sums);
-        for (column, sum) in sums.iter().enumerate() {
-            let expected = 0.5 + rows[column] + rows[37 + column] + rows[74 + column];
-            assert_eq!(*sum, expected);
-        }
+        at_every_level(|| {
+            let rows: Vec<f32> = (0..3 * 37).map(|i| 1.0 / (i + 1) as f32).collect();
+            let mut sums = vec![0.5; 37];
+            add_rows(&rows, &mut sums);
+            for (column, sum) in sums.iter().enumerate() {
+                let expected = 0.5 + rows[column] + rows[37 + column] + rows[74 + column];
+                assert_eq!(*sum, expected);
+            }
+        });
     }
 }

@@ -157,50 +157,56 @@ impl Vectorised for AddDifference<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{close, values};
+    use crate::testing::{at_every_level, close, values};
 
     #[test]
     fn distances_are_those_of_the_definition_for_any_width() {
-        for width in [1, 2, 15, 16, 17, 100] {
-            let (points, centres) = (values(3 * width, 1), values(4 * width, 2));
-            let mut distances = [f32::NAN; 12];
-            squared_distances(&points, &centres, width, &mut distances);
-            for (index, &got) in distances.iter().enumerate() {
-                let point = &points[index / 4 * width..][..width];
-                let centre = &centres[index % 4 * width..][..width];
-                let squares = point.iter().zip(centre);
-                let expected: f64 = squares.map(|(a, b)| f64::from(a - b).powi(2)).sum();
-                close(got, expected, 1e-6);
+        at_every_level(|| {
+            for width in [1, 2, 15, 16, 17, 100] {
+                let (points, centres) = (values(3 * width, 1), values(4 * width, 2));
+                let mut distances = [f32::NAN; 12];
+                squared_distances(&points, &centres, width, &mut distances);
+                for (index, &got) in distances.iter().enumerate() {
+                    let point = &points[index / 4 * width..][..width];
+                    let centre = &centres[index % 4 * width..][..width];
+                    let squares = point.iter().zip(centre);
+                    let expected: f64 = squares.map(|(a, b)| f64::from(a - b).powi(2)).sum();
+                    close(got, expected, 1e-6);
+                }
             }
-        }
+        });
     }
 
     #[test]
     fn gradients_are_those_of_the_definition() {
-        let (points, centres, gradient) = (values(6, 1), values(4, 2), values(6, 3));
-        let (mut of_points, mut of_centres) = ([f32::NAN; 6], [0.5; 4]);
-        point_gradients(&gradient, &points, &centres, 2, &mut of_points);
-        add_centre_gradients(&gradient, &points, &centres, 2, &mut of_centres);
-        let part = |point: usize, centre: usize, axis: usize| {
-            let difference = points[2 * point + axis] - centres[2 * centre + axis];
-            2.0 * f64::from(gradient[2 * point + centre]) * f64::from(difference)
-        };
-        for index in 0..6 {
-            let (point, axis) = (index / 2, index % 2);
-            let expected = part(point, 0, axis) + part(point, 1, axis);
-            close(of_points[index], expected, 1e-6);
-        }
-        for index in 0..4 {
-            let (centre, axis) = (index / 2, index % 2);
-            let sum: f64 = (0..3).map(|point| part(point, centre, axis)).sum();
-            close(of_centres[index], 0.5 - sum, 1e-6);
-        }
+        at_every_level(|| {
+            let (points, centres, gradient) = (values(6, 1), values(4, 2), values(6, 3));
+            let (mut of_points, mut of_centres) = ([f32::NAN; 6], [0.5; 4]);
+            point_gradients(&gradient, &points, &centres, 2, &mut of_points);
+            add_centre_gradients(&gradient, &points, &centres, 2, &mut of_centres);
+            let part = |point: usize, centre: usize, axis: usize| {
+                let difference = points[2 * point + axis] - centres[2 * centre + axis];
+                2.0 * f64::from(gradient[2 * point + centre]) * f64::from(difference)
+            };
+            for index in 0..6 {
+                let (point, axis) = (index / 2, index % 2);
+                let expected = part(point, 0, axis) + part(point, 1, axis);
+                close(of_points[index], expected, 1e-6);
+            }
+            for index in 0..4 {
+                let (centre, axis) = (index / 2, index % 2);
+                let sum: f64 = (0..3).map(|point| part(point, centre, axis)).sum();
+                close(of_centres[index], 0.5 - sum, 1e-6);
+            }
+        });
     }
 
     #[test]
     fn no_points_and_no_elements_are_allowed() {
-        squared_distances(&[], &[1.0], 1, &mut []);
-        squared_distances(&[], &[], 0, &mut []);
-        point_gradients(&[], &[], &[1.0], 1, &mut []);
+        at_every_level(|| {
+            squared_distances(&[], &[1.0], 1, &mut []);
+            squared_distances(&[], &[], 0, &mut []);
+            point_gradients(&[], &[], &[1.0], 1, &mut []);
+        });
     }
 }

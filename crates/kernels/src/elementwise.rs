@@ -125,26 +125,31 @@ impl Vectorised for ChannelSums<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::at_every_level;
 
     #[test]
     fn slices_are_combined_element_by_element() {
-        let x: Vec<f32> = (0..70).map(|i| i as f32).collect();
-        let mut y = vec![2.0; 70];
-        multiply_by(&mut y, &x);
-        add_to(&mut y, &x);
-        assert!(y.iter().zip(&x).all(|(y, x)| *y == 3.0 * x));
+        at_every_level(|| {
+            let x: Vec<f32> = (0..70).map(|i| i as f32).collect();
+            let mut y = vec![2.0; 70];
+            multiply_by(&mut y, &x);
+            add_to(&mut y, &x);
+            assert!(y.iter().zip(&x).all(|(y, x)| *y == 3.0 * x));
+        });
     }
 
     #[test]
     fn channels_are_shifted_and_summed() {
-        let (channels, places) = (3, 37);
-        let mut y = vec![0.0; 2 * channels * places];
-        add_to_channels(&mut y, places, &[1.0, 2.0, 4.0]);
-        assert_eq!((y[0], y[places], y[5 * places]), (1.0, 2.0, 4.0));
-        let mut sums = vec![f32::NAN; channels];
-        channel_sums(&y, places, &mut sums);
-        assert_eq!(sums, [74.0, 148.0, 296.0]);
-        channel_sums(&[], places, &mut sums);
-        assert_eq!(sums, [0.0; 3]);
+        at_every_level(|| {
+            let (channels, places) = (3, 37);
+            let mut y = vec![0.0; 2 * channels * places];
+            add_to_channels(&mut y, places, &[1.0, 2.0, 4.0]);
+            assert_eq!((y[0], y[places], y[5 * places]), (1.0, 2.0, 4.0));
+            let mut sums = vec![f32::NAN; channels];
+            channel_sums(&y, places, &mut sums);
+            assert_eq!(sums, [74.0, 148.0, 296.0]);
+            channel_sums(&[], places, &mut sums);
+            assert_eq!(sums, [0.0; 3]);
+        });
     }
 }

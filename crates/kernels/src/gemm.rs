@@ -382,7 +382,7 @@ impl SimdKernel for MatrixProduct<'_> {
 /// assert_eq!(out, [17.0, 39.0]);
 /// ```
 pub fn multiply(left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool) {
-    multiply_at(Level::detect(), left, right, out, adds);
+    multiply_at(Level::current(), left, right, out, adds);
 }
 
 /// Multiplies at a level, or the best lower level that this processor supports: for tests and measurements.

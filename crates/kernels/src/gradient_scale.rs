@@ -146,6 +146,7 @@ fn block_sum<V: SimdVector>(block: &[f32; BLOCK], scaled: &impl Fn(f32) -> f32) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::at_every_level;
 
     fn block_sums(values: &[f32]) -> impl Iterator<Item = f64> + '_ {
         values.chunks(BLOCK).map(|block| {
@@ -167,31 +168,35 @@ mod tests {
 
     #[test]
     fn one_pass_has_the_bits_of_the_steps_apart() {
-        for samples in [1, 3, 48, 64, 1437, 1 << 20] {
-            for (factor, clip) in [(1.0, 1.0), (1.0 / 1024.0, 0.37)] {
-                let values = values(1000);
-                let apart: Vec<f32> = values
-                    .iter()
-                    .map(|value| value / samples as f32 * factor)
-                    .collect();
-                let scale = GradientScale::new(samples, factor);
-                let squares = block_sums(&apart).fold(0.25, |total, sum| total + sum);
-                assert_eq!(scale.add_squares(&values, 0.25), Some(squares), "{samples}");
-                let mut found = vec![f32::NAN; values.len()];
-                scale.then(clip).write(&values, &mut found);
-                for (found, apart) in found.iter().zip(&apart) {
-                    assert_eq!(found.to_bits(), (apart * clip).to_bits(), "{samples}");
+        at_every_level(|| {
+            for samples in [1, 3, 48, 64, 1437, 1 << 20] {
+                for (factor, clip) in [(1.0, 1.0), (1.0 / 1024.0, 0.37)] {
+                    let values = values(1000);
+                    let apart: Vec<f32> = values
+                        .iter()
+                        .map(|value| value / samples as f32 * factor)
+                        .collect();
+                    let scale = GradientScale::new(samples, factor);
+                    let squares = block_sums(&apart).fold(0.25, |total, sum| total + sum);
+                    assert_eq!(scale.add_squares(&values, 0.25), Some(squares), "{samples}");
+                    let mut found = vec![f32::NAN; values.len()];
+                    scale.then(clip).write(&values, &mut found);
+                    for (found, apart) in found.iter().zip(&apart) {
+                        assert_eq!(found.to_bits(), (apart * clip).to_bits(), "{samples}");
+                    }
                 }
             }
-        }
+        });
     }
 
     #[test]
     fn non_finite_values_are_reported() {
-        for bad in [f32::NAN, f32::INFINITY] {
-            let mut values = values(100);
-            values[70] = bad;
-            assert_eq!(GradientScale::new(4, 1.0).add_squares(&values, 0.0), None);
-        }
+        at_every_level(|| {
+            for bad in [f32::NAN, f32::INFINITY] {
+                let mut values = values(100);
+                values[70] = bad;
+                assert_eq!(GradientScale::new(4, 1.0).add_squares(&values, 0.0), None);
+            }
+        });
     }
 }

@@ -203,3 +203,70 @@ impl Vectorised for GroupNormBackward<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at_every_level, close, values};
+
+    const SHAPE: GroupNorm = GroupNorm {
+        samples: 2,
+        channels: 6,
+        places: 19,
+        groups: 2,
+        epsilon: 1e-5,
+    };
+
+    /// Returns the sum of the outputs times `dy`. `inputs` are x, gamma and beta.
+    fn objective(inputs: &[Vec<f64>; 3], dy: &[f32]) -> f64 {
+        let [channels, elements] = SHAPE.group();
+        let mut sum = 0.0;
+        let groups = inputs[0].chunks(elements).zip(dy.chunks(elements));
+        for (index, (x, dy)) in groups.enumerate() {
+            let mean = x.iter().sum::<f64>() / elements as f64;
+            let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / elements as f64;
+            let first = index % SHAPE.groups * channels;
+            for (place, (x, dy)) in x.iter().zip(dy).enumerate() {
+                let channel = first + place / SHAPE.places;
+                let normal = (x - mean) / (variance + SHAPE.epsilon).sqrt();
+                sum += (normal * inputs[1][channel] + inputs[2][channel]) * f64::from(*dy);
+            }
+        }
+        sum
+    }
+
+    #[test]
+    fn groups_and_their_gradients_fit_the_definition() {
+        at_every_level(|| {
+            let count = SHAPE.elements();
+            let (x, dy) = (values(count, 1), values(count, 2));
+            let (gamma, beta) = (values(6, 3), values(6, 4));
+            let mut y = vec![f32::NAN; count];
+            let affine = Affine {
+                gamma: &gamma,
+                beta: &beta,
+            };
+            let statistics = SHAPE.forward(&x, affine, &mut y);
+            let mut dx = vec![f32::NAN; count];
+            let (mut dgamma, mut dbeta) = ([f32::NAN; 6], [f32::NAN; 6]);
+            let affine = [&mut dgamma[..], &mut dbeta];
+            SHAPE.backward(&x, &gamma, &statistics, &dy, &mut dx, affine);
+
+            let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+            let inputs = [wide(&x), wide(&gamma), wide(&beta)];
+            let products = y.iter().zip(&dy);
+            let total: f64 = products.map(|(y, dy)| f64::from(*y) * f64::from(*dy)).sum();
+            assert!((total - objective(&inputs, &dy)).abs() < 1e-4);
+            for (which, got) in [&dx[..], &dgamma, &dbeta].into_iter().enumerate() {
+                for (place, &got) in got.iter().enumerate() {
+                    let moved = |by: f64| {
+                        let mut inputs = inputs.clone();
+                        inputs[which][place] += by;
+                        objective(&inputs, &dy)
+                    };
+                    close(got, (moved(1e-6) - moved(-1e-6)) / 2e-6, 1e-5);
+                }
+            }
+        });
+    }
+}

@@ -253,7 +253,7 @@ impl Vectorised for PlaneWeightGradient<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{close, values};
+    use crate::testing::{at_every_level, close, values};
 
     /// Returns the ordinary convolution with zeros for the weights between groups.
     fn as_full(grouped: &GroupedConvolution, w: &[f32]) -> (Convolution, Vec<f32>) {
@@ -278,46 +278,48 @@ mod tests {
 
     #[test]
     fn groups_are_a_convolution_with_zeros_between_them() {
-        for (channels, outputs, groups, kernel, stride, padding) in [
-            (2, 3, 4, 3, 1, 1),
-            (1, 1, 5, 3, 1, 1),
-            (1, 1, 3, 3, 2, 1),
-            (1, 1, 3, 5, 2, 0),
-            (1, 2, 3, 1, 1, 0),
-        ] {
-            let each = Convolution {
-                channels,
-                size: [7, 9],
-                outputs,
-                kernel: [kernel; 2],
-                stride: [stride; 2],
-                padding: [padding; 2],
-            };
-            let grouped = GroupedConvolution { each, groups };
-            let samples = 2;
-            let [input, output, weights] = grouped.elements();
-            let (x, w) = (values(samples * input, 1), values(weights, 2));
-            let dy = values(samples * output, 3);
-            let (full, wide) = as_full(&grouped, &w);
-            let compare = |got: &[f32], expected: &[f32]| {
-                for (got, expected) in got.iter().zip(expected) {
-                    close(*got, f64::from(*expected), 1e-5);
-                }
-            };
-            let mut y = [vec![9.0; dy.len()], vec![9.0; dy.len()]];
-            grouped.forward(samples, &x, &w, &mut y[0]);
-            full.forward(samples, &x, &wide, &mut y[1]);
-            compare(&y[0], &y[1]);
-            let mut dx = [vec![9.0; x.len()], vec![9.0; x.len()]];
-            grouped.input_gradient(samples, &w, &dy, &mut dx[0]);
-            full.input_gradient(samples, &wide, &dy, &mut dx[1]);
-            compare(&dx[0], &dx[1]);
-            let (mut dw, mut all) = (vec![9.0; w.len()], vec![9.0; wide.len()]);
-            grouped.weight_gradient(samples, &x, &dy, &mut dw);
-            full.weight_gradient(samples, &x, &dy, &mut all);
-            let (_, marks) = as_full(&grouped, &vec![1.0; w.len()]);
-            let of_groups = all.iter().zip(marks).filter(|(_, mark)| *mark == 1.0);
-            compare(&dw, &of_groups.map(|(x, _)| *x).collect::<Vec<_>>());
-        }
+        at_every_level(|| {
+            for (channels, outputs, groups, kernel, stride, padding) in [
+                (2, 3, 4, 3, 1, 1),
+                (1, 1, 5, 3, 1, 1),
+                (1, 1, 3, 3, 2, 1),
+                (1, 1, 3, 5, 2, 0),
+                (1, 2, 3, 1, 1, 0),
+            ] {
+                let each = Convolution {
+                    channels,
+                    size: [7, 9],
+                    outputs,
+                    kernel: [kernel; 2],
+                    stride: [stride; 2],
+                    padding: [padding; 2],
+                };
+                let grouped = GroupedConvolution { each, groups };
+                let samples = 2;
+                let [input, output, weights] = grouped.elements();
+                let (x, w) = (values(samples * input, 1), values(weights, 2));
+                let dy = values(samples * output, 3);
+                let (full, wide) = as_full(&grouped, &w);
+                let compare = |got: &[f32], expected: &[f32]| {
+                    for (got, expected) in got.iter().zip(expected) {
+                        close(*got, f64::from(*expected), 1e-5);
+                    }
+                };
+                let mut y = [vec![9.0; dy.len()], vec![9.0; dy.len()]];
+                grouped.forward(samples, &x, &w, &mut y[0]);
+                full.forward(samples, &x, &wide, &mut y[1]);
+                compare(&y[0], &y[1]);
+                let mut dx = [vec![9.0; x.len()], vec![9.0; x.len()]];
+                grouped.input_gradient(samples, &w, &dy, &mut dx[0]);
+                full.input_gradient(samples, &wide, &dy, &mut dx[1]);
+                compare(&dx[0], &dx[1]);
+                let (mut dw, mut all) = (vec![9.0; w.len()], vec![9.0; wide.len()]);
+                grouped.weight_gradient(samples, &x, &dy, &mut dw);
+                full.weight_gradient(samples, &x, &dy, &mut all);
+                let (_, marks) = as_full(&grouped, &vec![1.0; w.len()]);
+                let of_groups = all.iter().zip(marks).filter(|(_, mark)| *mark == 1.0);
+                compare(&dw, &of_groups.map(|(x, _)| *x).collect::<Vec<_>>());
+            }
+        });
     }
 }

@@ -154,48 +154,51 @@ impl SimdKernel for LayerNormBackward<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{close, values};
+    use crate::testing::{at_every_level, close, values};
 
     #[test]
     fn rows_and_their_gradients_fit_the_definition() {
-        let (rows, width) = (5, 37);
-        let (x, dy) = (values(rows * width, 1), values(rows * width, 2));
-        let (gamma, beta) = (values(width, 3), values(width, 4));
-        let mut y = vec![0.0; x.len()];
-        let found = layer_norm(&x, &gamma, &beta, 1e-5, &mut y);
-        let (mut dx, mut dgamma, mut dbeta) =
-            (vec![0.0; x.len()], vec![9.0; width], vec![9.0; width]);
-        layer_norm_backward(&x, &gamma, &found, &dy, &mut dx, [&mut dgamma, &mut dbeta]);
+        at_every_level(|| {
+            let (rows, width) = (5, 37);
+            let (x, dy) = (values(rows * width, 1), values(rows * width, 2));
+            let (gamma, beta) = (values(width, 3), values(width, 4));
+            let mut y = vec![0.0; x.len()];
+            let found = layer_norm(&x, &gamma, &beta, 1e-5, &mut y);
+            let (mut dx, mut dgamma, mut dbeta) =
+                (vec![0.0; x.len()], vec![9.0; width], vec![9.0; width]);
+            layer_norm_backward(&x, &gamma, &found, &dy, &mut dx, [&mut dgamma, &mut dbeta]);
 
-        let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
-        let inputs = [wide(&x), wide(&gamma), wide(&beta)];
-        let objective = |inputs: &[Vec<f64>; 3]| {
-            let mut sum = 0.0;
-            for (row, dy) in inputs[0].chunks(width).zip(dy.chunks(width)) {
-                let mean = row.iter().sum::<f64>() / width as f64;
-                let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
-                for (i, x) in row.iter().enumerate() {
-                    let y = (x - mean) / (variance + 1e-5).sqrt() * inputs[1][i] + inputs[2][i];
-                    sum += y * f64::from(dy[i]);
+            let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+            let inputs = [wide(&x), wide(&gamma), wide(&beta)];
+            let objective = |inputs: &[Vec<f64>; 3]| {
+                let mut sum = 0.0;
+                for (row, dy) in inputs[0].chunks(width).zip(dy.chunks(width)) {
+                    let mean = row.iter().sum::<f64>() / width as f64;
+                    let variance =
+                        row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
+                    for (i, x) in row.iter().enumerate() {
+                        let y = (x - mean) / (variance + 1e-5).sqrt() * inputs[1][i] + inputs[2][i];
+                        sum += y * f64::from(dy[i]);
+                    }
+                }
+                sum
+            };
+            let total: f64 = y
+                .iter()
+                .zip(&dy)
+                .map(|(y, dy)| f64::from(*y) * f64::from(*dy))
+                .sum();
+            assert!((total - objective(&inputs)).abs() < 1e-4);
+            for (which, got) in [&dx, &dgamma, &dbeta].into_iter().enumerate() {
+                for (place, &got) in got.iter().enumerate() {
+                    let moved = |by: f64| {
+                        let mut inputs = inputs.clone();
+                        inputs[which][place] += by;
+                        objective(&inputs)
+                    };
+                    close(got, (moved(1e-6) - moved(-1e-6)) / 2e-6, 1e-5);
                 }
             }
-            sum
-        };
-        let total: f64 = y
-            .iter()
-            .zip(&dy)
-            .map(|(y, dy)| f64::from(*y) * f64::from(*dy))
-            .sum();
-        assert!((total - objective(&inputs)).abs() < 1e-4);
-        for (which, got) in [&dx, &dgamma, &dbeta].into_iter().enumerate() {
-            for (place, &got) in got.iter().enumerate() {
-                let moved = |by: f64| {
-                    let mut inputs = inputs.clone();
-                    inputs[which][place] += by;
-                    objective(&inputs)
-                };
-                close(got, (moved(1e-6) - moved(-1e-6)) / 2e-6, 1e-5);
-            }
-        }
+        });
     }
 }

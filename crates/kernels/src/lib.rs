@@ -2,7 +2,7 @@
 //!
 //! The kernels have no tensor or gradient types: inputs are lengths and slices, outputs are slices. Every kernel
 //! is compiled for the instruction sets of [`Level`]; the best level that the processor supports is selected at
-//! run time. Results depend only on the operands and the level, not on threads (there are none), caches or the
+//! run time. Tests of a kernel run at every level: see `testing::at_every_level`. Results depend only on the operands and the level, not on threads (there are none), caches or the
 //! addresses of buffers.
 
 mod activation;
@@ -45,5 +45,5 @@ pub use pool::{
     AverageAreas, SlidingWindow, average_pool, average_pool_backward, max_pool, max_pool_backward,
 };
 pub use rectifier::{mask_gradient, rectified, rectified_backward, rectified_with_mask};
-pub use simd::{Level, Vectorised, vectorised};
+pub use simd::{Level, Vectorised, vectorised, with_level};
 pub use upsample::{upsample, upsample_backward};

@@ -90,52 +90,56 @@ fn first_of_greatest(values: &[f32]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::values;
+    use crate::testing::{at_every_level, values};
 
     #[test]
     fn loss_and_gradient_fit_the_definition() {
-        for classes in [1, 2, 10, 16, 33, 1000] {
-            let logits: Vec<f32> = values(classes, 3).iter().map(|x| 8.0 * x).collect();
-            let label = classes / 2;
-            let mut gradient = vec![f32::NAN; classes];
-            let row = softmax_cross_entropy(&logits, label, &mut gradient);
-            let powers: Vec<f64> = logits.iter().map(|&x| libm::exp(f64::from(x))).collect();
-            let sum: f64 = powers.iter().sum();
-            assert!(
-                (row.loss - (sum / powers[label]).ln()).abs() < 1e-12,
-                "{classes}"
-            );
-            assert!(logits.iter().all(|&x| x <= logits[row.greatest]));
-            let before = &logits[..row.greatest];
-            assert!(before.iter().all(|&x| x < logits[row.greatest]));
-            for (class, (got, power)) in gradient.iter().zip(&powers).enumerate() {
-                let expected = power / sum - f64::from(u8::from(class == label));
+        at_every_level(|| {
+            for classes in [1, 2, 10, 16, 33, 1000] {
+                let logits: Vec<f32> = values(classes, 3).iter().map(|x| 8.0 * x).collect();
+                let label = classes / 2;
+                let mut gradient = vec![f32::NAN; classes];
+                let row = softmax_cross_entropy(&logits, label, &mut gradient);
+                let powers: Vec<f64> = logits.iter().map(|&x| libm::exp(f64::from(x))).collect();
+                let sum: f64 = powers.iter().sum();
                 assert!(
-                    (f64::from(*got) - expected).abs() < 1e-6,
-                    "{classes}: {got} for {expected}"
+                    (row.loss - (sum / powers[label]).ln()).abs() < 1e-12,
+                    "{classes}"
                 );
+                assert!(logits.iter().all(|&x| x <= logits[row.greatest]));
+                let before = &logits[..row.greatest];
+                assert!(before.iter().all(|&x| x < logits[row.greatest]));
+                for (class, (got, power)) in gradient.iter().zip(&powers).enumerate() {
+                    let expected = power / sum - f64::from(u8::from(class == label));
+                    assert!(
+                        (f64::from(*got) - expected).abs() < 1e-6,
+                        "{classes}: {got} for {expected}"
+                    );
+                }
             }
-        }
+        });
     }
 
     #[test]
     fn non_finite_logits_give_nan_and_large_logits_do_not_overflow() {
-        let mut gradient = [0.0; 2];
-        assert!(
-            softmax_cross_entropy(&[f32::NAN, 0.0], 1, &mut gradient)
-                .loss
-                .is_nan()
-        );
-        assert!(
-            softmax_cross_entropy(&[0.0, f32::INFINITY], 0, &mut gradient)
-                .loss
-                .is_nan()
-        );
-        let row = softmax_cross_entropy(&[1e30, -1e30], 0, &mut gradient);
-        assert_eq!((row.loss, gradient), (0.0, [0.0; 2]));
-        let mut equal = vec![1.0; 200];
-        equal[150..].fill(2.0);
-        let row = softmax_cross_entropy(&equal, 0, &mut vec![0.0; 200]);
-        assert_eq!(row.greatest, 150);
+        at_every_level(|| {
+            let mut gradient = [0.0; 2];
+            assert!(
+                softmax_cross_entropy(&[f32::NAN, 0.0], 1, &mut gradient)
+                    .loss
+                    .is_nan()
+            );
+            assert!(
+                softmax_cross_entropy(&[0.0, f32::INFINITY], 0, &mut gradient)
+                    .loss
+                    .is_nan()
+            );
+            let row = softmax_cross_entropy(&[1e30, -1e30], 0, &mut gradient);
+            assert_eq!((row.loss, gradient), (0.0, [0.0; 2]));
+            let mut equal = vec![1.0; 200];
+            equal[150..].fill(2.0);
+            let row = softmax_cross_entropy(&equal, 0, &mut vec![0.0; 200]);
+            assert_eq!(row.greatest, 150);
+        });
     }
 }

@@ -287,79 +287,90 @@ impl AverageAreas {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::at_every_level;
 
     #[test]
     fn windows_take_their_first_greatest_value_and_return_its_gradient() {
-        let x = [1.0, 5.0, 2.0, 5.0, 4.0, 3.0, f32::NAN, 8.0, 7.0];
-        let window = SlidingWindow::new(2, 1, 0);
-        let (mut y, mut from) = ([0.0; 4], [9; 4]);
-        max_pool(&x, [3, 3], window, &mut y, &mut from);
-        assert_eq!((y[0], y[1], y[3]), (5.0, 5.0, 8.0));
-        assert!(y[2].is_nan());
-        assert_eq!(from, [1, 1, 6, 7]);
-        let mut dx = [f32::NAN; 9];
-        max_pool_backward(&[1.0, 2.0, 4.0, 8.0], &from, [3, 3], window, &mut dx);
-        assert_eq!(dx, [0.0, 3.0, 0.0, 0.0, 0.0, 0.0, 4.0, 8.0, 0.0]);
+        at_every_level(|| {
+            let x = [1.0, 5.0, 2.0, 5.0, 4.0, 3.0, f32::NAN, 8.0, 7.0];
+            let window = SlidingWindow::new(2, 1, 0);
+            let (mut y, mut from) = ([0.0; 4], [9; 4]);
+            max_pool(&x, [3, 3], window, &mut y, &mut from);
+            assert_eq!((y[0], y[1], y[3]), (5.0, 5.0, 8.0));
+            assert!(y[2].is_nan());
+            assert_eq!(from, [1, 1, 6, 7]);
+            let mut dx = [f32::NAN; 9];
+            max_pool_backward(&[1.0, 2.0, 4.0, 8.0], &from, [3, 3], window, &mut dx);
+            assert_eq!(dx, [0.0, 3.0, 0.0, 0.0, 0.0, 0.0, 4.0, 8.0, 0.0]);
+        });
     }
 
     #[test]
     fn padding_is_ignored_and_planes_are_separate() {
-        let window = SlidingWindow::new(3, 2, 1);
-        assert_eq!(window.count([4, 1]), [2, 1]);
-        assert_eq!(SlidingWindow::new(3, 1, 0).count([2, 3]), [0, 1]);
-        let x: Vec<f32> = (0..32).map(|i| -(i as f32)).collect();
-        let (mut y, mut from) = (vec![0.0; 8], vec![0; 8]);
-        max_pool(&x, [4, 4], window, &mut y, &mut from);
-        assert_eq!(y, [0.0, -1.0, -4.0, -5.0, -16.0, -17.0, -20.0, -21.0]);
-        assert_eq!(from[4..], [0, 1, 4, 5]);
+        at_every_level(|| {
+            let window = SlidingWindow::new(3, 2, 1);
+            assert_eq!(window.count([4, 1]), [2, 1]);
+            assert_eq!(SlidingWindow::new(3, 1, 0).count([2, 3]), [0, 1]);
+            let x: Vec<f32> = (0..32).map(|i| -(i as f32)).collect();
+            let (mut y, mut from) = (vec![0.0; 8], vec![0; 8]);
+            max_pool(&x, [4, 4], window, &mut y, &mut from);
+            assert_eq!(y, [0.0, -1.0, -4.0, -5.0, -16.0, -17.0, -20.0, -21.0]);
+            assert_eq!(from[4..], [0, 1, 4, 5]);
+        });
     }
 
     #[test]
     fn windows_are_averaged_with_zeros_around() {
-        let x: Vec<f32> = (1..=9).map(|i| i as f32).collect();
-        let window = SlidingWindow::new(3, 2, 1);
-        let mut y = [0.0; 4];
-        average_pool(&x, [3, 3], window, &mut y);
-        assert_eq!(y, [12.0, 16.0, 24.0, 28.0].map(|sum| sum / 9.0));
-        let mut dx = [f32::NAN; 9];
-        average_pool_backward(&[9.0, 0.0, 0.0, 18.0], [3, 3], window, &mut dx);
-        assert_eq!(dx, [1.0, 1.0, 0.0, 1.0, 3.0, 2.0, 0.0, 2.0, 2.0]);
+        at_every_level(|| {
+            let x: Vec<f32> = (1..=9).map(|i| i as f32).collect();
+            let window = SlidingWindow::new(3, 2, 1);
+            let mut y = [0.0; 4];
+            average_pool(&x, [3, 3], window, &mut y);
+            assert_eq!(y, [12.0, 16.0, 24.0, 28.0].map(|sum| sum / 9.0));
+            let mut dx = [f32::NAN; 9];
+            average_pool_backward(&[9.0, 0.0, 0.0, 18.0], [3, 3], window, &mut dx);
+            assert_eq!(dx, [1.0, 1.0, 0.0, 1.0, 3.0, 2.0, 0.0, 2.0, 2.0]);
+        });
     }
 
     #[test]
     fn height_and_width_of_a_window_are_separate() {
-        let window = SlidingWindow {
-            side: [1, 3],
-            stride: 2,
-            padding: [0, 1],
-        };
-        assert_eq!(window.count([3, 4]), [2, 2]);
-        let x: Vec<f32> = (0..12).map(|i| i as f32).collect();
-        let (mut y, mut from) = ([0.0; 4], [0; 4]);
-        max_pool(&x, [3, 4], window, &mut y, &mut from);
-        assert_eq!((y, from), ([1.0, 3.0, 9.0, 11.0], [1, 3, 9, 11]));
-        average_pool(&x, [3, 4], window, &mut y);
-        assert_eq!(y, [1.0, 6.0, 17.0, 30.0].map(|sum| sum / 3.0));
-        let mut dx = [f32::NAN; 12];
-        average_pool_backward(&[3.0, 6.0, 0.0, 9.0], [3, 4], window, &mut dx);
-        assert_eq!(dx[..4], [1.0, 3.0, 2.0, 2.0]);
-        assert_eq!(dx[4..8], [0.0; 4]);
-        assert_eq!(dx[8..], [0.0, 3.0, 3.0, 3.0]);
-        assert_eq!(SlidingWindow::same([7, 1]).count([5, 5]), [5, 5]);
+        at_every_level(|| {
+            let window = SlidingWindow {
+                side: [1, 3],
+                stride: 2,
+                padding: [0, 1],
+            };
+            assert_eq!(window.count([3, 4]), [2, 2]);
+            let x: Vec<f32> = (0..12).map(|i| i as f32).collect();
+            let (mut y, mut from) = ([0.0; 4], [0; 4]);
+            max_pool(&x, [3, 4], window, &mut y, &mut from);
+            assert_eq!((y, from), ([1.0, 3.0, 9.0, 11.0], [1, 3, 9, 11]));
+            average_pool(&x, [3, 4], window, &mut y);
+            assert_eq!(y, [1.0, 6.0, 17.0, 30.0].map(|sum| sum / 3.0));
+            let mut dx = [f32::NAN; 12];
+            average_pool_backward(&[3.0, 6.0, 0.0, 9.0], [3, 4], window, &mut dx);
+            assert_eq!(dx[..4], [1.0, 3.0, 2.0, 2.0]);
+            assert_eq!(dx[4..8], [0.0; 4]);
+            assert_eq!(dx[8..], [0.0, 3.0, 3.0, 3.0]);
+            assert_eq!(SlidingWindow::same([7, 1]).count([5, 5]), [5, 5]);
+        });
     }
 
     #[test]
     fn areas_are_averaged_and_spread() {
-        let areas = AverageAreas {
-            size: [3, 4],
-            areas: [2, 2],
-        };
-        let x: Vec<f32> = (0..12).map(|i| i as f32).collect();
-        let mut y = [0.0; 4];
-        areas.forward(&x, &mut y);
-        assert_eq!(y, [2.5, 4.5, 6.5, 8.5]);
-        let mut dx = [f32::NAN; 12];
-        areas.backward(&[4.0, 0.0, 8.0, 0.0], &mut dx);
-        assert_eq!(dx[..6], [1.0, 1.0, 0.0, 0.0, 3.0, 3.0]);
+        at_every_level(|| {
+            let areas = AverageAreas {
+                size: [3, 4],
+                areas: [2, 2],
+            };
+            let x: Vec<f32> = (0..12).map(|i| i as f32).collect();
+            let mut y = [0.0; 4];
+            areas.forward(&x, &mut y);
+            assert_eq!(y, [2.5, 4.5, 6.5, 8.5]);
+            let mut dx = [f32::NAN; 12];
+            areas.backward(&[4.0, 0.0, 8.0, 0.0], &mut dx);
+            assert_eq!(dx[..6], [1.0, 1.0, 0.0, 0.0, 3.0, 3.0]);
+        });
     }
 }

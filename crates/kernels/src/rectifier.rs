@@ -103,25 +103,28 @@ impl Vectorised for MaskedGradient<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::at_every_level;
 
     #[test]
     fn gradients_below_zero_are_masked_and_nan_remains() {
-        let mut y: Vec<f32> = (-20..20).map(|i| i as f32 / 4.0).collect();
-        y[3] = f32::NAN;
-        let x = y.clone();
-        rectified(&mut y);
-        let (mut noted, mut open) = (x.clone(), vec![7; 40]);
-        rectified_with_mask(&mut noted, &mut open);
-        let dy: Vec<f32> = (0..40).map(|i| i as f32).collect();
-        let mut dx = vec![f32::NAN; 40];
-        rectified_backward(&y, &dy, &mut dx);
-        let mut in_place = dy.clone();
-        mask_gradient(&mut in_place, &open);
-        assert_eq!(in_place, dx);
-        for i in (0..40).filter(|&i| i != 3) {
-            assert_eq!((y[i], noted[i]), (x[i].max(0.0), y[i]));
-            assert_eq!(dx[i], if x[i] > 0.0 { dy[i] } else { 0.0 });
-        }
-        assert!(y[3].is_nan() && noted[3].is_nan() && dx[3] == 0.0);
+        at_every_level(|| {
+            let mut y: Vec<f32> = (-20..20).map(|i| i as f32 / 4.0).collect();
+            y[3] = f32::NAN;
+            let x = y.clone();
+            rectified(&mut y);
+            let (mut noted, mut open) = (x.clone(), vec![7; 40]);
+            rectified_with_mask(&mut noted, &mut open);
+            let dy: Vec<f32> = (0..40).map(|i| i as f32).collect();
+            let mut dx = vec![f32::NAN; 40];
+            rectified_backward(&y, &dy, &mut dx);
+            let mut in_place = dy.clone();
+            mask_gradient(&mut in_place, &open);
+            assert_eq!(in_place, dx);
+            for i in (0..40).filter(|&i| i != 3) {
+                assert_eq!((y[i], noted[i]), (x[i].max(0.0), y[i]));
+                assert_eq!(dx[i], if x[i] > 0.0 { dy[i] } else { 0.0 });
+            }
+            assert!(y[3].is_nan() && noted[3].is_nan() && dx[3] == 0.0);
+        });
     }
 }

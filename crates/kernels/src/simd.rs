@@ -4,6 +4,8 @@
     reason = "vector instructions and the functions compiled for them"
 )]
 
+use std::cell::Cell;
+
 /// An instruction set for which kernels are compiled. Results may differ in the last bits between levels, never within
 /// a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +37,20 @@ impl Level {
         Self::Portable
     }
 
+    /// Returns the levels that this processor supports, the lowest first.
+    pub fn supported() -> impl Iterator<Item = Self> {
+        let best = Self::detect();
+        let all = [Self::Portable, Self::Avx2, Self::Avx512];
+        all.into_iter().filter(move |level| *level <= best)
+    }
+
+    /// Returns the level of the kernels that this thread calls: the best one of this processor, except within
+    /// [`with_level`].
+    #[must_use]
+    pub fn current() -> Self {
+        Self::detect().min(LIMIT.get())
+    }
+
     /// Returns the name in a plan's identity.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -44,6 +60,25 @@ impl Level {
             Self::Avx512 => "avx512",
         }
     }
+}
+
+thread_local! {
+    /// The greatest level of the kernels that this thread calls.
+    static LIMIT: Cell<Level> = const { Cell::new(Level::Avx512) };
+}
+
+/// Runs code whose kernels, on this thread, are those of a level, or of the best lower level that this processor supports.
+/// For tests: a run uses the best level, which its identity names.
+pub fn with_level<R>(level: Level, work: impl FnOnce() -> R) -> R {
+    /// Restores the previous limit, also after a panic.
+    struct Restored(Level);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            LIMIT.set(self.0);
+        }
+    }
+    let _restored = Restored(LIMIT.replace(level));
+    work()
 }
 
 /// A vector of f32, and the shape of the register tile that fits its registers.
@@ -321,7 +356,7 @@ pub trait Vectorised {
     fn run(self) -> Self::Output;
 }
 
-/// Runs code compiled for the level of this processor. Multiplications and additions are not fused, so code without
+/// Runs code compiled for the level of this thread. Multiplications and additions are not fused, so code without
 /// sums across elements gives the same bits at every level. Cost: a call.
 pub fn vectorised<W: Vectorised>(work: W) -> W::Output {
     struct Any<W>(W);
@@ -336,10 +371,10 @@ pub fn vectorised<W: Vectorised>(work: W) -> W::Output {
     dispatch(Any(work))
 }
 
-/// Runs a kernel at the level of this processor.
+/// Runs a kernel at the level of this thread.
 #[inline]
 pub(crate) fn dispatch<K: SimdKernel>(kernel: K) -> K::Output {
-    dispatch_at(Level::detect(), kernel)
+    dispatch_at(Level::current(), kernel)
 }
 
 /// Runs a kernel at a level, or the best lower level that this processor supports.
@@ -364,4 +399,21 @@ pub(crate) fn dispatch_at<K: SimdKernel>(level: Level, kernel: K) -> K::Output {
     }
     let _ = level;
     kernel.run::<Portable>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_holds_within_a_call_and_ends_with_a_panic() {
+        let best = Level::detect();
+        assert_eq!(Level::supported().last(), Some(best));
+        let inner = || with_level(Level::Avx512, Level::current);
+        let outer = with_level(Level::Portable, || (Level::current(), inner()));
+        assert_eq!((outer, Level::current()), ((Level::Portable, best), best));
+        let ended = std::panic::catch_unwind(|| with_level(Level::Portable, || panic!("an end")));
+        assert!(ended.is_err());
+        assert_eq!(Level::current(), best);
+    }
 }

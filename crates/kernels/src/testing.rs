@@ -1,5 +1,17 @@
 //! Test helpers: reproducible numbers and comparisons.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::{Level, with_level};
+
+/// Runs a test with the kernels of each level that this processor supports.
+pub(crate) fn at_every_level(test: impl Fn()) {
+    for level in Level::supported() {
+        let ended = catch_unwind(AssertUnwindSafe(|| with_level(level, &test)));
+        assert!(ended.is_ok(), "failed at the level {}", level.name());
+    }
+}
+
 /// Returns values in -1..1 that are determined by the seed.
 pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

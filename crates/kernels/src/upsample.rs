@@ -44,14 +44,17 @@ pub fn upsample_backward(dy: &[f32], width: usize, factor: usize, dx: &mut [f32]
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::at_every_level;
 
     #[test]
     fn elements_become_squares_and_return_their_sums() {
-        let mut y = [0.0; 16];
-        upsample(&[1.0, 2.0, 3.0, 4.0], 2, 2, &mut y);
-        assert_eq!(y[..8], [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]);
-        let mut dx = [f32::NAN; 4];
-        upsample_backward(&y, 2, 2, &mut dx);
-        assert_eq!(dx, [4.0, 8.0, 12.0, 16.0]);
+        at_every_level(|| {
+            let mut y = [0.0; 16];
+            upsample(&[1.0, 2.0, 3.0, 4.0], 2, 2, &mut y);
+            assert_eq!(y[..8], [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]);
+            let mut dx = [f32::NAN; 4];
+            upsample_backward(&y, 2, 2, &mut dx);
+            assert_eq!(dx, [4.0, 8.0, 12.0, 16.0]);
+        });
     }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use ronde_core::layout::{Role, StateLayout};
 use ronde_core::seed::SeedTree;
+use ronde_kernels::{Level, with_level};
 use serde::Deserialize;
 
 use cases::{CASES, ModelCase};
@@ -206,15 +207,33 @@ impl ModelCase {
     }
 }
 
+/// Returns each case with each level of kernels that this processor supports.
+fn at_every_level() -> impl Iterator<Item = (&'static ModelCase, Level)> {
+    let cases = CASES.iter();
+    cases.flat_map(|case| Level::supported().map(move |level| (case, level)))
+}
+
+#[test]
+fn the_bits_of_training_depend_on_the_level_alone() {
+    let case = &CASES[2];
+    let at = |level| with_level(level, || losses(case, case.build()));
+    for level in Level::supported() {
+        assert_eq!(at(level), at(level), "{}", level.name());
+    }
+    if Level::detect() > Level::Portable {
+        assert_ne!(at(Level::Portable), at(Level::detect()));
+    }
+}
+
 #[test]
 fn gradients_are_those_of_pytorch() {
     let expected = expected();
     assert_eq!(expected.len(), CASES.len());
-    for case in &CASES {
+    for (case, level) in at_every_level() {
         let mut chain = case.build();
         load_weights(&mut chain);
         let layout = chain.layout().clone();
-        let (loss, gradients) = case.through(&mut [chain]);
+        let (loss, gradients) = with_level(level, || case.through(&mut [chain]));
         case.compare(&expected[case.name], loss, &layout, &gradients);
     }
 }
@@ -289,15 +308,17 @@ fn losses(case: &ModelCase, mut chain: Chain) -> Vec<f64> {
 #[test]
 fn losses_of_the_first_steps_match_the_reference() {
     let mut wrong = Vec::new();
-    for case in &CASES {
-        let got = losses(case, case.build());
-        let fits = got.iter().zip(case.golden).all(|(got, golden)| {
-            // Other instruction sets sum in another order.
-            let bound = if case.name == "resnet50" { 1e-2 } else { 2e-3 };
+    for (case, level) in at_every_level() {
+        let got = with_level(level, || losses(case, case.build()));
+        let pairs = got.iter().zip(case.golden).enumerate();
+        let mut fits = pairs.map(|(step, (got, golden))| {
+            // Other instruction sets sum in another order, and the steps of so deep a model amplify this.
+            let is_deep = case.name == "resnet50" && step > 0;
+            let bound = if is_deep { 5e-2 } else { 2e-3 };
             (got - golden).abs() < bound * golden
         });
-        if !fits {
-            wrong.push(format!("{}: {got:.5?}", case.name));
+        if !fits.all(|fits| fits) {
+            wrong.push(format!("{} at {}: {got:.5?}", case.name, level.name()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -1,7 +1,7 @@
 //! Tests of the batch normalisation against its definition.
 
 use super::*;
-use crate::testing::values;
+use crate::testing::{at_every_level, values};
 
 fn shape(rectified: bool) -> BatchNorm {
     BatchNorm {
@@ -44,68 +44,72 @@ fn objective(
 
 #[test]
 fn values_and_gradients_fit_the_definition() {
-    for rectified in [false, true] {
-        let shape = shape(rectified);
-        let n = shape.elements();
-        let (x, added, dy) = (values(n, 1), values(n, 2), values(n, 3));
-        let (gamma, beta) = (values(4, 4), values(4, 5));
-        let affine = Affine {
-            gamma: &gamma,
-            beta: &beta,
-        };
-        let mut y = vec![0.0; n];
-        let statistics = shape.forward(&x, affine, Some(&added), &mut y);
-        let (mut dx, mut dadded) = (vec![0.0; n], vec![0.0; n]);
-        let (mut dgamma, mut dbeta) = (vec![0.0; 4], vec![0.0; 4]);
-        let gradients = BatchNormGradients {
-            input: &mut dx,
-            gamma: &mut dgamma,
-            beta: &mut dbeta,
-            added: Some(&mut dadded),
-        };
-        shape.backward(&x, &y, &dy, &gamma, &statistics, gradients);
+    at_every_level(|| {
+        for rectified in [false, true] {
+            let shape = shape(rectified);
+            let n = shape.elements();
+            let (x, added, dy) = (values(n, 1), values(n, 2), values(n, 3));
+            let (gamma, beta) = (values(4, 4), values(4, 5));
+            let affine = Affine {
+                gamma: &gamma,
+                beta: &beta,
+            };
+            let mut y = vec![0.0; n];
+            let statistics = shape.forward(&x, affine, Some(&added), &mut y);
+            let (mut dx, mut dadded) = (vec![0.0; n], vec![0.0; n]);
+            let (mut dgamma, mut dbeta) = (vec![0.0; 4], vec![0.0; 4]);
+            let gradients = BatchNormGradients {
+                input: &mut dx,
+                gamma: &mut dgamma,
+                beta: &mut dbeta,
+                added: Some(&mut dadded),
+            };
+            shape.backward(&x, &y, &dy, &gamma, &statistics, gradients);
 
-        let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
-        let inputs = [wide(&x), wide(&gamma), wide(&beta), wide(&added)];
-        let at = |inputs: &[Vec<f64>; 4]| {
-            objective(&shape, &inputs[0], &inputs[1], &inputs[2], &inputs[3], &dy)
-        };
-        let total: f64 = y
-            .iter()
-            .zip(&dy)
-            .map(|(y, dy)| f64::from(*y) * f64::from(*dy))
-            .sum();
-        assert!((total - at(&inputs)).abs() < 1e-4, "{total}");
-        for (which, got) in [&dx, &dgamma, &dbeta, &dadded].into_iter().enumerate() {
-            for place in (0..got.len()).step_by(if which == 0 || which == 3 { 17 } else { 1 }) {
-                let moved = |by: f64| {
-                    let mut inputs = inputs.clone();
-                    inputs[which][place] += by;
-                    at(&inputs)
-                };
-                let slope = (moved(1e-6) - moved(-1e-6)) / 2e-6;
-                assert!(
-                    (slope - f64::from(got[place])).abs() < 1e-3,
-                    "{which} {place}: {slope} {}",
-                    got[place]
-                );
+            let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+            let inputs = [wide(&x), wide(&gamma), wide(&beta), wide(&added)];
+            let at = |inputs: &[Vec<f64>; 4]| {
+                objective(&shape, &inputs[0], &inputs[1], &inputs[2], &inputs[3], &dy)
+            };
+            let total: f64 = y
+                .iter()
+                .zip(&dy)
+                .map(|(y, dy)| f64::from(*y) * f64::from(*dy))
+                .sum();
+            assert!((total - at(&inputs)).abs() < 1e-4, "{total}");
+            for (which, got) in [&dx, &dgamma, &dbeta, &dadded].into_iter().enumerate() {
+                for place in (0..got.len()).step_by(if which == 0 || which == 3 { 17 } else { 1 }) {
+                    let moved = |by: f64| {
+                        let mut inputs = inputs.clone();
+                        inputs[which][place] += by;
+                        at(&inputs)
+                    };
+                    let slope = (moved(1e-6) - moved(-1e-6)) / 2e-6;
+                    assert!(
+                        (slope - f64::from(got[place])).abs() < 1e-3,
+                        "{which} {place}: {slope} {}",
+                        got[place]
+                    );
+                }
             }
         }
-    }
+    });
 }
 
 #[test]
 fn nan_values_are_not_hidden() {
-    let shape = shape(true);
-    let mut x = values(shape.elements(), 1);
-    x[5] = f32::NAN;
-    let mut y = vec![0.0; x.len()];
-    let affine = Affine {
-        gamma: &[1.0; 4],
-        beta: &[0.0; 4],
-    };
-    shape.forward(&x, affine, None, &mut y);
-    assert!(y[5].is_nan() && !y[40].is_nan());
+    at_every_level(|| {
+        let shape = shape(true);
+        let mut x = values(shape.elements(), 1);
+        x[5] = f32::NAN;
+        let mut y = vec![0.0; x.len()];
+        let affine = Affine {
+            gamma: &[1.0; 4],
+            beta: &[0.0; 4],
+        };
+        shape.forward(&x, affine, None, &mut y);
+        assert!(y[5].is_nan() && !y[40].is_nan());
+    });
 }
 
 /// Returns the sums of the parts, added in order.
@@ -167,58 +171,62 @@ fn in_parts(counts: &[usize], middle: f32) -> [Vec<f32>; 4] {
 
 #[test]
 fn parts_are_normalised_like_the_whole_batch() {
-    for middle in [0.0, 300.0] {
-        let shape = BatchNorm {
-            samples: 5,
-            ..shape(false)
-        };
-        let n = shape.elements();
-        let x: Vec<f32> = values(n, 1).iter().map(|x| x + middle).collect();
-        let (added, dy) = (values(n, 2), values(n, 3));
-        let (gamma, beta) = (values(4, 4), values(4, 5));
-        let affine = Affine {
-            gamma: &gamma,
-            beta: &beta,
-        };
-        let mut whole = [vec![0.0; n], vec![0.0; n], vec![0.0; 4], vec![0.0; 4]];
-        let [y, dx, dgamma, dbeta] = &mut whole;
-        let statistics = shape.forward(&x, affine, Some(&added), y);
-        let gradients = BatchNormGradients {
-            input: dx,
-            gamma: dgamma,
-            beta: dbeta,
-            added: None,
-        };
-        shape.backward(&x, y, &dy, &gamma, &statistics, gradients);
-        // The mean is rounded to f32: half a unit of its last place moves every value by as much.
-        let bound = 2e-6 + middle * 1e-6;
-        for counts in [&[5][..], &[2, 3], &[1, 0, 4], &[1; 5]] {
-            for (got, whole) in in_parts(counts, middle).iter().zip(&whole) {
-                let scale = whole.iter().fold(1.0_f32, |most, x| most.max(x.abs()));
-                for (got, whole) in got.iter().zip(whole) {
-                    let error = (got - whole).abs() / scale;
-                    assert!(error < bound, "{counts:?}: {got} for {whole}");
+    at_every_level(|| {
+        for middle in [0.0, 300.0] {
+            let shape = BatchNorm {
+                samples: 5,
+                ..shape(false)
+            };
+            let n = shape.elements();
+            let x: Vec<f32> = values(n, 1).iter().map(|x| x + middle).collect();
+            let (added, dy) = (values(n, 2), values(n, 3));
+            let (gamma, beta) = (values(4, 4), values(4, 5));
+            let affine = Affine {
+                gamma: &gamma,
+                beta: &beta,
+            };
+            let mut whole = [vec![0.0; n], vec![0.0; n], vec![0.0; 4], vec![0.0; 4]];
+            let [y, dx, dgamma, dbeta] = &mut whole;
+            let statistics = shape.forward(&x, affine, Some(&added), y);
+            let gradients = BatchNormGradients {
+                input: dx,
+                gamma: dgamma,
+                beta: dbeta,
+                added: None,
+            };
+            shape.backward(&x, y, &dy, &gamma, &statistics, gradients);
+            // The mean is rounded to f32: half a unit of its last place moves every value by as much.
+            let bound = 2e-6 + middle * 1e-6;
+            for counts in [&[5][..], &[2, 3], &[1, 0, 4], &[1; 5]] {
+                for (got, whole) in in_parts(counts, middle).iter().zip(&whole) {
+                    let scale = whole.iter().fold(1.0_f32, |most, x| most.max(x.abs()));
+                    for (got, whole) in got.iter().zip(whole) {
+                        let error = (got - whole).abs() / scale;
+                        assert!(error < bound, "{counts:?}: {got} for {whole}");
+                    }
                 }
             }
         }
-    }
+    });
 }
 
 #[test]
 fn known_statistics_are_used_as_they_are() {
-    let found = BatchStatistics::known(&[2.0], &[4.0 - 1e-5], 1e-5);
-    let shape = BatchNorm {
-        samples: 1,
-        channels: 1,
-        places: 3,
-        epsilon: 1e-5,
-        rectified: true,
-    };
-    let affine = Affine {
-        gamma: &[3.0],
-        beta: &[1.0],
-    };
-    let mut y = vec![0.0; 3];
-    shape.normalise(&[2.0, 4.0, -2.0], &found, affine, None, &mut y);
-    assert_eq!(y, [1.0, 4.0, 0.0]);
+    at_every_level(|| {
+        let found = BatchStatistics::known(&[2.0], &[4.0 - 1e-5], 1e-5);
+        let shape = BatchNorm {
+            samples: 1,
+            channels: 1,
+            places: 3,
+            epsilon: 1e-5,
+            rectified: true,
+        };
+        let affine = Affine {
+            gamma: &[3.0],
+            beta: &[1.0],
+        };
+        let mut y = vec![0.0; 3];
+        shape.normalise(&[2.0, 4.0, -2.0], &found, affine, None, &mut y);
+        assert_eq!(y, [1.0, 4.0, 0.0]);
+    });
 }

@@ -1,7 +1,7 @@
 //! Convolutions and their gradients against the definition.
 
 use super::*;
-use crate::testing::{close, values};
+use crate::testing::{at_every_level, close, values};
 
 /// Returns one convolution for each case that the kernels treat separately.
 fn shapes() -> Vec<(Convolution, usize)> {
@@ -65,50 +65,54 @@ pub(super) fn each(shape: &Convolution, samples: usize, mut meet: impl FnMut(usi
 
 #[test]
 fn forward_and_both_gradients_fit_the_definition() {
-    for (shape, samples) in shapes() {
-        let [input, output, weights] = shape.elements();
-        let x = values(samples * input, 1);
-        let (w, dy) = (values(weights, 2), values(samples * output, 3));
-        let mut expected = [
-            vec![0.0_f64; samples * output],
-            vec![0.0; samples * input],
-            vec![0.0; weights],
-        ];
-        each(&shape, samples, |i, t, o| {
-            expected[0][o] += f64::from(x[i]) * f64::from(w[t]);
-            expected[1][i] += f64::from(dy[o]) * f64::from(w[t]);
-            expected[2][t] += f64::from(dy[o]) * f64::from(x[i]);
-        });
-        let mut got = [
-            vec![f32::NAN; samples * output],
-            vec![f32::NAN; samples * input],
-            vec![f32::NAN; weights],
-        ];
-        let [y, dx, dw] = &mut got;
-        shape.forward(samples, &x, &w, y);
-        shape.input_gradient(samples, &w, &dy, dx);
-        shape.weight_gradient(samples, &x, &dy, dw);
-        for (which, (got, expected)) in got.iter().zip(&expected).enumerate() {
-            for (place, (got, expected)) in got.iter().zip(expected).enumerate() {
-                let near = (f64::from(*got) - expected).abs() <= 1e-4 * (1.0 + expected.abs());
-                assert!(near, "{shape:?} {which} at {place}: {got} for {expected}");
+    at_every_level(|| {
+        for (shape, samples) in shapes() {
+            let [input, output, weights] = shape.elements();
+            let x = values(samples * input, 1);
+            let (w, dy) = (values(weights, 2), values(samples * output, 3));
+            let mut expected = [
+                vec![0.0_f64; samples * output],
+                vec![0.0; samples * input],
+                vec![0.0; weights],
+            ];
+            each(&shape, samples, |i, t, o| {
+                expected[0][o] += f64::from(x[i]) * f64::from(w[t]);
+                expected[1][i] += f64::from(dy[o]) * f64::from(w[t]);
+                expected[2][t] += f64::from(dy[o]) * f64::from(x[i]);
+            });
+            let mut got = [
+                vec![f32::NAN; samples * output],
+                vec![f32::NAN; samples * input],
+                vec![f32::NAN; weights],
+            ];
+            let [y, dx, dw] = &mut got;
+            shape.forward(samples, &x, &w, y);
+            shape.input_gradient(samples, &w, &dy, dx);
+            shape.weight_gradient(samples, &x, &dy, dw);
+            for (which, (got, expected)) in got.iter().zip(&expected).enumerate() {
+                for (place, (got, expected)) in got.iter().zip(expected).enumerate() {
+                    let near = (f64::from(*got) - expected).abs() <= 1e-4 * (1.0 + expected.abs());
+                    assert!(near, "{shape:?} {which} at {place}: {got} for {expected}");
+                }
             }
         }
-    }
-    close(1.0, 1.0, 1e-9);
+        close(1.0, 1.0, 1e-9);
+    });
 }
 
 #[test]
 fn a_sample_has_the_same_bits_wherever_it_lies_in_a_batch() {
-    for (shape, samples) in shapes().into_iter().filter(|(_, samples)| *samples > 1) {
-        let [input, output, weights] = shape.elements();
-        let (x, w) = (values(samples * input, 4), values(weights, 5));
-        let mut all = vec![0.0; samples * output];
-        shape.forward(samples, &x, &w, &mut all);
-        let mut one = vec![0.0; output];
-        shape.forward(1, &x[(samples - 1) * input..], &w, &mut one);
-        assert_eq!(one, all[(samples - 1) * output..], "{shape:?}");
-    }
+    at_every_level(|| {
+        for (shape, samples) in shapes().into_iter().filter(|(_, samples)| *samples > 1) {
+            let [input, output, weights] = shape.elements();
+            let (x, w) = (values(samples * input, 4), values(weights, 5));
+            let mut all = vec![0.0; samples * output];
+            shape.forward(samples, &x, &w, &mut all);
+            let mut one = vec![0.0; output];
+            shape.forward(1, &x[(samples - 1) * input..], &w, &mut one);
+            assert_eq!(one, all[(samples - 1) * output..], "{shape:?}");
+        }
+    });
 }
 
 #[test]
