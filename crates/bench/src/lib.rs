@@ -8,7 +8,8 @@
 //! [`CollectivesReport`] and [`Columns`] present the results, [`choice_table`] the
 //! quality of the choice of algorithms; [`explain`] computes the traffic without running anything.
 //!
-//! [`measure`] runs whole training runs of the command, for `ronde bench train`.
+//! [`measure`] runs whole training runs of the command, for `ronde bench train`. [`KernelReport`] compares the kernels of a
+//! model, which the command measures, with the rates of the machine.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ mod error;
 mod explain;
 mod groups;
 mod hub;
+mod kernels;
 mod machine;
 mod measure;
 mod operation;
@@ -42,6 +44,7 @@ pub use competitor::{CompetitorLaunch, CompetitorProcess};
 pub use error::BenchError;
 pub use explain::explain;
 pub use hub::{Hub, HubEvent};
+pub use kernels::{KernelReport, KernelRow, MachineRates, memory_bytes_per_s};
 pub use machine::{CpuCache, Machine};
 pub use operation::{OperationKind, OperationShape};
 pub use report::{CollectivesReport, FORMAT, Implementation, MeasurementRow, times_as_fast, write};

@@ -12,10 +12,12 @@ mod buffer;
 mod conformance;
 mod host;
 mod kernels;
+mod observed;
 mod planning;
 
 pub use buffer::{DeviceBuffer, DeviceSlice, DeviceSliceMut, ForeignMemory};
 pub use conformance::check_device;
+pub use observed::{KernelCall, KernelObserver, ObservedDevice};
 pub use planning::{MemoryUse, PlanningDevice};
 
 pub use host::HostDevice;

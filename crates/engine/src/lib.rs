@@ -44,8 +44,9 @@ pub use context::{ForwardContext, Mode, first_word};
 pub use detection::DetectedImages;
 pub use device::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
-    HostDevice, ImageKernels, MatrixKernels, MatrixSlice, MemoryUse, NormKernels, PlaneMap,
-    PlanningDevice, RowCopy, SequenceKernels, TableKernels, check_device,
+    HostDevice, ImageKernels, KernelCall, KernelObserver, MatrixKernels, MatrixSlice, MemoryUse,
+    NormKernels, ObservedDevice, PlaneMap, PlanningDevice, RowCopy, SequenceKernels, TableKernels,
+    check_device,
 };
 pub use error::EngineError;
 pub use graph::{Attended, GraphBuilder, GraphLayer, GraphOutline, GraphValue};

@@ -160,14 +160,9 @@ impl TrainingCase {
         })
     }
 
-    /// Returns the run file of a run with `workers` workers.
-    pub(super) fn run_file(
-        &self,
-        workers: u32,
-        shards: u32,
-        steps: u64,
-        bucket: Option<u64>,
-    ) -> String {
+    /// Returns the text of the run file of a run with `workers` workers. `bucket` is `comm.bucket_bytes_max`.
+    #[must_use]
+    pub fn run_file(&self, workers: u32, shards: u32, steps: u64, bucket: Option<u64>) -> String {
         let comm = bucket.map_or(String::new(), |bytes| {
             format!("[comm]\nbucket_bytes_max = {bytes}\n")
         });

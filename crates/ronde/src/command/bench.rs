@@ -2,7 +2,9 @@
 
 mod arguments;
 mod data;
+mod kernels;
 mod prepare;
+mod run_file;
 mod training;
 
 use std::ffi::OsString;
@@ -39,6 +41,7 @@ pub(crate) fn bench(arguments: &BenchArguments, stop: &StopFlag) -> i32 {
     match &arguments.command {
         Some(BenchCommand::Train(arguments)) => return training::bench(arguments, stop),
         Some(BenchCommand::Data(arguments)) => return data::bench(arguments, stop),
+        Some(BenchCommand::Kernels(arguments)) => return kernels::bench(arguments, stop),
         None => {}
     }
     let prepared = match prepare(arguments) {

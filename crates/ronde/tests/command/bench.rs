@@ -232,3 +232,60 @@ fn a_signal_ends_all_workers() {
         .expect(130, &["interrupted: all workers have ended"]);
     gone(workers.into_values());
 }
+
+#[test]
+fn kernels_of_a_model_are_measured() {
+    let dir = TestFolder::new();
+    let kernels = |arguments: &[&str]| {
+        let fixed = ["bench", "kernels", "--steps=1", "--json=out.json"];
+        let ended = dir.run(&[&fixed[..], arguments].concat());
+        let ended = ended.expect(0, &["wrote out.json"]);
+        let text = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+        let report: Value = serde_json::from_str(&text).unwrap();
+        let rows = report["rows"].as_array().unwrap().clone();
+        for row in &rows {
+            assert!(row["seconds"].as_f64().unwrap() > 0.0, "{row}");
+            let kernel = row["kernel"].as_str().unwrap();
+            assert!(ended.stdout.contains(kernel), "{kernel}: {}", ended.stdout);
+        }
+        let name = |row: &Value| row["kernel"].as_str().unwrap().to_owned();
+        (report, rows.iter().map(name).collect::<Vec<_>>())
+    };
+    let (report, names) = kernels(&["--model=digits_cnn"]);
+    assert_eq!(report["samples"], 64);
+    let convolution = "64x16x8x8 to 16, 3x3 / 1";
+    let rows = report["rows"].as_array().unwrap();
+    for kernel in [
+        "convolve",
+        "convolve_input_gradient",
+        "convolve_weight_gradient",
+    ] {
+        let found = rows
+            .iter()
+            .find(|row| row["kernel"] == kernel && row["shape"] == convolution)
+            .unwrap_or_else(|| panic!("{kernel} of {convolution} in {report}"));
+        assert_eq!(found["multiply_adds"], f64::from(64 * 16 * 16 * 9 * 64));
+    }
+    assert!(names.iter().any(|name| name == "batch_norm_gradient"));
+
+    let (_, names) = kernels(&["--model=digits_cnn", "--forward"]);
+    assert!(
+        names.iter().all(|name| !name.contains("gradient")),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn invalid_arguments_of_bench_kernels_are_reported() {
+    for (arguments, words) in [
+        (&["--model=resnet19"][..], "unknown model `resnet19`"),
+        (&["none.toml"], "cannot read run file none.toml"),
+        (&["--steps=0"], "--steps"),
+        (&["--model=mlp", "run.toml"], "cannot be used with"),
+        (&["--model=mlp", "--set=model.kind=1"], "model"),
+    ] {
+        let arguments = [&["bench", "kernels"], arguments].concat();
+        let ended = TestFolder::new().run(&arguments).expect(2, &[words]);
+        assert_eq!(ended.stdout, "");
+    }
+}

@@ -16,6 +16,7 @@ Examples:
   ronde bench --against gloo,mpi --json out.json
   ronde bench all_reduce -n 4,16 --explain             predicted messages and bytes, nothing is run
   ronde bench train --model resnet18 --against pytorch training steps of ronde and PyTorch
+  ronde bench kernels --model gpt                      the time of each kernel, compared with the machine's rates
   ronde bench data run.toml                            samples per second of the data loader")]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArguments {
@@ -109,6 +110,36 @@ pub(super) enum BenchCommand {
     Train(BenchTrainArguments),
     /// Measure data loading without training: reading, decoding and batching.
     Data(BenchDataArguments),
+    /// Measure the kernels of a model on one thread, compared with this machine's product and memory rates.
+    Kernels(BenchKernelsArguments),
+}
+
+/// Arguments of `ronde bench kernels`.
+#[derive(Args)]
+#[command(after_help = "\
+Each line is one kernel with one shape: calls and time per step, share of the step, floating-point operations and bytes
+per second, and the part of the time that a matrix product and memory at full rate would take. Samples are those of one
+logical shard. The loss and the optimizer are not measured.")]
+pub(crate) struct BenchKernelsArguments {
+    /// Run file of another model.
+    #[arg(conflicts_with = "model")]
+    pub(super) file: Option<PathBuf>,
+    /// Model and batch of `ronde bench train`: mlp, resnet18, resnet50, vgg16, gpt, digits_cnn.
+    #[arg(long, value_name = "NAME", default_value = "resnet18")]
+    pub(super) model: String,
+    /// Override a value of the run file, such as `--set model.width=512`; can be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(super) sets: Vec<String>,
+    /// Number of measured steps, after one that is not measured.
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) steps: u32,
+    /// Measure only the forward pass, in evaluation mode as for inference.
+    #[arg(long)]
+    pub(super) forward: bool,
+    /// Write all results to a JSON file.
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
 }
 
 /// Arguments of `ronde bench data`.

@@ -3,19 +3,16 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use ronde::environment;
 use ronde_cluster::StopFlag;
-use ronde_core::{GroupRank, WorldSize};
+use ronde_core::GroupRank;
 use ronde_data::{Loader, LoaderPlan, LoaderSettings, LoaderTimes, Split};
-use ronde_train::config::{Document, Override};
 use ronde_train::{Plan, TrainError};
 use serde_json::json;
 
 use super::arguments::BenchDataArguments;
+use super::run_file::RunFileText;
 use super::{exit, print};
 use crate::command::console::message;
-use crate::command::data_progress;
-use crate::command::train::read_run_file;
 
 /// One measurement of the loader.
 struct LoaderMeasurement {
@@ -38,26 +35,15 @@ pub(super) fn bench(arguments: &BenchDataArguments, stop: &StopFlag) -> i32 {
 }
 
 fn run(arguments: &BenchDataArguments, stop: &StopFlag) -> Result<String, String> {
-    let (text, name, base) = read_run_file(arguments.file.as_deref())?;
-    let sets: Vec<Override> = arguments
-        .sets
-        .iter()
-        .map(|text| Override::Set(text.clone()))
-        .collect();
-    let (config, _) =
-        Document::load(&text, &name, &environment::all(), &sets).map_err(|e| e.render(false))?;
     let failed = |error: TrainError| format!("error: {error}");
-    let base = base.canonicalize().unwrap_or(base);
-    let progress = data_progress::show(arguments.json);
-    let opening = environment::surroundings().opening(&base, config.run.seed, progress);
-    let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
-    let plan = Plan::resolve(&config, WorldSize::ONE, &*split.train).map_err(failed)?;
+    let file = RunFileText::read(arguments.file.as_deref())?;
+    let (plan, split) = file.open(&arguments.sets, arguments.json)?;
     let mut turns = Vec::new();
     for round in 1..=arguments.rounds {
         for &threads in &arguments.threads {
             let settings = LoaderSettings {
                 threads,
-                ..config.loader.settings(&*split.train, 1)
+                ..plan.config.loader.settings(&*split.train, 1)
             };
             let turn = measure(&plan, &split, settings, arguments, stop).map_err(failed)?;
             message!("round {round}: {}", show(&turn));

@@ -1,0 +1,55 @@
+//! The observed device reports what the other one computes.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::HostDevice;
+
+/// Counts the kernels that have begun, and keeps those that ended.
+#[derive(Default)]
+struct Observer(Mutex<(usize, Vec<KernelCall>)>);
+
+impl KernelObserver for Observer {
+    fn begin(&self) {
+        self.0.lock().unwrap().0 += 1;
+    }
+
+    fn end(&self, call: KernelCall) {
+        self.0.lock().unwrap().1.push(call);
+    }
+}
+
+#[test]
+fn calls_are_reported_with_their_costs_and_computed_by_the_other_device() {
+    let observer = Arc::new(Observer::default());
+    let device = ObservedDevice::new(Arc::new(HostDevice::new()), observer.clone());
+    let (a, b) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 1.0, 2.0]);
+    let mut c = [0.0; 2];
+    // The matrix is stored as 3 x 2 and used as 2 x 3.
+    let left = MatrixSlice::new(DeviceSlice::Host(&a), 3, 2).transposed();
+    let right = MatrixSlice::new(DeviceSlice::Host(&b), 3, 1);
+    device.multiply(left, right, DeviceSliceMut::Host(&mut c), false);
+    assert_eq!(c, [14.0, 18.0]);
+    device.rectify(DeviceSliceMut::Host(&mut c));
+    let found = observer.0.lock().unwrap();
+    assert_eq!(found.0, 2);
+    let product = KernelCall {
+        kernel: "multiply",
+        shape: "2x3T 3x1".to_owned(),
+        multiply_adds: 6.0,
+        floats: 11,
+    };
+    let rectified = KernelCall {
+        kernel: "rectify",
+        shape: "2".to_owned(),
+        multiply_adds: 0.0,
+        floats: 2,
+    };
+    assert_eq!(found.1, [product, rectified]);
+}
+
+#[test]
+fn it_conforms_as_the_other_device_does() {
+    let device = ObservedDevice::new(Arc::new(HostDevice::new()), Arc::new(Observer::default()));
+    assert_eq!(crate::check_device(&device, 0.0), Vec::<String>::new());
+}

@@ -1,0 +1,213 @@
+//! `ronde bench kernels`: measures the kernels of a model, compared with the rates of this machine.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use ronde::engine::{
+    Activation, Chain, Device, EngineError, ForwardContext, HostDevice, KernelCall, KernelObserver,
+    Layer, Mode, ObservedDevice,
+};
+use ronde_bench::{
+    KernelReport, KernelRow, MachineRates, TrainingCase, matrix_peak_flops, memory_bytes_per_s,
+};
+use ronde_cluster::StopFlag;
+use ronde_core::layout::{Arena, TensorEntry};
+use ronde_core::{Shard, Step};
+use ronde_data::DatasetExt;
+
+use super::arguments::BenchKernelsArguments;
+use super::run_file::RunFileText;
+use super::{exit, print, refuse};
+use crate::command::console::message;
+
+/// The value of all gradients of the output.
+const OUTPUT_GRADIENT: f32 = 1e-3;
+
+pub(super) fn bench(arguments: &BenchKernelsArguments, stop: &StopFlag) -> i32 {
+    let report = match run(arguments, stop) {
+        Ok(report) => report,
+        Err(_) if stop.signal() != 0 => return 128 + stop.signal(),
+        Err(message) => {
+            message!("{message}");
+            return exit::USER_ERROR;
+        }
+    };
+    let code = print(&report.table(), stop);
+    let Some(path) = &arguments.json else {
+        return code;
+    };
+    let written = report.to_json();
+    match written.and_then(|text| ronde_bench::write(path, &text)) {
+        Ok(()) => {
+            message!("wrote {}", path.display());
+            code
+        }
+        Err(error) => refuse(&error),
+    }
+}
+
+fn run(arguments: &BenchKernelsArguments, stop: &StopFlag) -> Result<KernelReport, String> {
+    let failed = |error: EngineError| format!("error: {error}");
+    let observer = Arc::new(KernelTimes::default());
+    let mut model = MeasuredModel::open(arguments, observer.clone())?;
+    let mut report = KernelReport {
+        model: model.name.clone(),
+        samples: model.input.samples(),
+        steps: arguments.steps,
+        seconds: 0.0,
+        machine: MachineRates {
+            product_flops: matrix_peak_flops(),
+            memory_bytes_per_s: memory_bytes_per_s(),
+        },
+        rows: Vec::new(),
+    };
+    // The first step allocates the memory that the next ones reuse.
+    for step in 0..=arguments.steps {
+        if stop.signal() != 0 {
+            return Err("error: stopped by a signal".to_owned());
+        }
+        let seconds = model.step(arguments.forward).map_err(failed)?;
+        let calls = observer.take();
+        if step > 0 {
+            report.seconds += seconds;
+            calls.into_iter().for_each(|call| report.add(call));
+        }
+    }
+    Ok(report)
+}
+
+/// A model with a micro-batch of samples.
+struct MeasuredModel {
+    name: String,
+    chain: Chain,
+    context: ForwardContext,
+    input: Activation,
+    arena: Arena,
+    gradients: Vec<f32>,
+}
+
+impl MeasuredModel {
+    /// Builds the model on an observed device, and reads the samples of its first logical shard.
+    fn open(
+        arguments: &BenchKernelsArguments,
+        observer: Arc<dyn KernelObserver>,
+    ) -> Result<Self, String> {
+        let file = match &arguments.file {
+            Some(file) => RunFileText::read(Some(file))?,
+            None => {
+                let case = TrainingCase::of(&arguments.model).map_err(|e| format!("error: {e}"))?;
+                RunFileText {
+                    text: case.run_file(1, 1, 1, None),
+                    name: case.model.to_owned(),
+                    base: ".".into(),
+                }
+            }
+        };
+        let (plan, split) = file.open(&arguments.sets, false)?;
+        let description = split.train.description();
+        let samples = plan
+            .shards
+            .samples(Shard(0), plan.config.train.global_batch_size);
+        let numbers: Vec<u64> = samples.map(|n| n % split.train.len()).collect();
+        let features = split.train.features(&numbers);
+        let features = features.map_err(|error| format!("error: {error}"))?;
+        let shape = [&[numbers.len()], &description.shape[..]].concat();
+        let built = plan
+            .config
+            .model
+            .build(&description.shape, description.classes, &plan.seeds);
+        let mut chain = built.map_err(|error| format!("error: {error}"))?;
+        let device: Arc<dyn Device> =
+            Arc::new(ObservedDevice::new(Arc::new(HostDevice::new()), observer));
+        chain.set_device(&device);
+        let arena = Arena::new(chain.layout().tensors.iter().map(TensorEntry::elements));
+        let mut state = vec![0.0; arena.len()];
+        chain.save(&mut state, arena.ranges());
+        chain.load_shared(&Arc::new(state), arena.ranges());
+        Ok(Self {
+            name: file.name,
+            context: ForwardContext {
+                seeds: plan.seeds,
+                step: Step(0),
+                shard: Shard(0),
+                layer: 0,
+                mode: Mode::Train,
+            },
+            input: Activation::from_host(&shape, features),
+            gradients: vec![0.0; arena.len()],
+            chain,
+            arena,
+        })
+    }
+
+    /// Runs forward, and backward unless `forward_only`; returns the time in seconds.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a measurement of the command itself"
+    )]
+    fn step(&mut self, forward_only: bool) -> Result<f64, EngineError> {
+        let input = self.input.clone();
+        let start = Instant::now();
+        if forward_only {
+            self.chain.evaluate(input)?;
+            return Ok(start.elapsed().as_secs_f64());
+        }
+        let output = self.chain.forward(input, &self.context)?;
+        let shape = output.shape().to_vec();
+        drop(output);
+        let gradient = vec![OUTPUT_GRADIENT; shape.iter().product()];
+        self.chain.backward(
+            self.context.shard,
+            Activation::from_host(&shape, gradient),
+            &mut self.gradients,
+            self.arena.ranges(),
+            false,
+        )?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+}
+
+/// Measures each kernel.
+#[derive(Default)]
+struct KernelTimes(Mutex<KernelTimesState>);
+
+#[derive(Default)]
+struct KernelTimesState {
+    begun: Option<Instant>,
+    calls: Vec<KernelRow>,
+}
+
+impl KernelTimes {
+    /// Returns the calls since the last time.
+    fn take(&self) -> Vec<KernelRow> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut state.calls)
+    }
+}
+
+impl KernelObserver for KernelTimes {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a measurement of the command itself"
+    )]
+    fn begin(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.begun = Some(Instant::now());
+    }
+
+    fn end(&self, call: KernelCall) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let seconds = state
+            .begun
+            .take()
+            .map_or(0.0, |begun| begun.elapsed().as_secs_f64());
+        state.calls.push(KernelRow {
+            kernel: call.kernel.to_owned(),
+            shape: call.shape,
+            calls: 1,
+            seconds,
+            multiply_adds: call.multiply_adds,
+            floats: call.floats,
+        });
+    }
+}
