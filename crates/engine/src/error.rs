@@ -50,6 +50,14 @@ pub enum EngineError {
         /// The first error of the device.
         cause: String,
     },
+    /// The threads that compute could not be started.
+    #[error("cannot start {threads} threads to compute: {cause}")]
+    Threads {
+        /// Their number.
+        threads: usize,
+        /// The error of the system.
+        cause: String,
+    },
     /// A label that is not a class number.
     #[error("invalid label {label} of sample {sample}: expected a number below {classes}")]
     Label {

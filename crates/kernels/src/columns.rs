@@ -12,11 +12,30 @@ pub fn add_rows(rows: &[f32], sums: &mut [f32]) {
         "rows of {}",
         sums.len()
     );
-    vectorised(ColumnSums { rows, sums });
+    add_row_parts(rows, sums.len(), 0, sums);
+}
+
+/// Adds a part of each row of `width` elements, which begins at column `start`, to `sums`, in order.
+///
+/// # Panics
+/// If the length of `rows` is not a multiple of `width`, or the part ends after the row.
+pub fn add_row_parts(rows: &[f32], width: usize, start: usize, sums: &mut [f32]) {
+    assert!(
+        rows.len().is_multiple_of(width.max(1)) && start + sums.len() <= width,
+        "rows of {width}"
+    );
+    vectorised(ColumnSums {
+        rows,
+        width,
+        start,
+        sums,
+    });
 }
 
 struct ColumnSums<'a> {
     rows: &'a [f32],
+    width: usize,
+    start: usize,
     sums: &'a mut [f32],
 }
 
@@ -25,8 +44,8 @@ impl Vectorised for ColumnSums<'_> {
 
     #[inline(always)]
     fn run(self) {
-        for row in self.rows.chunks_exact(self.sums.len().max(1)) {
-            for (sum, value) in self.sums.iter_mut().zip(row) {
+        for row in self.rows.chunks_exact(self.width.max(1)) {
+            for (sum, value) in self.sums.iter_mut().zip(&row[self.start..]) {
                 *sum += value;
             }
         }
@@ -48,6 +67,9 @@ mod tests {
                 let expected = 0.5 + rows[column] + rows[37 + column] + rows[74 + column];
                 assert_eq!(*sum, expected);
             }
+            let mut part = vec![0.5; 20];
+            add_row_parts(&rows, 37, 17, &mut part);
+            assert_eq!(part, sums[17..]);
         });
     }
 }

@@ -15,12 +15,14 @@ mod weights;
 mod windows;
 mod winograd;
 
+use std::ops::Range;
+
 use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left};
 use crate::scratch::lend;
 use crate::simd::{SimdKernel, SimdVector, dispatch};
 
 use fold::Fold;
-use image::{GroupImage, OutputGroup, groups};
+use image::{GroupImage, OutputGroup, groups, images_of_group};
 use planes::Planes;
 use windows::{FlippedWeights, PackedWindows};
 use winograd::{TiledWeights, WinogradForward, WinogradWeightGradient};
@@ -127,8 +129,7 @@ impl Convolution {
     /// If lengths do not match.
     pub fn input_gradient(&self, samples: usize, w: &[f32], dy: &[f32], dx: &mut [f32]) {
         self.check(samples, dx.len(), w.len(), dy.len());
-        let is_dense = self.stride == [1, 1];
-        if is_dense && (0..2).all(|axis| self.padding[axis] < self.kernel[axis]) {
+        if self.is_dense() {
             // The convolution of the output's gradient with the reversed weights.
             let turned = Self {
                 channels: self.outputs,
@@ -165,18 +166,71 @@ impl Convolution {
         }
     }
 
+    /// Copies some channels of outputs `[samples, outputs, positions]`.
+    fn some_outputs(&self, samples: usize, dy: &[f32], outputs: &Range<usize>) -> Vec<f32> {
+        let places: usize = self.output_size().iter().product();
+        let mut found = Vec::with_capacity(samples * outputs.len() * places);
+        for sample in dy.chunks_exact((self.outputs * places).max(1)) {
+            found.extend_from_slice(&sample[outputs.start * places..outputs.end * places]);
+        }
+        found
+    }
+
+    /// Returns the number of images whose input gradients are computed together, from the first on: only a division of the
+    /// samples at multiples of it leaves the bits of [`Convolution::input_gradient`] as they are.
+    #[must_use]
+    pub fn images_together(&self) -> usize {
+        if self.is_dense() {
+            1
+        } else {
+            images_of_group(self.output_size())
+        }
+    }
+
+    /// Returns whether the input's gradient is itself a convolution.
+    fn is_dense(&self) -> bool {
+        self.stride == [1, 1] && (0..2).all(|axis| self.padding[axis] < self.kernel[axis])
+    }
+
     /// Computes `dw`, the gradient of the weights, summed over samples. Cost: as forward.
     ///
     /// # Panics
     /// If lengths do not match.
     pub fn weight_gradient(&self, samples: usize, x: &[f32], dy: &[f32], dw: &mut [f32]) {
-        self.check(samples, x.len(), dw.len(), dy.len());
+        self.weight_gradient_of(0..self.outputs, samples, x, dy, dw);
+    }
+
+    /// Computes the gradient of the weights of some channels of the output, as [`Convolution::weight_gradient`] does.
+    /// The range starts and ends at multiples of 16 or at the ends of the channels.
+    ///
+    /// # Panics
+    /// If lengths do not match.
+    pub fn weight_gradient_of(
+        &self,
+        outputs: Range<usize>,
+        samples: usize,
+        x: &[f32],
+        dy: &[f32],
+        dw: &mut [f32],
+    ) {
+        let weights = self.outputs * self.window();
+        self.check(samples, x.len(), weights, dy.len());
+        assert!(
+            outputs.end <= self.outputs && dw.len() == outputs.len() * self.window(),
+            "weights of outputs {outputs:?} of {self:?}"
+        );
         if winograd::applies(self) {
+            let all = 0..self.outputs;
+            let gathered = (outputs != all).then(|| self.some_outputs(samples, dy, &outputs));
             return dispatch(WinogradWeightGradient {
-                shape: *self,
+                shape: Self {
+                    outputs: outputs.len(),
+                    ..*self
+                },
                 samples,
                 x,
-                dy,
+                dy: gathered.as_deref().unwrap_or(dy),
+                group_tiles: winograd::group_tiles(self.channels.max(self.outputs)),
                 dw,
             });
         }
@@ -185,6 +239,7 @@ impl Convolution {
             samples,
             x,
             dy,
+            outputs,
             dw,
         });
     }

@@ -1,6 +1,6 @@
 //! Layer normalisation of rows.
 
-use crate::simd::{SimdKernel, SimdVector, dispatch};
+use crate::simd::{SimdKernel, SimdVector, Vectorised, dispatch, vectorised};
 
 const LANES: usize = 16;
 
@@ -106,6 +106,64 @@ pub fn layer_norm_backward(
         dgamma,
         dbeta,
     });
+}
+
+/// Sums the gradients of gamma and beta of the columns from `start` on, as [`layer_norm_backward`] does.
+///
+/// # Panics
+/// If lengths do not match.
+pub fn layer_norm_affine_gradients(
+    x: &[f32],
+    rows: &[[f32; 2]],
+    dy: &[f32],
+    start: usize,
+    [dgamma, dbeta]: [&mut [f32]; 2],
+) {
+    let width = x.len() / rows.len().max(1);
+    assert!(
+        [x.len(), dy.len()] == [rows.len() * width; 2]
+            && dgamma.len() == dbeta.len()
+            && (start + dgamma.len() <= width || rows.is_empty()),
+        "{} rows of {width}",
+        rows.len()
+    );
+    vectorised(AffineColumns {
+        x,
+        rows,
+        dy,
+        columns: start..start + dgamma.len(),
+        dgamma,
+        dbeta,
+    });
+}
+
+struct AffineColumns<'a> {
+    x: &'a [f32],
+    rows: &'a [[f32; 2]],
+    dy: &'a [f32],
+    columns: std::ops::Range<usize>,
+    dgamma: &'a mut [f32],
+    dbeta: &'a mut [f32],
+}
+
+impl Vectorised for AffineColumns<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let width = (self.x.len() / self.rows.len().max(1)).max(1);
+        self.dgamma.fill(0.0);
+        self.dbeta.fill(0.0);
+        let rows = self.x.chunks_exact(width).zip(self.dy.chunks_exact(width));
+        for ((x, dy), &[mean, inverse]) in rows.zip(self.rows) {
+            let (x, dy) = (&x[self.columns.clone()], &dy[self.columns.clone()]);
+            let affine = self.dgamma.iter_mut().zip(self.dbeta.iter_mut());
+            for ((dy, x), (dgamma, dbeta)) in dy.iter().zip(x).zip(affine) {
+                *dgamma += dy * (x - mean) * inverse;
+                *dbeta += dy;
+            }
+        }
+    }
 }
 
 struct LayerNormBackward<'a> {

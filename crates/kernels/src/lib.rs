@@ -31,7 +31,7 @@ mod upsample;
 pub use activation::ActivationFunction;
 pub use attention::Attention;
 pub use batch_norm::{Affine, BatchNorm, BatchNormGradients, BatchStatistics};
-pub use columns::add_rows;
+pub use columns::{add_row_parts, add_rows};
 pub use conv::Convolution;
 pub use distance::{add_centre_gradients, point_gradients, squared_distances};
 pub use elementwise::{add_to, add_to_channels, channel_sums, multiply_by};
@@ -39,7 +39,7 @@ pub use gemm::{Matrix, multiply, multiply_at};
 pub use gradient_scale::GradientScale;
 pub use group_norm::GroupNorm;
 pub use grouped::GroupedConvolution;
-pub use layer_norm::{layer_norm, layer_norm_backward};
+pub use layer_norm::{layer_norm, layer_norm_affine_gradients, layer_norm_backward};
 pub use loss::{RowLoss, softmax_cross_entropy};
 pub use pool::{
     AverageAreas, SlidingWindow, average_pool, average_pool_backward, max_pool, max_pool_backward,

@@ -19,7 +19,7 @@ use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, Collectives, Operation, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, ForwardContext, GradientScale, Layer, Loss, Mode, OptimizerConfig,
+    Activation, Chain, Device, ForwardContext, GradientScale, Layer, Loss, Mode, OptimizerConfig,
     ParameterGroup, ParameterRule, WeightDecayOn,
 };
 
@@ -139,6 +139,11 @@ impl DataParallel {
         };
         this.state.load_into(&mut this.chain);
         this
+    }
+
+    /// Computes the layers on another device. No step may be in flight.
+    pub fn set_device(&mut self, device: &Arc<dyn Device>) {
+        self.chain.set_device(device);
     }
 
     /// Sets the clock that measures the forward and backward passes.

@@ -1,4 +1,4 @@
-//! [`CorePinning`]: reserves a core for a worker's computing thread; its other threads use the remaining cores.
+//! [`CorePinning`]: reserves cores for a worker's computing threads; its other threads use the remaining cores.
 
 use std::cell::Cell;
 
@@ -16,10 +16,10 @@ pub(crate) struct CorePinning {
 
 impl CorePinning {
     /// Moves the calling thread to the shared cores, for a worker that is one of several on this host. Returns
-    /// `None` without a change if there are fewer than two cores for each worker, or the system refuses.
-    pub(crate) fn reserve(local_rank: u32, local_world_size: u32) -> Option<Self> {
+    /// `None` without a change if a worker's `threads` and one core more for each are too many, or the system refuses.
+    pub(crate) fn reserve(local_rank: u32, local_world_size: u32, threads: u32) -> Option<Self> {
         let all = sched_getaffinity(None).ok()?;
-        let (compute, others) = share(&all, local_rank, local_world_size)?;
+        let (compute, others) = share(&all, local_rank, local_world_size, threads)?;
         sched_setaffinity(None, &others).ok()?;
         Some(Self {
             all,
@@ -29,7 +29,7 @@ impl CorePinning {
         })
     }
 
-    /// Moves the calling thread to the reserved core. Cost: one system call if it is not there yet.
+    /// Moves the calling thread to the reserved cores. Cost: one system call if it is not there yet.
     pub(crate) fn pin_compute_thread(&self) {
         if !self.is_pinned.replace(true) {
             // If the system now refuses, the thread computes on its current cores.
@@ -52,19 +52,27 @@ impl Drop for CorePinning {
 }
 
 /// Returns a worker's share of the cores of this host that no worker computes on.
-pub(crate) fn free(local_world_size: u32) -> usize {
+pub(crate) fn free(local_world_size: u32, threads: u32) -> usize {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = (local_world_size as usize).max(1);
-    all.saturating_sub(workers) / workers
+    let computing = workers.saturating_mul(threads as usize);
+    all.saturating_sub(computing) / workers
 }
 
-/// Returns the reserved core of a worker, and the cores that no worker computes on.
-fn share(all: &CpuSet, local_rank: u32, local_world_size: u32) -> Option<(CpuSet, CpuSet)> {
+/// Returns the reserved cores of a worker, and the cores that no worker computes on.
+fn share(
+    all: &CpuSet,
+    local_rank: u32,
+    local_world_size: u32,
+    threads: u32,
+) -> Option<(CpuSet, CpuSet)> {
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
         .filter(|&core| all.is_set(core))
         .collect();
     let (rank, workers) = (local_rank as usize, local_world_size as usize);
-    if workers == 0 || rank >= workers || cores.len() < 2 * workers {
+    let threads = (threads as usize).max(1);
+    let needed = (threads + 1).saturating_mul(workers);
+    if workers == 0 || rank >= workers || cores.len() < needed {
         return None;
     }
     let set = |cores: &[usize]| {
@@ -72,7 +80,8 @@ fn share(all: &CpuSet, local_rank: u32, local_world_size: u32) -> Option<(CpuSet
         cores.iter().for_each(|&core| set.set(core));
         set
     };
-    Some((set(&cores[rank..=rank]), set(&cores[workers..])))
+    let own = &cores[rank * threads..(rank + 1) * threads];
+    Some((set(own), set(&cores[workers * threads..])))
 }
 
 #[cfg(test)]
@@ -86,15 +95,17 @@ mod tests {
     }
 
     #[test]
-    fn each_worker_computes_on_its_own_core_where_there_are_two_for_each() {
+    fn each_worker_computes_on_its_own_cores_where_there_is_one_more_for_each() {
         let all = set(&[1, 4, 5, 9, 12]);
-        assert_eq!(share(&all, 0, 1), Some((set(&[1]), set(&[4, 5, 9, 12]))));
-        assert_eq!(share(&all, 0, 2), Some((set(&[1]), set(&[5, 9, 12]))));
-        assert_eq!(share(&all, 1, 2), Some((set(&[4]), set(&[5, 9, 12]))));
-        assert_eq!(share(&all, 0, 3), None);
-        assert_eq!(share(&all, 2, 2), None);
-        assert_eq!(share(&set(&[0]), 0, 1), None);
-        assert_eq!(share(&all, 0, 0), None);
+        assert_eq!(share(&all, 0, 1, 1), Some((set(&[1]), set(&[4, 5, 9, 12]))));
+        assert_eq!(share(&all, 0, 2, 1), Some((set(&[1]), set(&[5, 9, 12]))));
+        assert_eq!(share(&all, 1, 2, 1), Some((set(&[4]), set(&[5, 9, 12]))));
+        assert_eq!(share(&all, 0, 3, 1), None);
+        assert_eq!(share(&all, 2, 2, 1), None);
+        assert_eq!(share(&set(&[0]), 0, 1, 1), None);
+        assert_eq!(share(&all, 0, 0, 1), None);
+        assert_eq!(share(&all, 0, 1, 3), Some((set(&[1, 4, 5]), set(&[9, 12]))));
+        assert_eq!(share(&all, 0, 2, 2), None);
     }
 
     #[test]
@@ -102,7 +113,7 @@ mod tests {
         // In a separate thread, because the setting belongs to the thread.
         let checked = std::thread::spawn(|| {
             let all = sched_getaffinity(None).unwrap();
-            let Some(cores) = CorePinning::reserve(0, 1) else {
+            let Some(cores) = CorePinning::reserve(0, 1, 1) else {
                 assert!(all.count() < 2, "there are cores to spare");
                 return;
             };

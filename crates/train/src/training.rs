@@ -9,7 +9,7 @@ use ronde_core::session::{CommittedStep, Session};
 use ronde_core::weight_hash;
 use ronde_core::{CollectivesExt, Epoch, Event, Rank, Recovery, Shard, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
-use ronde_engine::{Activation, Chain, EngineError, Precision};
+use ronde_engine::{Activation, Chain, Device, EngineError, HostDevice, Precision};
 use ronde_parallel::{
     DataParallel, DataParallelConfig, LossScaling, MicroBatch, ModelState, ReducedGradient,
     Strategy,
@@ -196,11 +196,31 @@ impl Training {
         self
     }
 
-    /// Pins the computing thread, which is the calling one, to a dedicated core.
+    /// Pins the computing threads, of which the calling one is the first, to dedicated cores.
     #[must_use]
     pub(crate) fn with_cores(mut self, cores: Option<CorePinning>) -> Self {
         self.cores = cores;
         self
+    }
+
+    /// Computes the model on several threads, of which the calling one is the first. The trained bits do not change.
+    ///
+    /// # Errors
+    /// When the system starts no more threads.
+    pub fn with_threads(mut self, threads: u32) -> Result<Self, TrainError> {
+        if threads > 1 {
+            // Threads inherit the cores of the thread that starts them.
+            if let Some(cores) = &self.cores {
+                cores.pin_compute_thread();
+            }
+            let device = HostDevice::with_threads(threads as usize);
+            if let Some(cores) = &self.cores {
+                cores.unpin();
+            }
+            let device: Arc<dyn Device> = Arc::new(device.map_err(TrainError::Model)?);
+            self.strategy.set_device(&device);
+        }
+        Ok(self)
     }
 
     /// Sets the number of cores on which this worker may fetch and decode samples.

@@ -85,9 +85,10 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     plan.bind_model(chain.layout())?;
 
     // Before any other thread is started, because threads inherit the cores of the thread that starts them.
+    let (rank, workers) = (assignment.local_rank, assignment.local_world_size);
+    let threads = config.workers.threads;
     let cores = config.workers.pin_cores;
-    let cores =
-        cores.then(|| CorePinning::reserve(assignment.local_rank, assignment.local_world_size));
+    let cores = cores.then(|| CorePinning::reserve(rank, workers, threads));
     let saving = saving(&config, &task, context)?;
     let resume = if task.resumes {
         Resume::Required
@@ -98,7 +99,8 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     let mut training = Training::new(group, plan, chain, split)
         .with_checkpoints(Some(saving), resume, context.stop.clone())
         .with_cores(cores.flatten())
-        .with_free_cores(core_pinning::free(assignment.local_world_size));
+        .with_threads(threads)?
+        .with_free_cores(core_pinning::free(workers, threads));
     let model = ModelDescription {
         config: Some(config.model.clone()),
         input_shape,

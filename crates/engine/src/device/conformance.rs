@@ -249,13 +249,7 @@ impl KernelComparison<'_> {
         let maps = [
             (PlaneMap::Average { size, window }, 12),
             (PlaneMap::Areas(areas), 6),
-            (
-                PlaneMap::Enlarge {
-                    width: 6,
-                    factor: 2,
-                },
-                168,
-            ),
+            (PlaneMap::Enlarge { size, factor: 2 }, 168),
         ];
         for (map, results) in maps {
             let inputs = [values(4 * 42, 15), values(4 * results, 16)];

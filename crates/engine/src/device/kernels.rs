@@ -78,11 +78,21 @@ pub enum PlaneMap {
     Areas(AverageAreas),
     /// Each element becomes a square of `factor` by `factor`.
     Enlarge {
-        /// The width of the input.
-        width: usize,
+        /// Height and width of the input.
+        size: [usize; 2],
         /// The side of a square.
         factor: usize,
     },
+}
+
+impl PlaneMap {
+    /// Returns the number of elements of a plane of the input, at least 1.
+    pub(crate) fn elements(&self) -> usize {
+        let (Self::Average { size, .. }
+        | Self::Areas(AverageAreas { size, .. })
+        | Self::Enlarge { size, .. }) = self;
+        (size[0] * size[1]).max(1)
+    }
 }
 
 /// Convolution and pooling of images `[N, C, height, width]`.

@@ -9,6 +9,24 @@ use super::{Affine, BatchNorm, BatchStatistics, ChannelGradient, sums};
 use crate::simd::{Vectorised, vectorised};
 
 impl BatchStatistics {
+    /// Returns the mean of each channel of `count` values from its sum.
+    #[must_use]
+    pub fn mean_of(totals: &[f64], count: usize) -> Vec<f32> {
+        let mean = |total: &f64| (total / count as f64) as f32;
+        totals.iter().map(mean).collect()
+    }
+
+    /// Returns the statistics of `count` values per channel from their means and the sums of
+    /// [`BatchNorm::squares`] over all parts.
+    #[must_use]
+    pub fn of_squares(mean: &[f32], squares: &[f64], count: usize, epsilon: f64) -> Self {
+        let mut found = Self::default();
+        for (mean, squares) in mean.iter().zip(squares) {
+            found.push(*mean, squares / count as f64, epsilon);
+        }
+        found
+    }
+
     /// Computes the statistics from the summed [`BatchNorm::moments`] of all parts.
     ///
     /// # Panics
@@ -74,6 +92,34 @@ impl BatchNorm {
             });
         }
         all
+    }
+
+    /// Returns the sum of each channel of a part.
+    ///
+    /// # Panics
+    /// If lengths do not match.
+    #[must_use]
+    pub fn totals(&self, x: &[f32]) -> Vec<f64> {
+        self.channel_sums(x, None)
+    }
+
+    /// Returns the sum of the squared deviations of each channel of a part from a mean.
+    ///
+    /// # Panics
+    /// If lengths do not match.
+    #[must_use]
+    pub fn squares(&self, x: &[f32], mean: &[f32]) -> Vec<f64> {
+        assert_eq!(mean.len(), self.channels, "means of {self:?}");
+        self.channel_sums(x, Some(mean))
+    }
+
+    fn channel_sums(&self, x: &[f32], mean: Option<&[f32]>) -> Vec<f64> {
+        assert_eq!(x.len(), self.elements(), "length of {self:?}");
+        vectorised(PartSums {
+            shape: *self,
+            x,
+            mean,
+        })
     }
 
     /// Computes a part's output: `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta + added`, then the
@@ -176,6 +222,35 @@ impl BatchNorm {
             summed,
             dy,
         });
+    }
+}
+
+/// The sums of channels, or of their squared deviations from a mean.
+struct PartSums<'a> {
+    shape: BatchNorm,
+    x: &'a [f32],
+    mean: Option<&'a [f32]>,
+}
+
+impl Vectorised for PartSums<'_> {
+    type Output = Vec<f64>;
+
+    #[inline(always)]
+    fn run(self) -> Vec<f64> {
+        let mut found = vec![0.0; self.shape.channels];
+        for (channel, found) in found.iter_mut().enumerate() {
+            for run in self.shape.runs(channel) {
+                let x = &self.x[run];
+                *found += match self.mean {
+                    None => sums(x, x, |x, _| [x, 0.0])[0],
+                    Some(mean) => {
+                        let mean = mean[channel];
+                        sums(x, x, |x, _| [(x - mean) * (x - mean), 0.0])[0]
+                    }
+                };
+            }
+        }
+        found
     }
 }
 

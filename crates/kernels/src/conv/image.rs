@@ -25,6 +25,11 @@ impl OutputGroup {
     }
 }
 
+/// Returns the number of whole images of a group, at least 1.
+pub(super) fn images_of_group(output: [usize; 2]) -> usize {
+    (COLUMNS_MAX / (output[0] * output[1]).max(1)).max(1)
+}
+
 /// Divides the outputs of all samples into groups.
 pub(super) fn groups(samples: usize, output: [usize; 2]) -> Vec<OutputGroup> {
     let places = output[0] * output[1];
@@ -32,7 +37,7 @@ pub(super) fn groups(samples: usize, output: [usize; 2]) -> Vec<OutputGroup> {
         return Vec::new();
     }
     if places <= COLUMNS_MAX {
-        let images = COLUMNS_MAX / places;
+        let images = images_of_group(output);
         let whole = |start: usize| OutputGroup {
             images: start..(start + images).min(samples),
             rows: 0..output[0],

@@ -1,6 +1,8 @@
 //! The gradient of a convolution's weights; windows are read from the image in place.
 #![expect(unsafe_code, reason = "vector loads and stores in the innermost loops")]
 
+use std::ops::Range;
+
 use super::image::{GroupImage, OutputGroup, groups};
 use super::{Convolution, row_starts, taps};
 use crate::gemm::chunks;
@@ -18,6 +20,8 @@ pub(super) struct WeightGradient<'a> {
     pub(super) samples: usize,
     pub(super) x: &'a [f32],
     pub(super) dy: &'a [f32],
+    /// The channels of the output whose weights are wanted.
+    pub(super) outputs: Range<usize>,
     pub(super) dw: &'a mut [f32],
 }
 
@@ -31,7 +35,7 @@ impl SimdKernel for WeightGradient<'_> {
         let (output, window) = (shape.output_size(), shape.window());
         let vectors = if V::LANES == 16 { VECTORS } else { V::COLUMNS };
         let buffers = &mut *lend();
-        let sums = window * shape.outputs.next_multiple_of(V::LANES);
+        let sums = window * self.outputs.len().next_multiple_of(V::LANES);
         let sums = buffers.left.take(sums);
         sums.fill(0.0);
         for group in groups(self.samples, output) {
@@ -43,15 +47,19 @@ impl SimdKernel for WeightGradient<'_> {
                 width: output[1],
                 stride: shape.stride[1],
             };
-            for outputs in chunks(0..shape.outputs, vectors * V::LANES) {
+            for outputs in chunks(self.outputs.clone(), vectors * V::LANES) {
                 let count = outputs.len().div_ceil(V::LANES);
                 let panel = group.columns(output) * count * V::LANES;
                 let panel = buffers.right.take(panel);
                 turn::<V>(&shape, self.dy, &group, outputs.clone(), panel);
-                pass.add::<V>(panel, count, &mut sums[outputs.start * window..]);
+                pass.add::<V>(
+                    panel,
+                    count,
+                    &mut sums[(outputs.start - self.outputs.start) * window..],
+                );
             }
         }
-        give::<V>(sums, self.dw, &shape, vectors * V::LANES);
+        give::<V>(sums, self.dw, window, vectors * V::LANES);
     }
 }
 
@@ -61,7 +69,7 @@ fn turn<V: SimdVector>(
     shape: &Convolution,
     dy: &[f32],
     group: &OutputGroup,
-    outputs: std::ops::Range<usize>,
+    outputs: Range<usize>,
     panel: &mut [f32],
 ) {
     let output = shape.output_size();
@@ -80,9 +88,8 @@ fn turn<V: SimdVector>(
 
 /// Writes the sums, stored in panels `[taps][outputs of the panel]`, as `[outputs, taps]`.
 #[inline(always)]
-fn give<V: SimdVector>(sums: &[f32], dw: &mut [f32], shape: &Convolution, panel: usize) {
-    let window = shape.window();
-    for outputs in chunks(0..shape.outputs, panel) {
+fn give<V: SimdVector>(sums: &[f32], dw: &mut [f32], window: usize, panel: usize) {
+    for outputs in chunks(0..dw.len() / window.max(1), panel) {
         let width = outputs.len().next_multiple_of(V::LANES);
         let from = &sums[outputs.start * window..];
         let to = &mut dw[outputs.start * window..outputs.end * window];

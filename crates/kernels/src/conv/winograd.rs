@@ -76,8 +76,8 @@ fn panel_width<V: SimdVector>() -> usize {
     vectors * V::LANES
 }
 
-/// Returns the number of tiles of a group.
-fn group_tiles(channels: usize) -> usize {
+/// Returns the number of tiles of a group, by the larger number of channels.
+pub(super) fn group_tiles(channels: usize) -> usize {
     (GROUP_BYTES / (POINTS * size_of::<f32>() * channels)).max(TILES_PER_BLOCK)
 }
 
@@ -169,6 +169,8 @@ pub(super) struct WinogradWeightGradient<'a> {
     pub(super) samples: usize,
     pub(super) x: &'a [f32],
     pub(super) dy: &'a [f32],
+    /// The number of tiles whose products are summed together: it changes rounding.
+    pub(super) group_tiles: usize,
     pub(super) dw: &'a mut [f32],
 }
 
@@ -208,7 +210,7 @@ impl SimdKernel for WinogradWeightGradient<'_> {
         let memory = buffers.left.take(sums_length + POINTS * products_stride);
         let (sums, products) = memory.split_at_mut(sums_length);
         sums.fill(0.0);
-        for group in grid.groups(self.samples, group_tiles(channels.max(outputs))) {
+        for group in grid.groups(self.samples, self.group_tiles) {
             let depth = group.len() * grid.columns;
             let [of_input, of_gradient] = [(channels, channels), (outputs, panel_width::<V>())]
                 .map(|(columns, width)| PanelLayout {

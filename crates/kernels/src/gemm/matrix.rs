@@ -61,6 +61,25 @@ impl<'a> Matrix<'a> {
         }
     }
 
+    /// Returns some rows of the matrix. Cost: none.
+    ///
+    /// # Panics
+    /// If the range ends after the last row.
+    #[must_use]
+    pub fn some_rows(self, rows: Range<usize>) -> Self {
+        assert!(rows.end <= self.rows, "rows {rows:?} of {}", self.rows);
+        let start = if self.by_columns {
+            rows.start
+        } else {
+            rows.start * self.stride
+        };
+        Self {
+            data: &self.data[start.min(self.data.len())..],
+            rows: rows.len(),
+            ..self
+        }
+    }
+
     /// Returns the number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {

@@ -68,6 +68,16 @@ fn any_number_of_workers_trains_to_the_same_bits() {
 }
 
 #[test]
+fn any_number_of_threads_trains_to_the_same_bits() {
+    let sets = ["model.channels=32", "train.global_batch_size=256"];
+    let alone = train(20, 1, &sets, &[]);
+    for (workers, threads) in [(1, "workers.threads=2"), (2, "workers.threads=3")] {
+        let divided = train(20, workers, &[sets[0], sets[1], threads], &[]);
+        assert_eq!(alone, divided, "{workers} workers, {threads}");
+    }
+}
+
+#[test]
 fn how_gradients_travel_does_not_change_the_bits() {
     let alone = train(60, 1, &[], &[]);
     for sets in [

@@ -1,12 +1,18 @@
 //! Convolution and pooling on the host.
 
+use std::ops::Range;
+
 use ronde_kernels::{
     GroupedConvolution, SlidingWindow, add_to_channels, average_pool, average_pool_backward,
     channel_sums, max_pool, max_pool_backward, upsample, upsample_backward,
 };
 
 use super::HostDevice;
+use super::threads::{part, split};
 use crate::device::{DeviceSlice, DeviceSliceMut, ImageKernels, PlaneMap};
+
+/// The number of channels of the output whose weights get their gradients together.
+const OUTPUTS_TOGETHER: usize = 16;
 
 impl ImageKernels for HostDevice {
     fn convolve(
@@ -17,7 +23,13 @@ impl ImageKernels for HostDevice {
         w: DeviceSlice<'_>,
         y: DeviceSliceMut<'_>,
     ) {
-        shape.forward(samples, x.host(), w.host(), y.host());
+        let (x, w, y) = (x.host(), w.host(), y.host());
+        let ranges = self.threads.ranges(samples, x.len() + y.len());
+        let parts = split(y, samples, &ranges);
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(range, y)| {
+                shape.forward(range.len(), part(x, samples, range), w, y);
+            });
     }
 
     fn convolve_input_gradient(
@@ -28,7 +40,21 @@ impl ImageKernels for HostDevice {
         dy: DeviceSlice<'_>,
         dx: DeviceSliceMut<'_>,
     ) {
-        shape.input_gradient(samples, w.host(), dy.host(), dx.host());
+        let (w, dy, dx) = (w.host(), dy.host(), dx.host());
+        let together = match shape.groups {
+            1 => shape.each.images_together(),
+            _ => 1,
+        };
+        let groups = samples.div_ceil(together);
+        let mut ranges = self.threads.ranges(groups, dy.len() + dx.len());
+        for range in &mut ranges {
+            *range = range.start * together..(range.end * together).min(samples);
+        }
+        let parts = split(dx, samples, &ranges);
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(range, dx)| {
+                shape.input_gradient(range.len(), w, part(dy, samples, range), dx);
+            });
     }
 
     fn convolve_weight_gradient(
@@ -39,15 +65,53 @@ impl ImageKernels for HostDevice {
         dy: DeviceSlice<'_>,
         dw: DeviceSliceMut<'_>,
     ) {
-        shape.weight_gradient(samples, x.host(), dy.host(), dw.host());
+        let (x, dy, dw) = (x.host(), dy.host(), dw.host());
+        if shape.groups > 1 {
+            return shape.weight_gradient(samples, x, dy, dw);
+        }
+        let outputs = shape.each.outputs;
+        let groups = outputs.div_ceil(OUTPUTS_TOGETHER);
+        let mut ranges = self.threads.ranges(groups, x.len() + dy.len());
+        for range in &mut ranges {
+            let end = (range.end * OUTPUTS_TOGETHER).min(outputs);
+            *range = range.start * OUTPUTS_TOGETHER..end;
+        }
+        let parts = split(dw, outputs, &ranges);
+        self.threads
+            .each(ranges.into_iter().zip(parts).collect(), |(outputs, dw)| {
+                shape.each.weight_gradient_of(outputs, samples, x, dy, dw);
+            });
     }
 
     fn add_to_channels(&self, y: DeviceSliceMut<'_>, places: usize, added: DeviceSlice<'_>) {
-        add_to_channels(y.host(), places, added.host());
+        let (y, added) = (y.host(), added.host());
+        let samples = y.len() / (added.len() * places).max(1);
+        let ranges = self.threads.ranges(samples, y.len());
+        self.threads.each(split(y, samples, &ranges), |y| {
+            add_to_channels(y, places, added);
+        });
     }
 
     fn sum_channels(&self, x: DeviceSlice<'_>, places: usize, to: DeviceSliceMut<'_>) {
-        channel_sums(x.host(), places, to.host());
+        let (x, sums) = (x.host(), to.host());
+        let samples = x.len() / (sums.len() * places).max(1);
+        let ranges = self.threads.ranges(samples, x.len());
+        if ranges.len() == 1 {
+            return channel_sums(x, places, sums);
+        }
+        // A sum for each sample and channel, which are then added in the order of the samples.
+        let mut each = vec![0.0; samples * sums.len()];
+        let parts = split(&mut each, samples, &ranges);
+        let channels = sums.len();
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(range, each)| {
+                let samples = part(x, samples, range).chunks_exact((channels * places).max(1));
+                for (x, sums) in samples.zip(each.chunks_exact_mut(channels)) {
+                    channel_sums(x, places, sums);
+                }
+            });
+        sums.fill(0.0);
+        ronde_kernels::add_rows(&each, sums);
     }
 
     fn max_pool(
@@ -58,8 +122,16 @@ impl ImageKernels for HostDevice {
         y: DeviceSliceMut<'_>,
         from: DeviceSliceMut<'_>,
     ) {
-        let from = bytemuck::cast_slice_mut(from.host());
-        max_pool(x.host(), size, window, y.host(), from);
+        let (x, y, from) = (x.host(), y.host(), from.host());
+        let planes = x.len() / (size[0] * size[1]).max(1);
+        let ranges = self.threads.ranges(planes, x.len());
+        let parts = split(y, planes, &ranges).into_iter();
+        let parts = parts.zip(split(from, planes, &ranges));
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(range, (y, from))| {
+                let from = bytemuck::cast_slice_mut(from);
+                max_pool(part(x, planes, range), size, window, y, from);
+            });
     }
 
     fn max_pool_gradient(
@@ -70,25 +142,46 @@ impl ImageKernels for HostDevice {
         from: DeviceSlice<'_>,
         dx: DeviceSliceMut<'_>,
     ) {
-        let from = bytemuck::cast_slice(from.host());
-        max_pool_backward(dy.host(), from, size, window, dx.host());
+        let (dy, from, dx) = (dy.host(), from.host(), dx.host());
+        let planes = dx.len() / (size[0] * size[1]).max(1);
+        let ranges = self.threads.ranges(planes, dx.len());
+        let parts = split(dx, planes, &ranges);
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(range, dx)| {
+                let from = bytemuck::cast_slice(part(from, planes, range));
+                max_pool_backward(part(dy, planes, range), from, size, window, dx);
+            });
     }
 
     fn map_planes(&self, map: PlaneMap, x: DeviceSlice<'_>, y: DeviceSliceMut<'_>) {
         let (x, y) = (x.host(), y.host());
-        match map {
-            PlaneMap::Average { size, window } => average_pool(x, size, window, y),
-            PlaneMap::Areas(areas) => areas.forward(x, y),
-            PlaneMap::Enlarge { width, factor } => upsample(x, width, factor, y),
-        }
+        let planes = x.len() / map.elements();
+        let ranges = self.threads.ranges(planes, x.len() + y.len());
+        let parts = split(y, planes, &ranges);
+        let one = |(range, y): (&Range<usize>, &mut [f32])| {
+            let x = part(x, planes, range);
+            match map {
+                PlaneMap::Average { size, window } => average_pool(x, size, window, y),
+                PlaneMap::Areas(areas) => areas.forward(x, y),
+                PlaneMap::Enlarge { size, factor } => upsample(x, size[1], factor, y),
+            }
+        };
+        self.threads.each(ranges.iter().zip(parts).collect(), one);
     }
 
     fn map_planes_gradient(&self, map: PlaneMap, dy: DeviceSlice<'_>, dx: DeviceSliceMut<'_>) {
         let (dy, dx) = (dy.host(), dx.host());
-        match map {
-            PlaneMap::Average { size, window } => average_pool_backward(dy, size, window, dx),
-            PlaneMap::Areas(areas) => areas.backward(dy, dx),
-            PlaneMap::Enlarge { width, factor } => upsample_backward(dy, width, factor, dx),
-        }
+        let planes = dx.len() / map.elements();
+        let ranges = self.threads.ranges(planes, dx.len() + dy.len());
+        let parts = split(dx, planes, &ranges);
+        let one = |(range, dx): (&Range<usize>, &mut [f32])| {
+            let dy = part(dy, planes, range);
+            match map {
+                PlaneMap::Average { size, window } => average_pool_backward(dy, size, window, dx),
+                PlaneMap::Areas(areas) => areas.backward(dy, dx),
+                PlaneMap::Enlarge { size, factor } => upsample_backward(dy, size[1], factor, dx),
+            }
+        };
+        self.threads.each(ranges.iter().zip(parts).collect(), one);
     }
 }

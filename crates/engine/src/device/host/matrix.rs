@@ -1,8 +1,9 @@
 //! Matrix products and sums over rows on the host.
 
-use ronde_kernels::{Matrix, add_rows, multiply};
+use ronde_kernels::{Matrix, add_row_parts, multiply};
 
 use super::HostDevice;
+use super::threads::split;
 use crate::device::{DeviceSlice, DeviceSliceMut, MatrixKernels, MatrixSlice};
 
 fn matrix(of: MatrixSlice<'_>) -> Matrix<'_> {
@@ -22,19 +23,39 @@ impl MatrixKernels for HostDevice {
         to: DeviceSliceMut<'_>,
         adds: bool,
     ) {
-        multiply(matrix(left), matrix(right), to.host(), adds);
+        let (left, right, to) = (matrix(left), matrix(right), to.host());
+        let rows = left.rows();
+        // Each row of the output takes as many operations as reading the right matrix.
+        let work = rows * right.rows() * right.columns() / 8;
+        let ranges = self.threads.ranges(rows, work);
+        let parts = split(to, rows, &ranges);
+        self.threads
+            .each(ranges.into_iter().zip(parts).collect(), |(rows, to)| {
+                multiply(left.some_rows(rows), right, to, adds);
+            });
     }
 
     fn repeat_row(&self, row: DeviceSlice<'_>, to: DeviceSliceMut<'_>) {
-        let row = row.host();
-        for to in to.host().chunks_exact_mut(row.len().max(1)) {
-            to.copy_from_slice(row);
-        }
+        let (row, to) = (row.host(), to.host());
+        let width = row.len().max(1);
+        let rows = to.len() / width;
+        let ranges = self.threads.ranges(rows, to.len());
+        self.threads.each(split(to, rows, &ranges), |to| {
+            for to in to.chunks_exact_mut(width) {
+                to.copy_from_slice(row);
+            }
+        });
     }
 
     fn sum_rows(&self, rows: DeviceSlice<'_>, to: DeviceSliceMut<'_>) {
-        let sums = to.host();
-        sums.fill(0.0);
-        add_rows(rows.host(), sums);
+        let (rows, sums) = (rows.host(), to.host());
+        let width = sums.len();
+        let ranges = self.threads.ranges(width, rows.len());
+        let parts = split(sums, width, &ranges);
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(columns, sums)| {
+                sums.fill(0.0);
+                add_row_parts(rows, width, columns.start, sums);
+            });
     }
 }

@@ -1,9 +1,15 @@
 //! Normalisations on the host.
 
-use ronde_kernels::{Affine, BatchNorm, BatchNormGradients, BatchStatistics, GroupNorm};
+use std::ops::Range;
+
+use ronde_kernels::{
+    Affine, BatchNorm, BatchNormGradients, BatchStatistics, GroupNorm, layer_norm_affine_gradients,
+    layer_norm_backward,
+};
 
 use super::HostDevice;
-use crate::device::{AffineSlices, DeviceSlice, DeviceSliceMut, NormKernels};
+use super::threads::{part, split};
+use crate::device::{AffineSlices, DeviceSlice, DeviceSliceMut, ElementKernels, NormKernels};
 
 fn affine(of: AffineSlices<'_>) -> Affine<'_> {
     Affine {
@@ -34,6 +40,105 @@ fn pairs(of: DeviceSlice<'_>) -> &[[f32; 2]] {
     of.host().as_chunks().0
 }
 
+impl HostDevice {
+    /// Returns a row of sums for each sample, summed in the order of the samples.
+    fn sums_of_samples(
+        &self,
+        samples: &[Range<usize>],
+        width: usize,
+        sums: impl Fn(usize) -> Vec<f64> + Sync,
+    ) -> Vec<f64> {
+        let count = samples.last().map_or(0, |range| range.end);
+        let mut each = vec![Vec::new(); count];
+        let mut rest = &mut each[..];
+        let mut parts = Vec::new();
+        for range in samples {
+            let (part, after) = rest.split_at_mut(range.len());
+            parts.push((range, part));
+            rest = after;
+        }
+        self.threads.each(parts, |(range, found)| {
+            for (sample, found) in range.clone().zip(found) {
+                *found = sums(sample);
+            }
+        });
+        let mut total = vec![0.0; width];
+        for row in each {
+            for (total, sum) in total.iter_mut().zip(row) {
+                *total += sum;
+            }
+        }
+        total
+    }
+
+    /// Normalises by statistics, sample by sample.
+    fn normalise(
+        &self,
+        shape: &BatchNorm,
+        x: &[f32],
+        statistics: &BatchStatistics,
+        affine: Affine<'_>,
+        (added, y): (Option<&[f32]>, &mut [f32]),
+    ) {
+        let ranges = self.threads.ranges(shape.samples, x.len());
+        let parts = split(y, shape.samples, &ranges);
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(range, y)| {
+                let of = |values| part(values, shape.samples, range);
+                of_samples(shape, range).normalise(of(x), statistics, affine, added.map(of), y);
+            });
+    }
+
+    /// Returns the gradient sums of all samples.
+    fn gradient_sums(
+        &self,
+        shape: &BatchNorm,
+        x: &[f32],
+        dy: &[f32],
+        statistics: &BatchStatistics,
+    ) -> Vec<f64> {
+        let samples = shape.samples;
+        let ranges = self.threads.ranges(samples, x.len());
+        if ranges.len() == 1 {
+            return shape.gradient_sums(x, dy, statistics);
+        }
+        self.sums_of_samples(&ranges, shape.sums_len(), |sample| {
+            let of = |values| part(values, samples, &(sample..sample + 1));
+            let one = of_samples(shape, &(0..1));
+            one.gradient_sums(of(x), of(dy), statistics)
+        })
+    }
+}
+
+impl HostDevice {
+    /// Turns the gradient of the output into that of the input, sample by sample.
+    fn turn_gradient(
+        &self,
+        shape: &BatchNorm,
+        x: &[f32],
+        gamma: &[f32],
+        statistics: &BatchStatistics,
+        summed: &[f64],
+        dy: &mut [f32],
+    ) {
+        let ranges = self.threads.ranges(shape.samples, x.len());
+        let parts = split(dy, shape.samples, &ranges);
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(range, dy)| {
+                let x = part(x, shape.samples, range);
+                of_samples(shape, range).input_gradient(x, gamma, statistics, summed, dy);
+            });
+    }
+}
+
+/// Returns the shape of some samples of a batch.
+fn of_samples(shape: &BatchNorm, samples: &Range<usize>) -> BatchNorm {
+    BatchNorm {
+        samples: samples.len(),
+        ..*shape
+    }
+}
+
 impl NormKernels for HostDevice {
     fn batch_norm(
         &self,
@@ -44,8 +149,26 @@ impl NormKernels for HostDevice {
         y: DeviceSliceMut<'_>,
         statistics: DeviceSliceMut<'_>,
     ) {
-        let added = added.map(DeviceSlice::host);
-        let found = shape.forward(x.host(), affine(of), added, y.host());
+        let (x, y, added) = (x.host(), y.host(), added.map(DeviceSlice::host));
+        let ranges = self.threads.ranges(shape.samples, x.len());
+        let found = if ranges.len() == 1 {
+            shape.forward(x, affine(of), added, y)
+        } else {
+            // Sums for each sample, added as one thread adds them.
+            let one = of_samples(shape, &(0..1));
+            let of_sample = |sample| part(x, shape.samples, &(sample..sample + 1));
+            let count = shape.samples * shape.places;
+            let channels = shape.channels;
+            let totals =
+                self.sums_of_samples(&ranges, channels, |sample| one.totals(of_sample(sample)));
+            let mean = BatchStatistics::mean_of(&totals, count);
+            let squares = self.sums_of_samples(&ranges, channels, |sample| {
+                one.squares(of_sample(sample), &mean)
+            });
+            let found = BatchStatistics::of_squares(&mean, &squares, count, shape.epsilon);
+            self.normalise(shape, x, &found, affine(of), (added, y));
+            found
+        };
         statistics
             .host()
             .copy_from_slice(&statistics_values(&found));
@@ -62,7 +185,7 @@ impl NormKernels for HostDevice {
     ) {
         let known = read_statistics(statistics);
         let added = added.map(DeviceSlice::host);
-        shape.normalise(x.host(), &known, affine(of), added, y.host());
+        self.normalise(shape, x.host(), &known, affine(of), (added, y.host()));
     }
 
     fn batch_norm_gradient(
@@ -73,15 +196,35 @@ impl NormKernels for HostDevice {
         [input, of_gamma, of_beta]: [DeviceSliceMut<'_>; 3],
         of_added: Option<DeviceSliceMut<'_>>,
     ) {
-        let gradients = BatchNormGradients {
-            input: input.host(),
-            gamma: of_gamma.host(),
-            beta: of_beta.host(),
-            added: of_added.map(DeviceSliceMut::host),
-        };
         let statistics = read_statistics(statistics);
-        let (x, y, dy) = (x.host(), y.host(), dy.host());
-        shape.backward(x, y, dy, gamma.host(), &statistics, gradients);
+        let (x, y, dy, gamma) = (x.host(), y.host(), dy.host(), gamma.host());
+        let (input, added) = (input.host(), of_added.map(DeviceSliceMut::host));
+        let (of_gamma, of_beta) = (of_gamma.host(), of_beta.host());
+        let ranges = self.threads.ranges(shape.samples, x.len());
+        if ranges.len() == 1 {
+            let gradients = BatchNormGradients {
+                input,
+                gamma: of_gamma,
+                beta: of_beta,
+                added,
+            };
+            return shape.backward(x, y, dy, gamma, &statistics, gradients);
+        }
+        if shape.rectified {
+            self.rectify_gradient(
+                DeviceSlice::Host(y),
+                DeviceSlice::Host(dy),
+                DeviceSliceMut::Host(input),
+            );
+        } else {
+            input.copy_from_slice(dy);
+        }
+        if let Some(added) = added {
+            added.copy_from_slice(input);
+        }
+        let sums = self.gradient_sums(shape, x, input, &statistics);
+        shape.affine_gradients(&sums, &statistics, of_gamma, of_beta);
+        self.turn_gradient(shape, x, gamma, &statistics, &sums, input);
     }
 
     fn known_statistics(
@@ -123,7 +266,7 @@ impl NormKernels for HostDevice {
         dy: DeviceSlice<'_>,
         statistics: DeviceSlice<'_>,
     ) -> Vec<f64> {
-        shape.gradient_sums(x.host(), dy.host(), &read_statistics(statistics))
+        self.gradient_sums(shape, x.host(), dy.host(), &read_statistics(statistics))
     }
 
     fn batch_input_gradient(
@@ -136,7 +279,14 @@ impl NormKernels for HostDevice {
         dy: DeviceSliceMut<'_>,
     ) {
         let statistics = read_statistics(statistics);
-        shape.input_gradient(x.host(), gamma.host(), &statistics, summed, dy.host());
+        self.turn_gradient(
+            shape,
+            x.host(),
+            gamma.host(),
+            &statistics,
+            summed,
+            dy.host(),
+        );
     }
 
     fn batch_affine_gradients(
@@ -158,8 +308,20 @@ impl NormKernels for HostDevice {
         y: DeviceSliceMut<'_>,
         statistics: DeviceSliceMut<'_>,
     ) {
-        let found = shape.forward(x.host(), affine(of), y.host());
-        statistics.host().copy_from_slice(found.as_flattened());
+        let (x, y, affine) = (x.host(), y.host(), affine(of));
+        let samples = shape.samples;
+        let ranges = self.threads.ranges(samples, x.len());
+        let parts = split(y, samples, &ranges).into_iter();
+        let parts = parts.zip(split(statistics.host(), samples, &ranges));
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(range, (y, to))| {
+                let shape = GroupNorm {
+                    samples: range.len(),
+                    ..*shape
+                };
+                let found = shape.forward(part(x, samples, range), affine, y);
+                to.copy_from_slice(found.as_flattened());
+            });
     }
 
     fn group_norm_gradient(
@@ -186,8 +348,17 @@ impl NormKernels for HostDevice {
         statistics: DeviceSliceMut<'_>,
     ) {
         let Affine { gamma, beta } = affine(of);
-        let rows = ronde_kernels::layer_norm(x.host(), gamma, beta, epsilon, y.host());
-        statistics.host().copy_from_slice(rows.as_flattened());
+        let (x, y) = (x.host(), y.host());
+        let rows = x.len() / gamma.len().max(1);
+        let ranges = self.threads.ranges(rows, 2 * x.len());
+        let parts = split(y, rows, &ranges).into_iter();
+        let parts = parts.zip(split(statistics.host(), rows, &ranges));
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(range, (y, to))| {
+                let x = part(x, rows, range);
+                let found = ronde_kernels::layer_norm(x, gamma, beta, epsilon, y);
+                to.copy_from_slice(found.as_flattened());
+            });
     }
 
     fn layer_norm_gradient(
@@ -197,10 +368,28 @@ impl NormKernels for HostDevice {
         [input, of_gamma, of_beta]: [DeviceSliceMut<'_>; 3],
     ) {
         let (of_gamma, of_beta) = (of_gamma.host(), of_beta.host());
-        of_gamma.fill(0.0);
-        of_beta.fill(0.0);
-        let (x, dy, gamma) = (x.host(), dy.host(), gamma.host());
-        let rows = pairs(statistics);
-        ronde_kernels::layer_norm_backward(x, gamma, rows, dy, input.host(), [of_gamma, of_beta]);
+        let (x, dy, gamma, dx) = (x.host(), dy.host(), gamma.host(), input.host());
+        let (rows, width) = (pairs(statistics), gamma.len());
+        let ranges = self.threads.ranges(rows.len(), 4 * x.len());
+        if ranges.len() == 1 {
+            return layer_norm_backward(x, gamma, rows, dy, dx, [of_gamma, of_beta]);
+        }
+        let parts = split(dx, rows.len(), &ranges);
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(range, dx)| {
+                let of = |values| part(values, rows.len(), range);
+                let mut unused = [vec![0.0; width], vec![0.0; width]];
+                let affine = unused.each_mut().map(Vec::as_mut_slice);
+                layer_norm_backward(of(x), gamma, &rows[range.clone()], of(dy), dx, affine);
+            });
+        let ranges = self.threads.ranges(width, x.len());
+        let parts = split(of_gamma, width, &ranges).into_iter();
+        let parts = parts.zip(split(of_beta, width, &ranges));
+        self.threads.each(
+            ranges.iter().zip(parts).collect(),
+            |(columns, (gamma, beta))| {
+                layer_norm_affine_gradients(x, rows, dy, columns.start, [gamma, beta]);
+            },
+        );
     }
 }

@@ -1,13 +1,35 @@
 //! Attention and embeddings on the host.
 
+use std::ops::Range;
+
 use ronde_kernels::{Attention, add_to};
 
 use super::HostDevice;
+use super::threads::{part, split};
 use crate::device::{DeviceSlice, DeviceSliceMut, SequenceKernels};
 
 /// Returns the number of a token in a table of a number of rows; one outside counts as the nearest one inside.
 fn token(value: f32, rows: usize) -> usize {
     (value as usize).min(rows.saturating_sub(1))
+}
+
+/// Returns the work of an attention, in floats read or written.
+fn work(shape: &Attention) -> usize {
+    let [queries, keys_values, weights] = shape.elements();
+    queries + keys_values + weights * shape.width / 8
+}
+
+/// Returns the shape of some sequences of a batch.
+fn of_sequences(shape: &Attention, sequences: &Range<usize>) -> Attention {
+    Attention {
+        batch: sequences.len(),
+        ..*shape
+    }
+}
+
+/// Returns the lengths of some sequences, if there are any.
+fn lengths_of<'a>(lengths: &'a [usize], sequences: &Range<usize>) -> &'a [usize] {
+    lengths.get(sequences.clone()).unwrap_or_default()
 }
 
 impl SequenceKernels for HostDevice {
@@ -20,7 +42,18 @@ impl SequenceKernels for HostDevice {
         weights: DeviceSliceMut<'_>,
     ) {
         let (q, kv) = (queries.host(), keys_values.host());
-        shape.forward(q, kv, lengths, y.host(), weights.host());
+        let batch = shape.batch;
+        let ranges = self.threads.ranges(batch, work(shape));
+        let parts = split(y.host(), batch, &ranges).into_iter();
+        let parts = parts.zip(split(weights.host(), batch, &ranges));
+        self.threads.each(
+            ranges.iter().zip(parts).collect(),
+            |(range, (y, weights))| {
+                let (q, kv) = (part(q, batch, range), part(kv, batch, range));
+                let lengths = lengths_of(lengths, range);
+                of_sequences(shape, range).forward(q, kv, lengths, y, weights);
+            },
+        );
     }
 
     fn attend_gradient(
@@ -32,9 +65,25 @@ impl SequenceKernels for HostDevice {
         dy: DeviceSlice<'_>,
         gradients: [DeviceSliceMut<'_>; 2],
     ) {
-        let gradients = gradients.map(DeviceSliceMut::host);
+        let [dq, dkv] = gradients.map(DeviceSliceMut::host);
         let inputs = inputs.map(DeviceSlice::host);
-        shape.backward(inputs, lengths, weights.host(), dy.host(), gradients);
+        let (weights, dy, batch) = (weights.host(), dy.host(), shape.batch);
+        let ranges = self.threads.ranges(batch, work(shape));
+        let parts = split(dq, batch, &ranges).into_iter();
+        let parts = parts.zip(split(dkv, batch, &ranges));
+        self.threads
+            .each(ranges.iter().zip(parts).collect(), |(range, (dq, dkv))| {
+                let of = |values| part(values, batch, range);
+                let lengths = lengths_of(lengths, range);
+                let inputs = inputs.map(of);
+                of_sequences(shape, range).backward(
+                    inputs,
+                    lengths,
+                    of(weights),
+                    of(dy),
+                    [dq, dkv],
+                );
+            });
     }
 
     fn embed(

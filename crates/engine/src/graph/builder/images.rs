@@ -191,7 +191,10 @@ impl GraphBuilder {
         }
         let shape = [height, width].map(|length| length.saturating_mul(factor));
         let operation = MapPlanes {
-            map: PlaneMap::Enlarge { width, factor },
+            map: PlaneMap::Enlarge {
+                size: [height, width],
+                factor,
+            },
             output: shape,
         };
         let shape = vec![channels, shape[0], shape[1]];

@@ -96,6 +96,7 @@ impl Operands {
             samples,
             x,
             dy,
+            group_tiles: group_tiles(shape.channels.max(shape.outputs)),
             dw,
         };
         dispatch_at(level, weight_gradient);
@@ -128,6 +129,7 @@ impl Operands {
             samples,
             x,
             dy,
+            outputs: 0..shape.outputs,
             dw,
         };
         dispatch_at(level, weight_gradient);

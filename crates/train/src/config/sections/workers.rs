@@ -9,6 +9,8 @@ use crate::config::ConfigProblem;
 
 /// The largest number of logical shards.
 const LOGICAL_SHARDS_MAX: u32 = 65_536;
+/// The largest number of computing threads of a worker.
+const THREADS_MAX: u32 = 1_024;
 
 /// `[workers]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +22,11 @@ pub struct WorkersSection {
     pub count: u32,
     /// The number of parts of each global batch, at least one per worker; default 8.
     pub logical_shards: u32,
-    /// Whether each worker's computing thread gets a dedicated core and its other threads share the rest, if the
-    /// host has two cores for each of its workers; default false. For hosts that run nothing else.
+    /// The number of threads that compute in each worker; default 1. The trained bits do not depend on it.
+    #[serde(serialize_with = "ronde_core::outside_identity")]
+    pub threads: u32,
+    /// Whether each worker's computing threads get dedicated cores and its other threads share the rest, if the
+    /// host has a core more for each of its workers; default false. For hosts that run nothing else.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
     pub pin_cores: bool,
@@ -32,6 +37,7 @@ impl Default for WorkersSection {
         Self {
             count: 1,
             logical_shards: 8,
+            threads: 1,
             pin_cores: false,
         }
     }
@@ -43,10 +49,17 @@ impl WorkersSection {
         let WorkersSection {
             count,
             logical_shards,
+            threads,
             ..
         } = *self;
         at_least_one("workers.count", count.into(), problems);
         at_least_one("workers.logical_shards", logical_shards.into(), problems);
+        at_least_one("workers.threads", threads.into(), problems);
+        if threads > THREADS_MAX {
+            let message =
+                format!("`workers.threads` is {threads}, but must be at most {THREADS_MAX}");
+            problems.push(ConfigProblem::error("workers.threads", message));
+        }
         if logical_shards > LOGICAL_SHARDS_MAX {
             let message = format!(
                 "`workers.logical_shards` is {logical_shards}, but must be at most {LOGICAL_SHARDS_MAX}"
