@@ -169,6 +169,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn boxes_have_the_detection_loss_and_no_other() {
+        let data = "source = 'synthetic_objects'\nsamples = 2\nside = 16";
+        let data: ronde_data::DataConfig = toml::from_str(data).unwrap();
+        let context = ronde_data::OpenContext::new(".".as_ref(), 1);
+        let train = ronde_data::open(&data, &context).unwrap().train;
+        let model: ModelConfig = toml::from_str("kind = 'detector'").unwrap();
+        let objective = Objective::of(&model, &*train, None).unwrap();
+        assert_eq!(
+            format!("{objective:?}"),
+            "detection with metrics [\"map50\"]"
+        );
+        let refused = Objective::of(&model, &*train, Some(ValueLoss::Dice)).unwrap_err();
+        let message = refused.to_string();
+        assert!(
+            message.contains("targets of this data set are boxes"),
+            "{message}"
+        );
+    }
+
+    #[test]
     fn metrics_need_distinct_words_as_names() {
         let check = |tops: &[u32]| {
             let mut objective = Objective::new(Arc::new(SquaredError));

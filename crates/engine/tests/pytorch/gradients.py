@@ -21,11 +21,13 @@ import torch.nn.functional as F
 from hashed import hashed, name_seed
 
 IGNORED = 2**32 - 1
-torch.set_default_dtype(torch.float64)
 
 
 class Weights:
     """Parameters by name, made when they are first asked for."""
+
+    # Whether batch normalisation uses the statistics of the batch.
+    training = True
 
     def __init__(self, dtype):
         self.all = {}
@@ -33,16 +35,25 @@ class Weights:
 
     def __call__(self, name, *shape):
         if name not in self.all:
-            values = hashed(name_seed(name), math.prod(shape)).astype(np.float32).reshape(shape)
-            if len(shape) >= 2 and not name.startswith("embedding."):
-                fan_in = shape[0] if len(shape) == 2 else math.prod(shape[1:])
-                values = values * np.float32(math.sqrt(3 / fan_in))
-            elif name.endswith("gamma"):
-                values = np.float32(1) + np.float32(0.125) * values
-            elif len(shape) == 1:
-                values = np.float32(0.125) * values
-            self.all[name] = torch.tensor(values, dtype=self.dtype, requires_grad=True)
+            self.all[name] = torch.tensor(self.initial(name, shape), dtype=self.dtype, requires_grad=True)
         return self.all[name]
+
+    def initial(self, name, shape):
+        values = hashed(name_seed(name), math.prod(shape)).astype(np.float32).reshape(shape)
+        if len(shape) >= 2 and not name.startswith("embedding."):
+            fan_in = shape[0] if len(shape) == 2 else math.prod(shape[1:])
+            return values * np.float32(math.sqrt(3 / fan_in))
+        if name.endswith("gamma"):
+            return np.float32(1) + np.float32(0.125) * values
+        return np.float32(0.125) * values if len(shape) == 1 else values
+
+    def running(self, name, channels):
+        """The running mean and variance of a normalisation, which a forward pass updates."""
+        return None, None
+
+    def dropped(self, x):
+        """The values with dropout."""
+        return x
 
 
 def linear(w, name, x, outputs, bias=True):
@@ -62,7 +73,7 @@ def channel_norm(w, name, x, kind):
     gamma, beta = w(f"{name}.gamma", c), w(f"{name}.beta", c)
     if kind == "group":
         return F.group_norm(x, 32, gamma, beta, 1e-5)
-    return F.batch_norm(x, None, None, gamma, beta, training=True, eps=1e-5)
+    return F.batch_norm(x, *w.running(name, c), gamma, beta, training=w.training, eps=1e-5)
 
 
 def conv(w, name, x, to, side, stride):
@@ -213,7 +224,7 @@ def inception(w, x, divisor, outputs):
             found.append(several(f"{name}.{branch}.tall.", y, (384, (3, 1))))
         found.append(several(f"{name}.pool.", F.avg_pool2d(x, 3, 1, 1), (192, one)))
         x = torch.cat(found, 1)
-    return linear(w, "fc", x.mean((2, 3)), outputs)
+    return linear(w, "fc", w.dropped(x.mean((2, 3))), outputs)
 
 
 def gpt(w, x, layers, e, heads, tokens, tied=False, causal=True):
@@ -333,9 +344,11 @@ def case(name):
 
 
 def main():
+    torch.set_default_dtype(torch.float64)
     cases = {name: case(name) for name in CASES}
     written = [f'"{name}": {json.dumps(case)}' for name, case in cases.items()]
     print("{\n" + ",\n".join(written) + "\n}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -231,3 +231,33 @@ fn number(key: &str, path: &str, value: f64, problems: &mut Vec<ConfigProblem>) 
         problems.push(ConfigProblem::error(path, message));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ronde_data::{OpenContext, open};
+
+    use super::*;
+
+    #[test]
+    fn only_a_detector_fits_boxes() {
+        let objects = "source = 'synthetic_objects'\nsamples = 2\nside = 16";
+        let shapes = "source = 'synthetic_shapes'\nsamples = 2\nside = 16";
+        for (data, model, expected) in [
+            (objects, "detector", None),
+            (objects, "unet", Some("predicts no boxes")),
+            (objects, "linear", Some("predicts no boxes")),
+            (shapes, "detector", Some("this data set has none")),
+            (shapes, "unet", None),
+        ] {
+            let data: DataConfig = toml::from_str(data).unwrap();
+            let split = open(&data, &OpenContext::new(Path::new("."), 1)).unwrap();
+            let config: ModelConfig = toml::from_str(&format!("kind = '{model}'")).unwrap();
+            let found = targets(&config, &*split.train);
+            let messages: Vec<&str> = found.iter().map(|found| found.message.as_str()).collect();
+            match expected {
+                None => assert!(messages.is_empty(), "{model}: {messages:?}"),
+                Some(words) => assert!(messages[0].contains(words), "{model}: {messages:?}"),
+            }
+        }
+    }
+}
