@@ -31,6 +31,14 @@ impl Statistics {
     }
 }
 
+/// Returns the mean of values and their standard deviation, without correction; NaN without any.
+pub(crate) fn mean_and_deviation(values: &[f64]) -> [f64; 2] {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares = values.iter().map(|value| (value - mean).powi(2));
+    [mean, (squares.sum::<f64>() / count).sqrt()]
+}
+
 /// Returns the median of values in any order; NaN without any.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     if values.is_empty() {

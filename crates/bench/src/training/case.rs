@@ -1,5 +1,7 @@
 //! [`TrainingCase`]: the measured models, with data, batch and optimizer.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use crate::BenchError;
@@ -17,7 +19,13 @@ pub struct TrainingCase {
     pub units_per_sample: u64,
     /// The multiply-adds of one sample, forward and backward.
     pub multiply_adds: f64,
-    /// The sections of the run file that describe it.
+    /// The section of the run file that describes the data.
+    #[serde(skip)]
+    data: Cow<'static, str>,
+    /// Whether samples are images of 224 x 224 in a thousand classes.
+    #[serde(skip)]
+    is_imagenet: bool,
+    /// The sections of the run file that describe the model and the optimizer.
     #[serde(skip)]
     sections: &'static str,
     /// The learning rate of the optimizer.
@@ -32,8 +40,15 @@ pub struct TrainingCase {
 /// weights.
 const PASSES: f64 = 3.0;
 
-fn images(model: &'static str, batch: u64, forward: f64, sections: &'static str) -> TrainingCase {
+fn images(
+    model: &'static str,
+    batch: u64,
+    forward: f64,
+    [data, sections]: [&'static str; 2],
+) -> TrainingCase {
     TrainingCase {
+        data: Cow::Borrowed(data),
+        is_imagenet: data == IMAGENET,
         model,
         batch,
         unit: "images",
@@ -52,29 +67,32 @@ fn cases() -> Vec<TrainingCase> {
     // tokens.
     let gpt_token = 4.0 * (12.0 * 256.0 * 256.0 + 2.0 * 128.0 * 256.0) + 256.0 * 4096.0;
     vec![
-        images("mlp", 256, perceptron, MLP),
-        images("resnet18", 32, 555.4e6, RESNET18),
-        images("resnet50", 4, 4.09e9, RESNET50),
-        images("vgg16", 4, 15.47e9, VGG16),
+        images("mlp", 256, perceptron, [MLP_DATA, MLP]),
+        images("resnet18", 32, 555.4e6, [RESNET18_DATA, RESNET18]),
+        images("resnet50", 4, 4.09e9, [IMAGENET, RESNET50]),
+        images("vgg16", 4, 15.47e9, [IMAGENET, VGG16]),
         TrainingCase {
             unit: "tokens",
             units_per_sample: 128,
             learning_rate: 3e-4,
-            ..images("gpt", 8, 128.0 * gpt_token, GPT)
+            ..images("gpt", 8, 128.0 * gpt_token, [GPT_DATA, GPT])
         },
         TrainingCase {
             in_pytorch: false,
-            ..images("digits_cnn", 64, 445e3, DIGITS)
+            ..images("digits_cnn", 64, 445e3, [DIGITS_DATA, DIGITS])
         },
     ]
 }
 
-const MLP: &str = r#"
+const MLP_DATA: &str = r#"
 [data]
 source = "synthetic_images"
 samples = 65536
 shape = [1, 28, 28]
 classes = 10
+"#;
+
+const MLP: &str = r#"
 [model]
 kind = "mlp"
 hidden = [1024, 1024]
@@ -82,12 +100,15 @@ hidden = [1024, 1024]
 kind = "sgd"
 "#;
 
-const RESNET18: &str = r#"
+const RESNET18_DATA: &str = r#"
 [data]
 source = "synthetic_images"
 samples = 8192
 shape = [3, 32, 32]
 classes = 10
+"#;
+
+const RESNET18: &str = r#"
 [model]
 kind = "resnet18"
 small_input = true
@@ -96,12 +117,30 @@ kind = "sgd"
 momentum = 0.9
 "#;
 
-const RESNET50: &str = r#"
+/// Synthetic images in the shape of ImageNet's.
+const IMAGENET: &str = r#"
 [data]
 source = "synthetic_images"
 samples = 4096
 shape = [3, 224, 224]
 classes = 1000
+"#;
+
+/// The fields of ImageNet's records.
+const RECORD_FIELDS: &str = r#"
+label = { field = "image/class/label", classes = 1000, first = 1 }
+[data.features]
+decode = "image"
+field = "image/encoded"
+shape = [3, 224, 224]
+resize = 256
+crop = "random_resized"
+flip = true
+mean = [0.485, 0.456, 0.406]
+std = [0.229, 0.224, 0.225]
+"#;
+
+const RESNET50: &str = r#"
 [model]
 kind = "resnet50"
 [optimizer]
@@ -110,11 +149,6 @@ momentum = 0.9
 "#;
 
 const VGG16: &str = r#"
-[data]
-source = "synthetic_images"
-samples = 4096
-shape = [3, 224, 224]
-classes = 1000
 [model]
 kind = "vgg16"
 [optimizer]
@@ -122,12 +156,15 @@ kind = "sgd"
 momentum = 0.9
 "#;
 
-const GPT: &str = r#"
+const GPT_DATA: &str = r#"
 [data]
 source = "synthetic_text"
 samples = 8192
 context = 128
 tokens = 4096
+"#;
+
+const GPT: &str = r#"
 [model]
 kind = "gpt"
 layers = 4
@@ -137,9 +174,12 @@ heads = 4
 kind = "adamw"
 "#;
 
-const DIGITS: &str = r#"
+const DIGITS_DATA: &str = r#"
 [data]
 source = "digits"
+"#;
+
+const DIGITS: &str = r#"
 [model]
 kind = "digits_cnn"
 [optimizer]
@@ -160,6 +200,28 @@ impl TrainingCase {
         })
     }
 
+    /// Returns the case with files of records in place of synthetic images: TFRecords in the layout of ImageNet, as
+    /// TensorFlow's tools write it. `files` is a pattern of their names.
+    ///
+    /// # Errors
+    /// For a model of other samples.
+    pub fn with_records(mut self, files: &str) -> Result<Self, BenchError> {
+        if !self.is_imagenet {
+            return Err(BenchError::Setting {
+                what: "--records",
+                problem: format!(
+                    "{} does not train on images of 224 x 224; use resnet50 or vgg16",
+                    self.model
+                ),
+            });
+        }
+        let files = toml::Value::from(files);
+        self.data = Cow::Owned(format!(
+            "[data]\nsource = \"records\"\nformat = \"tfrecord\"\ntrain = {files}\n{RECORD_FIELDS}"
+        ));
+        Ok(self)
+    }
+
     /// Returns the text of the run file of a run with `workers` workers. `bucket` is `comm.bucket_bytes_max`.
     #[must_use]
     pub fn run_file(&self, workers: u32, shards: u32, steps: u64, bucket: Option<u64>) -> String {
@@ -169,9 +231,10 @@ impl TrainingCase {
         format!(
             "version = 1\n[run]\nname = \"bench\"\n[workers]\ncount = {workers}\nlogical_shards = {shards}\n\
              [train]\nsteps = {steps}\nglobal_batch_size = {}\nlearning_rate = {}\n\
-             [schedule]\nkind = \"constant\"\n{comm}{}",
+             [schedule]\nkind = \"constant\"\n{comm}{}{}",
             self.batch * u64::from(workers),
             self.learning_rate,
+            self.data,
             self.sections
         )
     }
@@ -180,6 +243,19 @@ impl TrainingCase {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_replace_synthetic_images_of_the_same_shape() {
+        let case = TrainingCase::of("resnet50").unwrap();
+        let text = case.with_records("a\"b/train-*").unwrap();
+        let text = text.run_file(2, 2, 5, None);
+        let run: toml::Table = toml::from_str(&text).unwrap();
+        assert_eq!(run["data"]["train"].as_str(), Some("a\"b/train-*"));
+        assert_eq!(run["data"]["features"]["resize"].as_integer(), Some(256));
+        assert_eq!(run["model"]["kind"].as_str(), Some("resnet50"));
+        let refused = TrainingCase::of("resnet18").unwrap().with_records("a");
+        assert!(refused.unwrap_err().to_string().contains("use resnet50"));
+    }
 
     #[test]
     fn an_unknown_model_is_reported_with_the_known_ones() {

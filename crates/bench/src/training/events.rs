@@ -20,6 +20,8 @@ pub struct RunTimes {
     pub step_s: f64,
     /// The samples of all workers per second, from the median step.
     pub samples_per_s: f64,
+    /// The samples of all workers per second in each step; empty when unknown.
+    pub step_rates: Vec<f64>,
     /// The time of all workers and steps by phase.
     pub phases: PhaseTimes,
     /// The resident bytes of the largest process; 0 when unknown.
@@ -57,8 +59,11 @@ impl RunTimes {
                 cause: format!("no step after the first {WARM_UP}; increase --steps"),
             });
         }
+        let step_rates = durations.iter().map(|duration| samples as f64 / duration);
+        let step_rates = step_rates.collect();
         let step_s = median(&mut durations);
         Ok(Self {
+            step_rates,
             step_s,
             samples_per_s: samples as f64 / step_s,
             phases,
@@ -91,6 +96,7 @@ mod tests {
         }
         let times = RunTimes::read(lines.as_bytes()).unwrap();
         assert_eq!((times.step_s, times.samples_per_s), (0.5, 128.0));
+        assert_eq!(times.step_rates, [128.0, 256.0, 64.0]);
         assert_eq!(times.phases.compute_s, 1.75);
         assert!((times.hidden_share().unwrap() - 0.75).abs() < 1e-12);
         assert!(RunTimes::read("".as_bytes()).is_err());

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{RunTimes, TrainingSettings, Variant};
 use crate::BenchError;
-use crate::statistics::median;
+use crate::statistics::{mean_and_deviation, median};
 
 /// One variant over all rounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -125,9 +125,32 @@ impl TrainingReport {
             "matrix product of one thread: {:.0} GFLOP/s",
             self.peak_flops / 1e9
         );
+        self.step_rates(&mut text);
         self.split(&mut text);
         self.ratios(&mut text);
         text
+    }
+
+    /// Formats the rates of single steps, as tf_cnn_benchmarks and Horovod's synthetic benchmark do.
+    fn step_rates(&self, text: &mut String) {
+        let TrainingSettings { case, workers, .. } = &self.settings;
+        for (variant, workers) in [(Variant::Alone, 1), (Variant::Together, *workers)] {
+            let runs = self.of(variant).into_iter().flat_map(|one| &one.runs);
+            let rates: Vec<f64> = runs.flat_map(|run| run.step_rates.clone()).collect();
+            if rates.is_empty() {
+                continue;
+            }
+            let [mean, deviation] =
+                mean_and_deviation(&rates).map(|rate| rate * case.units_per_sample as f64);
+            let (unit, each, spread) = (case.unit, f64::from(workers), 1.96 * deviation);
+            let plural = if workers == 1 { "" } else { "s" };
+            let _ = writeln!(
+                text,
+                "{unit}/s per worker: {:.2} +- {:.2}; total {unit}/s on {workers} worker{plural}: {mean:.2} +- {spread:.2}",
+                mean / each,
+                spread / each,
+            );
+        }
     }
 
     /// Formats the shares of the workers' time.
@@ -221,6 +244,7 @@ mod tests {
                 };
                 (run.phases.compute_s, run.phases.forward_s) = (1.0, 0.25);
                 (run.phases.reducing_s, run.phases.waited_s) = (0.5, 0.1);
+                run.step_rates = vec![samples_per_s];
                 run.peak_bytes = if place == 1 {
                     0
                 } else {
@@ -239,6 +263,8 @@ mod tests {
             "           -\n",
             "forward 25.0 %",
             "hidden behind computation: 80 %",
+            "images/s per worker: 88.33 +- 39.47; total images/s on 1 worker: 88.33 +- 39.47\n",
+            "total images/s on 2 workers: 170.00",
             "scaling efficiency: 95.2 %",
             "times pytorch's rate: 2.00",
         ] {

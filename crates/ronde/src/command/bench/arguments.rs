@@ -183,6 +183,10 @@ pub(crate) struct BenchTrainArguments {
     /// Model: mlp, resnet18, resnet50, vgg16, gpt, digits_cnn.
     #[arg(long, value_name = "NAME", default_value = "resnet18")]
     pub(super) model: String,
+    /// Train on these TFRecords in the layout of ImageNet, such as `imagenet/train-*`, instead of synthetic images; for
+    /// resnet50 and vgg16. Needs a build with `--features full`.
+    #[arg(long, value_name = "FILES")]
+    pub(super) records: Option<String>,
     /// Number of worker processes.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 2,
           value_parser = clap::value_parser!(u32).range(1..=64))]

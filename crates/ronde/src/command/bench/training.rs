@@ -55,12 +55,20 @@ fn run(arguments: &BenchTrainArguments, stop: &StopFlag) -> Result<TrainingRepor
 }
 
 fn settings(arguments: &BenchTrainArguments) -> Result<TrainingSettings, BenchError> {
-    let case = TrainingCase::of(&arguments.model)?;
+    let mut case = TrainingCase::of(&arguments.model)?;
+    if let Some(files) = &arguments.records {
+        case = case.with_records(&from_here(files))?;
+    }
     let mut variants = vec![Variant::Together];
     for name in &arguments.against {
         let variant = match name.trim() {
             "one" => Variant::Alone,
             "independent" => Variant::Apart,
+            "pytorch" if arguments.records.is_some() => {
+                let problem =
+                    "benchmarks/pytorch_ddp.py trains on synthetic images; remove --records";
+                return Err(refused(problem.to_owned()));
+            }
             "pytorch" if case.in_pytorch => Variant::Pytorch,
             "pytorch" => {
                 let problem = format!("benchmarks/pytorch_ddp.py does not support {}", case.model);
@@ -97,6 +105,15 @@ fn settings(arguments: &BenchTrainArguments) -> Result<TrainingSettings, BenchEr
         bucket_bytes: arguments.bucket_bytes,
         variants,
     })
+}
+
+/// Returns files without a scheme as an absolute path, because the run file is in another folder.
+fn from_here(files: &str) -> String {
+    if files.contains("://") {
+        return files.to_owned();
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    here.join(files).display().to_string()
 }
 
 fn refused(problem: String) -> BenchError {
