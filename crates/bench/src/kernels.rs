@@ -4,9 +4,10 @@ mod bandwidth;
 
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
+use crate::statistics::median;
 
 pub use bandwidth::memory_bytes_per_s;
 
@@ -14,7 +15,7 @@ pub use bandwidth::memory_bytes_per_s;
 const VALUE_BYTES: f64 = 4.0;
 
 /// All calls of one kernel with one shape.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KernelRow {
     /// The kernel.
     pub kernel: String,
@@ -31,7 +32,7 @@ pub struct KernelRow {
 }
 
 /// The rates of one thread of this machine.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MachineRates {
     /// The floating-point operations per second of a matrix product in the second-level cache.
     pub product_flops: f64,
@@ -40,16 +41,14 @@ pub struct MachineRates {
 }
 
 /// The kernels of some steps of a model on one thread.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KernelReport {
     /// The model or the run file.
     pub model: String,
     /// The number of samples of a step.
     pub samples: usize,
-    /// The number of steps.
-    pub steps: u32,
-    /// The time of all steps.
-    pub seconds: f64,
+    /// The time of each step.
+    pub step_seconds: Vec<f64>,
     /// The rates with which kernels are compared.
     pub machine: MachineRates,
     /// The kernels.
@@ -80,6 +79,12 @@ impl KernelRow {
 }
 
 impl KernelReport {
+    /// Returns the median time of a step; NaN without steps.
+    #[must_use]
+    pub fn median_step_seconds(&self) -> f64 {
+        median(&mut self.step_seconds.clone())
+    }
+
     /// Adds a call that took some seconds to the row of its kernel and shape; `seconds` and `calls` of `call` count.
     pub fn add(&mut self, call: KernelRow) {
         let is_same = |row: &&mut KernelRow| row.kernel == call.kernel && row.shape == call.shape;
@@ -109,14 +114,18 @@ impl KernelReport {
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = String::new();
-        let ms_per_step = 1e3 / f64::from(self.steps);
+        let (steps, seconds) = (
+            self.step_seconds.len(),
+            self.step_seconds.iter().sum::<f64>(),
+        );
+        let ms_per_step = 1e3 / steps as f64;
         let _ = writeln!(
             text,
             "{}: {} samples a step, {} steps on one thread, {:.1} ms a step",
             self.model,
             self.samples,
-            self.steps,
-            self.seconds * ms_per_step
+            steps,
+            seconds * ms_per_step
         );
         let _ = writeln!(
             text,
@@ -138,9 +147,9 @@ impl KernelReport {
                 "{:<26} {:<40} {:>6} {:>9.3} {:>4.1} % {:>9} {:>7.1} {:>7.0} %",
                 row.kernel,
                 row.shape,
-                row.calls / u64::from(self.steps.max(1)),
+                row.calls / steps.max(1) as u64,
                 row.seconds * ms_per_step,
-                1e2 * row.seconds / self.seconds,
+                1e2 * row.seconds / seconds,
                 rate,
                 row.bytes_per_s() / 1e9,
                 1e2 * least / row.seconds
@@ -152,8 +161,8 @@ impl KernelReport {
             "between kernels",
             "",
             "",
-            (self.seconds - measured) * ms_per_step,
-            1e2 * (self.seconds - measured) / self.seconds
+            (seconds - measured) * ms_per_step,
+            1e2 * (seconds - measured) / seconds
         );
         let _ = writeln!(
             text,
@@ -189,8 +198,7 @@ mod tests {
         let mut report = KernelReport {
             model: "a model".to_owned(),
             samples: 32,
-            steps: 2,
-            seconds: 0.1,
+            step_seconds: vec![0.06, 0.04],
             machine: MachineRates {
                 product_flops: 100e9,
                 memory_bytes_per_s: 10e9,

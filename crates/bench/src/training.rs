@@ -33,6 +33,8 @@ pub struct TrainingSettings {
     pub rounds: u32,
     /// The size up to which layers share a bucket, in bytes; `None`: the run file's default.
     pub bucket_bytes: Option<u64>,
+    /// Whether only forward passes in evaluation mode are measured, as for inference; there is one worker.
+    pub forward_only: bool,
     /// The measured variants.
     pub variants: Vec<Variant>,
 }

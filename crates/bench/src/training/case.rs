@@ -19,6 +19,8 @@ pub struct TrainingCase {
     pub units_per_sample: u64,
     /// The multiply-adds of one sample, forward and backward.
     pub multiply_adds: f64,
+    /// The multiply-adds of one sample, forward.
+    pub forward_multiply_adds: f64,
     /// The section of the run file that describes the data.
     #[serde(skip)]
     data: Cow<'static, str>,
@@ -54,6 +56,7 @@ fn images(
         unit: "images",
         units_per_sample: 1,
         multiply_adds: PASSES * forward,
+        forward_multiply_adds: forward,
         sections,
         learning_rate: 0.01,
         in_pytorch: true,
@@ -62,12 +65,16 @@ fn images(
 
 fn cases() -> Vec<TrainingCase> {
     // The first layer of an mlp has no gradient of the input: 784 x 1,024 counts twice.
-    let perceptron = 784.0 * 1024.0 * 2.0 / 3.0 + 1024.0 * 1024.0 + 1024.0 * 10.0;
+    let last_layers = 1024.0 * 1024.0 + 1024.0 * 10.0;
+    let perceptron = 784.0 * 1024.0 * 2.0 / 3.0 + last_layers;
     // Four blocks of 12 matrices of 256 x 256, scores and values of 128 positions, scores of 4,096
     // tokens.
     let gpt_token = 4.0 * (12.0 * 256.0 * 256.0 + 2.0 * 128.0 * 256.0) + 256.0 * 4096.0;
     vec![
-        images("mlp", 256, perceptron, [MLP_DATA, MLP]),
+        TrainingCase {
+            forward_multiply_adds: 784.0 * 1024.0 + last_layers,
+            ..images("mlp", 256, perceptron, [MLP_DATA, MLP])
+        },
         images("resnet18", 32, 555.4e6, [RESNET18_DATA, RESNET18]),
         images("resnet50", 4, 4.09e9, [IMAGENET, RESNET50]),
         images("vgg16", 4, 15.47e9, [IMAGENET, VGG16]),

@@ -85,10 +85,15 @@ impl TrainingReport {
             shards,
             rounds,
             steps,
+            forward_only,
             ..
         } = &self.settings;
+        let (run, multiply_adds) = match forward_only {
+            true => ("forward passes", case.forward_multiply_adds),
+            false => ("steps", case.multiply_adds),
+        };
         let mut text = format!(
-            "{}: {workers} workers, {shards} logical shards, {} samples a worker and step; medians of {rounds} rounds of {steps} steps\n",
+            "{}: {workers} workers, {shards} logical shards, {} samples a worker and step; medians of {rounds} rounds of {steps} {run}\n",
             case.model, case.batch
         );
         let unit = format!("{}/s", case.unit);
@@ -102,7 +107,7 @@ impl TrainingReport {
                 f64::from(*workers)
             };
             let units = samples * case.units_per_sample as f64;
-            let flops = 2.0 * samples / processes * case.multiply_adds;
+            let flops = 2.0 * samples / processes * multiply_adds;
             let memory = one.median(|run| run.peak_bytes as f64);
             line(
                 &mut text,
@@ -125,8 +130,10 @@ impl TrainingReport {
             "matrix product of one thread: {:.0} GFLOP/s",
             self.peak_flops / 1e9
         );
-        self.step_rates(&mut text);
-        self.split(&mut text);
+        if !forward_only {
+            self.step_rates(&mut text);
+            self.split(&mut text);
+        }
         self.ratios(&mut text);
         text
     }
@@ -225,6 +232,7 @@ mod tests {
             steps: 5,
             rounds: 3,
             bucket_bytes: None,
+            forward_only: false,
             variants: vec![Variant::Together, Variant::Alone, Variant::Pytorch],
         };
         let mut report = TrainingReport::new(settings, 100e9);

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::TrainingSettings;
 use super::events::RunTimes;
 use super::memory::PeakMemory;
-use crate::{BenchError, clock};
+use crate::{BenchError, KernelReport, clock};
 
 /// The PyTorch script.
 const SCRIPT: &str = include_str!("../../../../benchmarks/pytorch_ddp.py");
@@ -69,6 +69,9 @@ pub fn measure(
     variant: Variant,
     programs: &Programs<'_>,
 ) -> Result<RunTimes, BenchError> {
+    if settings.forward_only && variant != Variant::Pytorch {
+        return forward(settings, programs);
+    }
     let share = settings.shards.div_ceil(settings.workers);
     match variant {
         Variant::Together => {
@@ -126,6 +129,34 @@ fn together(
         .collect()
 }
 
+/// Measures forward passes of this command.
+fn forward(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTimes, BenchError> {
+    let file = programs.folder.join("kernels.json");
+    let mut command = Command::new(&programs.ronde);
+    command.args(["bench", "kernels", "--forward", "--model"]);
+    command.arg(settings.case.model);
+    command.args(["--steps", &counted_steps(settings), "--json"]);
+    command.arg(&file);
+    ChildProgram::start(command, "ronde bench kernels")?.output(programs.go_on)?;
+    let text = std::fs::read_to_string(&file).map_err(|source| BenchError::File {
+        path: file.display().to_string(),
+        source,
+    })?;
+    let report: KernelReport = serde_json::from_str(&text)
+        .map_err(|error| BenchError::channel("read the times of kernels", error))?;
+    let step_s = report.median_step_seconds();
+    Ok(RunTimes {
+        step_s,
+        samples_per_s: report.samples as f64 / step_s,
+        ..RunTimes::default()
+    })
+}
+
+/// Returns the number of steps that are measured, as an argument.
+fn counted_steps(settings: &TrainingSettings) -> String {
+    settings.steps.saturating_sub(WARM_UP).max(1).to_string()
+}
+
 /// The output of the script.
 #[derive(serde::Deserialize)]
 struct ScriptOutput {
@@ -149,8 +180,11 @@ fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
         ]);
     }
     command.arg(&script).arg(settings.case.model);
-    let steps = settings.steps.saturating_sub(WARM_UP).max(1).to_string();
+    let steps = counted_steps(settings);
     command.args(["--steps", &steps, "--warm-up", &WARM_UP.to_string()]);
+    if settings.forward_only {
+        command.arg("--forward");
+    }
     command.env("OMP_NUM_THREADS", "1");
     let (said, _) = ChildProgram::start(command, "pytorch")?.output(programs.go_on)?;
     let said = String::from_utf8_lossy(&said);

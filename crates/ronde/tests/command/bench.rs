@@ -281,6 +281,10 @@ fn invalid_arguments_of_bench_kernels_are_reported() {
         (&["--model=resnet19"][..], "unknown model `resnet19`"),
         (&["none.toml"], "cannot read run file none.toml"),
         (&["--steps=0"], "--steps"),
+        (
+            &["--forward", "--steps=1", "--model=none"],
+            "unknown model `none`",
+        ),
         (&["--model=mlp", "run.toml"], "cannot be used with"),
         (&["--model=mlp", "--set=model.kind=1"], "model"),
     ] {
@@ -288,4 +292,22 @@ fn invalid_arguments_of_bench_kernels_are_reported() {
         let ended = TestFolder::new().run(&arguments).expect(2, &[words]);
         assert_eq!(ended.stdout, "");
     }
+}
+
+#[test]
+fn forward_passes_are_measured_alone() {
+    let dir = TestFolder::new();
+    let fixed = ["bench", "train", "--forward", "--steps=3", "--rounds=1"];
+    let run = |more: &[&str]| dir.run(&[&fixed[..], more].concat());
+    run(&[]).expect(2, &["--forward: 2 workers", "add -n 1"]);
+    run(&["-n1", "--shards=2"]).expect(2, &["cannot be used with"]);
+    let ended = run(&["-n1", "--model=digits_cnn", "--json=out.json"]);
+    let ended = ended.expect(0, &["wrote out.json"]);
+    let head = "digits_cnn: 1 workers, 1 logical shards, 64 samples";
+    assert!(ended.stdout.starts_with(head), "{}", ended.stdout);
+    assert!(!ended.stdout.contains("backward"), "{}", ended.stdout);
+    let text = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let run = &report["variants"][0]["runs"][0];
+    assert!(run["samples_per_s"].as_f64().unwrap() > 0.0, "{report}");
 }

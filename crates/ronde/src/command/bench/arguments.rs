@@ -202,6 +202,9 @@ pub(crate) struct BenchTrainArguments {
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
+    /// Measure forward passes in evaluation mode instead of training steps; needs -n 1. PyTorch runs in inference mode.
+    #[arg(long, conflicts_with_all = ["records", "shards", "bucket_bytes"])]
+    pub(super) forward: bool,
     /// Bucket size in bytes [default: that of a run file].
     #[arg(long, value_name = "BYTES")]
     pub(super) bucket_bytes: Option<u64>,

@@ -53,8 +53,7 @@ fn run(arguments: &BenchKernelsArguments, stop: &StopFlag) -> Result<KernelRepor
     let mut report = KernelReport {
         model: model.name.clone(),
         samples: model.input.samples(),
-        steps: arguments.steps,
-        seconds: 0.0,
+        step_seconds: Vec::new(),
         machine: MachineRates {
             product_flops: matrix_peak_flops(),
             memory_bytes_per_s: memory_bytes_per_s(),
@@ -69,7 +68,7 @@ fn run(arguments: &BenchKernelsArguments, stop: &StopFlag) -> Result<KernelRepor
         let seconds = model.step(arguments.forward).map_err(failed)?;
         let calls = observer.take();
         if step > 0 {
-            report.seconds += seconds;
+            report.step_seconds.push(seconds);
             calls.into_iter().for_each(|call| report.add(call));
         }
     }

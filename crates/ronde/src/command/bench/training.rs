@@ -87,6 +87,15 @@ fn settings(arguments: &BenchTrainArguments) -> Result<TrainingSettings, BenchEr
         }
     }
     let shards = arguments.shards.unwrap_or(arguments.workers);
+    if arguments.forward && arguments.workers > 1 {
+        return Err(BenchError::Setting {
+            what: "--forward",
+            problem: format!(
+                "{} workers: forward passes are measured with one; add -n 1",
+                arguments.workers
+            ),
+        });
+    }
     if shards < arguments.workers {
         return Err(BenchError::Setting {
             what: "--shards",
@@ -103,6 +112,7 @@ fn settings(arguments: &BenchTrainArguments) -> Result<TrainingSettings, BenchEr
         steps: arguments.steps,
         rounds: arguments.rounds,
         bucket_bytes: arguments.bucket_bytes,
+        forward_only: arguments.forward,
         variants,
     })
 }
