@@ -189,6 +189,23 @@ mod tests {
     }
 
     #[test]
+    fn clusters_have_their_distances_whatever_the_targets_are() {
+        let context = ronde_data::OpenContext::new(".".as_ref(), 1);
+        let digits = ronde_data::DataConfig::default();
+        let train = ronde_data::open(&digits, &context).unwrap().train;
+        let model = ModelConfig::KMeans { clusters: 3 };
+        let objective = Objective::of(&model, &*train, None).unwrap();
+        let text = format!("{objective:?}");
+        assert_eq!(text, "nearest_distance with metrics [\"inertia\"]");
+        let refused = Objective::of(&model, &*train, Some(ValueLoss::Dice)).unwrap_err();
+        let message = refused.to_string();
+        assert!(
+            message.contains("the model `kmeans` does not use targets"),
+            "{message}"
+        );
+    }
+
+    #[test]
     fn metrics_need_distinct_words_as_names() {
         let check = |tops: &[u32]| {
             let mut objective = Objective::new(Arc::new(SquaredError));

@@ -95,6 +95,8 @@ fn drawn(values: &[f32], limit: f64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{state, uniform};
+    use crate::ModelConfig;
 
     #[test]
     fn centres_are_samples_of_different_groups() {
@@ -111,6 +113,23 @@ mod tests {
             );
             groups.sort_unstable();
             assert_eq!(groups, [0, 100, 200]);
+        }
+    }
+
+    #[test]
+    fn a_model_of_any_size_starts_with_chosen_samples() {
+        for (clusters, width) in [(3, 2), (1, 1), (5, 7)] {
+            let model = ModelConfig::KMeans { clusters };
+            let seeds = SeedTree::new(2);
+            let mut chain = model.build(&[width], 1, &seeds).unwrap();
+            let samples = uniform(20 * width, 3);
+            model.initialise(&mut chain, &samples, &seeds).unwrap();
+            let (values, arena) = state(&chain);
+            let centres = &values[arena.range(0)];
+            let mut rows = centres.chunks(width);
+            assert!(rows.all(|row| samples.chunks(width).any(|x| x == row)));
+            let too_few = model.initialise(&mut chain, &[], &seeds).unwrap_err();
+            assert!(too_few.to_string().contains("model kmeans"), "{too_few}");
         }
     }
 

@@ -15,7 +15,7 @@ mod transformer;
 mod unet;
 mod vgg;
 
-use ronde_core::layout::{Arena, TensorEntry};
+use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 use serde::{Deserialize, Serialize};
 
@@ -412,14 +412,11 @@ impl ModelConfig {
         let Self::KMeans { clusters } = *self else {
             return Ok(());
         };
-        let elements = chain.layout().tensors.iter().map(TensorEntry::elements);
-        let arena = Arena::new(elements);
-        let width = arena.len() / clusters.max(1);
+        let elements = chain.layout().elements(Role::Parameter);
+        let width = elements / clusters.max(1);
         let centres = kmeans::initial_centres(samples, width, clusters, seeds);
-        chain.load(
-            &centres.map_err(|error| self.refused(error))?,
-            arena.ranges(),
-        );
+        let centres = centres.map_err(|error| self.refused(error))?;
+        chain.load(&centres, std::slice::from_ref(&(0..elements)));
         Ok(())
     }
 
