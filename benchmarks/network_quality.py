@@ -5,10 +5,10 @@
     pip install torch blake3
     python3 benchmarks/network_quality.py inception_v3|bert [--seeds 3] [--workers 2]
 
-Trains the run file of examples/ with ronde, and the same model with PyTorch: equal data, hidden letters, initial weights, batches
-per logical shard for batch normalisation, optimizer and schedule; the order of the samples and the masks of dropout are
-PyTorch's. The models are those of crates/engine/tests/pytorch/gradients.py, whose gradients the tests compare with ronde's.
-Prints the result on the test set of both for each seed: the accuracy of inception_v3, the loss of bert.
+Trains the run file of examples/ with ronde, and the same model with PyTorch: equal data, hidden letters, initial weights, order of
+the samples, batches per logical shard for batch normalisation, optimizer and schedule; the masks of dropout are PyTorch's. The
+models are those of crates/engine/tests/pytorch/gradients.py, whose gradients the tests compare with ronde's. Prints the result
+on the test set of both for each seed: the accuracy of inception_v3, the loss of bert.
 """
 import argparse
 import gzip
@@ -32,7 +32,7 @@ sys.path.insert(0, os.path.join(ROOT, "crates", "engine", "tests", "pytorch"))
 
 from gradients import Weights, gpt, inception  # noqa: E402
 
-INITIAL_WEIGHTS, AUGMENTATION = 1, 4
+INITIAL_WEIGHTS, SHUFFLE, AUGMENTATION = 1, 2, 4
 
 
 def key(seed, purpose, coordinates=(), name=""):
@@ -43,24 +43,47 @@ def key(seed, purpose, coordinates=(), name=""):
     return np.frombuffer(digest[:16], dtype="<u4")
 
 
-def uniform(keys, count):
-    """`count` numbers of [0, 1) for each key, by Philox 4x32-10: crates/core/src/philox.rs."""
-    keys = np.asarray(keys, dtype=np.uint64).reshape(-1, 4)
-    blocks = -(-count // 4)
-    shape = (len(keys), blocks)
-    block = [np.broadcast_to(np.arange(blocks, dtype=np.uint64), shape), np.zeros(shape, np.uint64)]
-    block += [np.broadcast_to(keys[:, i:i + 1], shape) for i in (2, 3)]
-    left, right = keys[:, 0:1].copy(), keys[:, 1:2].copy()
+def philox(left, right, block):
+    """Random blocks of four words for keys of two words and counters of four: crates/core/src/philox.rs."""
     low = np.uint64(0xFFFFFFFF)
     for _ in range(10):
         first, second = block[0] * np.uint64(0xD2511F53), block[2] * np.uint64(0xCD9E8D57)
-        block = [
-            (second >> np.uint64(32)) ^ block[1] ^ left, second & low,
-            (first >> np.uint64(32)) ^ block[3] ^ right, first & low,
-        ]
+        high = first >> np.uint64(32), second >> np.uint64(32)
+        block = [high[1] ^ block[1] ^ left, second & low, high[0] ^ block[3] ^ right, first & low]
         left, right = (left + np.uint64(0x9E3779B9)) & low, (right + np.uint64(0xBB67AE85)) & low
-    words = np.stack(block, axis=2).reshape(len(keys), -1)[:, :count]
-    return (words >> np.uint64(8)).astype(np.float32) / np.float32(1 << 24)
+    return block
+
+
+def words(keys, count):
+    """`count` words of the stream of each key."""
+    keys = np.asarray(keys, dtype=np.uint64).reshape(-1, 4)
+    blocks = -(-count // 4)
+    shape = (len(keys), blocks)
+    counter = [np.broadcast_to(np.arange(blocks, dtype=np.uint64), shape), np.zeros(shape, np.uint64)]
+    counter += [np.broadcast_to(keys[:, i:i + 1], shape) for i in (2, 3)]
+    return np.stack(philox(keys[:, 0:1], keys[:, 1:2], counter), axis=2).reshape(len(keys), -1)[:, :count]
+
+
+def uniform(keys, count):
+    """`count` numbers of [0, 1) of the stream of each key."""
+    return (words(keys, count) >> np.uint64(8)).astype(np.float32) / np.float32(1 << 24)
+
+
+def permutation(key, length):
+    """The order of the samples of an epoch: crates/core/src/permutation.rs."""
+    half = max(1, -(-(length - 1).bit_length() // 2))
+    mask, drawn = np.uint64((1 << half) - 1), words(key, 4)[0]
+    values, found = np.arange(length, dtype=np.uint64), np.zeros(length, bool)
+    while not found.all():
+        left, right = values >> np.uint64(half), values & mask
+        for number in range(4):
+            zeros = np.zeros(length, np.uint64)
+            counter = [right, zeros, zeros + np.uint64(number), zeros + (drawn[2] ^ drawn[3])]
+            mixed = philox(drawn[0], drawn[1], counter)
+            left, right = right, left ^ ((mixed[0] | (mixed[1] << np.uint64(32))) & mask)
+        values = np.where(found, values, (left << np.uint64(half)) | right)
+        found |= values < length
+    return torch.tensor(values.astype(np.int64))
 
 
 class TrainedWeights(Weights):
@@ -185,7 +208,7 @@ def pytorch(run, task):
     step = 0
     for epoch in range(train["epochs"]):
         task.start_epoch(epoch)
-        order = torch.randperm(count)
+        order = permutation(key(run["run"]["seed"], SHUFFLE, (epoch,)), count)
         for samples in order.split(batch):
             done = (step - warmup) / max(1, steps - warmup)
             rate = (step + 1) / warmup if step < warmup else 0.5 * (1 + math.cos(math.pi * done))
