@@ -68,8 +68,9 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Replaces the loss of the data set, which is [`ronde_engine::CrossEntropy`] for classes and
-    /// [`ronde_engine::SquaredError`] for values. The metrics of the data set are removed; add those that fit.
+    /// Replaces the loss of the data set, which is [`ronde_engine::CrossEntropy`] for classes,
+    /// [`ronde_engine::SquaredError`] for values and [`ronde_engine::DetectionLoss`] for boxes. The metrics of the data
+    /// set are removed; add those that fit.
     pub fn loss(mut self, loss: impl Loss + 'static) -> Self {
         self.loss = Some(Arc::new(loss));
         self
