@@ -41,6 +41,8 @@ type CostFunction = Box<dyn Fn(&[usize]) -> LayerCost + Send>;
 /// occur in the module twice. Before each training forward the engine's generator is seeded from
 /// (seed, step, shard, layer), so that Burn's own `Dropout` is reproducible as long as no other
 /// thread of the process uses that generator at the same time.
+///
+/// It computes in f32 only: a chain with it refuses another [`Precision`](ronde_engine::Precision).
 pub struct BurnLayer<M, F, const I: usize, const O: usize> {
     /// `None` only while the state is loaded.
     module: Option<M>,

@@ -1,6 +1,8 @@
 //! [`Activation`]: the values passed from one layer to the next.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use ronde_kernels::ShortFormat;
 
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 
@@ -11,7 +13,19 @@ use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 #[derive(Debug, Clone)]
 pub struct Activation {
     shape: Vec<usize>,
-    values: Arc<DeviceBuffer>,
+    /// `None` while only the packed values are kept.
+    values: Option<Arc<DeviceBuffer>>,
+    /// The format to which all values are rounded.
+    rounded_to: Option<ShortFormat>,
+    /// The same values in 2 bytes, which clones share, once a layer keeps them.
+    packed: Arc<OnceLock<PackedValues>>,
+}
+
+/// Values in a format of 2 bytes.
+#[derive(Debug)]
+struct PackedValues {
+    format: ShortFormat,
+    buffer: DeviceBuffer,
 }
 
 impl Activation {
@@ -28,9 +42,15 @@ impl Activation {
             "{} values for shape {shape:?}",
             values.len()
         );
+        Self::from_buffer(shape.to_vec(), DeviceBuffer::Host(values))
+    }
+
+    fn from_buffer(shape: Vec<usize>, values: DeviceBuffer) -> Self {
         Self {
-            shape: shape.to_vec(),
-            values: Arc::new(DeviceBuffer::Host(values)),
+            shape,
+            values: Some(Arc::new(values)),
+            rounded_to: None,
+            packed: Arc::default(),
         }
     }
 
@@ -41,24 +61,20 @@ impl Activation {
 
     /// Returns memory of a device with unspecified contents, to be written before it is read.
     pub(crate) fn unwritten(device: &dyn Device, shape: &[usize]) -> Self {
-        Self {
-            shape: shape.to_vec(),
-            values: Arc::new(device.allocate(shape.iter().product())),
-        }
+        let values = device.allocate(shape.iter().product());
+        Self::from_buffer(shape.to_vec(), values)
     }
 
     /// Returns the values in memory that a device uses. Cost: none, or a copy between the host and the device.
-    pub(crate) fn on_device(self, device: &dyn Device) -> Self {
-        match (self.values.as_ref(), device.is_host()) {
+    pub(crate) fn on_device(mut self, device: &dyn Device) -> Self {
+        self.unpack(device);
+        match (self.buffer(), device.is_host()) {
             (DeviceBuffer::Host(_), true) | (DeviceBuffer::Foreign(_), false) => self,
             (DeviceBuffer::Foreign(_), true) => self.on_host(),
             (DeviceBuffer::Host(values), false) => {
                 let mut there = device.allocate(values.len());
                 device.write(values, there.slice_mut());
-                Self {
-                    shape: self.shape,
-                    values: Arc::new(there),
-                }
+                Self::from_buffer(self.shape, there)
             }
         }
     }
@@ -66,9 +82,9 @@ impl Activation {
     /// Returns the values on the host. Cost: none, or a copy from the device after its work.
     #[must_use]
     pub fn on_host(self) -> Self {
-        match self.values.as_ref() {
+        match self.buffer() {
             DeviceBuffer::Host(_) => self,
-            DeviceBuffer::Foreign(_) => Self::from_host(&self.shape, self.values.slice().to_vec()),
+            DeviceBuffer::Foreign(_) => Self::from_host(&self.shape, self.values().to_vec()),
         }
     }
 
@@ -87,7 +103,7 @@ impl Activation {
     /// Returns the number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
-        self.values.length()
+        self.shape.iter().product()
     }
 
     /// Returns the values.
@@ -96,23 +112,125 @@ impl Activation {
     /// When they are in the memory of a device: see [`Activation::on_host`].
     #[must_use]
     pub fn as_slice(&self) -> &[f32] {
-        self.values.slice().host()
+        self.values().host()
+    }
+
+    /// Returns the values, which a layer that packed them unpacks before it passes them on.
+    fn buffer(&self) -> &DeviceBuffer {
+        let values = self.values.as_deref();
+        values.expect("values are unpacked before they are read")
     }
 
     /// Returns the values for the kernels of their device.
     pub(crate) fn values(&self) -> DeviceSlice<'_> {
-        self.values.slice()
+        self.buffer().slice()
     }
 
     /// Returns the values for the kernels of their device to write. Cost: a copy when other owners share them.
     pub(crate) fn values_mut(&mut self, device: &dyn Device) -> DeviceSliceMut<'_> {
-        if Arc::get_mut(&mut self.values).is_none() {
-            let mut copy = device.allocate(self.elements());
-            device.copy(self.values(), copy.slice_mut());
-            self.values = Arc::new(copy);
+        self.rounded_to = None;
+        if Arc::get_mut(&mut self.packed).is_none_or(|packed| packed.get().is_some()) {
+            self.packed = Arc::default();
         }
-        let values = Arc::get_mut(&mut self.values);
-        values.expect("the only owner after the copy").slice_mut()
+        self.own_values(device)
+    }
+
+    /// Returns the values for changes that keep them equal to the packed ones.
+    fn own_values(&mut self, device: &dyn Device) -> DeviceSliceMut<'_> {
+        let mut own = self.values.take().unwrap_or_else(|| {
+            unreachable!("values are unpacked before they are written");
+        });
+        if Arc::get_mut(&mut own).is_none() {
+            let mut copy = device.allocate(own.length());
+            device.copy(own.slice(), copy.slice_mut());
+            own = Arc::new(copy);
+        }
+        let own = Arc::get_mut(self.values.insert(own));
+        own.expect("the only owner after the copy").slice_mut()
+    }
+
+    /// Returns whether another activation is a clone with the same memory.
+    pub(crate) fn shares_values(&self, other: &Self) -> bool {
+        match (&self.values, &other.values) {
+            (Some(values), Some(others)) => {
+                Arc::ptr_eq(values, others) && Arc::ptr_eq(&self.packed, &other.packed)
+            }
+            _ => false,
+        }
+    }
+
+    /// Drops the values, of which a clone keeps the packed form: it must be [`Activation::round`] with `packs`, before
+    /// this one is unpacked.
+    pub(crate) fn leave_to_clone(&mut self) {
+        self.values = None;
+    }
+
+    /// Rounds the values to a format, and also packs them if `packs`, for clones that keep them. Cost: one pass, or
+    /// none when it was done before.
+    pub(crate) fn round(&mut self, device: &dyn Device, format: ShortFormat, packs: bool) {
+        if self.rounded_to == Some(format) {
+            if packs {
+                self.fill_packed(device, format);
+            }
+            return;
+        }
+        if packs && self.packed_as(format).is_none() {
+            let mut buffer = device.allocate(ShortFormat::packed_length(self.elements()));
+            let packed = Some(buffer.slice_mut());
+            device.round(format, self.own_values(device), packed);
+            self.set_packed(PackedValues { format, buffer });
+        } else {
+            device.round(format, self.own_values(device), None);
+        }
+        self.rounded_to = Some(format);
+    }
+
+    /// Keeps only the packed values, which clones share. Cost: one pass, or none when a clone was packed.
+    pub(crate) fn pack(&mut self, device: &dyn Device, format: ShortFormat) {
+        if self.values.is_some() {
+            self.fill_packed(device, format);
+        }
+        self.values = None;
+    }
+
+    fn fill_packed(&mut self, device: &dyn Device, format: ShortFormat) {
+        if self.packed_as(format).is_none() {
+            let mut buffer = device.allocate(ShortFormat::packed_length(self.elements()));
+            device.pack(format, self.values(), buffer.slice_mut());
+            self.set_packed(PackedValues { format, buffer });
+        }
+    }
+
+    fn packed_as(&self, format: ShortFormat) -> Option<&PackedValues> {
+        let packed = self.packed.get();
+        packed.filter(|packed| packed.format == format)
+    }
+
+    /// Stores a packed form for all clones, or only for this one when the clones have another format.
+    fn set_packed(&mut self, packed: PackedValues) {
+        if let Err(packed) = self.packed.set(packed) {
+            self.packed = Arc::new(OnceLock::from(packed));
+        }
+    }
+
+    /// Drops the values if their packed form is kept.
+    pub(crate) fn drop_unpacked(&mut self) {
+        if self.packed.get().is_some() {
+            self.values = None;
+        }
+    }
+
+    /// Writes the packed values as f32 again, if only they are kept. Cost: one pass.
+    pub(crate) fn unpack(&mut self, device: &dyn Device) {
+        if self.values.is_some() {
+            return;
+        }
+        let packed = self.packed.get();
+        let PackedValues { format, buffer } = packed.expect("packed values before others drop");
+        let mut values = device.allocate(self.elements());
+        device.unpack(*format, buffer.slice(), values.slice_mut());
+        self.values = Some(Arc::new(values));
+        self.rounded_to = Some(*format);
     }
 
     /// Returns the same values with another shape of as many elements. Cost: none.
@@ -120,14 +238,15 @@ impl Activation {
         debug_assert_eq!(self.elements(), shape.iter().product::<usize>());
         Self {
             shape: shape.to_vec(),
-            values: self.values,
+            ..self
         }
     }
 
     /// Returns the values on the host: without a copy when this is the only owner of values there, otherwise a copy.
     #[must_use]
-    pub fn into_host(self) -> Vec<f32> {
-        match Arc::try_unwrap(self.values) {
+    pub fn into_host(mut self) -> Vec<f32> {
+        let values = self.values.take().map(Arc::try_unwrap);
+        match values.expect("values are unpacked before they are read") {
             Ok(mut values) => match &mut values {
                 DeviceBuffer::Host(values) => std::mem::take(values),
                 DeviceBuffer::Foreign(_) => values.slice().to_vec(),
@@ -167,5 +286,41 @@ mod tests {
         changed.values_mut(&device).host()[1] = 6.0;
         let back = changed.reshaped(&[2, 1]).into_host();
         assert_eq!(back.as_ptr(), at);
+    }
+
+    #[test]
+    fn clones_share_one_packed_copy_until_one_of_them_changes() {
+        let device = crate::PlanningDevice::new();
+        let mut first = Activation::unwritten(&device, &[10, 10]);
+        first.round(&device, ShortFormat::Bf16, false);
+        let mut second = first.clone().reshaped(&[100]);
+        let mut changed = first.clone();
+        first.pack(&device, ShortFormat::Bf16);
+        second.pack(&device, ShortFormat::Bf16);
+        assert_eq!(device.memory().now, 150, "f32 of `changed`, packed once");
+        changed.values_mut(&device);
+        changed.pack(&device, ShortFormat::Bf16);
+        assert_eq!(device.memory().now, 100);
+        drop(first);
+        second.unpack(&device);
+        assert_eq!((device.memory().now, second.shape()), (200, &[100][..]));
+    }
+
+    #[test]
+    fn packed_values_are_the_rounded_ones() {
+        let device = crate::HostDevice::new();
+        let values = vec![1.0 + 1.0 / 1024.0, -3.0, 1e-9];
+        let mut output = Activation::from_host(&[3], values);
+        let mut kept = output.clone();
+        kept.leave_to_clone();
+        output.round(&device, ShortFormat::Bf16, true);
+        kept.unpack(&device);
+        assert_eq!(kept.as_slice(), output.as_slice());
+        assert_eq!(output.as_slice()[..2], [1.0, -3.0]);
+        // A change, and a value that is not rounded, have packed forms of their own.
+        output.values_mut(&device).host()[0] = 7.0;
+        output.pack(&device, ShortFormat::F16);
+        output.unpack(&device);
+        assert_eq!((output.as_slice()[0], kept.as_slice()[0]), (7.0, 1.0));
     }
 }

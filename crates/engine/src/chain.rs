@@ -9,7 +9,7 @@ use ronde_core::layout::StateLayout;
 
 use crate::{
     Activation, Device, EngineError, ForwardContext, Layer, LayerCost, LockStep, Precision,
-    Recomputed, Rounded, ShardGradient, ShardInput, ShardSums,
+    Recomputed, ShardGradient, ShardInput, ShardSums,
 };
 
 /// A model, or a contiguous part of one, as layers that run one after the other.
@@ -123,13 +123,13 @@ impl Chain {
         })
     }
 
-    /// Rounds weights and activations between layers to a format: see [`Rounded`].
-    #[must_use]
-    pub fn with_precision(self, precision: Precision) -> Self {
-        if precision == Precision::F32 {
-            return self;
-        }
-        self.wrapped(|_, layer| Box::new(Rounded::new(layer, precision)))
+    /// Rounds values and keeps them in a format: see [`Precision`].
+    ///
+    /// # Errors
+    /// When a layer has only f32.
+    pub fn with_precision(mut self, precision: Precision) -> Result<Self, EngineError> {
+        self.set_precision(precision)?;
+        Ok(self)
     }
 
     /// Returns the number of layers.
@@ -237,6 +237,11 @@ impl Layer for Chain {
         self.layers
             .iter_mut()
             .for_each(|layer| layer.set_device(device));
+    }
+
+    fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
+        let mut layers = self.layers.iter_mut();
+        layers.try_for_each(|layer| layer.set_precision(precision))
     }
 
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {

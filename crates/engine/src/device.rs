@@ -24,10 +24,10 @@ pub use host::HostDevice;
 pub(crate) use host::statistics_values;
 pub use kernels::{
     AffineSlices, ElementKernels, ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap,
-    RowCopy, SequenceKernels, TableKernels,
+    PrecisionKernels, RowCopy, SequenceKernels, TableKernels,
 };
 
-/// Memory and kernels for the operations of layers. All values are f32.
+/// Memory and kernels for the operations of layers. All values are f32, except packed ones: see [`PrecisionKernels`].
 ///
 /// Buffers go only to the device that allocated them; anything else is a bug of the caller and panics. Lengths are
 /// checked by the caller: layers derive them from the shapes of [`GraphBuilder`](crate::GraphBuilder).
@@ -41,6 +41,7 @@ pub trait Device:
     + SequenceKernels
     + TableKernels
     + ElementKernels
+    + PrecisionKernels
     + Send
     + Sync
 {

@@ -2,6 +2,8 @@
 
 use ronde_core::{Recovery, Shard};
 
+use crate::Precision;
+
 /// An error of a layer, a loss or a model.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -41,6 +43,19 @@ pub enum EngineError {
     NotSummed {
         /// The name of the layer.
         layer: String,
+    },
+    /// A layer of another engine has no short formats.
+    #[error(
+        "layer {layer}: cannot compute in `{}`: its engine {engine} has f32 only; set train.precision to `f32`",
+        .precision.name()
+    )]
+    NoShortFormat {
+        /// The first tensor of the layer.
+        layer: String,
+        /// The name of the engine.
+        engine: String,
+        /// The requested format.
+        precision: Precision,
     },
     /// The device that computes a layer failed.
     #[error("layer {layer}: the device failed: {cause}")]

@@ -10,4 +10,4 @@ pub use builder::{Attended, GraphBuilder, GraphOutline, GraphValue};
 pub use layer::GraphLayer;
 pub(crate) use node::{GraphNode, NodeGradient, PerShard};
 pub(crate) use operation::{GraphOperation, KeptValues, OwnTensor};
-pub(crate) use tensors::{LoadedState, SharedTensor, TensorGradients, Tensors};
+pub(crate) use tensors::{LoadedState, SharedTensor, TensorAccess, TensorGradients, Tensors};

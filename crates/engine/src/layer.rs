@@ -7,7 +7,8 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, Device, EngineError, ForwardContext, LockStep, ShardGradient, ShardInput, ShardSums,
+    Activation, Device, EngineError, ForwardContext, LockStep, Precision, ShardGradient,
+    ShardInput, ShardSums,
 };
 
 /// The output and memory of a layer for one shard, for planning.
@@ -15,7 +16,7 @@ use crate::{
 pub struct LayerCost {
     /// The shape of the output, samples first.
     pub output_shape: Vec<usize>,
-    /// The number of floats kept from forward until backward.
+    /// The memory kept from forward until backward, in floats of 4 bytes. Two values of a short format count as one.
     pub kept_floats: usize,
 }
 
@@ -107,6 +108,22 @@ pub trait Layer: Send {
     /// Computes on another device from now on, and drops all pending shards. A layer of another engine stays where it
     /// is.
     fn set_device(&mut self, _device: &Arc<dyn Device>) {}
+
+    /// Rounds values and keeps them in a format from now on, and drops all pending shards: see [`Precision`].
+    ///
+    /// # Errors
+    /// When the layer has only f32, as by default those that are not made of operations.
+    fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
+        if precision == Precision::F32 {
+            return Ok(());
+        }
+        let tensor = self.layout().tensors.first();
+        Err(EngineError::NoShortFormat {
+            layer: tensor.map_or_else(|| "without tensors".to_owned(), |first| first.name.clone()),
+            engine: self.engine(),
+            precision,
+        })
+    }
 
     /// Returns the name and version of the engine that computes the layer: a condition of equal
     /// bits.

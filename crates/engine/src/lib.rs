@@ -32,9 +32,9 @@ mod models;
 mod operations;
 mod optimizer;
 mod pending_shards;
+mod precision;
 mod predictions;
 mod recomputed;
-mod rounded;
 #[cfg(test)]
 mod testing;
 
@@ -45,8 +45,8 @@ pub use detection::DetectedImages;
 pub use device::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
     HostDevice, ImageKernels, KernelCall, KernelObserver, MatrixKernels, MatrixSlice, MemoryUse,
-    NormKernels, ObservedDevice, PlaneMap, PlanningDevice, RowCopy, SequenceKernels, TableKernels,
-    check_device,
+    NormKernels, ObservedDevice, PlaneMap, PlanningDevice, PrecisionKernels, RowCopy,
+    SequenceKernels, TableKernels, check_device,
 };
 pub use error::EngineError;
 pub use graph::{Attended, GraphBuilder, GraphLayer, GraphOutline, GraphValue};
@@ -66,10 +66,10 @@ pub use models::{ModelConfig, ModelSize, Normalisation};
 pub use operations::{AfterNorm, SourcePadding, TiedTable};
 pub use optimizer::{OptimizerConfig, ParameterGroup, ParameterRule, WeightDecayOn};
 pub use pending_shards::PendingShards;
+pub use precision::Precision;
 pub use predictions::Predictions;
 pub use recomputed::Recomputed;
 pub use ronde_kernels::{
     ActivationFunction, Attention, AverageAreas, BatchNorm, GradientScale, GroupNorm,
-    GroupedConvolution, SlidingWindow,
+    GroupedConvolution, ShortFormat, SlidingWindow,
 };
-pub use rounded::{Precision, Rounded};

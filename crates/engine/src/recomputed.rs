@@ -8,12 +8,12 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, Device, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode,
+    Activation, Device, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, Precision,
     ShardGradient, ShardInput, ShardSums,
 };
 
 /// Activation checkpointing: the values that the inner layer would keep for backward are recomputed
-/// from its input. The bits are the same, because all random numbers are keyed; the cost is a
+/// from its input, which is kept in the inner layer's format. The bits are the same, because all random numbers are keyed; the cost is a
 /// second forward pass.
 ///
 /// [`Layer::load`] drops pending shards, because they could not be recomputed. Source: Chen, Xu,
@@ -65,9 +65,10 @@ impl Layer for Recomputed {
         if context.mode == Mode::Evaluate {
             return self.inner.forward(input, context);
         }
-        let kept = (input.clone(), *context);
+        let mut kept = (input.clone(), *context);
         let output = self.inner.forward(input, context)?;
         self.inner.discard();
+        kept.0.drop_unpacked();
         self.in_flight.insert(context.shard, kept);
         Ok(output)
     }
@@ -115,11 +116,16 @@ impl Layer for Recomputed {
         self.inner.set_device(device);
     }
 
+    fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
+        self.in_flight.clear();
+        self.inner.set_precision(precision)
+    }
+
     fn engine(&self) -> String {
         self.inner.engine()
     }
 
-    /// Returns the cost of the inner layer with only its input kept. While one shard at a time is
+    /// Returns the cost of the inner layer with only its input kept, at most in f32. While one shard at a time is
     /// recomputed, it needs its full memory.
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
         LayerCost {
@@ -151,7 +157,8 @@ impl LockStep for Recomputed {
             .collect();
         let outputs = self.inner.forward_shards(shards, sums)?;
         self.inner.discard();
-        for (input, context) in kept {
+        for (mut input, context) in kept {
+            input.drop_unpacked();
             self.in_flight.insert(context.shard, (input, context));
         }
         Ok(outputs)

@@ -249,7 +249,8 @@ plain!(
     SlidingWindow,
     PlaneMap,
     RowCopy,
-    ActivationFunction
+    ActivationFunction,
+    ShortFormat
 );
 plain!(&GroupedConvolution, &BatchNorm, &GroupNorm, &Attention);
 
@@ -349,6 +350,12 @@ kernels!(ElementKernels {
     fn copy_rows(copy: RowCopy, from: DeviceSlice<'_>, to: DeviceSliceMut<'_>);
 });
 
+kernels!(PrecisionKernels {
+    fn round(format: ShortFormat, values: DeviceSliceMut<'_>, packed: Option<DeviceSliceMut<'_>>);
+    fn pack(format: ShortFormat, values: DeviceSlice<'_>, packed: DeviceSliceMut<'_>);
+    fn unpack(format: ShortFormat, packed: DeviceSlice<'_>, values: DeviceSliceMut<'_>);
+});
+
 #[test]
 fn the_separate_device_conforms_and_a_wrong_one_is_found_out() {
     assert_eq!(
@@ -366,6 +373,7 @@ fn the_separate_device_conforms_and_a_wrong_one_is_found_out() {
         "embed",
         "squared_distances",
         "factor_scores",
+        "Bf16",
     ] {
         assert!(has(kernel), "{kernel} in {found:#?}");
     }
@@ -376,10 +384,12 @@ fn trained(
     config: &ModelConfig,
     shape: &[usize],
     classes: u32,
+    precision: Precision,
     device: Option<Arc<dyn Device>>,
 ) -> Vec<u32> {
     let seeds = SeedTree::new(3);
-    let mut chain = config.build(shape, classes, &seeds).expect("a model");
+    let chain = config.build(shape, classes, &seeds).expect("a model");
+    let mut chain = chain.with_precision(precision).expect("short formats");
     let name = device.as_ref().map(|device| device.name());
     if let Some(device) = device {
         chain.set_device(&device);
@@ -472,13 +482,11 @@ fn models_train_to_the_bits_of_the_host() {
         ),
     ];
     for (config, shape, classes) in cases {
-        let host = trained(&config, shape, classes, None);
-        let separate = trained(
-            &config,
-            shape,
-            classes,
-            Some(Arc::new(SeparateDevice::default())),
-        );
-        assert_eq!(host, separate, "{}", config.kind());
+        for precision in [Precision::F32, Precision::Bf16] {
+            let on = |device| trained(&config, shape, classes, precision, device);
+            let separate: Arc<dyn Device> = Arc::new(SeparateDevice::default());
+            let is_same = on(None) == on(Some(separate));
+            assert!(is_same, "{} in {}", config.kind(), precision.name());
+        }
     }
 }

@@ -169,7 +169,7 @@ impl<'a> Trainer<'a> {
         let policy = self.worker.assignment().policy;
         let sigterm = SigtermGuard::listen(self.worker.member(), policy);
         let threads = self.config.workers.threads;
-        let mut training = Training::new(member, plan, chain, self.data.clone())
+        let mut training = Training::new(member, plan, chain, self.data.clone())?
             .with_threads(threads)?
             .with_callbacks(std::mem::take(&mut self.callbacks))
             .with_checkpoints(self.checkpoints()?, self.resume, sigterm.stop.clone());

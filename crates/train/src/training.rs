@@ -116,8 +116,15 @@ pub struct Training {
 
 impl Training {
     /// Creates the training of a run. Cost: allocates the optimizer state.
-    #[must_use]
-    pub fn new(member: JobGroup, plan: Plan, chain: Chain, split: Split) -> Self {
+    ///
+    /// # Errors
+    /// When a layer has only f32 and the run file has another precision.
+    pub fn new(
+        member: JobGroup,
+        plan: Plan,
+        chain: Chain,
+        split: Split,
+    ) -> Result<Self, TrainError> {
         let loss = plan.objective.loss.clone();
         let mut config = DataParallelConfig::new(plan.config.optimizer, loss);
         config.loss_scaling =
@@ -132,7 +139,9 @@ impl Training {
             bucket_bytes.map_or_else(BucketTuning::first, |bytes| bytes as usize);
         let (optimizer_states, loss_scaling) =
             (config.optimizer.state_names(), config.loss_scaling);
-        let chain = chain.with_precision(plan.config.train.precision);
+        let chain = chain
+            .with_precision(plan.config.train.precision)
+            .map_err(TrainError::Model)?;
         let chain = if plan.config.train.recompute_activations {
             chain.with_recomputation()
         } else {
@@ -150,7 +159,7 @@ impl Training {
         // The first vote compares it: ranks with different initial weights must not train.
         session.set_digest(weight_hash::hash(strategy.state().values()));
         let layout = ReplicaLayout::of(strategy.state(), optimizer_states, loss_scaling);
-        Self {
+        Ok(Self {
             member,
             plan,
             strategy,
@@ -174,7 +183,7 @@ impl Training {
             callbacks: Vec::new(),
             actions: Actions::default(),
             is_missing_folder_reported: false,
-        }
+        })
     }
 
     /// Adds functions that are called after steps and evaluations and can request actions.

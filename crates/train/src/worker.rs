@@ -96,7 +96,7 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
         Resume::Never
     };
     let group = join_job(job, &plan)?;
-    let mut training = Training::new(group, plan, chain, split)
+    let mut training = Training::new(group, plan, chain, split)?
         .with_checkpoints(Some(saving), resume, context.stop.clone())
         .with_cores(cores.flatten())
         .with_threads(threads)?

@@ -16,7 +16,7 @@ use ronde_core::{Collectives, Event, GroupRank, Shard, Step, Tracker, WorldSize}
 use ronde_data::OpenContext;
 use ronde_engine::{
     Activation, Chain, EngineError, ForwardContext, Layer, LayerCost, LearningRate, Loss,
-    LossOutput, Metric, Predictions, TopAccuracy,
+    LossOutput, Metric, Precision, Predictions, TopAccuracy,
 };
 use ronde_parallel::{DataParallel, DataParallelConfig, MicroBatch, Strategy};
 use ronde_store::LocalStore;
@@ -103,7 +103,7 @@ fn train(config: &RunConfig, group: ProcessGroup, parts: Parts) -> Result<Outcom
     let identity = plan.identity.hex();
     let recorder = Arc::new(Recorder::default());
     let member = JobGroup::of(Arc::new(group), recorder.clone());
-    let mut training = Training::new(member, plan, chain, split)
+    let mut training = Training::new(member, plan, chain, split)?
         .with_callbacks(parts.callbacks)
         .with_checkpoints(parts.checkpoints, Resume::Never, Arc::default());
     let trained = training.run()?;
@@ -401,6 +401,22 @@ fn a_panic_of_a_layer_is_an_error_that_names_it() {
 }
 
 #[test]
+fn a_layer_of_another_engine_has_f32_only() {
+    let chain = || {
+        let layers: Vec<Box<dyn Layer>> = vec![Box::new(Panicking(StateLayout::default()))];
+        Chain::new(layers).unwrap()
+    };
+    chain().with_precision(Precision::F32).unwrap();
+    let refused = chain().with_precision(Precision::Bf16).map(drop);
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("cannot compute in `bf16`"), "{message}");
+    assert!(
+        message.contains("set train.precision to `f32`"),
+        "{message}"
+    );
+}
+
+#[test]
 fn the_trained_model_predicts_and_refuses_other_shapes() {
     let context = OpenContext::new(".".as_ref(), 42);
     let run = config(RUN, &["train.steps=3"]);
@@ -409,7 +425,7 @@ fn the_trained_model_predicts_and_refuses_other_shapes() {
     let chain = run.model.build(&[1, 4, 4], 3, &plan.seeds).unwrap();
     let group = ProcessGroup::alone(GroupConfig::new("dp", "test", GroupRank(0)));
     let member = JobGroup::of(Arc::new(group), Arc::new(Recorder::default()));
-    let mut training = Training::new(member, plan, chain, split);
+    let mut training = Training::new(member, plan, chain, split).unwrap();
     training.run().unwrap();
     let image: Vec<f32> = (0..32).map(|x| x as f32 / 32.0).collect();
     let two = training.predict(&[2, 1, 4, 4], image.clone()).unwrap();

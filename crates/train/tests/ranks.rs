@@ -153,7 +153,7 @@ fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader
     };
     let loader = Loader::start(split.train.clone(), load, LoaderSettings::default())?;
     let member = JobGroup::of(Arc::new(group), Arc::new(NullTracker));
-    Ok((Training::new(member, plan, chain, split), loader))
+    Ok((Training::new(member, plan, chain, split)?, loader))
 }
 
 /// Trains on three ranks, where rank 2 changes one bit of a weight after a step. Returns the error of each rank.
@@ -452,7 +452,11 @@ fn the_run_files_of_the_examples_are_valid_and_their_models_can_be_built() {
         let shape = &split.train.description().shape;
         let size = config
             .model
-            .size(shape, split.train.description().classes)
+            .size(
+                shape,
+                split.train.description().classes,
+                config.train.precision,
+            )
             .unwrap();
         assert!(size.parameters > 0, "{}", path.display());
         assert!(split.test.is_some(), "{}", path.display());

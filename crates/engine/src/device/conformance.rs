@@ -2,7 +2,7 @@
 
 use ronde_kernels::{
     ActivationFunction, Attention, AverageAreas, BatchNorm, Convolution, GroupNorm,
-    GroupedConvolution, SlidingWindow,
+    GroupedConvolution, ShortFormat, SlidingWindow,
 };
 
 use super::{
@@ -34,6 +34,7 @@ pub fn check_device(device: &dyn Device, tolerance: f32) -> Vec<String> {
     all.sequences();
     all.tables();
     all.elements();
+    all.short_formats();
     if let Some(cause) = device.take_error() {
         all.found.push(format!("the device failed: {cause}"));
     }
@@ -491,5 +492,33 @@ impl KernelComparison<'_> {
                 device.copy_rows(copy, x[0], to[0].slice_mut());
             },
         );
+    }
+
+    /// The order of packed values is the device's, so they are compared after they are unpacked.
+    fn short_formats(&mut self) {
+        for format in [ShortFormat::Bf16, ShortFormat::F16] {
+            const LENGTH: usize = 40_001;
+            let outputs = [
+                values(LENGTH, 44),
+                values(LENGTH, 45),
+                unwritten(LENGTH),
+                unwritten(LENGTH),
+            ];
+            self.case(
+                &format!("{format:?}"),
+                &[values(LENGTH, 46)],
+                &outputs,
+                &|device, x, to| {
+                    let [rounded, also_packed, first, second] = writable(to);
+                    let [mut own, mut of_rounded] =
+                        [(); 2].map(|()| device.allocate(ShortFormat::packed_length(LENGTH)));
+                    device.round(format, rounded, None);
+                    device.round(format, also_packed, Some(of_rounded.slice_mut()));
+                    device.pack(format, x[0], own.slice_mut());
+                    device.unpack(format, own.slice(), first);
+                    device.unpack(format, of_rounded.slice(), second);
+                },
+            );
+        }
     }
 }

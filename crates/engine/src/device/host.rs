@@ -4,6 +4,7 @@ mod elements;
 mod images;
 mod matrix;
 mod norms;
+mod precision;
 mod sequences;
 mod tables;
 mod threads;

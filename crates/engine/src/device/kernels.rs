@@ -6,7 +6,7 @@
 
 use ronde_kernels::{
     ActivationFunction, Attention, AverageAreas, BatchNorm, GroupNorm, GroupedConvolution,
-    SlidingWindow,
+    ShortFormat, SlidingWindow,
 };
 
 use super::{DeviceSlice, DeviceSliceMut};
@@ -424,4 +424,22 @@ pub trait ElementKernels {
 
     /// Copies a part of each row.
     fn copy_rows(&self, copy: RowCopy, from: DeviceSlice<'_>, to: DeviceSliceMut<'_>);
+}
+
+/// Rounding to short formats, and storage in 2 bytes.
+pub trait PrecisionKernels {
+    /// Rounds values in place, and packs them if `packed` is given, in one pass. `packed` has
+    /// [`ShortFormat::packed_length`] floats, whose bits have an order that the device chooses.
+    fn round(
+        &self,
+        format: ShortFormat,
+        values: DeviceSliceMut<'_>,
+        packed: Option<DeviceSliceMut<'_>>,
+    );
+
+    /// Packs values, rounded.
+    fn pack(&self, format: ShortFormat, values: DeviceSlice<'_>, packed: DeviceSliceMut<'_>);
+
+    /// Writes packed values as f32.
+    fn unpack(&self, format: ShortFormat, packed: DeviceSlice<'_>, values: DeviceSliceMut<'_>);
 }

@@ -5,12 +5,14 @@ mod cost;
 use std::sync::Arc;
 
 use ronde_kernels::{
-    ActivationFunction, Attention, BatchNorm, GroupNorm, GroupedConvolution, SlidingWindow,
+    ActivationFunction, Attention, BatchNorm, GroupNorm, GroupedConvolution, ShortFormat,
+    SlidingWindow,
 };
 
 use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ImageKernels,
-    MatrixKernels, MatrixSlice, NormKernels, PlaneMap, RowCopy, SequenceKernels, TableKernels,
+    MatrixKernels, MatrixSlice, NormKernels, PlaneMap, PrecisionKernels, RowCopy, SequenceKernels,
+    TableKernels,
 };
 
 use cost::KernelCost;
@@ -103,6 +105,7 @@ without_floats!(
     [usize; 2],
     SlidingWindow,
     PlaneMap,
+    ShortFormat,
     RowCopy,
     ActivationFunction,
     &GroupedConvolution,
@@ -402,6 +405,24 @@ kernels!(ElementKernels {
         slope: Option<DeviceSliceMut<'_>>,
     ) = KernelCost::floats(x.length());
     fn copy_rows(copy: RowCopy, from: DeviceSlice<'_>, to: DeviceSliceMut<'_>) = KernelCost::floats(to.floats());
+});
+
+kernels!(PrecisionKernels {
+    fn round(
+        format: ShortFormat,
+        values: DeviceSliceMut<'_>,
+        packed: Option<DeviceSliceMut<'_>>,
+    ) = KernelCost::floats(values.floats());
+    fn pack(
+        format: ShortFormat,
+        values: DeviceSlice<'_>,
+        packed: DeviceSliceMut<'_>,
+    ) = KernelCost::floats(values.length());
+    fn unpack(
+        format: ShortFormat,
+        packed: DeviceSlice<'_>,
+        values: DeviceSliceMut<'_>,
+    ) = KernelCost::floats(values.floats());
 });
 
 #[cfg(test)]

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ronde_kernels::{
-    ActivationFunction, Attention, BatchNorm, GroupNorm, GroupedConvolution, SlidingWindow,
+    ActivationFunction, Attention, BatchNorm, GroupNorm, GroupedConvolution, ShortFormat,
+    SlidingWindow,
 };
 
 use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
-    ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap, RowCopy, SequenceKernels,
-    TableKernels,
+    ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap, PrecisionKernels, RowCopy,
+    SequenceKernels, TableKernels,
 };
 
 /// Plans memory: runs the code of layers without values, and counts the memory that they allocate. A pass costs
@@ -414,4 +415,18 @@ impl ElementKernels for PlanningDevice {
     }
 
     fn copy_rows(&self, _copy: RowCopy, _from: DeviceSlice<'_>, _to: DeviceSliceMut<'_>) {}
+}
+
+impl PrecisionKernels for PlanningDevice {
+    fn round(
+        &self,
+        _format: ShortFormat,
+        _values: DeviceSliceMut<'_>,
+        _packed: Option<DeviceSliceMut<'_>>,
+    ) {
+    }
+
+    fn pack(&self, _format: ShortFormat, _values: DeviceSlice<'_>, _packed: DeviceSliceMut<'_>) {}
+
+    fn unpack(&self, _format: ShortFormat, _packed: DeviceSlice<'_>, _values: DeviceSliceMut<'_>) {}
 }

@@ -11,7 +11,7 @@ use ronde_kernels::ActivationFunction;
 use super::{GraphNode, GraphOperation, OwnTensor, PerShard};
 use crate::initial::Initial;
 use crate::operations::{Activate, Add, Dropout, Linear, Rectify};
-use crate::{EngineError, LayerCost};
+use crate::{EngineError, LayerCost, Precision};
 
 /// The maximum number of elements of a value or tensor.
 const ELEMENTS_MAX: usize = 1 << 40;
@@ -65,36 +65,59 @@ impl GraphOutline {
         self.shapes.last().map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the number of floats that one sample keeps from forward until backward: each value
-    /// that an operation needs, once, and what operations store besides.
-    pub(super) fn kept_floats(&self) -> usize {
+    /// Returns whether each value is kept for the backward pass of an operation.
+    pub(super) fn kept_values(&self) -> Vec<bool> {
         let mut is_kept = vec![false; self.shapes.len()];
-        let mut more = 0;
         for (index, node) in self.nodes.iter().enumerate() {
             let kept = node.node.kept();
-            more += kept.more;
             is_kept[index + 1] |= kept.output;
-            for (value, _) in node
-                .inputs
-                .iter()
-                .zip(&kept.inputs)
-                .filter(|(_, kept)| **kept)
-            {
+            let inputs = node.inputs.iter().zip(&kept.inputs);
+            for (value, _) in inputs.filter(|(_, kept)| **kept) {
                 is_kept[*value] = true;
             }
         }
-        let values = self.shapes.iter().zip(is_kept).filter(|(_, kept)| *kept);
-        more + values
-            .map(|(shape, _)| shape.iter().product::<usize>())
-            .sum::<usize>()
+        is_kept
+    }
+
+    /// Returns whether each value has numbers that select rows of a table, directly or after it was moved.
+    pub(super) fn number_values(&self) -> Vec<bool> {
+        let mut has_numbers = vec![false; self.shapes.len()];
+        for (index, node) in self.nodes.iter().enumerate().rev() {
+            if has_numbers[index + 1] || node.node.reads_numbers() {
+                node.inputs
+                    .iter()
+                    .for_each(|value| has_numbers[*value] = true);
+            }
+        }
+        has_numbers
+    }
+
+    /// Returns the memory that one sample needs from forward until backward, in floats: each value
+    /// that an operation needs, once, and what operations store besides.
+    fn kept_floats(&self, precision: Precision) -> usize {
+        let values = self.kept_values().into_iter().zip(self.number_values());
+        let values = self.shapes.iter().zip(values);
+        let kept = values.map(|(shape, (is_kept, has_numbers))| {
+            let elements = shape.iter().product();
+            match (is_kept, has_numbers) {
+                (false, _) => 0,
+                (true, true) => elements,
+                (true, false) => precision.kept_floats(elements),
+            }
+        });
+        let more = self.nodes.iter().map(|node| {
+            let kept = node.node.kept();
+            precision.kept_floats(kept.more) + kept.always_f32
+        });
+        kept.sum::<usize>() + more.sum::<usize>()
     }
 
     /// Returns the shape of the output and the kept floats for an input of `samples` samples.
     #[must_use]
-    pub fn cost(&self, samples: usize) -> LayerCost {
+    pub fn cost(&self, samples: usize, precision: Precision) -> LayerCost {
         LayerCost {
             output_shape: [&[samples], self.output()].concat(),
-            kept_floats: samples * self.kept_floats(),
+            kept_floats: samples * self.kept_floats(precision),
         }
     }
 }

@@ -1,21 +1,23 @@
 //! [`GraphLayer`]: runs a graph of operations as one layer.
 
+mod rounding;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use ronde_core::Shard;
-use ronde_core::layout::{Arena, StateLayout, TensorEntry};
+use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
-use super::{GraphOutline, LoadedState, NodeGradient, TensorGradients, Tensors};
+use super::{GraphOutline, LoadedState, NodeGradient, TensorAccess, TensorGradients, Tensors};
 use crate::device::{Device, HostDevice};
 use crate::initial::fill_tensor;
 use crate::lock_step::SingleRankSums;
 use crate::pending_shards::PendingShards;
 use crate::{
-    Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, ShardGradient,
-    ShardInput, ShardSums,
+    Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, Precision,
+    ShardGradient, ShardInput, ShardSums,
 };
 
 /// A layer made of explicit operations, which reads its tensors where the state is stored and
@@ -24,6 +26,13 @@ use crate::{
 pub struct GraphLayer {
     outline: GraphOutline,
     device: Arc<dyn Device>,
+    precision: Precision,
+    /// Whether each value is kept for the backward pass of an operation.
+    is_kept: Vec<bool>,
+    /// Whether each value has numbers that select rows of a table.
+    has_numbers: Vec<bool>,
+    /// Whether each tensor is a matrix of weights.
+    is_matrix: Vec<bool>,
     /// The last operation that reads each value; 0 for the output.
     last_use: Vec<usize>,
     state: LoadedState,
@@ -58,10 +67,22 @@ impl GraphLayer {
             }
         }
         let device = Arc::new(HostDevice::new());
+        let of_matrix =
+            |tensor: &TensorEntry| tensor.role == Role::Parameter && tensor.shape.len() >= 2;
+        let is_matrix: Vec<bool> = tensors.iter().map(of_matrix).collect();
+        let access = TensorAccess {
+            device: device.as_ref(),
+            format: None,
+            is_matrix: &is_matrix,
+        };
         Self {
             last_use,
-            state: LoadedState::new(Arc::new(values), arena.ranges().into(), device.as_ref()),
+            state: LoadedState::new(Arc::new(values), arena.ranges().into(), access),
             device,
+            precision: Precision::F32,
+            is_kept: outline.kept_values(),
+            has_numbers: outline.number_values(),
+            is_matrix,
             pending: PendingShards::new(&outline.name),
             deferred: BTreeMap::new(),
             outline,
@@ -96,7 +117,9 @@ impl GraphLayer {
         for ShardInput { input, context } in shards {
             self.pending
                 .check_samples(input.shape(), &self.outline.shapes[0])?;
-            values[0].push(Some(input.on_device(self.device.as_ref())));
+            let mut input = input.on_device(self.device.as_ref());
+            self.round_input(&mut input, &context);
+            values[0].push(Some(input));
             contexts.push(context);
         }
         let state = self.state.clone();
@@ -105,7 +128,8 @@ impl GraphLayer {
             let inputs = self.inputs_of(index, &mut values);
             let node = &mut self.outline.nodes[index];
             let tensors = Tensors::new(device.as_ref(), &state, node.tensors.start);
-            let outputs = node.node.forward(inputs, tensors, &contexts, sums)?;
+            let mut outputs = node.node.forward(inputs, tensors, &contexts, sums)?;
+            self.round_outputs(index, &mut outputs, &contexts);
             values[index + 1] = outputs.into_iter().map(Some).collect();
         }
         self.check_device()?;
@@ -157,8 +181,12 @@ impl GraphLayer {
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Option<Activation>>, EngineError> {
         let device = self.device.clone();
+        let mut given = std::mem::take(&mut gradients[index + 1]);
+        self.round_gradients(&mut given);
+        for (shard, _) in states {
+            self.unpack_saved(index, *shard);
+        }
         let node = &mut self.outline.nodes[index];
-        let given = std::mem::take(&mut gradients[index + 1]);
         let wanted: Vec<bool> = node
             .inputs
             .iter()
@@ -210,9 +238,11 @@ impl GraphLayer {
                 .iter()
                 .for_each(|range| gradients[range.clone()].fill(0.0)),
             Some(gradient) => {
+                let mut gradient = gradient.clone();
+                gradient.unpack(device);
                 let given = NodeGradient {
                     shard,
-                    gradient: gradient.clone(),
+                    gradient,
                     tensors: Tensors::new(device, state, node.tensors.start),
                 };
                 let mut to = TensorGradients::new(device, gradients, ranges);
@@ -250,9 +280,20 @@ impl GraphLayer {
             }
         }
         self.check_device()?;
-        let of_inputs = std::mem::take(&mut gradients[0]);
+        let mut of_inputs = std::mem::take(&mut gradients[0]);
         self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
+        self.round_gradients(&mut of_inputs);
         Ok(of_inputs)
+    }
+
+    /// Drops the values kept of all shards.
+    fn drop_pending(&mut self) {
+        self.pending.clear();
+        self.deferred.clear();
+        self.outline
+            .nodes
+            .iter_mut()
+            .for_each(|node| node.node.discard());
     }
 
     /// Reports an error of the device during a pass.
@@ -321,7 +362,7 @@ impl Layer for GraphLayer {
             "lengths of the tensors of layer {}",
             self.outline.name
         );
-        self.state = LoadedState::new(state.clone(), ranges.into(), self.device.as_ref());
+        self.state = LoadedState::new(state.clone(), ranges.into(), self.access());
     }
 
     fn release_state(&mut self) {
@@ -331,7 +372,12 @@ impl Layer for GraphLayer {
     fn set_device(&mut self, device: &Arc<dyn Device>) {
         self.discard();
         self.device = device.clone();
-        self.state.move_to(self.device.as_ref());
+        self.reload();
+    }
+
+    fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
+        self.change_precision(precision);
+        Ok(())
     }
 
     fn engine(&self) -> String {
@@ -398,8 +444,10 @@ impl Layer for GraphLayer {
             kept[index] = given.into_iter().next().flatten();
         }
         self.check_device()?;
-        let of_inputs = std::mem::take(&mut gradients[0]);
+        let mut of_inputs = std::mem::take(&mut gradients[0]);
         self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
+        self.round_gradients(&mut of_inputs);
+        self.pack_deferred(shard, &mut kept);
         let (shard, state) = states.remove(0);
         self.deferred.insert(shard, (state, kept));
         Ok(of_inputs.into_iter().next().flatten())
@@ -416,22 +464,19 @@ impl Layer for GraphLayer {
             .remove(&shard)
             .ok_or_else(|| self.pending.not_pending(shard))?;
         for (index, gradient) in kept.iter().enumerate().rev() {
+            self.unpack_saved(index, shard);
             self.weights_of(index, (shard, &state), gradient.as_ref(), gradients, ranges)?;
         }
         Ok(())
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
-        self.outline.cost(input_shape.first().copied().unwrap_or(0))
+        self.outline
+            .cost(input_shape.first().copied().unwrap_or(0), self.precision)
     }
 
     fn discard(&mut self) {
-        self.pending.clear();
-        self.deferred.clear();
-        self.outline
-            .nodes
-            .iter_mut()
-            .for_each(|node| node.node.discard());
+        self.drop_pending();
     }
 
     fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {

@@ -24,6 +24,14 @@ pub(crate) trait GraphNode: Send {
     /// Returns what is kept for one sample.
     fn kept(&self) -> KeptValues;
 
+    /// Returns whether the inputs are numbers that select rows of a table, which must not be rounded.
+    fn reads_numbers(&self) -> bool {
+        false
+    }
+
+    /// Visits the values kept of a shard that a short format stores in 2 bytes.
+    fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation));
+
     /// Returns the output of each shard; `inputs` has the inputs of each shard.
     fn forward(
         &mut self,
@@ -79,6 +87,16 @@ impl<O: GraphOperation> PerShard<O> {
 impl<O: GraphOperation> GraphNode for PerShard<O> {
     fn kept(&self) -> KeptValues {
         self.operation.kept()
+    }
+
+    fn reads_numbers(&self) -> bool {
+        self.operation.reads_numbers()
+    }
+
+    fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation)) {
+        if let Some(saved) = self.saved.get_mut(&shard) {
+            self.operation.each_saved(saved, visit);
+        }
     }
 
     fn forward(

@@ -21,8 +21,10 @@ pub(crate) struct KeptValues {
     pub(crate) inputs: Vec<bool>,
     /// Whether the output is kept.
     pub(crate) output: bool,
-    /// The number of further floats per sample.
+    /// The number of further values per sample, which a short format stores in 2 bytes.
     pub(crate) more: usize,
+    /// The number of further floats per sample, which stay f32 in every format.
+    pub(crate) always_f32: usize,
 }
 
 impl KeptValues {
@@ -30,14 +32,6 @@ impl KeptValues {
     pub(crate) fn input() -> Self {
         Self {
             inputs: vec![true],
-            ..Self::default()
-        }
-    }
-
-    /// A number of floats per sample, and neither inputs nor output.
-    pub(crate) fn floats(more: usize) -> Self {
-        Self {
-            more,
             ..Self::default()
         }
     }
@@ -56,6 +50,14 @@ pub(crate) trait GraphOperation: Send + 'static {
     fn kept(&self) -> KeptValues {
         KeptValues::default()
     }
+
+    /// Returns whether the inputs are numbers that select rows of a table, which must not be rounded.
+    fn reads_numbers(&self) -> bool {
+        false
+    }
+
+    /// Visits the kept values that a short format stores in 2 bytes; none by default.
+    fn each_saved(&self, _saved: &mut Self::Saved, _visit: &mut dyn FnMut(&mut Activation)) {}
 
     /// Computes the output. Evaluation drops the saved values at once.
     ///

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ronde_kernels::ShortFormat;
+
 use crate::Activation;
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 
@@ -12,27 +14,43 @@ pub(crate) struct LoadedState {
     /// The values on the host, and the range of each tensor.
     values: Arc<Vec<f32>>,
     ranges: Arc<[Range<usize>]>,
-    /// The copies of the tensors in the memory of a device; empty when the host's are used.
-    copies: Arc<[DeviceBuffer]>,
+    /// The copies of tensors that are in the memory of a device or rounded.
+    copies: Arc<[Option<DeviceBuffer>]>,
+}
+
+/// How operations read the tensors of a state.
+#[derive(Clone, Copy)]
+pub(crate) struct TensorAccess<'a> {
+    /// The device that reads them.
+    pub(crate) device: &'a dyn Device,
+    /// The format to which matrices are rounded.
+    pub(crate) format: Option<ShortFormat>,
+    /// Whether each tensor is a matrix of weights.
+    pub(crate) is_matrix: &'a [bool],
 }
 
 impl LoadedState {
-    /// Takes tensors on the host. Cost: none on the host, otherwise a copy to the device.
+    /// Takes tensors on the host. Cost: none on the host, otherwise a copy to the device; and a copy of matrices to round
+    /// them to a format.
     pub(crate) fn new(
         values: Arc<Vec<f32>>,
         ranges: Arc<[Range<usize>]>,
-        device: &dyn Device,
+        access: TensorAccess<'_>,
     ) -> Self {
-        let copy = |range: &Range<usize>| {
+        let device = access.device;
+        let copy = |(range, is_matrix): (&Range<usize>, &bool)| {
+            let format = access.format.filter(|_| *is_matrix);
+            if device.is_host() && format.is_none() {
+                return None;
+            }
             let mut copy = device.allocate(range.len());
             device.write(&values[range.clone()], copy.slice_mut());
-            copy
+            if let Some(format) = format {
+                device.round(format, copy.slice_mut(), None);
+            }
+            Some(copy)
         };
-        let copies = if device.is_host() {
-            Arc::default()
-        } else {
-            ranges.iter().map(copy).collect()
-        };
+        let copies = ranges.iter().zip(access.is_matrix).map(copy).collect();
         Self {
             values,
             ranges,
@@ -40,9 +58,9 @@ impl LoadedState {
         }
     }
 
-    /// Lets another device read the tensors.
-    pub(crate) fn move_to(&mut self, device: &dyn Device) {
-        *self = Self::new(self.values.clone(), self.ranges.clone(), device);
+    /// Lets operations read the tensors in another way.
+    pub(crate) fn change_access(&mut self, access: TensorAccess<'_>) {
+        *self = Self::new(self.values.clone(), self.ranges.clone(), access);
     }
 
     /// Drops the values.
@@ -60,7 +78,7 @@ impl LoadedState {
 
     /// Returns the values of a tensor. A released state has none; to use it is a bug of the caller.
     fn get(&self, index: usize) -> DeviceSlice<'_> {
-        match self.copies.get(index) {
+        match self.copies.get(index).and_then(Option::as_ref) {
             Some(copy) => copy.slice(),
             None => DeviceSlice::Host(&self.values[self.ranges[index].clone()]),
         }

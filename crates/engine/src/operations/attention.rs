@@ -40,7 +40,13 @@ impl GraphOperation for Attend {
             inputs: vec![true, true, false],
             output: false,
             more: weights,
+            always_f32: 0,
         }
+    }
+
+    fn each_saved(&self, saved: &mut SavedAttention, visit: &mut dyn FnMut(&mut Activation)) {
+        saved.inputs.iter_mut().for_each(&mut *visit);
+        visit(&mut saved.weights);
     }
 
     fn forward(

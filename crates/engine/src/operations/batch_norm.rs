@@ -82,8 +82,8 @@ pub(super) fn move_statistics(
 /// The values kept of one shard.
 pub(crate) struct SavedBatchNorm {
     x: Activation,
-    /// The output, which tells where the rectifier is open; the input without a rectifier.
-    y: Activation,
+    /// The output, which tells where the rectifier is open; `None` without a rectifier.
+    y: Option<Activation>,
     statistics: Activation,
     /// The gradients of gamma and beta.
     of_affine: Vec<Activation>,
@@ -96,8 +96,13 @@ impl GraphOperation for NormaliseBatch {
         KeptValues {
             inputs: vec![true],
             output: self.after == AfterNorm::Rectified,
-            more: 0,
+            ..KeptValues::default()
         }
+    }
+
+    fn each_saved(&self, saved: &mut SavedBatchNorm, visit: &mut dyn FnMut(&mut Activation)) {
+        visit(&mut saved.x);
+        saved.y.iter_mut().for_each(visit);
     }
 
     fn forward(
@@ -122,13 +127,9 @@ impl GraphOperation for NormaliseBatch {
             device.batch_norm(&shape, x.values(), affine, added, to, statistics);
             found
         };
-        let y_for_mask = match self.after {
-            AfterNorm::Rectified => y.clone(),
-            AfterNorm::Linear => x.clone(),
-        };
         let saved = SavedBatchNorm {
             x,
-            y: y_for_mask,
+            y: (self.after == AfterNorm::Rectified).then(|| y.clone()),
             statistics,
             of_affine: Vec::new(),
         };
@@ -150,7 +151,8 @@ impl GraphOperation for NormaliseBatch {
         let gradients = found.each_mut().map(|found| found.values_mut(device));
         let mut of_added = self.adds.then(|| tensors.unwritten(saved.x.shape()));
         let to_added = of_added.as_mut().map(|added| added.values_mut(device));
-        let (x, y) = (saved.x.values(), saved.y.values());
+        let x = saved.x.values();
+        let y = saved.y.as_ref().map_or(x, Activation::values);
         let inputs = [x, y, gradient.values(), tensors.get(0)];
         let statistics = saved.statistics.values();
         device.batch_norm_gradient(&shape, inputs, statistics, gradients, to_added);

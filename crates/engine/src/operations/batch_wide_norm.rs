@@ -30,8 +30,8 @@ pub(crate) struct NormaliseBatchWide {
 struct SavedBatchWideNorm {
     statistics: Activation,
     x: Activation,
-    /// The output, which tells where the rectifier is open; the input without a rectifier.
-    y: Activation,
+    /// The output, which tells where the rectifier is open; `None` without a rectifier.
+    y: Option<Activation>,
     /// This shard's part of the sums in backward.
     gradient_sums: Vec<f64>,
 }
@@ -102,7 +102,14 @@ impl GraphNode for NormaliseBatchWide {
         KeptValues {
             inputs: vec![true],
             output: self.after == AfterNorm::Rectified,
-            more: 0,
+            ..KeptValues::default()
+        }
+    }
+
+    fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation)) {
+        if let Some(saved) = self.saved.get_mut(&shard) {
+            visit(&mut saved.x);
+            saved.y.iter_mut().for_each(visit);
         }
     }
 
@@ -139,11 +146,7 @@ impl GraphNode for NormaliseBatchWide {
             outputs.push(y.clone());
             let saved = SavedBatchWideNorm {
                 statistics: statistics.clone(),
-                y: if self.after == AfterNorm::Rectified {
-                    y
-                } else {
-                    x.clone()
-                },
+                y: (self.after == AfterNorm::Rectified).then_some(y),
                 x,
                 gradient_sums: Vec::new(),
             };
@@ -169,12 +172,12 @@ impl GraphNode for NormaliseBatchWide {
             let Some(saved) = self.saved.get(&shard) else {
                 continue;
             };
-            let gradient = match self.after {
-                AfterNorm::Linear => gradient,
-                AfterNorm::Rectified => {
+            let gradient = match &saved.y {
+                None => gradient,
+                Some(y) => {
                     let device = tensors.device();
                     let mut open = tensors.unwritten(gradient.shape());
-                    let (y, given) = (saved.y.values(), gradient.values());
+                    let (y, given) = (y.values(), gradient.values());
                     device.rectify_gradient(y, given, open.values_mut(device));
                     open
                 }

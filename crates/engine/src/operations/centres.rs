@@ -65,6 +65,12 @@ impl GraphNode for CentreDistances {
         KeptValues::input()
     }
 
+    fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation)) {
+        if let Some(saved) = self.saved.get_mut(&shard) {
+            visit(&mut saved.x);
+        }
+    }
+
     fn forward(
         &mut self,
         inputs: Vec<Vec<Activation>>,

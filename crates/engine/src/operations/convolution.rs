@@ -27,6 +27,10 @@ impl GraphOperation for Convolve {
         KeptValues::input()
     }
 
+    fn each_saved(&self, x: &mut Activation, visit: &mut dyn FnMut(&mut Activation)) {
+        visit(x);
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,

@@ -18,8 +18,12 @@ impl GraphOperation for Dropout {
     /// The factors; `None` in evaluation.
     type Saved = Option<Activation>;
 
+    /// The factors stay f32, so that both passes multiply by the same ones.
     fn kept(&self) -> KeptValues {
-        KeptValues::floats(self.elements)
+        KeptValues {
+            always_f32: self.elements,
+            ..KeptValues::default()
+        }
     }
 
     fn forward(

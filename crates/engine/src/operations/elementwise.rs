@@ -47,8 +47,12 @@ impl GraphOperation for Rectify {
         KeptValues {
             inputs: vec![false],
             output: true,
-            more: 0,
+            ..KeptValues::default()
         }
+    }
+
+    fn each_saved(&self, y: &mut Activation, visit: &mut dyn FnMut(&mut Activation)) {
+        visit(y);
     }
 
     fn forward(
@@ -89,7 +93,14 @@ impl GraphOperation for Activate {
     type Saved = Option<Activation>;
 
     fn kept(&self) -> KeptValues {
-        KeptValues::floats(self.elements)
+        KeptValues {
+            more: self.elements,
+            ..KeptValues::default()
+        }
+    }
+
+    fn each_saved(&self, slope: &mut Option<Activation>, visit: &mut dyn FnMut(&mut Activation)) {
+        slope.iter_mut().for_each(visit);
     }
 
     fn forward(

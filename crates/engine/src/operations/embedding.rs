@@ -30,6 +30,10 @@ impl GraphOperation for Embedding {
         KeptValues::input()
     }
 
+    fn reads_numbers(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -118,6 +122,10 @@ struct SourceLengths {
 
 impl GraphOperation for SourceLengths {
     type Saved = ();
+
+    fn reads_numbers(&self) -> bool {
+        true
+    }
 
     fn forward(
         &self,

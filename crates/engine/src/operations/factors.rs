@@ -44,6 +44,10 @@ impl GraphOperation for FactorScores {
         KeptValues::input()
     }
 
+    fn reads_numbers(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,

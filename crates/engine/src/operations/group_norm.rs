@@ -53,9 +53,13 @@ impl GraphOperation for NormaliseGroups {
 
     fn kept(&self) -> KeptValues {
         KeptValues {
-            more: 2 * GROUPS,
+            always_f32: 2 * GROUPS,
             ..KeptValues::input()
         }
+    }
+
+    fn each_saved(&self, saved: &mut SavedGroupNorm, visit: &mut dyn FnMut(&mut Activation)) {
+        visit(&mut saved.x);
     }
 
     fn forward(

@@ -26,9 +26,13 @@ impl GraphOperation for NormaliseRows {
 
     fn kept(&self) -> KeptValues {
         KeptValues {
-            more: 2 * self.rows,
+            always_f32: 2 * self.rows,
             ..KeptValues::input()
         }
+    }
+
+    fn each_saved(&self, saved: &mut SavedLayerNorm, visit: &mut dyn FnMut(&mut Activation)) {
+        visit(&mut saved.x);
     }
 
     fn forward(

@@ -30,7 +30,10 @@ impl GraphOperation for MaxPool {
     type Saved = SavedMaxPool;
 
     fn kept(&self) -> KeptValues {
-        KeptValues::floats(self.outputs)
+        KeptValues {
+            always_f32: self.outputs,
+            ..KeptValues::default()
+        }
     }
 
     fn forward(

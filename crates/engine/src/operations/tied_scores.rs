@@ -96,6 +96,10 @@ impl GraphOperation for TiedScores {
         KeptValues::input()
     }
 
+    fn each_saved(&self, saved: &mut SavedTiedScores, visit: &mut dyn FnMut(&mut Activation)) {
+        visit(&mut saved.x);
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,

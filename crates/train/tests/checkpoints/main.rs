@@ -219,13 +219,11 @@ fn training(
         (config.to_toml()?, ".".into()),
     );
     let stop = recorder.stop.clone();
-    Ok(
-        Training::new(member, plan, chain, split).with_checkpoints(
-            Some(saving),
-            start.resume,
-            stop,
-        ),
-    )
+    Ok(Training::new(member, plan, chain, split)?.with_checkpoints(
+        Some(saving),
+        start.resume,
+        stop,
+    ))
 }
 
 fn local(folder: &Path) -> Arc<dyn Store> {

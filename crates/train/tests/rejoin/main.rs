@@ -235,7 +235,7 @@ fn start(
                 operations,
             });
         }
-        let mut training = Training::new(member, plan, chain, split);
+        let mut training = Training::new(member, plan, chain, split)?;
         if job.steps == ENDED_BY_CALLBACK {
             training = training.with_callbacks(vec![Box::new(EndsRun)]);
         }

@@ -156,7 +156,7 @@ fn recomputed_and_rounded_layers_keep_step() {
     let mut recomputed = resnet18().1.with_recomputation();
     assert!(together(case, &mut recomputed, &[2, 1]) == expected);
     let rounded = |recomputes: bool| {
-        let mut chain = resnet18().1.with_precision(Precision::Bf16);
+        let mut chain = resnet18().1.with_precision(Precision::Bf16).unwrap();
         if recomputes {
             chain = chain.with_recomputation();
         }

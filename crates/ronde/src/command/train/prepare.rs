@@ -112,7 +112,11 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     let description = split.train.description();
     let size = config
         .model
-        .size(&description.shape, description.classes)
+        .size(
+            &description.shape,
+            description.classes,
+            config.train.precision,
+        )
         .map_err(|error| failed(TrainError::Model(error)))?;
     check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
     let is_explicit = |path: &str| {

@@ -117,8 +117,8 @@ impl TrainSection {
             Precision::F16 => "f16 with loss scaling",
         };
         Some(format!(
-            "precision: weights and activations between layers in {format}, master weights in f32; \
-             on this CPU it is not faster than f32"
+            "precision: weight matrices, activations and their gradients in {format}, master weights in f32; \
+             activations take half the memory, products are computed in f32"
         ))
     }
 

@@ -1,0 +1,62 @@
+//! [`Precision`]: the floating-point format of the values of a layer.
+
+use ronde_kernels::{ShortFormat, round_short};
+use serde::{Deserialize, Serialize};
+
+/// The floating-point format of weights, of the values between operations and of their gradients.
+///
+/// With a short format, a layer rounds the output of each operation, the complete gradient of each value and its weight
+/// matrices to the format, and keeps values for the backward pass in 2 bytes. Kernels compute in f32, as accelerators
+/// accumulate. These stay f32: the state with its master weights, tensors of fewer than two dimensions, gradients of
+/// weights, statistics of normalisations, and numbers that select rows of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// 24 bits of precision: nothing is rounded.
+    #[default]
+    F32,
+    /// 8 bits of precision, the range of `f32`.
+    Bf16,
+    /// 11 bits of precision, 6e-8 to 65,504: gradients need a loss scale.
+    F16,
+}
+
+impl Precision {
+    /// Returns the name in run files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        }
+    }
+
+    /// Returns the format of 2 bytes; `None` for f32.
+    #[must_use]
+    pub fn short(self) -> Option<ShortFormat> {
+        match self {
+            Self::F32 => None,
+            Self::Bf16 => Some(ShortFormat::Bf16),
+            Self::F16 => Some(ShortFormat::F16),
+        }
+    }
+
+    /// Rounds to the nearest value of the format, ties to even. Values beyond its range become
+    /// infinite.
+    pub fn round(self, values: &mut [f32]) {
+        if let Some(format) = self.short() {
+            round_short(format, values);
+        }
+    }
+
+    /// Returns the number of floats that take as much memory as `values` kept values.
+    #[must_use]
+    pub fn kept_floats(self, values: usize) -> usize {
+        match self {
+            Self::F32 => values,
+            Self::Bf16 | Self::F16 => ShortFormat::packed_length(values),
+        }
+    }
+}
