@@ -95,8 +95,8 @@ fn drawn(values: &[f32], limit: f64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{state, uniform};
     use crate::ModelConfig;
+    use crate::testing::{state, uniform};
 
     #[test]
     fn centres_are_samples_of_different_groups() {
