@@ -402,6 +402,8 @@ fn steps_with_an_overflowing_scaled_gradient_are_skipped_on_all_ranks() {
         "train.precision=f16",
         "train.global_batch_size=60",
         "train.steps=12",
+        // Certain and wrong predictions, whose gradients have the size of the loss scale.
+        "train.learning_rate=8",
     ];
     let config = config(&sets);
     let one = trained(&config, 1);
