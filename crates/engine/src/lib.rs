@@ -35,6 +35,7 @@ mod pending_shards;
 mod precision;
 mod predictions;
 mod recomputed;
+mod step_memory;
 #[cfg(test)]
 mod testing;
 
@@ -73,3 +74,4 @@ pub use ronde_kernels::{
     ActivationFunction, Attention, AverageAreas, BatchNorm, GradientScale, GroupNorm,
     GroupedConvolution, ShortFormat, SlidingWindow,
 };
+pub use step_memory::StepShape;

@@ -15,28 +15,61 @@ const LENGTH_MIN: usize = 4096;
 /// outstanding memory is no longer expected back.
 const AGE_MAX: u64 = 8192;
 
-#[derive(Default)]
-struct FreeLists {
-    lengths: BTreeMap<usize, FreeList>,
+/// Memory of a number of floats.
+pub(crate) trait Block {
+    /// Returns the number of floats.
+    fn length(&self) -> usize;
+}
+
+impl Block for Vec<f32> {
+    fn length(&self) -> usize {
+        self.len()
+    }
+}
+
+/// Memory that is free, by length.
+#[derive(Debug)]
+pub(crate) struct FreeLists<B> {
+    lengths: BTreeMap<usize, FreeList<B>>,
     uses: u64,
 }
 
-#[derive(Default)]
-struct FreeList {
-    free: Vec<Vec<f32>>,
+impl<B> Default for FreeLists<B> {
+    fn default() -> Self {
+        Self {
+            lengths: BTreeMap::new(),
+            uses: 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct FreeList<B> {
+    free: Vec<B>,
     /// The number taken and not returned, and its minimum since the last check.
     out: usize,
     out_min: usize,
     last_use: u64,
 }
 
-thread_local! {
-    /// Memory that must be written before it is read.
-    static FREE: RefCell<FreeLists> = RefCell::default();
+impl<B> Default for FreeList<B> {
+    fn default() -> Self {
+        Self {
+            free: Vec::new(),
+            out: 0,
+            out_min: 0,
+            last_use: 0,
+        }
+    }
 }
 
-impl FreeLists {
-    fn of(&mut self, length: usize) -> &mut FreeList {
+thread_local! {
+    /// Memory that must be written before it is read.
+    static FREE: RefCell<FreeLists<Vec<f32>>> = RefCell::default();
+}
+
+impl<B: Block> FreeLists<B> {
+    fn of(&mut self, length: usize) -> &mut FreeList<B> {
         self.uses += 1;
         let now = self.uses;
         if now.is_multiple_of(AGE_MAX) {
@@ -52,86 +85,95 @@ impl FreeLists {
         length
     }
 
-    fn take(&mut self, length: usize) -> Option<Vec<f32>> {
+    /// Returns free memory of a length, if there is any.
+    pub(crate) fn take(&mut self, length: usize) -> Option<B> {
+        if length < LENGTH_MIN {
+            return None;
+        }
         let length = self.of(length);
         length.out += 1;
         length.free.pop()
     }
 
-    fn give(&mut self, values: Vec<f32>) {
-        let length = self.of(values.len());
-        if length.out > 0 {
-            length.out -= 1;
-            length.out_min = length.out_min.min(length.out);
-            length.free.push(values);
+    /// Keeps memory for reuse, or returns it if it is not expected back.
+    pub(crate) fn give(&mut self, block: B) -> Option<B> {
+        if block.length() < LENGTH_MIN {
+            return Some(block);
         }
+        let length = self.of(block.length());
+        if length.out == 0 {
+            return Some(block);
+        }
+        length.out -= 1;
+        length.out_min = length.out_min.min(length.out);
+        length.free.push(block);
+        None
     }
 }
 
 /// Returns `length` values, which the caller writes before they are read.
 pub(crate) fn take(length: usize) -> Vec<f32> {
-    let found = if length < LENGTH_MIN {
-        None
-    } else {
-        FREE.with_borrow_mut(|free| free.take(length))
-    };
+    let found = FREE.with_borrow_mut(|free| free.take(length));
     found.unwrap_or_else(|| vec![0.0; length])
 }
 
 /// Returns memory for reuse. Cost: none.
 pub(crate) fn give(values: Vec<f32>) {
-    if values.len() < LENGTH_MIN || values.len() != values.capacity() {
+    if values.is_empty() || values.len() != values.capacity() {
         return;
     }
     #[cfg(test)]
     let values = vec![f32::NAN; values.len()];
     // A thread that ends can no longer keep memory.
-    let _ = FREE.try_with(|free| free.borrow_mut().give(values));
+    let _ = FREE.try_with(|free| drop(free.borrow_mut().give(values)));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const N: usize = LENGTH_MIN;
+
     #[test]
     fn a_length_is_reused_until_it_is_no_longer_needed() {
         let mut free = FreeLists::default();
-        for length in [5, 5, 7] {
+        for length in [N, N, N + 2] {
             assert_eq!(free.take(length), None);
         }
-        free.give(vec![1.0; 5]);
-        free.give(vec![2.0; 5]);
-        free.give(vec![3.0; 7]);
-        assert_eq!(free.take(6), None);
-        assert_eq!(free.take(5), Some(vec![2.0; 5]));
+        free.give(vec![1.0; N]);
+        free.give(vec![2.0; N]);
+        free.give(vec![3.0; N + 2]);
+        assert_eq!(free.take(N + 1), None);
+        assert_eq!(free.take(N), Some(vec![2.0; N]));
         for _ in 0..2 * AGE_MAX {
-            let one = free.take(5).unwrap();
+            let one = free.take(N).unwrap();
             free.give(one);
         }
-        assert_eq!(free.lengths.keys().collect::<Vec<_>>(), [&5]);
+        assert_eq!(free.lengths.keys().collect::<Vec<_>>(), [&N]);
     }
 
     #[test]
     fn no_more_is_kept_than_was_taken() {
         let mut free = FreeLists::default();
-        let kept = |free: &FreeLists| free.lengths.get(&5).map_or(0, |length| length.free.len());
+        let kept =
+            |free: &FreeLists<Vec<f32>>| free.lengths.get(&N).map_or(0, |length| length.free.len());
         // A step that takes one, and returns that one and another that was allocated elsewhere.
         for _ in 0..10 {
-            let own = free.take(5).unwrap_or_else(|| vec![0.0; 5]);
+            let own = free.take(N).unwrap_or_else(|| vec![0.0; N]);
             free.give(own);
-            free.give(vec![0.0; 5]);
+            free.give(vec![0.0; N]);
             assert_eq!(kept(&free), 1);
         }
         // Many that are not returned, and are eventually no longer expected.
         for _ in 0..100 {
-            free.take(5);
+            free.take(N);
         }
         for _ in 0..AGE_MAX {
-            let own = free.take(5).unwrap_or_else(|| vec![0.0; 5]);
+            let own = free.take(N).unwrap_or_else(|| vec![0.0; N]);
             free.give(own);
         }
         for _ in 0..100 {
-            free.give(vec![0.0; 5]);
+            free.give(vec![0.0; N]);
         }
         assert!(kept(&free) <= 2, "{}", kept(&free));
     }

@@ -252,6 +252,7 @@ plain!(
     ActivationFunction,
     ShortFormat
 );
+plain!(u64, &ForwardContext);
 plain!(&GroupedConvolution, &BatchNorm, &GroupNorm, &Attention);
 
 impl Device for SeparateDevice {
@@ -342,6 +343,7 @@ kernels!(TableKernels {
 });
 
 kernels!(ElementKernels {
+    fn draw_dropout(context: &ForwardContext, probability: f64, index: u64, to: DeviceSliceMut<'_>);
     fn add(y: DeviceSliceMut<'_>, x: DeviceSlice<'_>);
     fn multiply_by(y: DeviceSliceMut<'_>, factors: DeviceSlice<'_>);
     fn rectify(y: DeviceSliceMut<'_>);

@@ -46,6 +46,7 @@ pub use pool::{
     AverageAreas, SlidingWindow, average_pool, average_pool_backward, max_pool, max_pool_backward,
 };
 pub use rectifier::{mask_gradient, rectified, rectified_backward, rectified_with_mask};
+pub use scratch::buffer_bytes;
 pub use short::{ShortFormat, pack_short, round_and_pack, round_short, unpack_short};
 pub use simd::{Level, Vectorised, vectorised, with_level};
 pub use upsample::{upsample, upsample_backward};

@@ -25,7 +25,9 @@ impl ScratchBuffer {
         const { assert!(size_of::<CacheLine>() == LINE * size_of::<f32>()) };
         let lines = elements.div_ceil(LINE);
         if self.0.len() < lines {
-            self.0.resize(lines, CacheLine([0.0; LINE]));
+            // The old memory is freed first, and the new one is not longer than needed.
+            self.0 = Vec::new();
+            self.0 = vec![CacheLine([0.0; LINE]); lines];
         }
         let start = self.0.as_mut_ptr().cast::<f32>();
         // SAFETY: a line is exactly `LINE` initialised floats, as asserted, and there are enough lines.
@@ -42,6 +44,22 @@ pub(crate) struct KernelBuffers {
     pub(crate) right: ScratchBuffer,
     /// An image with its border, or a sum that is transposed at the end.
     pub(crate) image: ScratchBuffer,
+}
+
+impl KernelBuffers {
+    fn bytes(&self) -> usize {
+        let all = [&self.left, &self.right, &self.image];
+        all.iter()
+            .map(|buffer| buffer.0.capacity() * size_of::<CacheLine>())
+            .sum()
+    }
+}
+
+/// Returns the bytes that the kernels of the calling thread have taken for intermediate values. They depend on the shapes
+/// of the operations, and hardly on the number of samples.
+#[must_use]
+pub fn buffer_bytes() -> usize {
+    BUFFERS.with_borrow(KernelBuffers::bytes)
 }
 
 thread_local! {

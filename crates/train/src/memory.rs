@@ -6,13 +6,13 @@ use ronde_engine::OptimizerConfig;
 /// The bytes that one worker needs, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryEstimate {
-    /// The weights: the flat state and the engine's copy.
+    /// The weights, which the layers read in place, and their rounded copies in short formats.
     pub parameters: u64,
     /// The gradients: subtrees of the sum over this worker's shards, one being filled or all joined.
     pub gradients: u64,
     /// The state of the optimizer.
     pub optimizer: u64,
-    /// The activations stored for the backward pass, of the largest shard; of all shards if they run in lock step.
+    /// The activations at their peak, of the largest shard; of all shards if they run in lock step.
     pub activations: u64,
     /// The process: code, engine, prefetched batches.
     pub process: u64,
@@ -22,40 +22,37 @@ pub struct MemoryEstimate {
     pub shard_samples: u64,
 }
 
-/// The measured memory of a worker process with an empty model.
+/// The measured memory of a worker process with an empty model, and the buffers of the kernels.
 const PROCESS_BYTES: u64 = 48 << 20;
 const BYTES: u64 = 4;
 
 impl MemoryEstimate {
-    /// Estimates the memory of data parallelism. `parameters` is the number of trainable elements,
-    /// `activation_floats` the number of values stored for one sample by the forward pass, and `batch_samples` the
-    /// number of samples of the largest step. `runs_together` is true if a worker stores the activations of all
-    /// its shards at the same time. Results above the range of `u64` saturate.
+    /// Estimates the memory of data parallelism. `parameters` is the number of trainable elements, `weight_copies` the
+    /// number of those of which layers hold rounded copies, and `batch_samples` the number of samples of the largest step. `step_floats` returns the floats that activations need for shards of a
+    /// number of samples, of which a number are in memory together: one, or all of a worker if `runs_together`. Results
+    /// above the range of `u64` saturate.
     #[must_use]
     pub fn data_parallel(
-        parameters: u64,
-        activation_floats: u64,
+        [parameters, weight_copies]: [u64; 2],
+        step_floats: impl FnOnce(u64, u32) -> u64,
         optimizer: &OptimizerConfig,
         batch_samples: u64,
         shards: &ShardPlan,
         runs_together: bool,
     ) -> Self {
         let together = if runs_together {
-            u64::from(shards.shards().div_ceil(shards.computing()))
+            shards.shards().div_ceil(shards.computing())
         } else {
             1
         };
-        let buffers = shards.exact_sum().buffers_max().max(together);
+        let buffers = shards.exact_sum().buffers_max().max(together.into());
         let samples = batch_samples.div_ceil(u64::from(shards.shards()));
         let copies = |count: u64| parameters.saturating_mul(BYTES).saturating_mul(count);
         Self {
-            parameters: copies(2),
+            parameters: copies(1).saturating_add(weight_copies.saturating_mul(BYTES)),
             gradients: copies(buffers),
             optimizer: copies(optimizer.state_names().len() as u64),
-            activations: activation_floats
-                .saturating_mul(samples)
-                .saturating_mul(together)
-                .saturating_mul(BYTES),
+            activations: step_floats(samples, together).saturating_mul(BYTES),
             process: PROCESS_BYTES,
             samples: 0,
             shard_samples: samples,
@@ -120,13 +117,21 @@ mod tests {
     fn estimate_of(workers: u32, runs_together: bool) -> MemoryEstimate {
         let shards = ShardPlan::new(8, WorldSize::new(workers).unwrap()).unwrap();
         let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "adamw"}"#).unwrap();
-        MemoryEstimate::data_parallel(1_000_000, 10_000, &optimizer, 64, &shards, runs_together)
+        let floats = |samples, together: u32| 10_000 * samples * u64::from(together);
+        MemoryEstimate::data_parallel(
+            [1_000_000, 0],
+            floats,
+            &optimizer,
+            64,
+            &shards,
+            runs_together,
+        )
     }
 
     #[test]
     fn the_parts_match_the_formula() {
         let one = estimate(1);
-        assert_eq!(one.parameters, 8_000_000);
+        assert_eq!(one.parameters, 4_000_000);
         assert_eq!(one.optimizer, 8_000_000);
         assert_eq!(one.activations, 10_000 * 8 * 4);
         assert_eq!(
@@ -153,7 +158,15 @@ mod tests {
         let shards = ShardPlan::new(1, WorldSize::ONE).unwrap();
         let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "adamw"}"#).unwrap();
         let estimate = |parameters, batch| {
-            MemoryEstimate::data_parallel(parameters, 1 << 40, &optimizer, batch, &shards, false)
+            let floats = |samples: u64, _| samples.saturating_mul(1 << 40);
+            MemoryEstimate::data_parallel(
+                [parameters, 0],
+                floats,
+                &optimizer,
+                batch,
+                &shards,
+                false,
+            )
         };
         assert_eq!(estimate(u64::MAX / 2, 1).total(), u64::MAX);
         assert_eq!(estimate(1, u64::MAX).total(), u64::MAX);

@@ -454,11 +454,7 @@ fn the_run_files_of_the_examples_are_valid_and_their_models_can_be_built() {
         let shape = &split.train.description().shape;
         let size = config
             .model
-            .size(
-                shape,
-                split.train.description().classes,
-                config.train.precision,
-            )
+            .size(shape, split.train.description().classes)
             .unwrap();
         assert!(size.parameters > 0, "{}", path.display());
         assert!(split.test.is_some(), "{}", path.display());

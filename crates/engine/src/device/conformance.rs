@@ -5,6 +5,8 @@ use ronde_kernels::{
     GroupedConvolution, ShortFormat, SlidingWindow,
 };
 
+use crate::{ForwardContext, Mode};
+
 use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, HostDevice, MatrixSlice, PlaneMap, RowCopy,
 };
@@ -479,6 +481,13 @@ impl KernelComparison<'_> {
                 },
             );
         }
+        let context = ForwardContext {
+            mode: Mode::Train,
+            ..ForwardContext::evaluate()
+        };
+        self.case("draw_dropout", &[], &[unwritten(50)], &|device, _, to| {
+            device.draw_dropout(&context, 0.3, 2, to[0].slice_mut());
+        });
         let copy = RowCopy {
             from: [10, 3],
             to: [6, 2],

@@ -10,6 +10,7 @@ use ronde_kernels::{
 };
 
 use super::{DeviceSlice, DeviceSliceMut};
+use crate::ForwardContext;
 
 /// A matrix in the memory of a device.
 #[derive(Debug, Clone, Copy)]
@@ -420,6 +421,15 @@ pub trait ElementKernels {
         x: DeviceSlice<'_>,
         y: DeviceSliceMut<'_>,
         slope: Option<DeviceSliceMut<'_>>,
+    );
+
+    /// Writes the factors of a dropout, as [`ForwardContext::draw_dropout`] does.
+    fn draw_dropout(
+        &self,
+        context: &ForwardContext,
+        probability: f64,
+        index: u64,
+        to: DeviceSliceMut<'_>,
     );
 
     /// Copies a part of each row.

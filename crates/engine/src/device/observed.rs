@@ -9,6 +9,8 @@ use ronde_kernels::{
     SlidingWindow,
 };
 
+use crate::ForwardContext;
+
 use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ImageKernels,
     MatrixKernels, MatrixSlice, NormKernels, PlaneMap, PrecisionKernels, RowCopy, SequenceKernels,
@@ -98,6 +100,7 @@ macro_rules! without_floats {
 without_floats!(
     bool,
     usize,
+    u64,
     f64,
     &[usize],
     &[f32],
@@ -112,6 +115,7 @@ without_floats!(
     &BatchNorm,
     &GroupNorm,
     &Attention,
+    &ForwardContext,
 );
 
 impl KernelArgument for DeviceSlice<'_> {
@@ -390,6 +394,7 @@ kernels!(TableKernels {
 });
 
 kernels!(ElementKernels {
+    fn draw_dropout(context: &ForwardContext, probability: f64, index: u64, to: DeviceSliceMut<'_>) = KernelCost::floats(to.floats());
     fn add(y: DeviceSliceMut<'_>, x: DeviceSlice<'_>) = KernelCost::floats(x.length());
     fn multiply_by(y: DeviceSliceMut<'_>, factors: DeviceSlice<'_>) = KernelCost::floats(factors.length());
     fn rectify(y: DeviceSliceMut<'_>) = KernelCost::floats(y.floats());

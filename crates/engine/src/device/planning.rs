@@ -1,13 +1,15 @@
 //! [`PlanningDevice`]: a device that computes nothing and counts memory.
 
 use std::any::Any;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ronde_kernels::{
     ActivationFunction, Attention, BatchNorm, GroupNorm, GroupedConvolution, ShortFormat,
     SlidingWindow,
 };
+
+use crate::ForwardContext;
+use crate::memory::{Block, FreeLists};
 
 use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
@@ -15,23 +17,35 @@ use super::{
     SequenceKernels, TableKernels,
 };
 
-/// Plans memory: runs the code of layers without values, and counts the memory that they allocate. A pass costs
-/// microseconds, whatever the model's size. Values read from it are zeros.
+/// Plans memory: runs the code of layers without values, and counts the memory that they take on the host, by the same
+/// reuse of free memory. A pass costs microseconds per operation, whatever the model's size. Values read from it are zeros.
 #[derive(Debug, Default)]
 pub struct PlanningDevice {
-    used: Arc<MemoryCounter>,
+    planned: Arc<Mutex<PlannedUse>>,
 }
 
 #[derive(Debug, Default)]
-struct MemoryCounter {
-    now: AtomicUsize,
-    peak: AtomicUsize,
+struct PlannedUse {
+    free: FreeLists<PlannedBlock>,
+    /// In use or kept for reuse, and the most at any time.
+    now: usize,
+    peak: usize,
 }
 
-/// The memory of a device in use, in floats.
+/// The length of memory that does not exist.
+#[derive(Debug)]
+struct PlannedBlock(usize);
+
+impl Block for PlannedBlock {
+    fn length(&self) -> usize {
+        self.0
+    }
+}
+
+/// The memory that a device has taken, in floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// At present.
+    /// In use or kept for reuse.
     pub now: usize,
     /// The most at any time.
     pub peak: usize,
@@ -44,25 +58,32 @@ impl PlanningDevice {
         Self::default()
     }
 
-    /// Returns the memory in use.
+    /// Returns the memory taken so far.
     #[must_use]
     pub fn memory(&self) -> MemoryUse {
+        let planned = locked(&self.planned);
         MemoryUse {
-            now: self.used.now.load(Ordering::Relaxed),
-            peak: self.used.peak.load(Ordering::Relaxed),
+            now: planned.now,
+            peak: planned.peak,
         }
     }
 }
 
-/// The length of memory that does not exist.
+fn locked(planned: &Mutex<PlannedUse>) -> MutexGuard<'_, PlannedUse> {
+    planned.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct PlannedMemory {
     length: usize,
-    used: Arc<MemoryCounter>,
+    planned: Arc<Mutex<PlannedUse>>,
 }
 
 impl Drop for PlannedMemory {
     fn drop(&mut self) {
-        self.used.now.fetch_sub(self.length, Ordering::Relaxed);
+        let mut planned = locked(&self.planned);
+        if planned.free.give(PlannedBlock(self.length)).is_some() {
+            planned.now -= self.length;
+        }
     }
 }
 
@@ -90,11 +111,14 @@ impl Device for PlanningDevice {
     }
 
     fn allocate(&self, length: usize) -> DeviceBuffer {
-        let now = self.used.now.fetch_add(length, Ordering::Relaxed) + length;
-        self.used.peak.fetch_max(now, Ordering::Relaxed);
+        let mut planned = locked(&self.planned);
+        if planned.free.take(length).is_none() {
+            planned.now += length;
+            planned.peak = planned.peak.max(planned.now);
+        }
         DeviceBuffer::Foreign(Box::new(PlannedMemory {
             length,
-            used: self.used.clone(),
+            planned: self.planned.clone(),
         }))
     }
 
@@ -411,6 +435,15 @@ impl ElementKernels for PlanningDevice {
         _x: DeviceSlice<'_>,
         _y: DeviceSliceMut<'_>,
         _slope: Option<DeviceSliceMut<'_>>,
+    ) {
+    }
+
+    fn draw_dropout(
+        &self,
+        _context: &ForwardContext,
+        _probability: f64,
+        _index: u64,
+        _to: DeviceSliceMut<'_>,
     ) {
     }
 

@@ -10,7 +10,7 @@ use ronde_core::Shard;
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
-use super::{GraphOutline, LoadedState, NodeGradient, TensorAccess, TensorGradients, Tensors};
+use super::{GraphOutline, LoadedState, NodeGradient, TensorGradients, Tensors};
 use crate::device::{Device, HostDevice};
 use crate::initial::fill_tensor;
 use crate::lock_step::SingleRankSums;
@@ -60,29 +60,42 @@ impl GraphLayer {
         for (index, (tensor, initial)) in tensors.iter().zip(&outline.initial).enumerate() {
             fill_tensor(tensor, *initial, seeds, &mut values[arena.range(index)]);
         }
+        let mut layer = Self::without_state(outline, Arc::new(HostDevice::new()));
+        layer.load_shared(&Arc::new(values), arena.ranges());
+        layer
+    }
+
+    /// Returns a layer without weights on a device that computes nothing.
+    pub(crate) fn planned(
+        outline: GraphOutline,
+        device: &Arc<dyn Device>,
+        precision: Precision,
+    ) -> Self {
+        let mut layer = Self::without_state(outline, device.clone());
+        layer.change_precision(precision);
+        let tensors = &layer.outline.layout.tensors;
+        let lengths = tensors.iter().map(TensorEntry::elements);
+        layer.state = LoadedState::planned(lengths, device.as_ref());
+        layer
+    }
+
+    fn without_state(outline: GraphOutline, device: Arc<dyn Device>) -> Self {
         let mut last_use = vec![0; outline.shapes.len()];
         for (index, node) in outline.nodes.iter().enumerate() {
             for value in &node.inputs {
                 last_use[*value] = index;
             }
         }
-        let device = Arc::new(HostDevice::new());
         let of_matrix =
             |tensor: &TensorEntry| tensor.role == Role::Parameter && tensor.shape.len() >= 2;
-        let is_matrix: Vec<bool> = tensors.iter().map(of_matrix).collect();
-        let access = TensorAccess {
-            device: device.as_ref(),
-            format: None,
-            is_matrix: &is_matrix,
-        };
         Self {
             last_use,
-            state: LoadedState::new(Arc::new(values), arena.ranges().into(), access),
+            is_matrix: outline.layout.tensors.iter().map(of_matrix).collect(),
+            state: LoadedState::default(),
             device,
             precision: Precision::F32,
             is_kept: outline.kept_values(),
             has_numbers: outline.number_values(),
-            is_matrix,
             pending: PendingShards::new(&outline.name),
             deferred: BTreeMap::new(),
             outline,

@@ -58,6 +58,15 @@ impl LoadedState {
         }
     }
 
+    /// Returns tensors of a device that computes nothing.
+    pub(crate) fn planned(lengths: impl Iterator<Item = usize>, device: &dyn Device) -> Self {
+        let copies = lengths.map(|length| Some(device.allocate(length)));
+        Self {
+            copies: copies.collect(),
+            ..Self::default()
+        }
+    }
+
     /// Lets operations read the tensors in another way.
     pub(crate) fn change_access(&mut self, access: TensorAccess<'_>) {
         *self = Self::new(self.values.clone(), self.ranges.clone(), access);

@@ -3,18 +3,15 @@
 use ronde_core::layout::Role;
 
 use super::ModelConfig;
-use crate::{EngineError, Precision};
+use crate::EngineError;
 
 /// The size of a model, in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ModelSize {
     /// The number of trainable elements.
     pub parameters: u64,
-    /// The memory kept from forward until backward for one sample, in floats of 4 bytes.
-    pub kept_floats_per_sample: u64,
-    /// The same with recomputation: see
-    /// [`Chain::with_recomputation`](crate::Chain::with_recomputation).
-    pub recomputed_floats_per_sample: u64,
+    /// The number of those in tensors of at least two dimensions, of which layers hold copies in short formats.
+    pub matrix_elements: u64,
 }
 
 impl ModelConfig {
@@ -23,23 +20,17 @@ impl ModelConfig {
     ///
     /// # Errors
     /// When the model does not accept such samples, or a tensor has more than 2^40 elements.
-    pub fn size(
-        &self,
-        input_shape: &[usize],
-        classes: u32,
-        precision: Precision,
-    ) -> Result<ModelSize, EngineError> {
+    pub fn size(&self, input_shape: &[usize], classes: u32) -> Result<ModelSize, EngineError> {
         let mut size = ModelSize::default();
-        let (mut greatest, mut borders) = (0, 0);
         for layer in self.outline(input_shape, classes)? {
-            let kept = layer.cost(1, precision).kept_floats as u64;
-            size.parameters += layer.layout().elements(Role::Parameter) as u64;
-            size.kept_floats_per_sample += kept;
-            greatest = greatest.max(kept);
-            let border = layer.output().iter().product();
-            borders += precision.kept_floats(border) as u64;
+            for tensor in layer.layout().of_role(Role::Parameter) {
+                let elements = tensor.elements() as u64;
+                size.parameters += elements;
+                if tensor.shape.len() >= 2 {
+                    size.matrix_elements += elements;
+                }
+            }
         }
-        size.recomputed_floats_per_sample = borders + greatest;
         Ok(size)
     }
 
@@ -110,7 +101,7 @@ mod tests {
         ];
         for (model, shape, classes, parameters) in cases {
             let config: ModelConfig = serde_json::from_str(model).unwrap();
-            let size = config.size(shape, classes, Precision::F32).unwrap();
+            let size = config.size(shape, classes).unwrap();
             assert_eq!(size.parameters, parameters, "{model}");
         }
     }
@@ -120,19 +111,10 @@ mod tests {
         let huge = ModelConfig::Mlp {
             hidden: vec![usize::MAX, usize::MAX],
         };
-        let error = huge
-            .size(&[64], 10, Precision::F32)
-            .unwrap_err()
-            .to_string();
+        let error = huge.size(&[64], 10).unwrap_err().to_string();
         assert!(error.contains("2^40 elements"), "{error}");
         let large = r#"{"kind": "gpt", "layers": 4096, "width": 65536, "heads": 64}"#;
         let large: ModelConfig = serde_json::from_str(large).unwrap();
-        assert!(
-            large
-                .size(&[4096], 50_000, Precision::F32)
-                .unwrap()
-                .parameters
-                > 200_000_000_000_000
-        );
+        assert!(large.size(&[4096], 50_000).unwrap().parameters > 200_000_000_000_000);
     }
 }

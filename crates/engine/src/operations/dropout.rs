@@ -2,7 +2,6 @@
 
 use super::only;
 use crate::graph::{GraphOperation, KeptValues, Tensors};
-use crate::memory::take;
 use crate::{Activation, EngineError, ForwardContext, Mode};
 
 /// Multiplies by the factors that the context draws; the identity in evaluation.
@@ -37,11 +36,9 @@ impl GraphOperation for Dropout {
             return Ok((x, None));
         }
         let device = tensors.device();
-        let mut factors = take(x.elements());
-        if !context.draw_dropout(&mut factors, self.probability, self.index) {
-            return Ok((x, None));
-        }
-        let factors = Activation::from_host(x.shape(), factors).on_device(device);
+        let mut factors = tensors.unwritten(x.shape());
+        let to = factors.values_mut(device);
+        device.draw_dropout(context, self.probability, self.index, to);
         device.multiply_by(x.values_mut(device), factors.values());
         Ok((x, Some(factors)))
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ronde::engine::ModelSize;
+use ronde::engine::{ModelSize, Precision, StepShape};
 use ronde::host;
 use ronde_core::WorldSize;
 use ronde_data::Dataset;
@@ -61,12 +61,23 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
         train.len().saturating_mul(locality.sample_bytes)
     });
     let batch_samples = config.train.global_batch_size.min(plan.batches.samples());
+    let copies = match config.train.precision {
+        Precision::F32 => 0,
+        Precision::Bf16 | Precision::F16 => size.matrix_elements,
+    };
     MemoryEstimate::data_parallel(
-        size.parameters,
-        if config.train.recompute_activations {
-            size.recomputed_floats_per_sample
-        } else {
-            size.kept_floats_per_sample
+        [size.parameters, copies],
+        |samples, together| {
+            let step = StepShape {
+                sample: &train.description().shape,
+                classes: train.description().classes,
+                samples: usize::try_from(samples).unwrap_or(usize::MAX >> 20),
+                shards: together,
+                recomputes: config.train.recompute_activations,
+                precision: config.train.precision,
+            };
+            // The model was described before.
+            config.model.step_floats(&step).unwrap_or(u64::MAX)
         },
         &config.optimizer,
         batch_samples,

@@ -4,6 +4,7 @@ use ronde_kernels::{ActivationFunction, add_to, multiply_by, rectified, rectifie
 
 use super::HostDevice;
 use super::threads::{part, split};
+use crate::ForwardContext;
 use crate::device::{DeviceSlice, DeviceSliceMut, ElementKernels, RowCopy};
 
 impl HostDevice {
@@ -67,6 +68,19 @@ impl ElementKernels for HostDevice {
             .each(ranges.iter().zip(parts).collect(), |(range, (y, slope))| {
                 function.forward(part(x, length, range), y, slope);
             });
+    }
+
+    fn draw_dropout(
+        &self,
+        context: &ForwardContext,
+        probability: f64,
+        index: u64,
+        to: DeviceSliceMut<'_>,
+    ) {
+        let to = to.host();
+        if !context.draw_dropout(to, probability, index) {
+            to.fill(1.0);
+        }
     }
 
     fn copy_rows(&self, copy: RowCopy, from: DeviceSlice<'_>, to: DeviceSliceMut<'_>) {

@@ -112,11 +112,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     let description = split.train.description();
     let size = config
         .model
-        .size(
-            &description.shape,
-            description.classes,
-            config.train.precision,
-        )
+        .size(&description.shape, description.classes)
         .map_err(|error| failed(TrainError::Model(error)))?;
     check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
     let is_explicit = |path: &str| {

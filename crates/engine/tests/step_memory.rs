@@ -1,0 +1,143 @@
+//! The planned memory of a step is the memory that it takes.
+#![expect(unsafe_code, reason = "an allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ronde_core::layout::{Arena, TensorEntry};
+use ronde_core::seed::SeedTree;
+use ronde_core::{Shard, Step};
+use ronde_engine::{
+    Activation, Chain, ForwardContext, Layer, Mode, ModelConfig, Normalisation, Precision,
+    StepShape,
+};
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts the bytes in use.
+struct Counting;
+
+// SAFETY: passes all calls on.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: guaranteed by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: guaranteed by the caller.
+        unsafe { System.dealloc(at, layout) };
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Runs a training step of one shard, whose gradients go to `gradients`.
+fn run(chain: &mut Chain, shape: &[usize], gradients: &mut [f32], arena: &Arena) {
+    let context = ForwardContext {
+        seeds: SeedTree::new(1),
+        step: Step(0),
+        shard: Shard(0),
+        layer: 0,
+        mode: Mode::Train,
+    };
+    let input = Activation::from_host(shape, vec![0.5; shape.iter().product()]);
+    let output = chain.forward(input, &context).expect("a forward pass");
+    let values = vec![0.01; output.elements()];
+    let gradient = Activation::from_host(output.shape(), values);
+    drop(output);
+    chain
+        .backward(Shard(0), gradient, gradients, arena.ranges(), false)
+        .expect("a backward pass");
+}
+
+/// Returns the planned bytes of a step, and the bytes that it takes on the host beyond the state.
+fn planned_and_taken(
+    config: &ModelConfig,
+    sample: &[usize],
+    classes: u32,
+    samples: usize,
+    recomputes: bool,
+    precision: Precision,
+) -> [usize; 2] {
+    let step = StepShape {
+        sample,
+        classes,
+        samples,
+        shards: 1,
+        recomputes,
+        precision,
+    };
+    let planned = 4 * config.step_floats(&step).expect("a model") as usize;
+    // In a thread of its own, which has no free memory yet; kernels have their buffers after a first small step.
+    let (config, shape) = (config.clone(), [&[samples], sample].concat());
+    let taken = std::thread::spawn(move || {
+        let mut chain = config
+            .build(&shape[1..], classes, &SeedTree::new(1))
+            .expect("a model")
+            .with_precision(precision)
+            .expect("layers of this engine");
+        if recomputes {
+            chain = chain.with_recomputation();
+        }
+        let tensors = chain.layout().tensors.clone();
+        let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
+        let mut gradients = vec![0.0; arena.len()];
+        let mut state = vec![0.0; arena.len()];
+        chain.save(&mut state, arena.ranges());
+        chain.load_shared(&Arc::new(state), arena.ranges());
+        let before = NOW.load(Ordering::Relaxed);
+        PEAK.store(before, Ordering::Relaxed);
+        run(&mut chain, &shape, &mut gradients, &arena);
+        run(&mut chain, &shape, &mut gradients, &arena);
+        let buffers = ronde_kernels::buffer_bytes();
+        PEAK.load(Ordering::Relaxed) - before - buffers
+    });
+    [planned, taken.join().expect("a step")]
+}
+
+#[test]
+fn a_step_takes_the_memory_that_was_planned() {
+    let gpt = ModelConfig::Gpt {
+        layers: 4,
+        width: 128,
+        heads: 4,
+        dropout: 0.1,
+        tied: false,
+    };
+    let resnet = ModelConfig::ResNet18 {
+        small_input: true,
+        normalisation: Normalisation::Batch,
+    };
+    let cases: [(&ModelConfig, &[usize], u32, usize, bool, Precision); 6] = [
+        (&gpt, &[128], 100, 16, false, Precision::F32),
+        (&gpt, &[128], 100, 16, false, Precision::Bf16),
+        (&gpt, &[128], 100, 16, true, Precision::F32),
+        (&resnet, &[3, 32, 32], 10, 16, false, Precision::F32),
+        (&resnet, &[3, 32, 32], 10, 16, false, Precision::Bf16),
+        (
+            &ModelConfig::UNet {
+                channels: 16,
+                levels: 3,
+            },
+            &[3, 64, 64],
+            1,
+            16,
+            false,
+            Precision::F32,
+        ),
+    ];
+    for (config, sample, classes, samples, recomputes, precision) in cases {
+        let [planned, taken] =
+            planned_and_taken(config, sample, classes, samples, recomputes, precision);
+        let apart = planned.abs_diff(taken) as f64 / taken as f64;
+        let name = config.kind();
+        assert!(apart < 0.02, "{name}: planned {planned}, taken {taken}");
+    }
+}
