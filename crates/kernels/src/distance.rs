@@ -188,15 +188,15 @@ mod tests {
                 let difference = points[2 * point + axis] - centres[2 * centre + axis];
                 2.0 * f64::from(gradient[2 * point + centre]) * f64::from(difference)
             };
-            for index in 0..6 {
+            for (index, found) in of_points.iter().enumerate() {
                 let (point, axis) = (index / 2, index % 2);
                 let expected = part(point, 0, axis) + part(point, 1, axis);
-                close(of_points[index], expected, 1e-6);
+                close(*found, expected, 1e-6);
             }
-            for index in 0..4 {
+            for (index, found) in of_centres.iter().enumerate() {
                 let (centre, axis) = (index / 2, index % 2);
                 let sum: f64 = (0..3).map(|point| part(point, centre, axis)).sum();
-                close(of_centres[index], 0.5 - sum, 1e-6);
+                close(*found, 0.5 - sum, 1e-6);
             }
         });
     }
