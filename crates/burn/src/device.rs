@@ -36,6 +36,7 @@ mod tests {
 
     #[test]
     fn the_named_engine_is_the_one_in_use() {
+        let _alone = crate::testing::alone();
         let device = format!("{:?}", Device::default()).to_lowercase();
         assert!(device.contains("flex"), "{device}");
         let manifest = include_str!("../../../Cargo.toml");

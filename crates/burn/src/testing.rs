@@ -1,9 +1,17 @@
 //! Test support: arenas, contexts and made-up samples.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Shard, Step};
 use ronde_engine::{Activation, ForwardContext, Layer, Mode};
+
+/// Keeps the tests that use Burn's generator of random numbers apart: a process has only one.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static USED: Mutex<()> = Mutex::new(());
+    USED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Returns numbers in `[-1, 1)`, the same for the same seed.
 pub(crate) fn uniform(count: usize, seed: u64) -> Vec<f32> {

@@ -297,13 +297,13 @@ mod tests {
         let mut changed = first.clone();
         first.pack(&device, ShortFormat::Bf16);
         second.pack(&device, ShortFormat::Bf16);
-        assert_eq!(device.memory().now, 150, "f32 of `changed`, packed once");
+        assert_eq!(device.memory().in_use, 150, "f32 of `changed`, packed once");
         changed.values_mut(&device);
         changed.pack(&device, ShortFormat::Bf16);
-        assert_eq!(device.memory().now, 100);
+        assert_eq!(device.memory().in_use, 100);
         drop(first);
         second.unpack(&device);
-        assert_eq!((device.memory().now, second.shape()), (200, &[100][..]));
+        assert_eq!((device.memory().in_use, second.shape()), (200, &[100][..]));
     }
 
     #[test]

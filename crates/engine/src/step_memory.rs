@@ -48,7 +48,7 @@ impl ModelConfig {
         } else {
             chain
         };
-        let before = device.memory().now;
+        let before = device.memory().taken;
         run_step(&mut chain, step, &device)?;
         Ok((device.memory().peak - before) as u64)
     }

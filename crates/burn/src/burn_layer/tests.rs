@@ -76,6 +76,7 @@ fn run(layer: &mut dyn Layer, rows: usize, shard: u32) -> (Vec<f32>, Vec<f32>) {
 
 #[test]
 fn the_layout_distinguishes_parameters_buffers_and_constants() {
+    let _alone = crate::testing::alone();
     let layer = user_layer(0.1);
     let found: Vec<_> = layer
         .layout()
@@ -97,6 +98,7 @@ fn the_layout_distinguishes_parameters_buffers_and_constants() {
 
 #[test]
 fn a_module_from_a_plain_device_is_trained_as_well() {
+    let _alone = crate::testing::alone();
     let module = LinearConfig::new(3, 2).init(&Device::default());
     let mut layer = BurnLayer::new(module, |m: &Linear, x: Tensor<2>, _: &ForwardContext| {
         m.forward(x)
@@ -108,6 +110,7 @@ fn a_module_from_a_plain_device_is_trained_as_well() {
 
 #[test]
 fn each_shard_returns_its_buffers_and_the_committed_ones_stay() {
+    let _alone = crate::testing::alone();
     let mut layer = user_layer(0.25);
     let (before, arena) = state(&layer);
     let (first, _) = run(&mut layer, 6, 0);
@@ -144,6 +147,7 @@ fn each_shard_returns_its_buffers_and_the_committed_ones_stay() {
 
 #[test]
 fn evaluation_uses_committed_statistics_and_changes_nothing() {
+    let _alone = crate::testing::alone();
     let mut layer = user_layer(0.25);
     let evaluate = ForwardContext::evaluate();
     let one = layer
@@ -168,6 +172,7 @@ fn evaluation_uses_committed_statistics_and_changes_nothing() {
 
 #[test]
 fn unused_parameters_have_zero_gradients_and_save_gives_what_load_took() {
+    let _alone = crate::testing::alone();
     let mut layer = user_layer(0.1);
     let (gradients, _) = run(&mut layer, 5, 2);
     let arena = arena(&layer);
@@ -183,6 +188,7 @@ fn unused_parameters_have_zero_gradients_and_save_gives_what_load_took() {
 
 #[test]
 fn empty_shards_give_zeros_and_unchanged_buffers() {
+    let _alone = crate::testing::alone();
     let mut layer = user_layer(0.1);
     let (before, arena) = state(&layer);
     let (gradients, input) = run(&mut layer, 0, 0);
@@ -203,6 +209,7 @@ fn empty_shards_give_zeros_and_unchanged_buffers() {
 
 #[test]
 fn mistakes_are_reported() {
+    let _alone = crate::testing::alone();
     let mut layer = user_layer(0.1).with_sample_shape(&[3]);
     let context = training(0, 1);
     let shape = layer.forward(samples(&[2, 4], 0), &context).unwrap_err();
@@ -249,6 +256,7 @@ fn mistakes_are_reported() {
 
 #[test]
 fn a_layer_without_parameters_passes_gradients_through() {
+    let _alone = crate::testing::alone();
     let double = |_: &Vec<Linear>, x: Tensor<2>, _: &ForwardContext| x.mul_scalar(2.0);
     let mut layer = BurnLayer::new(Vec::<Linear>::new(), double);
     let (gradients, input) = run(&mut layer, 2, 0);
@@ -263,6 +271,7 @@ fn a_layer_without_parameters_passes_gradients_through() {
 
 #[test]
 fn the_engine_seed_depends_on_step_shard_and_layer() {
+    let _alone = crate::testing::alone();
     let base = training(1, 2).at_layer(3);
     assert_eq!(base.engine_seed(), base.engine_seed());
     for other in [

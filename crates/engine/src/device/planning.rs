@@ -27,9 +27,7 @@ pub struct PlanningDevice {
 #[derive(Debug, Default)]
 struct PlannedUse {
     free: FreeLists<PlannedBlock>,
-    /// In use or kept for reuse, and the most at any time.
-    now: usize,
-    peak: usize,
+    memory: MemoryUse,
 }
 
 /// The length of memory that does not exist.
@@ -43,11 +41,13 @@ impl Block for PlannedBlock {
 }
 
 /// The memory that a device has taken, in floats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryUse {
+    /// In use.
+    pub in_use: usize,
     /// In use or kept for reuse.
-    pub now: usize,
-    /// The most at any time.
+    pub taken: usize,
+    /// The most that was taken at any time.
     pub peak: usize,
 }
 
@@ -61,11 +61,7 @@ impl PlanningDevice {
     /// Returns the memory taken so far.
     #[must_use]
     pub fn memory(&self) -> MemoryUse {
-        let planned = locked(&self.planned);
-        MemoryUse {
-            now: planned.now,
-            peak: planned.peak,
-        }
+        locked(&self.planned).memory
     }
 }
 
@@ -81,8 +77,9 @@ struct PlannedMemory {
 impl Drop for PlannedMemory {
     fn drop(&mut self) {
         let mut planned = locked(&self.planned);
+        planned.memory.in_use -= self.length;
         if planned.free.give(PlannedBlock(self.length)).is_some() {
-            planned.now -= self.length;
+            planned.memory.taken -= self.length;
         }
     }
 }
@@ -112,9 +109,10 @@ impl Device for PlanningDevice {
 
     fn allocate(&self, length: usize) -> DeviceBuffer {
         let mut planned = locked(&self.planned);
+        planned.memory.in_use += length;
         if planned.free.take(length).is_none() {
-            planned.now += length;
-            planned.peak = planned.peak.max(planned.now);
+            planned.memory.taken += length;
+            planned.memory.peak = planned.memory.peak.max(planned.memory.taken);
         }
         DeviceBuffer::Foreign(Box::new(PlannedMemory {
             length,

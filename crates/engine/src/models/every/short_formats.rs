@@ -82,11 +82,11 @@ fn kept(case: &ModelCase, precision: Precision) -> [f64; 2] {
     let shared: Arc<dyn Device> = device.clone();
     let mut chain = rounded(case, precision);
     chain.set_device(&shared);
-    let before = device.memory().now;
+    let before = device.memory().in_use;
     let output = chain.forward(case.input(), &training(0, 0)).unwrap();
     drop(output);
     let planned = chain.cost(case.input().shape()).kept_floats;
-    [device.memory().now - before, planned].map(|floats| floats as f64)
+    [device.memory().in_use - before, planned].map(|floats| floats as f64)
 }
 
 #[test]
