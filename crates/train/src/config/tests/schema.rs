@@ -30,6 +30,7 @@ const OUTSIDE_IDENTITY: [&str; 21] = [
     "train.evaluate_every_epochs",
     "train.recompute_activations",
     "workers.count",
+    "workers.threads",
 ];
 
 /// Returns the files of `examples/`.
