@@ -7,7 +7,7 @@ use std::ops::Range;
 use rayon_core::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 /// The least number of floats that a thread reads or writes; less does not pay for waking it.
-const FLOATS_MIN: usize = if cfg!(test) { 4 } else { 16_384 };
+const FLOATS_MIN: usize = if cfg!(test) { 4 } else { 65_536 };
 
 /// The calling thread and those of a pool.
 #[derive(Debug, Default)]
