@@ -11,6 +11,9 @@ use crate::{
     ModelConfig, PlanningDevice, Precision, ShardGradient, ShardInput,
 };
 
+/// The largest number of samples of a shard that is planned.
+const SAMPLES_MAX: usize = 1 << 16;
+
 /// The parts of a training step on which its memory depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepShape<'a> {
@@ -49,8 +52,15 @@ impl ModelConfig {
             chain
         };
         let before = device.memory().taken;
-        run_step(&mut chain, step, &device)?;
-        Ok((device.memory().peak - before) as u64)
+        // Larger shards are planned in proportion, because their lengths could be beyond the range of `usize`.
+        let planned = StepShape {
+            samples: step.samples.min(SAMPLES_MAX),
+            ..*step
+        };
+        run_step(&mut chain, &planned, &device)?;
+        let floats = (device.memory().peak - before) as u64;
+        let (samples, planned) = (step.samples as u64, planned.samples.max(1) as u64);
+        Ok(floats.saturating_mul(samples.div_ceil(planned)))
     }
 }
 
@@ -75,9 +85,8 @@ fn run_step(
     let gradients = outputs
         .iter()
         .map(|output| Activation::unwritten(device, output.shape()));
-    let gradients: Vec<Activation> = gradients.collect();
+    let mut gradients: Vec<Activation> = gradients.collect();
     drop(outputs);
-    let mut gradients: Vec<Activation> = gradients;
     // Gradients of tensors go to the buckets, which are counted elsewhere.
     let ranges = vec![0..0; chain.layout().tensors.len()];
     for index in (0..chain.len()).rev() {
@@ -94,4 +103,28 @@ fn run_step(
         gradients.extend(found.into_iter().flatten());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_grows_with_samples_and_saturates() {
+        let model = ModelConfig::Mlp { hidden: vec![4096] };
+        let floats = |samples| {
+            let step = StepShape {
+                sample: &[8192],
+                classes: 10,
+                samples,
+                shards: 1,
+                recomputes: false,
+                precision: Precision::F32,
+            };
+            model.step_floats(&step).unwrap()
+        };
+        assert!(floats(64) >= 64 * (8192 + 4096));
+        assert_eq!(floats(4 * SAMPLES_MAX), 4 * floats(SAMPLES_MAX));
+        assert_eq!(floats(usize::MAX), u64::MAX);
+    }
 }

@@ -10,7 +10,7 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::weight_hash::WeightHash;
 use ronde_core::{PlanIdentity, WorldSize};
 use ronde_data::Dataset;
-use ronde_engine::{Chain, Layer, LearningRate};
+use ronde_engine::{Chain, EngineError, Layer, LearningRate};
 
 use crate::{Objective, RunConfig, TrainError};
 
@@ -111,6 +111,20 @@ impl Plan {
                 .schedule
                 .learning_rate(config.train.base_learning_rate(), steps),
             identity,
+        })
+    }
+
+    /// Returns a model as this run trains it: with its precision, and with recomputation if it is configured.
+    ///
+    /// # Errors
+    /// When a layer does not compute in the precision.
+    pub fn prepare(&self, chain: Chain) -> Result<Chain, EngineError> {
+        let train = &self.config.train;
+        let chain = chain.with_precision(train.precision)?;
+        Ok(if train.recompute_activations {
+            chain.with_recomputation()
+        } else {
+            chain
         })
     }
 

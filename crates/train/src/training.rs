@@ -139,14 +139,7 @@ impl Training {
             bucket_bytes.map_or_else(BucketTuning::first, |bytes| bytes as usize);
         let (optimizer_states, loss_scaling) =
             (config.optimizer.state_names(), config.loss_scaling);
-        let chain = chain
-            .with_precision(plan.config.train.precision)
-            .map_err(TrainError::Model)?;
-        let chain = if plan.config.train.recompute_activations {
-            chain.with_recomputation()
-        } else {
-            chain
-        };
+        let chain = plan.prepare(chain).map_err(TrainError::Model)?;
         let mut strategy =
             DataParallel::new(chain, member.group.clone(), plan.shards, plan.seeds, config);
         strategy.set_clock(clock::seconds);

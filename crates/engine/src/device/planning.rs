@@ -1,6 +1,7 @@
 //! [`PlanningDevice`]: a device that computes nothing and counts memory.
 
 use std::any::Any;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ronde_kernels::{
@@ -27,16 +28,27 @@ pub struct PlanningDevice {
 #[derive(Debug, Default)]
 struct PlannedUse {
     free: FreeLists<PlannedBlock>,
-    memory: MemoryUse,
+    in_use: usize,
+    taken: Arc<AtomicUsize>,
+    peak: usize,
 }
 
-/// The length of memory that does not exist.
+/// The length of memory that does not exist, which counts as taken until it is dropped.
 #[derive(Debug)]
-struct PlannedBlock(usize);
+struct PlannedBlock {
+    length: usize,
+    taken: Arc<AtomicUsize>,
+}
+
+impl Drop for PlannedBlock {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(self.length, Ordering::Relaxed);
+    }
+}
 
 impl Block for PlannedBlock {
     fn length(&self) -> usize {
-        self.0
+        self.length
     }
 }
 
@@ -61,7 +73,12 @@ impl PlanningDevice {
     /// Returns the memory taken so far.
     #[must_use]
     pub fn memory(&self) -> MemoryUse {
-        locked(&self.planned).memory
+        let planned = locked(&self.planned);
+        MemoryUse {
+            in_use: planned.in_use,
+            taken: planned.taken.load(Ordering::Relaxed),
+            peak: planned.peak,
+        }
     }
 }
 
@@ -70,6 +87,8 @@ fn locked(planned: &Mutex<PlannedUse>) -> MutexGuard<'_, PlannedUse> {
 }
 
 struct PlannedMemory {
+    /// `None` once it is dropped.
+    block: Option<PlannedBlock>,
     length: usize,
     planned: Arc<Mutex<PlannedUse>>,
 }
@@ -77,9 +96,9 @@ struct PlannedMemory {
 impl Drop for PlannedMemory {
     fn drop(&mut self) {
         let mut planned = locked(&self.planned);
-        planned.memory.in_use -= self.length;
-        if planned.free.give(PlannedBlock(self.length)).is_some() {
-            planned.memory.taken -= self.length;
+        planned.in_use -= self.length;
+        if let Some(block) = self.block.take() {
+            drop(planned.free.give(block));
         }
     }
 }
@@ -109,12 +128,16 @@ impl Device for PlanningDevice {
 
     fn allocate(&self, length: usize) -> DeviceBuffer {
         let mut planned = locked(&self.planned);
-        planned.memory.in_use += length;
-        if planned.free.take(length).is_none() {
-            planned.memory.taken += length;
-            planned.memory.peak = planned.memory.peak.max(planned.memory.taken);
-        }
+        planned.in_use += length;
+        let block = planned.free.take(length).unwrap_or_else(|| {
+            let taken = planned.taken.clone();
+            let now = taken.fetch_add(length, Ordering::Relaxed) + length;
+            planned.peak = planned.peak.max(now);
+            PlannedBlock { length, taken }
+        });
+        drop(planned);
         DeviceBuffer::Foreign(Box::new(PlannedMemory {
+            block: Some(block),
             length,
             planned: self.planned.clone(),
         }))

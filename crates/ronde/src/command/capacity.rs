@@ -71,7 +71,7 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
             let step = StepShape {
                 sample: &train.description().shape,
                 classes: train.description().classes,
-                samples: usize::try_from(samples).unwrap_or(usize::MAX >> 20),
+                samples: usize::try_from(samples).unwrap_or(usize::MAX),
                 shards: together,
                 recomputes: config.train.recompute_activations,
                 precision: config.train.precision,

@@ -115,7 +115,8 @@ impl MeasuredModel {
             .config
             .model
             .build(&description.shape, description.classes, &plan.seeds);
-        let mut chain = built.map_err(|error| format!("error: {error}"))?;
+        let prepared = built.and_then(|chain| plan.prepare(chain));
+        let mut chain = prepared.map_err(|error| format!("error: {error}"))?;
         let device: Arc<dyn Device> =
             Arc::new(ObservedDevice::new(Arc::new(HostDevice::new()), observer));
         chain.set_device(&device);
