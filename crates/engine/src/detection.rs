@@ -70,7 +70,7 @@ impl DetectedImages {
         predictions: &Predictions<'_>,
     ) -> Result<BoxGrid, EngineError> {
         let outputs = predictions.outputs_per_sample();
-        let each = BOX_OUTPUTS + self.classes;
+        let each = self.classes.saturating_add(BOX_OUTPUTS);
         let [height, width] = self.size.map(|length| length as u128);
         let cells = outputs / each;
         // rows / columns = height / width, and rows x columns = cells.
@@ -163,9 +163,12 @@ impl BoxGrid {
         (row * self.size[1] + column, [down, across, height, width])
     }
 
-    /// Returns the box that the outputs of a sample describe in a cell, clipped to the image.
-    pub(crate) fn decode(&self, outputs: &[f32], cell: usize) -> ImageBox {
+    /// Returns the box that the outputs of a sample describe in a cell, clipped to the image; `None` if an output is NaN.
+    pub(crate) fn decode(&self, outputs: &[f32], cell: usize) -> Option<ImageBox> {
         let value = |at: usize| f64::from(outputs[at * self.cells() + cell]);
+        if (0..BOX_OUTPUTS).any(|at| value(at).is_nan()) {
+            return None;
+        }
         let (row, column) = (cell / self.size[1], cell % self.size[1]);
         let axis = |index: usize, offset: f64, side: f64, count: usize| {
             let centre = (index as f64 + 0.5 + offset) / count as f64;
@@ -174,9 +177,9 @@ impl BoxGrid {
         };
         let [top, bottom] = axis(row, value(0), value(2), self.size[0]);
         let [left, right] = axis(column, value(1), value(3), self.size[1]);
-        ImageBox {
+        Some(ImageBox {
             sides: [top, left, bottom, right],
-        }
+        })
     }
 }
 
@@ -232,7 +235,7 @@ mod tests {
             for (at, value) in encoded.into_iter().enumerate() {
                 outputs[at * 24 + cell] = value as f32;
             }
-            let overlap = grid.decode(&outputs, cell).overlap(&bounds);
+            let overlap = grid.decode(&outputs, cell).unwrap().overlap(&bounds);
             assert!(overlap > 1.0 - 1e-6, "{sides:?}: {overlap}");
             let whole = ImageBox {
                 sides: [0.0, 0.0, 1.0, 1.0],
@@ -241,6 +244,10 @@ mod tests {
         }
         let outputs = vec![f32::INFINITY; 7 * 24];
         let _ = grid.decode(&outputs, 3);
+        let mut outputs = vec![0.0; 7 * 24];
+        outputs[24 + 3] = f32::NAN;
+        assert_eq!(grid.decode(&outputs, 3), None);
+        assert!(grid.decode(&outputs, 4).is_some());
     }
 
     #[test]

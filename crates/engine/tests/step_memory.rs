@@ -115,8 +115,8 @@ fn a_step_takes_the_memory_that_was_planned() {
         small_input: true,
         normalisation: Normalisation::Batch,
     };
-    let cases: [(&ModelConfig, &[usize], u32, usize, bool, Precision); 6] = [
-        (&gpt, &[128], 100, 16, false, Precision::F32),
+    let cases = [
+        (&gpt, &[128][..], 100, 16, false, Precision::F32),
         (&gpt, &[128], 100, 16, false, Precision::Bf16),
         (&gpt, &[128], 100, 16, true, Precision::F32),
         (&resnet, &[3, 32, 32], 10, 16, false, Precision::F32),

@@ -90,7 +90,9 @@ fn detections(grid: &BoxGrid, outputs: &[f32], class: usize) -> Vec<Detection> {
     cells.sort_by(|&a, &b| logit(b).total_cmp(&logit(a)));
     let mut kept: Vec<Detection> = Vec::new();
     for cell in cells {
-        let bounds = grid.decode(outputs, cell);
+        let Some(bounds) = grid.decode(outputs, cell) else {
+            continue;
+        };
         let is_hidden = |other: &Detection| other.bounds.overlap(&bounds) > OVERLAP;
         if !kept.iter().any(is_hidden) {
             kept.push(Detection {

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use ronde_data::{DataConfig, Dataset, Targets};
-use ronde_engine::{ModelConfig, OptimizerConfig, ScheduleConfig};
+use ronde_engine::{ModelConfig, OptimizerConfig, Precision, ScheduleConfig};
 use serde::Serialize;
 use toml::{Table, Value};
 
@@ -28,6 +28,7 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     config.train.check(&mut problems);
     batch(config, &mut problems);
     model(&config.model, &mut problems);
+    precision_of_clusters(config, &mut problems);
     section_numbers("model", &config.model, &mut problems);
     optimizer(&config.optimizer, &mut problems);
     section_numbers("schedule", &config.schedule, &mut problems);
@@ -188,6 +189,16 @@ fn model(model: &ModelConfig, problems: &mut Vec<ConfigProblem>) {
     if let Some(width) = widths.iter().find(|width| !(1..=most).contains(*width)) {
         let message = format!("`{path}` is {width}, but must be 1 to {most}");
         problems.push(ConfigProblem::error(path, message));
+    }
+}
+
+/// Refuses rounded distances: the nearest centre of a sample would differ between the loss and the counts.
+fn precision_of_clusters(config: &RunConfig, problems: &mut Vec<ConfigProblem>) {
+    let is_short = config.train.precision != Precision::F32;
+    if is_short && matches!(config.model, ModelConfig::KMeans { .. }) {
+        let message = "the model `kmeans` computes in f32 only";
+        let hint = "leave `train.precision` out";
+        problems.push(ConfigProblem::error("train.precision", message).hint(hint));
     }
 }
 

@@ -98,14 +98,14 @@ mod tests {
         assert_eq!(threads.count(), 3);
         assert_eq!(threads.ranges(10, 1 << 20), [0..3, 3..6, 6..10]);
         assert_eq!(threads.ranges(2, 1 << 20), [0..1, 1..2]);
-        assert_eq!(threads.ranges(10, 3), [0..10]);
-        assert_eq!(threads.ranges(0, 1 << 20), [0..0]);
+        assert_eq!(threads.ranges(10, 3), vec![0..10; 1]);
+        assert_eq!(threads.ranges(0, 1 << 20), vec![0..0; 1]);
         let mut values = vec![0.0; 30];
         let ranges = threads.ranges(10, 1 << 20);
         let parts = split(&mut values, 10, &ranges).into_iter().zip(1..);
         threads.each(parts.collect(), |(part, number)| part.fill(number as f32));
         assert_eq!([values[8], values[9], values[29]], [1.0, 2.0, 3.0]);
         assert_eq!(part(&values, 10, &(3..6)), [2.0; 9]);
-        assert_eq!(Threads::default().ranges(10, 1 << 20), [0..10]);
+        assert_eq!(Threads::default().ranges(10, 1 << 20), vec![0..10; 1]);
     }
 }

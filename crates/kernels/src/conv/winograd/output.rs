@@ -69,7 +69,8 @@ fn stage_tile<V: SimdVector>(
     (rows, columns, across): (usize, Range<usize>, usize),
 ) {
     assert!(
-        products.len() >= (POINTS - 1) * point_stride + width
+        width.is_multiple_of(V::LANES)
+            && products.len() >= (POINTS - 1) * point_stride + width
             && rows <= TILE
             && columns.len() <= TILE
             && columns.end <= across

@@ -110,7 +110,16 @@ impl MeasuredModel {
         let numbers: Vec<u64> = samples.map(|n| n % split.train.len()).collect();
         let features = split.train.features(&numbers);
         let features = features.map_err(|error| format!("error: {error}"))?;
-        let shape = [&[numbers.len()], &description.shape[..]].concat();
+        // Bad records may be skipped.
+        let elements: usize = description.shape.iter().product();
+        let samples = features.len() / elements.max(1);
+        if samples == 0 {
+            return Err(format!(
+                "error: cannot measure kernels: no sample of the first shard of {} can be read",
+                file.name
+            ));
+        }
+        let shape = [&[samples], &description.shape[..]].concat();
         let built = plan
             .config
             .model

@@ -362,3 +362,17 @@ fn scaled_rates_and_inconsistent_optimizers() {
         &["nesterov needs momentum above 0"],
     );
 }
+
+#[test]
+fn clusters_are_refused_in_short_formats() {
+    let text = "version = 1\n[data]\nsource = \"digits\"\n[model]\nkind = \"kmeans\"\nclusters = 10\n\
+                [train]\nepochs = 1\nprecision = \"bf16\"\n";
+    check(
+        text,
+        &[
+            "the model `kmeans` computes in f32 only",
+            "run.toml:9:",
+            "leave `train.precision` out",
+        ],
+    );
+}
