@@ -8,8 +8,8 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, Device, EngineError, ForwardContext, Layer, LayerCost, LockStep, Precision,
-    Recomputed, ShardGradient, ShardInput, ShardSums,
+    Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
+    Precision, Recomputed, ShardGradient, ShardInput, ShardSums,
 };
 
 /// A model, or a contiguous part of one, as layers that run one after the other.
@@ -179,6 +179,27 @@ impl Chain {
         Ok(output.on_host())
     }
 
+    /// Continues texts: computes the outputs for their next tokens, `[texts, tokens]`, of which each text has as many, from
+    /// the kept values of the earlier ones. The result `[texts, tokens, ..]` has the bits that [`Chain::evaluate`] of the
+    /// whole texts has there, if the model has at most 256 positions; otherwise attention adds in another order. Cost: that
+    /// of the new tokens alone.
+    ///
+    /// After an error, the texts cannot be continued.
+    ///
+    /// # Errors
+    /// When a text gets too long, or an output of the model depends on later tokens.
+    pub fn extend_texts(
+        &mut self,
+        tokens: Activation,
+        texts: &mut [&mut KeptText],
+    ) -> Result<Activation, EngineError> {
+        let more = tokens.shape().get(1).copied().unwrap_or(0);
+        let first = self.first_layer;
+        let output = self.extend(tokens, texts, first)?;
+        texts.iter_mut().for_each(|text| text.add(more));
+        Ok(output.on_host())
+    }
+
     /// Runs backward and reports after each layer, last first, that its gradients are complete:
     /// `done` gets the layer's index and the arena. A layer's gradients can thus be reduced while
     /// the layers before it still compute.
@@ -262,6 +283,18 @@ impl Layer for Chain {
             .try_fold(input, |value, (number, layer)| {
                 layer.forward(value, &context.at_layer(number))
             })
+    }
+
+    fn extend(
+        &mut self,
+        input: Activation,
+        texts: &mut [&mut KeptText],
+        layer: u32,
+    ) -> Result<Activation, EngineError> {
+        let mut numbered = (layer..).zip(&mut self.layers);
+        numbered.try_fold(input, |value, (number, layer)| {
+            layer.extend(value, texts, number)
+        })
     }
 
     fn backward(

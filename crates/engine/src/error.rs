@@ -57,6 +57,24 @@ pub enum EngineError {
         /// The requested format.
         precision: Precision,
     },
+    /// A text cannot be continued by a layer whose outputs depend on later positions.
+    #[error("layer {layer}: cannot continue a text: its outputs depend on later positions")]
+    NoExtension {
+        /// The name of the layer, or its first tensor.
+        layer: String,
+    },
+    /// A text has more tokens than the model has positions.
+    #[error(
+        "cannot continue a text of {kept} tokens by {more}: the model has {positions} positions"
+    )]
+    TextTooLong {
+        /// The number of kept tokens.
+        kept: usize,
+        /// The number of new tokens.
+        more: usize,
+        /// The number of positions of the model.
+        positions: usize,
+    },
     /// The device that computes a layer failed.
     #[error("layer {layer}: the device failed: {cause}")]
     Device {
@@ -209,6 +227,7 @@ impl EngineError {
                 | Self::BoxCount { .. }
                 | Self::InvalidBox { .. }
                 | Self::Model { .. }
+                | Self::TextTooLong { .. }
         )
     }
 

@@ -5,9 +5,12 @@ mod layer;
 mod node;
 mod operation;
 mod tensors;
+mod text;
 
 pub use builder::{Attended, GraphBuilder, GraphOutline, GraphValue};
 pub use layer::GraphLayer;
 pub(crate) use node::{GraphNode, NodeGradient, PerShard};
 pub(crate) use operation::{GraphOperation, KeptValues, OwnTensor};
 pub(crate) use tensors::{LoadedState, SharedTensor, TensorAccess, TensorGradients, Tensors};
+pub(crate) use text::KeptPositions;
+pub use text::KeptText;

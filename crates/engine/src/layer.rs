@@ -7,7 +7,7 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, Device, EngineError, ForwardContext, LockStep, Precision, ShardGradient,
+    Activation, Device, EngineError, ForwardContext, KeptText, LockStep, Precision, ShardGradient,
     ShardInput, ShardSums,
 };
 
@@ -61,6 +61,25 @@ pub trait Layer: Send {
         input: Activation,
         context: &ForwardContext,
     ) -> Result<Activation, EngineError>;
+
+    /// Computes the outputs at the next positions of texts, `[texts, positions, ..]`, as
+    /// [`Layer::forward`] in evaluation does, and keeps what later positions need: see
+    /// [`Chain::extend_texts`](crate::Chain::extend_texts). `layer` is the layer's number in the model.
+    ///
+    /// # Errors
+    /// When the input does not fit, or an output depends on later positions, as by default.
+    fn extend(
+        &mut self,
+        input: Activation,
+        texts: &mut [&mut KeptText],
+        layer: u32,
+    ) -> Result<Activation, EngineError> {
+        let _ = (input, texts, layer);
+        let tensor = self.layout().tensors.first();
+        Err(EngineError::NoExtension {
+            layer: tensor.map_or_else(|| "without tensors".to_owned(), |first| first.name.clone()),
+        })
+    }
 
     /// Ends a shard: computes the gradients of its parameters and its input from that of its
     /// output.

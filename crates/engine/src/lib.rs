@@ -50,7 +50,7 @@ pub use device::{
     SequenceKernels, TableKernels, check_device,
 };
 pub use error::EngineError;
-pub use graph::{Attended, GraphBuilder, GraphLayer, GraphOutline, GraphValue};
+pub use graph::{Attended, GraphBuilder, GraphLayer, GraphOutline, GraphValue, KeptText};
 pub use host::{cpu_features, engine_name};
 pub use initial::{Initial, fill_tensor};
 pub use layer::{Layer, LayerCost};

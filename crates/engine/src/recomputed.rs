@@ -8,8 +8,8 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, Device, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, Precision,
-    ShardGradient, ShardInput, ShardSums,
+    Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep, Mode,
+    Precision, ShardGradient, ShardInput, ShardSums,
 };
 
 /// Activation checkpointing: the values that the inner layer would keep for backward are recomputed
@@ -71,6 +71,15 @@ impl Layer for Recomputed {
         kept.0.drop_unpacked();
         self.in_flight.insert(context.shard, kept);
         Ok(output)
+    }
+
+    fn extend(
+        &mut self,
+        input: Activation,
+        texts: &mut [&mut KeptText],
+        layer: u32,
+    ) -> Result<Activation, EngineError> {
+        self.inner.extend(input, texts, layer)
     }
 
     fn backward(

@@ -1,5 +1,6 @@
 //! [`GraphLayer`]: runs a graph of operations as one layer.
 
+mod extension;
 mod rounding;
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use ronde_core::Shard;
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
-use super::{GraphOutline, LoadedState, NodeGradient, TensorGradients, Tensors};
+use super::{GraphOutline, KeptText, LoadedState, NodeGradient, TensorGradients, Tensors};
 use crate::device::{Device, HostDevice};
 use crate::initial::fill_tensor;
 use crate::lock_step::SingleRankSums;
@@ -413,6 +414,15 @@ impl Layer for GraphLayer {
             .into_iter()
             .next()
             .unwrap_or_else(Activation::nothing))
+    }
+
+    fn extend(
+        &mut self,
+        input: Activation,
+        texts: &mut [&mut KeptText],
+        layer: u32,
+    ) -> Result<Activation, EngineError> {
+        self.run_extension(input, texts, layer)
     }
 
     fn backward(

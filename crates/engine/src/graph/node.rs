@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ronde_core::Shard;
 
 use super::operation::{GraphOperation, KeptValues};
-use super::{TensorGradients, Tensors};
+use super::{KeptPositions, TensorGradients, Tensors};
 use crate::{Activation, EngineError, ForwardContext, Mode, ShardSums};
 
 /// The gradient of a node's output for one shard.
@@ -40,6 +40,16 @@ pub(crate) trait GraphNode: Send {
         contexts: &[ForwardContext],
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Activation>, EngineError>;
+
+    /// Returns the output at the next positions of texts; `None` if it needs more than the earlier ones.
+    fn extend(
+        &self,
+        _inputs: Vec<Activation>,
+        _tensors: Tensors<'_>,
+        _kept: &mut KeptPositions<'_, '_>,
+    ) -> Result<Option<Activation>, EngineError> {
+        Ok(None)
+    }
 
     /// Returns the gradients of the wanted inputs of each shard. The values kept of the shards
     /// remain until [`GraphNode::end`].
@@ -115,6 +125,15 @@ impl<O: GraphOperation> GraphNode for PerShard<O> {
             outputs.push(output);
         }
         Ok(outputs)
+    }
+
+    fn extend(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+        kept: &mut KeptPositions<'_, '_>,
+    ) -> Result<Option<Activation>, EngineError> {
+        self.operation.extend(inputs, tensors, kept)
     }
 
     fn backward_input(

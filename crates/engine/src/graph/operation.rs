@@ -2,7 +2,7 @@
 
 use ronde_core::layout::TensorEntry;
 
-use super::{TensorGradients, Tensors};
+use super::{KeptPositions, TensorGradients, Tensors};
 use crate::initial::Initial;
 use crate::{Activation, EngineError, ForwardContext};
 
@@ -69,6 +69,30 @@ pub(crate) trait GraphOperation: Send + 'static {
         tensors: Tensors<'_>,
         context: &ForwardContext,
     ) -> Result<(Activation, Self::Saved), EngineError>;
+
+    /// Returns whether the output at each position of a text depends on the inputs at this position only.
+    fn is_per_position(&self) -> bool {
+        false
+    }
+
+    /// Computes the output at the next positions of texts, with the bits of [`GraphOperation::forward`] in evaluation;
+    /// `None` if it needs later positions. By default an operation for single positions runs forward.
+    ///
+    /// # Errors
+    /// As [`GraphOperation::forward`].
+    fn extend(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+        kept: &mut KeptPositions<'_, '_>,
+    ) -> Result<Option<Activation>, EngineError> {
+        let _ = kept;
+        if !self.is_per_position() {
+            return Ok(None);
+        }
+        let (output, _) = self.forward(inputs, tensors, &ForwardContext::evaluate())?;
+        Ok(Some(output))
+    }
 
     /// Computes the gradients of the wanted inputs from that of the output; `None` for an input
     /// that is not wanted or has no gradient. May store what [`GraphOperation::backward_weights`] needs,

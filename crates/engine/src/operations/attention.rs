@@ -3,7 +3,8 @@
 use ronde_kernels::Attention;
 
 use super::embedding::read_length;
-use crate::graph::{GraphOperation, KeptValues, Tensors};
+use crate::device::RowCopy;
+use crate::graph::{GraphOperation, KeptPositions, KeptValues, Tensors};
 use crate::{Activation, EngineError, ForwardContext};
 
 /// `softmax(q k' / sqrt(width)) v` of each head: queries `[N, T, E]`, keys and values side by side
@@ -81,6 +82,76 @@ impl GraphOperation for Attend {
             has_lengths,
         };
         Ok((y, saved))
+    }
+
+    /// Attends to the kept keys and values, and keeps those of the new positions.
+    fn extend(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+        kept: &mut KeptPositions<'_, '_>,
+    ) -> Result<Option<Activation>, EngineError> {
+        if inputs.len() > 2 || !self.shape.causal {
+            return Ok(None);
+        }
+        let [queries, keys_values] = super::first_two(inputs);
+        let (texts, more) = (queries.samples(), queries.shape()[1]);
+        kept.check_length(more, self.shape.keys)?;
+        let row = self.shape.heads * self.shape.width;
+        let device = tensors.device();
+        let mut y = tensors.unwritten(queries.shape());
+        if kept.texts.iter().all(|text| text.tokens() == 0) {
+            for text in 0..texts {
+                kept.push(device, text, (keys_values.values(), more, 2 * row));
+            }
+            let shape = Attention {
+                batch: texts,
+                queries: more,
+                keys: more,
+                ..self.shape
+            };
+            let inputs = [queries.values(), keys_values.values()];
+            let mut weights = tensors.unwritten(&[texts, shape.heads, more, more]);
+            let to = y.values_mut(device);
+            device.attend(&shape, inputs, &[], to, weights.values_mut(device));
+            return Ok(Some(y));
+        }
+        let mut asked = tensors.unwritten(&[row]);
+        let mut found = tensors.unwritten(&[row]);
+        for text in 0..texts {
+            let first = kept.texts[text].tokens();
+            let all = kept.push(device, text, (keys_values.values(), more, 2 * row));
+            let shape = Attention {
+                batch: 1,
+                queries: 1,
+                keys: all.capacity(),
+                causal: false,
+                ..self.shape
+            };
+            let mut weights = tensors.unwritten(&[shape.heads, shape.keys]);
+            for position in 0..more {
+                let [one, at] = [
+                    [row, 0],
+                    [texts * more * row, (text * more + position) * row],
+                ];
+                let copy = |from, to| RowCopy {
+                    from,
+                    to,
+                    length: row,
+                };
+                let to = asked.values_mut(device);
+                device.copy_rows(copy(at, one), queries.values(), to);
+                device.attend(
+                    &shape,
+                    [asked.values(), all.values()],
+                    &[first + position + 1],
+                    found.values_mut(device),
+                    weights.values_mut(device),
+                );
+                device.copy_rows(copy(one, at), found.values(), y.values_mut(device));
+            }
+        }
+        Ok(Some(y))
     }
 
     fn backward_input(

@@ -25,6 +25,10 @@ impl GraphOperation for Dropout {
         }
     }
 
+    fn is_per_position(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,

@@ -12,6 +12,10 @@ pub(crate) struct Add;
 impl GraphOperation for Add {
     type Saved = ();
 
+    fn is_per_position(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -53,6 +57,10 @@ impl GraphOperation for Rectify {
 
     fn each_saved(&self, y: &mut Activation, visit: &mut dyn FnMut(&mut Activation)) {
         visit(y);
+    }
+
+    fn is_per_position(&self) -> bool {
+        true
     }
 
     fn forward(
@@ -101,6 +109,10 @@ impl GraphOperation for Activate {
 
     fn each_saved(&self, slope: &mut Option<Activation>, visit: &mut dyn FnMut(&mut Activation)) {
         slope.iter_mut().for_each(visit);
+    }
+
+    fn is_per_position(&self) -> bool {
+        true
     }
 
     fn forward(

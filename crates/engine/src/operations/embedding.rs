@@ -3,8 +3,9 @@
 use ronde_core::Shard;
 
 use super::{TiedTable, only};
+use crate::device::RowCopy;
 use crate::graph::{
-    GraphBuilder, GraphOperation, GraphValue, KeptValues, TensorGradients, Tensors,
+    GraphBuilder, GraphOperation, GraphValue, KeptPositions, KeptValues, TensorGradients, Tensors,
 };
 use crate::{Activation, EngineError, ForwardContext};
 
@@ -52,6 +53,49 @@ impl GraphOperation for Embedding {
             shard: context.shard,
         };
         Ok((y, saved))
+    }
+
+    /// Begins with the position after the kept tokens of each text.
+    fn extend(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+        kept: &mut KeptPositions<'_, '_>,
+    ) -> Result<Option<Activation>, EngineError> {
+        let x = only(inputs);
+        let (texts, more, width) = (x.samples(), x.shape()[1], self.width);
+        kept.check_length(more, self.positions)?;
+        let device = tensors.device();
+        let mut y = tensors.unwritten(&[texts, more, width]);
+        let mut tokens = tensors.unwritten(&[more]);
+        let mut positions = tensors.unwritten(&[more, width]);
+        let mut found = tensors.unwritten(&[more, width]);
+        for (text, kept) in kept.texts.iter().enumerate() {
+            let of_text = RowCopy {
+                from: [texts * more, text * more],
+                to: [more, 0],
+                length: more,
+            };
+            device.copy_rows(of_text, x.values(), tokens.values_mut(device));
+            let next = RowCopy {
+                from: [self.positions * width, kept.tokens() * width],
+                to: [more * width, 0],
+                length: more * width,
+            };
+            device.copy_rows(next, tensors.get(1), positions.values_mut(device));
+            let tables = [tensors.get(0), positions.values()];
+            device.embed(width, tokens.values(), tables, found.values_mut(device));
+            let to_text = RowCopy {
+                from: [more * width, 0],
+                to: [texts * more * width, text * more * width],
+                length: more * width,
+            };
+            device.copy_rows(to_text, found.values(), y.values_mut(device));
+        }
+        if let Some(table) = &self.tied {
+            table.offer(Shard(0), tensors.share(0));
+        }
+        Ok(Some(y))
     }
 
     /// Token numbers have no gradient.

@@ -35,6 +35,10 @@ impl GraphOperation for NormaliseRows {
         visit(&mut saved.x);
     }
 
+    fn is_per_position(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -44,7 +48,8 @@ impl GraphOperation for NormaliseRows {
         let x = only(inputs);
         let device = tensors.device();
         let mut y = tensors.unwritten(x.shape());
-        let mut statistics = tensors.unwritten(&[x.samples() * self.rows, 2]);
+        let rows = x.elements() / tensors.get(0).length().max(1);
+        let mut statistics = tensors.unwritten(&[rows, 2]);
         let affine = AffineSlices {
             gamma: tensors.get(0),
             beta: tensors.get(1),

@@ -30,6 +30,10 @@ impl GraphOperation for Linear {
         visit(x);
     }
 
+    fn is_per_position(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,

@@ -100,6 +100,10 @@ impl GraphOperation for TiedScores {
         visit(&mut saved.x);
     }
 
+    fn is_per_position(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
