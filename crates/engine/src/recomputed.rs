@@ -8,18 +8,19 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep, Mode,
-    Precision, ShardGradient, ShardInput, ShardSums,
+    Activation, Device, EngineError, ForwardContext, HostDevice, KeptText, Layer, LayerCost,
+    LockStep, Mode, Precision, ShardGradient, ShardInput, ShardSums,
 };
 
 /// Activation checkpointing: the values that the inner layer would keep for backward are recomputed
-/// from its input, which is kept in the inner layer's format. The bits are the same, because all random numbers are keyed; the cost is a
-/// second forward pass.
+/// from its input, which is kept in the format of the layer before. The bits are the same, because
+/// all random numbers are keyed; the cost is a second forward pass.
 ///
 /// [`Layer::load`] drops pending shards, because they could not be recomputed. Source: Chen, Xu,
 /// Zhang, Guestrin, arXiv:1604.06174, section 3.
 pub struct Recomputed {
     inner: Box<dyn Layer>,
+    device: Arc<dyn Device>,
     in_flight: BTreeMap<Shard, (Activation, ForwardContext)>,
 }
 
@@ -29,8 +30,16 @@ impl Recomputed {
     pub fn new(inner: Box<dyn Layer>) -> Self {
         Self {
             inner,
+            device: Arc::new(HostDevice::new()),
             in_flight: BTreeMap::new(),
         }
+    }
+
+    /// Removes and returns the input of a pending shard, as the inner layer got it.
+    fn take_input(&mut self, shard: Shard) -> Option<ShardInput> {
+        let (mut input, context) = self.in_flight.remove(&shard)?;
+        input.unpack(self.device.as_ref());
+        Some(ShardInput { input, context })
     }
 }
 
@@ -91,7 +100,7 @@ impl Layer for Recomputed {
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
         // The inner layer reports a shard that is not pending under its own name.
-        if let Some((input, context)) = self.in_flight.remove(&shard) {
+        if let Some(ShardInput { input, context }) = self.take_input(shard) {
             self.inner.forward(input, &context)?;
         }
         self.inner
@@ -104,7 +113,7 @@ impl Layer for Recomputed {
         grad_output: Activation,
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
-        if let Some((input, context)) = self.in_flight.remove(&shard) {
+        if let Some(ShardInput { input, context }) = self.take_input(shard) {
             self.inner.forward(input, &context)?;
         }
         self.inner
@@ -122,6 +131,7 @@ impl Layer for Recomputed {
 
     fn set_device(&mut self, device: &Arc<dyn Device>) {
         self.in_flight.clear();
+        self.device = device.clone();
         self.inner.set_device(device);
     }
 
@@ -183,8 +193,7 @@ impl LockStep for Recomputed {
     ) -> Result<Vec<Option<Activation>>, EngineError> {
         let kept = shards
             .iter()
-            .filter_map(|given| self.in_flight.remove(&given.shard))
-            .map(|(input, context)| ShardInput { input, context })
+            .filter_map(|given| self.take_input(given.shard))
             .collect();
         self.inner.forward_shards(kept, sums)?;
         self.inner

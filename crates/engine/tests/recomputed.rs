@@ -1,0 +1,114 @@
+//! A program's own layer gets its input again as it was, whatever the layer before keeps.
+
+use std::ops::Range;
+
+use ronde_core::layout::StateLayout;
+use ronde_core::seed::SeedTree;
+use ronde_core::{Shard, Step};
+use ronde_engine::*;
+
+/// Returns its input, reads it on the host, and accepts every format.
+struct Reader(StateLayout);
+
+impl Layer for Reader {
+    fn layout(&self) -> &StateLayout {
+        &self.0
+    }
+
+    fn load(&mut self, _: &[f32], _: &[Range<usize>]) {}
+
+    fn save(&self, _: &mut [f32], _: &[Range<usize>]) {}
+
+    fn forward(
+        &mut self,
+        input: Activation,
+        _: &ForwardContext,
+    ) -> Result<Activation, EngineError> {
+        Ok(Activation::from_host(
+            input.shape(),
+            input.as_slice().to_vec(),
+        ))
+    }
+
+    fn backward(
+        &mut self,
+        _: Shard,
+        grad_output: Activation,
+        _: &mut [f32],
+        _: &[Range<usize>],
+        _: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        Ok(Some(grad_output))
+    }
+
+    fn backward_input(
+        &mut self,
+        _: Shard,
+        grad_output: Activation,
+        _: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        Ok(Some(grad_output))
+    }
+
+    fn backward_weights(
+        &mut self,
+        _: Shard,
+        _: &mut [f32],
+        _: &[Range<usize>],
+    ) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn set_precision(&mut self, _: Precision) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
+        LayerCost {
+            output_shape: input_shape.to_vec(),
+            kept_floats: 0,
+        }
+    }
+}
+
+/// A linear layer whose output is kept by a rectifier, in 2 bytes.
+fn rectified(name: &str, seeds: &SeedTree) -> Box<dyn Layer> {
+    let mut layer = GraphBuilder::new(name, &[4]);
+    let x = layer.linear("linear", layer.input(), 4, true);
+    layer.relu(x);
+    Box::new(GraphLayer::new(layer.finish().expect("a layer"), seeds))
+}
+
+#[test]
+fn a_layer_after_packed_values_is_recomputed() {
+    let seeds = SeedTree::new(3);
+    let layers = vec![
+        rectified("first", &seeds),
+        Box::new(Reader(StateLayout::default())),
+        rectified("last", &seeds),
+    ];
+    let chain = Chain::new(layers).expect("a model");
+    let chain = chain.with_precision(Precision::Bf16).expect("bf16");
+    let mut chain = chain.with_recomputation();
+    let context = ForwardContext {
+        seeds,
+        step: Step(0),
+        shard: Shard(0),
+        layer: 0,
+        mode: Mode::Train,
+    };
+    let input = Activation::from_host(&[2, 4], vec![0.5; 8]);
+    let output = chain.forward(input, &context).expect("an output");
+    let arena = ronde_core::layout::Arena::new(
+        chain
+            .layout()
+            .tensors
+            .iter()
+            .map(ronde_core::layout::TensorEntry::elements),
+    );
+    let mut gradients = vec![0.0; arena.len()];
+    let found = chain.backward(Shard(0), output, &mut gradients, arena.ranges(), true);
+    assert!(found.expect("gradients").is_some());
+    assert!(gradients.iter().all(|gradient| gradient.is_finite()));
+    assert!(gradients.iter().any(|gradient| *gradient != 0.0));
+}
