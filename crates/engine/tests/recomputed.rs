@@ -71,11 +71,13 @@ impl Layer for Reader {
     }
 }
 
-/// A linear layer whose output is kept by a rectifier, in 2 bytes.
-fn rectified(name: &str, seeds: &SeedTree) -> Box<dyn Layer> {
-    let mut layer = GraphBuilder::new(name, &[4]);
-    let x = layer.linear("linear", layer.input(), 4, true);
-    layer.relu(x);
+/// A linear layer, with a rectifier that keeps the output in 2 bytes if there is one.
+fn linear(name: &str, inputs: usize, is_rectified: bool, seeds: &SeedTree) -> Box<dyn Layer> {
+    let mut layer = GraphBuilder::new(name, &[inputs]);
+    let x = layer.linear("linear", layer.input(), 16, true);
+    if is_rectified {
+        layer.relu(x);
+    }
     Box::new(GraphLayer::new(layer.finish().expect("a layer"), seeds))
 }
 
@@ -83,9 +85,9 @@ fn rectified(name: &str, seeds: &SeedTree) -> Box<dyn Layer> {
 fn a_layer_after_packed_values_is_recomputed() {
     let seeds = SeedTree::new(3);
     let layers = vec![
-        rectified("first", &seeds),
+        linear("first", 4, true, &seeds),
         Box::new(Reader(StateLayout::default())),
-        rectified("last", &seeds),
+        linear("last", 16, false, &seeds),
     ];
     let chain = Chain::new(layers).expect("a model");
     let chain = chain.with_precision(Precision::Bf16).expect("bf16");
