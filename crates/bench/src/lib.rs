@@ -54,6 +54,6 @@ pub use statistics::Statistics;
 pub use table::{Columns, footnotes};
 pub use training::{
     Programs, RunTimes, TrainingCase, TrainingReport, TrainingSettings, Variant, VariantReport,
-    matrix_peak_flops, measure,
+    bytes_without_model, matrix_peak_flops, measure,
 };
 pub use worker::run;

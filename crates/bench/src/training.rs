@@ -16,7 +16,7 @@ pub use case::TrainingCase;
 pub use events::RunTimes;
 pub use peak::matrix_peak_flops;
 pub use report::{TrainingReport, VariantReport};
-pub use run::{Programs, Variant, measure};
+pub use run::{Programs, Variant, bytes_without_model, measure};
 
 /// The settings of the measurement.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]

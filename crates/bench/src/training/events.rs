@@ -24,7 +24,7 @@ pub struct RunTimes {
     pub step_rates: Vec<f64>,
     /// The time of all workers and steps by phase.
     pub phases: PhaseTimes,
-    /// The resident bytes of the largest process; 0 when unknown.
+    /// The peak resident bytes of the largest process beyond those of one with almost no model; 0 when unknown.
     pub peak_bytes: u64,
 }
 

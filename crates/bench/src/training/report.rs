@@ -97,7 +97,7 @@ impl TrainingReport {
             case.model, case.batch
         );
         let unit = format!("{}/s", case.unit);
-        let head = ["", &unit, "a worker", "step ms", "of peak", "memory MiB"];
+        let head = ["", &unit, "a worker", "step ms", "of peak", "model MiB"];
         line(&mut text, &head);
         for one in self.variants.iter().filter(|one| !one.runs.is_empty()) {
             let samples = one.median(|run| run.samples_per_s);
@@ -203,8 +203,14 @@ impl TrainingReport {
                 1e2 * ratio
             );
         }
-        if let Some(ratio) = self.ratio(Variant::Together, Variant::Pytorch) {
-            let _ = writeln!(text, "times pytorch's rate: {ratio:.2}");
+        for variant in [Variant::Pytorch, Variant::PytorchCompiled] {
+            if let Some(ratio) = self.ratio(Variant::Together, variant) {
+                let name = match variant {
+                    Variant::PytorchCompiled => "compiled pytorch",
+                    _ => "pytorch",
+                };
+                let _ = writeln!(text, "times {name}'s rate: {ratio:.2}");
+            }
         }
     }
 }

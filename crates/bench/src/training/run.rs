@@ -33,6 +33,8 @@ pub enum Variant {
     Alone,
     /// PyTorch, data parallel over Gloo where there is more than one worker.
     Pytorch,
+    /// PyTorch with the model compiled by `torch.compile`.
+    PytorchCompiled,
 }
 
 impl Variant {
@@ -44,6 +46,7 @@ impl Variant {
             Self::Apart => "ronde, independent",
             Self::Alone => "ronde, one worker",
             Self::Pytorch => "pytorch",
+            Self::PytorchCompiled => "pytorch, compiled",
         }
     }
 }
@@ -56,6 +59,8 @@ pub struct Programs<'a> {
     pub python: OsString,
     /// A folder for temporary files.
     pub folder: &'a Path,
+    /// The peak of a worker of this command with almost no model: see [`bytes_without_model`].
+    pub bytes_without_model: u64,
     /// Returns whether to continue; called while a run lasts.
     pub go_on: &'a dyn Fn() -> bool,
 }
@@ -69,7 +74,8 @@ pub fn measure(
     variant: Variant,
     programs: &Programs<'_>,
 ) -> Result<RunTimes, BenchError> {
-    if settings.forward_only && variant != Variant::Pytorch {
+    let is_pytorch = matches!(variant, Variant::Pytorch | Variant::PytorchCompiled);
+    if settings.forward_only && !is_pytorch {
         return forward(settings, programs);
     }
     let share = settings.shards.div_ceil(settings.workers);
@@ -91,8 +97,47 @@ pub fn measure(
             }
             Ok(sum)
         }
-        Variant::Pytorch => pytorch(settings, programs),
+        Variant::Pytorch => pytorch(settings, programs, &[]),
+        Variant::PytorchCompiled => pytorch(settings, programs, &["--compile"]),
     }
+}
+
+/// A run with a model of a few weights.
+const NO_MODEL: &str = "\
+version = 1
+[workers]
+count = 1
+[data]
+source = \"synthetic_images\"
+samples = 64
+shape = [1, 2, 2]
+classes = 2
+[model]
+kind = \"linear\"
+[train]
+steps = 3
+global_batch_size = 1
+";
+
+/// Returns the peak resident bytes of a worker with almost no model: what [`RunTimes::peak_bytes`] leaves out.
+///
+/// # Errors
+/// As [`measure`].
+pub fn bytes_without_model(programs: &Programs<'_>) -> Result<u64, BenchError> {
+    let file = programs.folder.join("no-model.toml");
+    crate::report::write(&file, NO_MODEL)?;
+    let output = programs.folder.join("no-model");
+    let (_, bytes) = train(&file, &output, programs)?.output(programs.go_on)?;
+    Ok(bytes)
+}
+
+/// Starts a run in the background.
+fn train(file: &Path, output: &Path, programs: &Programs<'_>) -> Result<ChildProgram, BenchError> {
+    let mut command = Command::new(&programs.ronde);
+    command.arg("train").arg(file);
+    command.args(["--json", "--overwrite", "--set"]);
+    command.arg(format!("run.output={}", output.display()));
+    ChildProgram::start(command, "ronde train")
 }
 
 /// Runs `jobs` jobs with the given workers and shards at the same time.
@@ -108,13 +153,7 @@ fn together(
         let text = case.run_file(workers, shards, settings.steps, settings.bucket_bytes);
         crate::report::write(&file, &text)?;
         let output = programs.folder.join(format!("output-{place}"));
-        let mut command = Command::new(&programs.ronde);
-        command
-            .arg("train")
-            .arg(&file)
-            .args(["--json", "--overwrite", "--set"]);
-        command.arg(format!("run.output={}", output.display()));
-        running.push(ChildProgram::start(command, "ronde train")?);
+        running.push(train(&file, &output, programs)?);
     }
     running
         .into_iter()
@@ -122,7 +161,7 @@ fn together(
             let (said, peak_bytes) = run.output(programs.go_on)?;
             let times = RunTimes::read(said.as_slice())?;
             Ok(RunTimes {
-                peak_bytes,
+                peak_bytes: peak_bytes.saturating_sub(programs.bytes_without_model),
                 ..times
             })
         })
@@ -162,10 +201,14 @@ fn counted_steps(settings: &TrainingSettings) -> String {
 struct ScriptOutput {
     step_ms: f64,
     samples_per_s: f64,
-    peak_rss_mib: u64,
+    model_mib: u64,
 }
 
-fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTimes, BenchError> {
+fn pytorch(
+    settings: &TrainingSettings,
+    programs: &Programs<'_>,
+    flags: &[&str],
+) -> Result<RunTimes, BenchError> {
     let script = programs.folder.join("pytorch_ddp.py");
     crate::report::write(&script, SCRIPT)?;
     let mut command = Command::new(&programs.python);
@@ -182,6 +225,7 @@ fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
     command.arg(&script).arg(settings.case.model);
     let steps = counted_steps(settings);
     command.args(["--steps", &steps, "--warm-up", &WARM_UP.to_string()]);
+    command.args(flags);
     if settings.forward_only {
         command.arg("--forward");
     }
@@ -197,7 +241,7 @@ fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
     Ok(RunTimes {
         step_s: found.step_ms / 1e3,
         samples_per_s: found.samples_per_s,
-        peak_bytes: found.peak_rss_mib << 20,
+        peak_bytes: found.model_mib << 20,
         ..RunTimes::default()
     })
 }

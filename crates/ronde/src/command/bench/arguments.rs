@@ -208,8 +208,8 @@ pub(crate) struct BenchTrainArguments {
     /// Bucket size in bytes [default: that of a run file].
     #[arg(long, value_name = "BYTES")]
     pub(super) bucket_bytes: Option<u64>,
-    /// Compare with: one (a single worker), independent (the same number of workers without communication), pytorch
-    /// (needs a Python with torch).
+    /// Compare with: one (a single worker), independent (the same number of workers without communication), pytorch,
+    /// pytorch-compiled (by torch.compile); the last two need a Python with torch.
     #[arg(
         long,
         value_name = "NAME,..",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ronde_bench::{
     BenchError, Programs, TrainingCase, TrainingReport, TrainingSettings, Variant,
-    matrix_peak_flops, measure,
+    bytes_without_model, matrix_peak_flops, measure,
 };
 use ronde_cluster::StopFlag;
 
@@ -27,13 +27,17 @@ fn run(arguments: &BenchTrainArguments, stop: &StopFlag) -> Result<TrainingRepor
         path: std::env::temp_dir().display().to_string(),
         source,
     })?;
-    let programs = Programs {
+    let mut programs = Programs {
         ronde: std::env::current_exe()
             .map_or_else(|_| OsString::from("ronde"), PathBuf::into_os_string),
         python: arguments.python.clone().into_os_string(),
         folder: folder.path(),
+        bytes_without_model: 0,
         go_on: &|| stop.signal() == 0,
     };
+    if !settings.forward_only {
+        programs.bytes_without_model = bytes_without_model(&programs)?;
+    }
     let mut report = TrainingReport::new(settings, matrix_peak_flops());
     let count = report.variants.len();
     for round in 1..=report.settings.rounds {
@@ -64,19 +68,21 @@ fn settings(arguments: &BenchTrainArguments) -> Result<TrainingSettings, BenchEr
         let variant = match name.trim() {
             "one" => Variant::Alone,
             "independent" => Variant::Apart,
-            "pytorch" if arguments.records.is_some() => {
+            "pytorch" | "pytorch-compiled" if arguments.records.is_some() => {
                 let problem =
                     "benchmarks/pytorch_ddp.py trains on synthetic images; remove --records";
                 return Err(refused(problem.to_owned()));
             }
             "pytorch" if case.in_pytorch => Variant::Pytorch,
-            "pytorch" => {
+            "pytorch-compiled" if case.in_pytorch => Variant::PytorchCompiled,
+            "pytorch" | "pytorch-compiled" => {
                 let problem = format!("benchmarks/pytorch_ddp.py does not support {}", case.model);
                 return Err(refused(problem));
             }
             other => {
-                let problem =
-                    format!("invalid value `{other}`: expected one, independent or pytorch");
+                let problem = format!(
+                    "invalid value `{other}`: expected one, independent, pytorch or pytorch-compiled"
+                );
                 return Err(refused(problem));
             }
         };
