@@ -50,11 +50,12 @@ pub use ronde_core::{
 };
 pub use ronde_data as data;
 pub use ronde_engine as engine;
+pub use ronde_model as model;
 pub use ronde_monitor as monitor;
 pub use ronde_parallel as parallel;
 pub use ronde_train as train;
 pub use ronde_train::RunConfig;
 pub use ronde_train::checkpoints::Resume;
-pub use trained_model::{TrainedModel, TrainedTensor};
+pub use trained_model::TrainedModel;
 pub use trainer::Trainer;
 pub use worker::Worker;

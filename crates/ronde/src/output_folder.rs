@@ -43,10 +43,7 @@ impl OutputFolder {
     /// Returns whether a folder has the model of a finished run.
     #[must_use]
     pub fn has_results(folder: &Path) -> bool {
-        let names = [
-            ronde_train::export::MODEL_FILE,
-            ronde_train::export::CONFIG_FILE,
-        ];
+        let names = [ronde_model::WEIGHTS_FILE, ronde_model::MANIFEST_FILE];
         names.iter().any(|name| folder.join(name).exists())
     }
 
@@ -62,8 +59,8 @@ impl OutputFolder {
     /// A message that names the file that cannot be removed.
     pub fn remove_results(&self) -> Result<(), String> {
         let files = [
-            ronde_train::export::MODEL_FILE,
-            ronde_train::export::CONFIG_FILE,
+            ronde_model::WEIGHTS_FILE,
+            ronde_model::MANIFEST_FILE,
             "run.toml",
             "events.jsonl",
             "events.1.jsonl",
@@ -92,12 +89,12 @@ impl OutputFolder {
     /// Removes the temporary files of workers that were ended during a write.
     pub fn remove_temporary_files(&self) {
         for name in [
-            ronde_train::export::MODEL_FILE,
-            ronde_train::export::CONFIG_FILE,
+            ronde_model::WEIGHTS_FILE,
+            ronde_model::MANIFEST_FILE,
             "run.toml",
         ] {
             // Usually there is none.
-            let _ = std::fs::remove_file(ronde_train::export::temporary(&self.path.join(name)));
+            let _ = std::fs::remove_file(ronde_model::temporary(&self.path.join(name)));
         }
     }
 }

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use ronde_core::Rank;
 use ronde_engine::{Activation, Chain};
+use ronde_model::{NamedTensor, PublishedModel};
 use ronde_parallel::ModelState;
-use ronde_train::export::{self, ModelDescription, SavedModel};
+use ronde_train::export::{self, ModelDescription};
 use ronde_train::training::TrainingResult;
 use ronde_train::{TrainError, Training};
 
@@ -16,17 +17,6 @@ pub struct TrainedModel {
     training: Training,
     trained: TrainingResult,
     model: ModelDescription,
-}
-
-/// A tensor of a trained model.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TrainedTensor<'a> {
-    /// The name.
-    pub name: &'a str,
-    /// The length of each dimension.
-    pub shape: &'a [usize],
-    /// The values, row-major.
-    pub values: &'a [f32],
 }
 
 impl TrainedModel {
@@ -61,18 +51,13 @@ impl TrainedModel {
     }
 
     /// Returns parameters and buffers by name. Cost: none.
-    pub fn tensors(&self) -> impl Iterator<Item = TrainedTensor<'_>> {
-        let state = self.state();
-        state.tensors().iter().map(|tensor| TrainedTensor {
-            name: &tensor.entry.name,
-            shape: &tensor.entry.shape,
-            values: &state.values()[tensor.range.clone()],
-        })
+    pub fn tensors(&self) -> impl Iterator<Item = NamedTensor<'_>> {
+        export::tensors(self.state())
     }
 
     /// Returns the parameter or buffer of a name.
     #[must_use]
-    pub fn tensor(&self, name: &str) -> Option<TrainedTensor<'_>> {
+    pub fn tensor(&self, name: &str) -> Option<NamedTensor<'_>> {
         self.tensors().find(|tensor| tensor.name == name)
     }
 
@@ -106,7 +91,7 @@ impl TrainedModel {
     /// The format does not support a tensor.
     pub fn blake3(&self) -> Result<String, Error> {
         let mut hasher = blake3::Hasher::new();
-        export::write_safetensors(self.state(), &mut hasher).map_err(|error| {
+        ronde_model::write_safetensors(self.tensors(), &mut hasher).map_err(|error| {
             let problem = error.to_string();
             TrainError::Serialise { problem }
         })?;
@@ -117,7 +102,7 @@ impl TrainedModel {
     ///
     /// # Errors
     /// The folder cannot be written.
-    pub fn save(&self, folder: &Path) -> Result<SavedModel, Error> {
+    pub fn save(&self, folder: &Path) -> Result<PublishedModel, Error> {
         std::fs::create_dir_all(folder).map_err(|source| TrainError::File {
             action: "create",
             path: folder.to_owned(),

@@ -7,6 +7,7 @@ use ronde_core::session::SessionError;
 use ronde_core::{CollectiveError, MembershipError, Recovery, Step};
 use ronde_data::DataError;
 use ronde_engine::EngineError;
+use ronde_model::ModelError;
 use ronde_parallel::ParallelError;
 
 use crate::config::ConfigError;
@@ -187,6 +188,9 @@ pub enum TrainError {
         /// The error of the format.
         problem: String,
     },
+    /// A saved model cannot be used.
+    #[error(transparent)]
+    SavedModel(ModelError),
     /// A file could not be written or read.
     #[error("cannot {action} {}: {source}", .path.display())]
     File {
@@ -210,6 +214,23 @@ fn saved_or_not(saved: bool) -> &'static str {
 impl From<CheckpointError> for TrainError {
     fn from(error: CheckpointError) -> Self {
         Self::Checkpoint(Box::new(error))
+    }
+}
+
+impl From<ModelError> for TrainError {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::File {
+                action,
+                path,
+                source,
+            } => Self::File {
+                action,
+                path,
+                source,
+            },
+            error => Self::SavedModel(error),
+        }
     }
 }
 
@@ -305,6 +326,7 @@ impl TrainError {
                 | Self::Data(_)
                 | Self::TooManySkipped { .. }
                 | Self::Model(_)
+                | Self::SavedModel(_)
                 | Self::Checkpoint(_)
                 | Self::Key { .. }
                 | Self::NoCheckpoint { .. }

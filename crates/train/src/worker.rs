@@ -108,7 +108,7 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     };
     training.run_and_publish(&mut |training, trained| {
         let run_file = task.output.join("run.toml");
-        export::publish(&run_file, config.to_toml()?.as_bytes())?;
+        ronde_model::publish(&run_file, config.to_toml()?.as_bytes())?;
         publish(training, &task.output, model.clone(), trained, &*tracker)
     })
 }
@@ -241,8 +241,8 @@ pub fn publish(
         tracker.record(Event::Notice { rank, message });
     }
     tracker.record(Event::ModelSaved {
-        path: saved.model.display().to_string(),
-        config_path: saved.config.display().to_string(),
+        path: saved.weights.display().to_string(),
+        config_path: saved.manifest.display().to_string(),
         blake3: saved.blake3,
     });
     tracker.record(trained.finished(training.steps()));

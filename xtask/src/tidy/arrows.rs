@@ -22,6 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-kernels", &[]),
     ("ronde-engine", &["ronde-core", "ronde-kernels"]),
     ("ronde-data", &["ronde-core", "ronde-store"]),
+    ("ronde-model", &["ronde-core", "ronde-engine"]),
     (
         "ronde-parallel",
         &["ronde-core", "ronde-schedule", "ronde-engine"],
@@ -34,6 +35,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-comm",
             "ronde-engine",
             "ronde-data",
+            "ronde-model",
             "ronde-parallel",
             "ronde-store",
             "ronde-checkpoint",
@@ -69,6 +71,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-comm",
             "ronde-engine",
             "ronde-data",
+            "ronde-model",
             "ronde-parallel",
             "ronde-store",
             "ronde-checkpoint",

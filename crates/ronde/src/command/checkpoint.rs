@@ -342,7 +342,7 @@ fn export(
 ) -> Result<(), CheckpointFailure> {
     let checkpoint = selection.open()?;
     let contents = to_safetensors(&checkpoint, vector, THREADS)?;
-    ronde_train::export::publish(output, &contents)
+    ronde_model::publish(output, &contents)
         .map_err(|error| CheckpointFailure(exit::USER_ERROR, format!("error: {error}")))?;
     writeln!(
         Printable(std::io::stdout().lock()),

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ronde::environment;
 use ronde_checkpoint::{CheckpointStatus, list};
+use ronde_model::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 use ronde_store::{Address, Store};
 use ronde_train::checkpoints::{self, NewestCheckpoint};
 use ronde_train::config::{CheckpointSection, DEFAULT_RUN_FILE, Document, Override};
-use ronde_train::export::{CONFIG_FILE, ModelManifest};
 use ronde_train::{Plan, RunConfig};
 
 use super::run_position::RunPosition;
@@ -185,7 +185,7 @@ pub(super) fn check(
         (Some(model), Start::Resume) => Err(StartError::Finished(format!(
             "this run is finished: {} steps; its model is {}, blake3 {}",
             model.steps,
-            output.join(ronde_train::export::MODEL_FILE).display(),
+            output.join(WEIGHTS_FILE).display(),
             model.blake3
         ))),
         (None, Start::New) => Err(StartError::Invalid(format!(
@@ -214,7 +214,7 @@ fn other_plan(address: &str, run: &str, difference: &str, resumes: bool) -> Stri
 
 /// Returns the final model of the checkpoint's run, if the run is finished.
 fn finished(output: &Path, newest: &NewestCheckpoint) -> Option<ModelManifest> {
-    let text = std::fs::read(output.join(CONFIG_FILE)).ok()?;
+    let text = std::fs::read(output.join(MANIFEST_FILE)).ok()?;
     let model: ModelManifest = serde_json::from_slice(&text).ok()?;
     (model.plan == newest.identity.hex()).then_some(model)
 }

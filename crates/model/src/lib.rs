@@ -1,0 +1,30 @@
+//! Saved models: the manifest and the weights of a trained model, without the run that made them.
+//!
+//! A saved model is a folder with `model.safetensors` and `model.json`. Read [`SavedModel`] first: it checks and loads
+//! one. [`save`] writes one, and [`WeightFile`] reads the weights of any safetensors file.
+//!
+//! ```no_run
+//! use ronde_engine::Activation;
+//! use ronde_model::SavedModel;
+//!
+//! let saved = SavedModel::open("runs/digits")?;
+//! let mut chain = saved.chain()?;
+//! let logits = chain.evaluate(Activation::from_host(&[1, 1, 8, 8], vec![0.0; 64]))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod manifest;
+mod publish;
+mod saved_model;
+mod weight_file;
+mod write;
+
+pub use error::{ModelError, TensorProblem};
+pub use manifest::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
+pub use publish::{publish, temporary};
+pub use saved_model::SavedModel;
+pub use weight_file::{StoredTensor, WeightFile};
+pub use write::{NamedTensor, PublishedModel, save, write_safetensors};

@@ -1,0 +1,115 @@
+//! [`ModelManifest`]: the description of a saved model.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use ronde_core::FormatHeader;
+use ronde_engine::{ModelConfig, Precision};
+use serde::{Deserialize, Serialize};
+
+use crate::ModelError;
+
+/// The file name of the weights in the folder of a saved model.
+pub const WEIGHTS_FILE: &str = "model.safetensors";
+/// The file name of the manifest in the folder of a saved model.
+pub const MANIFEST_FILE: &str = "model.json";
+
+/// The largest manifest that is read, in bytes.
+const MANIFEST_BYTES_MAX: u64 = 16 << 20;
+
+/// The contents of a saved model's manifest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelManifest {
+    /// The format and its version.
+    pub header: FormatHeader,
+    /// The name of the run.
+    pub run: String,
+    /// The configuration of the model; absent for a user's own model.
+    pub model: Option<ModelConfig>,
+    /// The shape of one sample.
+    pub input_shape: Vec<usize>,
+    /// The number of classes.
+    pub classes: u32,
+    /// The number of trained steps.
+    pub steps: u64,
+    /// The hash of the plan.
+    pub plan: String,
+    /// All settings that the trained bits depend on.
+    pub identity: Vec<(String, String)>,
+    /// The BLAKE3 hash of the weights file, 64 hexadecimal digits.
+    pub blake3: String,
+}
+
+impl ModelManifest {
+    /// Reads a manifest.
+    ///
+    /// # Errors
+    /// The file cannot be read, is not a manifest, or was written by a newer release.
+    pub fn read(path: &Path) -> Result<Self, ModelError> {
+        let mut bytes = Vec::new();
+        let read = File::open(path)
+            .and_then(|file| file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut bytes));
+        read.map_err(|source| ModelError::File {
+            action: "read",
+            path: path.to_owned(),
+            source,
+        })?;
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            let problem =
+                format!("it has more than {MANIFEST_BYTES_MAX} bytes, the limit of a manifest");
+            return Err(ModelError::damaged(path, problem));
+        }
+        Self::parse(&bytes, path)
+    }
+
+    /// Parses the contents of a manifest; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`ModelManifest::read`].
+    pub fn parse(bytes: &[u8], path: &Path) -> Result<Self, ModelError> {
+        let unreadable = |error: serde_json::Error| {
+            ModelError::damaged(path, format!("it is not the manifest of a model: {error}"))
+        };
+        // The header is read first, because a newer version may have other fields.
+        let HeaderOnly { header } = serde_json::from_slice(bytes).map_err(unreadable)?;
+        let (format, supported) = FormatHeader::MODEL;
+        if header.format == format && header.version > supported {
+            return Err(ModelError::Newer {
+                path: path.to_owned(),
+                found: header.version,
+                supported,
+            });
+        }
+        header
+            .check(FormatHeader::MODEL)
+            .map_err(|problem| ModelError::damaged(path, problem))?;
+        serde_json::from_slice(bytes).map_err(unreadable)
+    }
+
+    /// Returns a setting of the run by its dotted key, such as `train.precision`, as it is written in a run file.
+    /// `None`: the run had the default value, or the program set it.
+    #[must_use]
+    pub fn setting(&self, key: &str) -> Option<&str> {
+        let mut settings = self.identity.iter();
+        settings
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// Returns the format of the values in which the model was trained.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        let name = self.setting("train.precision").unwrap_or_default();
+        let name = name.trim_matches('"');
+        let short = [Precision::Bf16, Precision::F16];
+        let found = short.into_iter().find(|precision| precision.name() == name);
+        found.unwrap_or(Precision::F32)
+    }
+}
+
+/// The part of a manifest that every version has.
+#[derive(Deserialize)]
+struct HeaderOnly {
+    header: FormatHeader,
+}

@@ -1,0 +1,141 @@
+//! [`SavedModel`]: a model in a folder, checked and loaded.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use ronde_core::layout::StateLayout;
+use ronde_core::seed::SeedTree;
+use ronde_engine::{Chain, Layer};
+
+use crate::{MANIFEST_FILE, ModelError, ModelManifest, TensorProblem, WEIGHTS_FILE, WeightFile};
+
+/// A saved model: its manifest, and its weights in memory.
+#[derive(Debug, Clone)]
+pub struct SavedModel {
+    manifest_path: PathBuf,
+    manifest: ModelManifest,
+    weights: WeightFile,
+}
+
+impl SavedModel {
+    /// Reads and checks a saved model. `path` is its folder, such as that of a finished run, its manifest or its
+    /// weights. Cost: reads and hashes all weights; memory for one copy of them.
+    ///
+    /// # Errors
+    /// A file is missing, damaged or from a newer release, or the weights do not have the hash in the manifest.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
+        let path = path.as_ref();
+        let (manifest_path, weights_path) = paths(path)?;
+        let manifest = ModelManifest::read(&manifest_path)?;
+        let weights = WeightFile::read(&weights_path)?;
+        if weights.blake3() != manifest.blake3 {
+            return Err(ModelError::Hash {
+                path: weights_path,
+                manifest: manifest_path,
+                found: weights.blake3().to_owned(),
+                expected: manifest.blake3,
+            });
+        }
+        Ok(Self {
+            manifest_path,
+            manifest,
+            weights,
+        })
+    }
+
+    /// Returns the manifest.
+    #[must_use]
+    pub fn manifest(&self) -> &ModelManifest {
+        &self.manifest
+    }
+
+    /// Returns the weights.
+    #[must_use]
+    pub fn weights(&self) -> &WeightFile {
+        &self.weights
+    }
+
+    /// Builds the model with its weights and in the precision in which it was trained, so that it computes the bits of
+    /// the training process. Cost: the layers share the values of the weights.
+    ///
+    /// # Errors
+    /// The model is not a built-in one, or the weights do not fit it.
+    pub fn chain(&self) -> Result<Chain, ModelError> {
+        let path = &self.manifest_path;
+        let config = self.manifest.model.as_ref();
+        let config = config.ok_or_else(|| ModelError::OwnModel { path: path.clone() })?;
+        let (shape, classes) = (&self.manifest.input_shape, self.manifest.classes);
+        let precision = self.manifest.precision();
+        let built = config
+            .build(shape, classes, &SeedTree::new(0))
+            .and_then(|chain| chain.with_precision(precision));
+        let mut chain = built.map_err(|source| ModelError::Engine {
+            path: path.clone(),
+            source,
+        })?;
+        self.load_into(&mut chain)?;
+        Ok(chain)
+    }
+
+    /// Loads the weights into a model with the same tensors: for models that a program defines. The layers share the
+    /// values of the weights.
+    ///
+    /// # Errors
+    /// The tensors of the file are not those of the model; every difference is named.
+    pub fn load_into(&self, chain: &mut Chain) -> Result<(), ModelError> {
+        let ranges = ranges_of(&self.weights, chain.layout())?;
+        chain.load_shared(self.weights.values(), &ranges);
+        Ok(())
+    }
+}
+
+/// Returns the paths of manifest and weights for the path of a folder or of one of the two files.
+fn paths(path: &Path) -> Result<(PathBuf, PathBuf), ModelError> {
+    let kind = path.extension().and_then(|kind| kind.to_str());
+    match kind {
+        _ if path.is_dir() => Ok((path.join(MANIFEST_FILE), path.join(WEIGHTS_FILE))),
+        Some("json") => Ok((path.to_owned(), path.with_file_name(WEIGHTS_FILE))),
+        Some("safetensors") => Ok((path.with_file_name(MANIFEST_FILE), path.to_owned())),
+        _ => Err(ModelError::NoModel {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+/// Returns the range of each tensor of a layout in the values of a file that has exactly these tensors.
+fn ranges_of(weights: &WeightFile, layout: &StateLayout) -> Result<Vec<Range<usize>>, ModelError> {
+    let mut ranges = Vec::with_capacity(layout.tensors.len());
+    let mut problems = Vec::new();
+    for entry in &layout.tensors {
+        let name = entry.name.clone();
+        match weights.tensors().get(&name) {
+            None => problems.push(TensorProblem::Missing { name }),
+            Some(stored) if stored.shape != entry.shape => problems.push(TensorProblem::Shape {
+                name,
+                found: stored.shape.clone(),
+                expected: entry.shape.clone(),
+            }),
+            Some(stored) => match &stored.range {
+                Some(range) => ranges.push(range.clone()),
+                None => problems.push(TensorProblem::Format {
+                    name,
+                    found: stored.dtype.clone(),
+                }),
+            },
+        }
+    }
+    let is_of_model = |name: &str| layout.tensors.iter().any(|entry| entry.name == name);
+    let unknown = weights.tensors().keys().filter(|name| !is_of_model(name));
+    problems.extend(unknown.map(|name| TensorProblem::Unknown { name: name.clone() }));
+    if problems.is_empty() {
+        Ok(ranges)
+    } else {
+        Err(ModelError::Tensors {
+            path: weights.path().to_owned(),
+            problems,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! A saved model is loaded with its bits, and each kind of damage is reported by file.
+
+use std::path::Path;
+
+use ronde_core::FormatHeader;
+use ronde_core::layout::{Arena, TensorEntry};
+use ronde_core::seed::SeedTree;
+use ronde_engine::{Activation, Chain, Layer, ModelConfig};
+
+use super::*;
+use crate::{NamedTensor, save};
+
+fn trained() -> (Chain, ModelManifest) {
+    let model = ModelConfig::Mlp { hidden: vec![7, 5] };
+    let chain = model.build(&[6], 3, &SeedTree::new(11)).unwrap();
+    let manifest = ModelManifest {
+        header: FormatHeader::of(FormatHeader::MODEL),
+        run: "test".to_owned(),
+        model: Some(model),
+        input_shape: vec![6],
+        classes: 3,
+        steps: 5,
+        plan: "0".repeat(64),
+        identity: vec![("run.seed".to_owned(), "11".to_owned())],
+        blake3: String::new(),
+    };
+    (chain, manifest)
+}
+
+fn save_to(folder: &Path, chain: &Chain, manifest: &ModelManifest) {
+    let tensors = &chain.layout().tensors;
+    let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
+    let mut values = vec![0.0; arena.len()];
+    chain.save(&mut values, arena.ranges());
+    let named = tensors
+        .iter()
+        .zip(arena.ranges())
+        .map(|(entry, range)| NamedTensor {
+            name: &entry.name,
+            shape: &entry.shape,
+            values: &values[range.clone()],
+        });
+    save(folder, named, manifest).unwrap();
+}
+
+#[test]
+fn a_saved_model_computes_the_bits_of_the_original() {
+    let (mut chain, manifest) = trained();
+    let folder = tempfile::tempdir().unwrap();
+    save_to(folder.path(), &chain, &manifest);
+    let input = Activation::from_host(&[2, 6], (0..12).map(|x| x as f32 / 5.0).collect());
+    let expected = chain.evaluate(input.clone()).unwrap();
+    for path in ["", "model.json", "model.safetensors"] {
+        let saved = SavedModel::open(folder.path().join(path)).unwrap();
+        assert_eq!(saved.manifest().steps, 5);
+        assert_eq!(saved.manifest().setting("run.seed"), Some("11"));
+        let found = saved.chain().unwrap().evaluate(input.clone()).unwrap();
+        assert_eq!(found.as_slice(), expected.as_slice());
+    }
+}
+
+#[test]
+fn damage_is_reported_by_file() {
+    let (chain, manifest) = trained();
+    let folder = tempfile::tempdir().unwrap();
+    save_to(folder.path(), &chain, &manifest);
+    let weights = std::fs::read(folder.path().join(WEIGHTS_FILE)).unwrap();
+    let text = std::fs::read_to_string(folder.path().join(MANIFEST_FILE)).unwrap();
+    let mut flipped = weights.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let newer = text.replace("\"version\": 1", "\"version\": 2");
+    let foreign = text.replace("ronde.model", "ronde.events");
+    let cases: [(&str, &[u8], &str); 8] = [
+        (WEIGHTS_FILE, &flipped, "BLAKE3"),
+        (
+            WEIGHTS_FILE,
+            &weights[..weights.len() - 4],
+            "its tensors need",
+        ),
+        (WEIGHTS_FILE, &weights[..20], "cut off"),
+        (WEIGHTS_FILE, b"", "not a safetensors file"),
+        (
+            WEIGHTS_FILE,
+            b"\xff\xff\xff\xff\xff\xff\xff\xff{}",
+            "the limit",
+        ),
+        (MANIFEST_FILE, newer.as_bytes(), "format version is 2"),
+        (MANIFEST_FILE, foreign.as_bytes(), "ronde.events"),
+        (MANIFEST_FILE, &text.as_bytes()[..50], "not the manifest"),
+    ];
+    for (name, contents, expected) in cases {
+        save_to(folder.path(), &chain, &manifest);
+        std::fs::write(folder.path().join(name), contents).unwrap();
+        let error = SavedModel::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains(name), "{error}");
+    }
+    let error = SavedModel::open(folder.path().join("absent")).unwrap_err();
+    assert!(matches!(error, ModelError::NoModel { .. }));
+}
+
+#[test]
+fn tensors_that_do_not_fit_are_named() {
+    let (chain, manifest) = trained();
+    let folder = tempfile::tempdir().unwrap();
+    save_to(folder.path(), &chain, &manifest);
+    let saved = SavedModel::open(folder.path()).unwrap();
+    let mut other = ModelConfig::Mlp { hidden: vec![7] }
+        .build(&[6], 3, &SeedTree::new(1))
+        .unwrap();
+    let error = saved.load_into(&mut other).unwrap_err().to_string();
+    assert!(
+        error.contains("has shape") && error.contains("no tensor"),
+        "{error}"
+    );
+    let own = ModelManifest {
+        model: None,
+        ..manifest
+    };
+    save_to(folder.path(), &chain, &own);
+    let error = SavedModel::open(folder.path()).unwrap().chain().map(drop);
+    assert!(matches!(error, Err(ModelError::OwnModel { .. })));
+}

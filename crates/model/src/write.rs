@@ -1,0 +1,168 @@
+//! [`save`]: writes weights and manifest of a model, each file atomically.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::Dtype;
+use safetensors::tensor::View;
+
+use crate::publish::publish_by;
+use crate::{MANIFEST_FILE, ModelError, ModelManifest, WEIGHTS_FILE, publish};
+
+/// A tensor of a model by name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NamedTensor<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// The length of each dimension.
+    pub shape: &'a [usize],
+    /// The values, row-major.
+    pub values: &'a [f32],
+}
+
+/// The files of a model that was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublishedModel {
+    /// The path of the weights.
+    pub weights: PathBuf,
+    /// The path of the manifest.
+    pub manifest: PathBuf,
+    /// The BLAKE3 hash of the weights file, 64 hexadecimal digits.
+    pub blake3: String,
+}
+
+/// Writes weights and manifest into an existing folder; an earlier model is replaced. The hash in the manifest is
+/// replaced by that of the weights.
+///
+/// # Errors
+/// A file cannot be written. No incomplete file remains under the final names.
+pub fn save<'a>(
+    folder: &Path,
+    tensors: impl IntoIterator<Item = NamedTensor<'a>>,
+    manifest: &ModelManifest,
+) -> Result<PublishedModel, ModelError> {
+    let weights = folder.join(WEIGHTS_FILE);
+    let blake3 = publish_by(&weights, |file| write_hashed(tensors, file))?;
+    let manifest = ModelManifest {
+        blake3: blake3.clone(),
+        ..manifest.clone()
+    };
+    let path = folder.join(MANIFEST_FILE);
+    let text = serde_json::to_vec_pretty(&manifest).map_err(|error| ModelError::File {
+        action: "write",
+        path: path.clone(),
+        source: error.into(),
+    })?;
+    publish(&path, &text)?;
+    Ok(PublishedModel {
+        weights,
+        manifest: path,
+        blake3,
+    })
+}
+
+fn write_hashed<'a>(
+    tensors: impl IntoIterator<Item = NamedTensor<'a>>,
+    file: &mut File,
+) -> io::Result<String> {
+    let hasher = blake3::Hasher::new();
+    let mut to = HashingWriter { file, hasher };
+    write_safetensors(tensors, &mut to)?;
+    Ok(to.hasher.finalize().to_hex().to_string())
+}
+
+/// Writes tensors by name as a safetensors file, without a copy of the values. Equal tensors give equal bytes, in
+/// whichever order they are passed.
+///
+/// # Errors
+/// The writer fails, or the format rejects a tensor.
+pub fn write_safetensors<'a>(
+    tensors: impl IntoIterator<Item = NamedTensor<'a>>,
+    to: &mut dyn Write,
+) -> io::Result<()> {
+    // The format sorts tensors of one type by name.
+    let mut tensors: Vec<NamedTensor<'a>> = tensors.into_iter().collect();
+    tensors.sort_by_key(|tensor| tensor.name);
+    let headers = tensors
+        .iter()
+        .map(|tensor| (tensor.name, TensorHeader(tensor)));
+    let header = safetensors::serialize(headers, None).map_err(io::Error::other)?;
+    to.write_all(&header)?;
+    for tensor in tensors {
+        to.write_all(bytemuck::cast_slice(tensor.values))?;
+    }
+    Ok(())
+}
+
+/// The name, shape and length of a tensor for the file header, without its values.
+struct TensorHeader<'a>(&'a NamedTensor<'a>);
+
+impl View for TensorHeader<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.0.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&[])
+    }
+
+    fn data_len(&self) -> usize {
+        size_of_val(self.0.values)
+    }
+}
+
+/// A writer that also hashes the bytes it writes.
+struct HashingWriter<'a> {
+    file: &'a mut File,
+    hasher: blake3::Hasher,
+}
+
+impl Write for HashingWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors::tensor::TensorView;
+
+    use super::*;
+
+    #[test]
+    fn the_streamed_file_equals_the_formats_own_output() {
+        let values: Vec<f32> = (0..24).map(|number| number as f32 / 7.0).collect();
+        let shapes: [(&str, &[usize]); 3] = [("b.weight", &[2, 3]), ("a", &[]), ("c.bias", &[5])];
+        let tensors = shapes.map(|(name, shape)| NamedTensor {
+            name,
+            shape,
+            values: &values[..shape.iter().product()],
+        });
+        let views = tensors.map(|tensor| {
+            let bytes = bytemuck::cast_slice(tensor.values);
+            let view = TensorView::new(Dtype::F32, tensor.shape.to_vec(), bytes);
+            (tensor.name, view.unwrap())
+        });
+        let expected = safetensors::serialize(views, None).unwrap();
+        let mut written = Vec::new();
+        write_safetensors(tensors, &mut written).unwrap();
+        assert!(written == expected);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        let hash = publish_by(&path, |file| write_hashed(tensors, file)).unwrap();
+        assert_eq!(hash, blake3::hash(&expected).to_hex().as_str());
+        assert!(std::fs::read(&path).unwrap() == expected);
+    }
+}
