@@ -14,6 +14,13 @@ pub(crate) const BOX_OUTPUTS: usize = 4;
 /// The largest side of a predicted box, in images; a larger one is clipped anyway.
 const SIDE_MAX: f64 = 4.0;
 
+/// The smallest logit that counts as a detection: a score of 1.8 %.
+pub(crate) const LOGIT_MIN: f64 = -4.0;
+/// The overlap from which a detection is correct, and from which a detection hides another one of a lower score.
+pub(crate) const OVERLAP: f64 = 0.5;
+/// The maximum number of detections of a class in an image.
+const DETECTIONS_MAX: usize = 100;
+
 /// A box with the top, left, bottom and right side as shares of the height and width of an image.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ImageBox {
@@ -59,7 +66,43 @@ pub struct DetectedImages {
     pub classes: usize,
 }
 
+/// A predicted box of a class.
+pub(crate) struct Detection {
+    pub(crate) logit: f64,
+    pub(crate) bounds: ImageBox,
+}
+
+/// An object that a detector found in an image.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DetectedObject {
+    /// The class.
+    pub class: usize,
+    /// The logit of the class.
+    pub logit: f64,
+    /// The top, left, bottom and right side of its box, as shares of the image's height and width.
+    pub sides: [f64; 4],
+}
+
 impl DetectedImages {
+    /// Returns the objects in the outputs of one image, by class and then by falling logit: those that
+    /// [`MeanAveragePrecision`](crate::MeanAveragePrecision) counts.
+    ///
+    /// # Errors
+    /// When no grid of square cells has as many outputs.
+    pub fn detections(self, outputs: &[f32]) -> Result<Vec<DetectedObject>, EngineError> {
+        let predictions = Predictions::new(outputs, &[], 1)?;
+        let grid = self.grid("detections", &predictions)?;
+        let of_class = |class| {
+            let found = grid.detections(outputs, class).into_iter();
+            found.map(move |Detection { logit, bounds }| DetectedObject {
+                class,
+                logit,
+                sides: bounds.sides,
+            })
+        };
+        Ok((0..self.classes).flat_map(of_class).collect())
+    }
+
     /// Returns the grid of the outputs.
     ///
     /// # Errors
@@ -118,6 +161,32 @@ impl BoxGrid {
     /// Returns the index of a logit in a sample's outputs.
     pub(crate) fn logit(&self, class: usize, cell: usize) -> usize {
         (BOX_OUTPUTS + class) * self.cells() + cell
+    }
+
+    /// Returns the detections of a class in an image that none with a greater score hides, with falling scores.
+    pub(crate) fn detections(&self, outputs: &[f32], class: usize) -> Vec<Detection> {
+        let logit = |cell: usize| f64::from(outputs[self.logit(class, cell)]);
+        let mut cells: Vec<usize> = (0..self.cells())
+            .filter(|&cell| logit(cell) >= LOGIT_MIN)
+            .collect();
+        cells.sort_by(|&a, &b| logit(b).total_cmp(&logit(a)));
+        let mut kept: Vec<Detection> = Vec::new();
+        for cell in cells {
+            let Some(bounds) = self.decode(outputs, cell) else {
+                continue;
+            };
+            let is_hidden = |other: &Detection| other.bounds.overlap(&bounds) > OVERLAP;
+            if !kept.iter().any(is_hidden) {
+                kept.push(Detection {
+                    logit: logit(cell),
+                    bounds,
+                });
+                if kept.len() == DETECTIONS_MAX {
+                    break;
+                }
+            }
+        }
+        kept
     }
 
     /// Returns the true boxes of a sample.

@@ -42,7 +42,7 @@ mod testing;
 pub use activation::Activation;
 pub use chain::Chain;
 pub use context::{ForwardContext, Mode, first_word};
-pub use detection::DetectedImages;
+pub use detection::{DetectedImages, DetectedObject};
 pub use device::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
     HostDevice, ImageKernels, KernelCall, KernelObserver, MatrixKernels, MatrixSlice, MemoryUse,

@@ -24,6 +24,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-data", &["ronde-core", "ronde-store"]),
     ("ronde-model", &["ronde-core", "ronde-engine"]),
     (
+        "ronde-serve",
+        &["ronde-core", "ronde-engine", "ronde-data", "ronde-model"],
+    ),
+    (
         "ronde-parallel",
         &["ronde-core", "ronde-schedule", "ronde-engine"],
     ),
@@ -72,6 +76,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-engine",
             "ronde-data",
             "ronde-model",
+            "ronde-serve",
             "ronde-parallel",
             "ronde-store",
             "ronde-checkpoint",

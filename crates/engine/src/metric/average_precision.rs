@@ -1,19 +1,13 @@
 //! [`MeanAveragePrecision`]: the quality of a detector's boxes.
 
 use super::Metric;
-use crate::detection::{BoxGrid, DetectedImages, ImageBox, TrueBox};
+use crate::detection::{DetectedImages, Detection, ImageBox, LOGIT_MIN, OVERLAP, TrueBox};
 use crate::{EngineError, Predictions};
 
 /// The number of classes of equal scores.
 const BINS: usize = 1024;
-/// The smallest logit that counts as a detection: a score of 1.8 %.
-const LOGIT_MIN: f64 = -4.0;
 /// The number of classes of equal scores within a logit of 1.
 const BINS_PER_LOGIT: f64 = 64.0;
-/// The overlap from which a detection is correct, and from which a detection hides another one of a lower score.
-const OVERLAP: f64 = 0.5;
-/// The maximum number of detections of a class in an image.
-const DETECTIONS_MAX: usize = 100;
 /// The number of sums of a class: its true boxes, and the correct and the wrong detections by score.
 const CLASS_SUMS: usize = 1 + 2 * BINS;
 
@@ -53,7 +47,7 @@ impl Metric for MeanAveragePrecision {
             let boxes = grid.true_boxes(sample, targets)?;
             for (class, sums) in sums.chunks_exact_mut(CLASS_SUMS).enumerate() {
                 let of_class = boxes.iter().filter(|found| found.class == class);
-                add_image(&detections(&grid, outputs, class), of_class, sums);
+                add_image(&grid.detections(outputs, class), of_class, sums);
             }
         }
         Ok(())
@@ -68,43 +62,9 @@ impl Metric for MeanAveragePrecision {
     }
 }
 
-/// A predicted box of a class.
-struct Detection {
-    logit: f64,
-    bounds: ImageBox,
-}
-
-impl Detection {
-    /// Returns the class of scores that count as equal.
-    fn bin(&self) -> usize {
-        (((self.logit - LOGIT_MIN) * BINS_PER_LOGIT) as usize).min(BINS - 1)
-    }
-}
-
-/// Returns the detections of a class in an image that none with a greater score hides, with falling scores.
-fn detections(grid: &BoxGrid, outputs: &[f32], class: usize) -> Vec<Detection> {
-    let logit = |cell: usize| f64::from(outputs[grid.logit(class, cell)]);
-    let mut cells: Vec<usize> = (0..grid.cells())
-        .filter(|&cell| logit(cell) >= LOGIT_MIN)
-        .collect();
-    cells.sort_by(|&a, &b| logit(b).total_cmp(&logit(a)));
-    let mut kept: Vec<Detection> = Vec::new();
-    for cell in cells {
-        let Some(bounds) = grid.decode(outputs, cell) else {
-            continue;
-        };
-        let is_hidden = |other: &Detection| other.bounds.overlap(&bounds) > OVERLAP;
-        if !kept.iter().any(is_hidden) {
-            kept.push(Detection {
-                logit: logit(cell),
-                bounds,
-            });
-            if kept.len() == DETECTIONS_MAX {
-                break;
-            }
-        }
-    }
-    kept
+/// Returns the class of scores that count as equal.
+fn bin(detection: &Detection) -> usize {
+    (((detection.logit - LOGIT_MIN) * BINS_PER_LOGIT) as usize).min(BINS - 1)
 }
 
 /// Adds the detections of a class in an image to the sums of the class.
@@ -127,7 +87,7 @@ fn add_image<'a>(
             _ => false,
         };
         let first = if is_correct { 1 } else { 1 + BINS };
-        sums[first + detection.bin()] += 1.0;
+        sums[first + bin(detection)] += 1.0;
     }
 }
 
