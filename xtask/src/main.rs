@@ -11,7 +11,9 @@ mod deny;
 mod dist;
 mod formats;
 mod fuzz;
+mod models;
 mod outside;
+mod python;
 mod soak;
 mod steps;
 mod stores;
@@ -136,6 +138,11 @@ fn test() -> Result<()> {
     steps.run("file formats against Python", "cargo xtask test", || {
         formats::test(&target)
     });
+    steps.run(
+        "exported models in other programs",
+        "cargo xtask test",
+        || models::test(&target),
+    );
     steps.run(
         "packages outside the workspace",
         "cargo xtask outside",

@@ -116,7 +116,7 @@ pub(crate) fn network_namespaces() -> Result<()> {
 
 /// Returns a Python environment with numpy and torch in the target folder, which is made once; the inner error is
 /// the reason for which there is none here.
-fn python_with_torch(target: &Path) -> Result<Result<Python, String>> {
+pub(crate) fn python_with_torch(target: &Path) -> Result<Result<Python, String>> {
     let version = "import sys; print(sys.version_info[0], sys.version_info[1])";
     let Ok(found) = run(Command::new("python3").args(["-c", version])) else {
         return Ok(Err("there is no python3".to_owned()));
@@ -151,14 +151,14 @@ fn python_with_torch(target: &Path) -> Result<Result<Python, String>> {
 }
 
 /// A Python with numpy and torch.
-struct Python {
-    program: PathBuf,
+pub(crate) struct Python {
+    pub(crate) program: PathBuf,
     /// Stand-ins for the libraries that torch expects.
     libraries: PathBuf,
 }
 
 impl Python {
-    fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.env("LD_LIBRARY_PATH", &self.libraries);
         command

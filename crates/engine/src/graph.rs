@@ -1,6 +1,7 @@
 //! Layers made of explicit operations: [`GraphBuilder`] describes one, [`GraphLayer`] runs it.
 
 mod builder;
+mod computation;
 mod layer;
 mod node;
 mod operation;
@@ -8,6 +9,7 @@ mod tensors;
 mod text;
 
 pub use builder::{Attended, GraphBuilder, GraphOutline, GraphValue};
+pub use computation::{Computation, OperationOutline};
 pub use layer::GraphLayer;
 pub(crate) use node::{GraphNode, NodeGradient, PerShard};
 pub(crate) use operation::{GraphOperation, KeptValues, OwnTensor};

@@ -50,7 +50,10 @@ pub use device::{
     SequenceKernels, TableKernels, check_device,
 };
 pub use error::EngineError;
-pub use graph::{Attended, GraphBuilder, GraphLayer, GraphOutline, GraphValue, KeptText};
+pub use graph::{
+    Attended, Computation, GraphBuilder, GraphLayer, GraphOutline, GraphValue, KeptText,
+    OperationOutline,
+};
 pub use host::{cpu_features, engine_name};
 pub use initial::{Initial, fill_tensor};
 pub use layer::{Layer, LayerCost};

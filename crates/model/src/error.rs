@@ -80,6 +80,28 @@ pub enum ModelError {
         /// Every tensor that does not fit.
         problems: Vec<TensorProblem>,
     },
+    /// A library has no module like the model.
+    #[error(
+        "cannot use the names of {naming}: it has no model like `{model}`\n  \
+         help: use the names of ronde, the default for this model"
+    )]
+    NoCounterpart {
+        /// The kind of the model.
+        model: &'static str,
+        /// The naming.
+        naming: &'static str,
+    },
+    /// The destination of an export cannot be written.
+    #[error("cannot write the exported model: {0}")]
+    Write(io::Error),
+    /// The model cannot be written in a format.
+    #[error("cannot export the model as {format}: {problem}")]
+    NotExportable {
+        /// The format.
+        format: &'static str,
+        /// The problem, with the numbers.
+        problem: String,
+    },
     /// The model was defined by a program, so this one cannot build it.
     #[error(
         "cannot build the model of {}: it is not a built-in model\n  \

@@ -15,16 +15,27 @@
 
 #![forbid(unsafe_code)]
 
+mod converted;
 mod error;
+mod export;
 mod manifest;
+mod names;
+mod onnx;
 mod publish;
 mod saved_model;
+#[cfg(test)]
+mod testing;
+mod torch;
 mod weight_file;
 mod write;
 
 pub use error::{ModelError, TensorProblem};
+pub use export::{ExportFormat, export};
 pub use manifest::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
+pub use names::Naming;
+pub use onnx::{ONNX_OPSET, write_onnx};
 pub use publish::{publish, temporary};
 pub use saved_model::SavedModel;
+pub use torch::write_torch;
 pub use weight_file::{StoredTensor, WeightFile};
 pub use write::{NamedTensor, PublishedModel, save, write_safetensors};

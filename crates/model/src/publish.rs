@@ -19,33 +19,43 @@ pub fn temporary(path: &Path) -> PathBuf {
 /// # Errors
 /// The file cannot be written; the temporary file is removed.
 pub fn publish(path: &Path, bytes: &[u8]) -> Result<(), ModelError> {
-    publish_by(path, |file| file.write_all(bytes))
+    publish_by(path, |file| {
+        file.write_all(bytes).map_err(ModelError::Write)
+    })
 }
 
-/// Publishes the file that `write` writes, and returns its result.
+/// Publishes the file that `write` writes, and returns its result. Failed writes name the file.
 pub(crate) fn publish_by<T>(
     path: &Path,
-    write: impl FnOnce(&mut File) -> io::Result<T>,
+    write: impl FnOnce(&mut File) -> Result<T, ModelError>,
 ) -> Result<T, ModelError> {
     let temporary = temporary(path);
-    let write = || {
-        let mut file = File::create(&temporary)?;
+    let publish = || {
+        let mut file = File::create(&temporary).map_err(ModelError::Write)?;
         let written = write(&mut file)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)?;
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        complete(&file, &temporary, path).map_err(ModelError::Write)?;
         Ok(written)
     };
-    write().map_err(|source| {
+    publish().map_err(|error| {
         // Report the write error; ignore an error of removing the temporary file.
         let _ = std::fs::remove_file(&temporary);
-        ModelError::File {
-            action: "write",
-            path: path.to_owned(),
-            source,
+        match error {
+            ModelError::Write(source) => ModelError::File {
+                action: "write",
+                path: path.to_owned(),
+                source,
+            },
+            other => other,
         }
     })
+}
+
+/// Makes a file durable under its final name.
+fn complete(file: &File, temporary: &Path, path: &Path) -> io::Result<()> {
+    file.sync_all()?;
+    std::fs::rename(temporary, path)?;
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -1,11 +1,12 @@
 //! [`SavedModel`]: a model in a folder, checked and loaded.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ronde_core::layout::StateLayout;
 use ronde_core::seed::SeedTree;
-use ronde_engine::{Chain, Layer};
+use ronde_engine::{Chain, EngineError, GraphOutline, Layer, ModelConfig};
 
 use crate::{MANIFEST_FILE, ModelError, ModelManifest, TensorProblem, WEIGHTS_FILE, WeightFile};
 
@@ -26,7 +27,14 @@ impl SavedModel {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
         let path = path.as_ref();
         let (manifest_path, weights_path) = paths(path)?;
-        let manifest = ModelManifest::read(&manifest_path)?;
+        let manifest = ModelManifest::read(&manifest_path).map_err(|error| match error {
+            ModelError::File { source, .. } if source.kind() == ErrorKind::NotFound => {
+                ModelError::NoModel {
+                    path: path.to_owned(),
+                }
+            }
+            error => error,
+        })?;
         let weights = WeightFile::read(&weights_path)?;
         if weights.blake3() != manifest.blake3 {
             return Err(ModelError::Hash {
@@ -55,24 +63,51 @@ impl SavedModel {
         &self.weights
     }
 
+    /// Describes the layers of the model without building it.
+    ///
+    /// # Errors
+    /// The model is not a built-in one, or its configuration is invalid.
+    pub fn outline(&self) -> Result<Vec<GraphOutline>, ModelError> {
+        let (shape, classes) = (&self.manifest.input_shape, self.manifest.classes);
+        let outline = self.config()?.outline(shape, classes);
+        outline.map_err(|source| self.engine_failed(source))
+    }
+
+    /// Checks that the weights are those of the layers.
+    pub(crate) fn check_tensors(&self, layers: &[GraphOutline]) -> Result<(), ModelError> {
+        let tensors = layers
+            .iter()
+            .flat_map(|layer| layer.layout().tensors.clone());
+        let tensors = tensors.collect();
+        ranges_of(&self.weights, &StateLayout { tensors }).map(drop)
+    }
+
+    pub(crate) fn config(&self) -> Result<&ModelConfig, ModelError> {
+        let path = &self.manifest_path;
+        let config = self.manifest.model.as_ref();
+        config.ok_or_else(|| ModelError::OwnModel { path: path.clone() })
+    }
+
+    fn engine_failed(&self, source: EngineError) -> ModelError {
+        ModelError::Engine {
+            path: self.manifest_path.clone(),
+            source,
+        }
+    }
+
     /// Builds the model with its weights and in the precision in which it was trained, so that it computes the bits of
     /// the training process. Cost: the layers share the values of the weights.
     ///
     /// # Errors
     /// The model is not a built-in one, or the weights do not fit it.
     pub fn chain(&self) -> Result<Chain, ModelError> {
-        let path = &self.manifest_path;
-        let config = self.manifest.model.as_ref();
-        let config = config.ok_or_else(|| ModelError::OwnModel { path: path.clone() })?;
+        let config = self.config()?;
         let (shape, classes) = (&self.manifest.input_shape, self.manifest.classes);
         let precision = self.manifest.precision();
         let built = config
             .build(shape, classes, &SeedTree::new(0))
             .and_then(|chain| chain.with_precision(precision));
-        let mut chain = built.map_err(|source| ModelError::Engine {
-            path: path.clone(),
-            source,
-        })?;
+        let mut chain = built.map_err(|source| self.engine_failed(source))?;
         self.load_into(&mut chain)?;
         Ok(chain)
     }

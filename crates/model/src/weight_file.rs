@@ -136,6 +136,13 @@ impl WeightFile {
         &self.values
     }
 
+    /// Returns the values of a tensor; `None` if there is none of this name in a floating-point format.
+    #[must_use]
+    pub fn values_of(&self, name: &str) -> Option<&[f32]> {
+        let range = self.tensors.get(name)?.range.clone()?;
+        self.values.get(range)
+    }
+
     /// Returns the BLAKE3 hash of the file, 64 hexadecimal digits.
     #[must_use]
     pub fn blake3(&self) -> &str {

@@ -44,7 +44,9 @@ pub fn save<'a>(
     manifest: &ModelManifest,
 ) -> Result<PublishedModel, ModelError> {
     let weights = folder.join(WEIGHTS_FILE);
-    let blake3 = publish_by(&weights, |file| write_hashed(tensors, file))?;
+    let blake3 = publish_by(&weights, |file| {
+        write_hashed(tensors, file).map_err(ModelError::Write)
+    })?;
     let manifest = ModelManifest {
         blake3: blake3.clone(),
         ..manifest.clone()
@@ -161,7 +163,10 @@ mod tests {
         assert!(written == expected);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model");
-        let hash = publish_by(&path, |file| write_hashed(tensors, file)).unwrap();
+        let hash = publish_by(&path, |file| {
+            write_hashed(tensors, file).map_err(ModelError::Write)
+        })
+        .unwrap();
         assert_eq!(hash, blake3::hash(&expected).to_hex().as_str());
         assert!(std::fs::read(&path).unwrap() == expected);
     }

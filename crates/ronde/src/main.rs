@@ -9,8 +9,8 @@ use ronde_cluster::StopFlag;
 
 use command::console::{ConsoleArguments, message};
 use command::{
-    bench, check, checkpoint, coordinator, data, doctor, flight, init, join, run, scale, schema,
-    shell, status, train, usage, watchdog, worker,
+    bench, check, checkpoint, coordinator, data, doctor, export, flight, init, join, run, scale,
+    schema, shell, status, train, usage, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -49,6 +49,8 @@ enum RondeCommand {
     Checkpoint(checkpoint::CheckpointArguments),
     /// Inspect data files, or pack folders of images or texts into shards.
     Data(data::DataArguments),
+    /// Write a saved model for other programs: ONNX, safetensors or PyTorch.
+    Export(export::ExportArguments),
     /// Show which rank waits for which, from the flight records of a failed or hanging run.
     Flight(flight::FlightArguments),
     /// Check whether this host can run jobs; exit code 1 when a check fails.
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         RondeCommand::Join(arguments) => supervising(|stop| join::join(&arguments, stop)),
         RondeCommand::Scale(arguments) => scale::scale(&arguments),
         RondeCommand::Status(arguments) => status::status(&arguments),
+        RondeCommand::Export(arguments) => export::run(&arguments),
         RondeCommand::Flight(arguments) => flight::flight(&arguments),
         RondeCommand::BenchWorker => bench::work(),
         RondeCommand::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),

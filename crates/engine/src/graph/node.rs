@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ronde_core::Shard;
 
+use super::Computation;
 use super::operation::{GraphOperation, KeptValues};
 use super::{KeptPositions, TensorGradients, Tensors};
 use crate::{Activation, EngineError, ForwardContext, Mode, ShardSums};
@@ -21,6 +22,9 @@ pub(crate) struct NodeGradient<'a> {
 /// An operation in a graph, which runs all shards of a rank together. One that needs nothing of the
 /// other shards runs them one after the other: see [`PerShard`].
 pub(crate) trait GraphNode: Send {
+    /// Returns the computation as data.
+    fn computation(&self) -> Computation;
+
     /// Returns what is kept for one sample.
     fn kept(&self) -> KeptValues;
 
@@ -95,6 +99,10 @@ impl<O: GraphOperation> PerShard<O> {
 }
 
 impl<O: GraphOperation> GraphNode for PerShard<O> {
+    fn computation(&self) -> Computation {
+        self.operation.computation()
+    }
+
     fn kept(&self) -> KeptValues {
         self.operation.kept()
     }

@@ -2,6 +2,7 @@
 
 use ronde_core::layout::TensorEntry;
 
+use super::Computation;
 use super::{KeptPositions, TensorGradients, Tensors};
 use crate::initial::Initial;
 use crate::{Activation, EngineError, ForwardContext};
@@ -45,6 +46,9 @@ impl KeptValues {
 pub(crate) trait GraphOperation: Send + 'static {
     /// The values kept from forward to backward of one shard.
     type Saved: Send;
+
+    /// Returns the computation as data.
+    fn computation(&self) -> Computation;
 
     /// Returns what is kept for one sample; nothing by default.
     fn kept(&self) -> KeptValues {

@@ -5,7 +5,7 @@ use ronde_kernels::Attention;
 use super::embedding::read_length;
 use crate::device::RowCopy;
 use crate::graph::{GraphOperation, KeptPositions, KeptValues, Tensors};
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// `softmax(q k' / sqrt(width)) v` of each head: queries `[N, T, E]`, keys and values side by side
 /// `[N, S, 2 E]`, and optionally the number of attended keys of each sample, `[N, 1, E]`, as
@@ -34,6 +34,10 @@ impl Attend {
 
 impl GraphOperation for Attend {
     type Saved = SavedAttention;
+
+    fn computation(&self) -> Computation {
+        Computation::Attention(self.shape)
+    }
 
     fn kept(&self) -> KeptValues {
         let [.., weights] = self.shape.elements();

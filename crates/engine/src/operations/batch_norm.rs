@@ -5,7 +5,7 @@ use ronde_kernels::BatchNorm;
 
 use crate::device::AffineSlices;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
-use crate::{Activation, EngineError, ForwardContext, Mode};
+use crate::{Activation, Computation, EngineError, ForwardContext, Mode};
 
 /// The number that is added to a variance.
 pub(super) const EPSILON: f64 = 1e-5;
@@ -91,6 +91,13 @@ pub(crate) struct SavedBatchNorm {
 
 impl GraphOperation for NormaliseBatch {
     type Saved = SavedBatchNorm;
+
+    fn computation(&self) -> Computation {
+        Computation::BatchNorm {
+            epsilon: EPSILON,
+            after: self.after,
+        }
+    }
 
     fn kept(&self) -> KeptValues {
         KeptValues {

@@ -9,7 +9,7 @@ use super::AfterNorm;
 use super::batch_norm::{EPSILON, affine, known_statistics, move_statistics};
 use crate::device::statistics_values;
 use crate::graph::{GraphNode, KeptValues, NodeGradient, TensorGradients, Tensors};
-use crate::{Activation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
+use crate::{Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
 
 /// Normalises channels over all samples of a step, then adds a value and rectifies if configured.
 /// Needs two sums over all shards per step, of two f64 per channel: one in forward, one in
@@ -98,6 +98,13 @@ impl NormaliseBatchWide {
 }
 
 impl GraphNode for NormaliseBatchWide {
+    fn computation(&self) -> Computation {
+        Computation::BatchNorm {
+            epsilon: EPSILON,
+            after: self.after,
+        }
+    }
+
     fn kept(&self) -> KeptValues {
         KeptValues {
             inputs: vec![true],

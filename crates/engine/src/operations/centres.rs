@@ -9,7 +9,7 @@ use super::only;
 use crate::graph::{GraphBuilder, GraphNode, GraphValue, KeptValues, NodeGradient};
 use crate::graph::{TensorGradients, Tensors};
 use crate::loss::nearest;
-use crate::{Activation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
+use crate::{Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
 
 /// The squared distance of each sample from each centre.
 ///
@@ -61,6 +61,10 @@ fn scales(members: &[f64]) -> Arc<[f32]> {
 }
 
 impl GraphNode for CentreDistances {
+    fn computation(&self) -> Computation {
+        Computation::SquaredDistances
+    }
+
     fn kept(&self) -> KeptValues {
         KeptValues::input()
     }

@@ -4,7 +4,7 @@ use ronde_kernels::GroupedConvolution;
 
 use super::only;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// Convolution of `[N, C, H, W]`, possibly in groups of channels, with an optional bias per channel
 /// of the output.
@@ -22,6 +22,13 @@ impl Convolve {
 impl GraphOperation for Convolve {
     /// The input.
     type Saved = Activation;
+
+    fn computation(&self) -> Computation {
+        Computation::Convolution {
+            shape: self.shape,
+            has_bias: self.has_bias,
+        }
+    }
 
     fn kept(&self) -> KeptValues {
         KeptValues::input()

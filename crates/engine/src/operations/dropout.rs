@@ -2,7 +2,7 @@
 
 use super::only;
 use crate::graph::{GraphOperation, KeptValues, Tensors};
-use crate::{Activation, EngineError, ForwardContext, Mode};
+use crate::{Activation, Computation, EngineError, ForwardContext, Mode};
 
 /// Multiplies by the factors that the context draws; the identity in evaluation.
 pub(crate) struct Dropout {
@@ -16,6 +16,10 @@ pub(crate) struct Dropout {
 impl GraphOperation for Dropout {
     /// The factors; `None` in evaluation.
     type Saved = Option<Activation>;
+
+    fn computation(&self) -> Computation {
+        Computation::Identity
+    }
 
     /// The factors stay f32, so that both passes multiply by the same ones.
     fn kept(&self) -> KeptValues {

@@ -4,13 +4,17 @@ use ronde_kernels::ActivationFunction;
 
 use super::{first_two, only};
 use crate::graph::{GraphOperation, KeptValues, Tensors};
-use crate::{Activation, EngineError, ForwardContext, Mode};
+use crate::{Activation, Computation, EngineError, ForwardContext, Mode};
 
 /// The sum of two values.
 pub(crate) struct Add;
 
 impl GraphOperation for Add {
     type Saved = ();
+
+    fn computation(&self) -> Computation {
+        Computation::Add
+    }
 
     fn is_per_position(&self) -> bool {
         true
@@ -46,6 +50,10 @@ pub(crate) struct Rectify;
 impl GraphOperation for Rectify {
     /// The output.
     type Saved = Activation;
+
+    fn computation(&self) -> Computation {
+        Computation::Relu
+    }
 
     fn kept(&self) -> KeptValues {
         KeptValues {
@@ -99,6 +107,10 @@ pub(crate) struct Activate {
 impl GraphOperation for Activate {
     /// The slope of each element; `None` in evaluation.
     type Saved = Option<Activation>;
+
+    fn computation(&self) -> Computation {
+        Computation::Activation(self.function)
+    }
 
     fn kept(&self) -> KeptValues {
         KeptValues {

@@ -7,7 +7,7 @@ use crate::device::RowCopy;
 use crate::graph::{
     GraphBuilder, GraphOperation, GraphValue, KeptPositions, KeptValues, TensorGradients, Tensors,
 };
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// The sum of a vector for each token and one for each position. Takes token numbers `[N, T]`. A
 /// number beyond the table is treated as the last token: a generated number must not end the
@@ -26,6 +26,10 @@ pub(crate) struct SavedEmbedding {
 
 impl GraphOperation for Embedding {
     type Saved = SavedEmbedding;
+
+    fn computation(&self) -> Computation {
+        Computation::Embedding
+    }
 
     fn kept(&self) -> KeptValues {
         KeptValues::input()
@@ -166,6 +170,10 @@ struct SourceLengths {
 
 impl GraphOperation for SourceLengths {
     type Saved = ();
+
+    fn computation(&self) -> Computation {
+        Computation::SourceLengths(self.padding)
+    }
 
     fn reads_numbers(&self) -> bool {
         true

@@ -5,7 +5,7 @@ use crate::graph::{
     GraphBuilder, GraphOperation, GraphValue, KeptValues, TensorGradients, Tensors,
 };
 use crate::initial::Initial;
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// The score of a user and an item: the product of their factors, plus a bias of each and of all.
 /// Takes pairs of numbers `[N, 2]`, returns `[N, 1]`. Gradients are dense.
@@ -39,6 +39,10 @@ impl FactorScores {
 
 impl GraphOperation for FactorScores {
     type Saved = Activation;
+
+    fn computation(&self) -> Computation {
+        Computation::FactorScores
+    }
 
     fn kept(&self) -> KeptValues {
         KeptValues::input()

@@ -6,7 +6,7 @@ use super::batch_norm::EPSILON;
 use super::only;
 use crate::device::AffineSlices;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// The number of groups: the paper's choice.
 const GROUPS: usize = 32;
@@ -50,6 +50,13 @@ pub(crate) struct SavedGroupNorm {
 
 impl GraphOperation for NormaliseGroups {
     type Saved = SavedGroupNorm;
+
+    fn computation(&self) -> Computation {
+        Computation::GroupNorm {
+            groups: GROUPS,
+            epsilon: EPSILON,
+        }
+    }
 
     fn kept(&self) -> KeptValues {
         KeptValues {

@@ -4,7 +4,7 @@ use super::batch_norm::EPSILON;
 use super::only;
 use crate::device::AffineSlices;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// Normalises the last dimension, then scales it by gamma and shifts it by beta.
 pub(crate) struct NormaliseRows {
@@ -23,6 +23,10 @@ pub(crate) struct SavedLayerNorm {
 
 impl GraphOperation for NormaliseRows {
     type Saved = SavedLayerNorm;
+
+    fn computation(&self) -> Computation {
+        Computation::LayerNorm { epsilon: EPSILON }
+    }
 
     fn kept(&self) -> KeptValues {
         KeptValues {

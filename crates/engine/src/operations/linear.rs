@@ -3,7 +3,7 @@
 use super::only;
 use crate::device::MatrixSlice;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// `x * weight + bias` for each row of `[.., inputs]`; `weight` is `[inputs, outputs]`.
 pub(crate) struct Linear {
@@ -21,6 +21,12 @@ impl Linear {
 impl GraphOperation for Linear {
     /// The input.
     type Saved = Activation;
+
+    fn computation(&self) -> Computation {
+        Computation::Linear {
+            has_bias: self.has_bias,
+        }
+    }
 
     fn kept(&self) -> KeptValues {
         KeptValues::input()

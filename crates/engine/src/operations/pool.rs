@@ -5,7 +5,7 @@ use ronde_kernels::SlidingWindow;
 use super::only;
 use crate::device::PlaneMap;
 use crate::graph::{GraphOperation, KeptValues, Tensors};
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// Returns the shape of images with planes of another size.
 fn resized(x: &Activation, [height, width]: [usize; 2]) -> Vec<usize> {
@@ -28,6 +28,10 @@ pub(crate) struct SavedMaxPool {
 
 impl GraphOperation for MaxPool {
     type Saved = SavedMaxPool;
+
+    fn computation(&self) -> Computation {
+        Computation::MaxPool(self.window)
+    }
 
     fn kept(&self) -> KeptValues {
         KeptValues {
@@ -79,6 +83,10 @@ pub(crate) struct MapPlanes {
 impl GraphOperation for MapPlanes {
     /// The shape of the input.
     type Saved = Vec<usize>;
+
+    fn computation(&self) -> Computation {
+        Computation::Planes(self.map)
+    }
 
     fn forward(
         &self,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::only;
 use crate::device::RowCopy;
 use crate::graph::{GraphOperation, Tensors};
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// Returns a batch's shape for samples of a shape.
 fn batch(samples: usize, sample: &[usize]) -> Vec<usize> {
@@ -29,6 +29,10 @@ impl Reshape {
 
 impl GraphOperation for Reshape {
     type Saved = ();
+
+    fn computation(&self) -> Computation {
+        Computation::Reshape
+    }
 
     fn forward(
         &self,
@@ -130,6 +134,13 @@ impl TakeSlice {
 impl GraphOperation for TakeSlice {
     type Saved = ();
 
+    fn computation(&self) -> Computation {
+        Computation::Slice {
+            dim: self.rows.dim,
+            part: self.part.clone(),
+        }
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -181,6 +192,10 @@ impl Concatenate {
 
 impl GraphOperation for Concatenate {
     type Saved = ();
+
+    fn computation(&self) -> Computation {
+        Computation::Concatenate { dim: self.rows.dim }
+    }
 
     fn forward(
         &self,

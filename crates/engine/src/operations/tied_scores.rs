@@ -13,7 +13,7 @@ use ronde_core::Shard;
 use super::only;
 use crate::device::{Device, DeviceSliceMut, MatrixSlice};
 use crate::graph::{GraphBuilder, GraphOperation, GraphValue, KeptValues, SharedTensor, Tensors};
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// The connection between an embedding and the output layer that shares its vectors.
 #[derive(Debug, Clone, Default)]
@@ -91,6 +91,10 @@ impl TiedScores {
 
 impl GraphOperation for TiedScores {
     type Saved = SavedTiedScores;
+
+    fn computation(&self) -> Computation {
+        Computation::TiedScores
+    }
 
     fn kept(&self) -> KeptValues {
         KeptValues::input()

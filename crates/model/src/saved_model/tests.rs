@@ -1,46 +1,14 @@
 //! A saved model is loaded with its bits, and each kind of damage is reported by file.
 
-use std::path::Path;
-
-use ronde_core::FormatHeader;
-use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
-use ronde_engine::{Activation, Chain, Layer, ModelConfig};
+use ronde_engine::{Activation, Chain, ModelConfig};
 
 use super::*;
-use crate::{NamedTensor, save};
+use crate::testing::{built, save_to};
 
 fn trained() -> (Chain, ModelManifest) {
     let model = ModelConfig::Mlp { hidden: vec![7, 5] };
-    let chain = model.build(&[6], 3, &SeedTree::new(11)).unwrap();
-    let manifest = ModelManifest {
-        header: FormatHeader::of(FormatHeader::MODEL),
-        run: "test".to_owned(),
-        model: Some(model),
-        input_shape: vec![6],
-        classes: 3,
-        steps: 5,
-        plan: "0".repeat(64),
-        identity: vec![("run.seed".to_owned(), "11".to_owned())],
-        blake3: String::new(),
-    };
-    (chain, manifest)
-}
-
-fn save_to(folder: &Path, chain: &Chain, manifest: &ModelManifest) {
-    let tensors = &chain.layout().tensors;
-    let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
-    let mut values = vec![0.0; arena.len()];
-    chain.save(&mut values, arena.ranges());
-    let named = tensors
-        .iter()
-        .zip(arena.ranges())
-        .map(|(entry, range)| NamedTensor {
-            name: &entry.name,
-            shape: &entry.shape,
-            values: &values[range.clone()],
-        });
-    save(folder, named, manifest).unwrap();
+    built(&model, &[6], 3)
 }
 
 #[test]

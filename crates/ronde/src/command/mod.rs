@@ -10,6 +10,7 @@ pub(crate) mod data;
 mod data_progress;
 pub(crate) mod doctor;
 pub(crate) mod exit;
+pub(crate) mod export;
 pub(crate) mod flight;
 pub(crate) mod init;
 pub(crate) mod job;

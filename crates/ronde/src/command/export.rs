@@ -1,0 +1,146 @@
+//! `ronde export`: writes a saved model for other programs.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use ronde_model::{ExportFormat, ModelError, Naming, ONNX_OPSET, SavedModel, export};
+
+use super::console::{Printable, message};
+use super::exit;
+
+/// Arguments of `ronde export`.
+#[derive(Args)]
+pub(crate) struct ExportArguments {
+    /// Folder of a finished run, or its model.safetensors.
+    model: PathBuf,
+    /// Format of the file.
+    #[arg(long)]
+    format: FormatArgument,
+    /// File to write; default: model.onnx, model.pt or model-NAMES.safetensors in the model's folder.
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
+    /// Names and layouts of the tensors; default: for torch those of the library that has such a model, otherwise ronde.
+    #[arg(long)]
+    names: Option<NamesArgument>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FormatArgument {
+    /// The model with its operations, for onnxruntime and others.
+    Onnx,
+    /// The weights.
+    Safetensors,
+    /// The weights, for torch.load and load_state_dict.
+    Torch,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum NamesArgument {
+    /// Those of ronde.
+    Ronde,
+    /// Those of torchvision's resnet18, resnet50 and vgg16.
+    Torchvision,
+    /// Those of Hugging Face's GPT2LMHeadModel.
+    Huggingface,
+}
+
+impl FormatArgument {
+    fn format(self) -> ExportFormat {
+        match self {
+            Self::Onnx => ExportFormat::Onnx,
+            Self::Safetensors => ExportFormat::Safetensors,
+            Self::Torch => ExportFormat::Torch,
+        }
+    }
+}
+
+impl NamesArgument {
+    fn naming(self) -> Naming {
+        match self {
+            Self::Ronde => Naming::Ronde,
+            Self::Torchvision => Naming::Torchvision,
+            Self::Huggingface => Naming::HuggingFace,
+        }
+    }
+}
+
+/// Exports a model, and prints the file and how to load it.
+pub(crate) fn run(arguments: &ExportArguments) -> i32 {
+    match write(arguments) {
+        Ok(report) => match write!(Printable(std::io::stdout()), "{report}") {
+            Ok(()) => exit::DONE,
+            Err(error) => {
+                message!("error: cannot write standard output: {error}");
+                exit::GAVE_UP
+            }
+        },
+        Err(error) => {
+            message!("error: {error}");
+            match error {
+                ModelError::File {
+                    action: "write", ..
+                } => exit::GAVE_UP,
+                _ => exit::USER_ERROR,
+            }
+        }
+    }
+}
+
+fn write(arguments: &ExportArguments) -> Result<String, ModelError> {
+    let saved = SavedModel::open(&arguments.model)?;
+    let format = arguments.format.format();
+    let counterpart = saved.manifest().model.as_ref();
+    let naming = match (arguments.names, format, counterpart) {
+        (Some(names), ..) => names.naming(),
+        (None, ExportFormat::Torch, Some(model)) => Naming::counterpart(model),
+        _ => Naming::Ronde,
+    };
+    let path = arguments.to.clone().unwrap_or_else(|| {
+        let extension = format.extension();
+        saved.weights().path().with_file_name(match format {
+            ExportFormat::Safetensors => format!("model-{}.{extension}", naming.name()),
+            _ => format!("model.{extension}"),
+        })
+    });
+    if is_same_file(&path, saved.weights().path()) {
+        return Err(ModelError::NotExportable {
+            format: format.name(),
+            problem: format!(
+                "{} is the model itself\n  help: choose another file with --to",
+                path.display()
+            ),
+        });
+    }
+    export(&saved, format, naming, &path)?;
+    Ok(report(&path, format, naming))
+}
+
+/// Returns whether two paths lead to one existing file.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+fn report(path: &Path, format: ExportFormat, naming: Naming) -> String {
+    let bytes = path.metadata().map_or(0, |metadata| metadata.len());
+    let path = path.display();
+    let (contents, load) = match format {
+        ExportFormat::Onnx => (
+            format!("ONNX, operator set {ONNX_OPSET}"),
+            format!("onnxruntime.InferenceSession(\"{path}\").run(None, {{\"input\": samples}})"),
+        ),
+        ExportFormat::Torch if naming == Naming::Ronde => (
+            "weights with the names of ronde".to_owned(),
+            format!("torch.load(\"{path}\", weights_only=True)"),
+        ),
+        ExportFormat::Torch => (
+            format!("weights with the names of {}", naming.name()),
+            format!("module.load_state_dict(torch.load(\"{path}\", weights_only=True))"),
+        ),
+        _ => (
+            format!("weights with the names of {}", naming.name()),
+            format!("safetensors.torch.load_file(\"{path}\")"),
+        ),
+    };
+    format!("{path}: {contents}, {bytes} bytes\n  load it in Python with {load}\n")
+}
