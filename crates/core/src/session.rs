@@ -10,6 +10,9 @@
 //! previous step. Only when all ranks agree is the step final: the ledger and the cursor advance, and
 //! the caller applies the gradient to its weights. No coordinator is involved.
 //!
+//! All decisions are those of [`Transaction`], which does no I/O: the bytes of all ranks in, the outcome out. A session
+//! exchanges these bytes over a group; the simulation of a cluster exchanges them in its own way.
+//!
 //! Cost of a commit: one all-gather of about 32 bytes per rank, 28 per shard and 8 per sample.
 
 use std::ops::Range;
@@ -18,21 +21,20 @@ use std::sync::Arc;
 use crate::batch::{BatchPlan, GlobalBatch};
 use crate::ledger::{EpochVerdict, Ledger};
 use crate::shards::ShardPlan;
-use crate::{Collectives, CollectivesExt, Epoch, Generation, GroupRank, Shard, Step};
+use crate::{CollectiveError, Collectives, CollectivesExt, Epoch, Generation, Shard, Step};
 
 mod bytes;
 mod catch_up;
 mod error;
 mod rejoin;
 mod requests;
+mod transaction;
 mod vote;
 
 pub use catch_up::{CatchUp, CatchUpPlan, StateReport};
 pub use error::{SessionError, ShardProblem};
-pub use rejoin::RejoinOutcome;
 pub use requests::VoteRequests;
-
-use vote::Vote;
+pub use transaction::{RankInGroup, Transaction};
 
 /// A rank's result for one shard.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,6 +78,12 @@ impl OpenStep {
         self.run.clone()
     }
 
+    /// Returns the results recorded so far.
+    #[must_use]
+    pub fn reports(&self) -> &[ShardReport] {
+        &self.reports
+    }
+
     /// Records that the backward pass of a shard is done, and the samples that it used.
     pub fn record(&mut self, report: ShardReport, sample_ids: &[u64]) {
         self.reports.push(report);
@@ -107,44 +115,37 @@ pub struct CommittedStep {
     pub requests: VoteRequests,
     /// The notes that ranks attached to their votes, by rank; see [`Session::attach`].
     pub notes: Vec<Vec<u8>>,
+    /// The samples of the step, rank by rank.
+    pub sample_ids: Vec<u64>,
 }
 
-/// The votes of the last committed step, stored for a member that missed them.
-#[derive(Debug, Clone, Default)]
-struct LastVote {
-    generation: Generation,
-    ranks: usize,
-    votes: Vec<u8>,
-    /// The requests in the votes.
-    requests: VoteRequests,
+/// The outcome of [`Session::rejoin`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct RejoinOutcome {
+    /// The action of each rank before the next step.
+    pub plan: CatchUpPlan,
+    /// The step that became final, if this rank's action is [`CatchUp::ApplyGradient`]; the caller applies its
+    /// gradient.
+    pub committed: Option<CommittedStep>,
 }
 
-/// One rank's transaction log of a run.
+/// One rank's transaction log of a run, with the group over which the ranks vote.
 pub struct Session {
     group: Arc<dyn Collectives>,
-    generation: Generation,
-    batches: BatchPlan,
-    shards: ShardPlan,
-    next: Step,
-    digest: Option<u64>,
-    ledger: Ledger,
-    /// The number of samples of all committed steps.
-    samples: u64,
-    newest: Generation,
-    last: LastVote,
-    /// False while the weights are being copied from other ranks.
-    is_complete: bool,
-    requests: VoteRequests,
-    note: Vec<u8>,
+    transaction: Transaction,
 }
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Session(generation {}, next step {})",
-            self.generation, self.next
-        )
+        self.transaction.fmt(f)
+    }
+}
+
+/// Returns the place of this rank in its group.
+fn place(group: &dyn Collectives) -> RankInGroup {
+    RankInGroup {
+        rank: group.rank(),
+        ranks: group.size(),
     }
 }
 
@@ -157,62 +158,50 @@ impl Session {
         batches: BatchPlan,
         shards: ShardPlan,
     ) -> Self {
-        let ledger = Ledger::new(batches.samples(), batches.samples_per_epoch());
         Self {
+            transaction: Transaction::new(place(&*group), generation, batches, shards),
             group,
-            generation,
-            batches,
-            shards,
-            next: Step(0),
-            digest: None,
-            ledger,
-            samples: 0,
-            newest: generation,
-            last: LastVote::default(),
-            is_complete: true,
-            requests: VoteRequests::default(),
-            note: Vec::new(),
         }
+    }
+
+    /// Returns the transaction log.
+    #[must_use]
+    pub fn transaction(&self) -> &Transaction {
+        &self.transaction
     }
 
     /// Returns the membership that computes the next step.
     #[must_use]
     pub fn generation(&self) -> Generation {
-        self.generation
+        self.transaction.generation()
     }
 
     /// Returns the number of samples of all committed steps.
     #[must_use]
     pub fn samples(&self) -> u64 {
-        self.samples
+        self.transaction.samples()
     }
 
-    /// Announces a newer generation to all ranks with the next vote, so that all ranks leave the current
-    /// one after the same step.
+    /// Does [`Transaction::announce`].
     pub fn announce(&mut self, newest: Generation) {
-        self.newest = self.newest.max(newest);
+        self.transaction.announce(newest);
     }
 
     /// Returns the step that [`Session::begin_step`] will begin.
     #[must_use]
     pub fn next_step(&self) -> Step {
-        self.next
+        self.transaction.next_step()
     }
 
     /// Returns the ledger as of the last commit.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+        self.transaction.ledger()
     }
 
     /// Begins the next step. Does not change the session.
     pub fn begin_step(&self) -> OpenStep {
-        OpenStep {
-            batch: self.batches.batch(self.next),
-            run: self.shards.run(self.group.rank()),
-            reports: Vec::new(),
-            sample_ids: Vec::new(),
-        }
+        self.transaction.begin_step()
     }
 
     /// Abandons a step. The session is unchanged, so the same step can begin again.
@@ -220,10 +209,9 @@ impl Session {
         drop(open);
     }
 
-    /// Sets the hash of the weights after the last committed step was applied. It is compared across all
-    /// ranks at the next commit or [`Session::verify`].
+    /// Does [`Transaction::set_digest`].
     pub fn set_digest(&mut self, digest: u64) {
-        self.digest = Some(digest);
+        self.transaction.set_digest(digest);
     }
 
     /// Votes that this rank holds the complete reduced gradient of a step. When this function returns, the
@@ -233,64 +221,8 @@ impl Session {
     /// The vote failed, or ranks disagree about the step, its shards, its samples or the weights. The
     /// session is then unchanged.
     pub fn commit(&mut self, open: OpenStep) -> Result<CommittedStep, SessionError> {
-        let last = LastVote {
-            generation: self.generation,
-            ranks: self.group.size(),
-            votes: self.exchange(&open)?,
-            requests: VoteRequests::default(),
-        };
-        let committed = self.settle(&open, last)?;
-        self.clear_carried();
-        Ok(committed)
-    }
-
-    /// Makes a step final with the votes of all ranks.
-    fn settle(&mut self, open: &OpenStep, last: LastVote) -> Result<CommittedStep, SessionError> {
-        let mut votes = decode(&last, open)?;
-        self.check_digests(&votes)?;
-        let reports = self.check_shards(open, &votes)?;
-        let ids: Vec<u64> = votes
-            .iter()
-            .flat_map(|vote| &vote.sample_ids)
-            .copied()
-            .collect();
-        self.ledger
-            .enter(&ids)
-            .map_err(|sample| SessionError::UnknownSample {
-                step: open.step(),
-                sample,
-                samples: self.batches.samples(),
-            })?;
-        let samples: u64 = reports.iter().map(|report| report.samples).sum();
-        let loss_sum: f64 = reports.iter().map(|report| report.loss_sum).sum();
-        let committed = CommittedStep {
-            step: open.step(),
-            epoch: open.batch.epoch,
-            generation: last.generation,
-            samples,
-            skipped: reports.iter().map(|report| report.skipped).sum(),
-            // A step may leave out all of its samples; the maximum avoids a division by zero.
-            loss: loss_sum / samples.max(1) as f64,
-            epoch_verdict: open.batch.ends_epoch.then(|| self.ledger.finish_epoch()),
-            newest: votes
-                .iter()
-                .map(|vote| vote.newest)
-                .max()
-                .unwrap_or_default(),
-            requests: VoteRequests::union(votes.iter().map(|vote| vote.requests)),
-            notes: votes
-                .iter_mut()
-                .map(|v| std::mem::take(&mut v.note))
-                .collect(),
-        };
-        self.samples += samples;
-        self.last = LastVote {
-            requests: committed.requests,
-            ..last
-        };
-        self.next = self.next.next();
-        self.digest = None;
-        Ok(committed)
+        let votes = self.exchange(&open)?;
+        self.transaction.commit(&open, votes)
     }
 
     /// Compares the weights of all ranks once more, after the last step.
@@ -299,119 +231,105 @@ impl Session {
     /// As [`Session::commit`].
     pub fn verify(&mut self) -> Result<(), SessionError> {
         let open = self.begin_step();
-        let last = LastVote {
-            generation: self.generation,
-            ranks: self.group.size(),
-            votes: self.exchange(&open)?,
-            requests: VoteRequests::default(),
-        };
-        self.check_digests(&decode(&last, &open)?)
+        let votes = self.exchange(&open)?;
+        self.transaction.verify(&open, votes)
     }
 
     /// Exchanges the votes of all ranks; returns their concatenation.
     fn exchange(&self, open: &OpenStep) -> Result<Vec<u8>, SessionError> {
-        let mine = Vote {
-            step: open.step(),
-            digest: self.digest,
-            newest: self.newest,
-            reports: open.reports.clone(),
-            sample_ids: open.sample_ids.clone(),
-            requests: VoteRequests {
-                heals: !self.is_complete,
-                ..self.requests
-            },
-            note: self.note.clone(),
+        self.gather(&self.transaction.vote(open))
+    }
+
+    fn gather(&self, bytes: &[u8]) -> Result<Vec<u8>, SessionError> {
+        let vote_failed = |source: CollectiveError| SessionError::Vote {
+            step: self.next_step(),
+            source,
         };
-        self.group
-            .all_gather(&mine.encode())
-            .map_err(|source| SessionError::Vote {
-                step: open.step(),
-                source,
-            })
+        self.group.all_gather(bytes).map_err(vote_failed)
     }
 
-    fn check_digests(&self, votes: &[Vote]) -> Result<(), SessionError> {
-        let complete = || votes.iter().filter(|vote| !vote.requests.heals);
-        let first = complete().next().map(|vote| vote.digest);
-        if complete().all(|vote| Some(vote.digest) == first) {
-            return Ok(());
-        }
-        let digests = votes.iter().map(|vote| vote.digest);
-        Err(SessionError::Diverged {
-            step: Step(self.next.0.saturating_sub(1)),
-            digests: digests.map(Option::unwrap_or_default).collect(),
-        })
-    }
-
-    /// Checks that every shard was computed exactly once with the planned number of samples; returns the
-    /// reports in shard order.
-    fn check_shards(
-        &self,
-        open: &OpenStep,
-        votes: &[Vote],
-    ) -> Result<Vec<ShardReport>, SessionError> {
-        let step = open.step();
-        let wrong = |shard: Shard, problem: ShardProblem| SessionError::Shards {
-            step,
-            shard,
-            problem,
+    /// Continues the session in another group. All members of the group call this first. `holds_gradient`:
+    /// whether the caller kept the complete reduced gradient of [`Session::next_step`].
+    ///
+    /// A member whose action is [`CatchUp::CopyState`] has the cursor and the ledger afterwards, but not yet the
+    /// weights: the caller fetches them and then calls [`Session::healed`]. Cost: one small all-gather, and a
+    /// second one that carries the last vote when a member missed it and the ledger when a member copies the
+    /// state.
+    ///
+    /// # Errors
+    /// The exchange failed, or the received data belongs to another run. The session is then unchanged except
+    /// for its group, and can rejoin again.
+    pub fn rejoin(
+        &mut self,
+        group: Arc<dyn Collectives>,
+        generation: Generation,
+        shards: ShardPlan,
+        holds_gradient: bool,
+    ) -> Result<RejoinOutcome, SessionError> {
+        self.group = group;
+        let place = place(&*self.group);
+        self.transaction.enter(place, generation, shards);
+        let reports = self.gather(&self.transaction.report(holds_gradient))?;
+        let plan = self.transaction.plan(&reports)?;
+        let committed = match plan.needs_snapshot() {
+            true => {
+                let snapshot = self.gather(&self.transaction.snapshot(&plan))?;
+                self.transaction.catch_up(&plan, &snapshot)?
+            }
+            false => None,
         };
-        let shards = self.shards.shards();
-        let mut by_shard: Vec<Option<ShardReport>> = vec![None; shards as usize];
-        for report in votes.iter().flat_map(|vote| &vote.reports) {
-            let shard = report.shard;
-            let entry = by_shard
-                .get_mut(shard.index())
-                .ok_or_else(|| wrong(shard, ShardProblem::Unknown { shards }))?;
-            if entry.replace(*report).is_some() {
-                return Err(wrong(shard, ShardProblem::Repeated));
-            }
-            let range = self.shards.samples(shard, open.batch.samples());
-            let planned = range.end - range.start;
-            let (used, skipped) = (report.samples, report.skipped);
-            if used.checked_add(skipped) != Some(planned) {
-                let problem = ShardProblem::Samples {
-                    used,
-                    skipped,
-                    planned,
-                };
-                return Err(wrong(shard, problem));
-            }
-        }
-        let (recorded, expected) = (
-            votes.iter().map(|vote| vote.sample_ids.len() as u64).sum(),
-            open.batch.samples(),
-        );
-        if recorded != expected {
-            return Err(SessionError::SampleIds {
-                step,
-                recorded,
-                expected,
-            });
-        }
-        by_shard
-            .into_iter()
-            .enumerate()
-            .map(|(shard, report)| {
-                report.ok_or_else(|| wrong(Shard(shard as u32), ShardProblem::Missing))
-            })
-            .collect()
+        Ok(RejoinOutcome { plan, committed })
     }
-}
 
-/// Decodes the votes on `open`, one per rank.
-fn decode(last: &LastVote, open: &OpenStep) -> Result<Vec<Vote>, SessionError> {
-    let votes = vote::decode_all(&last.votes, last.ranks)
-        .map_err(|(rank, problem)| SessionError::BrokenVote { rank, problem })?;
-    let other = votes.iter().position(|vote| vote.step != open.step());
-    if let Some(rank) = other {
-        return Err(SessionError::OtherStep {
-            rank: GroupRank(rank as u32),
-            mine: open.step(),
-            theirs: votes[rank].step,
-        });
+    /// Does [`Transaction::healed`].
+    pub fn healed(&mut self, digest: u64) {
+        self.transaction.healed(digest);
     }
-    Ok(votes)
+
+    /// Does [`Transaction::reshard`].
+    pub fn reshard(&mut self, shards: ShardPlan) {
+        self.transaction.reshard(shards);
+    }
+
+    /// Returns [`Transaction::cursor`].
+    #[must_use]
+    pub fn cursor(&self) -> Vec<u8> {
+        self.transaction.cursor()
+    }
+
+    /// Does [`Transaction::resume`].
+    #[must_use]
+    pub fn resume(&mut self, cursor: &[u8], digest: u64) -> bool {
+        self.transaction.resume(cursor, digest)
+    }
+
+    /// Does [`Transaction::request`].
+    pub fn request(&mut self, requests: VoteRequests) {
+        self.transaction.request(requests);
+    }
+
+    /// Returns [`Transaction::last_requests`].
+    #[must_use]
+    pub fn last_requests(&self) -> VoteRequests {
+        self.transaction.last_requests()
+    }
+
+    /// Does [`Transaction::attach`].
+    pub fn attach(&mut self, note: Vec<u8>) {
+        self.transaction.attach(note);
+    }
+
+    /// Returns whether no step has been committed yet.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        self.next_step() == Step(0)
+    }
+
+    /// Returns whether the state of this rank is complete: false while it is copied from other ranks.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.transaction.is_complete()
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use ronde_core::Recovery;
 
-/// Reasons why settings or a recovery are invalid.
+/// Reasons why settings are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElasticError {
@@ -14,16 +14,6 @@ pub enum ElasticError {
         /// The problem, with the offending numbers.
         problem: String,
     },
-    /// A generation in which no member has a complete state, and which may not start from a
-    /// checkpoint.
-    #[error(
-        "none of the {members} members holds the state, and the generation may not start from a \
-         checkpoint"
-    )]
-    NoState {
-        /// Number of members in the generation.
-        members: usize,
-    },
 }
 
 impl ElasticError {
@@ -32,7 +22,6 @@ impl ElasticError {
     pub fn recovery(&self) -> Recovery {
         match self {
             Self::Settings { .. } => Recovery::Abort,
-            Self::NoState { .. } => Recovery::Rejoin,
         }
     }
 }

@@ -6,7 +6,7 @@
 //! timers, and executes the commands. `docs/elastic.md` describes the protocol, its invariants and
 //! its behaviour under each failure.
 //!
-//! Read [`membership`] first, then [`message`], [`recovery`], [`worker`], [`lease`], [`coordinator`].
+//! Read [`membership`] first, then [`message`], [`worker`], [`lease`], [`coordinator`].
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,6 @@ pub mod lease;
 pub mod membership;
 pub mod message;
 pub mod reason;
-pub mod recovery;
 pub mod restart_history;
 pub mod settings;
 pub mod time;
@@ -35,7 +34,6 @@ pub use membership::{
 };
 pub use message::{GroupFailure, ToWorker, WorkerPhase, WorkerReport};
 pub use reason::{LossCause, Reason, WaitEnd, WorkerLoss};
-pub use recovery::{Position, RecoveryAction, RecoveryPlan};
 pub use ronde_core::SuccessionPolicy;
 pub use settings::{RestartLimits, Settings};
 pub use time::Time;

@@ -13,8 +13,8 @@
 //! leave after the same step.
 
 use crate::{
-    ElasticError, GenerationAssignment, GroupFailure, MemberInfo, Position, Reason, Settings,
-    SwitchTiming, Term, Time, ToWorker, WorkerPhase, WorkerReport,
+    ElasticError, GenerationAssignment, GroupFailure, MemberInfo, Reason, Settings, SwitchTiming,
+    Term, Time, ToWorker, WorkerPhase, WorkerReport,
 };
 use ronde_core::{Generation, Rank, Step};
 
@@ -105,13 +105,10 @@ impl WorkerMachine {
         self.phase
     }
 
-    /// Returns the position that the worker would report to the members of a new group.
+    /// Returns the next step, if the worker's state is complete: all earlier steps are committed.
     #[must_use]
-    pub fn position(&self) -> Position {
-        Position {
-            next: self.next.filter(|_| self.is_whole),
-            holds_gradient: self.holds_gradient && self.is_whole,
-        }
+    pub fn next_step(&self) -> Option<Step> {
+        self.next.filter(|_| self.is_whole)
     }
 
     /// Returns when to call with [`WorkerEvent::Tick`] if no other event occurs first; `None` once
@@ -265,7 +262,7 @@ impl WorkerMachine {
             }
             ToWorker::Checkpoint { .. } => {
                 if let (WorkerPhase::Idle, Some(next), Some(generation)) =
-                    (self.phase, self.position().next, self.generation)
+                    (self.phase, self.next_step(), self.generation)
                 {
                     out.push(WorkerCommand::Checkpoint { generation, next });
                 }
@@ -311,12 +308,7 @@ impl WorkerMachine {
         };
         self.phase = WorkerPhase::Forming;
         self.assignment = Some(assignment.clone());
-        let position = self.position();
-        out.push(WorkerCommand::Connect {
-            assignment,
-            rank,
-            position,
-        });
+        out.push(WorkerCommand::Connect { assignment, rank });
     }
 
     fn begin(
@@ -422,7 +414,7 @@ impl WorkerMachine {
             term: self.term,
             generation: self.generation,
             phase: self.phase,
-            next: self.position().next,
+            next: self.next_step(),
             has_voted: self.voted_in.is_some() && self.voted_in == self.generation,
             draining: self.draining,
             trouble: self.trouble.clone(),

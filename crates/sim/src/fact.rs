@@ -1,8 +1,9 @@
 //! [`Fact`]: an observation of a simulation by an omniscient observer; invariants use only facts.
 
 use ronde_core::ledger::EpochVerdict;
+use ronde_core::session::StateReport;
 use ronde_core::{Generation, Step};
-use ronde_elastic::{CoordinatorId, JobEnding, JobRecord, Position, Term, WorkerId};
+use ronde_elastic::{CoordinatorId, JobEnding, JobRecord, Term, WorkerId};
 
 /// The cause of the exit of a worker process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,14 +36,14 @@ pub enum Fact {
         /// The members by rank.
         members: Vec<WorkerId>,
     },
-    /// A worker received the positions of all members of its generation.
+    /// A worker received the reports of all members of its generation.
     Planned {
         /// The worker.
         worker: WorkerId,
         /// The generation.
         generation: Generation,
-        /// The positions of the members by rank.
-        positions: Vec<Position>,
+        /// The reports of the members by rank.
+        reports: Vec<StateReport>,
         /// The next step.
         next: Step,
     },

@@ -4,22 +4,40 @@
 use std::collections::BTreeMap;
 
 use ronde_core::Generation;
-use ronde_elastic::{GenerationAssignment, Position, WorkerId};
+use ronde_elastic::{GenerationAssignment, WorkerId};
 
 use crate::network::HostIndex;
-use crate::replica::{ReplicaSnapshot, ReplicaVote, Subtrees};
+use crate::replica::Subtrees;
 
 /// The contribution of a rank to an all-gather.
 #[derive(Debug, Clone)]
 pub enum GatherPart {
-    /// The first all-gather of a group: the rank's position.
-    Position(Position),
-    /// The second all-gather of a group: the snapshot of the first rank that holds the newest state.
-    Snapshot(Option<Box<ReplicaSnapshot>>),
+    /// The first all-gather of a group: whether the rank holds the state after at least one step.
+    Holds(bool),
+    /// The second all-gather: [`ronde_core::session::Transaction::report`].
+    Report(Vec<u8>),
+    /// The third all-gather, if a member needs it: [`ronde_core::session::Transaction::snapshot`].
+    Snapshot(Vec<u8>),
     /// The subtrees of a step.
     Subtrees(Subtrees),
-    /// The vote on a step.
-    Vote(Box<ReplicaVote>),
+    /// The vote on a step: [`ronde_core::session::Transaction::vote`].
+    Vote(Vec<u8>),
+}
+
+impl GatherPart {
+    /// Returns the encoded contribution, of a kind that is exchanged as bytes.
+    fn bytes(self) -> Vec<u8> {
+        match self {
+            Self::Report(bytes) | Self::Snapshot(bytes) | Self::Vote(bytes) => bytes,
+            Self::Holds(_) | Self::Subtrees(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the encoded contributions one after the other, as an all-gather of bytes does.
+    #[must_use]
+    pub fn concatenate(parts: Vec<Self>) -> Vec<u8> {
+        parts.into_iter().flat_map(Self::bytes).collect()
+    }
 }
 
 /// The payload of a frame between members.

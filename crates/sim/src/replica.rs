@@ -1,104 +1,125 @@
-//! [`Replica`]: one worker's state, ledger and step in flight: the data of the transaction.
+//! [`Replica`]: one worker's state, and its log of the transaction that real workers run.
 
 use ronde_core::exact::{Node, TreeSum};
-use ronde_core::ledger::{EpochVerdict, Ledger};
-use ronde_core::shards::even_range;
-use ronde_core::{Buffer, Generation, Step};
+use ronde_core::session::{
+    CatchUpPlan, CommittedStep, OpenStep, RankInGroup, SessionError, ShardReport, Transaction,
+};
+use ronde_core::shards::{ShardPlan, even_range};
+use ronde_core::{Buffer, Generation, GroupRank, Shard, Step, WorldSize};
 
 use crate::model::{PARAMETERS, SimulatedRun, SimulatedState};
-
-/// A rank's vote on a step.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ReplicaVote {
-    /// The step.
-    pub step: Step,
-    /// The newest generation that the rank knows.
-    pub newest: Generation,
-    /// Whether the rank's state is complete.
-    pub is_whole: bool,
-    /// The hash of the rank's state before the step, if it is complete.
-    pub digest: Option<u64>,
-    /// The shards that the rank computed.
-    pub shards: Vec<u32>,
-    /// The samples of these shards.
-    pub ids: Vec<u64>,
-}
-
-/// The data that an up-to-date rank sends to ranks that catch up.
-#[derive(Debug, Clone)]
-pub struct ReplicaSnapshot {
-    /// The votes of the step before `next`, if this worker has received them.
-    pub votes: Option<Vec<ReplicaVote>>,
-    /// The ledger before `next`.
-    pub ledger: Ledger,
-}
 
 /// The subtrees of a rank's shards.
 pub type Subtrees = Vec<(Node, Vec<f32>)>;
 
 /// The data of a worker.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Replica {
     run: SimulatedRun,
-    /// The next step; `None` before the first generation.
-    pub next: Option<Step>,
-    /// The state before `next`, or `None` while it is not complete.
+    /// The log of committed steps.
+    pub transaction: Transaction,
+    /// The state before the next step, or `None` while it is not complete.
     pub state: Option<SimulatedState>,
-    ledger: Ledger,
     /// The complete gradient of a step that may have been committed.
-    pub gradient: Option<(Step, Vec<f32>)>,
+    gradient: Option<(Step, Vec<f32>)>,
     /// The gradients of steps committed while the state is not complete.
     backlog: Vec<(Step, Vec<f32>)>,
-    last_votes: Option<Vec<ReplicaVote>>,
     slices: Vec<Option<Vec<f32>>>,
-    /// The shards of this rank in the step in flight.
-    mine: Vec<u32>,
+    /// The step in flight.
+    open: Option<OpenStep>,
+}
+
+/// Returns the log of a worker that is alone, before its first generation.
+fn fresh(run: &SimulatedRun) -> Transaction {
+    let place = RankInGroup {
+        rank: GroupRank(0),
+        ranks: 1,
+    };
+    let generation = Generation::default();
+    let mut log = Transaction::new(place, generation, run.batches, shards(run, 1));
+    log.set_digest(SimulatedState::initial().hash());
+    log
+}
+
+/// Returns the division of shards among ranks. A group larger than their number has ranks without shards.
+fn shards(run: &SimulatedRun, ranks: usize) -> ShardPlan {
+    let ranks = ranks.max(1) as u32;
+    WorldSize::new(ranks)
+        .and_then(|size| ShardPlan::with_spares(run.shards, size, run.shards.min(ranks)))
+        .expect("a run has at least one shard")
 }
 
 impl Replica {
-    /// Creates a replica without data.
+    /// Creates a replica with the initial state.
     #[must_use]
     pub fn new(run: SimulatedRun) -> Self {
         Self {
             run,
-            next: None,
-            state: None,
-            ledger: Ledger::new(run.batches.samples(), run.batches.samples_per_epoch()),
+            transaction: fresh(&run),
+            state: Some(SimulatedState::initial()),
             gradient: None,
             backlog: Vec::new(),
-            last_votes: None,
             slices: Vec::new(),
-            mine: Vec::new(),
+            open: None,
         }
     }
 
-    /// Returns the data for ranks that lack the state or the last votes.
+    /// Returns whether it holds the state after at least one step.
     #[must_use]
-    pub fn snapshot(&self) -> ReplicaSnapshot {
-        ReplicaSnapshot {
-            votes: self.last_votes.clone(),
-            ledger: self.ledger.clone(),
-        }
+    pub fn holds_state(&self) -> bool {
+        self.state.is_some() && self.transaction.next_step() > Step(0)
     }
 
-    /// Loads a stored state.
-    pub fn load(&mut self, next: Step, state: SimulatedState, ledger: Ledger) {
-        (self.next, self.state, self.ledger) = (Some(next), Some(state), ledger);
-        (self.gradient, self.last_votes) = (None, None);
+    /// Enters a group.
+    pub fn enter(&mut self, generation: Generation, rank: usize, ranks: usize) {
+        let place = RankInGroup {
+            rank: GroupRank(rank as u32),
+            ranks,
+        };
+        self.transaction
+            .enter(place, generation, shards(&self.run, ranks));
+    }
+
+    /// Returns whether it holds the complete gradient of the next step.
+    #[must_use]
+    pub fn holds_gradient(&self) -> bool {
+        let next = self.transaction.next_step();
+        self.state.is_some()
+            && self
+                .gradient
+                .as_ref()
+                .is_some_and(|(step, _)| *step == next)
+    }
+
+    /// Loads a stored state with its cursor.
+    pub fn load(&mut self, state: SimulatedState, cursor: &[u8]) {
+        let is_resumed = self.transaction.resume(cursor, state.hash());
+        assert!(is_resumed, "the cursor of a checkpoint of this run");
+        self.state = Some(state);
+        self.gradient = None;
         self.backlog.clear();
     }
 
-    /// Returns the ledger.
-    #[must_use]
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+    /// Executes this rank's action of a plan. A rank that applies its gradient returns the committed step; a rank that copies
+    /// the state has none afterwards.
+    ///
+    /// # Errors
+    /// The snapshot is invalid.
+    pub fn catch_up(
+        &mut self,
+        plan: &CatchUpPlan,
+        snapshot: &[u8],
+    ) -> Result<Option<CommittedStep>, SessionError> {
+        let committed = self.transaction.catch_up(plan, snapshot)?;
+        if let Some(committed) = &committed {
+            self.apply(committed);
+        }
+        Ok(committed)
     }
 
-    /// Prepares to receive the state before `next` in `of` slices.
-    pub fn begin_to_heal(&mut self, next: Step, snapshot: &ReplicaSnapshot, of: usize) {
-        (self.next, self.state) = (Some(next), None);
-        self.ledger = snapshot.ledger.clone();
-        self.last_votes.clone_from(&snapshot.votes);
+    /// Prepares to receive the state in `of` slices.
+    pub fn begin_to_heal(&mut self, of: usize) {
+        self.state = None;
         self.gradient = None;
         self.backlog.clear();
         self.slices = vec![None; of];
@@ -136,28 +157,37 @@ impl Replica {
         for (step, gradient) in self.backlog.drain(..) {
             state.apply(&gradient, self.run.batches.batch(step).samples());
         }
-        self.state = Some(state);
+        self.complete(state);
         Ok(true)
     }
 
-    /// Computes the shards of this rank, which is number `index` of `of` ranks with a complete state.
-    pub fn backward(&mut self, step: Step, index: Option<usize>, of: usize) -> Subtrees {
+    /// Takes a state as the complete one.
+    pub fn complete(&mut self, state: SimulatedState) {
+        self.transaction.healed(state.hash());
+        self.state = Some(state);
+    }
+
+    /// Computes the shards of this rank in the next step. It is number `index` of `of` ranks with a complete state.
+    pub fn backward(&mut self, index: Option<usize>, of: usize) -> Subtrees {
         self.gradient = None;
-        self.mine = match index {
-            Some(index) => {
-                let run = even_range(self.run.shards.into(), of as u64, index as u64);
-                (run.start as u32..run.end as u32).collect()
-            }
-            None => Vec::new(),
-        };
-        let Some(state) = &self.state else {
-            return Vec::new();
-        };
+        let mut open = self.transaction.begin_step();
+        let step = open.step();
         let mut sum = TreeSum::new(self.run.shards);
-        for &shard in &self.mine {
-            let gradient = state.gradient(&self.run.shard(step, shard));
-            sum.add_shard(shard, Buffer::copy_of(&gradient));
+        if let (Some(state), Some(index)) = (&self.state, index) {
+            let mine = even_range(self.run.shards.into(), of as u64, index as u64);
+            for shard in mine.start as u32..mine.end as u32 {
+                let ids = self.run.shard(step, shard);
+                sum.add_shard(shard, Buffer::copy_of(&state.gradient(&ids)));
+                let report = ShardReport {
+                    shard: Shard(shard),
+                    samples: ids.len() as u64,
+                    skipped: 0,
+                    loss_sum: 0.0,
+                };
+                open.record(report, &ids);
+            }
         }
+        self.open = Some(open);
         let nodes = sum.take().into_iter();
         nodes
             .map(|(node, sum)| (node, sum.as_slice().to_vec()))
@@ -181,67 +211,62 @@ impl Replica {
         is_root.then(|| whole.remove(0).1.as_slice().to_vec())
     }
 
-    /// Returns this rank's vote on a step whose gradient it holds.
-    #[must_use]
-    pub fn vote(&self, step: Step, newest: Generation) -> ReplicaVote {
-        ReplicaVote {
-            step,
-            newest,
-            is_whole: self.state.is_some(),
-            digest: self.state.as_ref().map(SimulatedState::hash),
-            shards: self.mine.clone(),
-            ids: self
-                .mine
-                .iter()
-                .flat_map(|&shard| self.run.shard(step, shard))
-                .collect(),
-        }
+    /// Keeps the reduced gradient of a step.
+    pub fn hold(&mut self, step: Step, gradient: Vec<f32>) {
+        self.gradient = Some((step, gradient));
     }
 
-    /// Returns the contradiction between the votes on a step, if any.
+    /// Returns this rank's vote on the step in flight.
     #[must_use]
-    pub fn contradiction(&self, step: Step, votes: &[ReplicaVote]) -> Option<String> {
-        if let Some(other) = votes.iter().find(|vote| vote.step != step) {
-            return Some(format!("votes on step {} and on step {step}", other.step));
-        }
-        let mut shards: Vec<u32> = votes
-            .iter()
-            .flat_map(|vote| &vote.shards)
-            .copied()
-            .collect();
-        shards.sort_unstable();
-        if shards != (0..self.run.shards).collect::<Vec<_>>() {
-            return Some(format!("step {step}: the shards {shards:?} were computed"));
-        }
-        let mut digests = votes.iter().filter_map(|vote| vote.digest);
-        let first = digests.next();
-        if digests.any(|digest| Some(digest) != first) {
-            return Some(format!("step {step}: the states differ"));
-        }
-        None
+    pub fn vote(&self) -> Vec<u8> {
+        let open = self.open.as_ref();
+        open.map_or_else(Vec::new, |open| self.transaction.vote(open))
     }
 
-    /// Commits a step that all ranks have voted on. Applies its gradient at once, or when the state is complete.
-    /// Returns the samples of the step.
-    pub fn commit(
-        &mut self,
-        step: Step,
-        votes: Vec<ReplicaVote>,
-    ) -> (Vec<u64>, Option<EpochVerdict>) {
-        let ids: Vec<u64> = votes.iter().flat_map(|vote| &vote.ids).copied().collect();
-        let _ = self.ledger.enter(&ids);
-        let batch = self.run.batches.batch(step);
-        let verdict = batch.ends_epoch.then(|| self.ledger.finish_epoch());
+    /// Returns a vote on the next step without shards and samples.
+    #[must_use]
+    pub fn empty_vote(&self) -> Vec<u8> {
+        self.transaction.vote(&self.transaction.begin_step())
+    }
+
+    /// Returns a vote on the step in flight whose shards have no samples.
+    #[must_use]
+    pub fn vote_without_samples(&self) -> Vec<u8> {
+        let Some(open) = &self.open else {
+            return Vec::new();
+        };
+        let mut without = self.transaction.begin_step();
+        for report in open.reports() {
+            without.record(*report, &[]);
+        }
+        self.transaction.vote(&without)
+    }
+
+    /// Commits the step in flight with the votes of all ranks. Its gradient is applied at once, or when the state is
+    /// complete.
+    ///
+    /// # Errors
+    /// The votes contradict each other.
+    pub fn commit(&mut self, votes: Vec<u8>) -> Result<CommittedStep, SessionError> {
+        let open = self.open.take();
+        let open = open.unwrap_or_else(|| self.transaction.begin_step());
+        let committed = self.transaction.commit(&open, votes)?;
+        self.apply(&committed);
+        Ok(committed)
+    }
+
+    fn apply(&mut self, committed: &CommittedStep) {
+        let step = committed.step;
         let gradient = match self.gradient.take() {
             Some((held, gradient)) if held == step => gradient,
             _ => vec![f32::NAN; PARAMETERS],
         };
         match &mut self.state {
-            Some(state) => state.apply(&gradient, batch.samples()),
+            Some(state) => {
+                state.apply(&gradient, self.run.batches.batch(step).samples());
+                self.transaction.set_digest(state.hash());
+            }
             None => self.backlog.push((step, gradient)),
         }
-        self.next = Some(step.next());
-        self.last_votes = Some(votes);
-        (ids, verdict)
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
+use ronde_core::session::CatchUpPlan;
 use ronde_core::{Generation, Step};
 use ronde_elastic::{
-    LossCause, MemberInfo, Reason, RecoveryPlan, Settings, WorkerCommand, WorkerEvent, WorkerId,
-    WorkerMachine, WorkerPhase,
+    LossCause, MemberInfo, Reason, Settings, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine,
+    WorkerPhase,
 };
 
 use crate::clock::{MS, ProcessClock};
@@ -14,7 +15,7 @@ use crate::fact::{Fact, WorkerExit};
 use crate::group::{DataFrame, GatherPart, SimulatedGroup};
 use crate::injected_bug::InjectedBug;
 use crate::model::SimulatedRun;
-use crate::replica::{Replica, ReplicaVote};
+use crate::replica::Replica;
 
 mod plane;
 mod recover;
@@ -27,8 +28,9 @@ const CHECKPOINT_EVERY: u64 = 4;
 #[derive(Debug, Clone)]
 enum LoopWait {
     Nothing,
-    Positions,
-    Snapshot(RecoveryPlan),
+    Holders,
+    Reports,
+    Snapshot(CatchUpPlan),
     Computing(Step),
     Reducing(Step),
     Voting(Step),
@@ -46,9 +48,6 @@ pub struct SimulatedWorker {
     group: Option<SimulatedGroup>,
     early: Vec<DataFrame>,
     task: LoopWait,
-    votes: Vec<ReplicaVote>,
-    /// The generation in which the last step was computed.
-    computed_in: Option<Generation>,
     queue: VecDeque<WorkerEvent>,
     alarm: u64,
     is_busy: bool,
@@ -80,8 +79,6 @@ impl SimulatedWorker {
             group: None,
             early: Vec::new(),
             task: LoopWait::Nothing,
-            votes: Vec::new(),
-            computed_in: None,
             queue: VecDeque::new(),
             alarm: 0,
             is_busy: false,
@@ -165,8 +162,8 @@ impl SimulatedWorker {
             Alarm::Late(generation, number) => self.late(generation, number, fx),
             Alarm::Written(generation, next) => {
                 fx.disk.complete(next);
-                if let Some((state, _)) = fx.disk.read(next) {
-                    let hash = state.hash();
+                if let Some(stored) = fx.disk.read(next) {
+                    let hash = stored.state.hash();
                     fx.fact(Fact::Written { next, hash });
                 }
                 fx.send_to_coordinators(&HostMessage::Written(generation, next));
@@ -205,27 +202,22 @@ impl SimulatedWorker {
                 fx.send_to_coordinators(&HostMessage::Report(Box::new(report)));
             }
             WorkerCommand::Leave { in_order, .. } => self.leave(in_order, fx),
-            WorkerCommand::Connect {
-                assignment,
-                rank,
-                position,
-            } => {
+            WorkerCommand::Connect { assignment, rank } => {
                 let group = SimulatedGroup::new(assignment, rank.index());
-                self.connect(group, position, fx);
+                self.connect(group, fx);
             }
             WorkerCommand::Compute { generation, step } => self.compute(generation, step, fx),
             WorkerCommand::Vote { step, newest, .. } => {
-                let mut vote = self.replica.vote(step, newest);
-                if fx.has(InjectedBug::VoteWithoutSamples) {
-                    vote.ids.clear();
-                }
+                self.replica.transaction.announce(newest);
+                let vote = match fx.has(InjectedBug::VoteWithoutSamples) {
+                    true => self.replica.vote_without_samples(),
+                    false => self.replica.vote(),
+                };
                 self.task = LoopWait::Voting(step);
-                self.gather(GatherPart::Vote(Box::new(vote)), fx);
+                self.gather(GatherPart::Vote(vote), fx);
             }
-            WorkerCommand::Commit { generation, step } => {
-                let votes = std::mem::take(&mut self.votes);
-                self.commit(generation, step, votes, fx);
-            }
+            // Done with the votes, as by real workers.
+            WorkerCommand::Commit { .. } => {}
             WorkerCommand::Record {
                 generation,
                 term,
@@ -266,14 +258,11 @@ impl SimulatedWorker {
                 "worker {id} reports {:?} in generation {:?}, next {:?}",
                 report.phase, report.generation, report.next
             ),
-            WorkerCommand::Connect {
-                assignment,
-                rank,
-                position,
-            } => format!(
-                "worker {id} enters generation {} as rank {rank} of {}, {position:?}: {}",
+            WorkerCommand::Connect { assignment, rank } => format!(
+                "worker {id} enters generation {} as rank {rank} of {}, {:?}: {}",
                 assignment.generation,
                 assignment.members.len(),
+                self.replica.transaction,
                 assignment.reason
             ),
             WorkerCommand::Leave { reason, .. } | WorkerCommand::Log(reason) => {
@@ -285,9 +274,10 @@ impl SimulatedWorker {
     }
 
     fn write_checkpoint(&mut self, generation: Generation, next: Step, fx: &mut Effects<'_>) {
-        if let (Some(state), true) = (&self.replica.state, self.replica.next == Some(next)) {
-            fx.disk
-                .begin(next, state.clone(), self.replica.ledger().clone());
+        let is_due = self.replica.transaction.next_step() == next;
+        if let (Some(state), true) = (&self.replica.state, is_due) {
+            let cursor = self.replica.transaction.cursor();
+            fx.disk.begin(next, state.clone(), cursor);
             let at = fx.now + fx.rng.range(5 * MS, 300 * MS);
             fx.done
                 .push(Effect::Alarm(at, Alarm::Written(generation, next)));

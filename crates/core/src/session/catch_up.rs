@@ -17,6 +17,39 @@ pub struct StateReport {
     pub is_complete: bool,
 }
 
+/// The number of bytes of an encoded report.
+const REPORT_BYTES: usize = 10;
+
+impl StateReport {
+    /// Returns the report as bytes for other members.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.next.0.to_le_bytes().to_vec();
+        bytes.push(u8::from(self.holds_gradient));
+        bytes.push(u8::from(self.is_complete));
+        bytes
+    }
+
+    /// Decodes the reports of all members, one after the other by rank.
+    ///
+    /// # Errors
+    /// The number of bytes does not fit.
+    pub fn decode_all(bytes: &[u8], ranks: usize) -> Result<Vec<Self>, String> {
+        if bytes.len() != REPORT_BYTES * ranks {
+            return Err(format!("{} bytes of state reports", bytes.len()));
+        }
+        let each = bytes.chunks_exact(REPORT_BYTES).map(|bytes| {
+            let (next, flags) = bytes.split_at(8);
+            Self {
+                next: Step(u64::from_le_bytes(next.try_into().unwrap_or_default())),
+                holds_gradient: flags[0] == 1,
+                is_complete: flags[1] == 1,
+            }
+        });
+        Ok(each.collect())
+    }
+}
+
 /// What a member has to do before the group computes the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CatchUp {
@@ -53,6 +86,12 @@ impl CatchUpPlan {
             })
             .collect();
         Some(Self { next, each })
+    }
+
+    /// Returns whether a member needs the snapshot of the [`CatchUpPlan::source`].
+    #[must_use]
+    pub fn needs_snapshot(&self) -> bool {
+        self.each.iter().any(|action| *action != CatchUp::UpToDate)
     }
 
     /// Returns the first rank with the newest state, which sends the session's state to the others.

@@ -1,8 +1,5 @@
 //! [`VoteRequests`]: requests that travel with votes.
 
-use crate::Step;
-use crate::session::Session;
-
 /// Requests of a rank to all ranks, carried by its vote on a step and fulfilled after that step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VoteRequests {
@@ -55,44 +52,5 @@ impl VoteRequests {
             complete: all.complete || one.complete,
             heals: all.heals || one.heals,
         })
-    }
-}
-
-impl Session {
-    /// Sends requests with the next vote; all ranks see them in [`super::CommittedStep::requests`] of the same
-    /// step. They are repeated until a vote succeeds.
-    pub fn request(&mut self, requests: VoteRequests) {
-        self.requests = VoteRequests::union([self.requests, requests].into_iter());
-    }
-
-    /// Returns the requests of all ranks with the last committed step, also on a rank that missed its outcome or has
-    /// copied the state since. None after [`Session::resume`].
-    #[must_use]
-    pub fn last_requests(&self) -> VoteRequests {
-        self.last.requests
-    }
-
-    /// Sends bytes to all ranks with the next vote that succeeds; they arrive in
-    /// [`super::CommittedStep::notes`]. A rank whose vote failed may send them twice. Cost: the bytes, to each rank.
-    pub fn attach(&mut self, note: Vec<u8>) {
-        self.note = note;
-    }
-
-    /// Forgets the requests and the note after a vote has carried them.
-    pub(super) fn clear_carried(&mut self) {
-        self.requests = VoteRequests::default();
-        self.note.clear();
-    }
-
-    /// Returns whether no step has been committed yet.
-    #[must_use]
-    pub fn is_fresh(&self) -> bool {
-        self.next == Step(0)
-    }
-
-    /// Returns whether the state of this rank is complete: false while it is copied from other ranks.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.is_complete
     }
 }

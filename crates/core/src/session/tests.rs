@@ -2,8 +2,9 @@
 
 use std::sync::Mutex;
 
+use super::vote::Vote;
 use super::*;
-use crate::{Buffer, CollectiveError, DType, Operation, Recovery, Work, WorldSize};
+use crate::{Buffer, DType, GroupRank, Operation, Recovery, Work, WorldSize};
 
 /// A group of two where the peer's contribution to every all-gather is scripted.
 struct Scripted {

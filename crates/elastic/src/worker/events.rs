@@ -3,7 +3,7 @@
 use ronde_core::{Generation, Rank, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{GenerationAssignment, Position, Reason, Term, ToWorker, WorkerId, WorkerReport};
+use crate::{GenerationAssignment, Reason, Term, ToWorker, WorkerId, WorkerReport};
 
 /// An input of a worker's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,15 +82,13 @@ pub enum WorkerCommand {
         /// The reason.
         reason: Reason,
     },
-    /// Connect the group of this generation, exchange `position` with its members, follow the
-    /// [`crate::RecoveryPlan`], and answer with [`WorkerEvent::CaughtUp`].
+    /// Connect the group of this generation, exchange reports with its members, follow the
+    /// [`ronde_core::session::CatchUpPlan`], and answer with [`WorkerEvent::CaughtUp`].
     Connect {
         /// The members and their addresses.
         assignment: GenerationAssignment,
         /// This worker's rank.
         rank: Rank,
-        /// The worker's position.
-        position: Position,
     },
     /// Compute a step: gradients of this rank's shards and their reduction. A kept gradient may be
     /// dropped.

@@ -52,18 +52,18 @@ impl Invariant for NoRestart {
             Fact::Planned {
                 worker,
                 generation,
-                positions,
+                reports,
                 next,
             } => {
                 self.next.insert(*worker, *next);
                 let entered = |worker: &WorkerId| self.entered.get(&(*worker, *generation));
                 let members = entered(worker).map_or(&[][..], |(_, members)| members);
-                for (member, position) in members.iter().zip(positions) {
+                for (member, report) in members.iter().zip(reports) {
                     let held = entered(member).and_then(|(holds, _)| *holds);
                     if held.is_some_and(|held| held > *next) {
                         return Err(format!(
                             "generation {generation} begins with step {next}, but worker {member} \
-                             had committed all before {held:?} (it reported {position:?})"
+                             had committed all before {held:?} (it reported {report:?})"
                         ));
                     }
                 }

@@ -1,7 +1,7 @@
 //! A worker's end of the data plane: joining a group, all-gathers, leaving.
 
 use ronde_core::{Generation, Step};
-use ronde_elastic::{Position, StartFrom, WorkerEvent};
+use ronde_elastic::WorkerEvent;
 
 use super::{LoopWait, SimulatedWorker};
 use crate::clock::SECOND;
@@ -9,6 +9,7 @@ use crate::effect::{Alarm, Effect, Effects, HostMessage};
 use crate::fact::{Fact, WorkerExit};
 use crate::group::{DataFrame, FramePayload, GatherPart, SimulatedGroup};
 use crate::injected_bug::InjectedBug;
+use crate::replica::Replica;
 
 /// The time limit of an all-gather.
 const OPERATION_MAX: u64 = 2 * SECOND;
@@ -16,7 +17,6 @@ const OPERATION_MAX: u64 = 2 * SECOND;
 impl SimulatedWorker {
     pub(super) fn leave(&mut self, in_order: bool, fx: &mut Effects<'_>) {
         self.task = LoopWait::Nothing;
-        self.votes.clear();
         let Some(group) = self.group.take() else {
             return;
         };
@@ -35,18 +35,13 @@ impl SimulatedWorker {
             };
             fx.send(host, HostMessage::Frame(Box::new(frame)));
         }
-        if fx.has(InjectedBug::SurvivorsRestart) && self.replica.next > Some(Step(0)) {
+        if fx.has(InjectedBug::SurvivorsRestart) && self.replica.transaction.next_step() > Step(0) {
             self.is_over = true;
             fx.done.push(Effect::Exit(WorkerExit::Irregular));
         }
     }
 
-    pub(super) fn connect(
-        &mut self,
-        mut group: SimulatedGroup,
-        position: Position,
-        fx: &mut Effects<'_>,
-    ) {
+    pub(super) fn connect(&mut self, mut group: SimulatedGroup, fx: &mut Effects<'_>) {
         if fx.has(InjectedBug::RanksDiffer) && self.id.0 % 2 == 1 {
             group.assignment.members.reverse();
             group.rank = group.rank_of(self.id).unwrap_or_default();
@@ -54,14 +49,11 @@ impl SimulatedWorker {
         if fx.has(InjectedBug::GenerationIsReused) {
             group.assignment.generation.0 = group.assignment.generation.0.min(2);
         }
-        let mut position = position;
-        if fx.has(InjectedBug::GradientIsClaimed) {
-            position.holds_gradient = true;
-        }
         if fx.has(InjectedBug::StateIsForgotten) && group.generation() > Generation(1) {
-            position.next = None;
-            group.assignment.start = StartFrom::Checkpoint(None);
+            self.replica = Replica::new(self.run);
         }
+        self.replica
+            .enter(group.generation(), group.rank, group.size());
         fx.fact(Fact::Entered {
             worker: self.id,
             term: group.assignment.term,
@@ -74,8 +66,8 @@ impl SimulatedWorker {
                 .collect(),
         });
         self.group = Some(group);
-        self.task = LoopWait::Positions;
-        self.gather(GatherPart::Position(position), fx);
+        self.task = LoopWait::Holders;
+        self.gather(GatherPart::Holds(self.replica.holds_state()), fx);
         for frame in std::mem::take(&mut self.early) {
             self.frame(frame, fx);
         }
@@ -151,11 +143,9 @@ impl SimulatedWorker {
             FramePayload::Closed { has_ended } => {
                 let generation = frame.generation;
                 if fx.has(InjectedBug::DeadVoteCounts)
-                    && let (LoopWait::Voting(step), Some(current)) = (&self.task, group.current())
+                    && let (LoopWait::Voting(_), Some(current)) = (&self.task, group.current())
                 {
-                    let mut vote = self.replica.vote(*step, generation);
-                    (vote.shards, vote.ids) = (Vec::new(), Vec::new());
-                    group.take(current, rank, GatherPart::Vote(Box::new(vote)));
+                    group.take(current, rank, GatherPart::Vote(self.replica.empty_vote()));
                     self.go_on(fx);
                     return;
                 }
@@ -182,9 +172,8 @@ impl SimulatedWorker {
     /// Returns whether the event that the loop waits for has occurred.
     pub(super) fn go_on(&mut self, fx: &mut Effects<'_>) {
         if let (LoopWait::Voting(step), true) = (&self.task, fx.has(InjectedBug::OwnVoteIsEnough)) {
-            let step = *step;
-            let vote = self.replica.vote(step, Generation::FIRST);
-            return self.voted(step, vec![vote], fx);
+            let (step, vote) = (*step, self.replica.vote());
+            return self.voted(step, vote, fx);
         }
         let Some(group) = &mut self.group else {
             return;
@@ -200,16 +189,13 @@ impl SimulatedWorker {
             return;
         };
         match std::mem::replace(&mut self.task, LoopWait::Nothing) {
-            LoopWait::Positions => self.plan(&pieces, fx),
-            LoopWait::Snapshot(plan) => self.recover(&plan, pieces, fx),
-            LoopWait::Reducing(step) => self.reduced(step, pieces, fx),
-            LoopWait::Voting(step) => {
-                let votes = pieces.into_iter().filter_map(|piece| match piece {
-                    GatherPart::Vote(vote) => Some(*vote),
-                    _ => None,
-                });
-                self.voted(step, votes.collect(), fx);
+            LoopWait::Holders => self.find_state(&pieces, fx),
+            LoopWait::Reports => self.plan(&GatherPart::concatenate(pieces), fx),
+            LoopWait::Snapshot(plan) => {
+                self.recover(&plan, &GatherPart::concatenate(pieces), fx);
             }
+            LoopWait::Reducing(step) => self.reduced(step, pieces, fx),
+            LoopWait::Voting(step) => self.voted(step, GatherPart::concatenate(pieces), fx),
             LoopWait::Nothing | LoopWait::Computing(_) => {}
         }
     }

@@ -1,8 +1,8 @@
-//! The start of a worker in a group: positions, the recovery plan, applying, healing, loading.
+//! The start of a worker in a group: holders, reports, the plan, applying, healing, loading.
 
-use ronde_core::ledger::Ledger;
-use ronde_core::{Generation, Step};
-use ronde_elastic::{Position, RecoveryAction, RecoveryPlan, WorkerEvent};
+use ronde_core::Generation;
+use ronde_core::session::{CatchUp, CatchUpPlan, StateReport};
+use ronde_elastic::WorkerEvent;
 
 use super::{LoopWait, SimulatedWorker};
 use crate::clock::MS;
@@ -13,88 +13,82 @@ use crate::injected_bug::InjectedBug;
 use crate::model::SimulatedState;
 
 impl SimulatedWorker {
-    /// Continues when all positions are known.
-    pub(super) fn plan(&mut self, pieces: &[GatherPart], fx: &mut Effects<'_>) {
+    /// Loads the newest checkpoint on the first rank if no member holds a state, and reports to all members.
+    pub(super) fn find_state(&mut self, pieces: &[GatherPart], fx: &mut Effects<'_>) {
+        let is_held = |piece: &GatherPart| matches!(piece, GatherPart::Holds(true));
+        let is_first = self.group.as_ref().is_some_and(|group| group.rank == 0);
+        if !pieces.iter().any(is_held) && is_first {
+            if let Some((_, stored)) = fx.disk.newest() {
+                self.replica.load(stored.state.clone(), &stored.cursor);
+            }
+            self.note_state(fx);
+        }
+        let holds_gradient =
+            self.replica.holds_gradient() || fx.has(InjectedBug::GradientIsClaimed);
+        let report = self.replica.transaction.report(holds_gradient);
+        self.task = LoopWait::Reports;
+        self.gather(GatherPart::Report(report), fx);
+    }
+
+    /// Continues when the reports of all members are known.
+    pub(super) fn plan(&mut self, reports: &[u8], fx: &mut Effects<'_>) {
         let Some(group) = &self.group else {
             return;
         };
-        let mut positions: Vec<Position> = pieces
-            .iter()
-            .filter_map(|piece| match piece {
-                GatherPart::Position(position) => Some(*position),
-                _ => None,
-            })
-            .collect();
-        let told = positions.clone();
-        if fx.has(InjectedBug::SmallestStepWins)
-            && let Some(least) = positions.iter().filter_map(|position| position.next).min()
-        {
-            positions
-                .iter_mut()
-                .for_each(|position| position.next = Some(least));
-        }
-        let plan = match RecoveryPlan::new(&positions, group.assignment.start) {
-            Ok(plan) => plan,
-            Err(error) => return self.fail(error.to_string(), fx),
-        };
         let (worker, generation) = (self.id, group.generation());
+        let told = StateReport::decode_all(reports, group.size()).unwrap_or_default();
+        let mut plan = self
+            .replica
+            .transaction
+            .plan(reports)
+            .map_err(|error| error.to_string());
+        if fx.has(InjectedBug::SmallestStepWins)
+            && let Some(least) = told.iter().map(|report| report.next).min()
+        {
+            let mut reports = told.clone();
+            reports.iter_mut().for_each(|report| report.next = least);
+            plan = CatchUpPlan::new(&reports).ok_or_else(|| "no state".to_owned());
+        }
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(problem) => return self.fail(problem, fx),
+        };
         fx.fact(Fact::Planned {
             worker,
             generation,
-            positions: told,
+            reports: told,
             next: plan.next,
         });
-        let leads = plan.holders().first() == Some(&group.rank);
-        let is_wanted = plan
-            .actions
-            .iter()
-            .any(|c| matches!(c, RecoveryAction::Apply | RecoveryAction::Heal));
-        let snapshot = (leads && is_wanted).then(|| Box::new(self.replica.snapshot()));
+        if !plan.needs_snapshot() {
+            return self.recover(&plan, &[], fx);
+        }
+        let snapshot = self.replica.transaction.snapshot(&plan);
         self.task = LoopWait::Snapshot(plan);
         self.gather(GatherPart::Snapshot(snapshot), fx);
     }
 
     /// Executes the plan.
-    pub(super) fn recover(
-        &mut self,
-        plan: &RecoveryPlan,
-        pieces: Vec<GatherPart>,
-        fx: &mut Effects<'_>,
-    ) {
-        let snapshot = pieces.into_iter().find_map(|piece| match piece {
-            GatherPart::Snapshot(snapshot) => snapshot,
-            _ => None,
-        });
+    pub(super) fn recover(&mut self, plan: &CatchUpPlan, snapshot: &[u8], fx: &mut Effects<'_>) {
         let Some(group) = &mut self.group else {
             return;
         };
-        group.whole = plan
-            .actions
-            .iter()
-            .map(|course| *course != RecoveryAction::Heal)
-            .collect();
-        let (generation, rank) = (group.generation(), group.rank);
-        let holders = plan.holders();
-        let mut is_whole = true;
-        match (plan.actions[rank], snapshot) {
-            (RecoveryAction::Keep, _) => self.send_slices(plan, &holders, fx),
-            (RecoveryAction::Apply, Some(snapshot)) => {
-                let step = Step(plan.next.0 - 1);
-                let votes = snapshot.votes.unwrap_or_default();
-                let computed_in = self.computed_in.unwrap_or(generation);
-                self.commit(computed_in, step, votes, fx);
-            }
-            (RecoveryAction::Heal, Some(snapshot)) => {
-                self.replica
-                    .begin_to_heal(plan.next, &snapshot, holders.len());
-                fx.fact(Fact::Heals {
-                    worker: self.id,
-                    next: plan.next,
-                });
-                is_whole = false;
-            }
-            (RecoveryAction::Load, _) => self.load(plan.next, fx),
-            _ => return self.fail("no member has sent the last votes".to_owned(), fx),
+        let copies = |action: &CatchUp| *action == CatchUp::CopyState;
+        group.whole = plan.each.iter().map(|action| !copies(action)).collect();
+        let (generation, is_whole) = (group.generation(), group.whole[group.rank]);
+        let (holders, _) = plan.holders_and_receivers();
+        match self.replica.catch_up(plan, snapshot) {
+            Ok(Some(committed)) => self.note_committed(&committed, fx),
+            Ok(None) => {}
+            Err(error) => return self.contradict(error.to_string(), fx),
+        }
+        if is_whole {
+            self.send_slices(plan, &holders, fx);
+        } else {
+            self.replica.begin_to_heal(holders.len());
+            fx.fact(Fact::Heals {
+                worker: self.id,
+                next: plan.next,
+            });
         }
         let mut next = plan.next;
         if fx.has(InjectedBug::LostStepIsSkipped) && generation > Generation(1) {
@@ -118,17 +112,13 @@ impl SimulatedWorker {
             }
         }
         if fx.has(InjectedBug::HealIsSkipped) && !is_whole {
-            self.replica.state = Some(SimulatedState::initial());
+            self.replica.complete(SimulatedState::initial());
             self.healed(fx);
         }
     }
 
-    pub(super) fn send_slices(
-        &mut self,
-        plan: &RecoveryPlan,
-        holders: &[usize],
-        fx: &mut Effects<'_>,
-    ) {
+    /// Sends this rank's part of the state to the ranks that copy it.
+    fn send_slices(&mut self, plan: &CatchUpPlan, holders: &[usize], fx: &mut Effects<'_>) {
         let Some(group) = &self.group else {
             return;
         };
@@ -136,8 +126,8 @@ impl SimulatedWorker {
             .iter()
             .position(|holder| *holder == group.rank)
             .unwrap_or_default();
-        for (rank, course) in plan.actions.iter().enumerate() {
-            if *course == RecoveryAction::Heal {
+        for (rank, action) in plan.each.iter().enumerate() {
+            if *action == CatchUp::CopyState {
                 let part = FramePayload::Slice(index, self.replica.slice(index, holders.len()));
                 let member = &group.assignment.members[rank];
                 let (to, host) = (member.worker, member.slot.0 as usize);
@@ -158,23 +148,6 @@ impl SimulatedWorker {
         }
     }
 
-    pub(super) fn load(&mut self, next: Step, fx: &mut Effects<'_>) {
-        let (state, ledger) = fx.disk.read(next).unwrap_or_else(|| {
-            let batches = self.run.batches;
-            (
-                SimulatedState::initial(),
-                Ledger::new(batches.samples(), batches.samples_per_epoch()),
-            )
-        });
-        let hash = state.hash();
-        self.replica.load(next, state, ledger);
-        fx.fact(Fact::Holds {
-            worker: self.id,
-            next,
-            hash,
-        });
-    }
-
     pub(super) fn take_slice(&mut self, index: usize, values: Vec<f32>, fx: &mut Effects<'_>) {
         match self.replica.take_slice(index, values) {
             Ok(true) => self.healed(fx),
@@ -183,15 +156,8 @@ impl SimulatedWorker {
         }
     }
 
-    pub(super) fn healed(&mut self, fx: &mut Effects<'_>) {
-        if let (Some(state), Some(next)) = (&self.replica.state, self.replica.next) {
-            let hash = state.hash();
-            fx.fact(Fact::Holds {
-                worker: self.id,
-                next,
-                hash,
-            });
-        }
+    fn healed(&mut self, fx: &mut Effects<'_>) {
+        self.note_state(fx);
         self.event_in_generation(|generation| WorkerEvent::Healed { generation }, fx);
     }
 }

@@ -1,5 +1,6 @@
 //! A worker's steps: gradients, reduction, vote, commit.
 
+use ronde_core::session::CommittedStep;
 use ronde_core::{Generation, Step};
 use ronde_elastic::WorkerEvent;
 
@@ -9,12 +10,16 @@ use crate::effect::{Alarm, Effect, Effects};
 use crate::fact::Fact;
 use crate::group::GatherPart;
 use crate::injected_bug::InjectedBug;
-use crate::replica::ReplicaVote;
 
 impl SimulatedWorker {
     pub(super) fn compute(&mut self, generation: Generation, step: Step, fx: &mut Effects<'_>) {
-        self.replica.gradient = None;
-        self.computed_in = Some(generation);
+        let next = self.replica.transaction.next_step();
+        if next != step {
+            return self.contradict(
+                format!("step {step} begins, but {next} is the next one"),
+                fx,
+            );
+        }
         fx.fact(Fact::Computes {
             worker: self.id,
             generation,
@@ -31,7 +36,7 @@ impl SimulatedWorker {
             return;
         };
         let (index, of) = group.computing();
-        let subtrees = self.replica.backward(step, index, of);
+        let subtrees = self.replica.backward(index, of);
         self.task = LoopWait::Reducing(step);
         self.gather(GatherPart::Subtrees(subtrees), fx);
     }
@@ -53,59 +58,60 @@ impl SimulatedWorker {
             gradient = Some(sum);
         }
         let Some(gradient) = gradient else {
-            fx.fact(Fact::Contradiction(format!(
-                "step {step}: the subtrees do not form the tree"
-            )));
-            return self.fail("the subtrees do not form the tree".to_owned(), fx);
+            let problem = format!("step {step}: the subtrees do not form the tree");
+            return self.contradict(problem, fx);
         };
-        self.replica.gradient = Some((step, gradient));
+        self.replica.hold(step, gradient);
         self.event_in_generation(|generation| WorkerEvent::Reduced { generation, step }, fx);
     }
 
-    pub(super) fn voted(&mut self, step: Step, votes: Vec<ReplicaVote>, fx: &mut Effects<'_>) {
-        if let Some(problem) = self.replica.contradiction(step, &votes) {
-            fx.fact(Fact::Contradiction(problem.clone()));
-            return self.fail(problem, fx);
+    /// Commits a step with the votes of all ranks.
+    pub(super) fn voted(&mut self, step: Step, votes: Vec<u8>, fx: &mut Effects<'_>) {
+        let committed = match self.replica.commit(votes) {
+            Ok(committed) => committed,
+            Err(error) => return self.contradict(error.to_string(), fx),
+        };
+        self.note_committed(&committed, fx);
+        // All members compute again when no member copies the state.
+        if let Some(group) = &mut self.group
+            && !committed.requests.heals
+        {
+            group.whole.fill(true);
         }
-        let newest = votes
-            .iter()
-            .map(|vote| vote.newest)
-            .max()
-            .unwrap_or_default();
-        if let Some(group) = &mut self.group {
-            group.whole = votes.iter().map(|vote| vote.is_whole).collect();
-        }
-        self.votes = votes;
         let voted = |generation| WorkerEvent::Voted {
             generation,
             step,
-            newest,
+            newest: committed.newest,
         };
         self.event_in_generation(voted, fx);
     }
 
-    pub(super) fn commit(
-        &mut self,
-        generation: Generation,
-        step: Step,
-        votes: Vec<ReplicaVote>,
-        fx: &mut Effects<'_>,
-    ) {
-        let (ids, verdict) = self.replica.commit(step, votes);
+    /// Notes a committed step, and the state after it.
+    pub(super) fn note_committed(&mut self, committed: &CommittedStep, fx: &mut Effects<'_>) {
         fx.fact(Fact::Committed {
             worker: self.id,
-            generation,
-            step,
-            ids,
-            verdict,
+            generation: committed.generation,
+            step: committed.step,
+            ids: committed.sample_ids.clone(),
+            verdict: committed.epoch_verdict,
         });
+        self.note_state(fx);
+    }
+
+    /// Notes the state, if it is complete.
+    pub(super) fn note_state(&mut self, fx: &mut Effects<'_>) {
         if let Some(state) = &self.replica.state {
-            let hash = state.hash();
             fx.fact(Fact::Holds {
                 worker: self.id,
-                next: step.next(),
-                hash,
+                next: self.replica.transaction.next_step(),
+                hash: state.hash(),
             });
         }
+    }
+
+    /// Notes a contradiction, which ends the group.
+    pub(super) fn contradict(&mut self, problem: String, fx: &mut Effects<'_>) {
+        fx.fact(Fact::Contradiction(problem.clone()));
+        self.fail(problem, fx);
     }
 }
