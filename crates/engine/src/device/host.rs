@@ -1,6 +1,7 @@
 //! [`HostDevice`]: the kernels of `ronde-kernels` in ordinary memory.
 
 mod elements;
+mod helpers;
 mod images;
 mod matrix;
 mod norms;

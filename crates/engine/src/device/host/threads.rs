@@ -3,39 +3,32 @@
 //! Only outputs are divided, never the terms of a sum, so the number of threads does not change a bit.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
-use rayon_core::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use super::helpers::Helpers;
 
-/// The least number of floats that a thread reads or writes; less does not pay for waking it.
-const FLOATS_MIN: usize = if cfg!(test) { 4 } else { 65_536 };
+/// The least number of floats that a thread reads or writes; less does not pay for the wait for it.
+const FLOATS_MIN: usize = if cfg!(test) { 4 } else { 16_384 };
 
-/// The calling thread and those of a pool.
+/// The calling thread and its helpers.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
     /// One thread fewer than compute; `None` for the calling thread alone.
-    pool: Option<ThreadPool>,
+    helpers: Option<Helpers>,
 }
 
 impl Threads {
     /// Starts all threads but the calling one. They inherit its cores.
-    pub(super) fn start(count: usize) -> Result<Self, ThreadPoolBuildError> {
-        if count <= 1 {
-            return Ok(Self::default());
-        }
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(count - 1)
-            .thread_name(|index| format!("ronde-compute-{}", index + 1));
+    pub(super) fn start(count: usize) -> std::io::Result<Self> {
+        let helpers = (count > 1).then(|| Helpers::start(count - 1));
         Ok(Self {
-            pool: Some(pool.build()?),
+            helpers: helpers.transpose()?,
         })
     }
 
     /// Returns the number of threads that compute.
     pub(super) fn count(&self) -> usize {
-        1 + self
-            .pool
-            .as_ref()
-            .map_or(0, ThreadPool::current_num_threads)
+        1 + self.helpers.as_ref().map_or(0, Helpers::count)
     }
 
     /// Divides `0..items` into ranges of similar length, at most one per thread, each of which handles enough of the
@@ -47,23 +40,22 @@ impl Threads {
             .collect()
     }
 
-    /// Calls `work` for each part, and returns when all calls have.
+    /// Calls `work` for each part, of which there is at most one per thread, and returns when all calls have.
     pub(super) fn each<T: Send>(&self, parts: Vec<T>, work: impl Fn(T) + Sync) {
-        let mut parts = parts.into_iter();
-        let Some(first) = parts.next() else { return };
-        match &self.pool {
-            Some(pool) if parts.len() > 0 => pool.in_place_scope(|scope| {
-                for part in parts {
-                    let work = &work;
-                    scope.spawn(move |_| work(part));
-                }
-                work(first);
-            }),
-            _ => {
-                work(first);
-                parts.for_each(work);
-            }
-        }
+        let Some(helpers) = self.helpers.as_ref().filter(|_| parts.len() > 1) else {
+            return parts.into_iter().for_each(work);
+        };
+        let parts: Vec<Mutex<Option<T>>> = parts
+            .into_iter()
+            .map(|part| Mutex::new(Some(part)))
+            .collect();
+        helpers.run(parts.len(), &|index| {
+            let part = parts[index]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            part.into_iter().for_each(&work);
+        });
     }
 }
 
