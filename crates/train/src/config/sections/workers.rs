@@ -26,8 +26,12 @@ pub struct WorkersSection {
     #[serde(serialize_with = "ronde_core::outside_identity")]
     pub threads: u32,
     /// Whether each worker's computing threads get dedicated cores and its other threads share the rest, if the
-    /// host has a core more for each of its workers; default false. For hosts that run nothing else.
-    #[serde(skip_serializing_if = "is_default")]
+    /// host has a core more for each of its workers; default false. For hosts that run nothing else. The trained bits do
+    /// not depend on it.
+    #[serde(
+        skip_serializing_if = "is_default",
+        serialize_with = "ronde_core::outside_identity"
+    )]
     #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
     pub pin_cores: bool,
 }

@@ -8,7 +8,7 @@ use super::super::{identity, schema};
 use super::{DEFAULT_RUN_FILE, RunConfig, load};
 
 /// The sections and keys that do not change the trained bits.
-const OUTSIDE_IDENTITY: [&str; 22] = [
+const OUTSIDE_IDENTITY: [&str; 23] = [
     "check",
     "checkpoint",
     "comm",
@@ -30,6 +30,7 @@ const OUTSIDE_IDENTITY: [&str; 22] = [
     "train.evaluate_every_epochs",
     "train.recompute_activations",
     "workers.count",
+    "workers.pin_cores",
     "workers.threads",
 ];
 
