@@ -89,10 +89,54 @@ pub enum ScheduleConfig {
         #[serde(default)]
         warmup_steps: u64,
     },
+    /// The base rate, multiplied by `(1 - done)^power` until it is zero at the end, after a linear warm-up; `done` is the
+    /// share of the remaining steps. With a power of 1 it falls linearly.
+    Polynomial {
+        /// The power.
+        #[serde(default = "one")]
+        power: f64,
+        /// The number of warm-up steps; the first step has `base / warmup_steps`.
+        #[serde(default)]
+        warmup_steps: u64,
+    },
+    /// Half a cosine from a lower rate up to the base rate, and another one down to almost zero. The formula of PyTorch's
+    /// `OneCycleLR`; the momentum does not change. Source: Smith and Topin, arXiv:1708.07120.
+    OneCycle {
+        /// The share of the steps in which the rate rises.
+        #[serde(default = "three_tenths")]
+        rising_share: f64,
+        /// The first rate is the base rate divided by this.
+        #[serde(default = "twenty_five")]
+        first_divisor: f64,
+        /// The last rate is the first one divided by this.
+        #[serde(default = "ten_thousand")]
+        last_divisor: f64,
+    },
 }
 
 fn tenth() -> f64 {
     0.1
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn three_tenths() -> f64 {
+    0.3
+}
+
+fn twenty_five() -> f64 {
+    25.0
+}
+
+fn ten_thousand() -> f64 {
+    1e4
+}
+
+/// Returns a value on half a cosine between two values; `done` is 0 to 1.
+fn half_cosine([from, to]: [f64; 2], done: f64) -> f64 {
+    to + (from - to) / 2.0 * (1.0 + libm::cos(std::f64::consts::PI * done))
 }
 
 impl Default for ScheduleConfig {
@@ -105,10 +149,13 @@ impl ScheduleConfig {
     /// Returns the number of warm-up steps.
     #[must_use]
     pub fn warmup_steps(&self) -> u64 {
-        let (Self::Constant { warmup_steps }
-        | Self::Cosine { warmup_steps }
-        | Self::Step { warmup_steps, .. }) = *self;
-        warmup_steps
+        match *self {
+            Self::Constant { warmup_steps }
+            | Self::Cosine { warmup_steps }
+            | Self::Step { warmup_steps, .. }
+            | Self::Polynomial { warmup_steps, .. } => warmup_steps,
+            Self::OneCycle { .. } => 0,
+        }
     }
 
     /// Returns the schedule as a function of the step, in a run of `steps`.
@@ -125,6 +172,8 @@ impl ScheduleConfig {
         if step < warmup_steps {
             return base * ((step + 1) as f64 / warmup_steps as f64);
         }
+        let length = steps.saturating_sub(warmup_steps).max(1);
+        let done = ((step - warmup_steps) as f64 / length as f64).min(1.0);
         match *self {
             Self::Constant { .. } => base,
             Self::Step {
@@ -132,12 +181,54 @@ impl ScheduleConfig {
                 factor,
                 ..
             } => base * libm::pow(factor, (step / every_steps.max(1)) as f64),
-            Self::Cosine { .. } => {
-                let length = steps.saturating_sub(warmup_steps).max(1);
-                let done = ((step - warmup_steps) as f64 / length as f64).min(1.0);
-                base * (0.5 * (1.0 + libm::cos(std::f64::consts::PI * done)))
+            Self::Cosine { .. } => base * (0.5 * (1.0 + libm::cos(std::f64::consts::PI * done))),
+            Self::Polynomial { power, .. } => base * libm::pow(1.0 - done, power),
+            Self::OneCycle {
+                rising_share,
+                first_divisor,
+                last_divisor,
+            } => {
+                let first = base / first_divisor;
+                let last = first / last_divisor;
+                let peak = (rising_share * steps as f64 - 1.0).max(0.0);
+                let end = (steps as f64 - 1.0).max(peak);
+                let step = (step as f64).min(end);
+                if step <= peak {
+                    half_cosine([first, base], step / peak.max(1.0))
+                } else {
+                    half_cosine([base, last], (step - peak) / (end - peak))
+                }
             }
         }
+    }
+
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    /// A sentence that names the key and its range.
+    pub fn check(&self) -> Result<(), String> {
+        let Self::OneCycle {
+            rising_share,
+            first_divisor,
+            last_divisor,
+        } = *self
+        else {
+            return Ok(());
+        };
+        if !(0.0..=1.0).contains(&rising_share) {
+            return Err(format!(
+                "`rising_share` is {rising_share}, but must be 0 to 1"
+            ));
+        }
+        for (key, divisor) in [
+            ("first_divisor", first_divisor),
+            ("last_divisor", last_divisor),
+        ] {
+            if !(divisor.is_finite() && divisor > 0.0) {
+                return Err(format!("`{key}` is {divisor}, but must be above 0"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -204,6 +295,74 @@ mod tests {
             assert!((rate - expected).abs() < 1e-8, "{rates:?}");
         }
         assert_eq!(ScheduleConfig::default().rate(0.1, 99, 5), 0.1);
+    }
+
+    /// The values of `torch.optim.lr_scheduler.OneCycleLR(max_lr=1, total_steps=10)`, and of one with `pct_start=0.5`,
+    /// `div_factor=4` and `final_div_factor=10`.
+    #[test]
+    fn one_cycle_has_the_rates_of_pytorch() {
+        let read = |text: &str| serde_json::from_str::<ScheduleConfig>(text).unwrap();
+        let rates = |schedule: ScheduleConfig| -> Vec<f64> {
+            (0..10).map(|step| schedule.rate(1.0, step, 10)).collect()
+        };
+        let plain = rates(read(r#"{"kind": "one_cycle"}"#));
+        let expected = [
+            0.04,
+            0.52,
+            1.0,
+            0.950_484_632_013_473_7,
+            0.811_745_653_949_763_1,
+            0.611_262_021_936_289_3,
+            0.388_741_978_063_710_75,
+            0.188_258_346_050_236_97,
+            0.049_519_367_986_526_286,
+            4e-6,
+        ];
+        for (rate, expected) in plain.iter().zip(expected) {
+            assert!((rate - expected).abs() < 1e-12, "{plain:?}");
+        }
+        let other = rates(read(
+            r#"{"kind": "one_cycle", "rising_share": 0.5, "first_divisor": 4, "last_divisor": 10}"#,
+        ));
+        let expected = [
+            0.25,
+            0.359_834_957_055_044_76,
+            0.625,
+            0.890_165_042_944_955_2,
+            1.0,
+            0.906_895_784_757_786_9,
+            0.663_145_784_757_786_8,
+            0.361_854_215_242_213_2,
+            0.118_104_215_242_213_2,
+            0.025,
+        ];
+        for (rate, expected) in other.iter().zip(expected) {
+            assert!((rate - expected).abs() < 1e-12, "{other:?}");
+        }
+        // Runs of one step, and beyond the end.
+        let cycle = read(r#"{"kind": "one_cycle"}"#);
+        assert!((cycle.rate(1.0, 0, 1) - 0.04).abs() < 1e-12);
+        assert_eq!(cycle.rate(1.0, 99, 10), cycle.rate(1.0, 9, 10));
+        assert!(cycle.check().is_ok());
+        let wrong = read(r#"{"kind": "one_cycle", "rising_share": 1.5}"#);
+        assert!(wrong.check().unwrap_err().contains("rising_share"));
+        let wrong = read(r#"{"kind": "one_cycle", "last_divisor": 0}"#);
+        assert!(wrong.check().unwrap_err().contains("last_divisor"));
+    }
+
+    #[test]
+    fn a_polynomial_falls_to_zero() {
+        let line = ScheduleConfig::Polynomial {
+            power: 1.0,
+            warmup_steps: 2,
+        };
+        let rates: Vec<f64> = (0..7).map(|step| line.rate(1.0, step, 6)).collect();
+        assert_eq!(rates, [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]);
+        let square = ScheduleConfig::Polynomial {
+            power: 2.0,
+            warmup_steps: 0,
+        };
+        assert_eq!(square.rate(1.0, 3, 6), 0.25);
     }
 
     #[test]

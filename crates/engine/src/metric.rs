@@ -1,6 +1,7 @@
 //! [`Metric`]: a measure of a model's predictions in evaluations.
 
 mod average_precision;
+mod classes;
 
 use ronde_kernels::{Vectorised, vectorised};
 
@@ -8,6 +9,7 @@ use crate::loss::{check_label, nearest};
 use crate::{EngineError, IGNORED, Predictions};
 
 pub use average_precision::MeanAveragePrecision;
+pub use classes::{MacroF1, MeanAbsoluteError};
 
 /// A measure of a model's predictions, computed from sums over samples: its value is displayed and stored with each
 /// evaluation, and does not depend on the number of workers, because the sums of fixed batches are added in order.

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use ronde_data::{Dataset, Targets};
 use ronde_engine::{
-    CrossEntropy, DetectedImages, DetectionLoss, Inertia, IntersectionOverUnion, Loss,
-    MeanAveragePrecision, Metric, ModelConfig, NearestDistance, Perplexity, TopAccuracy, ValueLoss,
+    CrossEntropy, DetectedImages, DetectionLoss, Inertia, IntersectionOverUnion, Loss, MacroF1,
+    MeanAbsoluteError, MeanAveragePrecision, Metric, ModelConfig, NearestDistance, Perplexity,
+    TopAccuracy, ValueLoss,
 };
 
 use crate::TrainError;
+use crate::config::MetricName;
 
 /// Names that the fields of an `evaluated` event use.
 const RESERVED: [&str; 5] = ["event", "loss", "samples", "step", "t"];
@@ -32,11 +34,61 @@ impl std::fmt::Debug for Objective {
 impl Objective {
     /// Returns the usual objective for a model and the targets of a data set: distances and inertia for clusters,
     /// cross-entropy and accuracy for classes, the given loss or squared error for values, with the overlap of masks
-    /// for a loss of masks, the detection loss and the mean average precision for boxes.
+    /// for a loss of masks, the detection loss and the mean average precision for boxes; and further metrics.
     ///
     /// # Errors
-    /// When a loss of values is given for clusters, classes or boxes.
+    /// When a loss of values is given for clusters, classes or boxes, or a metric does not fit the targets.
     pub fn of(
+        model: &ModelConfig,
+        dataset: &dyn Dataset,
+        loss: Option<ValueLoss>,
+        metrics: &[MetricName],
+    ) -> Result<Self, TrainError> {
+        let mut objective = Self::usual(model, dataset, loss)?;
+        for metric in metrics {
+            objective.add_named(*metric, model, dataset)?;
+        }
+        Ok(objective)
+    }
+
+    /// Adds a metric of the run file, unless it is one of the usual ones.
+    fn add_named(
+        &mut self,
+        metric: MetricName,
+        model: &ModelConfig,
+        dataset: &dyn Dataset,
+    ) -> Result<(), TrainError> {
+        let description = dataset.description();
+        let classes = description.classes as usize;
+        let are_classes = model.uses_targets() && description.targets == Targets::Classes;
+        let are_values = model.uses_targets() && description.targets == Targets::Values;
+        let name = String::from(metric);
+        let metric: Arc<dyn Metric> = match metric {
+            MetricName::F1 if are_classes => Arc::new(MacroF1 { classes }),
+            MetricName::AccuracyTop(top) if are_classes && (top as usize) < classes => {
+                Arc::new(TopAccuracy::new(classes, top))
+            }
+            MetricName::MeanAbsoluteError if are_values => Arc::new(MeanAbsoluteError),
+            _ => {
+                let targets = match description.targets {
+                    _ if !model.uses_targets() => "no targets".to_owned(),
+                    Targets::Classes => format!("{classes} classes"),
+                    Targets::Values => "values".to_owned(),
+                    _ => "boxes".to_owned(),
+                };
+                return Err(TrainError::Impossible {
+                    problem: format!("cannot measure `{name}`: the model is trained on {targets}"),
+                    hint: "remove it from train.metrics".to_owned(),
+                });
+            }
+        };
+        if !self.metrics.iter().any(|one| one.name() == name) {
+            self.add(metric);
+        }
+        Ok(())
+    }
+
+    fn usual(
         model: &ModelConfig,
         dataset: &dyn Dataset,
         loss: Option<ValueLoss>,
@@ -175,12 +227,12 @@ mod tests {
         let context = ronde_data::OpenContext::new(".".as_ref(), 1);
         let train = ronde_data::open(&data, &context).unwrap().train;
         let model: ModelConfig = toml::from_str("kind = 'detector'").unwrap();
-        let objective = Objective::of(&model, &*train, None).unwrap();
+        let objective = Objective::of(&model, &*train, None, &[]).unwrap();
         assert_eq!(
             format!("{objective:?}"),
             "detection with metrics [\"map50\"]"
         );
-        let refused = Objective::of(&model, &*train, Some(ValueLoss::Dice)).unwrap_err();
+        let refused = Objective::of(&model, &*train, Some(ValueLoss::Dice), &[]).unwrap_err();
         let message = refused.to_string();
         assert!(
             message.contains("targets of this data set are boxes"),
@@ -194,15 +246,44 @@ mod tests {
         let digits = ronde_data::DataConfig::default();
         let train = ronde_data::open(&digits, &context).unwrap().train;
         let model = ModelConfig::KMeans { clusters: 3 };
-        let objective = Objective::of(&model, &*train, None).unwrap();
+        let objective = Objective::of(&model, &*train, None, &[]).unwrap();
         let text = format!("{objective:?}");
         assert_eq!(text, "nearest_distance with metrics [\"inertia\"]");
-        let refused = Objective::of(&model, &*train, Some(ValueLoss::Dice)).unwrap_err();
+        let refused = Objective::of(&model, &*train, Some(ValueLoss::Dice), &[]).unwrap_err();
         let message = refused.to_string();
         assert!(
             message.contains("the model `kmeans` does not use targets"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn metrics_of_the_run_file_must_fit_the_targets() {
+        let context = ronde_data::OpenContext::new(".".as_ref(), 1);
+        let digits = ronde_data::DataConfig::default();
+        let train = ronde_data::open(&digits, &context).unwrap().train;
+        let named = |names: &[&str]| {
+            let metrics: Vec<MetricName> = names
+                .iter()
+                .map(|name| MetricName::try_from((*name).to_owned()).unwrap())
+                .collect();
+            let found = Objective::of(&ModelConfig::Linear {}, &*train, None, &metrics);
+            found.map(|found| format!("{found:?}"))
+        };
+        assert_eq!(
+            named(&["f1", "accuracy_top3", "accuracy_top5"]).unwrap(),
+            "cross_entropy with metrics [\"accuracy\", \"accuracy_top5\", \"f1\", \"accuracy_top3\"]"
+        );
+        for (name, targets) in [
+            ("mean_absolute_error", "10 classes"),
+            ("accuracy_top10", "10 classes"),
+        ] {
+            let error = named(&[name]).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(targets), "{error}");
+        }
+        for name in ["accuracy_top1", "recall", "accuracy_top"] {
+            assert!(MetricName::try_from(name.to_owned()).is_err(), "{name}");
+        }
     }
 
     #[test]

@@ -106,7 +106,12 @@ impl Plan {
                 parts: config.check.weight_hash_parts.into(),
                 full_every: config.check.weight_hash_full_every,
             },
-            objective: Objective::of(&config.model, train, config.train.loss)?,
+            objective: Objective::of(
+                &config.model,
+                train,
+                config.train.loss,
+                &config.train.metrics,
+            )?,
             learning_rate: config
                 .schedule
                 .learning_rate(config.train.base_learning_rate(), steps),

@@ -157,6 +157,9 @@ fn warmup(config: &RunConfig, problems: &mut Vec<ConfigProblem>) {
     if let ScheduleConfig::Step { every_steps, .. } = config.schedule {
         at_least_one("schedule.every_steps", every_steps, problems);
     }
+    if let Err(message) = config.schedule.check() {
+        problems.push(ConfigProblem::error("schedule", message));
+    }
     if let (Some(steps), None) = (config.train.steps, config.train.epochs)
         && warmup_steps > steps
     {

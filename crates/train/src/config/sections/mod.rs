@@ -21,7 +21,7 @@ pub use elastic::ElasticSection;
 pub use events::EventsSection;
 pub use loader::LoaderSection;
 pub use run::RunSection;
-pub use train::{TrainLength, TrainSection};
+pub use train::{MetricName, TrainLength, TrainSection};
 pub use weight_check::CheckSection;
 pub use workers::WorkersSection;
 

@@ -15,6 +15,63 @@ pub enum TrainLength {
     Steps(u64),
 }
 
+/// A metric in a run file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum MetricName {
+    /// `f1`.
+    F1,
+    /// `mean_absolute_error`.
+    MeanAbsoluteError,
+    /// `accuracy_top` and a number from 2: a target counts if it is among the classes with the greatest outputs.
+    AccuracyTop(u32),
+}
+
+impl TryFrom<String> for MetricName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let top = name
+            .strip_prefix("accuracy_top")
+            .and_then(|top| top.parse().ok())
+            .filter(|top| *top >= 2);
+        match (name.as_str(), top) {
+            ("f1", _) => Ok(Self::F1),
+            ("mean_absolute_error", _) => Ok(Self::MeanAbsoluteError),
+            (_, Some(top)) => Ok(Self::AccuracyTop(top)),
+            _ => Err(format!(
+                "unknown metric `{name}`: expected `f1`, `mean_absolute_error`, or `accuracy_top` and a number from 2"
+            )),
+        }
+    }
+}
+
+impl From<MetricName> for String {
+    fn from(metric: MetricName) -> Self {
+        match metric {
+            MetricName::F1 => "f1".to_owned(),
+            MetricName::MeanAbsoluteError => "mean_absolute_error".to_owned(),
+            MetricName::AccuracyTop(top) => format!("accuracy_top{top}"),
+        }
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for MetricName {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "MetricName".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "pattern": "^(f1|mean_absolute_error|accuracy_top([2-9]|[1-9][0-9]+))$",
+            "examples": ["f1", "mean_absolute_error", "accuracy_top3"],
+            "description": "`f1`, `mean_absolute_error`, or `accuracy_top` and a number from 2."
+        })
+    }
+}
+
 /// `[train]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -36,6 +93,13 @@ pub struct TrainSection {
     /// cross-entropy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<ValueLoss>,
+    /// Metrics of evaluations besides the usual ones: `f1`, `accuracy_top3` and so on for classes, `mean_absolute_error` for
+    /// values.
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        serialize_with = "ronde_core::outside_identity"
+    )]
+    pub metrics: Vec<MetricName>,
     /// The largest norm of the gradient; absent: gradients are not clipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
@@ -85,6 +149,7 @@ impl Default for TrainSection {
             drop_last: false,
             shuffle: true,
             loss: None,
+            metrics: Vec::new(),
             clip_norm: None,
             precision: Precision::default(),
             recompute_activations: false,

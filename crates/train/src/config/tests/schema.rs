@@ -141,6 +141,9 @@ impl Definitions {
         if let Some(words) = schema["enum"].as_array() {
             return vec![words.last().unwrap().clone()];
         }
+        if let Some(examples) = schema["examples"].as_array() {
+            return vec![examples.last().unwrap().clone()];
+        }
         let alternatives = schema.get("oneOf").or_else(|| schema.get("anyOf"));
         if let Some(alternatives) = alternatives.and_then(Value::as_array) {
             let is_default =
