@@ -245,7 +245,10 @@ impl RemoteCoordinator {
 
     /// Queues and forwards an event of a worker.
     pub(crate) fn recorded(&mut self, event: RunEvent) {
-        let is_spare = matches!(event, RunEvent::StepTimes { .. });
+        let is_spare = matches!(
+            event,
+            RunEvent::StepTimes { .. } | RunEvent::MemoryUsed { .. }
+        );
         if is_spare && self.events.len() >= EVENTS_MAX {
             return;
         }

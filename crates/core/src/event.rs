@@ -229,6 +229,17 @@ pub enum Event {
         /// Bytes that the worker has sent to other workers since the run began.
         bytes_sent: u64,
     },
+    /// The memory of a worker's process. Recorded by each worker after its first step and then every two seconds.
+    MemoryUsed {
+        /// The worker.
+        rank: Rank,
+        /// The step.
+        step: Step,
+        /// Bytes in physical memory.
+        resident_bytes: u64,
+        /// The largest number of bytes in physical memory since the process started.
+        peak_bytes: u64,
+    },
     /// The process of a worker was started. Recorded by the supervisor.
     WorkerStarted {
         /// The worker slot: equal to the rank as long as no worker was lost.

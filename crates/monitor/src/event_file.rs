@@ -8,6 +8,7 @@ use ronde_core::{Event, FormatHeader};
 use serde::{Deserialize, Serialize};
 
 use crate::error::MonitorError;
+use crate::event_line::parse_event_line;
 use crate::view::RunView;
 
 /// The settings of an event file.
@@ -30,10 +31,10 @@ impl Default for EventFileSettings {
 
 /// A line of an event file.
 #[derive(Serialize, Deserialize)]
-struct EventLine<E> {
-    t: f64,
+pub(crate) struct EventLine<E> {
+    pub(crate) t: f64,
     #[serde(flatten)]
-    event: E,
+    pub(crate) event: E,
 }
 
 /// A sink of events with their Unix times in seconds.
@@ -334,7 +335,7 @@ fn replay(file: &File, visit: &mut dyn FnMut(f64, &Event)) -> std::io::Result<u6
             return Ok(complete);
         }
         complete += length as u64;
-        if let Ok(EventLine { t, event }) = serde_json::from_slice::<EventLine<Event>>(&line) {
+        if let Some((t, event)) = parse_event_line(&line) {
             visit(t, &event);
         }
     }

@@ -54,6 +54,14 @@ pub struct RunView {
     last: BTreeMap<&'static str, Event>,
     /// Number of workers that failed first-hand, not counting those that only noticed a peer's failure.
     pub failures: u64,
+    /// The first failure of the current attempt: the rank and the first line of its message.
+    pub failure: Option<(Rank, String)>,
+    /// Whether the run has stopped after a step on request.
+    pub is_stopped: bool,
+    /// Number of steps in the newest checkpoint.
+    pub checkpoint: Option<u64>,
+    /// Host and process id of the newest process of each worker slot.
+    pub processes: BTreeMap<u32, (String, u32)>,
 }
 
 /// The last committed step.
@@ -157,6 +165,7 @@ impl RunView {
                 ..
             } => {
                 self.remember("run", event);
+                (self.failure, self.is_stopped) = (None, false);
                 self.unit = *unit;
                 self.name.clone_from(name);
                 self.plan.clone_from(plan);
@@ -225,6 +234,7 @@ impl RunView {
             }
             Event::CheckpointLoaded { step, .. } => {
                 self.counted_until = self.counted;
+                self.checkpoint = Some(step.0);
                 if let Some(progress) = &mut self.progress {
                     progress.committed = step.0;
                 }
@@ -323,8 +333,21 @@ impl RunView {
                 });
             }
             Event::WorkerFailed {
-                secondary: false, ..
-            } => self.failures += 1,
+                rank,
+                message,
+                secondary: false,
+                ..
+            } => {
+                self.failures += 1;
+                let cause = message.lines().next().unwrap_or_default();
+                self.failure
+                    .get_or_insert_with(|| (*rank, cause.to_owned()));
+            }
+            Event::WorkerStarted { place, host, pid } => {
+                self.processes.insert(*place, (host.clone(), *pid));
+            }
+            Event::CheckpointSaved { step, .. } => self.checkpoint = Some(step.0),
+            Event::RunStopped { .. } => self.is_stopped = true,
             Event::RunFinished {
                 duration_s,
                 skipped,
@@ -335,6 +358,18 @@ impl RunView {
                 self.skipped = *skipped;
             }
             _ => {}
+        }
+    }
+
+    /// Returns the phase of the run in one word or two; `is_running`: whether a run holds the lock of its folder.
+    #[must_use]
+    pub fn phase(&self, is_running: bool) -> &'static str {
+        match () {
+            () if is_running => "running",
+            () if self.finished_s.is_some() => "finished",
+            () if self.is_stopped => "interrupted",
+            () if self.failure.is_some() => "failed",
+            () => "ended without a result",
         }
     }
 

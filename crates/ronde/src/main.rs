@@ -9,8 +9,8 @@ use ronde_cluster::StopFlag;
 
 use command::console::{ConsoleArguments, message};
 use command::{
-    bench, check, checkpoint, coordinator, data, doctor, export, flight, init, join, run, scale,
-    schema, shell, status, train, usage, watchdog, worker,
+    bench, check, checkpoint, coordinator, dashboard, data, doctor, export, flight, init, join,
+    run, scale, schema, shell, status, train, usage, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -43,6 +43,10 @@ enum RondeCommand {
     Scale(scale::ScaleArguments),
     /// Show the status of a run or job.
     Status(status::StatusArguments),
+    /// Show runs in a browser: curves, ranks, members, checkpoints, logs.
+    Dashboard(dashboard::DashboardArguments),
+    /// Show runs in the terminal.
+    Top(dashboard::TopArguments),
     /// Measure collectives, training steps or data loading.
     Bench(Box<bench::BenchArguments>),
     /// List, show, verify or export the checkpoints of a run.
@@ -87,6 +91,10 @@ fn main() -> ExitCode {
         RondeCommand::Scale(arguments) => scale::scale(&arguments),
         RondeCommand::Status(arguments) => status::status(&arguments),
         RondeCommand::Export(arguments) => export::run(&arguments),
+        RondeCommand::Dashboard(arguments) => {
+            supervising(|stop| dashboard::dashboard(&arguments, stop))
+        }
+        RondeCommand::Top(arguments) => supervising(|stop| dashboard::top(&arguments, stop)),
         RondeCommand::Flight(arguments) => flight::flight(&arguments),
         RondeCommand::BenchWorker => bench::work(),
         RondeCommand::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),

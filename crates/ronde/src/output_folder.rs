@@ -2,6 +2,12 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Number of further attempts to lock a folder.
+const LOCK_RETRIES: u32 = 5;
+/// Time between two attempts.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The locked output folder of a run. The lock ends with the process.
 #[derive(Debug)]
@@ -28,7 +34,7 @@ impl OutputFolder {
         // The lock is on the folder itself, so that it leaves no file behind.
         let lock =
             File::open(&path).map_err(|error| failed("cannot read output folder", &error))?;
-        match lock.try_lock() {
+        match try_lock(&lock) {
             Ok(()) => Ok(Self { path, _lock: lock }),
             Err(std::fs::TryLockError::WouldBlock) => Err(format!(
                 "cannot use output folder {}: another run is writing to it\n  help: wait for that run, or {hint}",
@@ -53,7 +59,7 @@ impl OutputFolder {
         Self::has_results(&self.path) || self.path.join("checkpoints").is_dir()
     }
 
-    /// Removes the results of an earlier run: model, run file, events, checkpoints and flight records.
+    /// Removes the results of an earlier run: model, run file, events, checkpoints, flight records and logs.
     ///
     /// # Errors
     /// A message that names the file that cannot be removed.
@@ -65,7 +71,7 @@ impl OutputFolder {
             "events.jsonl",
             "events.1.jsonl",
         ];
-        let folders = ["checkpoints", "flight"];
+        let folders = ["checkpoints", "flight", "logs"];
         let files = files.map(|name| (name, std::fs::remove_file(self.path.join(name))));
         let folders = folders.map(|name| (name, std::fs::remove_dir_all(self.path.join(name))));
         for (name, removed) in files.into_iter().chain(folders) {
@@ -97,6 +103,21 @@ impl OutputFolder {
             let _ = std::fs::remove_file(ronde_model::temporary(&self.path.join(name)));
         }
     }
+}
+
+/// Takes the lock. Retries for a moment: a display holds a shared lock for microseconds while it looks whether a run has it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bounded pause between a few attempts"
+)]
+fn try_lock(folder: &File) -> Result<(), std::fs::TryLockError> {
+    for _ in 0..LOCK_RETRIES {
+        match folder.try_lock() {
+            Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            locked => return locked,
+        }
+    }
+    folder.try_lock()
 }
 
 impl Drop for OutputFolder {

@@ -22,6 +22,7 @@ pub mod memory;
 mod micro_batch;
 pub mod objective;
 pub mod plan;
+mod process_memory;
 mod state_transfer;
 pub mod step_loop;
 pub mod task;

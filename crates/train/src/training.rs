@@ -22,6 +22,7 @@ use crate::clock::{self, LapTimer};
 use crate::core_pinning::CorePinning;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::event_history::EventHistory;
+use crate::process_memory::MemoryReports;
 use crate::state_transfer::StateTransfer;
 use crate::{JobGroup, Plan, TrainError};
 
@@ -86,6 +87,7 @@ pub struct Training {
     last: Option<CommittedStep>,
     /// The events of the last committed steps.
     history: EventHistory,
+    memory_reports: MemoryReports,
     /// The gradient of a step whose vote failed; other members may have committed the step.
     held: Option<(Step, ReducedGradient)>,
     transfer: StateTransfer,
@@ -161,6 +163,7 @@ impl Training {
             times: PhaseTimes::default(),
             last: None,
             history: EventHistory::default(),
+            memory_reports: MemoryReports::default(),
             held: None,
             transfer: StateTransfer::default(),
             cores: None,

@@ -55,6 +55,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("ronde-monitor", &["ronde-core"]),
+    ("ronde-dashboard", &["ronde-core", "ronde-monitor"]),
     (
         "ronde-bench",
         &[
@@ -85,6 +86,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-monitor",
             "ronde-bench",
             "ronde-burn",
+            "ronde-dashboard",
         ],
     ),
     ("ronde-burn", &["ronde-core", "ronde-engine"]),

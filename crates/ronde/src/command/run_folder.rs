@@ -2,5 +2,7 @@
 
 /// Name of the event file.
 pub(crate) const EVENT_FILE: &str = "events.jsonl";
+/// Name of the folder of the output of the ranks.
+pub(crate) const LOGS_FOLDER: &str = "logs";
 /// Name of the folder of an open job.
 pub(crate) const JOB_FOLDER: &str = "job";

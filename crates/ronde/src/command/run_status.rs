@@ -1,14 +1,11 @@
 //! [`RunStatus`]: the status of a run from its folder: its event file, its lock and its processes.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use ronde_core::Event;
-use ronde_monitor::RunView;
-use ronde_monitor::render;
+use ronde_monitor::{RunView, is_running, parse_event_line, render};
 use serde_json::json;
 
 use super::open::host_name;
@@ -22,12 +19,6 @@ pub(super) struct RunStatus {
     folder: PathBuf,
     view: RunView,
     is_running: bool,
-    /// Number of steps in the newest checkpoint.
-    checkpoint: Option<u64>,
-    /// Host and process id of each worker, by slot.
-    workers: BTreeMap<u32, (String, u32)>,
-    failure: Option<String>,
-    is_stopped: bool,
 }
 
 impl RunStatus {
@@ -48,11 +39,7 @@ impl RunStatus {
         let mut status = Self {
             folder: folder.to_owned(),
             view: RunView::default(),
-            is_running: is_locked(folder),
-            checkpoint: None,
-            workers: BTreeMap::new(),
-            failure: None,
-            is_stopped: false,
+            is_running: is_running(folder),
         };
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
@@ -64,47 +51,23 @@ impl RunStatus {
             if read == 0 {
                 return Ok(status);
             }
+            let line = line.strip_suffix(b"\n").unwrap_or(&line);
             // The header and a line that is being written are not events.
-            if let Ok(event) = serde_json::from_slice::<Event>(&line) {
-                status.apply(&event);
+            if let Some((_, event)) = parse_event_line(line) {
+                status.view.apply(&event);
             }
-        }
-    }
-
-    fn apply(&mut self, event: &Event) {
-        self.view.apply(event);
-        match event {
-            Event::WorkerStarted { place, host, pid } => {
-                self.workers.insert(*place, (host.clone(), *pid));
-            }
-            Event::CheckpointSaved { step, .. } | Event::CheckpointLoaded { step, .. } => {
-                self.checkpoint = Some(step.0);
-            }
-            Event::RunStarted { .. } => (self.failure, self.is_stopped) = (None, false),
-            Event::RunStopped { .. } => self.is_stopped = true,
-            Event::WorkerFailed {
-                rank,
-                message,
-                secondary: false,
-                ..
-            } => {
-                let cause = message.lines().next().unwrap_or_default();
-                self.failure
-                    .get_or_insert_with(|| format!("rank {rank}: {cause}"));
-            }
-            _ => {}
         }
     }
 
     /// Returns the phase of the run in one word.
     fn phase(&self) -> &'static str {
-        match () {
-            () if self.is_running => "running",
-            () if self.view.finished_s.is_some() => "finished",
-            () if self.is_stopped => "interrupted",
-            () if self.failure.is_some() => "failed",
-            () => "ended without a result",
-        }
+        self.view.phase(self.is_running)
+    }
+
+    /// Returns the first failure: the rank and its cause.
+    fn failure(&self) -> Option<String> {
+        let failure = self.view.failure.as_ref();
+        failure.map(|(rank, cause)| format!("rank {rank}: {cause}"))
     }
 
     /// Returns a line for each worker process that exists.
@@ -118,7 +81,7 @@ impl RunStatus {
         let here = host_name();
         let exists =
             |host: &str, pid: u32| host != here || Path::new(&format!("/proc/{pid}")).exists();
-        let workers = self.workers.iter().filter(|_| self.is_running);
+        let workers = self.view.processes.iter().filter(|_| self.is_running);
         workers
             .filter(|(_, (host, pid))| exists(host, *pid))
             .map(|(slot, (host, pid))| (*slot, host.clone(), *pid))
@@ -144,9 +107,9 @@ impl RunStatus {
             "loss": progress.map(|now| now.loss),
             "samples_per_s": self.view.throughput.recent(),
             "left_s": self.view.left_s().filter(|_| self.is_running),
-            "checkpoint": self.checkpoint,
+            "checkpoint": self.view.checkpoint,
             "workers": workers,
-            "failure": self.failure,
+            "failure": self.failure(),
             "model": self.view.model.as_ref().map(|model| &model.path),
             "blake3": self.view.model.as_ref().map(|model| &model.blake3),
         })
@@ -176,11 +139,11 @@ impl fmt::Display for RunStatus {
             }
         }
         line("folder", self.folder.display().to_string())?;
-        if let Some(step) = self.checkpoint {
+        if let Some(step) = self.view.checkpoint {
             line("checkpoint", format!("step {}", render::count(step)))?;
         }
-        if let Some(failure) = self.failure.as_ref().filter(|_| !self.is_running) {
-            line("failure", failure.clone())?;
+        if let Some(failure) = self.failure().filter(|_| !self.is_running) {
+            line("failure", failure)?;
         }
         if let Some(model) = self.view.model.as_ref().filter(|_| !self.is_running) {
             line("model", model.path.clone())?;
@@ -191,14 +154,4 @@ impl fmt::Display for RunStatus {
         }
         Ok(())
     }
-}
-
-/// Returns whether a run holds the lock of its folder.
-fn is_locked(folder: &Path) -> bool {
-    let lock = File::open(folder).and_then(|folder| match folder.try_lock_shared() {
-        Err(std::fs::TryLockError::Error(error)) => Err(error),
-        Err(std::fs::TryLockError::WouldBlock) => Ok(true),
-        Ok(()) => Ok(false),
-    });
-    lock.unwrap_or(false)
 }

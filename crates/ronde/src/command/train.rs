@@ -20,6 +20,7 @@ use ronde_train::flight_records::FlightRecordWriter;
 use super::console::{Printable, message};
 use super::open::{self, OpenArguments, OpenJob};
 use super::progress_output::ProgressOutput;
+use super::rank_logs::RankLogs;
 use super::rank_output::report_failure;
 use super::run_folder::{EVENT_FILE, JOB_FOLDER};
 use super::start_error::StartError;
@@ -160,7 +161,7 @@ fn supervise_run(prepared: &PreparedRun, json: bool, stop: &StopFlag) -> i32 {
         Ok(outputs) => outputs,
         Err(code) => return code,
     };
-    let log: Arc<dyn LogSink> = outputs.progress.clone();
+    let log = rank_logs(prepared, outputs.progress.clone());
     let outcome = supervise(
         &launch_spec(prepared),
         &mut LocalLauncher::new(),
@@ -276,7 +277,7 @@ fn supervise_open_run(
         finish_limit: finish_limit(&prepared.config),
         ..join::agent_spec(&agent, slots.unwrap_or(prepared.world_size))
     };
-    let log: Arc<dyn LogSink> = output.clone();
+    let log = rank_logs(prepared, output.clone());
     let position = Arc::new(prepared.position.clone());
     let sinks = Fanout(vec![output.tracker(), position as Arc<dyn Tracker>]);
     let outcome = agent.supervise(&launch, &mut LocalLauncher::new(), &sinks, &log, stop);
@@ -300,6 +301,11 @@ fn prepare_events(prepared: &PreparedRun) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Returns the sink of the output of the ranks: shown, and written to the folder of the run.
+fn rank_logs(prepared: &PreparedRun, shown: Arc<ProgressOutput>) -> Arc<dyn LogSink> {
+    Arc::new(RankLogs::new(prepared.output.path(), shown))
 }
 
 fn job_name(prepared: &PreparedRun) -> String {

@@ -10,6 +10,7 @@ use super::{SKIPPED_REPORTED_MAX, Training};
 use crate::callback::{Actions, StepReport};
 use crate::clock::LapTimer;
 use crate::micro_batch::micro_batch;
+use crate::process_memory::ProcessMemory;
 use crate::{JobGroup, TrainError, divergence};
 
 impl Training {
@@ -279,6 +280,16 @@ impl Training {
             times,
             bytes_sent,
         });
+        if self.memory_reports.is_due(times.total_s())
+            && let Some(memory) = ProcessMemory::read()
+        {
+            tracker.record(Event::MemoryUsed {
+                rank: *rank,
+                step: committed.step,
+                resident_bytes: memory.resident,
+                peak_bytes: memory.peak,
+            });
+        }
         self.history.push(Event::StepCommitted {
             step: committed.step,
             epoch: committed.epoch,

@@ -1,0 +1,189 @@
+//! [`show`]: the runs of a folder in the terminal, live; [`print_lines`]: the same as lines, where there is no terminal.
+
+mod lines;
+mod screen;
+mod views;
+
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use crate::error::DashboardError;
+use crate::library::{RunLibrary, RunSummary};
+
+pub use lines::print_lines;
+
+/// Longest time without a look at the keys and the runs.
+const FRAME: Duration = Duration::from_millis(250);
+
+/// The parts of the display of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tab {
+    Curves,
+    Ranks,
+    Members,
+    Checkpoints,
+    Messages,
+}
+
+impl Tab {
+    const ALL: [Self; 5] = [
+        Self::Curves,
+        Self::Ranks,
+        Self::Members,
+        Self::Checkpoints,
+        Self::Messages,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Curves => "Curves",
+            Self::Ranks => "Ranks",
+            Self::Members => "Members",
+            Self::Checkpoints => "Checkpoints",
+            Self::Messages => "Messages",
+        }
+    }
+
+    /// Returns the tab `step` positions to the right, from the last one on to the first.
+    fn moved(self, step: isize) -> Self {
+        let at = Self::ALL.iter().position(|tab| *tab == self).unwrap_or(0);
+        Self::ALL[at.wrapping_add_signed(step + Self::ALL.len() as isize) % Self::ALL.len()]
+    }
+}
+
+/// What the user has chosen.
+#[derive(Debug)]
+struct TopState {
+    /// The run in focus; `None`: the newest one.
+    run: Option<String>,
+    tab: Tab,
+    /// Number of lines above the visible ones.
+    scrolled: usize,
+    shows_help: bool,
+    is_over: bool,
+    colour: bool,
+}
+
+impl TopState {
+    fn new(colour: bool) -> Self {
+        Self {
+            run: None,
+            tab: Tab::Curves,
+            scrolled: 0,
+            shows_help: false,
+            is_over: false,
+            colour,
+        }
+    }
+
+    /// Returns the position of the run in focus.
+    fn position(&self, runs: &[RunSummary]) -> usize {
+        let chosen = self.run.as_ref();
+        let at = chosen.and_then(|id| runs.iter().position(|run| run.id == *id));
+        at.unwrap_or(0)
+    }
+
+    /// Handles a key.
+    fn press(&mut self, key: KeyEvent, runs: &[RunSummary]) {
+        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if self.shows_help && !is_control {
+            self.shows_help = false;
+            return;
+        }
+        let at = self.position(runs);
+        let mut choose = |at: usize| {
+            self.run = runs.get(at).map(|run| run.id.clone());
+            self.scrolled = 0;
+        };
+        match key.code {
+            KeyCode::Char('c') if is_control => self.is_over = true,
+            KeyCode::Char('q') | KeyCode::Esc => self.is_over = true,
+            KeyCode::Char('?' | 'h') => self.shows_help = true,
+            KeyCode::Up | KeyCode::Char('k') => choose(at.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => {
+                choose((at + 1).min(runs.len().saturating_sub(1)));
+            }
+            KeyCode::Home => choose(0),
+            KeyCode::End => choose(runs.len().saturating_sub(1)),
+            KeyCode::Right | KeyCode::Tab => self.open(self.tab.moved(1)),
+            KeyCode::Left | KeyCode::BackTab => self.open(self.tab.moved(-1)),
+            KeyCode::Char(digit @ '1'..='5') => {
+                self.open(Tab::ALL[digit as usize - '1' as usize]);
+            }
+            KeyCode::PageDown | KeyCode::Char(' ') => self.scrolled += 10,
+            KeyCode::PageUp => self.scrolled = self.scrolled.saturating_sub(10),
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, tab: Tab) {
+        (self.tab, self.scrolled) = (tab, 0);
+    }
+}
+
+/// Restores the terminal when the display ends, also by an error.
+struct ScreenGuard;
+
+impl Drop for ScreenGuard {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Shows the runs until the user presses `q` or `is_stopping` returns true, which is called four times a second. The terminal
+/// is restored at the end and on a panic.
+///
+/// # Errors
+/// [`DashboardError::Terminal`] if the terminal cannot be used.
+pub fn show(
+    library: &RunLibrary,
+    colour: bool,
+    is_stopping: &dyn Fn() -> bool,
+) -> Result<(), DashboardError> {
+    let failed = |cause| DashboardError::Terminal { cause };
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let _guard = ScreenGuard;
+    let mut state = TopState::new(colour);
+    while !state.is_over && !is_stopping() {
+        step(&mut terminal, library, &mut state).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Draws a frame and handles the keys until the next one.
+fn step(
+    terminal: &mut DefaultTerminal,
+    library: &RunLibrary,
+    state: &mut TopState,
+) -> std::io::Result<()> {
+    let (_, runs, problem) = library.summaries();
+    let at = state.position(&runs);
+    let id = runs.get(at).map_or("", |run| &*run.id);
+    let mut drawn = Ok(());
+    let found = library.visit(id, |run| {
+        drawn = terminal
+            .draw(|frame| screen::draw(frame, state, &runs, Some(run.history), problem.as_deref()))
+            .map(drop);
+    });
+    if found.is_none() {
+        drawn = terminal
+            .draw(|frame| screen::draw(frame, state, &runs, None, problem.as_deref()))
+            .map(drop);
+    }
+    drawn?;
+    let mut wait = FRAME;
+    while event::poll(wait)? {
+        if let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+        {
+            state.press(key, &runs);
+        }
+        wait = Duration::ZERO;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
