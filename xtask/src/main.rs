@@ -109,6 +109,12 @@ fn test() -> Result<()> {
             .map(|()| Outcome::Passed)
             .or_else(|error| steps::skip_or_fail(format!("their tests skip: {error:#}")))
     });
+    steps.run("browser", "cargo xtask test", || {
+        let installed = outside::browser();
+        installed
+            .map(|()| Outcome::Passed)
+            .or_else(|error| steps::skip_or_fail(format!("its test skips: {error:#}")))
+    });
     // The servers install while the programs build.
     let mut stores = Stores::start();
     // Tests start the command as users do, so it is built first, with the features of the tests.

@@ -94,9 +94,29 @@ pub(crate) fn network_namespaces() -> Result<()> {
     if has_both().is_ok() {
         return Ok(());
     }
+    install_packages(&["iproute2", "nftables"]).context("no ip or nft")?;
+    has_both()
+}
+
+/// Installs Chromium where it is missing, in which a test opens the page of the dashboard; without it that test skips itself.
+///
+/// # Errors
+///
+/// Chromium is not installed and cannot be.
+pub(crate) fn browser() -> Result<()> {
+    let version = || run(Command::new("chromium").arg("--version")).map(drop);
+    if version().is_ok() {
+        return Ok(());
+    }
+    install_packages(&["chromium"]).context("no chromium")?;
+    version()
+}
+
+/// Installs Debian packages.
+fn install_packages(packages: &[&str]) -> Result<()> {
     let user = run(Command::new("id").arg("-u"))?;
     if user.stdout.trim_ascii() != b"0" {
-        bail!("no ip or nft, and not root to install them");
+        bail!("not root to install {}", packages.join(" and "));
     }
     let apt = |arguments: &[&str]| {
         let mut apt = Command::new("apt-get");
@@ -105,13 +125,13 @@ pub(crate) fn network_namespaces() -> Result<()> {
         run(apt.env("DEBIAN_FRONTEND", "noninteractive"))
     };
     let install = ["install", "-y", "--no-install-recommends"];
-    let install = [&install[..], &["iproute2", "nftables"]].concat();
+    let install = [&install[..], packages].concat();
     if apt(&install).is_err() {
-        let not_here = "no ip or nft, and their packages cannot be installed";
+        let not_here = "the packages cannot be installed";
         apt(&["update"]).context(not_here)?;
         apt(&install).context(not_here)?;
     }
-    has_both()
+    Ok(())
 }
 
 /// Returns a Python environment with numpy and torch in the target folder, which is made once; the inner error is

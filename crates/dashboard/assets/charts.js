@@ -135,7 +135,9 @@ export class ChartCard {
   showLegend(at) {
     const has = this.plot && at !== null && at !== undefined;
     this.where.textContent = has ? position(this.axis, this.plot.data[0][at]) : "";
+    const crowded = (this.curves ?? []).length > BANDS_MAX;
     fill(this.legend, ...(this.curves ?? []).map((curve, index) => {
+      if (crowded && curve.dashed) return null;
       const values = this.plot?.data[this.means[index]] ?? [];
       let from = has ? at : values.length - 1;
       while (from > 0 && (values[from] === undefined || values[from] === null)) from -= 1;

