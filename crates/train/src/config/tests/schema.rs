@@ -8,7 +8,7 @@ use super::super::{identity, schema};
 use super::{DEFAULT_RUN_FILE, RunConfig, load};
 
 /// The sections and keys that do not change the trained bits.
-const OUTSIDE_IDENTITY: [&str; 23] = [
+const OUTSIDE_IDENTITY: [&str; 24] = [
     "check",
     "checkpoint",
     "comm",
@@ -28,6 +28,7 @@ const OUTSIDE_IDENTITY: [&str; 23] = [
     "run.name",
     "run.output",
     "train.evaluate_every_epochs",
+    "train.metrics",
     "train.recompute_activations",
     "workers.count",
     "workers.pin_cores",
