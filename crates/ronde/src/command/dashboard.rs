@@ -11,10 +11,6 @@ mod show;
 
 /// Arguments of `ronde dashboard`.
 #[derive(Args)]
-#[cfg_attr(
-    not(feature = "full"),
-    expect(dead_code, reason = "only the feature `full` reads them")
-)]
 pub(crate) struct DashboardArguments {
     /// Folder of runs, or of one run [default: runs].
     #[arg(value_name = "RUNS")]
@@ -29,10 +25,6 @@ pub(crate) struct DashboardArguments {
 
 /// Arguments of `ronde top`.
 #[derive(Args)]
-#[cfg_attr(
-    not(feature = "full"),
-    expect(dead_code, reason = "only the feature `full` reads them")
-)]
 pub(crate) struct TopArguments {
     /// Folder of runs, or of one run [default: runs].
     #[arg(value_name = "RUNS")]
