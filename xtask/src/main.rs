@@ -115,6 +115,12 @@ fn test() -> Result<()> {
             .map(|()| Outcome::Passed)
             .or_else(|error| steps::skip_or_fail(format!("its test skips: {error:#}")))
     });
+    steps.run("oneDNN", "cargo xtask test", || {
+        let installed = outside::one_dnn();
+        installed
+            .map(|()| Outcome::Passed)
+            .or_else(|error| steps::skip_or_fail(format!("its tests skip: {error:#}")))
+    });
     // The servers install while the programs build.
     let mut stores = Stores::start();
     // Tests start the command as users do, so it is built first, with the features of the tests.

@@ -112,6 +112,25 @@ pub(crate) fn browser() -> Result<()> {
     version()
 }
 
+/// Installs oneDNN where it is missing, under the name that it has in this version of Debian. The tests of
+/// `train.engine = "onednn"` skip themselves without it.
+///
+/// # Errors
+///
+/// The library is not installed and cannot be.
+pub(crate) fn one_dnn() -> Result<()> {
+    let libraries = run(Command::new("ldconfig").arg("-p"))?;
+    let libraries = String::from_utf8_lossy(&libraries.stdout);
+    let is_installed = ["libdnnl.so.3", "libdnnl.so.2"].map(|file| libraries.contains(file));
+    if is_installed.contains(&true) {
+        return Ok(());
+    }
+    let newest = install_packages(&["libdnnl3"]);
+    newest
+        .or_else(|_| install_packages(&["libdnnl2"]))
+        .context("no oneDNN")
+}
+
 /// Installs Debian packages.
 fn install_packages(packages: &[&str]) -> Result<()> {
     let user = run(Command::new("id").arg("-u"))?;

@@ -10,13 +10,17 @@
 
 mod buffer;
 mod conformance;
+mod engine;
 mod host;
 mod kernels;
 mod observed;
+#[cfg(feature = "onednn")]
+mod onednn;
 mod planning;
 
 pub use buffer::{DeviceBuffer, DeviceSlice, DeviceSliceMut, ForeignMemory};
 pub use conformance::check_device;
+pub use engine::ComputeEngine;
 pub use observed::{KernelCall, KernelObserver, ObservedDevice};
 pub use planning::{MemoryUse, PlanningDevice};
 

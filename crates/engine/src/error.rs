@@ -83,6 +83,14 @@ pub enum EngineError {
         /// The first error of the device.
         cause: String,
     },
+    /// oneDNN cannot be used.
+    #[error(
+        "cannot use oneDNN: {cause}; install the Debian package libdnnl3 (libdnnl2 on Debian 12), or set train.engine to `ronde`"
+    )]
+    OneDnn {
+        /// The cause, in words.
+        cause: String,
+    },
     /// The threads that compute could not be started.
     #[error("cannot start {threads} threads to compute: {cause}")]
     Threads {

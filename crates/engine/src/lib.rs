@@ -44,10 +44,10 @@ pub use chain::Chain;
 pub use context::{ForwardContext, Mode, first_word};
 pub use detection::{DetectedImages, DetectedObject};
 pub use device::{
-    AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
-    HostDevice, ImageKernels, KernelCall, KernelObserver, MatrixKernels, MatrixSlice, MemoryUse,
-    NormKernels, ObservedDevice, PlaneMap, PlanningDevice, PrecisionKernels, RowCopy,
-    SequenceKernels, TableKernels, check_device,
+    AffineSlices, ComputeEngine, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels,
+    ForeignMemory, HostDevice, ImageKernels, KernelCall, KernelObserver, MatrixKernels,
+    MatrixSlice, MemoryUse, NormKernels, ObservedDevice, PlaneMap, PlanningDevice,
+    PrecisionKernels, RowCopy, SequenceKernels, TableKernels, check_device,
 };
 pub use error::EngineError;
 pub use graph::{

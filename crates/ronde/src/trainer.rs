@@ -170,7 +170,7 @@ impl<'a> Trainer<'a> {
         let sigterm = SigtermGuard::listen(self.worker.member(), policy);
         let threads = self.config.workers.threads;
         let mut training = Training::new(member, plan, chain, self.data.clone())?
-            .with_threads(threads)?
+            .with_engine(self.config.train.engine, threads)?
             .with_callbacks(std::mem::take(&mut self.callbacks))
             .with_checkpoints(self.checkpoints()?, self.resume, sigterm.stop.clone());
         let folder = self.folder();

@@ -58,6 +58,9 @@ pub enum TrainError {
     /// The model cannot be built.
     #[error("cannot build the model: {0}")]
     Model(EngineError),
+    /// The engine cannot be used, or starts no more threads.
+    #[error(transparent)]
+    Engine(EngineError),
     /// A step failed.
     #[error("step {step}: {source}")]
     Step {
@@ -326,6 +329,7 @@ impl TrainError {
                 | Self::Data(_)
                 | Self::TooManySkipped { .. }
                 | Self::Model(_)
+                | Self::Engine(_)
                 | Self::SavedModel(_)
                 | Self::Checkpoint(_)
                 | Self::Key { .. }

@@ -24,6 +24,8 @@ pub struct MemoryEstimate {
 
 /// The measured memory of a worker process with an empty model, and the buffers of the kernels.
 const PROCESS_BYTES: u64 = 48 << 20;
+/// The buffers of the kernels of one more computing thread, for convolutions of hundreds of channels.
+const THREAD_BYTES: u64 = 20 << 20;
 const BYTES: u64 = 4;
 
 impl MemoryEstimate {
@@ -65,6 +67,14 @@ impl MemoryEstimate {
     pub fn with_loader(mut self, memory_bytes: u64, stored_bytes: u64) -> Self {
         let held = memory_bytes.min(stored_bytes);
         self.samples = held.saturating_add(held / 4);
+        self
+    }
+
+    /// Adds the buffers of the computing threads of the worker after the first.
+    #[must_use]
+    pub fn with_threads(mut self, threads: u32) -> Self {
+        let more = u64::from(threads.saturating_sub(1));
+        self.process = self.process.saturating_add(more * THREAD_BYTES);
         self
     }
 
@@ -151,6 +161,14 @@ mod tests {
         let with = |memory, stored| one.with_loader(memory, stored).total() - one.total();
         assert_eq!((with(100, 1000), with(100, 40)), (125, 50));
         assert_eq!(with(u64::MAX, u64::MAX), u64::MAX - one.total());
+    }
+
+    #[test]
+    fn each_thread_after_the_first_has_buffers() {
+        let one = estimate(1);
+        let more = |threads| one.with_threads(threads).total() - one.total();
+        assert_eq!([more(0), more(1), more(3)], [0, 0, 40 << 20]);
+        assert!(one.with_threads(u32::MAX).total() > one.total());
     }
 
     #[test]

@@ -86,15 +86,7 @@ impl Plan {
                 problem: format!("{epochs} epochs of {per_epoch} steps are too many"),
                 hint: "lower train.epochs".to_owned(),
             })?;
-        let mut identity = PlanIdentity::default();
-        for (name, value) in config.identity_parts()? {
-            identity.set(name, value);
-        }
-        set_data(&mut identity, train);
-        set_order(&mut identity, shuffle(config.train.shuffle, train));
-        identity.set("engine", ronde_engine::engine_name());
-        identity.set("cpu", ronde_engine::cpu_features());
-        identity.set("ronde", env!("CARGO_PKG_VERSION"));
+        let identity = identity_of(config, train)?;
         Ok(Self {
             config: config.clone(),
             batches,
@@ -227,6 +219,19 @@ pub(crate) fn shuffle(shuffle: bool, dataset: &dyn Dataset) -> Shuffle {
     }
 }
 
+/// Returns the identity of a run with a data set.
+fn identity_of(config: &RunConfig, train: &dyn Dataset) -> Result<PlanIdentity, TrainError> {
+    let mut identity = PlanIdentity::default();
+    for (name, value) in config.identity_parts()? {
+        identity.set(name, value);
+    }
+    set_data(&mut identity, train);
+    set_order(&mut identity, shuffle(config.train.shuffle, train));
+    set_engine(&mut identity, config)?;
+    identity.set("ronde", env!("CARGO_PKG_VERSION"));
+    Ok(identity)
+}
+
 /// Adds the contents of a data set to the identity, and those of each of its files.
 fn set_data(identity: &mut PlanIdentity, dataset: &dyn Dataset) {
     let description = dataset.description();
@@ -235,6 +240,18 @@ fn set_data(identity: &mut PlanIdentity, dataset: &dyn Dataset) {
         let name = format!("data.identity.file-{number:02}");
         identity.set_labelled(name, format!("data file {}", file.name), file.hash.clone());
     }
+}
+
+/// Adds the engine and the properties of the processor to the identity.
+fn set_engine(identity: &mut PlanIdentity, config: &RunConfig) -> Result<(), TrainError> {
+    identity.set("engine", ronde_engine::engine_name());
+    let threads = config.workers.threads as usize;
+    let products = config.train.engine.products(threads);
+    if let Some(products) = products.map_err(TrainError::Engine)? {
+        identity.set("engine.products", products);
+    }
+    identity.set("cpu", ronde_engine::cpu_features());
+    Ok(())
 }
 
 fn set_order(identity: &mut PlanIdentity, shuffle: Shuffle) {

@@ -9,7 +9,7 @@ use ronde_core::session::{CommittedStep, Session};
 use ronde_core::weight_hash;
 use ronde_core::{CollectivesExt, Epoch, Event, Rank, Recovery, Shard, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
-use ronde_engine::{Activation, Chain, Device, EngineError, HostDevice, Precision};
+use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
     DataParallel, DataParallelConfig, LossScaling, MicroBatch, ModelState, ReducedGradient,
     Strategy,
@@ -208,21 +208,22 @@ impl Training {
         self
     }
 
-    /// Computes the model on several threads, of which the calling one is the first. The trained bits do not change.
+    /// Computes the model by an engine on several threads, of which the calling one is the first. With the default engine, the
+    /// trained bits do not depend on the threads.
     ///
     /// # Errors
-    /// When the system starts no more threads.
-    pub fn with_threads(mut self, threads: u32) -> Result<Self, TrainError> {
-        if threads > 1 {
+    /// When the system starts no more threads, or the engine's library cannot be used.
+    pub fn with_engine(mut self, engine: ComputeEngine, threads: u32) -> Result<Self, TrainError> {
+        if threads > 1 || engine != ComputeEngine::default() {
             // Threads inherit the cores of the thread that starts them.
             if let Some(cores) = &self.cores {
                 cores.pin_compute_thread();
             }
-            let device = HostDevice::with_threads(threads as usize);
+            let device = engine.device(threads as usize);
             if let Some(cores) = &self.cores {
                 cores.unpin();
             }
-            let device: Arc<dyn Device> = Arc::new(device.map_err(TrainError::Model)?);
+            let device: Arc<dyn Device> = Arc::new(device.map_err(TrainError::Engine)?);
             self.strategy.set_device(&device);
         }
         Ok(self)

@@ -99,7 +99,7 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     let mut training = Training::new(group, plan, chain, split)?
         .with_checkpoints(Some(saving), resume, context.stop.clone())
         .with_cores(cores.flatten())
-        .with_threads(threads)?
+        .with_engine(config.train.engine, threads)?
         .with_free_cores(core_pinning::free(workers, threads));
     let model = ModelDescription {
         config: Some(config.model.clone()),

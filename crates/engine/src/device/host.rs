@@ -6,11 +6,13 @@ mod images;
 mod matrix;
 mod norms;
 mod precision;
+mod products;
 mod sequences;
 mod tables;
 mod threads;
 
 pub(crate) use norms::statistics_values;
+pub(super) use products::ProductKernels;
 
 use super::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 use crate::EngineError;
@@ -23,6 +25,8 @@ use threads::Threads;
 #[derive(Debug, Default)]
 pub struct HostDevice {
     threads: Threads,
+    /// What computes matrix products and convolutions instead.
+    products: Option<Box<dyn ProductKernels>>,
 }
 
 impl HostDevice {
@@ -41,13 +45,27 @@ impl HostDevice {
             threads,
             cause: cause.to_string(),
         })?;
-        Ok(Self { threads: started })
+        Ok(Self {
+            threads: started,
+            products: None,
+        })
+    }
+
+    /// Computes matrix products and convolutions by other kernels.
+    pub(super) fn with_products(self, products: Box<dyn ProductKernels>) -> Self {
+        Self {
+            products: Some(products),
+            ..self
+        }
     }
 }
 
 impl Device for HostDevice {
     fn name(&self) -> String {
-        engine_name()
+        match &self.products {
+            Some(products) => format!("{} with {}", engine_name(), products.name()),
+            None => engine_name(),
+        }
     }
 
     fn allocate(&self, length: usize) -> DeviceBuffer {
@@ -68,6 +86,10 @@ impl Device for HostDevice {
 
     fn fill(&self, to: DeviceSliceMut<'_>, value: f32) {
         to.host().fill(value);
+    }
+
+    fn take_error(&self) -> Option<String> {
+        self.products.as_ref()?.take_error()
     }
 }
 

@@ -88,4 +88,5 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
         config.loader.memory_mib.saturating_mul(1 << 20),
         stored_bytes,
     )
+    .with_threads(config.workers.threads)
 }

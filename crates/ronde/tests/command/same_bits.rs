@@ -78,6 +78,28 @@ fn any_number_of_threads_trains_to_the_same_bits() {
 }
 
 #[test]
+#[cfg(feature = "onednn")]
+fn onednn_trains_to_the_same_bits_on_any_number_of_workers() {
+    use ronde_engine::ComputeEngine;
+
+    let engine = "train.engine=onednn";
+    if let Err(cause) = ComputeEngine::OneDnn.products(1) {
+        eprintln!("skipped: {cause}");
+        return;
+    }
+    let alone = train(20, 1, &[engine], &[]);
+    assert_ne!(alone.0, train(20, 1, &[], &[]).0, "another order of sums");
+    let threads = [("OMP_NUM_THREADS", "2")];
+    for workers in [2, 3] {
+        assert_eq!(
+            alone,
+            train(20, workers, &[engine], &threads),
+            "{workers} workers"
+        );
+    }
+}
+
+#[test]
 fn how_gradients_travel_does_not_change_the_bits() {
     let alone = train(60, 1, &[], &[]);
     for sets in [

@@ -23,6 +23,9 @@ impl ImageKernels for HostDevice {
         w: DeviceSlice<'_>,
         y: DeviceSliceMut<'_>,
     ) {
+        if let Some(products) = &self.products {
+            return products.convolve(shape, samples, x, w, y);
+        }
         let (x, w, y) = (x.host(), w.host(), y.host());
         let ranges = self.threads.ranges(samples, x.len() + y.len());
         let parts = split(y, samples, &ranges);
@@ -40,6 +43,9 @@ impl ImageKernels for HostDevice {
         dy: DeviceSlice<'_>,
         dx: DeviceSliceMut<'_>,
     ) {
+        if let Some(products) = &self.products {
+            return products.convolve_input_gradient(shape, samples, w, dy, dx);
+        }
         let (w, dy, dx) = (w.host(), dy.host(), dx.host());
         let together = match shape.groups {
             1 => shape.each.images_together(),
@@ -65,6 +71,9 @@ impl ImageKernels for HostDevice {
         dy: DeviceSlice<'_>,
         dw: DeviceSliceMut<'_>,
     ) {
+        if let Some(products) = &self.products {
+            return products.convolve_weight_gradient(shape, samples, x, dy, dw);
+        }
         let (x, dy, dw) = (x.host(), dy.host(), dw.host());
         if shape.groups > 1 {
             return shape.weight_gradient(samples, x, dy, dw);

@@ -23,6 +23,9 @@ impl MatrixKernels for HostDevice {
         to: DeviceSliceMut<'_>,
         adds: bool,
     ) {
+        if let Some(products) = &self.products {
+            return products.multiply(left, right, to, adds);
+        }
         let (left, right, to) = (matrix(left), matrix(right), to.host());
         let rows = left.rows();
         // Each row of the output takes as many operations as reading the right matrix.

@@ -1,6 +1,8 @@
 //! `[train]`: the length of a run, its batches and its learning rate.
 
-use ronde_engine::{ParameterGroup, Precision, RateScaling, ValueLoss, WeightDecayOn};
+use ronde_engine::{
+    ComputeEngine, ParameterGroup, Precision, RateScaling, ValueLoss, WeightDecayOn,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{at_least_one, is_default, not_negative};
@@ -108,6 +110,11 @@ pub struct TrainSection {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = Precision::default())))]
     pub precision: Precision,
+    /// The library that computes matrix products and convolutions; default `ronde`. With `onednn` the trained bits also
+    /// depend on its version and on `workers.threads`.
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = ComputeEngine::default())))]
+    pub engine: ComputeEngine,
     /// Whether the backward pass recomputes activations instead of storing them; default false. The trained
     /// bits do not depend on it.
     #[serde(
@@ -152,6 +159,7 @@ impl Default for TrainSection {
             metrics: Vec::new(),
             clip_norm: None,
             precision: Precision::default(),
+            engine: ComputeEngine::default(),
             recompute_activations: false,
             weight_decay_on: WeightDecayOn::default(),
             parameter_groups: Vec::new(),

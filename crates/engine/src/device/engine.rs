@@ -1,0 +1,75 @@
+//! [`ComputeEngine`]: the library that computes matrix products and convolutions.
+
+use serde::{Deserialize, Serialize};
+
+use super::HostDevice;
+use crate::EngineError;
+
+/// The library that computes matrix products and convolutions on the processor. Everything else, attention included, is
+/// computed by `ronde-kernels`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum ComputeEngine {
+    /// `ronde-kernels`. The number of threads does not change the bits.
+    #[default]
+    Ronde,
+    /// oneDNN, loaded at run time. Its version, the processor and the number of threads change the bits.
+    OneDnn,
+}
+
+impl ComputeEngine {
+    /// Returns a device that computes on the calling thread and `threads - 1` others, which inherit its cores.
+    ///
+    /// # Errors
+    /// When the system starts no more threads, or the library is missing, too old, or not part of this build.
+    pub fn device(self, threads: usize) -> Result<HostDevice, EngineError> {
+        let device = HostDevice::with_threads(threads)?;
+        Ok(match self {
+            Self::Ronde => device,
+            Self::OneDnn => device.with_products(one_dnn(threads)?),
+        })
+    }
+
+    /// Returns the library's version and settings, which are conditions of equal bits; `None` for `ronde-kernels`.
+    ///
+    /// # Errors
+    /// When the library is missing, too old, or not part of this build.
+    pub fn products(self, threads: usize) -> Result<Option<String>, EngineError> {
+        match self {
+            Self::Ronde => Ok(None),
+            Self::OneDnn => Ok(Some(one_dnn(threads)?.name())),
+        }
+    }
+}
+
+fn one_dnn(threads: usize) -> Result<Box<dyn super::host::ProductKernels>, EngineError> {
+    #[cfg(feature = "onednn")]
+    let found = super::onednn::OneDnn::load(threads).map(|found| Box::new(found) as _);
+    #[cfg(not(feature = "onednn"))]
+    let found = {
+        let _ = threads;
+        Err("it is not part of this build; build with `--features onednn`".to_owned())
+    };
+    found.map_err(|cause| EngineError::OneDnn { cause })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_engine_has_no_library_and_any_number_of_threads() {
+        let engine = ComputeEngine::default();
+        assert_eq!(engine.products(3), Ok(None));
+        let device = engine.device(2).unwrap();
+        assert_eq!(super::super::Device::name(&device), crate::engine_name());
+    }
+
+    #[test]
+    #[cfg(not(feature = "onednn"))]
+    fn a_build_without_a_library_says_how_to_build_with_it() {
+        let error = ComputeEngine::OneDnn.products(1).unwrap_err().to_string();
+        assert!(error.contains("--features onednn"), "{error}");
+    }
+}
