@@ -19,6 +19,7 @@ mod steps;
 mod stores;
 mod suites;
 mod tidy;
+mod trackers;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -149,6 +150,9 @@ fn test() -> Result<()> {
     });
     steps.run("file formats against Python", "cargo xtask test", || {
         formats::test(&target)
+    });
+    steps.run("trackers against their tools", "cargo xtask test", || {
+        trackers::test(&target)
     });
     steps.run(
         "exported models in other programs",

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::MonitorError;
 use crate::event_line::parse_event_line;
+use crate::event_writer::EventWriter;
 use crate::view::RunView;
 
 /// The settings of an event file.
@@ -35,16 +36,6 @@ pub(crate) struct EventLine<E> {
     pub(crate) t: f64,
     #[serde(flatten)]
     pub(crate) event: E,
-}
-
-/// A sink of events with their Unix times in seconds.
-pub(crate) trait EventWriter: Send {
-    /// Writes the header.
-    fn start(&mut self) -> std::io::Result<()>;
-    /// Writes one event.
-    fn write(&mut self, t: f64, event: &Event) -> std::io::Result<()>;
-    /// Writes all buffered lines.
-    fn flush(&mut self) -> std::io::Result<()>;
 }
 
 /// Lines of JSON for any writer, without a limit.
@@ -315,6 +306,20 @@ fn append_file(from: &Path, to: &Path) -> std::io::Result<()> {
     }
     std::io::copy(&mut File::open(from)?, &mut writer)?;
     std::fs::rename(whole, to)
+}
+
+/// Calls `visit` for each event in the files of a run, with its Unix time in seconds, oldest first.
+///
+/// # Errors
+/// A file cannot be read; the previous part need not exist.
+pub(crate) fn read_events(path: &Path, visit: &mut dyn FnMut(f64, &Event)) -> std::io::Result<()> {
+    match File::open(previous(path)) {
+        Ok(earlier) => drop(replay(&earlier, visit)?),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    replay(&File::open(path)?, visit)?;
+    Ok(())
 }
 
 /// Returns whether a file has a complete event.

@@ -82,7 +82,8 @@ impl Painter for PlainPainter {
 }
 
 /// Returns the number of columns of the terminal that standard error is, if it is one.
-fn terminal_columns() -> Option<usize> {
+#[must_use]
+pub fn terminal_columns() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok()?;
     (size.ws_col > 0).then_some(size.ws_col.into())
 }

@@ -62,12 +62,6 @@ impl Throughput {
         ratio(self.samples, self.seconds)
     }
 
-    /// Returns the steps per second of the last few seconds.
-    #[must_use]
-    pub fn steps(&self) -> Option<f64> {
-        ratio(self.recent.len() as u64, self.recent_s())
-    }
-
     /// Returns the number of samples since the run began.
     #[must_use]
     pub fn samples(&self) -> u64 {
@@ -106,7 +100,6 @@ mod tests {
         }
         assert_eq!(throughput.recent(), Some(128.0));
         assert_eq!(throughput.overall(), Some(1280.0 / 15.0));
-        assert_eq!(throughput.steps(), Some(2.0));
         throughput.add(64, 60.0);
         assert_eq!(
             throughput.recent(),

@@ -6,6 +6,7 @@ use ronde_core::event::{PhaseTimes, RunTotals, SampleUnit, WorkerTotals};
 use ronde_core::{Event, Rank};
 
 use crate::throughput::Throughput;
+use crate::time_left::TimeLeft;
 
 /// The state that a display needs, computed from the events so far.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +47,7 @@ pub struct RunView {
     pub earlier_s: f64,
     /// Number of records that were skipped because they cannot be read.
     pub skipped: u64,
+    time_left: TimeLeft,
     /// Number of committed steps that are counted in the totals.
     counted: u64,
     /// Steps below this number are in the totals already when they are committed again.
@@ -178,6 +180,7 @@ impl RunView {
             Event::StepCommitted {
                 step,
                 epoch,
+                generation,
                 loss,
                 samples,
                 skipped,
@@ -185,6 +188,7 @@ impl RunView {
                 duration_s,
                 ..
             } => {
+                self.time_left.add(*generation, *epoch, *duration_s);
                 self.progress = Some(StepView {
                     committed: step.0.saturating_add(1),
                     epoch: epoch.0,
@@ -224,6 +228,7 @@ impl RunView {
         match event {
             Event::AttemptStarted { attempt } => {
                 self.attempt = *attempt;
+                self.time_left.restart();
                 self.counted_until = self.counted;
                 self.throughput
                     .set_totals(self.throughput.samples(), self.throughput.seconds());
@@ -373,11 +378,13 @@ impl RunView {
         }
     }
 
-    /// Returns the seconds until the last step at the recent speed.
+    /// Returns the estimated seconds until the last step, from the recent half of the steps that the present workers
+    /// have committed.
     #[must_use]
     pub fn left_s(&self) -> Option<f64> {
-        let committed = self.progress?.committed;
-        let left = self.steps.checked_sub(committed)?;
-        Some(left as f64 / self.throughput.steps()?)
+        let now = self.progress?;
+        let steps = self.steps.checked_sub(now.committed)?;
+        let epochs = self.epochs.saturating_sub(now.epoch.saturating_add(1));
+        self.time_left.seconds(steps, epochs)
     }
 }

@@ -34,6 +34,7 @@ pub mod host;
 pub mod output_folder;
 mod run_output;
 mod sigterm;
+pub mod trackers;
 mod trained_model;
 mod trainer;
 mod worker;

@@ -59,7 +59,8 @@ impl OutputFolder {
         Self::has_results(&self.path) || self.path.join("checkpoints").is_dir()
     }
 
-    /// Removes the results of an earlier run: model, run file, events, checkpoints, flight records and logs.
+    /// Removes the results of an earlier run: model, run file, events, numbers for other tools, checkpoints, flight
+    /// records and logs.
     ///
     /// # Errors
     /// A message that names the file that cannot be removed.
@@ -70,8 +71,11 @@ impl OutputFolder {
             "run.toml",
             "events.jsonl",
             "events.1.jsonl",
+            "metrics.csv",
+            "evaluations.csv",
+            "loss.svg",
         ];
-        let folders = ["checkpoints", "flight", "logs"];
+        let folders = ["checkpoints", "flight", "logs", "tensorboard"];
         let files = files.map(|name| (name, std::fs::remove_file(self.path.join(name))));
         let folders = folders.map(|name| (name, std::fs::remove_dir_all(self.path.join(name))));
         for (name, removed) in files.into_iter().chain(folders) {

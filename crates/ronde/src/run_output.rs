@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ronde_core::Tracker;
-use ronde_monitor::{EventFile, EventFileSettings, Fanout, JsonLines, Terminal, Verbosity};
-use ronde_train::config::EventsSection;
+use ronde_monitor::{BackgroundWriter, EventFile, EventFileSettings, Fanout, Terminal, Verbosity};
+use ronde_train::RunConfig;
 
 use crate::environment;
 use crate::output_folder::OutputFolder;
+use crate::trackers::RunTrackers;
 
 /// The name of the event file in the folder of a run.
 pub(crate) const EVENT_FILE: &str = "events.jsonl";
@@ -18,7 +19,8 @@ pub(crate) const EVENT_FILE: &str = "events.jsonl";
 pub(crate) struct RunOutput {
     _folder: OutputFolder,
     terminal: Arc<Terminal>,
-    events: Arc<JsonLines>,
+    events: Arc<BackgroundWriter>,
+    trackers: RunTrackers,
 }
 
 impl RunOutput {
@@ -28,14 +30,14 @@ impl RunOutput {
     /// A message with a help line: the folder cannot be used, or has the results of an earlier run.
     pub(crate) fn open(
         path: &Path,
-        events: &EventsSection,
+        config: &RunConfig,
         resumes: bool,
         overwrites: bool,
     ) -> Result<Self, String> {
         let folder = Self::check(path, resumes, overwrites)?;
         let settings = EventFileSettings {
-            every_steps: events.every_steps,
-            bytes_max: events.limit_mib.saturating_mul(1 << 20),
+            every_steps: config.events.every_steps,
+            bytes_max: config.events.limit_mib.saturating_mul(1 << 20),
         };
         let file = folder.path().join(EVENT_FILE);
         let continues = resumes && file.exists();
@@ -50,7 +52,12 @@ impl RunOutput {
         if continues {
             terminal.resume(file.view().clone());
         }
-        let events = JsonLines::file(file);
+        let earlier = continues.then(|| file.view());
+        let trackers = RunTrackers::open(config, folder.path(), earlier)?;
+        for notice in trackers.notices() {
+            terminal.line(notice.clone());
+        }
+        let events = BackgroundWriter::event_file(file);
         if let Some(attempt) = attempt {
             events.record(attempt);
         }
@@ -58,6 +65,7 @@ impl RunOutput {
             _folder: folder,
             terminal: Arc::new(terminal),
             events: Arc::new(events),
+            trackers,
         })
     }
 
@@ -87,13 +95,18 @@ impl RunOutput {
     /// Returns a tracker that also passes all events to `other`.
     pub(crate) fn tracker(&self, other: Arc<dyn Tracker>) -> Arc<dyn Tracker> {
         let (terminal, events) = (self.terminal.clone(), self.events.clone());
-        Arc::new(Fanout(vec![other, terminal, events]))
+        let mut sinks: Vec<Arc<dyn Tracker>> = vec![other, terminal, events];
+        sinks.extend_from_slice(self.trackers.trackers());
+        Arc::new(Fanout(sinks))
     }
 
     /// Writes all events and the summary.
     pub(crate) fn finish(self) {
         self.events.finish();
         if let Some(problem) = self.events.problem() {
+            self.terminal.line(format!("warning: {problem}"));
+        }
+        for problem in self.trackers.finish() {
             self.terminal.line(format!("warning: {problem}"));
         }
         self.terminal.finish();
@@ -131,7 +144,7 @@ mod tests {
     fn the_event_file_continues_when_a_run_resumes() {
         let dir = tempfile::tempdir().unwrap();
         let lines = |resumes| {
-            let settings = EventsSection::default();
+            let settings = RunConfig::example();
             let output = RunOutput::open(dir.path(), &settings, resumes, false).unwrap();
             output.finish();
             let text = std::fs::read_to_string(dir.path().join(EVENT_FILE)).unwrap();

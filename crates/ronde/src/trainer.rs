@@ -222,8 +222,7 @@ impl<'a> Trainer<'a> {
             return Ok(None);
         }
         if !self.worker.is_supervised() {
-            let events = &self.config.events;
-            return RunOutput::open(&folder, events, resumes, self.overwrites)
+            return RunOutput::open(&folder, &self.config, resumes, self.overwrites)
                 .map(Some)
                 .map_err(Error::Output);
         }

@@ -16,6 +16,7 @@ pub(crate) mod flight;
 pub(crate) mod init;
 pub(crate) mod job;
 pub(crate) mod join;
+mod loss_plot;
 pub(crate) mod open;
 mod progress_output;
 mod rank_logs;

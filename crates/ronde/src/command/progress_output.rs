@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use ronde_cluster::{LogSink, OutputStream};
 use ronde_core::{Event, Rank, Tracker};
-use ronde_monitor::{JsonLines, RunView, Terminal};
+use ronde_monitor::{BackgroundWriter, RunView, Terminal};
 
 /// Shows the events of a run, besides the event file.
 pub(super) enum ProgressOutput {
     Terminal(Arc<Terminal>),
-    Json(Arc<JsonLines>),
+    Json(Arc<BackgroundWriter>),
 }
 
 impl ProgressOutput {
     pub(super) fn new(json: bool) -> Self {
         if json {
-            Self::Json(Arc::new(JsonLines::new(Box::new(std::io::stdout()))))
+            Self::Json(Arc::new(BackgroundWriter::json_lines(Box::new(
+                std::io::stdout(),
+            ))))
         } else {
             Self::Terminal(Arc::new({
                 let console = console();

@@ -8,16 +8,20 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde::environment::WorkerEnvironment;
+use ronde::trackers::RunTrackers;
 use ronde_cluster::{
     ElasticSettings, JobExit, JobOutcome, JobSpec, LaunchSpec, LocalLauncher, LogSink,
     RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{MembershipPolicy, Tracker, WorldSize};
-use ronde_monitor::{EventFile, EventFileSettings, Fanout, JsonLines, MonitorError, previous};
+use ronde_monitor::{
+    BackgroundWriter, EventFile, EventFileSettings, Fanout, MonitorError, RunView, previous,
+};
 use ronde_train::RunConfig;
 use ronde_train::flight_records::FlightRecordWriter;
 
 use super::console::{Printable, message};
+use super::loss_plot::LossPlot;
 use super::open::{self, OpenArguments, OpenJob};
 use super::progress_output::ProgressOutput;
 use super::rank_logs::RankLogs;
@@ -50,6 +54,9 @@ pub(crate) struct TrainArguments {
     /// Write events to standard output, one JSON object per line, instead of progress.
     #[arg(long)]
     json: bool,
+    /// Draw the loss in the terminal at the end, and write it to `loss.svg` in the run's folder.
+    #[arg(long)]
+    plot: bool,
     #[command(flatten)]
     open: OpenArguments,
 }
@@ -83,7 +90,7 @@ pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
     signals::begin_supervision();
     let code = match arguments.open.listen {
         Some(listen) => supervise_open_run(&prepared, &arguments, listen, stop),
-        None => supervise_run(&prepared, arguments.json, stop),
+        None => supervise_run(&prepared, &arguments, stop),
     };
     prepared.output.remove_temporary_files();
     code
@@ -113,14 +120,16 @@ fn prepare(arguments: &TrainArguments, request: &PlanRequest<'_>) -> Result<Prep
 /// Where the events of a run go.
 struct RunOutputs {
     progress: Arc<ProgressOutput>,
-    events: Arc<JsonLines>,
+    events: Arc<BackgroundWriter>,
+    trackers: RunTrackers,
+    plot: Option<LossPlot>,
     tracker: Arc<Fanout>,
 }
 
 impl RunOutputs {
     /// Opens the event file of a run and shows its notices. The error is the exit code; a message has been printed.
-    fn open(prepared: &PreparedRun, json: bool) -> Result<Self, i32> {
-        let progress = Arc::new(ProgressOutput::new(json));
+    fn open(prepared: &PreparedRun, arguments: &TrainArguments) -> Result<Self, i32> {
+        let progress = Arc::new(ProgressOutput::new(arguments.json));
         let file = event_file(prepared).map_err(|error| {
             message!("error: {error}\n  help: choose another folder: --set run.output=FOLDER");
             exit::USER_ERROR
@@ -129,18 +138,26 @@ impl RunOutputs {
         if prepared.resumes {
             progress.resume(file.view().clone());
         }
+        let earlier = prepared.resumes.then(|| file.view());
+        let trackers = open_trackers(prepared, earlier)?;
         let position = Arc::new(prepared.position.clone());
-        let events = Arc::new(JsonLines::file(file));
-        let tracker = Fanout(vec![progress.tracker(), position, events.clone()]);
+        let events = Arc::new(BackgroundWriter::event_file(file));
+        let mut sinks: Vec<Arc<dyn Tracker>> = vec![progress.tracker(), position, events.clone()];
+        sinks.extend_from_slice(trackers.trackers());
+        let plot = loss_plot(prepared, arguments);
+        sinks.extend(plot.as_ref().map(LossPlot::tracker));
+        let tracker = Fanout(sinks);
         if let Some(attempt) = attempt {
             tracker.record(attempt);
         }
-        for notice in &prepared.notices {
+        for notice in prepared.notices.iter().chain(trackers.notices()) {
             progress.notice(notice);
         }
         Ok(Self {
             progress,
             events,
+            trackers,
+            plot,
             tracker: Arc::new(tracker),
         })
     }
@@ -152,12 +169,36 @@ impl RunOutputs {
         if let Some(problem) = self.events.problem() {
             message!("warning: {problem}");
         }
+        report_problems(&self.trackers);
+        self.plot.iter().for_each(LossPlot::finish);
         shown
     }
 }
 
-fn supervise_run(prepared: &PreparedRun, json: bool, stop: &StopFlag) -> i32 {
-    let outputs = match RunOutputs::open(prepared, json) {
+/// Begins the drawing of the loss, if it is requested.
+fn loss_plot(prepared: &PreparedRun, arguments: &TrainArguments) -> Option<LossPlot> {
+    let folder = prepared.output.path();
+    let plot = || LossPlot::new(folder, prepared.resumes, !arguments.json);
+    arguments.plot.then(plot)
+}
+
+/// Opens the trackers that the run file names. The error is the exit code; a message has been printed.
+fn open_trackers(prepared: &PreparedRun, earlier: Option<&RunView>) -> Result<RunTrackers, i32> {
+    RunTrackers::open(&prepared.config, prepared.output.path(), earlier).map_err(|problem| {
+        message!("error: {problem}");
+        exit::USER_ERROR
+    })
+}
+
+/// Waits until the trackers have written everything, and prints what they could not write.
+fn report_problems(trackers: &RunTrackers) {
+    for problem in trackers.finish() {
+        message!("warning: {problem}");
+    }
+}
+
+fn supervise_run(prepared: &PreparedRun, arguments: &TrainArguments, stop: &StopFlag) -> i32 {
+    let outputs = match RunOutputs::open(prepared, arguments) {
         Ok(outputs) => outputs,
         Err(code) => return code,
     };
@@ -231,25 +272,7 @@ fn supervise_open_run(
         message!("error: --listen requires an elastic run\n  help: set elastic.enabled = true");
         return exit::USER_ERROR;
     }
-    let (elastic, shards) = (
-        &prepared.config.elastic,
-        prepared.config.workers.logical_shards,
-    );
-    let most = match elastic.max_workers {
-        0 => shards,
-        most => most,
-    };
-    let spec = JobSpec {
-        job: job_name(prepared),
-        task: prepared.task.clone(),
-        settings: ElasticSettings {
-            workers_max: most.max(settings.workers),
-            ..settings
-        },
-        command: Vec::new(),
-        record: None,
-        events: Some(prepared.output.path().join(EVENT_FILE)),
-    };
+    let spec = job_spec(prepared, settings);
     let output = Arc::new(ProgressOutput::new(arguments.json));
     for notice in &prepared.notices {
         output.notice(notice);
@@ -257,6 +280,14 @@ fn supervise_open_run(
     if let Err(problem) = prepare_events(prepared) {
         message!("{problem}");
         return exit::USER_ERROR;
+    }
+    let earlier = prepared.resumes.then(RunView::default);
+    let trackers = match open_trackers(prepared, earlier.as_ref()) {
+        Ok(trackers) => trackers,
+        Err(code) => return code,
+    };
+    for notice in trackers.notices() {
+        output.notice(notice);
     }
     let path = prepared.output.path().join(JOB_FOLDER);
     let notices = Arc::clone(&output);
@@ -279,10 +310,40 @@ fn supervise_open_run(
     };
     let log = rank_logs(prepared, output.clone());
     let position = Arc::new(prepared.position.clone());
-    let sinks = Fanout(vec![output.tracker(), position as Arc<dyn Tracker>]);
+    let mut sinks = vec![output.tracker(), position as Arc<dyn Tracker>];
+    sinks.extend_from_slice(trackers.trackers());
+    let plot = loss_plot(prepared, arguments);
+    sinks.extend(plot.as_ref().map(LossPlot::tracker));
+    let sinks = Fanout(sinks);
     let outcome = agent.supervise(&launch, &mut LocalLauncher::new(), &sinks, &log, stop);
     drop(coordinator);
-    conclude(prepared, &outcome, output.finish())
+    let shown = output.finish();
+    report_problems(&trackers);
+    plot.iter().for_each(LossPlot::finish);
+    conclude(prepared, &outcome, shown)
+}
+
+/// Returns the description of an open job, which its coordinator keeps.
+fn job_spec(prepared: &PreparedRun, settings: ElasticSettings) -> JobSpec {
+    let (elastic, shards) = (
+        &prepared.config.elastic,
+        prepared.config.workers.logical_shards,
+    );
+    let most = match elastic.max_workers {
+        0 => shards,
+        most => most,
+    };
+    JobSpec {
+        job: job_name(prepared),
+        task: prepared.task.clone(),
+        settings: ElasticSettings {
+            workers_max: most.max(settings.workers),
+            ..settings
+        },
+        command: Vec::new(),
+        record: None,
+        events: Some(prepared.output.path().join(EVENT_FILE)),
+    }
 }
 
 /// Prepares the event file that the coordinator writes: a resumed run begins a new file with the totals of its earlier

@@ -27,3 +27,4 @@ mod stopping;
 mod stores;
 mod support;
 mod terminals;
+mod trackers;

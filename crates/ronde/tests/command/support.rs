@@ -241,6 +241,11 @@ impl Running {
         self.workers()
     }
 
+    /// Returns what the process has written to standard output so far.
+    pub(crate) fn stdout(&self) -> String {
+        self.stdout.text()
+    }
+
     /// Waits until standard output contains `text` `times` times.
     #[track_caller]
     pub(crate) fn wait_stdout(&mut self, text: &str, times: usize) {

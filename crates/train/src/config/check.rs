@@ -37,6 +37,7 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     config.elastic.check(&config.workers, &mut problems);
     config.loader.check(&mut problems);
     config.events.check(&mut problems);
+    config.track.check(&mut problems);
     config.checkpoint.check(&mut problems);
     config.check.check(&mut problems);
     problems

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sections::{
     CheckSection, CheckpointSection, CommSection, ElasticSection, EventsSection, LoaderSection,
-    RunSection, TrainSection, WorkersSection,
+    RunSection, TrackSection, TrainSection, WorkersSection,
 };
 use super::{ConfigError, ConfigProblem, identity};
 
@@ -61,6 +61,9 @@ pub struct RunConfig {
     /// `[events]`: how much of the events of a run is written to its event file.
     #[serde(default, serialize_with = "ronde_core::outside_identity")]
     pub events: EventsSection,
+    /// `[track]`: trackers of other tools that receive the numbers of the run.
+    #[serde(default, serialize_with = "ronde_core::outside_identity")]
+    pub track: TrackSection,
 }
 
 fn version() -> i64 {

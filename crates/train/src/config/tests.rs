@@ -39,6 +39,7 @@ fn the_default_run_file_is_valid_and_contains_the_defaults() {
     assert_eq!(run.check, CheckSection::default());
     assert_eq!(run.elastic, ElasticSection::default());
     assert_eq!(run.events, EventsSection::default());
+    assert_eq!(run.track, TrackSection::default());
     assert_eq!(run.checkpoint, CheckpointSection::default());
     assert_eq!(run.data, ronde_data::DataConfig::default());
 }
@@ -96,6 +97,7 @@ fn the_identity_contains_the_settings_that_change_the_bits() {
         "[comm]\nalgorithm = \"driver\"\n",
         "[check]\nweight_hash_parts = 2\n",
         "[events]\nevery_steps = 10\nlimit_mib = 1\n",
+        "[track]\ntensorboard = true\ncsv = true\nprometheus = \"127.0.0.1:0\"\n",
         "[checkpoint]\nevery_steps = 5\nto = \"elsewhere\"\n",
         "evaluate_every_epochs = 1\n",
     ] {

@@ -51,7 +51,7 @@ fn train_first(mine: &FixedRank, arguments: &TrainArguments, stop: &StopFlag) ->
         value: mine.world_size.to_string(),
     });
     let opened = prepare(arguments, &request).and_then(|prepared| {
-        let outputs = RunOutputs::open(&prepared, arguments.json)?;
+        let outputs = RunOutputs::open(&prepared, arguments)?;
         Ok((prepared, outputs))
     });
     let (prepared, outputs) = match opened {

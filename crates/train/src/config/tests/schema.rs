@@ -27,6 +27,7 @@ const OUTSIDE_IDENTITY: [&str; 24] = [
     "loader",
     "run.name",
     "run.output",
+    "track",
     "train.evaluate_every_epochs",
     "train.metrics",
     "train.recompute_activations",
@@ -97,6 +98,7 @@ fn the_schema_rejects_wrong_keys_types_and_words() {
         ("algorithm = \"auto\"", "algorithm = \"ring\""),
         ("transport = \"auto\"", "transport = \"udp\""),
         ("succession = \"lease\"", "succession = \"none\""),
+        ("tensorboard = false", "tensorboard = 1"),
         ("[check]", "[checks]"),
     ] {
         let text = DEFAULT_RUN_FILE.replacen(right, wrong, 1);

@@ -1,4 +1,4 @@
-//! [`JsonLines`]: writes events as lines of JSON to a file or to standard output.
+//! [`BackgroundWriter`]: passes events to a writer on a thread of its own.
 
 use std::io::{BufWriter, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,20 +10,21 @@ use std::time::Duration;
 use ronde_core::{Event, Tracker};
 
 use crate::clock;
-use crate::event_file::{EventFile, EventWriter, PlainLines};
+use crate::event_file::{EventFile, PlainLines};
+use crate::event_writer::EventWriter;
 
 /// Maximum number of events queued for the writer.
 const EVENTS_MAX: usize = 16_384;
-/// Longest time that [`JsonLines::finish`] waits.
+/// Longest time that [`BackgroundWriter::finish`] waits.
 const FINISH_MAX: Duration = Duration::from_secs(5);
 
-/// Writes the header of [`FormatHeader::EVENTS`], then one JSON object per event, with `t`, the
-/// time in seconds since 1970, before the event's own fields.
+/// Passes events, with the time of each in seconds since 1970, to an [`EventWriter`].
 ///
-/// A thread writes, so recording never waits for a disk. After a failed write the remaining events are
-/// dropped and the run continues; [`JsonLines::problem`] returns the error. Numbers that JSON cannot
-/// represent (NaN, infinity) are written as `null`.
-pub struct JsonLines {
+/// A thread writes, so recording never waits for a disk. The queue holds 16,384 events; further ones are dropped and
+/// counted. After a failed write the remaining events are dropped and the run continues;
+/// [`BackgroundWriter::problem`] returns the error.
+pub struct BackgroundWriter {
+    what: &'static str,
     sender: SyncSender<WriterMessage>,
     status: Arc<WriterStatus>,
 }
@@ -40,26 +41,34 @@ enum WriterMessage {
     Flush(SyncSender<()>),
 }
 
-impl JsonLines {
-    /// Writes to any writer, for example standard output.
+impl BackgroundWriter {
+    /// Writes lines of JSON to any writer, for example standard output: the header of
+    /// [`FormatHeader::EVENTS`](ronde_core::FormatHeader::EVENTS), then one object per event. Numbers that JSON cannot
+    /// represent (NaN, infinity) are written as `null`.
     #[must_use]
-    pub fn new(writer: Box<dyn Write + Send>) -> Self {
+    pub fn json_lines(writer: Box<dyn Write + Send>) -> Self {
         let writer = BufWriter::with_capacity(64 << 10, writer);
-        Self::start(Box::new(PlainLines(writer)))
+        Self::start("events", Box::new(PlainLines(writer)))
     }
 
     /// Writes to the event file of a run.
     #[must_use]
-    pub fn file(file: EventFile) -> Self {
-        Self::start(Box::new(file))
+    pub fn event_file(file: EventFile) -> Self {
+        Self::start("events", Box::new(file))
     }
 
-    fn start(writer: Box<dyn EventWriter>) -> Self {
+    /// Writes to any event writer; `what` names what it writes in [`BackgroundWriter::problem`].
+    #[must_use]
+    pub fn start(what: &'static str, writer: Box<dyn EventWriter>) -> Self {
         let (sender, receiver) = sync_channel(EVENTS_MAX);
         let status = Arc::<WriterStatus>::default();
         let of_thread = Arc::clone(&status);
         thread::spawn(move || write_all(writer, &receiver, &of_thread));
-        Self { sender, status }
+        Self {
+            what,
+            sender,
+            status,
+        }
     }
 
     /// Waits for at most five seconds until all recorded events are written, and returns whether they are.
@@ -89,10 +98,14 @@ impl JsonLines {
         let dropped = self.status.dropped.load(Ordering::Relaxed);
         let problem = match (self.error(), dropped) {
             (None, 0) => return None,
-            (None, n) => format!("{n} events were not written: the writer could not keep up"),
-            (Some(error), _) => {
-                format!("cannot write events: {error}; all later events are missing")
-            }
+            (None, n) => format!(
+                "{n} events were not written as {}: the writer could not keep up",
+                self.what
+            ),
+            (Some(error), _) => format!(
+                "cannot write {}: {error}; all later events are missing",
+                self.what
+            ),
         };
         (!self.status.reported.swap(true, Ordering::Relaxed)).then_some(problem)
     }
@@ -106,7 +119,7 @@ impl JsonLines {
     }
 }
 
-impl Tracker for JsonLines {
+impl Tracker for BackgroundWriter {
     fn record(&self, event: Event) {
         if self
             .sender
@@ -118,7 +131,7 @@ impl Tracker for JsonLines {
     }
 }
 
-impl Drop for JsonLines {
+impl Drop for BackgroundWriter {
     fn drop(&mut self) {
         self.finish();
     }

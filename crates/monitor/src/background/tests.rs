@@ -30,13 +30,13 @@ impl Write for SmallWriter {
     }
 }
 
-fn disk(room: usize) -> (JsonLines, Arc<Mutex<Vec<u8>>>) {
+fn disk(room: usize) -> (BackgroundWriter, Arc<Mutex<Vec<u8>>>) {
     let kept = Arc::<Mutex<Vec<u8>>>::default();
     let disk = SmallWriter {
         room,
         kept: Arc::clone(&kept),
     };
-    (JsonLines::new(Box::new(disk)), kept)
+    (BackgroundWriter::json_lines(Box::new(disk)), kept)
 }
 
 fn times(step: u64, compute_s: f64) -> Event {
@@ -111,7 +111,7 @@ fn a_blocked_writer_does_not_block_recording() {
         }
     }
     let (release, wait) = channel();
-    let lines = JsonLines::new(Box::new(BlockedWriter(wait)));
+    let lines = BackgroundWriter::json_lines(Box::new(BlockedWriter(wait)));
     for step in 0..(EVENTS_MAX as u64 + 5_000) {
         lines.record(times(step, 0.5));
     }
@@ -131,7 +131,7 @@ fn a_symbolic_link_is_replaced_and_not_followed() {
     let (target, link) = (folder.join("target"), folder.join("events.jsonl"));
     std::fs::write(&target, "mine").unwrap();
     std::os::unix::fs::symlink(&target, &link).unwrap();
-    let lines = JsonLines::file(EventFile::create(&link, Default::default()).unwrap());
+    let lines = BackgroundWriter::event_file(EventFile::create(&link, Default::default()).unwrap());
     lines.record(times(1, 0.5));
     assert!(lines.finish());
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "mine");

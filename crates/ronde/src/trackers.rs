@@ -1,0 +1,110 @@
+//! [`RunTrackers`]: the trackers of a run that `[track]` of its run file names.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ronde_core::Tracker;
+use ronde_monitor::track::{
+    CsvFiles, EverySteps, PrometheusEndpoint, RunDescription, RunMetrics, TensorboardFiles,
+};
+use ronde_monitor::{BackgroundWriter, EventWriter, RunView};
+use ronde_train::RunConfig;
+
+/// The trackers of a run: TensorBoard, CSV and Prometheus. They receive the events of all workers in one process.
+pub struct RunTrackers {
+    trackers: Vec<Arc<dyn Tracker>>,
+    writers: Vec<Arc<BackgroundWriter>>,
+    notices: Vec<String>,
+}
+
+impl RunTrackers {
+    /// Opens the trackers of a run with the folder `output`. `earlier` is the state of a run that resumes; such a run
+    /// continues the files of its earlier attempts.
+    ///
+    /// # Errors
+    /// A message with a help line: the address for Prometheus cannot be used.
+    pub fn open(
+        config: &RunConfig,
+        output: &Path,
+        earlier: Option<&RunView>,
+    ) -> Result<Self, String> {
+        let section = &config.track;
+        let resumes = earlier.is_some();
+        let mut all = Self {
+            trackers: Vec::new(),
+            writers: Vec::new(),
+            notices: Vec::new(),
+        };
+        if let Some(address) = section.prometheus_address() {
+            let metrics = earlier.map_or_else(RunMetrics::default, |view| {
+                RunMetrics::resumed(view.clone())
+            });
+            let endpoint = PrometheusEndpoint::listen(address, metrics).map_err(|error| {
+                format!(
+                    "cannot listen at {address} for Prometheus: {error}\n  \
+                     help: choose another address: --set track.prometheus=127.0.0.1:0 chooses a free port"
+                )
+            })?;
+            let url = format!("http://{}/metrics", endpoint.address());
+            let is_public = !endpoint.address().ip().is_loopback();
+            let exposure = match is_public {
+                true => ", readable by other hosts without a password",
+                false => "",
+            };
+            all.notices
+                .push(format!("metrics for Prometheus: {url}{exposure}"));
+            all.trackers.push(Arc::new(endpoint));
+        }
+        if let Some(folder) = section.tensorboard.folder(&config.run.name, output) {
+            let host = rustix::system::uname();
+            let host = host.nodename().to_string_lossy().into_owned();
+            let files = TensorboardFiles::new(&folder, description(config), &host, resumes);
+            all.add("TensorBoard events", section.every_steps, Box::new(files));
+        }
+        if section.csv {
+            let files = CsvFiles::new(output, resumes);
+            all.add("metrics in CSV", section.every_steps, Box::new(files));
+        }
+        Ok(all)
+    }
+
+    /// Adds a tracker that writes on a thread of its own.
+    fn add(&mut self, what: &'static str, every_steps: u64, writer: Box<dyn EventWriter>) {
+        let writer = Arc::new(BackgroundWriter::start(what, writer));
+        let sampled = EverySteps::new(every_steps, writer.clone());
+        self.trackers.push(Arc::new(sampled));
+        self.writers.push(writer);
+    }
+
+    /// Returns the trackers, each of which is to receive every event of the run.
+    #[must_use]
+    pub fn trackers(&self) -> &[Arc<dyn Tracker>] {
+        &self.trackers
+    }
+
+    /// Returns lines for the user about the trackers, such as the address for Prometheus.
+    #[must_use]
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// Waits up to five seconds per tracker until everything is written. Returns what could not be written.
+    #[must_use]
+    pub fn finish(&self) -> Vec<String> {
+        let finished = self.writers.iter().filter_map(|writer| {
+            writer.finish();
+            writer.problem()
+        });
+        finished.collect()
+    }
+}
+
+/// Returns what the trackers show of a run besides its events.
+fn description(config: &RunConfig) -> RunDescription {
+    // Neither fails for a run that was read from a file.
+    RunDescription {
+        name: config.run.name.clone(),
+        run_file: config.to_toml().unwrap_or_default(),
+        parameters: config.identity_parts().unwrap_or_default(),
+    }
+}
