@@ -88,17 +88,20 @@ pub fn terminal_columns() -> Option<usize> {
     (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
-/// Draws a bar and a line per worker, redrawn in place on standard error.
+/// Draws a line with a bar, and on request a line per worker, redrawn in place on standard error.
 pub(crate) struct BarPainter {
     all: MultiProgress,
     rows: Vec<ProgressBar>,
+    /// Whether each worker has a line.
+    shows_workers: bool,
 }
 
 impl BarPainter {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(shows_workers: bool) -> Self {
         Self {
             all: MultiProgress::new(),
             rows: Vec::new(),
+            shows_workers,
         }
     }
 }
@@ -115,9 +118,11 @@ impl Painter for BarPainter {
             return;
         }
         let columns = self.columns();
-        let lines =
-            std::iter::once(render::bar(view, columns)).chain(render::workers(view, columns));
-        for (at, line) in lines.enumerate() {
+        let mut lines = vec![render::bar(view, columns)];
+        if self.shows_workers {
+            lines.extend(render::workers(view, columns));
+        }
+        for (at, line) in lines.into_iter().enumerate() {
             if at == self.rows.len() {
                 let row = ProgressBar::new_spinner();
                 if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {

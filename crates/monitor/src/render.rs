@@ -38,32 +38,43 @@ pub fn progress(view: &RunView) -> String {
     fit(&parts(view), usize::MAX)
 }
 
-/// Returns the state of the run in one line with a bar, for a terminal of `columns` columns. Narrow terminals get no bar,
-/// then no epoch and no learning rate; speed and remaining time are shown at 60 columns.
+/// Returns the state of the run in one line with a bar of the current epoch, for a terminal of `columns` columns: `epoch
+/// 6/10 [=====>    ]  step 120/230  loss 0.0512  ...`. Narrow terminals get no learning rate, then no bar; speed and
+/// remaining time are shown at 60 columns.
 #[must_use]
 pub fn bar(view: &RunView, columns: usize) -> String {
-    let parts = parts(view);
-    let line = fit(&parts, columns);
-    let rest = columns.saturating_sub(line.chars().count() + 2);
-    let is_whole = line == fit(&parts, usize::MAX);
-    if !is_whole || rest < BAR_MIN + 2 {
-        return line;
+    let mut parts = parts(view);
+    let share = view.epoch_share();
+    let (Some(share), Some(at)) = (share, parts.iter().position(|part| part.priority == EPOCH))
+    else {
+        return fit(&parts, columns);
+    };
+    let mut epoch = parts.remove(at);
+    let text = std::mem::take(&mut epoch.text);
+    parts.insert(0, epoch);
+    let mut line = String::new();
+    for cells in (BAR_MIN..=BAR_MAX).rev() {
+        parts[0].text = format!("{text} {}", cells_of(share, cells));
+        line = fit(&parts, columns);
+        if line.starts_with(&parts[0].text) {
+            break;
+        }
     }
-    let cells = (rest - 2).min(BAR_MAX);
-    let committed = view.progress.map_or(0, |now| now.committed).min(view.steps);
-    let filled = (cells as u64 * committed)
-        .checked_div(view.steps)
-        .unwrap_or(0) as usize;
-    format!(
-        "[{}{}]  {line}",
-        "=".repeat(filled),
-        " ".repeat(cells - filled)
-    )
+    line
+}
+
+/// Returns a bar with a filled share of its cells.
+fn cells_of(share: f64, cells: usize) -> String {
+    let filled = ((share * cells as f64) as usize).min(cells);
+    let head = if filled < cells { ">" } else { "" };
+    format!("[{}{head:<1$}]", "=".repeat(filled), cells - filled)
 }
 
 /// Smallest and largest number of cells of the bar.
 const BAR_MIN: usize = 8;
 const BAR_MAX: usize = 16;
+/// The priority of the epoch in the progress line.
+const EPOCH: u8 = 4;
 
 /// A part of the progress line with the priority of keeping it; 0 is the highest.
 struct LinePart {
@@ -80,9 +91,9 @@ fn parts(view: &RunView) -> Vec<LinePart> {
     };
     let mut parts = vec![
         part(0, format!("step {}/{}", now.committed, view.steps)),
-        part(5, format!("epoch {}/{}", now.epoch + 1, view.epochs)),
+        part(EPOCH, format!("epoch {}/{}", now.epoch + 1, view.epochs)),
         part(3, format!("loss {}", number(now.loss))),
-        part(4, format!("lr {}", short_number(now.learning_rate))),
+        part(5, format!("lr {}", short_number(now.learning_rate))),
     ];
     if let Some(speed) = view.throughput.recent() {
         let speed = count(speed.round() as u64);

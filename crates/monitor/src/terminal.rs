@@ -21,7 +21,7 @@ pub enum Verbosity {
     /// Progress, notable events and a summary.
     #[default]
     Normal,
-    /// Also the processes of the workers.
+    /// Also the processes of the workers, and a line per worker while the run lasts.
     Verbose,
 }
 
@@ -32,7 +32,8 @@ const LINES_MAX: usize = 4_096;
 /// Longest time that [`Terminal::finish`] waits for the screen.
 const FINISH_MAX: Duration = Duration::from_secs(5);
 
-/// Shows the progress of a run: a bar and a line per worker on a terminal; elsewhere a plain line every two
+/// Shows the progress of a run: a line that is updated in place on a terminal, and with [`Verbosity::Verbose`] a line per
+/// worker; elsewhere a plain line every two
 /// seconds and at every tenth of the run. Prints a summary at the end.
 ///
 /// A thread draws, so recording never waits for the screen.
@@ -68,7 +69,8 @@ impl Terminal {
     #[must_use]
     pub fn stderr(redraws: bool, verbosity: Verbosity) -> Self {
         if redraws && verbosity > Verbosity::Quiet {
-            Self::start(Box::new(BarPainter::new()), verbosity)
+            let shows_workers = verbosity == Verbosity::Verbose;
+            Self::start(Box::new(BarPainter::new(shows_workers)), verbosity)
         } else {
             Self::plain(Box::new(std::io::stderr()), verbosity)
         }

@@ -48,6 +48,10 @@ pub struct RunView {
     /// Number of records that were skipped because they cannot be read.
     pub skipped: u64,
     time_left: TimeLeft,
+    /// The number of samples of an epoch.
+    samples: u64,
+    /// The first step of the current epoch and the number of samples of its largest step.
+    epoch_begun: (u64, u64),
     /// Number of committed steps that are counted in the totals.
     counted: u64,
     /// Steps below this number are in the totals already when they are committed again.
@@ -163,9 +167,10 @@ impl RunView {
                 parameters,
                 steps,
                 epochs,
+                samples,
                 unit,
-                ..
             } => {
+                self.samples = *samples;
                 self.remember("run", event);
                 (self.failure, self.is_stopped) = (None, false);
                 self.unit = *unit;
@@ -189,6 +194,7 @@ impl RunView {
                 ..
             } => {
                 self.time_left.add(*generation, *epoch, *duration_s);
+                self.begin_epoch(step.0, epoch.0, *samples);
                 self.progress = Some(StepView {
                     committed: step.0.saturating_add(1),
                     epoch: epoch.0,
@@ -376,6 +382,26 @@ impl RunView {
             () if self.failure.is_some() => "failed",
             () => "ended without a result",
         }
+    }
+
+    /// Notes the first step of an epoch. After a restart within an epoch, its first step follows from its number.
+    fn begin_epoch(&mut self, step: u64, epoch: u64, samples: u64) {
+        let largest = self.epoch_begun.1.max(samples);
+        let begun = match self.progress {
+            Some(now) if now.epoch == epoch => self.epoch_begun.0,
+            Some(now) if now.epoch.saturating_add(1) == epoch => step,
+            _ => epoch.saturating_mul(self.samples.div_ceil(largest.max(1))),
+        };
+        self.epoch_begun = (begun.min(step), largest);
+    }
+
+    /// Returns the share of the current epoch whose steps are committed, from 0 to 1, once a step is committed.
+    #[must_use]
+    pub fn epoch_share(&self) -> Option<f64> {
+        let now = self.progress?;
+        let (begun, largest) = self.epoch_begun;
+        let steps = self.samples.div_ceil(largest.max(1)).max(1);
+        Some((now.committed.saturating_sub(begun) as f64 / steps as f64).clamp(0.0, 1.0))
     }
 
     /// Returns the estimated seconds until the last step, from the recent half of the steps that the present workers
