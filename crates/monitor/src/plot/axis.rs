@@ -1,11 +1,11 @@
-//! [`Axis`]: a range of values with round ticks, linear or logarithmic.
+//! [`PlotAxis`]: a range of values with round ticks, linear or logarithmic.
 
 /// A logarithmic axis is used for positive values whose largest is at least this many times the smallest.
 const LOGARITHMIC_FROM: f64 = 50.0;
 
 /// A range of values that is mapped to 0 to 1.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Axis {
+pub(super) struct PlotAxis {
     from: f64,
     to: f64,
     is_logarithmic: bool,
@@ -13,7 +13,7 @@ pub(super) struct Axis {
     pub(super) ticks: Vec<f64>,
 }
 
-impl Axis {
+impl PlotAxis {
     /// Returns an axis from 0 to `to`, which is more than 0, with up to about `ticks` ticks.
     pub(super) fn from_zero(to: f64, ticks: usize) -> Self {
         let step = round_step(to / ticks as f64).max(1.0);
@@ -132,7 +132,7 @@ mod tests {
             (vec![0.001, 2.3], vec!["0.001", "0.01", "0.1", "1"]),
             (vec![-3.0, 4.0], vec!["-4", "-2", "0", "2", "4"]),
         ] {
-            let axis = Axis::of(values.into_iter(), 5).unwrap();
+            let axis = PlotAxis::of(values.into_iter(), 5).unwrap();
             let labels: Vec<String> = axis.ticks.iter().map(|&tick| label(tick)).collect();
             assert_eq!(labels, expected);
             assert!(
@@ -141,7 +141,7 @@ mod tests {
                     .all(|&tick| (0.0..=1.0).contains(&axis.position(tick)))
             );
         }
-        assert_eq!(Axis::of(std::iter::empty(), 5), None);
+        assert_eq!(PlotAxis::of(std::iter::empty(), 5), None);
         assert_eq!(label(12_345.0), "12,345");
     }
 
@@ -153,12 +153,12 @@ mod tests {
             [1e15, 1e15 + 1.0],
             [0.0, 5e-324],
         ] {
-            let axis = Axis::of(values.into_iter(), 5);
+            let axis = PlotAxis::of(values.into_iter(), 5);
             assert!(
                 axis.is_none_or(|axis| axis.ticks.len() <= 101),
                 "{values:?}"
             );
         }
-        assert!(Axis::from_zero(1.0, 6).ticks.len() == 2);
+        assert!(PlotAxis::from_zero(1.0, 6).ticks.len() == 2);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::axis::{Axis, label};
+use super::axis::{PlotAxis, label};
 use crate::loss_curve::LossCurve;
 use crate::render::number;
 
@@ -33,11 +33,11 @@ pub fn svg(curve: &LossCurve) -> Option<String> {
     }
     let all = curve.train().iter().chain(curve.test());
     let plot = Plot {
-        x_axis: Axis::from_zero(
+        x_axis: PlotAxis::from_zero(
             last.max(curve.test().last().map_or(0.0, |point| point.0)),
             8,
         ),
-        y_axis: Axis::of(all.map(|point| point.1), 6)?,
+        y_axis: PlotAxis::of(all.map(|point| point.1), 6)?,
     };
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n\
@@ -82,8 +82,8 @@ pub fn svg(curve: &LossCurve) -> Option<String> {
 
 /// The axes of a drawing.
 struct Plot {
-    x_axis: Axis,
-    y_axis: Axis,
+    x_axis: PlotAxis,
+    y_axis: PlotAxis,
 }
 
 impl Plot {

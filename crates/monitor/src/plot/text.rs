@@ -1,6 +1,6 @@
 //! The loss curve as lines of characters.
 
-use super::axis::{Axis, label};
+use super::axis::{PlotAxis, label};
 use crate::loss_curve::LossCurve;
 
 /// The characters of a drawing.
@@ -26,8 +26,8 @@ pub fn text(curve: &LossCurve, columns: usize, characters: Characters) -> Option
     if points.len() < 2 || columns < *COLUMNS.start() {
         return None;
     }
-    let y_axis = Axis::of(points.iter().map(|point| point.1), 4)?;
-    let x_axis = Axis::from_zero(last, 4);
+    let y_axis = PlotAxis::of(points.iter().map(|point| point.1), 4)?;
+    let x_axis = PlotAxis::from_zero(last, 4);
     let labels: Vec<String> = y_axis.ticks.iter().map(|&tick| label(tick)).collect();
     let margin = labels
         .iter()
@@ -63,8 +63,8 @@ fn edge(characters: Characters) -> (char, char) {
 /// Returns the rows of characters of a curve.
 fn canvas(
     points: &[(f64, f64)],
-    x_axis: &Axis,
-    y_axis: &Axis,
+    x_axis: &PlotAxis,
+    y_axis: &PlotAxis,
     width: usize,
     characters: Characters,
 ) -> Vec<String> {
@@ -110,7 +110,7 @@ fn canvas(
 const BRAILLE: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
 /// Returns the line of labels of the steps, and the last step at its end.
-fn x_labels(axis: &Axis, last: f64, margin: usize, width: usize) -> String {
+fn x_labels(axis: &PlotAxis, last: f64, margin: usize, width: usize) -> String {
     let mut line = " ".repeat(margin);
     let end = format!("step {}", label(last));
     let end_at = (margin + width).saturating_sub(end.len());

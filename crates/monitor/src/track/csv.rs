@@ -19,8 +19,8 @@ const EVALUATIONS: &str = "step,time,metric,value\n";
 /// `step` is the number of committed steps and `time` the seconds since 1970. When a run continues from a checkpoint,
 /// the lines of later steps are removed, so each step is in the file once. NaN is written as `NaN`, infinity as `inf`.
 pub struct CsvFiles {
-    steps: CsvFile,
-    evaluations: CsvFile,
+    steps: CsvTable,
+    evaluations: CsvTable,
     resumes: bool,
 }
 
@@ -34,8 +34,8 @@ impl CsvFiles {
     #[must_use]
     pub fn new(folder: &Path, resumes: bool) -> Self {
         Self {
-            steps: CsvFile::new(folder.join(Self::METRICS_FILE), STEPS),
-            evaluations: CsvFile::new(folder.join(Self::EVALUATIONS_FILE), EVALUATIONS),
+            steps: CsvTable::new(folder.join(Self::METRICS_FILE), STEPS),
+            evaluations: CsvTable::new(folder.join(Self::EVALUATIONS_FILE), EVALUATIONS),
             resumes,
         }
     }
@@ -101,13 +101,13 @@ fn quoted(text: &str) -> String {
 }
 
 /// A file of lines that begin with a step.
-struct CsvFile {
+struct CsvTable {
     path: PathBuf,
     heading: &'static str,
     writer: Option<BufWriter<File>>,
 }
 
-impl CsvFile {
+impl CsvTable {
     fn new(path: PathBuf, heading: &'static str) -> Self {
         Self {
             path,

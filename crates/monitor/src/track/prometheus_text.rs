@@ -68,124 +68,122 @@ impl RunMetrics {
     /// Returns the metrics as text, version 0.0.4 of Prometheus' exposition format.
     #[must_use]
     pub fn text(&self) -> String {
-        let view = &self.view;
         let mut page = MetricsPage {
             text: String::new(),
-            run: escaped(&view.name),
+            run: escaped(&self.view.name),
         };
-        page.one(
-            "ronde_run_steps",
-            "The number of steps of the whole run.",
-            Kind::Gauge,
-            view.steps as f64,
-        );
-        page.one(
-            "ronde_run_finished",
-            "Whether the run has finished: 0 or 1.",
-            Kind::Gauge,
-            f64::from(u8::from(view.finished_s.is_some())),
-        );
-        page.one(
-            "ronde_workers",
-            "The number of workers.",
-            Kind::Gauge,
-            self.world_size.into(),
-        );
-        page.one(
-            "ronde_generation",
-            "The version of the membership.",
-            Kind::Gauge,
-            self.generation as f64,
-        );
-        page.one(
-            "ronde_membership_changes_total",
-            "The number of changes of the membership.",
-            Kind::Counter,
-            self.memberships as f64,
-        );
-        page.one(
-            "ronde_worker_failures_total",
-            "The number of workers that failed.",
-            Kind::Counter,
-            self.failures as f64,
-        );
-        page.one(
-            "ronde_samples_total",
-            "The number of samples used; those of steps that are computed again count once.",
-            Kind::Counter,
-            view.throughput.samples() as f64,
-        );
-        page.one(
-            "ronde_checkpoints_saved_total",
-            "The number of saved checkpoints.",
-            Kind::Counter,
-            self.checkpoints as f64,
-        );
-        page.one(
-            "ronde_checkpoints_failed_total",
-            "The number of checkpoints that could not be saved.",
-            Kind::Counter,
-            self.checkpoints_failed as f64,
-        );
-        page.one(
-            "ronde_checkpoint_step",
-            "The number of steps in the newest checkpoint.",
-            Kind::Gauge,
-            self.checkpoint_step as f64,
-        );
-        if let Some(now) = view.progress {
-            page.one(
-                "ronde_step",
-                "The number of committed steps.",
-                Kind::Gauge,
-                now.committed as f64,
-            );
-            page.one(
-                "ronde_epoch",
-                "The current pass over the data, from 0.",
-                Kind::Gauge,
-                now.epoch as f64,
-            );
-            page.one(
-                "ronde_loss",
-                "The mean loss over the last global batch.",
-                Kind::Gauge,
-                now.loss,
-            );
-            page.one(
-                "ronde_learning_rate",
-                "The learning rate of the last step.",
-                Kind::Gauge,
-                now.learning_rate,
-            );
-        }
-        if let Some(norm) = self.gradient_norm {
-            page.one(
-                "ronde_gradient_norm",
-                "The global norm of the last gradient before clipping.",
-                Kind::Gauge,
-                norm,
-            );
-        }
-        if let Some(speed) = view.throughput.recent() {
-            page.one(
-                "ronde_samples_per_second",
-                "The samples per second of the last few seconds.",
-                Kind::Gauge,
-                speed,
-            );
-        }
-        if let Some(left) = view.left_s() {
-            page.one(
-                "ronde_left_seconds",
-                "The estimated time until the last step.",
-                Kind::Gauge,
-                left,
-            );
+        for (name, help, value) in self.of_run().into_iter().chain(self.of_steps()) {
+            page.one(name, help, value);
         }
         self.add_evaluation(&mut page);
         self.add_workers(&mut page);
         page.text
+    }
+
+    /// Returns the metrics that a run has from its start: name, help and value.
+    fn of_run(&self) -> [Metric; 10] {
+        let view = &self.view;
+        let finished = f64::from(u8::from(view.finished_s.is_some()));
+        let samples = view.throughput.samples() as f64;
+        [
+            (
+                "ronde_run_steps",
+                "The number of steps of the whole run.",
+                view.steps as f64,
+            ),
+            (
+                "ronde_run_finished",
+                "Whether the run has finished: 0 or 1.",
+                finished,
+            ),
+            (
+                "ronde_workers",
+                "The number of workers.",
+                self.world_size.into(),
+            ),
+            (
+                "ronde_generation",
+                "The version of the membership.",
+                self.generation as f64,
+            ),
+            (
+                "ronde_membership_changes_total",
+                "The number of changes of the membership.",
+                self.memberships as f64,
+            ),
+            (
+                "ronde_worker_failures_total",
+                "The number of workers that failed.",
+                self.failures as f64,
+            ),
+            (
+                "ronde_samples_total",
+                "The number of samples used; those of steps that are computed again count once.",
+                samples,
+            ),
+            (
+                "ronde_checkpoints_saved_total",
+                "The number of saved checkpoints.",
+                self.checkpoints as f64,
+            ),
+            (
+                "ronde_checkpoints_failed_total",
+                "The number of checkpoints that could not be saved.",
+                self.checkpoints_failed as f64,
+            ),
+            (
+                "ronde_checkpoint_step",
+                "The number of steps in the newest checkpoint.",
+                self.checkpoint_step as f64,
+            ),
+        ]
+    }
+
+    /// Returns the metrics that a run has once a step is committed.
+    fn of_steps(&self) -> Vec<Metric> {
+        let view = &self.view;
+        let now = view.progress;
+        let values = [
+            (
+                "ronde_step",
+                "The number of committed steps.",
+                now.map(|now| now.committed as f64),
+            ),
+            (
+                "ronde_epoch",
+                "The current pass over the data, from 0.",
+                now.map(|now| now.epoch as f64),
+            ),
+            (
+                "ronde_loss",
+                "The mean loss over the last global batch.",
+                now.map(|now| now.loss),
+            ),
+            (
+                "ronde_learning_rate",
+                "The learning rate of the last step.",
+                now.map(|now| now.learning_rate),
+            ),
+            (
+                "ronde_gradient_norm",
+                "The global norm of the last gradient before clipping.",
+                self.gradient_norm,
+            ),
+            (
+                "ronde_samples_per_second",
+                "The samples per second of the last few seconds.",
+                view.throughput.recent(),
+            ),
+            (
+                "ronde_left_seconds",
+                "The estimated time until the last step.",
+                view.left_s(),
+            ),
+        ];
+        let values = values.into_iter();
+        values
+            .filter_map(|(name, help, value)| Some((name, help, value?)))
+            .collect()
     }
 
     fn add_evaluation(&self, page: &mut MetricsPage) {
@@ -195,14 +193,9 @@ impl RunMetrics {
         page.one(
             "ronde_evaluation_loss",
             "The mean loss of the last evaluation.",
-            Kind::Gauge,
             result.loss,
         );
-        page.heading(
-            "ronde_evaluation",
-            "A metric of the last evaluation.",
-            Kind::Gauge,
-        );
+        page.heading("ronde_evaluation", "A metric of the last evaluation.");
         for (metric, value) in result.metrics.iter().take(EVALUATION_METRICS_MAX) {
             let label = format!(",metric=\"{}\"", escaped(metric));
             page.line("ronde_evaluation", &label, *value);
@@ -220,11 +213,7 @@ impl RunMetrics {
             return;
         }
         let name = "ronde_worker_phase_seconds_total";
-        page.heading(
-            name,
-            "The time of a worker by phase of a step.",
-            Kind::Counter,
-        );
+        page.heading(name, "The time of a worker by phase of a step.");
         for (rank, worker) in workers() {
             let phases = BTreeMap::from([
                 ("compute", worker.times.compute_s),
@@ -240,23 +229,15 @@ impl RunMetrics {
             }
         }
         let name = "ronde_worker_sent_bytes_total";
-        page.heading(
-            name,
-            "The bytes that a worker has sent to other workers.",
-            Kind::Counter,
-        );
+        page.heading(name, "The bytes that a worker has sent to other workers.");
         for (rank, worker) in workers() {
             page.line(name, &format!(",rank=\"{rank}\""), worker.bytes_sent as f64);
         }
     }
 }
 
-/// The type of a metric.
-#[derive(Clone, Copy)]
-enum Kind {
-    Gauge,
-    Counter,
-}
+/// A metric that has one value: its name, which ends in `_total` if it is a counter, its help and its value.
+type Metric = (&'static str, &'static str, f64);
 
 /// The text of all metrics so far.
 struct MetricsPage {
@@ -266,10 +247,10 @@ struct MetricsPage {
 }
 
 impl MetricsPage {
-    fn heading(&mut self, name: &str, help: &str, kind: Kind) {
-        let kind = match kind {
-            Kind::Gauge => "gauge",
-            Kind::Counter => "counter",
+    fn heading(&mut self, name: &str, help: &str) {
+        let kind = match name.ends_with("_total") {
+            true => "counter",
+            false => "gauge",
         };
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
@@ -285,8 +266,8 @@ impl MetricsPage {
     }
 
     /// Adds a metric that has one value.
-    fn one(&mut self, name: &str, help: &str, kind: Kind, value: f64) {
-        self.heading(name, help, kind);
+    fn one(&mut self, name: &str, help: &str, value: f64) {
+        self.heading(name, help);
         self.line(name, "", value);
     }
 }
