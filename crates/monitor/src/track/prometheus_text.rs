@@ -81,7 +81,7 @@ impl RunMetrics {
     }
 
     /// Returns the metrics that a run has from its start: name, help and value.
-    fn of_run(&self) -> [Metric; 10] {
+    fn of_run(&self) -> [SingleMetric; 10] {
         let view = &self.view;
         let finished = f64::from(u8::from(view.finished_s.is_some()));
         let samples = view.throughput.samples() as f64;
@@ -140,7 +140,7 @@ impl RunMetrics {
     }
 
     /// Returns the metrics that a run has once a step is committed.
-    fn of_steps(&self) -> Vec<Metric> {
+    fn of_steps(&self) -> Vec<SingleMetric> {
         let view = &self.view;
         let now = view.progress;
         let values = [
@@ -237,7 +237,7 @@ impl RunMetrics {
 }
 
 /// A metric that has one value: its name, which ends in `_total` if it is a counter, its help and its value.
-type Metric = (&'static str, &'static str, f64);
+type SingleMetric = (&'static str, &'static str, f64);
 
 /// The text of all metrics so far.
 struct MetricsPage {
