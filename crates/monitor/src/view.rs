@@ -170,10 +170,9 @@ impl RunView {
                 samples,
                 unit,
             } => {
-                self.samples = *samples;
+                (self.samples, self.unit) = (*samples, *unit);
                 self.remember("run", event);
                 (self.failure, self.is_stopped) = (None, false);
-                self.unit = *unit;
                 self.name.clone_from(name);
                 self.plan.clone_from(plan);
                 self.world_size = *world_size;
@@ -194,7 +193,7 @@ impl RunView {
                 ..
             } => {
                 self.time_left.add(*generation, *epoch, *duration_s);
-                self.begin_epoch(step.0, epoch.0, *samples);
+                self.note_epoch(step.0, epoch.0, *samples);
                 self.progress = Some(StepView {
                     committed: step.0.saturating_add(1),
                     epoch: epoch.0,
@@ -385,7 +384,7 @@ impl RunView {
     }
 
     /// Notes the first step of an epoch. After a restart within an epoch, its first step follows from its number.
-    fn begin_epoch(&mut self, step: u64, epoch: u64, samples: u64) {
+    fn note_epoch(&mut self, step: u64, epoch: u64, samples: u64) {
         let largest = self.epoch_begun.1.max(samples);
         let begun = match self.progress {
             Some(now) if now.epoch == epoch => self.epoch_begun.0,
