@@ -26,7 +26,7 @@ pub(crate) struct ConsoleArguments {
     /// Print errors and warnings only.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
-    /// Print more: the processes of workers and their times by phase, the engine and the CPU features.
+    /// Print more: the workers and their times, the engine and CPU features.
     #[arg(short, long, global = true)]
     verbose: bool,
 }
