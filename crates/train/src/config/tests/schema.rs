@@ -8,7 +8,7 @@ use super::super::{identity, schema};
 use super::{DEFAULT_RUN_FILE, RunConfig, load};
 
 /// The sections and keys that do not change the trained bits.
-const OUTSIDE_IDENTITY: [&str; 24] = [
+const OUTSIDE_IDENTITY: [&str; 25] = [
     "check",
     "checkpoint",
     "comm",
