@@ -44,11 +44,10 @@ fn a_folder_is_locked_by_one_run_at_a_time() {
         .expect(0, &[])
         .blake3();
     let events = std::fs::read_to_string(dir.path().join("runs/digits/events.jsonl")).unwrap();
-    assert_eq!(
-        crate::support::events(&events).len(),
-        2 + 2 + 2 * 2 + 2 + 3,
-        "{events}"
-    );
+    let mut found = crate::support::events(&events);
+    // Their number depends on the duration of the run.
+    found.retain(|event| event["event"] != "memory_used");
+    assert_eq!(found.len(), 2 + 2 + 2 * 2 + 2 + 3, "{events}");
 }
 
 /// A file system of a given size, unmounted when dropped.
