@@ -104,24 +104,7 @@ fn test() -> Result<()> {
     steps.run("tidy", "cargo xtask tidy", || {
         tidy::run(&root()).map(|()| Outcome::Passed)
     });
-    steps.run("network namespaces", "cargo xtask test", || {
-        let installed = outside::network_namespaces();
-        installed
-            .map(|()| Outcome::Passed)
-            .or_else(|error| steps::skip_or_fail(format!("their tests skip: {error:#}")))
-    });
-    steps.run("browser", "cargo xtask test", || {
-        let installed = outside::browser();
-        installed
-            .map(|()| Outcome::Passed)
-            .or_else(|error| steps::skip_or_fail(format!("its test skips: {error:#}")))
-    });
-    steps.run("oneDNN", "cargo xtask test", || {
-        let installed = outside::one_dnn();
-        installed
-            .map(|()| Outcome::Passed)
-            .or_else(|error| steps::skip_or_fail(format!("its tests skip: {error:#}")))
-    });
+    install_programs(&mut steps);
     // The servers install while the programs build.
     let mut stores = Stores::start();
     // Tests start the command as users do, so it is built first, with the features of the tests.
@@ -168,6 +151,21 @@ fn test() -> Result<()> {
     run_cargo(&mut steps, "packages", packages);
     steps.run("dependencies", "cargo deny check", || deny::check(&target));
     steps.finish()
+}
+
+/// Installs the programs without which tests skip themselves.
+fn install_programs(steps: &mut Steps) {
+    let parts: [(&'static str, fn() -> Result<()>); 2] = [
+        ("network namespaces", outside::network_namespaces),
+        ("browser", outside::browser),
+    ];
+    for (part, install) in parts {
+        steps.run(part, "cargo xtask test", || {
+            install()
+                .map(|()| Outcome::Passed)
+                .or_else(|error| steps::skip_or_fail(format!("its tests skip: {error:#}")))
+        });
+    }
 }
 
 /// Runs cargo as one part of the tests; the arguments contain no spaces.
