@@ -155,9 +155,10 @@ fn test() -> Result<()> {
 
 /// Installs the programs without which tests skip themselves.
 fn install_programs(steps: &mut Steps) {
-    let parts: [(&'static str, fn() -> Result<()>); 2] = [
+    let parts: [(&'static str, fn() -> Result<()>); 3] = [
         ("network namespaces", outside::network_namespaces),
         ("browser", outside::browser),
+        ("oneDNN", outside::one_dnn),
     ];
     for (part, install) in parts {
         steps.run(part, "cargo xtask test", || {
