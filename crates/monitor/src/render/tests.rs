@@ -239,7 +239,7 @@ fn the_bar_fits_the_terminal_and_keeps_speed_and_time_left() {
     );
     assert_eq!(
         bar(&view, 60),
-        "step 46/230  loss 0.5000  lr 0.1  256 images/s  46 s left"
+        "step 46/230  loss 0.5000  256 images/s  46 s left"
     );
     assert_eq!(
         bar(&view, 50),
