@@ -69,7 +69,9 @@ pub use metric::{
 };
 pub use models::{ModelConfig, ModelSize, Normalisation};
 pub use operations::{AfterNorm, SourcePadding, TiedTable};
-pub use optimizer::{OptimizerConfig, ParameterGroup, ParameterRule, WeightDecayOn};
+pub use optimizer::{
+    OptimizerConfig, ParameterGroup, ParameterRule, WeightDecayOn, matches_pattern,
+};
 pub use pending_shards::PendingShards;
 pub use precision::Precision;
 pub use predictions::Predictions;

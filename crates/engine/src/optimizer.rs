@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use self::elementwise::{AdamRule, SgdRule};
 use self::layerwise::{Lamb, Lars};
 
-pub use group::{ParameterGroup, ParameterRule};
+pub use group::{ParameterGroup, ParameterRule, matches_pattern};
 
 /// An update rule and its constants.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

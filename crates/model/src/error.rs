@@ -102,6 +102,28 @@ pub enum ModelError {
         /// The problem, with the numbers.
         problem: String,
     },
+    /// No tensor of a file has a name of the model.
+    #[error(
+        "cannot load the weights of {} into the model: no tensor has a name that the model uses: the file has {found}; the \
+         model has {expected}",
+        .path.display()
+    )]
+    ForeignNames {
+        /// The file.
+        path: PathBuf,
+        /// The first names in the file.
+        found: String,
+        /// The first names of the model.
+        expected: String,
+    },
+    /// A pattern selects no tensor of the model.
+    #[error("invalid pattern `{pattern}` of tensors that are not loaded: the model has {expected}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// The names of the model.
+        expected: String,
+    },
     /// The model was defined by a program, so this one cannot build it.
     #[error(
         "cannot build the model of {}: it is not a built-in model\n  \

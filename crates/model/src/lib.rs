@@ -18,6 +18,7 @@
 mod converted;
 mod error;
 mod export;
+mod initial_weights;
 mod manifest;
 mod names;
 mod onnx;
@@ -31,6 +32,7 @@ mod write;
 
 pub use error::{ModelError, TensorProblem};
 pub use export::{ExportFormat, export};
+pub use initial_weights::InitialWeights;
 pub use manifest::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 pub use names::Naming;
 pub use onnx::{ONNX_OPSET, write_onnx};

@@ -62,6 +62,17 @@ impl Naming {
             _ => None,
         }
     }
+
+    /// Returns whether a tensor of a file in this naming has no counterpart in any model: counters and masks.
+    pub(crate) fn is_ignored(self, name: &str) -> bool {
+        match self {
+            Self::Ronde => false,
+            Self::Torchvision => name.ends_with(".num_batches_tracked"),
+            Self::HuggingFace => {
+                name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")
+            }
+        }
+    }
 }
 
 /// One of our tensors in another library's file.
@@ -80,8 +91,11 @@ pub(crate) struct Counterpart {
     pub(crate) may_have_more_rows: bool,
 }
 
+/// The prefix that files of a whole `GPT2LMHeadModel` have, and files of its inner module lack.
+const INNER_PREFIX: &str = "transformer.";
+
 impl Counterpart {
-    fn named(name: impl Into<String>) -> Self {
+    pub(crate) fn named(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
             alias: None,
@@ -89,6 +103,24 @@ impl Counterpart {
             columns: None,
             may_have_more_rows: false,
         }
+    }
+
+    /// Returns the names under which a file may have the tensor, the usual one first.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        let names = std::iter::once(self.name.as_str()).chain(self.alias.as_deref());
+        names.flat_map(|name| std::iter::once(name).chain(name.strip_prefix(INNER_PREFIX)))
+    }
+
+    /// Returns the shape of the file's tensor for our shape.
+    pub(crate) fn shape_of(&self, ours: &[usize]) -> Vec<usize> {
+        let mut shape = ours.to_vec();
+        if self.is_transposed {
+            shape.reverse();
+        }
+        if let (Some((_, length)), Some(last)) = (&self.columns, shape.last_mut()) {
+            *last = *length;
+        }
+        shape
     }
 
     fn transposed(mut self) -> Self {

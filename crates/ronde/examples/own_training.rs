@@ -89,7 +89,7 @@ fn main() -> Result<(), ronde::Error> {
     config.train.epochs = Some(epochs.unwrap_or(30));
     let opening = ronde::environment::opening(".".as_ref(), config.run.seed);
     let data = ronde::data::open(&config.data, &opening)?;
-    let (model, seeds) = (config.model.clone(), SeedTree::new(config.run.seed));
+    let (model, seeds) = (config.model.config.clone(), SeedTree::new(config.run.seed));
 
     let mut trained = worker
         .trainer(&config, data)

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use ronde_core::Step;
 use ronde_data::Split;
-use ronde_engine::{Chain, EngineError, LearningRate, Loss, Metric};
+use ronde_engine::{Chain, EngineError, Layer, LearningRate, Loss, Metric};
 use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
 use ronde_train::export::ModelDescription;
 use ronde_train::worker::publish;
-use ronde_train::{Callback, Objective, Plan, RunConfig, TrainError, Training};
+use ronde_train::{Callback, Objective, Plan, RunConfig, TrainError, Training, initial_weights};
 
 use crate::run_output::RunOutput;
 use crate::sigterm::SigtermGuard;
@@ -153,8 +153,14 @@ impl<'a> Trainer<'a> {
         self.bind(&mut plan)?;
         #[cfg(feature = "burn")]
         ronde_burn::seed_engine(&plan.seeds);
-        let chain = model()?;
+        let mut chain = model()?;
         plan.bind_own_model(&chain)?;
+        let start = &self.config.model.start;
+        let weights = initial_weights::read(start, Path::new("."), None, chain.layout())?;
+        if let Some(weights) = weights {
+            weights.load_into(&mut chain);
+            plan.bind_initial_weights(&weights);
+        }
         let output = self.open_folder()?;
         let tracker = match &output {
             Some(output) => output.tracker(self.worker.tracker()),

@@ -18,7 +18,7 @@ pub(crate) fn from_samples(
     chain: &mut Chain,
     train: &dyn Dataset,
 ) -> Result<(), TrainError> {
-    let model = &plan.config.model;
+    let model = &plan.config.model.config;
     let count = model.initial_samples();
     if count == 0 {
         return Ok(());

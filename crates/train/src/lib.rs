@@ -17,6 +17,7 @@ mod event_history;
 pub mod export;
 pub mod flight_records;
 mod initial_state;
+pub mod initial_weights;
 pub mod job_group;
 pub mod memory;
 mod micro_batch;

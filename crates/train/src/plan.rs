@@ -99,7 +99,7 @@ impl Plan {
                 full_every: config.check.weight_hash_full_every,
             },
             objective: Objective::of(
-                &config.model,
+                &config.model.config,
                 train,
                 config.train.loss,
                 &config.train.metrics,

@@ -12,15 +12,16 @@ use ronde_core::{
     Rank, Tracker,
 };
 use ronde_data::DataEvent;
-use ronde_engine::Layer;
+use ronde_engine::{Chain, Layer};
+use ronde_model::InitialWeights;
 
 use crate::checkpoints::{self, ProcessContext, Resume, RunCheckpoints};
 use crate::core_pinning::{self, CorePinning};
 use crate::export::{self, ModelDescription};
 use crate::flight_records::FlightRecordWriter;
-use crate::initial_state;
 use crate::training::TrainingResult;
 use crate::{GenerationConnector, JobGroup, Plan, RunConfig, TrainError, Training, WorkerTask};
+use crate::{initial_state, initial_weights};
 
 /// A function that returns how the connections of an assignment's group are secured. Equal on all members.
 pub type SecurityPolicy = Arc<dyn Fn(&Assignment) -> Security + Send + Sync>;
@@ -77,11 +78,21 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
     let description = split.train.description();
     let (input_shape, classes) = (description.shape.clone(), description.classes);
-    let mut chain = config
-        .model
+    let model = &config.model.config;
+    let mut chain = model
         .build(&input_shape, classes, &plan.seeds)
         .map_err(TrainError::Model)?;
     initial_state::from_samples(&plan, &mut chain, &*split.train)?;
+    let start = &config.model.start;
+    let weights = initial_weights::read(start, &task.base, Some(model), chain.layout())?;
+    if let Some(weights) = weights {
+        load_weights(
+            &weights,
+            &mut chain,
+            &mut plan,
+            (assignment.rank, &*tracker),
+        );
+    }
     plan.bind_model(chain.layout())?;
 
     // Before any other thread is started, because threads inherit the cores of the thread that starts them.
@@ -102,7 +113,7 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
         .with_engine(config.train.engine, threads)?
         .with_free_cores(core_pinning::free(workers, threads));
     let model = ModelDescription {
-        config: Some(config.model.clone()),
+        config: Some(model.clone()),
         input_shape,
         classes,
     };
@@ -111,6 +122,23 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
         ronde_model::publish(&run_file, config.to_toml()?.as_bytes())?;
         publish(training, &task.output, model.clone(), trained, &*tracker)
     })
+}
+
+/// Loads the initial weights of a file, and adds them to the plan. Rank 0 reports them.
+fn load_weights(
+    weights: &InitialWeights,
+    chain: &mut Chain,
+    plan: &mut Plan,
+    (rank, tracker): (Rank, &dyn Tracker),
+) {
+    weights.load_into(chain);
+    plan.bind_initial_weights(weights);
+    if rank == Rank(0) {
+        tracker.record(Event::Notice {
+            rank: Some(rank),
+            message: weights.summary(),
+        });
+    }
 }
 
 /// Returns a function that records notices about the data. Progress of opening it is shown by the launcher.

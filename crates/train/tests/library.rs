@@ -91,7 +91,7 @@ fn train(config: &RunConfig, group: ProcessGroup, parts: Parts) -> Result<Outcom
     let mut plan = Plan::resolve(config, world_size, &*split.train)?;
     let description = split.train.description();
     let (shape, classes) = (&*description.shape, description.classes);
-    let chain = config.model.build(shape, classes, &plan.seeds);
+    let chain = config.model.config.build(shape, classes, &plan.seeds);
     let chain = chain.map_err(TrainError::Model)?;
     plan.bind_model(chain.layout())?;
     if let Some(objective) = parts.objective {
@@ -422,7 +422,7 @@ fn the_trained_model_predicts_and_refuses_other_shapes() {
     let run = config(RUN, &["train.steps=3"]);
     let split = ronde_data::open(&run.data, &context).unwrap();
     let plan = Plan::resolve(&run, WorldSize::ONE, &*split.train).unwrap();
-    let chain = run.model.build(&[1, 4, 4], 3, &plan.seeds).unwrap();
+    let chain = run.model.config.build(&[1, 4, 4], 3, &plan.seeds).unwrap();
     let group = ProcessGroup::alone(GroupConfig::new("dp", "test", GroupRank(0)));
     let member = JobGroup::of(Arc::new(group), Arc::new(Recorder::default()));
     let mut training = Training::new(member, plan, chain, split).unwrap();

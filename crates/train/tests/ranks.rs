@@ -138,6 +138,7 @@ fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader
     let plan = Plan::resolve(config, world_size, &*split.train)?;
     let chain = config
         .model
+        .config
         .build(
             &split.train.description().shape,
             split.train.description().classes,
@@ -454,6 +455,7 @@ fn the_run_files_of_the_examples_are_valid_and_their_models_can_be_built() {
         let shape = &split.train.description().shape;
         let size = config
             .model
+            .config
             .size(shape, split.train.description().classes)
             .unwrap();
         assert!(size.parameters > 0, "{}", path.display());

@@ -58,7 +58,7 @@ impl ParameterGroup {
     /// Returns whether a parameter of this name belongs to the group.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
-        matches(&self.tensors, name)
+        matches_pattern(&self.tensors, name)
     }
 
     /// Checks the numbers.
@@ -80,7 +80,8 @@ impl ParameterGroup {
 }
 
 /// Returns whether a name matches a pattern in which `*` stands for any text.
-fn matches(pattern: &str, name: &str) -> bool {
+#[must_use]
+pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else {
         return pattern == name;
     };
@@ -154,7 +155,7 @@ mod tests {
             ("", "", true),
             ("", "a", false),
         ] {
-            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+            assert_eq!(matches_pattern(pattern, name), expected, "{pattern} {name}");
         }
     }
 

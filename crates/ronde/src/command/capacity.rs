@@ -77,12 +77,12 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
                 precision: config.train.precision,
             };
             // The model was described before.
-            config.model.step_floats(&step).unwrap_or(u64::MAX)
+            config.model.config.step_floats(&step).unwrap_or(u64::MAX)
         },
         &config.optimizer,
         batch_samples,
         &plan.shards,
-        config.model.runs_shards_together(),
+        config.model.config.runs_shards_together(),
     )
     .with_loader(
         config.loader.memory_mib.saturating_mul(1 << 20),

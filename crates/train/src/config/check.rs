@@ -27,7 +27,8 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     data(&config.data, &mut problems);
     config.train.check(&mut problems);
     batch(config, &mut problems);
-    model(&config.model, &mut problems);
+    model(&config.model.config, &mut problems);
+    config.model.start.check(&mut problems);
     precision_of_clusters(config, &mut problems);
     section_numbers("model", &config.model, &mut problems);
     optimizer(&config.optimizer, &mut problems);
@@ -199,7 +200,7 @@ fn model(model: &ModelConfig, problems: &mut Vec<ConfigProblem>) {
 /// Refuses rounded distances: the nearest centre of a sample would differ between the loss and the counts.
 fn precision_of_clusters(config: &RunConfig, problems: &mut Vec<ConfigProblem>) {
     let is_short = config.train.precision != Precision::F32;
-    if is_short && matches!(config.model, ModelConfig::KMeans { .. }) {
+    if is_short && matches!(config.model.config, ModelConfig::KMeans { .. }) {
         let message = "the model `kmeans` computes in f32 only";
         let hint = "leave `train.precision` out";
         problems.push(ConfigProblem::error("train.precision", message).hint(hint));

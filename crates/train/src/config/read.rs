@@ -11,6 +11,7 @@ use toml::{Table, Value};
 
 use super::message::SerdeMessage;
 use super::run_config::VERSION;
+use super::sections::StartSection;
 use super::text::join;
 use super::{ConfigProblem, DEFAULT_RUN_FILE, RunConfig, suggest};
 
@@ -136,6 +137,12 @@ impl RunReader {
     fn unknown_keys(&mut self, keys: &[String], known: &[&str]) -> Option<()> {
         let (_, sections) = keys.split_last()?;
         let level = table_at(&self.table, sections)?;
+        // A kind of model knows its own keys only.
+        let shared = match sections {
+            [section] if section == "model" => &StartSection::KEYS[..],
+            _ => &[],
+        };
+        let known = &[known, shared].concat()[..];
         let is_unknown = |key: &&String| !known.contains(&key.as_str());
         let unknown: Vec<String> = level
             .keys()

@@ -1,12 +1,12 @@
 //! [`RunConfig`]: all settings of a run file, typed, with their defaults.
 
 use ronde_data::DataConfig;
-use ronde_engine::{ModelConfig, OptimizerConfig, ScheduleConfig};
+use ronde_engine::{OptimizerConfig, ScheduleConfig};
 use serde::{Deserialize, Serialize};
 
 use super::sections::{
     CheckSection, CheckpointSection, CommSection, ElasticSection, EventsSection, LoaderSection,
-    RunSection, TrackSection, TrainSection, WorkersSection,
+    ModelSection, RunSection, TrackSection, TrainSection, WorkersSection,
 };
 use super::{ConfigError, ConfigProblem, identity};
 
@@ -33,7 +33,7 @@ pub struct RunConfig {
     /// `[data]`: the source of the samples.
     pub data: DataConfig,
     /// `[model]`: the model to train.
-    pub model: ModelConfig,
+    pub model: ModelSection,
     /// `[train]`: length, batches and learning rate.
     #[serde(default)]
     pub train: TrainSection,

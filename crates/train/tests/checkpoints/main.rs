@@ -206,6 +206,7 @@ fn training(
     );
     let chain = config
         .model
+        .config
         .build(shape, classes, &plan.seeds)
         .map_err(TrainError::Model)?;
     plan.bind_model(ronde_engine::Layer::layout(&chain))?;

@@ -209,6 +209,7 @@ fn start(
         let plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
         let chain = config
             .model
+            .config
             .build(
                 &split.train.description().shape,
                 split.train.description().classes,

@@ -120,10 +120,11 @@ impl MeasuredModel {
             ));
         }
         let shape = [&[samples], &description.shape[..]].concat();
-        let built = plan
-            .config
-            .model
-            .build(&description.shape, description.classes, &plan.seeds);
+        let built =
+            plan.config
+                .model
+                .config
+                .build(&description.shape, description.classes, &plan.seeds);
         let prepared = built.and_then(|chain| plan.prepare(chain));
         let mut chain = prepared.map_err(|error| format!("error: {error}"))?;
         let device: Arc<dyn Device> =

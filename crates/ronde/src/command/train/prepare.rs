@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use ronde::comm::FlightRecord;
 use ronde::engine::ModelSize;
 use ronde_core::WorldSize;
+use ronde_core::layout::StateLayout;
 use ronde_data::Split;
 use ronde_monitor::Verbosity;
 use ronde_monitor::render::{bytes, count};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Override, ValueOrigin, check};
 use ronde_train::flight_records::FlightRecordWriter;
-use ronde_train::{Plan, RunConfig, TrainError, WorkerTask};
+use ronde_train::{Plan, RunConfig, TrainError, WorkerTask, initial_weights};
 
 use super::TrainArguments;
 use crate::command::capacity::{check_disk, check_memory, memory_per_worker};
@@ -105,15 +106,17 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
     let world_size = WorldSize::new(config.workers.count)
         .ok_or_else(|| "error: invalid `workers.count`: expected at least 1 worker".to_owned())?;
-    let plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
-    if let Some(error) = document.refuse(check::targets(&config.model, &*split.train)) {
+    let mut plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
+    let model = &config.model.config;
+    if let Some(error) = document.refuse(check::targets(model, &*split.train)) {
         return Err(error.render(colour).into());
     }
     let description = split.train.description();
-    let size = config
-        .model
+    let size = model
         .size(&description.shape, description.classes)
         .map_err(|error| failed(TrainError::Model(error)))?;
+    bind_initial_weights(&mut plan, &base, (&description.shape, description.classes))
+        .map_err(failed)?;
     check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
     let is_explicit = |path: &str| {
         matches!(
@@ -138,6 +141,31 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         is_example,
         resumes: from.is_some(),
     })
+}
+
+/// Checks the file of `model.init`, if there is one, and adds its hash to the plan.
+fn bind_initial_weights(
+    plan: &mut Plan,
+    base: &Path,
+    (shape, classes): (&[usize], u32),
+) -> Result<(), TrainError> {
+    let section = &plan.config.model;
+    if section.start.init.is_none() {
+        return Ok(());
+    }
+    let layers = section.config.outline(shape, classes);
+    let layers = layers.map_err(TrainError::Model)?;
+    let tensors = layers
+        .iter()
+        .flat_map(|layer| layer.layout().tensors.clone());
+    let layout = StateLayout {
+        tensors: tensors.collect(),
+    };
+    let model = Some(&section.config);
+    if let Some(weights) = initial_weights::read(&section.start, base, model, &layout)? {
+        plan.bind_initial_weights(&weights);
+    }
+    Ok(())
 }
 
 impl PlannedRun {
