@@ -58,6 +58,7 @@ impl SmallModel {
             plan: "0".repeat(64),
             identity: Vec::new(),
             blake3: String::new(),
+            evaluation: None,
         };
         save_trained(folder, &chain, &manifest)?;
         let saved = SavedModel::open(folder)?;
@@ -66,7 +67,10 @@ impl SmallModel {
             (ExportFormat::Torch, Naming::counterpart(&self.model)),
             (ExportFormat::Safetensors, Naming::counterpart(&self.model)),
         ] {
-            let path = folder.join(format!("exported.{}", format.extension()));
+            let path = folder.join(match format {
+                ExportFormat::Onnx => "model.onnx".to_owned(),
+                _ => format!("exported.{}", format.extension()),
+            });
             export(&saved, format, naming, &path)?;
         }
         let input = self.samples();

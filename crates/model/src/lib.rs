@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod card;
 mod converted;
 mod error;
 mod export;
@@ -30,10 +31,11 @@ mod torch;
 mod weight_file;
 mod write;
 
+pub use card::{CARD_FILE, is_card, render_card, write_card};
 pub use error::{ModelError, TensorProblem};
 pub use export::{ExportFormat, export};
 pub use initial_weights::InitialWeights;
-pub use manifest::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
+pub use manifest::{MANIFEST_FILE, ModelEvaluation, ModelManifest, WEIGHTS_FILE};
 pub use names::Naming;
 pub use onnx::{ONNX_OPSET, write_onnx};
 pub use publish::{publish, temporary};

@@ -1,5 +1,6 @@
 //! [`ModelManifest`]: the description of a saved model.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -39,6 +40,18 @@ pub struct ModelManifest {
     pub identity: Vec<(String, String)>,
     /// The BLAKE3 hash of the weights file, 64 hexadecimal digits.
     pub blake3: String,
+    /// The last evaluation, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<ModelEvaluation>,
+}
+
+/// The results of an evaluation on samples that were not trained on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelEvaluation {
+    /// The number of samples.
+    pub samples: u64,
+    /// The mean loss as `loss`, and the metrics by name. Values that are not finite are left out.
+    pub values: BTreeMap<String, f64>,
 }
 
 impl ModelManifest {

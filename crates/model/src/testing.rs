@@ -36,6 +36,7 @@ pub(crate) fn built(model: &ModelConfig, shape: &[usize], classes: u32) -> (Chai
         plan: "0".repeat(64),
         identity: vec![("run.seed".to_owned(), "11".to_owned())],
         blake3: String::new(),
+        evaluation: None,
     };
     (chain, manifest)
 }

@@ -9,7 +9,7 @@ use safetensors::Dtype;
 use safetensors::tensor::View;
 
 use crate::publish::publish_by;
-use crate::{MANIFEST_FILE, ModelError, ModelManifest, WEIGHTS_FILE, publish};
+use crate::{MANIFEST_FILE, ModelError, ModelManifest, WEIGHTS_FILE, publish, write_card};
 
 /// A tensor of a model by name.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,7 +33,8 @@ pub struct PublishedModel {
     pub blake3: String,
 }
 
-/// Writes weights and manifest into an existing folder; an earlier model is replaced. The hash in the manifest is
+/// Writes weights, manifest and model card into an existing folder; an earlier model is replaced, a README.md of the user is
+/// not. The hash in the manifest is
 /// replaced by that of the weights.
 ///
 /// # Errors
@@ -58,6 +59,7 @@ pub fn save<'a>(
         source: error.into(),
     })?;
     publish(&path, &text)?;
+    write_card(folder, &manifest)?;
     Ok(PublishedModel {
         weights,
         manifest: path,

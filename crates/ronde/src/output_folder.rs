@@ -75,6 +75,11 @@ impl OutputFolder {
             "evaluations.csv",
             "loss.svg",
         ];
+        let card = self.path.join(ronde_model::CARD_FILE);
+        if ronde_model::is_card(&card) {
+            std::fs::remove_file(&card)
+                .map_err(|error| format!("cannot remove {}: {error}", card.display()))?;
+        }
         let folders = ["checkpoints", "flight", "logs", "tensorboard"];
         let files = files.map(|name| (name, std::fs::remove_file(self.path.join(name))));
         let folders = folders.map(|name| (name, std::fs::remove_dir_all(self.path.join(name))));
@@ -101,6 +106,7 @@ impl OutputFolder {
         for name in [
             ronde_model::WEIGHTS_FILE,
             ronde_model::MANIFEST_FILE,
+            ronde_model::CARD_FILE,
             "run.toml",
         ] {
             // Usually there is none.

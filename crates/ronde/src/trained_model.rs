@@ -112,7 +112,7 @@ impl TrainedModel {
             folder,
             self.state(),
             (self.training.plan(), self.training.steps()),
-            self.model.clone(),
+            self.model.clone().evaluated(&self.trained),
         )?)
     }
 }

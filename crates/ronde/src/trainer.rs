@@ -171,6 +171,7 @@ impl<'a> Trainer<'a> {
             config: None,
             input_shape: self.data.train.description().shape.clone(),
             classes: self.data.train.description().classes,
+            evaluation: None,
         };
         let policy = self.worker.assignment().policy;
         let sigterm = SigtermGuard::listen(self.worker.member(), policy);

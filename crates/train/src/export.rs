@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use ronde_core::FormatHeader;
-use ronde_model::{ModelManifest, NamedTensor, PublishedModel};
+use ronde_model::{ModelEvaluation, ModelManifest, NamedTensor, PublishedModel};
 use ronde_parallel::ModelState;
 
-use crate::{Plan, TrainError};
+use crate::{Plan, TrainError, TrainingResult};
 
 /// Writes weights and manifest into `folder` after a number of steps; an earlier model is replaced atomically.
 ///
@@ -31,6 +31,7 @@ pub fn save(
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
         blake3: String::new(),
+        evaluation: model.evaluation,
     };
     Ok(ronde_model::save(folder, tensors(state), &manifest)?)
 }
@@ -53,4 +54,25 @@ pub struct ModelDescription {
     pub input_shape: Vec<usize>,
     /// The number of classes.
     pub classes: u32,
+    /// The last evaluation.
+    pub evaluation: Option<ModelEvaluation>,
+}
+
+impl ModelDescription {
+    /// Adds the last evaluation of a training.
+    #[must_use]
+    pub fn evaluated(self, trained: &TrainingResult) -> Self {
+        let evaluation = trained.evaluation.as_ref().map(|found| {
+            let metrics = found
+                .metrics
+                .iter()
+                .map(|(name, value)| (name.clone(), *value));
+            let all = metrics.chain([("loss".to_owned(), found.loss)]);
+            ModelEvaluation {
+                samples: found.samples,
+                values: all.filter(|(_, value)| value.is_finite()).collect(),
+            }
+        });
+        Self { evaluation, ..self }
+    }
 }

@@ -116,6 +116,7 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
         config: Some(model.clone()),
         input_shape,
         classes,
+        evaluation: None,
     };
     training.run_and_publish(&mut |training, trained| {
         let run_file = task.output.join("run.toml");
@@ -263,6 +264,7 @@ pub fn publish(
         path: output.to_owned(),
         source,
     })?;
+    let model = model.evaluated(trained);
     let saved = export::save(output, training.state(), (plan, training.steps()), model)?;
     if let Some(message) = plan.config.checkpoint.plain_model_note(output) {
         let rank = Some(training.rank());

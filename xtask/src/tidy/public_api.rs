@@ -11,7 +11,7 @@ use super::Source;
 
 /// The crates that the facade `ronde` exports.
 const CRATES: &[&str] = &[
-    "comm", "core", "data", "engine", "monitor", "parallel", "ronde", "train",
+    "comm", "core", "data", "engine", "model", "monitor", "parallel", "ronde", "train",
 ];
 /// Files of the command, which are no library.
 const COMMAND: &[&str] = &["crates/ronde/src/command/", "crates/ronde/src/main.rs"];

@@ -1,11 +1,14 @@
 """Compares exported ONNX models with the outputs of ronde: check_onnx.py FOLDER."""
 
 import json
+import os
 import pathlib
+import re
 import sys
 
 import numpy
 import onnxruntime
+from safetensors.numpy import load_file
 
 # Relative to the largest output: f32 in another order of additions.
 TOLERANCE = 1e-5
@@ -23,7 +26,7 @@ def check(folder):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(
-        folder / "exported.onnx", options, providers=["CPUExecutionProvider"]
+        folder / "model.onnx", options, providers=["CPUExecutionProvider"]
     )
     (given,) = session.get_inputs()
     samples = read(folder / "input.safetensors")
@@ -39,11 +42,22 @@ def check(folder):
         error = numpy.abs(found - expected[part]).max() / numpy.abs(expected).max()
         if not error <= TOLERANCE:
             sys.exit(f"{folder.name}: the outputs differ by {error:.2e} of the largest one")
+    check_card(folder, samples, expected)
     return error
 
 
+def check_card(folder, samples, expected):
+    """Runs the programs of the model card."""
+    os.chdir(folder)
+    names = {"samples": samples}
+    for program in re.findall("```python\n(.*?)```", pathlib.Path("README.md").read_text(), re.DOTALL):
+        exec(program, names)
+    assert names["outputs"].shape == expected.shape, names["outputs"].shape
+    assert set(names["weights"]) == set(load_file("model.safetensors"))
+
+
 def main():
-    folders = sorted(path for path in pathlib.Path(sys.argv[1]).iterdir() if path.is_dir())
+    folders = sorted(path for path in pathlib.Path(sys.argv[1]).resolve().iterdir() if path.is_dir())
     assert folders, "no models"
     for folder in folders:
         print(f"{folder.name}: {check(folder):.1e}")

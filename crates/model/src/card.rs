@@ -1,0 +1,206 @@
+//! [`render_card`]: the model card, a README.md beside a saved model.
+
+use std::fmt::Write;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::{ModelError, ModelManifest, publish};
+
+/// The file name of the model card.
+pub const CARD_FILE: &str = "README.md";
+
+/// The first line of a card; a file without it is the user's own.
+const MARKER: &str = "<!-- This model card was written by ronde. -->";
+
+/// A program that loads a model, which the tests compile.
+const RUST: &str = include_str!("../examples/load_model.rs");
+
+/// Returns the model card: the model, its data, the settings of the plan, the results of the last evaluation, the hash, and
+/// how to load it. User names, passwords and queries in addresses are left out.
+#[must_use]
+pub fn render_card(manifest: &ModelManifest) -> String {
+    let mut text = format!("{MARKER}\n# {}\n\n", cell(&manifest.run));
+    let kind = manifest
+        .model
+        .as_ref()
+        .map_or("own model", |model| model.kind());
+    let _ = writeln!(
+        text,
+        "Model `{kind}` for samples of shape `{:?}` and {} classes, trained for {} steps by ronde {}.\n",
+        manifest.input_shape,
+        manifest.classes,
+        manifest.steps,
+        env!("CARGO_PKG_VERSION")
+    );
+    let _ = writeln!(
+        text,
+        "BLAKE3 hash of `model.safetensors`: `{}`\n",
+        manifest.blake3
+    );
+    evaluation(manifest, &mut text);
+    let is_data = |key: &str| key.starts_with("data.");
+    settings("Data", manifest, is_data, &mut text);
+    settings("Plan", manifest, |key| !is_data(key), &mut text);
+    let _ = writeln!(
+        text,
+        "These settings determine the bits of the weights, on any number of workers; the hash of the plan is `{}`.\n",
+        manifest.plan
+    );
+    loading(manifest, &mut text);
+    text
+}
+
+fn evaluation(manifest: &ModelManifest, text: &mut String) {
+    let Some(evaluation) = &manifest.evaluation else {
+        return;
+    };
+    let _ = writeln!(
+        text,
+        "## Results\n\nThe last evaluation, on {} samples that were not trained on:\n\n| metric | value |\n|---|---|",
+        evaluation.samples
+    );
+    for (name, value) in &evaluation.values {
+        let _ = writeln!(text, "| {} | {value:.6} |", cell(name));
+    }
+    text.push('\n');
+}
+
+fn settings(
+    title: &str,
+    manifest: &ModelManifest,
+    is_listed: impl Fn(&str) -> bool,
+    text: &mut String,
+) {
+    let listed = manifest.identity.iter().filter(|(key, _)| is_listed(key));
+    let rows: Vec<String> = listed
+        .map(|(key, value)| format!("| `{}` | {} |\n", cell(key), cell(&without_secrets(value))))
+        .collect();
+    if !rows.is_empty() {
+        let _ = writeln!(
+            text,
+            "## {title}\n\n| setting | value |\n|---|---|\n{}",
+            rows.concat()
+        );
+    }
+}
+
+fn loading(manifest: &ModelManifest, text: &mut String) {
+    text.push_str("## Loading\n\n");
+    if manifest.model.is_none() {
+        text.push_str(
+            "The program that trained the model builds it, and loads the weights with `SavedModel::load_into` of \
+             `ronde-model`.\n\n",
+        );
+    } else {
+        let (_, program) = RUST.split_once("\n\n").unwrap_or(("", RUST));
+        let _ = writeln!(text, "In Rust:\n\n```rust\n{}\n```\n", program.trim_end());
+        text.push_str(
+            "In Python, after `ronde export FOLDER --format onnx`, with `samples` as a numpy array:\n\n```python\n\
+             import onnxruntime\n\
+             session = onnxruntime.InferenceSession(\"model.onnx\")\n\
+             (outputs,) = session.run(None, {\"input\": samples})\n```\n\n",
+        );
+    }
+    text.push_str(
+        "The weights alone, in Python:\n\n```python\n\
+         from safetensors.numpy import load_file\n\
+         weights = load_file(\"model.safetensors\")\n```\n",
+    );
+}
+
+/// Returns text that stays in one cell of a table.
+fn cell(text: &str) -> String {
+    let line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    line.replace('|', "\\|").replace('<', "&lt;")
+}
+
+/// Returns text in which each address has neither user, password nor query.
+fn without_secrets(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(['"', '\'', ' ', ',']).unwrap_or(part.len());
+        let (address, rest) = part.split_at(end);
+        let address = address.split(['?', '#']).next().unwrap_or_default();
+        let host_end = address.find('/').unwrap_or(address.len());
+        let (host, path) = address.split_at(host_end);
+        let host = host.rsplit('@').next().unwrap_or_default();
+        let _ = write!(shown, "://{host}{path}{rest}");
+    }
+    shown
+}
+
+/// Writes the model card into a folder, unless there is a README.md that ronde has not written.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_card(folder: &Path, manifest: &ModelManifest) -> Result<(), ModelError> {
+    let path = folder.join(CARD_FILE);
+    if path.exists() && !is_card(&path) {
+        return Ok(());
+    }
+    publish(&path, render_card(manifest).as_bytes())
+}
+
+/// Returns whether a file is a model card that ronde has written.
+#[must_use]
+pub fn is_card(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| {
+        let length = MARKER.len() as u64;
+        file.take(length).read_to_end(&mut start)
+    });
+    read.is_ok() && start == MARKER.as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_engine::ModelConfig;
+
+    use super::*;
+    use crate::ModelEvaluation;
+    use crate::testing::built;
+
+    #[test]
+    fn a_card_has_data_plan_results_and_hash_and_no_secrets() {
+        let (_, mut manifest) = built(&ModelConfig::Linear {}, &[4], 3);
+        manifest.blake3 = "ab".repeat(32);
+        manifest.evaluation = Some(ModelEvaluation {
+            samples: 20,
+            values: [("accuracy".to_owned(), 0.75)].into(),
+        });
+        let address = "[\"https://me:secret@host/a?sig=secret\", \"s3://bucket/b\"]";
+        manifest.identity = vec![
+            ("data.address".to_owned(), address.to_owned()),
+            ("train.epochs".to_owned(), "3 | 4\n# x".to_owned()),
+        ];
+        let card = render_card(&manifest);
+        assert!(!card.contains("secret"), "{card}");
+        for words in [
+            "| `data.address` | [\"https://host/a\", \"s3://bucket/b\"] |",
+            "| `train.epochs` | 3 \\| 4 # x |",
+            "| accuracy | 0.750000 |",
+            &manifest.blake3,
+            "SavedModel::open(folder)",
+        ] {
+            assert!(card.contains(words), "{words}: {card}");
+        }
+    }
+
+    #[test]
+    fn a_readme_of_the_user_is_not_replaced() {
+        let (_, manifest) = built(&ModelConfig::Linear {}, &[4], 3);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(CARD_FILE);
+        write_card(folder.path(), &manifest).unwrap();
+        assert!(is_card(&path));
+        write_card(folder.path(), &manifest).unwrap();
+        std::fs::write(&path, "mine").unwrap();
+        write_card(folder.path(), &manifest).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+    }
+}
