@@ -134,6 +134,6 @@ impl schemars::JsonSchema for TensorboardTarget {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": ["boolean", "string"] })
+        schemars::json_schema!({ "type": ["boolean", "string"], "examples": [true, "metrics"] })
     }
 }
