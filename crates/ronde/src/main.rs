@@ -9,8 +9,8 @@ use ronde_cluster::StopFlag;
 
 use command::console::{ConsoleArguments, message};
 use command::{
-    bench, check, checkpoint, coordinator, dashboard, data, doctor, export, flight, init, join,
-    run, scale, schema, shell, status, train, usage, watchdog, worker,
+    bench, check, checkpoint, coordinator, dashboard, data, doctor, evaluate, export, flight, init,
+    join, run, scale, schema, shell, status, train, usage, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -53,6 +53,8 @@ enum RondeCommand {
     Checkpoint(checkpoint::CheckpointArguments),
     /// Inspect data files, or pack folders of images or texts into shards.
     Data(data::DataArguments),
+    /// Measure a saved model on test data.
+    Evaluate(evaluate::EvaluateArguments),
     /// Write a saved model for other programs: ONNX, safetensors or PyTorch.
     Export(export::ExportArguments),
     /// Show which rank waits for which, from the flight records of a failed or hanging run.
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         RondeCommand::Join(arguments) => supervising(|stop| join::join(&arguments, stop)),
         RondeCommand::Scale(arguments) => scale::scale(&arguments),
         RondeCommand::Status(arguments) => status::status(&arguments),
+        RondeCommand::Evaluate(arguments) => evaluate::run(&arguments),
         RondeCommand::Export(arguments) => export::run(&arguments),
         RondeCommand::Dashboard(arguments) => {
             supervising(|stop| dashboard::dashboard(&arguments, stop))

@@ -7,7 +7,7 @@ use ronde_core::batch::BatchPlan;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Collectives, CollectivesExt, WorldSize};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches};
-use ronde_engine::Predictions;
+use ronde_engine::{Activation, Chain, Predictions};
 use ronde_parallel::{MicroBatch, ParallelError, Strategy};
 
 use crate::micro_batch::micro_batch;
@@ -46,19 +46,62 @@ pub fn evaluate(
     objective: &Objective,
     settings: LoaderSettings,
 ) -> Result<Evaluation, TrainError> {
+    let place = (u64::from(group.rank().0), group.size() as u64);
+    let mut predict = |batch: &mut MicroBatch| strategy.predict(batch);
+    let mine = results(place, &mut predict, dataset, objective, settings)?;
+    let all = group
+        .all_gather(&mine)
+        .map_err(TrainError::EvaluateGather)?;
+    Ok(total(&all, objective))
+}
+
+/// Evaluates a model on all samples in this process, with the bits of [`evaluate`] on any number of ranks.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_alone(
+    model: &mut Chain,
+    dataset: &Arc<dyn Dataset>,
+    objective: &Objective,
+    settings: LoaderSettings,
+) -> Result<Evaluation, TrainError> {
+    let mut predict = |batch: &mut MicroBatch| {
+        let input = Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
+        model.evaluate(input).map_err(|source| {
+            let shard = batch.shard;
+            ParallelError::Engine { shard, source }
+        })
+    };
+    let all = results((0, 1), &mut predict, dataset, objective, settings)?;
+    Ok(total(&all, objective))
+}
+
+/// Computes the outputs of a batch.
+type Predict<'a> = dyn FnMut(&mut MicroBatch) -> Result<Activation, ParallelError> + 'a;
+
+/// Returns the results of every `n`-th batch, one after the other.
+fn results(
+    (rank, ranks): (u64, u64),
+    predict: &mut Predict<'_>,
+    dataset: &Arc<dyn Dataset>,
+    objective: &Objective,
+    settings: LoaderSettings,
+) -> Result<Vec<f64>, TrainError> {
     let mut mine = Vec::new();
-    let mut loader = load(group, dataset, settings)?;
+    let mut loader = load((rank, ranks), dataset, settings)?;
     while let Some(StepBatches { step, batches }) =
         loader.as_mut().map_or(Ok(None), Loader::next)?
     {
         for batch in batches {
-            let result = evaluate_batch(strategy, objective, step.0, micro_batch(batch).1);
+            let result = evaluate_batch(predict, objective, step.0, micro_batch(batch).1);
             mine.extend(result.map_err(|error| TrainError::Evaluate(Box::new(error)))?);
         }
     }
-    let all = group
-        .all_gather(&mine)
-        .map_err(TrainError::EvaluateGather)?;
+    Ok(mine)
+}
+
+/// Adds the results of all batches.
+fn total(all: &[f64], objective: &Objective) -> Evaluation {
     let columns = FIRST_METRIC + objective.metrics.iter().map(|m| m.sums()).sum::<usize>();
     let mut results: Vec<&[f64]> = all.chunks_exact(columns).collect();
     // Sort by batch, so that the bits of the sums do not depend on the ranks.
@@ -72,11 +115,11 @@ pub fn evaluate(
         metrics.insert(metric.name().to_owned(), metric.value(&sums));
         column += metric.sums();
     }
-    Ok(Evaluation {
+    Evaluation {
         loss: sum(2) / samples.max(1.0),
         metrics,
         samples: samples as u64,
-    })
+    }
 }
 
 /// The number of columns of a result before the sums of the metrics: number of the batch, samples and loss sum.
@@ -84,13 +127,13 @@ const FIRST_METRIC: usize = 3;
 
 /// Returns the result of a batch: its number, its samples, its loss sum and the sums of each metric.
 fn evaluate_batch(
-    strategy: &mut dyn Strategy,
+    predict: &mut Predict<'_>,
     objective: &Objective,
     number: u64,
     mut batch: MicroBatch,
 ) -> Result<Vec<f64>, ParallelError> {
     let (shard, samples) = (batch.shard, batch.samples());
-    let output = strategy.predict(&mut batch)?;
+    let output = predict(&mut batch)?;
     let engine = |source| ParallelError::Engine { shard, source };
     let predictions = Predictions::new(output.as_slice(), &batch.labels, samples);
     let predictions = predictions.map_err(engine)?;
@@ -108,7 +151,7 @@ fn evaluate_batch(
 
 /// Starts a loader of every `n`-th batch in the order of the data set; `None` for an empty data set.
 fn load(
-    group: &dyn Collectives,
+    (rank, ranks): (u64, u64),
     dataset: &Arc<dyn Dataset>,
     settings: LoaderSettings,
 ) -> Result<Option<Loader>, TrainError> {
@@ -121,8 +164,8 @@ fn load(
         batches,
         shards,
         run: 0..1,
-        steps: u64::from(group.rank().0)..batches.steps_per_epoch(),
-        stride: group.size() as u64,
+        steps: rank..batches.steps_per_epoch(),
+        stride: ranks,
     };
     Ok(Some(Loader::start(Arc::clone(dataset), plan, settings)?))
 }

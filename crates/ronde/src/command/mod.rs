@@ -10,6 +10,7 @@ pub(crate) mod dashboard;
 pub(crate) mod data;
 mod data_progress;
 pub(crate) mod doctor;
+pub(crate) mod evaluate;
 pub(crate) mod exit;
 pub(crate) mod export;
 pub(crate) mod flight;

@@ -9,6 +9,7 @@ mod checkpoints;
 mod data;
 mod dying;
 mod elastic;
+mod evaluate;
 mod examples;
 mod first_contact;
 mod fixed_members;

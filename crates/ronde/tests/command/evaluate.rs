@@ -1,0 +1,70 @@
+//! Evaluation of a saved model: the numbers of the training process, and mistakes.
+
+use serde_json::Value;
+
+use crate::support::{TestFolder, of_kind};
+
+const SMALL: [&str; 9] = [
+    "train",
+    "--json",
+    "--set",
+    "model.channels=1",
+    "--set",
+    "run.output=out",
+    "--set",
+    "train.epochs=1",
+    "--set",
+];
+
+#[test]
+fn a_saved_model_has_the_loss_and_metrics_of_its_run() {
+    let dir = TestFolder::new();
+    let arguments = [&SMALL[..], &["train.metrics=[\"f1\"]"]].concat();
+    let events = dir.run(&arguments).expect(0, &[]).events();
+    let trained = of_kind(&events, "evaluated").last().unwrap().clone();
+    let ended = dir.run(&["evaluate", "out", "--json"]).expect(0, &[]);
+    let found: Value = serde_json::from_str(ended.stdout.trim()).unwrap();
+    let fields = found.as_object().unwrap();
+    assert!(
+        fields.contains_key("f1") && fields.contains_key("accuracy"),
+        "{found}"
+    );
+    for (name, value) in fields {
+        assert_eq!(*value, trained[name], "{name}");
+    }
+    let text = dir
+        .run(&["evaluate", "out/model.safetensors"])
+        .expect(0, &[]);
+    assert!(
+        text.stdout.contains("samples               360\n"),
+        "{}",
+        text.stdout
+    );
+    assert!(
+        text.stdout.contains("accuracy              0."),
+        "{}",
+        text.stdout
+    );
+}
+
+#[test]
+fn mistakes_are_named() {
+    let dir = TestFolder::new();
+    let arguments = [&SMALL[..], &["run.name=one"]].concat();
+    dir.run(&arguments).expect(0, &[]);
+    dir.run(&["evaluate", "nothing"]).expect(2, &["nothing"]);
+    let other = "[data]\nsource = \"synthetic_images\"\nsamples = 20\ntest_samples = 10\nshape = [1, 4, 4]\n\
+                 classes = 3\n[model]\nkind = \"linear\"\n[train]\nsteps = 3\n";
+    dir.write("other.toml", other);
+    dir.run(&["evaluate", "out", "--data", "other.toml"])
+        .expect(2, &["[1, 8, 8] with 10", "[1, 4, 4] with 3", "--data"]);
+    std::fs::remove_file(dir.path().join("out/run.toml")).unwrap();
+    dir.run(&["evaluate", "out"])
+        .expect(2, &["no run file beside the model", "--data"]);
+    let weights = dir.path().join("out/model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&weights, bytes).unwrap();
+    dir.run(&["evaluate", "out"])
+        .expect(2, &["model.safetensors", "hash"]);
+}
