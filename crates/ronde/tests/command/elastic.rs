@@ -91,6 +91,7 @@ fn after_a_worker_is_killed_one_step_is_recomputed() {
         // No process was restarted, and there was no checkpoint to resume from.
         assert_eq!(of_kind(&all, "worker_started").count(), 3);
         let files = [
+            "README.md",
             "events.jsonl",
             "model.json",
             "model.safetensors",

@@ -21,6 +21,7 @@ fn the_file_that_init_writes_trains_and_is_never_overwritten() {
     assert_eq!(
         dir.list("runs/digits"),
         [
+            "README.md",
             "events.jsonl",
             "model.json",
             "model.safetensors",
