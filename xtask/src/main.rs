@@ -155,7 +155,8 @@ fn test() -> Result<()> {
 
 /// Installs the programs without which tests skip themselves.
 fn install_programs(steps: &mut Steps) {
-    let parts: [(&'static str, fn() -> Result<()>); 3] = [
+    type Install = fn() -> Result<()>;
+    let parts: [(&'static str, Install); 3] = [
         ("network namespaces", outside::network_namespaces),
         ("browser", outside::browser),
         ("oneDNN", outside::one_dnn),

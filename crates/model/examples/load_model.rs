@@ -1,5 +1,7 @@
 //! Loads a saved model and computes its outputs for one sample. Usage: `load_model FOLDER`.
 
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
+
 use ronde_engine::Activation;
 use ronde_model::SavedModel;
 

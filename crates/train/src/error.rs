@@ -193,7 +193,7 @@ pub enum TrainError {
     },
     /// A saved model cannot be used.
     #[error(transparent)]
-    SavedModel(ModelError),
+    SavedModel(Box<ModelError>),
     /// A file could not be written or read.
     #[error("cannot {action} {}: {source}", .path.display())]
     File {
@@ -232,7 +232,7 @@ impl From<ModelError> for TrainError {
                 path,
                 source,
             },
-            error => Self::SavedModel(error),
+            error => Self::SavedModel(Box::new(error)),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Runs that start from the weights of a file: the same bits on any number of workers, and clear errors.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail here")]
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
