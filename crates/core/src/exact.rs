@@ -58,6 +58,12 @@ impl Node {
         self
     }
 
+    /// Returns whether the node is the right one of two that have the same parent, of which `left` is the left one.
+    #[must_use]
+    pub fn is_right_sibling_of(self, left: Self) -> bool {
+        self.index % 2 == 1 && left == self.sibling()
+    }
+
     fn sibling(self) -> Self {
         Self {
             level: self.level,
@@ -65,7 +71,9 @@ impl Node {
         }
     }
 
-    fn parent(self, shards: u32) -> Self {
+    /// Returns the node above in a tree over `shards` leaves.
+    #[must_use]
+    pub fn parent(self, shards: u32) -> Self {
         Self {
             level: self.level + 1,
             index: self.index / 2,
@@ -80,7 +88,10 @@ pub fn cover(run: Range<u32>, shards: u32) -> Vec<Node> {
     let mut stack: Vec<Node> = Vec::new();
     for shard in run {
         let mut node = Node::leaf(shard, shards);
-        while stack.last() == Some(&node.sibling()) && node.index % 2 == 1 {
+        while stack
+            .last()
+            .is_some_and(|left| node.is_right_sibling_of(*left))
+        {
             stack.pop();
             node = node.parent(shards);
         }
@@ -117,8 +128,7 @@ pub fn reductions(nodes: &[Node], shards: u32) -> (Additions, Vec<(usize, Node)>
         let mut node = node;
         let mut place = place;
         while let Some(&(left_place, left)) = stack.last()
-            && left == node.sibling()
-            && node.index % 2 == 1
+            && node.is_right_sibling_of(left)
         {
             stack.pop();
             additions.push((left_place, place));

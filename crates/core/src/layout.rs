@@ -1,14 +1,13 @@
-//! [`StateLayout`]: the tensors of a model's state by global name, and the ranks that hold each slice.
+//! [`StateLayout`]: the tensors of a model's state by global name.
 //!
-//! With global names and slices, a state saved with one layout can be loaded with any other. [`Arena`] is the
-//! flat form on one rank: each tensor starts at a multiple of [`ARENA_ALIGNMENT`] elements, so that block-wise
-//! sums do not depend on which rank owns a slice.
+//! With global names, a state saved by one division among ranks can be loaded by any other. [`Arena`] is the
+//! flat form on one rank: each tensor starts at a multiple of [`ARENA_ALIGNMENT`] elements.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DType, Rank};
+use crate::DType;
 
 /// Tensors start at multiples of this many elements in an [`Arena`].
 pub const ARENA_ALIGNMENT: usize = 64;
@@ -25,15 +24,6 @@ pub enum Role {
     OptimizerState,
 }
 
-/// A slice of a tensor's elements (row-major) and the ranks that hold it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SliceOwner {
-    /// Elements of the flattened tensor.
-    pub elements: Range<usize>,
-    /// The ranks that hold a copy, in order.
-    pub replicas: Vec<Rank>,
-}
-
 /// One tensor of the state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorEntry {
@@ -45,24 +35,17 @@ pub struct TensorEntry {
     pub dtype: DType,
     /// The purpose of the tensor.
     pub role: Role,
-    /// The slices and their owners. Slices are disjoint, in order, and cover the tensor.
-    pub slices: Vec<SliceOwner>,
 }
 
 impl TensorEntry {
-    /// Creates an f32 tensor that only this rank is known to hold.
+    /// Creates an f32 tensor.
     #[must_use]
     pub fn f32(name: impl Into<String>, shape: &[usize], role: Role) -> Self {
-        let elements = shape.iter().product();
         Self {
             name: name.into(),
             shape: shape.to_vec(),
             dtype: DType::F32,
             role,
-            slices: vec![SliceOwner {
-                elements: 0..elements,
-                replicas: Vec::new(),
-            }],
         }
     }
 
@@ -94,21 +77,7 @@ impl StateLayout {
         self.of_role(role).map(TensorEntry::elements).sum()
     }
 
-    /// Returns the layout in which each of `ranks` holds all tensors: plain data parallelism.
-    #[must_use]
-    pub fn replicated(mut self, ranks: impl Iterator<Item = Rank>) -> Self {
-        let replicas: Vec<Rank> = ranks.collect();
-        for tensor in &mut self.tensors {
-            let elements = 0..tensor.elements();
-            tensor.slices = vec![SliceOwner {
-                elements,
-                replicas: replicas.clone(),
-            }];
-        }
-        self
-    }
-
-    /// Checks the slices for gaps, overlaps and duplicate names.
+    /// Checks for duplicate names.
     ///
     /// # Errors
     /// The first problem, with the name of the tensor.
@@ -117,23 +86,6 @@ impl StateLayout {
         for tensor in &self.tensors {
             if !names.insert(&tensor.name) {
                 return Err(format!("tensor {} appears twice", tensor.name));
-            }
-            let mut at = 0;
-            for slice in &tensor.slices {
-                if slice.elements.start != at {
-                    return Err(format!(
-                        "tensor {}: no slice starts at element {at}",
-                        tensor.name
-                    ));
-                }
-                at = slice.elements.end;
-            }
-            if at != tensor.elements() {
-                return Err(format!(
-                    "tensor {}: slices end at {at} of {}",
-                    tensor.name,
-                    tensor.elements()
-                ));
             }
         }
         Ok(())
@@ -200,23 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn gaps_overlaps_and_duplicate_names_are_reported() {
-        let mut layout = StateLayout {
-            tensors: vec![TensorEntry::f32("w", &[4, 2], Role::Parameter)],
+    fn duplicate_names_are_reported() {
+        let twin = TensorEntry::f32("w", &[1], Role::Buffer);
+        let layout = StateLayout {
+            tensors: vec![twin.clone()],
         };
         assert_eq!(layout.check(), Ok(()));
-        assert_eq!(
-            layout
-                .clone()
-                .replicated([Rank(0), Rank(1)].into_iter())
-                .check(),
-            Ok(())
-        );
-        layout.tensors[0].slices[0].elements = 0..7;
-        assert!(layout.check().unwrap_err().contains("end at 7 of 8"));
-        layout.tensors[0].slices[0].elements = 1..8;
-        assert!(layout.check().unwrap_err().contains("starts at element 0"));
-        let twin = TensorEntry::f32("w", &[1], Role::Buffer);
         let layout = StateLayout {
             tensors: vec![twin.clone(), twin],
         };

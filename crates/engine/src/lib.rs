@@ -70,7 +70,8 @@ pub use metric::{
 pub use models::{ModelConfig, ModelSize, Normalisation};
 pub use operations::{AfterNorm, SourcePadding, TiedTable};
 pub use optimizer::{
-    OptimizerConfig, ParameterGroup, ParameterRule, WeightDecayOn, matches_pattern,
+    OptimizerConfig, ParameterGroup, ParameterRule, TrustSquares, TrustTree, WeightDecayOn,
+    matches_pattern,
 };
 pub use pending_shards::PendingShards;
 pub use precision::Precision;
@@ -78,6 +79,6 @@ pub use predictions::Predictions;
 pub use recomputed::Recomputed;
 pub use ronde_kernels::{
     ActivationFunction, Attention, AverageAreas, BatchNorm, GradientScale, GroupNorm,
-    GroupedConvolution, ShortFormat, SlidingWindow,
+    GroupedConvolution, ShortFormat, SlidingWindow, sum_of_squares,
 };
 pub use step_memory::StepShape;

@@ -1,20 +1,24 @@
 //! [`OptimizerConfig`]: update rules on flat slices, element by element.
 //!
-//! With SGD and Adam every element is updated from its own values alone, so a slice of a sharded
-//! state gets the same bits as in the whole. LARS and LAMB scale the update of a tensor by norms
-//! over all of it and need whole tensors. Defaults and the order of operations are PyTorch's; the
-//! arithmetic is f32, norms and the few per-step factors are f64.
+//! Every element is updated from its own values alone, so a slice of a sharded state gets the same bits as in the
+//! whole. LARS and LAMB also scale the update of a tensor by a ratio of norms over all of it (its trust ratio): the sums
+//! of squares of its blocks are added first, whichever rank holds them, and the ratio is then an argument. Defaults and
+//! the order of operations are PyTorch's; the arithmetic is f32, norms and the few per-step factors are f64.
 
 mod elementwise;
 mod group;
 mod layerwise;
+mod trust;
 
+use ronde_core::norm::BLOCK;
+use ronde_kernels::sum_of_squares;
 use serde::{Deserialize, Serialize};
 
 use self::elementwise::{AdamRule, SgdRule};
 use self::layerwise::{Lamb, Lars};
 
 pub use group::{ParameterGroup, ParameterRule, matches_pattern};
+pub use trust::{TrustSquares, TrustTree};
 
 /// An update rule and its constants.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -166,11 +170,72 @@ impl OptimizerConfig {
         }
     }
 
-    /// Returns whether [`OptimizerConfig::step`] needs whole tensors instead of slices, because the
-    /// update depends on the norm of the tensor.
+    /// Returns whether the update of a tensor is scaled by a ratio of norms over all of it.
     #[must_use]
-    pub fn needs_whole_tensors(&self) -> bool {
+    pub fn has_trust_ratio(&self) -> bool {
         matches!(self, Self::Lars { .. } | Self::Lamb { .. })
+    }
+
+    /// Returns the sums of squares of one block of at most [`BLOCK`] elements from which the trust ratio of its tensor
+    /// follows; zeros for a rule without one. Arguments as for [`OptimizerConfig::step`], which they precede.
+    ///
+    /// # Panics
+    /// As [`OptimizerConfig::step`], and for more than [`BLOCK`] elements.
+    #[must_use]
+    pub fn trust_squares(
+        &self,
+        number: u64,
+        parameters: &[f32],
+        gradients: &[f32],
+        states: &[&[f32]],
+    ) -> TrustSquares {
+        let update = match *self {
+            Self::Lars { .. } => sum_of_squares(gradients),
+            Self::Lamb { .. } => self
+                .lamb(number, 0.0)
+                .block_squares(parameters, gradients, states),
+            _ => return TrustSquares::default(),
+        };
+        TrustSquares {
+            weights: sum_of_squares(parameters),
+            update,
+        }
+    }
+
+    /// Returns the factor by which the update of a tensor is scaled, from the sums of squares over all its blocks; 1 for a
+    /// rule without one.
+    #[must_use]
+    pub fn trust_ratio(&self, squares: TrustSquares) -> f64 {
+        let (weights, update) = (squares.weights.sqrt(), squares.update.sqrt());
+        let is_defined = weights > 0.0 && update > 0.0;
+        match *self {
+            Self::Lars {
+                trust,
+                weight_decay,
+                epsilon,
+                ..
+            } if is_defined => trust * weights / (update + weight_decay * weights + epsilon),
+            Self::Lamb { .. } if is_defined => weights / update,
+            _ => 1.0,
+        }
+    }
+
+    /// Returns the factors of an update by LAMB; those of other rules have no use for them.
+    fn lamb(&self, number: u64, rate: f64) -> Lamb {
+        let Self::Lamb {
+            beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+        } = *self
+        else {
+            unreachable!("called for LAMB only");
+        };
+        Lamb {
+            moments: AdamRule::new(number, 1.0, [beta1, beta2], epsilon),
+            rate: rate as f32,
+            weight_decay: weight_decay as f32,
+        }
     }
 
     /// Returns the rule with another weight decay.
@@ -297,9 +362,36 @@ impl OptimizerConfig {
         }
     }
 
-    /// Updates a slice once, or a whole tensor where [`OptimizerConfig::needs_whole_tensors`]:
-    /// changes `parameters` and `states`; `gradients` are means over the global batch. `number`
-    /// counts updates from 1. Does not allocate.
+    /// Updates a whole tensor once, as [`OptimizerConfig::step`] with its trust ratio. Does not allocate beyond two numbers
+    /// per block.
+    ///
+    /// # Panics
+    /// As [`OptimizerConfig::step`].
+    pub fn step_tensor(
+        &self,
+        number: u64,
+        learning_rate: f64,
+        parameters: &mut [f32],
+        gradients: &[f32],
+        states: &mut [&mut [f32]],
+    ) {
+        let mut ratio = 1.0;
+        if self.has_trust_ratio() {
+            let mut trees = TrustTree::new(parameters.len());
+            for (block, parameters) in parameters.chunks(BLOCK).enumerate() {
+                let range = block * BLOCK..block * BLOCK + parameters.len();
+                let states: Vec<&[f32]> =
+                    states.iter().map(|state| &state[range.clone()]).collect();
+                let squares = self.trust_squares(number, parameters, &gradients[range], &states);
+                trees.add(block as u32, squares);
+            }
+            ratio = self.trust_ratio(trees.total().unwrap_or_default());
+        }
+        self.step(number, learning_rate, ratio, parameters, gradients, states);
+    }
+
+    /// Updates a slice once: changes `parameters` and `states`; `gradients` are means over the global batch. `number`
+    /// counts updates from 1. `trust_ratio` is that of the slice's tensor; rules without one ignore it. Does not allocate.
     ///
     /// # Panics
     /// When lengths differ or the number of states is not that of [`OptimizerConfig::state_names`].
@@ -307,6 +399,7 @@ impl OptimizerConfig {
         &self,
         number: u64,
         learning_rate: f64,
+        trust_ratio: f64,
         parameters: &mut [f32],
         gradients: &[f32],
         states: &mut [&mut [f32]],
@@ -345,27 +438,16 @@ impl OptimizerConfig {
             Self::Lars {
                 momentum,
                 weight_decay,
-                trust,
-                epsilon,
+                ..
             } => Lars {
-                learning_rate,
+                rate: (learning_rate * trust_ratio) as f32,
                 momentum: momentum as f32,
-                weight_decay,
-                trust,
-                epsilon,
-            }
-            .update(parameters, gradients, states),
-            Self::Lamb {
-                beta1,
-                beta2,
-                epsilon,
-                weight_decay,
-            } => Lamb {
-                moments: AdamRule::new(number, 1.0, [beta1, beta2], epsilon),
-                learning_rate,
                 weight_decay: weight_decay as f32,
             }
             .update(parameters, gradients, states),
+            Self::Lamb { .. } => self
+                .lamb(number, learning_rate * trust_ratio)
+                .update(parameters, gradients, states),
         }
     }
 

@@ -219,7 +219,7 @@ impl DigitsRun {
                 .iter_mut()
                 .map(|state| &mut state[range.clone()])
                 .collect();
-            self.optimizer.step(
+            self.optimizer.step_tensor(
                 step + 1,
                 rate,
                 &mut state[range.clone()],

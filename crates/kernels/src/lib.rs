@@ -25,6 +25,7 @@ mod rectifier;
 mod scratch;
 mod short;
 mod simd;
+mod squares;
 #[cfg(test)]
 mod testing;
 mod upsample;
@@ -49,4 +50,5 @@ pub use rectifier::{mask_gradient, rectified, rectified_backward, rectified_with
 pub use scratch::buffer_bytes;
 pub use short::{ShortFormat, pack_short, round_and_pack, round_short, unpack_short};
 pub use simd::{Level, Vectorised, vectorised, with_level};
+pub use squares::sum_of_squares;
 pub use upsample::{upsample, upsample_backward};

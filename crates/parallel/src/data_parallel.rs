@@ -23,8 +23,10 @@ use ronde_engine::{
     ParameterGroup, ParameterRule, WeightDecayOn,
 };
 
+use self::update::UpdateFactors;
 use crate::bucket::{self, Bucket};
 use crate::loss_scale::{LossScale, LossScaling};
+use crate::strategy::GradientPart;
 use crate::{MicroBatch, ModelState, ParallelError, ReducedGradient, Strategy, UpdateReport};
 
 /// The settings of a step.
@@ -242,9 +244,9 @@ impl DataParallel {
         }
     }
 
-    fn recycle(&mut self, buckets: Vec<Buffer>) {
-        for (bucket, buffer) in self.buckets.iter_mut().zip(buckets) {
-            bucket.recycle(buffer);
+    fn recycle(&mut self, parts: Vec<GradientPart>) {
+        for (bucket, part) in self.buckets.iter_mut().zip(parts) {
+            bucket.recycle(part.sum);
         }
     }
 }
@@ -287,10 +289,11 @@ impl Strategy for DataParallel {
             let problem = format!("shards {:?} were not computed", self.run());
             return Err(ParallelError::OutOfOrder { problem });
         }
-        let mut buckets = Vec::with_capacity(self.buckets.len());
+        let mut parts = Vec::with_capacity(self.buckets.len());
         for index in 0..self.buckets.len() {
+            let elements = self.buckets[index].plan.elements.clone();
             match self.buckets[index].wait() {
-                Some(Ok(buffer)) => buckets.push(buffer),
+                Some(Ok(sum)) => parts.push(GradientPart { elements, sum }),
                 Some(Err(source)) => return Err(self.bucket_error(index, source)),
                 None => {
                     return Err(ParallelError::OutOfOrder {
@@ -299,7 +302,7 @@ impl Strategy for DataParallel {
                 }
             }
         }
-        Ok(ReducedGradient { buckets })
+        Ok(ReducedGradient { parts })
     }
 
     fn apply(
@@ -309,24 +312,30 @@ impl Strategy for DataParallel {
         samples: u64,
         learning_rate: f64,
     ) -> Result<UpdateReport, ParallelError> {
-        let buckets = reduced.buckets;
+        let parts = reduced.parts;
         let scale = GradientScale::new(samples.max(1), self.scale.inverse().unwrap_or(1.0));
         // The decision uses only the reduced gradient, which is equal on all ranks.
-        let gradient_norm = match self.gradient_norm(&buckets, scale) {
+        let squares = match self.gradient_squares(&parts) {
             Err(ParallelError::NotFinite { .. }) if self.scale.skip() => {
-                self.recycle(buckets);
+                self.recycle(parts);
                 return Ok(UpdateReport::SKIPPED);
             }
-            norm => norm?,
+            squares => squares?,
         };
+        let gradient_norm = squares.sqrt() * scale.factor();
         let factor = self
             .config
             .clip_norm
             .map_or(1.0, |limit| clip_factor(gradient_norm, limit));
-        let number = step.0 + 1 - self.scale.skipped();
-        self.update(number, &buckets, learning_rate, samples, scale.then(factor));
+        let factors = UpdateFactors {
+            number: step.0 + 1 - self.scale.skipped(),
+            learning_rate,
+            samples,
+            scale: scale.then(factor),
+        };
+        self.update(&parts, &factors);
         self.scale.applied();
-        self.recycle(buckets);
+        self.recycle(parts);
         self.state.load_into(&mut self.chain);
         Ok(UpdateReport {
             gradient_norm,

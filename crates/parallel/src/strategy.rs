@@ -1,10 +1,11 @@
 //! [`Strategy`]: the interface between the training loop and each method of distributing a step over ranks.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
-use ronde_core::{Collectives, Shard, Step};
+use ronde_core::{Buffer, Collectives, Shard, Step};
 use ronde_engine::Activation;
 
 use crate::{ModelState, ParallelError};
@@ -37,7 +38,23 @@ impl MicroBatch {
 #[derive(Debug)]
 #[must_use = "a reduced gradient is applied after the vote, or dropped when the step is aborted"]
 pub struct ReducedGradient {
-    pub(crate) buckets: Vec<ronde_core::Buffer>,
+    /// In the order of the flat state.
+    pub(crate) parts: Vec<GradientPart>,
+}
+
+/// The reduced gradient of a range of the flat state.
+#[derive(Debug)]
+pub(crate) struct GradientPart {
+    pub(crate) elements: Range<usize>,
+    pub(crate) sum: Buffer,
+}
+
+impl GradientPart {
+    /// Returns the values of elements of the flat state that lie in the part.
+    pub(crate) fn values(&self, elements: &Range<usize>) -> &[f32] {
+        let base = self.elements.start;
+        &self.sum.as_slice::<f32>()[elements.start - base..elements.end - base]
+    }
 }
 
 /// The effect of applying a gradient.

@@ -144,7 +144,7 @@ fn update(
         assert_eq!(state.tensors()[index].entry.role, Role::Parameter);
         let mut moments: Vec<&mut [f32]> =
             moments.iter_mut().map(|m| &mut m[range.clone()]).collect();
-        optimizer().step(
+        optimizer().step_tensor(
             step + 1,
             RATE,
             &mut state.values_mut()[range],
@@ -338,7 +338,7 @@ fn sharded_optimizer(group: &ProcessGroup) -> Bits {
             .map(|value| value / count)
             .collect();
         let mut moments: Vec<&mut [f32]> = moments.iter_mut().map(Vec::as_mut_slice).collect();
-        optimizer().step(
+        optimizer().step_tensor(
             step + 1,
             RATE,
             &mut state.values_mut()[mine.clone()],

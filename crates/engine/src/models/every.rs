@@ -299,7 +299,7 @@ fn losses(case: &ModelCase, mut chain: Chain) -> Vec<f64> {
             let range = arena.range(index);
             if tensor.role == Role::Parameter {
                 let gradient = &gradients[range.clone()];
-                optimizer.step(step + 1, rate, &mut values[range], gradient, &mut []);
+                optimizer.step_tensor(step + 1, rate, &mut values[range], gradient, &mut []);
             }
         }
     }

@@ -40,7 +40,7 @@ fn trained(case: &Case, steps: u64) -> Vec<Vec<f32>> {
             let slopes = noise.iter().zip(&parameters).map(|(n, p)| n + 0.25 * p);
             let gradients: Vec<f32> = slopes.collect();
             let mut states: Vec<&mut [f32]> = states.iter_mut().map(Vec::as_mut_slice).collect();
-            rule.step(
+            rule.step_tensor(
                 number,
                 case.learning_rate,
                 &mut parameters,
@@ -77,15 +77,15 @@ fn parameters_after_twelve_updates_equal_pytorchs() {
 fn layerwise_rules_accept_zeros_and_skip_the_plain_group() {
     let parse = |text: &str| serde_json::from_str::<OptimizerConfig>(text).unwrap();
     for optimizer in [parse(r#"{"kind": "lars"}"#), parse(r#"{"kind": "lamb"}"#)] {
-        assert!(optimizer.needs_whole_tensors() && optimizer.check().is_ok());
+        assert!(optimizer.has_trust_ratio() && optimizer.check().is_ok());
         let plain = optimizer.without_decay();
-        assert!(!plain.needs_whole_tensors());
+        assert!(!plain.has_trust_ratio());
         assert_eq!(plain.state_names(), optimizer.state_names());
         for gradient in [0.0, 1.0] {
             let mut parameters = [0.0_f32; 100];
             let mut states = vec![vec![0.0; 100]; optimizer.state_names().len()];
             let mut states: Vec<&mut [f32]> = states.iter_mut().map(Vec::as_mut_slice).collect();
-            optimizer.step(1, 0.5, &mut parameters, &[gradient; 100], &mut states);
+            optimizer.step_tensor(1, 0.5, &mut parameters, &[gradient; 100], &mut states);
             assert!(parameters.iter().all(|x| (x + 0.5 * gradient).abs() < 1e-5));
         }
     }
@@ -103,6 +103,19 @@ const ADAMW: OptimizerConfig = OptimizerConfig::AdamW {
     beta1: 0.9,
     beta2: 0.999,
     epsilon: 1e-8,
+    weight_decay: 0.1,
+};
+
+const LARS: OptimizerConfig = OptimizerConfig::Lars {
+    momentum: 0.9,
+    weight_decay: 0.1,
+    trust: 0.001,
+    epsilon: 1e-8,
+};
+const LAMB: OptimizerConfig = OptimizerConfig::Lamb {
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-6,
     weight_decay: 0.1,
 };
 
@@ -126,7 +139,7 @@ fn after_five(optimizer: OptimizerConfig, learning_rate: f64) -> Vec<f32> {
             .map(|(slope, parameter)| slope * turn + 0.125 * parameter)
             .collect();
         let mut states: Vec<&mut [f32]> = states.iter_mut().map(Vec::as_mut_slice).collect();
-        optimizer.step(
+        optimizer.step_tensor(
             number,
             learning_rate,
             &mut parameters,
@@ -169,7 +182,7 @@ fn values_match_the_formulas_in_double_precision() {
 fn slices_get_the_bits_of_the_whole() {
     let whole = crate::testing::uniform(1000, 1);
     let gradients = crate::testing::uniform(1000, 2);
-    for optimizer in [sgd(0.0, false), sgd(0.9, true), ADAM, ADAMW] {
+    for optimizer in [sgd(0.0, false), sgd(0.9, true), ADAM, ADAMW, LARS, LAMB] {
         let count = optimizer.state_names().len();
         let run = |cuts: &[usize]| {
             let mut parameters = whole.clone();
@@ -182,7 +195,14 @@ fn slices_get_the_bits_of_the_whole() {
                         .map(|state| &mut state[range.clone()])
                         .collect();
                     let parameters = &mut parameters[range.clone()];
-                    optimizer.step(number, 0.01, parameters, &gradients[range], &mut slices);
+                    optimizer.step(
+                        number,
+                        0.01,
+                        0.75,
+                        parameters,
+                        &gradients[range],
+                        &mut slices,
+                    );
                 }
             }
             (parameters, states)
