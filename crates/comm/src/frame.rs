@@ -52,6 +52,7 @@ pub(crate) enum CallKind {
     Scatter = 11,
     AllToAll = 12,
     AllToAllUnequal = 13,
+    ExactSumScatter = 14,
 }
 
 impl CallKind {
@@ -70,6 +71,7 @@ impl CallKind {
             Self::Scatter => "scatter",
             Self::AllToAll => "all_to_all",
             Self::AllToAllUnequal => "all_to_all_unequal",
+            Self::ExactSumScatter => "exact_sum_scatter",
         }
     }
 
@@ -88,6 +90,7 @@ impl CallKind {
             Self::Scatter,
             Self::AllToAll,
             Self::AllToAllUnequal,
+            Self::ExactSumScatter,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == byte)
@@ -101,7 +104,8 @@ pub(crate) struct Call {
     pub(crate) dtype: DType,
     pub(crate) op: ReduceOp,
     pub(crate) algorithm: Option<Algorithm>,
-    /// Root of an operation, tag of a message, or hash of which rank holds which shard on which host.
+    /// Root of an operation, tag of a message, or hash of which rank holds which shard on which host or receives which
+    /// slice.
     pub(crate) detail: u64,
     /// Number of elements, or [`ANY_LEN`].
     pub(crate) len: u64,
@@ -132,7 +136,9 @@ impl Call {
             CallKind::Gather => format!("gather to rank {}", self.detail),
             CallKind::AllToAll | CallKind::AllToAllUnequal => self.kind.name().to_owned(),
             CallKind::Message => format!("message with tag {}", self.detail),
-            CallKind::ExactSum => format!("exact_sum over spread {:016x}", self.detail),
+            CallKind::ExactSum | CallKind::ExactSumScatter => {
+                format!("{} over spread {:016x}", self.kind.name(), self.detail)
+            }
         };
         let of = if self.len == ANY_LEN {
             self.dtype.to_string()

@@ -141,6 +141,11 @@ fn outline(
             };
             (CallKind::ExactSum, none, spread(sum), len)
         }
+        Operation::ExactSumScatter { sum, lens } => {
+            let len = scattered_len(sum, lens, buffer, member)?;
+            let detail = spread(sum) ^ fnv(lens.iter().map(|&len| len as u32));
+            (CallKind::ExactSumScatter, none, detail, len)
+        }
         other => return Err(invalid("start", format!("unknown operation {other:?}"))),
     })
 }
@@ -249,8 +254,30 @@ fn operand_len(
     }
 }
 
+/// Returns the number of elements of each subtree of a scattered exact sum, which every rank knows from the lengths.
+fn scattered_len(
+    sum: &ExactSum,
+    lens: &[usize],
+    buffer: &Buffer,
+    member: GroupMember,
+) -> Result<u64, CollectiveError> {
+    let invalid = |problem| Err(invalid("exact_sum_scatter", problem));
+    let found = operand_len(sum, buffer, member)?;
+    if lens.len() != member.size {
+        return invalid(format!("{} lengths for {} ranks", lens.len(), member.size));
+    }
+    let Some(len) = total(lens.iter().map(|&len| len as u64), buffer.dtype()) else {
+        return invalid(format!("lengths {lens:?} are too large"));
+    };
+    let has_operands = !sum.run(member.rank).is_empty();
+    if has_operands && found as u64 != len {
+        return invalid(format!("subtrees of {found} elements for lengths {lens:?}"));
+    }
+    Ok(len)
+}
+
 /// Returns whether some rank holds no shard and so cannot know the length.
-fn contributes_nothing(sum: &ExactSum) -> bool {
+pub(crate) fn contributes_nothing(sum: &ExactSum) -> bool {
     (0..sum.size()).any(|rank| sum.run(GroupRank(rank as u32)).is_empty())
 }
 
@@ -321,6 +348,7 @@ pub(crate) fn schedule(
             };
             schedule::exact_sum_on(algorithm, sum, rank, hosts, len)
         }
+        Operation::ExactSumScatter { sum, lens } => schedule::exact_sum_scatter(sum, rank, lens),
         Operation::Reduce { root, .. } => schedule::reduce(algorithm, rank, size, *root, len),
         Operation::Broadcast { root } => schedule::broadcast_by(algorithm, rank, size, *root, len),
         Operation::ReduceScatter(_) => Ok(schedule::reduce_scatter(index, size, len / size)),

@@ -27,6 +27,13 @@ pub enum Operation {
     /// holds which shard. The buffer holds this rank's [`ExactSum::nodes`] subtrees in shard order, all of the
     /// same length; the returned buffer has that length.
     ExactSum(ExactSum),
+    /// Like [`Operation::ExactSum`], but rank `r` receives only `lens[r]` elements of the sum, in rank order.
+    ExactSumScatter {
+        /// The assignment of shards to ranks.
+        sum: ExactSum,
+        /// The number of elements that each rank receives, by rank; together the length of a subtree.
+        lens: Vec<usize>,
+    },
     /// The root receives the element-wise reduction of all buffers; same length on all ranks. The buffers of
     /// the other ranks serve as scratch memory and return empty.
     Reduce {

@@ -5,6 +5,8 @@
 //! rank. Because one rank receives all operands of a slice, it can add them in any order: this is the general
 //! algorithm of the exact sum.
 
+use std::ops::Range;
+
 use crate::contributions::Contributions;
 use crate::schedule::{Region, Round, Schedule};
 use crate::slices::slice;
@@ -13,10 +15,33 @@ use crate::slices::slice;
 #[must_use]
 pub fn direct(contributions: &Contributions, rank: usize, len: usize) -> Schedule {
     let size = contributions.size();
+    let slices: Vec<Range<usize>> = (0..size).map(|owner| slice(len, size, owner)).collect();
+    let mut schedule = direct_scatter(contributions, rank, &slices);
+    let result = schedule.result.slot;
+    schedule.result.elements = 0..len;
+
+    let mut gather = Round::default();
+    for peer in (1..size).map(|distance| (rank + distance) % size) {
+        gather.send(peer, Region::new(result, slices[rank].clone()));
+        gather.receive(peer, Region::new(result, slices[peer].clone()));
+    }
+    schedule.push(gather);
+    schedule
+}
+
+/// Returns the first round of [`direct`] alone: rank `r` receives the sum of the elements `slices[r]`, which is its
+/// result. The slices are consecutive and cover the operands.
+#[must_use]
+pub fn direct_scatter(
+    contributions: &Contributions,
+    rank: usize,
+    slices: &[Range<usize>],
+) -> Schedule {
+    let size = contributions.size();
     let count = contributions.count(rank);
-    let owned = slice(len, size, rank);
-    let peers = || (1..size).map(|distance| (rank + distance) % size);
-    let mut schedule = Schedule::new(vec![len; count], Region::new(0, 0..len));
+    let owned = slices[rank].clone();
+    let len = slices[size - 1].end;
+    let mut schedule = Schedule::new(vec![len; count], Region::new(0, owned.clone()));
     if count == 0 {
         schedule.result.slot = schedule.scratch(len);
     }
@@ -33,9 +58,9 @@ pub fn direct(contributions: &Contributions, rank: usize, len: usize) -> Schedul
             });
         }
     }
-    for peer in peers() {
+    for peer in (1..size).map(|distance| (rank + distance) % size) {
         for operand in 0..count {
-            scatter.send(peer, Region::new(operand, slice(len, size, peer)));
+            scatter.send(peer, Region::new(operand, slices[peer].clone()));
         }
         let from = contributions.starts[peer]..contributions.starts[peer + 1];
         for place in &places[from] {
@@ -53,14 +78,7 @@ pub fn direct(contributions: &Contributions, rank: usize, len: usize) -> Schedul
             scatter.reduce_right(left, right);
         }
     }
-    scatter.copy(Region::new(result, owned.clone()), places[0].clone());
+    scatter.copy(Region::new(result, owned), places[0].clone());
     schedule.push(scatter);
-
-    let mut gather = Round::default();
-    for peer in peers() {
-        gather.send(peer, Region::new(result, owned.clone()));
-        gather.receive(peer, Region::new(result, slice(len, size, peer)));
-    }
-    schedule.push(gather);
     schedule
 }

@@ -47,6 +47,8 @@ pub use error::ScheduleError;
 pub use exchange::{all_gather, all_to_all, all_to_all_unequal, reduce_scatter};
 pub use hosts::Hosts;
 pub use interpret::interpret;
-pub use make::{all_reduce, all_reduce_on, broadcast_by, exact_sum, exact_sum_on, reduce};
+pub use make::{
+    all_reduce, all_reduce_on, broadcast_by, exact_sum, exact_sum_on, exact_sum_scatter, reduce,
+};
 pub use rooted::{gather, scatter};
 pub use schedule::{Cost, LocalAction, Region, Round, Schedule, Transfer};

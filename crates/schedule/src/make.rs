@@ -1,12 +1,14 @@
 //! The schedules of operations that several algorithms can run.
 
+use std::ops::Range;
+
 use ronde_core::exact::ExactSum;
 use ronde_core::{GroupRank, Operation};
 
 use crate::blocks::{block_len, in_blocks};
 use crate::broadcast::broadcast;
 use crate::contributions::Contributions;
-use crate::direct::direct;
+use crate::direct::{direct, direct_scatter};
 use crate::driver::driver;
 use crate::halving_doubling::{halving_doubling, keeps_tree};
 use crate::hierarchical::{LevelSums, hierarchical};
@@ -134,6 +136,35 @@ pub(crate) fn exact_sum_at_once(
             direct(&Contributions::exact(sum), index, len)
         }
     })
+}
+
+/// Returns the schedule of an exact sum of which rank `r` receives `lens[r]` elements, in rank order; the caller's slots
+/// are its subtrees, each as long as all lengths together. One round of direct exchange.
+///
+/// # Errors
+/// [`ScheduleError::Invalid`] for a rank that is not in the group or lengths for another group.
+pub fn exact_sum_scatter(
+    sum: &ExactSum,
+    rank: GroupRank,
+    lens: &[usize],
+) -> Result<Schedule, ScheduleError> {
+    let index = member("exact_sum_scatter", rank, sum.size())?;
+    if lens.len() != sum.size() {
+        return Err(ScheduleError::Invalid {
+            operation: "exact_sum_scatter",
+            problem: format!("{} lengths for {} ranks", lens.len(), sum.size()),
+        });
+    }
+    let mut start = 0;
+    let slices: Vec<Range<usize>> = lens
+        .iter()
+        .map(|len| {
+            start += len;
+            start - len..start
+        })
+        .collect();
+    let contributions = Contributions::exact(sum);
+    Ok(direct_scatter(&contributions, index, &slices))
 }
 
 /// Returns the schedule of a reduction of `len` elements to `root`; the other ranks have an empty result.

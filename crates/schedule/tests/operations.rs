@@ -6,7 +6,7 @@ use ronde_core::{GroupRank, Operation};
 use ronde_schedule::make::refusal;
 use ronde_schedule::{
     Algorithm, Hosts, Schedule, ScheduleError, all_reduce_on, all_to_all, all_to_all_unequal,
-    broadcast_by, exact_sum_on, gather, interpret, reduce, scatter,
+    broadcast_by, exact_sum_on, exact_sum_scatter, gather, interpret, reduce, scatter,
 };
 
 const LENS: [usize; 6] = [0, 1, 3, 64, 65, 1000];
@@ -196,6 +196,15 @@ fn exact_sums_add_in_tree_order_on_every_layout_or_are_refused_with_a_reason() {
             let brought: Vec<Vec<String>> = (0..size as u32)
                 .map(|rank| leaves(sum.run(GroupRank(rank))))
                 .collect();
+            for owner in 0..size {
+                let lens: Vec<usize> = (0..size).map(|rank| usize::from(rank == owner)).collect();
+                let made = all(size, |rank| exact_sum_scatter(&sum, rank, &lens)).unwrap();
+                let results = interpret(&made, &brought, added).unwrap();
+                for (rank, result) in results.into_iter().enumerate() {
+                    let expected = expected.iter().filter(|_| rank == owner);
+                    assert!(result.iter().eq(expected), "{size} ranks, {shards} shards");
+                }
+            }
             for hosts in layouts(size) {
                 for algorithm in Algorithm::ALL {
                     let made = all(size, |rank| exact_sum_on(algorithm, &sum, rank, &hosts, 1));

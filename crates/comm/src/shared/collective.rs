@@ -4,7 +4,7 @@
 //! |---|---|
 //! | short ones | `n B` read |
 //! | all_reduce, exact sum | `B` read, `B` written, in slices: each rank reduces its slice of all buffers |
-//! | reduce_scatter | `B` read, `B / n` written |
+//! | reduce_scatter, scattered exact sum | `B` read, `B / n` written |
 //! | all_gather | `n B` read and written |
 //! | broadcast | `B` read and written |
 //!
@@ -47,6 +47,37 @@ impl SharedExecutor {
         kernel: ReduceKernel,
         buffer: &mut Buffer,
     ) -> Result<(), HaltReason> {
+        self.reduce(current, tree, kernel, buffer, None)
+    }
+
+    /// Sums the operands of all ranks along a tree; each rank keeps its `lens[rank]` elements of the sum.
+    pub(super) fn reduce_to_owners(
+        &mut self,
+        current: &CurrentOperation<'_>,
+        tree: &ReductionTree,
+        kernel: ReduceKernel,
+        buffer: &mut Buffer,
+        lens: &[usize],
+    ) -> Result<(), HaltReason> {
+        let start: usize = lens[..self.me].iter().sum();
+        let mine = start..start + lens[self.me];
+        self.reduce(current, tree, kernel, buffer, Some(mine.clone()))?;
+        let bytes = scaled(&mine, kernel.dtype.size());
+        buffer.bytes_mut().copy_within(bytes, 0);
+        buffer.truncate(mine.len());
+        Ok(())
+    }
+
+    /// Sums the operands of all ranks along a tree, at the front of each buffer. With `kept`, this rank needs only these
+    /// elements of the sum, and every element is kept by one rank.
+    fn reduce(
+        &mut self,
+        current: &CurrentOperation<'_>,
+        tree: &ReductionTree,
+        kernel: ReduceKernel,
+        buffer: &mut Buffer,
+        kept: Option<Range<usize>>,
+    ) -> Result<(), HaltReason> {
         let (me, element) = (self.me, kernel.dtype.size());
         let own = tree.brought(me);
         let len = buffer.len() / own.max(1);
@@ -56,7 +87,9 @@ impl SharedExecutor {
         let mut places = vec![self.place(buffer); self.size()];
         self.post(current, places[me], 0, &[]);
         self.meet(current, |peer, post| places[peer] = post.place)?;
-        let each = 2 * (len * element) as u64 / self.size() as u64 * (self.size() as u64 - 1);
+        let directions = if kept.is_some() { 1 } else { 2 };
+        let each = directions * (len * element) as u64 / self.size() as u64;
+        let each = each * (self.size() as u64 - 1);
         self.mailbox.count(each, each);
         let mut regions = Vec::with_capacity(self.size());
         for (rank, &place) in places.iter().enumerate() {
@@ -64,7 +97,7 @@ impl SharedExecutor {
             regions.extend(self.region(rank, place, bytes)?);
         }
         if regions.len() == self.size() {
-            self.reduce_in_place(current, tree, kernel, &regions, len)
+            self.reduce_in_place(current, tree, kernel, &regions, (len, kept))
         } else {
             self.reduce_staged(current, tree, kernel, buffer, len)
         }
@@ -143,17 +176,23 @@ impl SharedExecutor {
         })
     }
 
-    /// Reduces when all buffers are shared: each rank reduces its slice and writes it to all buffers.
+    /// Reduces when all buffers are shared: each rank reduces its slice and writes it to all buffers, or reduces the
+    /// elements that it keeps and writes them to its own one.
     fn reduce_in_place(
         &mut self,
         current: &CurrentOperation<'_>,
         tree: &ReductionTree,
         kernel: ReduceKernel,
         regions: &[(Arc<Mapping>, u64)],
-        len: usize,
+        (len, kept): (usize, Option<Range<usize>>),
     ) -> Result<(), HaltReason> {
         let element = kernel.dtype.size();
-        let mine = scaled(&slice(len, self.me, self.size()), element);
+        let targets = match kept {
+            Some(_) => &regions[self.me..=self.me],
+            None => regions,
+        };
+        let mine = kept.unwrap_or_else(|| slice(len, self.me, self.size()));
+        let mine = scaled(&mine, element);
         let work = |step, _| {
             if step == PieceStep::Work && !mine.is_empty() {
                 let of = |&(rank, place): &(usize, usize)| {
@@ -161,7 +200,7 @@ impl SharedExecutor {
                 };
                 let operands: Vec<Span<'_>> = tree.operands.iter().map(of).collect();
                 let results: Vec<Span<'_>> =
-                    regions.iter().map(|region| part(region, &mine)).collect();
+                    targets.iter().map(|region| part(region, &mine)).collect();
                 tree::reduce(&operands, &tree.additions, None, &results, kernel);
             }
         };

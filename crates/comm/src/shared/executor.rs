@@ -23,6 +23,7 @@ use super::tree::{ReduceKernel, ReductionTree};
 use super::wait::{DeadlineWaiter, SpinBudget, WaitError};
 use crate::flight::RecordId;
 use crate::frame::{ANY_LEN, Call};
+use crate::program::contributes_nothing;
 use crate::stream_executor::Mailbox;
 
 /// Shared memory of one other member.
@@ -186,6 +187,10 @@ impl SharedExecutor {
                 }
                 self.reduce_all(current, &tree, kernel(None), buffer)?;
                 buffer.truncate(call.len as usize);
+            }
+            Operation::ExactSumScatter { sum, lens } => {
+                let tree = self.exact_tree(sum);
+                self.reduce_to_owners(current, &tree, kernel(None), buffer, lens)?;
             }
             Operation::ReduceScatter(op) => {
                 self.reduce_scatter(current, kernel(Some(*op)), buffer)?
@@ -403,6 +408,8 @@ pub(crate) fn is_direct(operation: &Operation, call: &Call) -> bool {
         Operation::AllReduce(op) | Operation::ReduceScatter(op) => known(op),
         // A rank that contributes nothing cannot know the length: over the streams it receives it.
         Operation::ExactSum(_) => call.len != ANY_LEN,
+        // A rank that contributes nothing has no memory of the operands' length.
+        Operation::ExactSumScatter { sum, .. } => !contributes_nothing(sum),
         Operation::AllGather | Operation::Broadcast { .. } | Operation::Barrier => true,
         _ => false,
     }

@@ -63,10 +63,32 @@ pub(crate) fn exact_bits_of(
             .iter()
             .flat_map(|(_, sum)| sum.as_slice::<f32>().to_vec())
             .collect();
-        let result = group.run(Operation::ExactSum(sum), Buffer::copy_of(&brought))?;
-        let bits = result.as_slice::<f32>().iter().map(|x| x.to_bits());
-        Ok::<Vec<u32>, CollectiveError>(bits.collect())
+        let result = group.run(Operation::ExactSum(sum.clone()), Buffer::copy_of(&brought))?;
+        let bits: Vec<u32> = result
+            .as_slice::<f32>()
+            .iter()
+            .map(|x| x.to_bits())
+            .collect();
+        check_scattered(&group, sum, Buffer::copy_of(&brought), &bits)?;
+        Ok::<Vec<u32>, CollectiveError>(bits)
     })
+}
+
+/// Checks that a scattered exact sum returns the parts of the whole one, for unequal and for empty parts.
+pub(crate) fn check_scattered(
+    group: &dyn Collectives,
+    sum: ExactSum,
+    brought: Buffer,
+    whole: &[u32],
+) -> Result<(), CollectiveError> {
+    let (size, len) = (group.size(), whole.len());
+    let cuts: Vec<usize> = (0..=size).map(|r| len * r * r / (size * size)).collect();
+    let lens = cuts.windows(2).map(|cut| cut[1] - cut[0]).collect();
+    let part = group.run(Operation::ExactSumScatter { sum, lens }, brought)?;
+    let bits: Vec<u32> = part.as_slice::<f32>().iter().map(|x| x.to_bits()).collect();
+    let rank = group.rank().index();
+    assert_eq!(bits, whole[cuts[rank]..cuts[rank + 1]], "{cuts:?}");
+    Ok(())
 }
 
 #[test]

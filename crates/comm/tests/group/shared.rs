@@ -13,7 +13,7 @@ use ronde_core::{
     PointToPoint, ReduceOp, Tag,
 };
 
-use crate::collectives::{exact_bits_of, hostile};
+use crate::collectives::{check_scattered, exact_bits_of, hostile};
 use crate::meshes::{Kind, configs, groups, join};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -168,20 +168,20 @@ fn exact_sums_of_shared_buffers_have_the_same_bits() {
                     local.add_shard(shard, Buffer::copy_of(&hostile(shard, 40_000)));
                 }
                 let parts = local.take();
-                let mut buffer = group
-                    .allocate(DType::F32, parts.len() * 40_000)
-                    .expect("there is memory");
-                let into = buffer.as_mut_slice::<f32>().chunks_mut(40_000);
-                into.zip(&parts)
-                    .for_each(|(into, (_, part))| into.copy_from_slice(part.as_slice()));
-                let result = group.run(Operation::ExactSum(sum), buffer)?;
-                Ok::<Vec<u32>, CollectiveError>(
-                    result
-                        .as_slice::<f32>()
-                        .iter()
-                        .map(|x| x.to_bits())
-                        .collect(),
-                )
+                let brought = || {
+                    let mut buffer = group
+                        .allocate(DType::F32, parts.len() * 40_000)
+                        .expect("there is memory");
+                    let into = buffer.as_mut_slice::<f32>().chunks_mut(40_000);
+                    into.zip(&parts)
+                        .for_each(|(into, (_, part))| into.copy_from_slice(part.as_slice()));
+                    buffer
+                };
+                let result = group.run(Operation::ExactSum(sum.clone()), brought())?;
+                let bits = result.as_slice::<f32>().iter().map(|x| x.to_bits());
+                let bits: Vec<u32> = bits.collect();
+                check_scattered(&group, sum, brought(), &bits)?;
+                Ok::<Vec<u32>, CollectiveError>(bits)
             })
         };
         let (shared, apart) = (run(Kind::Shared), run(Kind::InProcess));
