@@ -15,6 +15,7 @@ pub mod error;
 pub mod event;
 pub mod exact;
 pub mod header;
+pub mod holdings;
 pub mod identity;
 pub mod layout;
 
