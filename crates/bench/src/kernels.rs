@@ -1,6 +1,6 @@
 //! [`KernelReport`]: the time of each kernel of a model, compared with the rates of the machine.
 
-mod bandwidth;
+mod machine_rates;
 
 use std::fmt::Write;
 
@@ -8,8 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 use crate::statistics::median;
-
-pub use bandwidth::memory_bytes_per_s;
 
 /// The number of bytes of a value.
 const VALUE_BYTES: f64 = 4.0;
@@ -31,7 +29,7 @@ pub struct KernelRow {
     pub floats: usize,
 }
 
-/// The rates of one thread of this machine.
+/// The rates of this machine with a number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MachineRates {
     /// The floating-point operations per second of a matrix product in the second-level cache.
@@ -40,13 +38,15 @@ pub struct MachineRates {
     pub memory_bytes_per_s: f64,
 }
 
-/// The kernels of some steps of a model on one thread.
+/// The kernels of some steps of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KernelReport {
     /// The model or the run file.
     pub model: String,
     /// The number of samples of a step.
     pub samples: usize,
+    /// The number of threads that compute.
+    pub threads: usize,
     /// The time of each step.
     pub step_seconds: Vec<f64>,
     /// The rates with which kernels are compared.
@@ -110,6 +110,13 @@ impl KernelReport {
             })
     }
 
+    fn thread_words(&self) -> String {
+        match self.threads {
+            1 => "one thread".to_owned(),
+            threads => format!("{threads} threads"),
+        }
+    }
+
     /// Returns the table for people: a line per kernel and shape, the longest time first.
     #[must_use]
     pub fn table(&self) -> String {
@@ -121,10 +128,11 @@ impl KernelReport {
         let ms_per_step = 1e3 / steps as f64;
         let _ = writeln!(
             text,
-            "{}: {} samples a step, {} steps on one thread, {:.1} ms a step",
+            "{}: {} samples a step, {} steps on {}, {:.1} ms a step",
             self.model,
             self.samples,
             steps,
+            self.thread_words(),
             seconds * ms_per_step
         );
         let _ = writeln!(
@@ -166,7 +174,8 @@ impl KernelReport {
         );
         let _ = writeln!(
             text,
-            "limits of one thread: matrix product {:.0} GFLOP/s, memory {:.1} GB/s; all kernels: {:.0} % of the limits",
+            "limits of {}: matrix product {:.0} GFLOP/s, memory {:.1} GB/s; all kernels: {:.0} % of the limits",
+            self.thread_words(),
             self.machine.product_flops / 1e9,
             self.machine.memory_bytes_per_s / 1e9,
             1e2 * possible / measured
@@ -198,6 +207,7 @@ mod tests {
         let mut report = KernelReport {
             model: "a model".to_owned(),
             samples: 32,
+            threads: 1,
             step_seconds: vec![0.06, 0.04],
             machine: MachineRates {
                 product_flops: 100e9,

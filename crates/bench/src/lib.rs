@@ -44,7 +44,7 @@ pub use competitor::{CompetitorLaunch, CompetitorProcess};
 pub use error::BenchError;
 pub use explain::explain;
 pub use hub::{Hub, HubEvent};
-pub use kernels::{KernelReport, KernelRow, MachineRates, memory_bytes_per_s};
+pub use kernels::{KernelReport, KernelRow, MachineRates};
 pub use machine::{CpuCache, Machine};
 pub use operation::{OperationKind, OperationShape};
 pub use report::{CollectivesReport, FORMAT, Implementation, MeasurementRow, times_as_fast, write};

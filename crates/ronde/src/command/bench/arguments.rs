@@ -110,7 +110,7 @@ pub(super) enum BenchCommand {
     Train(BenchTrainArguments),
     /// Measure data loading without training: reading, decoding and batching.
     Data(BenchDataArguments),
-    /// Measure the kernels of a model on one thread, compared with this machine's product and memory rates.
+    /// Measure the kernels of a model, compared with this machine's product and memory rates.
     Kernels(BenchKernelsArguments),
 }
 

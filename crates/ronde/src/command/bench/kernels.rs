@@ -4,12 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use ronde::engine::{
-    Activation, Chain, Device, EngineError, ForwardContext, HostDevice, KernelCall, KernelObserver,
-    Layer, Mode, ObservedDevice,
+    Activation, Chain, Device, EngineError, ForwardContext, KernelCall, KernelObserver, Layer,
+    Mode, ObservedDevice,
 };
-use ronde_bench::{
-    KernelReport, KernelRow, MachineRates, TrainingCase, matrix_peak_flops, memory_bytes_per_s,
-};
+use ronde_bench::{KernelReport, KernelRow, MachineRates, TrainingCase};
 use ronde_cluster::StopFlag;
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::{Shard, Step};
@@ -54,10 +52,8 @@ fn run(arguments: &BenchKernelsArguments, stop: &StopFlag) -> Result<KernelRepor
         model: model.name.clone(),
         samples: model.input.samples(),
         step_seconds: Vec::new(),
-        machine: MachineRates {
-            product_flops: matrix_peak_flops(),
-            memory_bytes_per_s: memory_bytes_per_s(),
-        },
+        threads: model.threads,
+        machine: MachineRates::measure(model.threads),
         rows: Vec::new(),
     };
     // The first step allocates the memory that the next ones reuse.
@@ -78,6 +74,7 @@ fn run(arguments: &BenchKernelsArguments, stop: &StopFlag) -> Result<KernelRepor
 /// A model with a micro-batch of samples.
 struct MeasuredModel {
     name: String,
+    threads: usize,
     chain: Chain,
     context: ForwardContext,
     input: Activation,
@@ -127,8 +124,10 @@ impl MeasuredModel {
                 .build(&description.shape, description.classes, &plan.seeds);
         let prepared = built.and_then(|chain| plan.prepare(chain));
         let mut chain = prepared.map_err(|error| format!("error: {error}"))?;
-        let device: Arc<dyn Device> =
-            Arc::new(ObservedDevice::new(Arc::new(HostDevice::new()), observer));
+        let threads = plan.config.workers.threads as usize;
+        let host = plan.config.train.engine.device(threads);
+        let host = host.map_err(|error| format!("error: {error}"))?;
+        let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(Arc::new(host), observer));
         chain.set_device(&device);
         let arena = Arena::new(chain.layout().tensors.iter().map(TensorEntry::elements));
         let mut state = vec![0.0; arena.len()];
@@ -136,6 +135,7 @@ impl MeasuredModel {
         chain.load_shared(&Arc::new(state), arena.ranges());
         Ok(Self {
             name: file.name,
+            threads,
             context: ForwardContext {
                 seeds: plan.seeds,
                 step: Step(0),
