@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use ronde_kernels::ShortFormat;
 
-use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
+use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, MatrixSlice};
 
 /// Values of any rank, f32, row-major; the first dimension is the number of samples. They lie on the host or in the
 /// memory of a [`Device`].
@@ -147,6 +147,16 @@ impl Activation {
         }
         let own = Arc::get_mut(self.values.insert(own));
         own.expect("the only owner after the copy").slice_mut()
+    }
+
+    /// Returns the format to which all values are rounded.
+    pub(crate) fn rounded_to(&self) -> Option<ShortFormat> {
+        self.rounded_to
+    }
+
+    /// Returns the values as a matrix of `rows` by `columns`.
+    pub(crate) fn matrix(&self, rows: usize, columns: usize) -> MatrixSlice<'_> {
+        MatrixSlice::new(self.values(), rows, columns).rounded_to(self.rounded_to)
     }
 
     /// Returns whether another activation is a clone with the same memory.

@@ -185,6 +185,7 @@ struct HeldMatrix {
     values: Vec<f32>,
     size: [usize; 2],
     is_transposed: bool,
+    format: Option<ShortFormat>,
 }
 
 impl Argument for MatrixSlice<'_> {
@@ -195,6 +196,7 @@ impl Argument for MatrixSlice<'_> {
             values: read(self.values),
             size: [self.rows, self.columns],
             is_transposed: self.is_transposed,
+            format: self.format,
         }
     }
 }
@@ -208,6 +210,7 @@ impl Held for HeldMatrix {
             rows: self.size[0],
             columns: self.size[1],
             is_transposed: self.is_transposed,
+            format: self.format,
         }
     }
 }
@@ -300,8 +303,8 @@ kernels!(MatrixKernels {
 });
 
 kernels!(ImageKernels {
-    fn convolve(shape: &GroupedConvolution, samples: usize, x: DeviceSlice<'_>, w: DeviceSlice<'_>, y: DeviceSliceMut<'_>);
-    fn convolve_input_gradient(shape: &GroupedConvolution, samples: usize, w: DeviceSlice<'_>, dy: DeviceSlice<'_>, dx: DeviceSliceMut<'_>);
+    fn convolve(shape: &GroupedConvolution, format: Option<ShortFormat>, samples: usize, x: DeviceSlice<'_>, w: DeviceSlice<'_>, y: DeviceSliceMut<'_>);
+    fn convolve_input_gradient(shape: &GroupedConvolution, format: Option<ShortFormat>, samples: usize, w: DeviceSlice<'_>, dy: DeviceSlice<'_>, dx: DeviceSliceMut<'_>);
     fn convolve_weight_gradient(shape: &GroupedConvolution, samples: usize, x: DeviceSlice<'_>, dy: DeviceSlice<'_>, dw: DeviceSliceMut<'_>);
     fn add_to_channels(y: DeviceSliceMut<'_>, places: usize, added: DeviceSlice<'_>);
     fn sum_channels(x: DeviceSlice<'_>, places: usize, to: DeviceSliceMut<'_>);

@@ -10,8 +10,8 @@
 use std::time::Instant;
 
 use ronde_kernels::{
-    Affine, BatchNorm, BatchNormGradients, Convolution, GradientScale, Matrix, multiply,
-    sum_of_squares,
+    Affine, BatchNorm, BatchNormGradients, Convolution, GradientScale, Matrix, ShortFormat,
+    multiply, multiply_rounded, sum_of_squares,
 };
 
 fn rate(name: &str, operations: f64, mut run: impl FnMut()) {
@@ -48,26 +48,26 @@ fn main() {
         let (a, b) = (vec![0.5_f32; m * k], vec![0.25_f32; k * n]);
         let mut out = vec![0.0; m * n];
         let flops = 2.0 * (m * k * n) as f64;
-        rate(&format!("product {m} x {k} x {n}"), flops, || {
-            multiply(
-                Matrix::new(&a, m, k),
-                Matrix::new(&b, k, n),
-                &mut out,
-                false,
+        let layouts = [
+            ("", Matrix::new(&a, m, k), Matrix::new(&b, k, n)),
+            (
+                ", both transposed,",
+                Matrix::new(&a, k, m).transposed(),
+                Matrix::new(&b, n, k).transposed(),
+            ),
+        ];
+        for (layout, left, right) in layouts {
+            rate(&format!("product{layout} {m} x {k} x {n}"), flops, || {
+                multiply(left, right, &mut out, false);
+            });
+            rate(
+                &format!("product of bf16{layout} {m} x {k} x {n}"),
+                flops,
+                || {
+                    multiply_rounded(Some(ShortFormat::Bf16), left, right, &mut out, false);
+                },
             );
-        });
-        rate(
-            &format!("product, both transposed, {m} x {k} x {n}"),
-            flops,
-            || {
-                multiply(
-                    Matrix::new(&a, k, m).transposed(),
-                    Matrix::new(&b, n, k).transposed(),
-                    &mut out,
-                    false,
-                );
-            },
-        );
+        }
     }
     convolutions();
     normalisation();
@@ -100,10 +100,10 @@ fn convolutions() {
         let flops = 2.0 * (SAMPLES * output * weights / outputs) as f64;
         let name = format!("conv {channels}x{side} to {outputs}, {kernel}x{kernel} / {stride}");
         rate(&format!("{name}: forward"), flops, || {
-            shape.forward(SAMPLES, &x, &w, &mut y)
+            shape.forward(None, SAMPLES, &x, &w, &mut y)
         });
         rate(&format!("{name}: input gradient"), flops, || {
-            shape.input_gradient(SAMPLES, &w, &y, &mut x)
+            shape.input_gradient(None, SAMPLES, &w, &y, &mut x)
         });
         rate(&format!("{name}: weight gradient"), flops, || {
             shape.weight_gradient(SAMPLES, &x, &y, &mut w)

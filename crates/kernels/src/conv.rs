@@ -17,9 +17,10 @@ mod winograd;
 
 use std::ops::Range;
 
+use crate::ShortFormat;
 use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left};
 use crate::scratch::lend;
-use crate::simd::{SimdKernel, SimdVector, dispatch};
+use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products};
 
 use fold::Fold;
 use image::{GroupImage, OutputGroup, groups, images_of_group};
@@ -98,11 +99,19 @@ impl Convolution {
         assert_eq!((x, w, y), expected, "input, weights, output of {self:?}");
     }
 
-    /// Computes `y`, the output for `x`. Cost: outputs x window multiply-adds for each position of the output.
+    /// Computes `y`, the output for `x`. If both operands are rounded to the `format`, products may be computed in it: see
+    /// [`has_products_of`](crate::has_products_of). Cost: outputs x window multiply-adds for each position of the output.
     ///
     /// # Panics
     /// If lengths do not match.
-    pub fn forward(&self, samples: usize, x: &[f32], w: &[f32], y: &mut [f32]) {
+    pub fn forward(
+        &self,
+        format: Option<ShortFormat>,
+        samples: usize,
+        x: &[f32],
+        w: &[f32],
+        y: &mut [f32],
+    ) {
         self.check(samples, x.len(), w.len(), y.len());
         if winograd::applies(self) {
             return dispatch(WinogradForward {
@@ -114,20 +123,28 @@ impl Convolution {
             });
         }
         let left = Matrix::new(w, self.outputs, self.window()).transposed();
-        dispatch(ConvolutionForward {
+        let forward = ConvolutionForward {
             shape: self.flattened(),
             samples,
             x,
             left,
             y,
-        });
+        };
+        dispatch_products(format, forward);
     }
 
-    /// Computes `dx`, the gradient of the input, from `dy`, the gradient of the output. Cost: as forward.
+    /// Computes `dx`, the gradient of the input, from `dy`, the gradient of the output. Format and cost: as forward.
     ///
     /// # Panics
     /// If lengths do not match.
-    pub fn input_gradient(&self, samples: usize, w: &[f32], dy: &[f32], dx: &mut [f32]) {
+    pub fn input_gradient(
+        &self,
+        format: Option<ShortFormat>,
+        samples: usize,
+        w: &[f32],
+        dy: &[f32],
+        dx: &mut [f32],
+    ) {
         self.check(samples, dx.len(), w.len(), dy.len());
         if self.is_dense() {
             // The convolution of the output's gradient with the reversed weights.
@@ -147,22 +164,24 @@ impl Convolution {
                     y: dx,
                 });
             }
-            dispatch(ConvolutionForward {
+            let forward = ConvolutionForward {
                 shape: turned.flattened(),
                 samples,
                 x: dy,
                 left: FlippedWeights::new(w, self.channels, self.kernel[0] * self.kernel[1]),
                 y: dx,
-            });
+            };
+            dispatch_products(format, forward);
         } else {
             dx.fill(0.0);
-            dispatch(ConvolutionInputGradient {
+            let gradient = ConvolutionInputGradient {
                 shape: *self,
                 samples,
                 w,
                 dy,
                 dx,
-            });
+            };
+            dispatch_products(format, gradient);
         }
     }
 

@@ -10,9 +10,12 @@ mod tile;
 
 use std::ops::Range;
 
+use crate::ShortFormat;
 use crate::moves::{put, put_tile};
 use crate::scratch::{ScratchBuffer, lend};
-use crate::simd::{Level, SimdKernel, SimdVector, dispatch, dispatch_at};
+use crate::simd::{
+    Level, SimdKernel, SimdVector, dispatch, dispatch_at, dispatch_products, pair_rows,
+};
 
 pub use matrix::Matrix;
 
@@ -154,9 +157,44 @@ pub(crate) fn pack_left<'a, V: SimdVector>(
     let a = memory.take(padded * depth);
     for depth in BlockedLength::of(depth, DEPTH_MAX).ranges() {
         let a = &mut a[depth.start * padded..];
-        left.pack_rows::<V>(depth, 0..rows, a);
+        pack_left_block::<V>(left, depth, 0..rows, a);
     }
     a
+}
+
+/// Packs panels of rows, in pairs if the vectors have them.
+#[inline(always)]
+fn pack_left_block<V: SimdVector>(
+    left: &mut impl Panels,
+    depth: Range<usize>,
+    rows: Range<usize>,
+    a: &mut [f32],
+) {
+    let (length, count) = (depth.len(), rows.len().div_ceil(V::ROWS));
+    left.pack_rows::<V>(depth, rows, a);
+    if V::HAS_PAIRS {
+        for panel in a.chunks_mut((V::ROWS * length).max(1)).take(count) {
+            pair_rows(panel, length, V::ROWS);
+        }
+    }
+}
+
+/// Packs panels of columns, in pairs if the vectors have them.
+#[inline(always)]
+fn pack_right_block<V: SimdVector>(
+    right: &mut impl Panels,
+    depth: Range<usize>,
+    columns: Range<usize>,
+    b: &mut [f32],
+) {
+    let (length, panel) = (depth.len(), V::COLUMNS * V::LANES);
+    right.pack_all::<V>(depth, columns.clone(), b);
+    if V::HAS_PAIRS {
+        let panels = b.chunks_mut((panel * length).max(1));
+        for (columns, b) in chunks(columns, panel).zip(panels) {
+            pair_rows(b, length, columns.len().next_multiple_of(V::LANES));
+        }
+    }
 }
 
 /// Multiplies as [`drive`], with the left side packed by [`pack_left`]. The bits are the same.
@@ -177,7 +215,7 @@ pub(crate) fn drive_packed<V: SimdVector>(
     let b = memory.take(packed_columns * DEPTH_MAX);
     for columns in chunks(0..size.columns, packed_columns) {
         for depth in BlockedLength::of(size.depth, DEPTH_MAX).ranges() {
-            right.pack_all::<V>(depth.clone(), columns.clone(), b);
+            pack_right_block::<V>(right, depth.clone(), columns.clone(), b);
             for rows in chunks(0..size.rows, packed_rows) {
                 let a = &left[depth.start * padded + rows.start * depth.len()..];
                 block::<V>(rows, columns.clone(), &depth, a, b, sink);
@@ -203,9 +241,9 @@ pub(crate) fn drive<V: SimdVector>(
     let b = memory.1.take(packed_columns * DEPTH_MAX);
     for columns in chunks(0..size.columns, packed_columns) {
         for depth in depths.ranges() {
-            right.pack_all::<V>(depth.clone(), columns.clone(), b);
+            pack_right_block::<V>(right, depth.clone(), columns.clone(), b);
             for rows in chunks(0..size.rows, packed_rows) {
-                left.pack_rows::<V>(depth.clone(), rows.clone(), a);
+                pack_left_block::<V>(left, depth.clone(), rows.clone(), a);
                 block::<V>(rows, columns.clone(), &depth, a, b, sink);
             }
         }
@@ -237,7 +275,11 @@ fn block<V: SimdVector>(
             if inner.is_empty() && !first {
                 continue;
             }
-            let part = inner.start - depth.start..inner.end - depth.start;
+            let mut part = inner.start - depth.start..inner.end - depth.start;
+            if V::HAS_PAIRS {
+                assert_eq!(inner, *depth, "pairs of a whole block");
+                part.end = part.end.div_ceil(2);
+            }
             let at = left * V::ROWS * length;
             let a = &a[at + V::ROWS * part.start..at + V::ROWS * part.end];
             let b = &b[width * part.start..width * part.end];
@@ -347,6 +389,22 @@ struct MatrixProduct<'a> {
     sink: OutputRows<'a>,
 }
 
+impl<'a> MatrixProduct<'a> {
+    /// Checks the lengths of a row-major product.
+    fn new(left: Matrix<'a>, right: Matrix<'a>, out: &'a mut [f32], adds: bool) -> Self {
+        let (rows, columns) = (left.rows(), right.columns());
+        assert_eq!(left.columns(), right.rows(), "inner lengths of a product");
+        assert_eq!(out.len(), rows * columns, "elements of a product");
+        let sink = OutputRows {
+            out,
+            stride: columns,
+            adds,
+            triangle: Triangle::Nowhere,
+        };
+        Self { left, right, sink }
+    }
+}
+
 impl SimdKernel for MatrixProduct<'_> {
     type Output = ();
 
@@ -382,7 +440,22 @@ impl SimdKernel for MatrixProduct<'_> {
 /// assert_eq!(out, [17.0, 39.0]);
 /// ```
 pub fn multiply(left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool) {
-    multiply_at(Level::current(), left, right, out, adds);
+    dispatch(MatrixProduct::new(left, right, out, adds));
+}
+
+/// Multiplies as [`multiply`] matrices whose elements are all rounded to a format, with products of the format if
+/// [`has_products_of`](crate::has_products_of) it; sums are f32.
+///
+/// # Panics
+/// If the lengths do not match.
+pub fn multiply_rounded(
+    format: Option<ShortFormat>,
+    left: Matrix<'_>,
+    right: Matrix<'_>,
+    out: &mut [f32],
+    adds: bool,
+) {
+    dispatch_products(format, MatrixProduct::new(left, right, out, adds));
 }
 
 /// Multiplies at a level, or the best lower level that this processor supports: for tests and measurements.
@@ -390,16 +463,7 @@ pub fn multiply(left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool
 /// # Panics
 /// If the lengths do not match.
 pub fn multiply_at(level: Level, left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool) {
-    let (rows, columns) = (left.rows(), right.columns());
-    assert_eq!(left.columns(), right.rows(), "inner lengths of a product");
-    assert_eq!(out.len(), rows * columns, "elements of a product");
-    let sink = OutputRows {
-        out,
-        stride: columns,
-        adds,
-        triangle: Triangle::Nowhere,
-    };
-    dispatch_at(level, MatrixProduct { left, right, sink });
+    dispatch_at(level, MatrixProduct::new(left, right, out, adds));
 }
 
 /// Writes `left * right` to rows of `out` that are `stride` apart, without the multiplications that a triangle of

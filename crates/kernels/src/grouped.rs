@@ -1,8 +1,8 @@
 //! [`GroupedConvolution`]: convolution in which each group of channels sees only its own inputs.
 
-use crate::Convolution;
 use crate::elementwise::add_to;
 use crate::simd::{Vectorised, vectorised};
+use crate::{Convolution, ShortFormat};
 
 /// The lengths of a grouped convolution: each of `groups` groups of input channels makes a group of output channels.
 /// Weights are `[outputs, channels of a group, kernel height, kernel width]`. With one channel per group on both sides it
@@ -62,13 +62,20 @@ impl GroupedConvolution {
         self.each.channels == 1 && self.each.outputs == 1
     }
 
-    /// Computes `y`, the output for `x`.
+    /// Computes `y`, the output for `x`. `format`: as [`Convolution::forward`].
     ///
     /// # Panics
     /// If lengths do not match.
-    pub fn forward(&self, samples: usize, x: &[f32], w: &[f32], y: &mut [f32]) {
+    pub fn forward(
+        &self,
+        format: Option<ShortFormat>,
+        samples: usize,
+        x: &[f32],
+        w: &[f32],
+        y: &mut [f32],
+    ) {
         if self.groups == 1 {
-            return self.each.forward(samples, x, w, y);
+            return self.each.forward(format, samples, x, w, y);
         }
         for part in self.parts(samples, [x.len(), w.len(), y.len()]) {
             let (x, w, y) = (&x[part.input], &w[part.weights], &mut y[part.output]);
@@ -81,18 +88,26 @@ impl GroupedConvolution {
                     y,
                 });
             } else {
-                self.each.forward(1, x, w, y);
+                self.each.forward(format, 1, x, w, y);
             }
         }
     }
 
-    /// Computes `dx`, the gradient of the input, from `dy`, the gradient of the output.
+    /// Computes `dx`, the gradient of the input, from `dy`, the gradient of the output. `format`: as
+    /// [`Convolution::forward`].
     ///
     /// # Panics
     /// If lengths do not match.
-    pub fn input_gradient(&self, samples: usize, w: &[f32], dy: &[f32], dx: &mut [f32]) {
+    pub fn input_gradient(
+        &self,
+        format: Option<ShortFormat>,
+        samples: usize,
+        w: &[f32],
+        dy: &[f32],
+        dx: &mut [f32],
+    ) {
         if self.groups == 1 {
-            return self.each.input_gradient(samples, w, dy, dx);
+            return self.each.input_gradient(format, samples, w, dy, dx);
         }
         for part in self.parts(samples, [dx.len(), w.len(), dy.len()]) {
             let (dx, w, dy) = (&mut dx[part.input], &w[part.weights], &dy[part.output]);
@@ -105,7 +120,7 @@ impl GroupedConvolution {
                     dy,
                 });
             } else {
-                self.each.input_gradient(1, w, dy, dx);
+                self.each.input_gradient(format, 1, w, dy, dx);
             }
         }
     }
@@ -306,12 +321,12 @@ mod tests {
                     }
                 };
                 let mut y = [vec![9.0; dy.len()], vec![9.0; dy.len()]];
-                grouped.forward(samples, &x, &w, &mut y[0]);
-                full.forward(samples, &x, &wide, &mut y[1]);
+                grouped.forward(None, samples, &x, &w, &mut y[0]);
+                full.forward(None, samples, &x, &wide, &mut y[1]);
                 compare(&y[0], &y[1]);
                 let mut dx = [vec![9.0; x.len()], vec![9.0; x.len()]];
-                grouped.input_gradient(samples, &w, &dy, &mut dx[0]);
-                full.input_gradient(samples, &wide, &dy, &mut dx[1]);
+                grouped.input_gradient(None, samples, &w, &dy, &mut dx[0]);
+                full.input_gradient(None, samples, &wide, &dy, &mut dx[1]);
                 compare(&dx[0], &dx[1]);
                 let (mut dw, mut all) = (vec![9.0; w.len()], vec![9.0; wide.len()]);
                 grouped.weight_gradient(samples, &x, &dy, &mut dw);

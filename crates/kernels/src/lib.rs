@@ -37,7 +37,7 @@ pub use columns::{add_row_parts, add_rows};
 pub use conv::Convolution;
 pub use distance::{add_centre_gradients, point_gradients, squared_distances};
 pub use elementwise::{add_to, add_to_channels, channel_sums, multiply_by};
-pub use gemm::{Matrix, multiply, multiply_at};
+pub use gemm::{Matrix, multiply, multiply_at, multiply_rounded};
 pub use gradient_scale::GradientScale;
 pub use group_norm::GroupNorm;
 pub use grouped::GroupedConvolution;
@@ -49,6 +49,6 @@ pub use pool::{
 pub use rectifier::{mask_gradient, rectified, rectified_backward, rectified_with_mask};
 pub use scratch::buffer_bytes;
 pub use short::{ShortFormat, pack_short, round_and_pack, round_short, unpack_short};
-pub use simd::{Level, Vectorised, vectorised, with_level};
+pub use simd::{Level, Vectorised, has_products_of, vectorised, with_level};
 pub use squares::sum_of_squares;
 pub use upsample::{upsample, upsample_backward};

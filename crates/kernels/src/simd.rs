@@ -4,7 +4,12 @@
     reason = "vector instructions and the functions compiled for them"
 )]
 
+mod pairs;
+
 use std::cell::Cell;
+
+pub use pairs::has_products_of;
+pub(crate) use pairs::{dispatch_products, pair_rows};
 
 /// An instruction set for which kernels are compiled. Results may differ in the last bits between levels, never within
 /// a level.
@@ -91,6 +96,8 @@ pub(crate) trait SimdVector: Copy {
     const ROWS: usize;
     /// The number of vectors per row of a register tile.
     const COLUMNS: usize;
+    /// Whether the factors of [`SimdVector::multiply_add`] are pairs of bf16, made by [`pair_rows`].
+    const HAS_PAIRS: bool = false;
 
     fn splat(value: f32) -> Self;
     /// # Safety

@@ -246,7 +246,8 @@ fn set_data(identity: &mut PlanIdentity, dataset: &dyn Dataset) {
 fn set_engine(identity: &mut PlanIdentity, config: &RunConfig) -> Result<(), TrainError> {
     identity.set("engine", ronde_engine::engine_name());
     let threads = config.workers.threads as usize;
-    let products = config.train.engine.products(threads);
+    let train = &config.train;
+    let products = train.engine.products(threads, train.precision);
     if let Some(products) = products.map_err(TrainError::Engine)? {
         identity.set("engine.products", products);
     }

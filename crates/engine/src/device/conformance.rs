@@ -2,7 +2,7 @@
 
 use ronde_kernels::{
     ActivationFunction, Attention, AverageAreas, BatchNorm, Convolution, GroupNorm,
-    GroupedConvolution, ShortFormat, SlidingWindow,
+    GroupedConvolution, ShortFormat, SlidingWindow, round_short,
 };
 
 use crate::{ForwardContext, Mode};
@@ -11,9 +11,9 @@ use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, HostDevice, MatrixSlice, PlaneMap, RowCopy,
 };
 
-/// Runs each kernel of a device, and compares the results with those of [`HostDevice`]; returns a sentence for each kernel
-/// whose results differ by more than `tolerance` times the greatest value of the result. For implementations of
-/// [`Device`]: one that fits returns nothing.
+/// Runs each kernel of a device twice, and compares the results with those of [`HostDevice`]; returns a sentence for each
+/// kernel whose results differ by more than `tolerance` times the greatest value of the result, or in a bit between both
+/// calls. For implementations of [`Device`]: one that fits returns nothing.
 ///
 /// ```
 /// assert!(ronde_engine::check_device(&ronde_engine::HostDevice::new(), 0.0).is_empty());
@@ -67,6 +67,14 @@ fn values(length: usize, seed: u32) -> Vec<f32> {
     (0..length).map(|_| next()).collect()
 }
 
+/// Rounds values to a format, if there is one.
+fn rounded(mut values: Vec<f32>, format: Option<ShortFormat>) -> Vec<f32> {
+    if let Some(format) = format {
+        round_short(format, &mut values);
+    }
+    values
+}
+
 /// Returns the views of buffers for writing.
 fn writable<const N: usize>(buffers: &mut [DeviceBuffer]) -> [super::DeviceSliceMut<'_>; N] {
     let mut all = buffers.iter_mut();
@@ -102,6 +110,14 @@ impl KernelComparison<'_> {
     fn case(&mut self, name: &str, inputs: &[Vec<f32>], outputs: &[Vec<f32>], kernel: Kernel<'_>) {
         let expected = Self::run(&self.host, inputs, outputs, kernel);
         let found = Self::run(self.device, inputs, outputs, kernel);
+        let again = Self::run(self.device, inputs, outputs, kernel);
+        let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        for (number, (found, again)) in found.iter().zip(&again).enumerate() {
+            if bits(found) != bits(again) {
+                let difference = format!("{name}, output {number}: two calls have different bits");
+                self.found.push(difference);
+            }
+        }
         for (number, (expected, found)) in expected.iter().zip(&found).enumerate() {
             self.compare(&format!("{name}, output {number}"), expected, found);
         }
@@ -144,25 +160,33 @@ impl KernelComparison<'_> {
     }
 
     fn matrices(&mut self) {
+        let bf16 = Some(ShortFormat::Bf16);
         for [rows, inner, columns] in [[1, 1, 1], [5, 7, 3], [33, 70, 49], [3, 600, 17]] {
-            for (transposes, adds) in [
-                ([false; 2], false),
-                ([true, false], true),
-                ([false, true], false),
+            for (transposes, adds, formats) in [
+                ([false; 2], false, [None; 2]),
+                ([true, false], true, [None; 2]),
+                ([false, true], false, [None; 2]),
+                ([false; 2], true, [bf16; 2]),
+                ([true, false], false, [bf16; 2]),
+                ([false, true], false, [bf16, None]),
             ] {
-                let inputs = [values(rows * inner, 2), values(inner * columns, 3)];
-                let name = format!("multiply {rows} x {inner} x {columns}");
+                let inputs = [
+                    rounded(values(rows * inner, 2), formats[0]),
+                    rounded(values(inner * columns, 3), formats[1]),
+                ];
+                let name = format!("multiply {rows} x {inner} x {columns} of {formats:?}");
                 self.case(
                     &name,
                     &inputs,
                     &[values(rows * columns, 4)],
                     &|device, x, to| {
                         let view = |index: usize, [rows, columns]: [usize; 2]| {
-                            if transposes[index] {
+                            let view = if transposes[index] {
                                 MatrixSlice::new(x[index], columns, rows).transposed()
                             } else {
                                 MatrixSlice::new(x[index], rows, columns)
-                            }
+                            };
+                            view.rounded_to(formats[index])
                         };
                         let (left, right) = (view(0, [rows, inner]), view(1, [inner, columns]));
                         device.multiply(left, right, to[0].slice_mut(), adds);
@@ -212,19 +236,22 @@ impl KernelComparison<'_> {
                 shape.groups * each.outputs * each.channels * each.kernel[0] * each.kernel[1];
             let places: usize = each.output_size().iter().product();
             let results = samples * shape.groups * each.outputs * places;
-            let inputs = [values(images, 7), values(weights, 8), values(results, 9)];
-            let outputs = [unwritten(results), unwritten(images), unwritten(weights)];
-            self.case(
-                &format!("convolution {shape:?}"),
-                &inputs,
-                &outputs,
-                &|device, x, to| {
-                    let [y, dx, dw] = writable(to);
-                    device.convolve(&shape, samples, x[0], x[1], y);
-                    device.convolve_input_gradient(&shape, samples, x[1], x[2], dx);
-                    device.convolve_weight_gradient(&shape, samples, x[0], x[2], dw);
-                },
-            );
+            for format in [None, Some(ShortFormat::Bf16)] {
+                let inputs = [values(images, 7), values(weights, 8), values(results, 9)];
+                let inputs = inputs.map(|values| rounded(values, format));
+                let outputs = [unwritten(results), unwritten(images), unwritten(weights)];
+                self.case(
+                    &format!("convolution {shape:?} of {format:?}"),
+                    &inputs,
+                    &outputs,
+                    &|device, x, to| {
+                        let [y, dx, dw] = writable(to);
+                        device.convolve(&shape, format, samples, x[0], x[1], y);
+                        device.convolve_input_gradient(&shape, format, samples, x[1], x[2], dx);
+                        device.convolve_weight_gradient(&shape, samples, x[0], x[2], dw);
+                    },
+                );
+            }
         }
         let inputs = [values(4, 10), values(2 * 4 * 6, 11)];
         let outputs = [values(2 * 4 * 6, 12), unwritten(4)];

@@ -1,9 +1,10 @@
 //! [`ComputeEngine`]: the library that computes matrix products and convolutions.
 
+use ronde_kernels::has_products_of;
 use serde::{Deserialize, Serialize};
 
 use super::HostDevice;
-use crate::EngineError;
+use crate::{EngineError, Precision};
 
 /// The library that computes matrix products and convolutions on the processor. Everything else, attention included, is
 /// computed by `ronde-kernels`.
@@ -31,13 +32,21 @@ impl ComputeEngine {
         })
     }
 
-    /// Returns the library's version and settings, which are conditions of equal bits; `None` for `ronde-kernels`.
+    /// Returns what computes the products of values of a precision, if this is a condition of equal bits: the instructions of a
+    /// short format, or the library's version and settings. `None` for f32 by `ronde-kernels`.
     ///
     /// # Errors
     /// When the library is missing, too old, or not part of this build.
-    pub fn products(self, threads: usize) -> Result<Option<String>, EngineError> {
+    pub fn products(
+        self,
+        threads: usize,
+        precision: Precision,
+    ) -> Result<Option<String>, EngineError> {
         match self {
-            Self::Ronde => Ok(None),
+            Self::Ronde => {
+                let format = precision.short().filter(|format| has_products_of(*format));
+                Ok(format.map(|_| format!("avx512-{}", precision.name())))
+            }
             Self::OneDnn => Ok(Some(one_dnn(threads)?.name())),
         }
     }
@@ -61,7 +70,11 @@ mod tests {
     #[test]
     fn the_default_engine_has_no_library_and_any_number_of_threads() {
         let engine = ComputeEngine::default();
-        assert_eq!(engine.products(3), Ok(None));
+        assert_eq!(engine.products(3, Precision::F32), Ok(None));
+        assert_eq!(engine.products(3, Precision::F16), Ok(None));
+        let bf16 = engine.products(3, Precision::Bf16).unwrap();
+        let has_bf16 = has_products_of(ronde_kernels::ShortFormat::Bf16);
+        assert_eq!(bf16.is_some(), has_bf16, "{bf16:?}");
         let device = engine.device(2).unwrap();
         assert_eq!(super::super::Device::name(&device), crate::engine_name());
     }
@@ -69,7 +82,10 @@ mod tests {
     #[test]
     #[cfg(not(feature = "onednn"))]
     fn a_build_without_a_library_says_how_to_build_with_it() {
-        let error = ComputeEngine::OneDnn.products(1).unwrap_err().to_string();
+        let error = ComputeEngine::OneDnn
+            .products(1, Precision::F32)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("--features onednn"), "{error}");
     }
 }

@@ -137,8 +137,8 @@ mod tests {
                 let mut found = [&dy, &x, &w].map(|values| vec![f32::NAN; values.len()]);
                 let [y, dx, dw] = found.each_mut().map(|found| DeviceSliceMut::Host(found));
                 let [x, w, dy] = [&x, &w, &dy].map(|values| DeviceSlice::Host(values));
-                device.convolve(&shape, samples, x, w, y);
-                device.convolve_input_gradient(&shape, samples, w, dy, dx);
+                device.convolve(&shape, None, samples, x, w, y);
+                device.convolve_input_gradient(&shape, None, samples, w, dy, dx);
                 device.convolve_weight_gradient(&shape, samples, x, dy, dw);
                 found
             };

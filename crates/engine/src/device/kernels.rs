@@ -23,6 +23,8 @@ pub struct MatrixSlice<'a> {
     pub columns: usize,
     /// Whether the product uses the transposed matrix.
     pub is_transposed: bool,
+    /// The format to which all values are rounded, if it is known.
+    pub format: Option<ShortFormat>,
 }
 
 impl<'a> MatrixSlice<'a> {
@@ -34,7 +36,14 @@ impl<'a> MatrixSlice<'a> {
             rows,
             columns,
             is_transposed: false,
+            format: None,
         }
+    }
+
+    /// Returns the same matrix, whose values are all rounded to a format.
+    #[must_use]
+    pub fn rounded_to(self, format: Option<ShortFormat>) -> Self {
+        Self { format, ..self }
     }
 
     /// Returns the transposed matrix of the same memory. Cost: none.
@@ -49,7 +58,8 @@ impl<'a> MatrixSlice<'a> {
 
 /// Matrix products and sums over rows.
 pub trait MatrixKernels {
-    /// Computes `to = left * right`, or `to += left * right` if `adds`.
+    /// Computes `to = left * right`, or `to += left * right` if `adds`. Operands of one format may be multiplied in this
+    /// format; sums and the result are f32.
     fn multiply(
         &self,
         left: MatrixSlice<'_>,
@@ -98,20 +108,24 @@ impl PlaneMap {
 
 /// Convolution and pooling of images `[N, C, height, width]`.
 pub trait ImageKernels {
-    /// Computes the convolution of `samples` images `x` by the weights `w`.
+    /// Computes the convolution of `samples` images `x` by the weights `w`. If both are rounded to a format, products may be
+    /// computed in it; sums and the result are f32.
     fn convolve(
         &self,
         shape: &GroupedConvolution,
+        format: Option<ShortFormat>,
         samples: usize,
         x: DeviceSlice<'_>,
         w: DeviceSlice<'_>,
         y: DeviceSliceMut<'_>,
     );
 
-    /// Computes the gradient of the input of a convolution from that of its output.
+    /// Computes the gradient of the input of a convolution from that of its output; the format as for
+    /// [`ImageKernels::convolve`].
     fn convolve_input_gradient(
         &self,
         shape: &GroupedConvolution,
+        format: Option<ShortFormat>,
         samples: usize,
         w: DeviceSlice<'_>,
         dy: DeviceSlice<'_>,

@@ -199,6 +199,7 @@ kernels!(MatrixKernels {
 kernels!(ImageKernels {
     fn convolve(
         shape: &GroupedConvolution,
+        format: Option<ShortFormat>,
         samples: usize,
         x: DeviceSlice<'_>,
         w: DeviceSlice<'_>,
@@ -206,6 +207,7 @@ kernels!(ImageKernels {
     ) = KernelCost::convolution(shape, samples);
     fn convolve_input_gradient(
         shape: &GroupedConvolution,
+        format: Option<ShortFormat>,
         samples: usize,
         w: DeviceSlice<'_>,
         dy: DeviceSlice<'_>,

@@ -239,8 +239,8 @@ mod tests {
             let mut found = [&dy, &x, &w].map(|values| vec![f32::NAN; values.len()]);
             let [y, dx, dw] = found.each_mut().map(|found| DeviceSliceMut::Host(found));
             let [x, w, dy] = [&x, &w, &dy].map(|values| DeviceSlice::Host(values));
-            device.convolve(&shape, 3, x, w, y);
-            device.convolve_input_gradient(&shape, 3, w, dy, dx);
+            device.convolve(&shape, None, 3, x, w, y);
+            device.convolve_input_gradient(&shape, None, 3, w, dy, dx);
             device.convolve_weight_gradient(&shape, 3, x, dy, dw);
             found
         };

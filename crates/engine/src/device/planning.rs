@@ -173,6 +173,7 @@ impl ImageKernels for PlanningDevice {
     fn convolve(
         &self,
         _shape: &GroupedConvolution,
+        _format: Option<ShortFormat>,
         _samples: usize,
         _x: DeviceSlice<'_>,
         _w: DeviceSlice<'_>,
@@ -183,6 +184,7 @@ impl ImageKernels for PlanningDevice {
     fn convolve_input_gradient(
         &self,
         _shape: &GroupedConvolution,
+        _format: Option<ShortFormat>,
         _samples: usize,
         _w: DeviceSlice<'_>,
         _dy: DeviceSlice<'_>,

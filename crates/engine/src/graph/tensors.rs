@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ronde_kernels::ShortFormat;
 
 use crate::Activation;
-use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
+use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, MatrixSlice};
 
 /// The committed state of a layer, where its device reads it.
 #[derive(Debug, Clone, Default)]
@@ -15,7 +15,15 @@ pub(crate) struct LoadedState {
     values: Arc<Vec<f32>>,
     ranges: Arc<[Range<usize>]>,
     /// The copies of tensors that are in the memory of a device or rounded.
-    copies: Arc<[Option<DeviceBuffer>]>,
+    copies: Arc<[Option<TensorCopy>]>,
+}
+
+/// A tensor where a device reads it.
+#[derive(Debug)]
+struct TensorCopy {
+    buffer: DeviceBuffer,
+    /// The format to which the values are rounded.
+    format: Option<ShortFormat>,
 }
 
 /// How operations read the tensors of a state.
@@ -43,12 +51,12 @@ impl LoadedState {
             if device.is_host() && format.is_none() {
                 return None;
             }
-            let mut copy = device.allocate(range.len());
-            device.write(&values[range.clone()], copy.slice_mut());
+            let mut buffer = device.allocate(range.len());
+            device.write(&values[range.clone()], buffer.slice_mut());
             if let Some(format) = format {
-                device.round(format, copy.slice_mut(), None);
+                device.round(format, buffer.slice_mut(), None);
             }
-            Some(copy)
+            Some(TensorCopy { buffer, format })
         };
         let copies = ranges.iter().zip(access.is_matrix).map(copy).collect();
         Self {
@@ -60,7 +68,12 @@ impl LoadedState {
 
     /// Returns tensors of a device that computes nothing.
     pub(crate) fn planned(lengths: impl Iterator<Item = usize>, device: &dyn Device) -> Self {
-        let copies = lengths.map(|length| Some(device.allocate(length)));
+        let copies = lengths.map(|length| {
+            Some(TensorCopy {
+                buffer: device.allocate(length),
+                format: None,
+            })
+        });
         Self {
             copies: copies.collect(),
             ..Self::default()
@@ -88,9 +101,20 @@ impl LoadedState {
     /// Returns the values of a tensor. A released state has none; to use it is a bug of the caller.
     fn get(&self, index: usize) -> DeviceSlice<'_> {
         match self.copies.get(index).and_then(Option::as_ref) {
-            Some(copy) => copy.slice(),
+            Some(copy) => copy.buffer.slice(),
             None => DeviceSlice::Host(&self.values[self.ranges[index].clone()]),
         }
+    }
+
+    /// Returns the format to which a tensor is rounded.
+    fn format(&self, index: usize) -> Option<ShortFormat> {
+        let copy = self.copies.get(index).and_then(Option::as_ref);
+        copy.and_then(|copy| copy.format)
+    }
+
+    /// Returns a tensor as a matrix of `rows` by `columns`.
+    fn matrix(&self, index: usize, rows: usize, columns: usize) -> MatrixSlice<'_> {
+        MatrixSlice::new(self.get(index), rows, columns).rounded_to(self.format(index))
     }
 }
 
@@ -127,6 +151,17 @@ impl<'a> Tensors<'a> {
         self.state.get(self.first + index)
     }
 
+    /// Returns the operation's tensor number `index` as a matrix of `rows` by `columns`.
+    pub(crate) fn matrix(&self, index: usize, rows: usize, columns: usize) -> MatrixSlice<'a> {
+        self.state.matrix(self.first + index, rows, columns)
+    }
+
+    /// Returns the format to which both the operation's tensor number `index` and other values are rounded.
+    pub(crate) fn format_with(&self, index: usize, other: &Activation) -> Option<ShortFormat> {
+        let format = self.state.format(self.first + index);
+        format.filter(|_| format == other.rounded_to())
+    }
+
     /// Returns a handle of a tensor, for an operation of another layer.
     pub(crate) fn share(&self, index: usize) -> SharedTensor {
         SharedTensor {
@@ -144,9 +179,9 @@ pub(crate) struct SharedTensor {
 }
 
 impl SharedTensor {
-    /// Returns the values.
-    pub(crate) fn values(&self) -> DeviceSlice<'_> {
-        self.state.get(self.index)
+    /// Returns the values as a matrix of `rows` by `columns`.
+    pub(crate) fn matrix(&self, rows: usize, columns: usize) -> MatrixSlice<'_> {
+        self.state.matrix(self.index, rows, columns)
     }
 }
 

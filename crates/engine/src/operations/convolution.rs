@@ -51,7 +51,15 @@ impl GraphOperation for Convolve {
         let mut y = tensors.unwritten(&[x.samples(), outputs, height, width]);
         let mut to = y.values_mut(device);
         let (weight, input) = (tensors.get(0), x.values());
-        device.convolve(&self.shape, x.samples(), input, weight, to.reborrow());
+        let format = tensors.format_with(0, &x);
+        device.convolve(
+            &self.shape,
+            format,
+            x.samples(),
+            input,
+            weight,
+            to.reborrow(),
+        );
         if self.has_bias {
             device.add_to_channels(to, height * width, tensors.get(1));
         }
@@ -71,7 +79,8 @@ impl GraphOperation for Convolve {
         let device = tensors.device();
         let mut found = tensors.unwritten(x.shape());
         let (weight, given, to) = (tensors.get(0), gradient.values(), found.values_mut(device));
-        device.convolve_input_gradient(&self.shape, x.samples(), weight, given, to);
+        let format = tensors.format_with(0, &gradient);
+        device.convolve_input_gradient(&self.shape, format, x.samples(), weight, given, to);
         vec![Some(found)]
     }
 

@@ -1,7 +1,6 @@
 //! [`Linear`]: a matrix product over the last dimension.
 
 use super::only;
-use crate::device::MatrixSlice;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
 use crate::{Activation, Computation, EngineError, ForwardContext};
 
@@ -57,8 +56,8 @@ impl GraphOperation for Linear {
         if self.has_bias {
             device.repeat_row(tensors.get(1), to.reborrow());
         }
-        let left = MatrixSlice::new(x.values(), self.rows(&x), self.inputs);
-        let right = MatrixSlice::new(tensors.get(0), self.inputs, self.outputs);
+        let left = x.matrix(self.rows(&x), self.inputs);
+        let right = tensors.matrix(0, self.inputs, self.outputs);
         device.multiply(left, right, to, self.has_bias);
         Ok((y, x))
     }
@@ -74,8 +73,8 @@ impl GraphOperation for Linear {
             return vec![None];
         }
         let device = tensors.device();
-        let given = MatrixSlice::new(gradient.values(), self.rows(x), self.outputs);
-        let weight = MatrixSlice::new(tensors.get(0), self.inputs, self.outputs);
+        let given = gradient.matrix(self.rows(x), self.outputs);
+        let weight = tensors.matrix(0, self.inputs, self.outputs);
         let mut found = tensors.unwritten(x.shape());
         let to = found.values_mut(device);
         device.multiply(given, weight.transposed(), to, false);
@@ -90,8 +89,8 @@ impl GraphOperation for Linear {
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
         let (device, rows) = (tensors.device(), self.rows(x));
-        let given = MatrixSlice::new(gradient.values(), rows, self.outputs);
-        let input = MatrixSlice::new(x.values(), rows, self.inputs);
+        let given = gradient.matrix(rows, self.outputs);
+        let input = x.matrix(rows, self.inputs);
         device.multiply(input.transposed(), given, to.get(0), false);
         if self.has_bias {
             device.sum_rows(gradient.values(), to.get(1));

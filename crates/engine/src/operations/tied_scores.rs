@@ -85,7 +85,7 @@ pub(crate) struct SavedTiedScores {
 impl TiedScores {
     fn rows<'a>(&self, x: &'a Activation) -> MatrixSlice<'a> {
         let rows = x.elements() / self.width.max(1);
-        MatrixSlice::new(x.values(), rows, self.width)
+        x.matrix(rows, self.width)
     }
 }
 
@@ -127,7 +127,7 @@ impl GraphOperation for TiedScores {
         }
         let device = tensors.device();
         let mut y = tensors.unwritten(&shape);
-        let right = MatrixSlice::new(vectors.values(), self.tokens, self.width).transposed();
+        let right = vectors.matrix(self.tokens, self.width).transposed();
         device.multiply(self.rows(&x), right, y.values_mut(device), false);
         Ok((y, SavedTiedScores { x, vectors, shard }))
     }
@@ -142,8 +142,8 @@ impl GraphOperation for TiedScores {
     ) -> Vec<Option<Activation>> {
         let x = self.rows(&saved.x);
         let device = tensors.device();
-        let given = MatrixSlice::new(gradient.values(), x.rows, self.tokens);
-        let vectors = MatrixSlice::new(saved.vectors.values(), self.tokens, self.width);
+        let given = gradient.matrix(x.rows, self.tokens);
+        let vectors = saved.vectors.matrix(self.tokens, self.width);
         let mut part = tensors.unwritten(&[self.tokens, self.width]);
         device.multiply(given.transposed(), x, part.values_mut(device), false);
         self.table.values().gradients.insert(saved.shard, part);

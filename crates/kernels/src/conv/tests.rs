@@ -66,10 +66,19 @@ pub(super) fn each(shape: &Convolution, samples: usize, mut meet: impl FnMut(usi
 #[test]
 fn forward_and_both_gradients_fit_the_definition() {
     at_every_level(|| {
-        for (shape, samples) in shapes() {
+        let formats = [None, Some(ShortFormat::Bf16)];
+        let cases = shapes().into_iter();
+        for ((shape, samples), format) in cases.flat_map(|case| formats.map(|f| (case, f))) {
             let [input, output, weights] = shape.elements();
-            let x = values(samples * input, 1);
-            let (w, dy) = (values(weights, 2), values(samples * output, 3));
+            let operand = |length, seed| {
+                let mut found = values(length, seed);
+                if let Some(format) = format {
+                    crate::round_short(format, &mut found);
+                }
+                found
+            };
+            let x = operand(samples * input, 1);
+            let (w, dy) = (operand(weights, 2), operand(samples * output, 3));
             let mut expected = [
                 vec![0.0_f64; samples * output],
                 vec![0.0; samples * input],
@@ -86,8 +95,8 @@ fn forward_and_both_gradients_fit_the_definition() {
                 vec![f32::NAN; weights],
             ];
             let [y, dx, dw] = &mut got;
-            shape.forward(samples, &x, &w, y);
-            shape.input_gradient(samples, &w, &dy, dx);
+            shape.forward(format, samples, &x, &w, y);
+            shape.input_gradient(format, samples, &w, &dy, dx);
             shape.weight_gradient(samples, &x, &dy, dw);
             for (which, (got, expected)) in got.iter().zip(&expected).enumerate() {
                 for (place, (got, expected)) in got.iter().zip(expected).enumerate() {
@@ -107,9 +116,9 @@ fn a_sample_has_the_same_bits_wherever_it_lies_in_a_batch() {
             let [input, output, weights] = shape.elements();
             let (x, w) = (values(samples * input, 4), values(weights, 5));
             let mut all = vec![0.0; samples * output];
-            shape.forward(samples, &x, &w, &mut all);
+            shape.forward(None, samples, &x, &w, &mut all);
             let mut one = vec![0.0; output];
-            shape.forward(1, &x[(samples - 1) * input..], &w, &mut one);
+            shape.forward(None, 1, &x[(samples - 1) * input..], &w, &mut one);
             assert_eq!(one, all[(samples - 1) * output..], "{shape:?}");
         }
     });
@@ -119,5 +128,5 @@ fn a_sample_has_the_same_bits_wherever_it_lies_in_a_batch() {
 #[should_panic(expected = "input, weights, output")]
 fn mismatched_lengths_are_rejected() {
     let (shape, _) = shapes()[0];
-    shape.forward(1, &[0.0; 3], &[0.0; 3], &mut []);
+    shape.forward(None, 1, &[0.0; 3], &[0.0; 3], &mut []);
 }

@@ -111,3 +111,50 @@ fn mismatched_lengths_are_rejected() {
         false,
     );
 }
+
+#[test]
+fn products_of_rounded_operands_have_the_order_of_pairs() {
+    let bf16 = |count, seed| {
+        let mut found = values(count, seed);
+        crate::round_short(ShortFormat::Bf16, &mut found);
+        found
+    };
+    for (m, k, n) in [
+        (1, 1, 1),
+        (5, 3, 7),
+        (17, 513, 33),
+        (200, 70, 100),
+        (3, 0, 2),
+    ] {
+        let (a, b) = (bf16(m * k, 1), bf16(k * n, 2));
+        let mut out = vec![0.5; m * n];
+        let (left, right) = (Matrix::new(&a, m, k), Matrix::new(&b, k, n));
+        multiply_rounded(Some(ShortFormat::Bf16), left, right, &mut out, true);
+        for (at, got) in out.iter().enumerate() {
+            let term = |l: usize, sum: f32| a[at / n * k + l].mul_add(b[l * n + at % n], sum);
+            let mut expected = 0.5;
+            for depth in BlockedLength::of(k, DEPTH_MAX).ranges() {
+                let mut sum = 0.0;
+                for first in depth.clone().step_by(2) {
+                    let pair = [first + 1, first];
+                    let within = pair.into_iter().filter(|l| depth.contains(l));
+                    sum = within.fold(sum, |sum, l| term(l, sum));
+                }
+                expected += sum;
+            }
+            if crate::has_products_of(ShortFormat::Bf16) {
+                assert_eq!(*got, expected, "{m} {k} {n}");
+            } else {
+                close(*got, f64::from(expected), 1e-5);
+            }
+        }
+        let mut exact = vec![0.5; m * n];
+        multiply(left, right, &mut exact, true);
+        let mut other = vec![0.5; m * n];
+        multiply_rounded(Some(ShortFormat::F16), left, right, &mut other, true);
+        assert_eq!(other, exact, "products of f16 are computed in f32");
+        multiply_rounded(None, left, right, &mut other, false);
+        multiply(left, right, &mut exact, false);
+        assert_eq!(other, exact);
+    }
+}

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use ronde_kernels::{
-    GroupedConvolution, SlidingWindow, add_to_channels, average_pool, average_pool_backward,
-    channel_sums, max_pool, max_pool_backward, upsample, upsample_backward,
+    GroupedConvolution, ShortFormat, SlidingWindow, add_to_channels, average_pool,
+    average_pool_backward, channel_sums, max_pool, max_pool_backward, upsample, upsample_backward,
 };
 
 use super::HostDevice;
@@ -18,6 +18,7 @@ impl ImageKernels for HostDevice {
     fn convolve(
         &self,
         shape: &GroupedConvolution,
+        format: Option<ShortFormat>,
         samples: usize,
         x: DeviceSlice<'_>,
         w: DeviceSlice<'_>,
@@ -31,13 +32,14 @@ impl ImageKernels for HostDevice {
         let parts = split(y, samples, &ranges);
         self.threads
             .each(ranges.iter().zip(parts).collect(), |(range, y)| {
-                shape.forward(range.len(), part(x, samples, range), w, y);
+                shape.forward(format, range.len(), part(x, samples, range), w, y);
             });
     }
 
     fn convolve_input_gradient(
         &self,
         shape: &GroupedConvolution,
+        format: Option<ShortFormat>,
         samples: usize,
         w: DeviceSlice<'_>,
         dy: DeviceSlice<'_>,
@@ -59,7 +61,7 @@ impl ImageKernels for HostDevice {
         let parts = split(dx, samples, &ranges);
         self.threads
             .each(ranges.iter().zip(parts).collect(), |(range, dx)| {
-                shape.input_gradient(range.len(), w, part(dy, samples, range), dx);
+                shape.input_gradient(format, range.len(), w, part(dy, samples, range), dx);
             });
     }
 

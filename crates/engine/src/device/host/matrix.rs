@@ -1,6 +1,6 @@
 //! Matrix products and sums over rows on the host.
 
-use ronde_kernels::{Matrix, add_row_parts, multiply};
+use ronde_kernels::{Matrix, add_row_parts, multiply_rounded};
 
 use super::HostDevice;
 use super::threads::split;
@@ -26,6 +26,7 @@ impl MatrixKernels for HostDevice {
         if let Some(products) = &self.products {
             return products.multiply(left, right, to, adds);
         }
+        let format = left.format.filter(|_| left.format == right.format);
         let (left, right, to) = (matrix(left), matrix(right), to.host());
         let rows = left.rows();
         // Each row of the output takes as many operations as reading the right matrix.
@@ -34,7 +35,7 @@ impl MatrixKernels for HostDevice {
         let parts = split(to, rows, &ranges);
         self.threads
             .each(ranges.into_iter().zip(parts).collect(), |(rows, to)| {
-                multiply(left.some_rows(rows), right, to, adds);
+                multiply_rounded(format, left.some_rows(rows), right, to, adds);
             });
     }
 

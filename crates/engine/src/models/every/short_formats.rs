@@ -106,6 +106,32 @@ fn kept_memory_is_planned_and_at_most_six_tenths_of_f32() {
 }
 
 #[test]
+fn matrix_products_of_a_layer_know_the_format_of_their_operands() {
+    let mut layer = GraphBuilder::new("layer", &[40]);
+    layer.linear("product", layer.input(), 30, false);
+    let mut layer = layer.build(&SeedTree::new(3)).unwrap();
+    layer.set_precision(Precision::Bf16).unwrap();
+    let (mut weights, arena) = state(&*layer);
+    layer.load(&weights, arena.ranges());
+    let mut x = hashed(1, 8 * 40);
+    let output = layer
+        .forward(Activation::from_host(&[8, 40], x.clone()), &training(0, 0))
+        .unwrap();
+    Precision::Bf16.round(&mut x);
+    Precision::Bf16.round(&mut weights);
+    let mut expected = vec![0.0; 8 * 30];
+    ronde_kernels::multiply_rounded(
+        Some(ShortFormat::Bf16),
+        ronde_kernels::Matrix::new(&x, 8, 40),
+        ronde_kernels::Matrix::new(&weights[..40 * 30], 40, 30),
+        &mut expected,
+        false,
+    );
+    Precision::Bf16.round(&mut expected);
+    assert_eq!(bits(output.as_slice()), bits(&expected));
+}
+
+#[test]
 fn numbers_of_tokens_are_not_rounded() {
     let mut layer = GraphBuilder::new("layer", &[3]);
     let words = layer.slice(layer.input(), 0, 1..3);
