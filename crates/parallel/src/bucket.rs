@@ -7,8 +7,9 @@
 
 use std::ops::Range;
 
-use ronde_core::exact::{Node, TreeSum};
-use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Work};
+use ronde_core::exact::{ExactSum, Node, TreeSum};
+use ronde_core::norm::BLOCK;
+use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, Work};
 
 /// The layers of a bucket and its range of the flat state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +41,43 @@ pub fn plan(layer_elements: &[Range<usize>], bucket_bytes_max: usize) -> Vec<Buc
     buckets
 }
 
+/// Divides a bucket among ranks: returns the slice of each rank, nearly even, in the order of ranks. Slices begin at blocks
+/// of the norm, which begin anew at each of `tensors` (the ranges of the flat state in order), so that the sums of a block
+/// have one owner.
+#[must_use]
+pub fn slices(
+    elements: &Range<usize>,
+    tensors: &[Range<usize>],
+    ranks: usize,
+) -> Vec<Range<usize>> {
+    let border = |rank: usize| {
+        let wanted =
+            elements.start + (elements.len() as u128 * rank as u128 / ranks as u128) as usize;
+        let after = tensors.partition_point(|tensor| tensor.start <= wanted);
+        let start = match after.checked_sub(1) {
+            Some(index) => tensors[index].start.max(elements.start),
+            None => elements.start,
+        };
+        let next = tensors
+            .get(after)
+            .map_or(elements.end, |tensor| tensor.start);
+        let below = start + (wanted - start) / BLOCK * BLOCK;
+        let above = (below + BLOCK).min(next).min(elements.end);
+        if wanted - below <= above - wanted {
+            below
+        } else {
+            above
+        }
+    };
+    let borders = (0..=ranks).map(|rank| match rank {
+        0 => elements.start,
+        _ if rank == ranks => elements.end,
+        _ => border(rank),
+    });
+    let borders: Vec<usize> = borders.collect();
+    borders.windows(2).map(|pair| pair[0]..pair[1]).collect()
+}
+
 /// Concatenates subtrees of a sum of `len` elements, as an exact sum requires them. Several subtrees are
 /// copied, and their buffers are added to `free`.
 pub(crate) fn joined(
@@ -67,18 +105,43 @@ pub(crate) fn joined(
 /// A bucket during a step: sums shard gradients over all shards of all ranks.
 pub(crate) struct Bucket {
     pub(crate) plan: BucketPlan,
+    /// The slice of each rank; `None`: every rank receives the whole sum.
+    pub(crate) slices: Option<Vec<Range<usize>>>,
     sum: TreeSum,
     free: Vec<Buffer>,
     in_flight: Option<Box<dyn Work>>,
+    /// A reduced slice that was copied out of the bucket's memory.
+    reduced: Option<Buffer>,
 }
 
 impl Bucket {
-    pub(crate) fn new(plan: BucketPlan, shards: u32) -> Self {
+    pub(crate) fn new(plan: BucketPlan, slices: Option<Vec<Range<usize>>>, shards: u32) -> Self {
         Self {
             plan,
+            slices,
             sum: TreeSum::new(shards),
             free: Vec::new(),
             in_flight: None,
+            reduced: None,
+        }
+    }
+
+    /// Returns the elements of the flat state whose sum a rank receives.
+    pub(crate) fn received_by(&self, rank: GroupRank) -> Range<usize> {
+        match &self.slices {
+            Some(slices) => slices[rank.index()].clone(),
+            None => self.plan.elements.clone(),
+        }
+    }
+
+    /// Returns the operation that reduces the bucket.
+    pub(crate) fn reduction(&self, sum: ExactSum) -> Operation {
+        match &self.slices {
+            Some(slices) => Operation::ExactSumScatter {
+                sum,
+                lens: slices.iter().map(Range::len).collect(),
+            },
+            None => Operation::ExactSum(sum),
         }
     }
 
@@ -124,7 +187,22 @@ impl Bucket {
 
     /// Waits for the reduction; `None` if none was started.
     pub(crate) fn wait(&mut self) -> Option<Result<Buffer, CollectiveError>> {
-        self.in_flight.take().map(Work::wait)
+        match self.reduced.take() {
+            Some(slice) => Some(Ok(slice)),
+            None => self.in_flight.take().map(Work::wait),
+        }
+    }
+
+    /// Copies the slice out of the bucket's memory and releases that, if the reduction is complete.
+    pub(crate) fn release_if_reduced(&mut self) -> Result<(), CollectiveError> {
+        let Some(work) = self.in_flight.take_if(|work| work.is_finished()) else {
+            return Ok(());
+        };
+        let sum = work.wait()?;
+        self.reduced = Some(Buffer::copy_of(sum.as_slice::<f32>()));
+        // The next step takes memory again; meanwhile other buckets use it.
+        self.free.clear();
+        Ok(())
     }
 
     /// Discards an aborted step.
@@ -132,12 +210,14 @@ impl Bucket {
         self.free
             .extend(self.sum.take().into_iter().map(|(_, sum)| sum));
         self.in_flight = None;
+        self.reduced = None;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use ronde_core::layout::Arena;
 
     use super::*;
 
@@ -173,6 +253,32 @@ mod tests {
             }
             prop_assert_eq!(layer, 0);
             prop_assert_eq!(element, lengths.iter().sum::<usize>());
+        }
+
+        #[test]
+        fn slices_cover_a_bucket_and_begin_at_blocks(
+            lengths in prop::collection::vec(0_usize..20_000, 1..20),
+            cut in (0_usize..20, 0_usize..20),
+            ranks in 1_usize..9,
+        ) {
+            let arena = Arena::new(lengths.iter().copied());
+            let tensors = arena.ranges();
+            let first = cut.0.min(cut.1).min(tensors.len() - 1);
+            let end = tensors.get(cut.0.max(cut.1) + 1).map_or(arena.len(), |tensor| tensor.start);
+            let elements = tensors[first].start..end.max(tensors[first].start);
+            let slices = slices(&elements, tensors, ranks);
+            prop_assert_eq!(slices.len(), ranks);
+            prop_assert_eq!(slices[0].start, elements.start);
+            prop_assert_eq!(slices[ranks - 1].end, elements.end);
+            for pair in slices.windows(2) {
+                let border = pair[0].end;
+                prop_assert_eq!(border, pair[1].start);
+                prop_assert!(pair[0].start <= border);
+                let tensor = tensors.iter().rev().find(|tensor| tensor.start <= border);
+                let offset = border - tensor.map_or(0, |tensor| tensor.start);
+                prop_assert!(border == elements.end || offset % BLOCK == 0, "{border}");
+                prop_assert!(pair[0].len() <= elements.len() / ranks + 2 * BLOCK);
+            }
         }
     }
 }

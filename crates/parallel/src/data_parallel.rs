@@ -8,26 +8,30 @@
 
 mod lock_step;
 mod shard;
+mod slices;
 mod update;
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::norm::clip_factor;
+use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
-use ronde_core::{Buffer, Collectives, Operation, Shard, Step};
+use ronde_core::{Buffer, Collectives, GroupRank, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, Device, ForwardContext, GradientScale, Layer, Loss, Mode, OptimizerConfig,
-    ParameterGroup, ParameterRule, WeightDecayOn,
+    Activation, Chain, Device, ForwardContext, Layer, Loss, Mode, OptimizerConfig, ParameterGroup,
+    ParameterRule, WeightDecayOn,
 };
 
-use self::update::UpdateFactors;
 use crate::bucket::{self, Bucket};
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::strategy::GradientPart;
-use crate::{MicroBatch, ModelState, ParallelError, ReducedGradient, Strategy, UpdateReport};
+use crate::{
+    HeldVector, HeldVectorMut, MicroBatch, ModelState, ParallelError, ReducedGradient, Strategy,
+    UpdateReport, ZeroLevel,
+};
 
 /// The settings of a step.
 #[derive(Debug, Clone)]
@@ -47,6 +51,8 @@ pub struct DataParallelConfig {
     pub loss: Arc<dyn Loss>,
     /// Loss scaling, which keeps gradients in the range of `f16`.
     pub loss_scaling: Option<LossScaling>,
+    /// The parts of the state that are divided among the ranks.
+    pub zero: ZeroLevel,
 }
 
 /// The computing times of a step so far.
@@ -73,6 +79,7 @@ impl DataParallelConfig {
             bucket_bytes_max: 4 << 20,
             loss,
             loss_scaling: None,
+            zero: ZeroLevel::Off,
         }
     }
 }
@@ -87,6 +94,9 @@ pub struct DataParallel {
     state: ModelState,
     /// The update of each tensor of the state.
     rules: Vec<ParameterRule>,
+    /// The elements of the flat state that this rank updates.
+    held: HeldRanges,
+    /// The states of the held elements.
     optimizer_states: Vec<Vec<f32>>,
     scale: LossScale,
     buckets: Vec<Bucket>,
@@ -109,12 +119,13 @@ impl DataParallel {
         config: DataParallelConfig,
     ) -> Self {
         let state = ModelState::of(&chain);
-        let buckets = fresh_buckets(&state, &config, &shards);
+        let buckets = fresh_buckets(&state, &config, &shards, group.size());
+        let held = held_by(&buckets, group.rank());
         let optimizer_states = config
             .optimizer
             .state_names()
             .iter()
-            .map(|_| vec![0.0; state.values().len()])
+            .map(|_| vec![0.0; held.len()])
             .collect();
         let rules = state.tensors().iter().map(|tensor| {
             let is_decayed = config.weight_decay_on.includes(&tensor.entry.shape);
@@ -131,6 +142,7 @@ impl DataParallel {
             chain,
             state,
             rules,
+            held,
             optimizer_states,
             scale,
             buckets,
@@ -176,12 +188,16 @@ impl DataParallel {
 
     /// Sets the largest bucket shared by several layers, starting with the next step. All ranks call it before
     /// the same step, while no step is in flight and no reduced gradient is pending. The trained bits do not
-    /// change.
+    /// change. Slices of a divided state follow the buckets, so [`Strategy::hold`] must follow.
     pub fn set_bucket_bytes(&mut self, bucket_bytes_max: usize) {
         if self.config.bucket_bytes_max != bucket_bytes_max {
             self.config.bucket_bytes_max = bucket_bytes_max;
-            self.buckets = fresh_buckets(&self.state, &self.config, &self.shards);
+            self.renew_buckets();
         }
+    }
+
+    fn renew_buckets(&mut self) {
+        self.buckets = fresh_buckets(&self.state, &self.config, &self.shards, self.group.size());
     }
 
     /// Returns the mutable state, for loading a saved one. Changes take effect with [`Strategy::reload`].
@@ -212,9 +228,22 @@ impl DataParallel {
 
     /// Starts the sum of a bucket over all shards of all ranks.
     fn start_bucket(&mut self, index: usize) -> Result<(), ParallelError> {
-        let operation = Operation::ExactSum(self.shards.exact_sum());
+        let operation = self.buckets[index].reduction(self.shards.exact_sum());
         let started = self.buckets[index].start(&*self.group, operation);
-        started.map_err(|source| self.bucket_error(index, source))
+        started.map_err(|source| self.bucket_error(index, source))?;
+        if self.config.zero == ZeroLevel::Gradients {
+            self.release_reduced(index)?;
+        }
+        Ok(())
+    }
+
+    /// Releases the memory of the buckets before `end` whose reductions are complete.
+    fn release_reduced(&mut self, end: usize) -> Result<(), ParallelError> {
+        for index in 0..end {
+            let released = self.buckets[index].release_if_reduced();
+            released.map_err(|source| self.bucket_error(index, source))?;
+        }
+        Ok(())
     }
 
     /// Returns a buffer of a bucket for one shard's gradient.
@@ -255,11 +284,40 @@ fn fresh_buckets(
     state: &ModelState,
     config: &DataParallelConfig,
     shards: &ShardPlan,
+    ranks: usize,
 ) -> Vec<Bucket> {
+    let tensors: Vec<Range<usize>> = state.tensors().iter().map(|t| t.range.clone()).collect();
     bucket::plan(state.layer_elements(), config.bucket_bytes_max)
         .into_iter()
-        .map(|plan| Bucket::new(plan, shards.shards()))
+        .map(|plan| {
+            let is_sharded = config.zero.is_sharded() && ranks > 1;
+            let slices = is_sharded.then(|| bucket::slices(&plan.elements, &tensors, ranks));
+            Bucket::new(plan, slices, shards.shards())
+        })
         .collect()
+}
+
+/// Returns the elements whose reduced gradient a rank receives.
+fn held_by(buckets: &[Bucket], rank: GroupRank) -> HeldRanges {
+    HeldRanges::new(buckets.iter().map(|bucket| bucket.received_by(rank)))
+}
+
+/// Returns a vector of which every rank holds all elements.
+fn whole(values: &[f32]) -> HeldVector<'_> {
+    let held = HeldRanges::new(std::iter::once(0..values.len()));
+    HeldVector {
+        held: Cow::Owned(held),
+        values,
+    }
+}
+
+/// Returns a vector of which every rank holds all elements, mutable.
+fn whole_mut(values: &mut [f32]) -> HeldVectorMut<'_> {
+    let held = HeldRanges::new(std::iter::once(0..values.len()));
+    HeldVectorMut {
+        held: Cow::Owned(held),
+        values,
+    }
 }
 
 impl Strategy for DataParallel {
@@ -291,7 +349,7 @@ impl Strategy for DataParallel {
         }
         let mut parts = Vec::with_capacity(self.buckets.len());
         for index in 0..self.buckets.len() {
-            let elements = self.buckets[index].plan.elements.clone();
+            let elements = self.buckets[index].received_by(self.group.rank());
             match self.buckets[index].wait() {
                 Some(Ok(sum)) => parts.push(GradientPart { elements, sum }),
                 Some(Err(source)) => return Err(self.bucket_error(index, source)),
@@ -305,43 +363,65 @@ impl Strategy for DataParallel {
         Ok(ReducedGradient { parts })
     }
 
+    fn vote_sums(
+        &mut self,
+        step: Step,
+        reduced: &ReducedGradient,
+        samples: u64,
+    ) -> Result<Vec<u8>, ParallelError> {
+        if !self.is_divided() {
+            return Ok(Vec::new());
+        }
+        let mut sums = self.gradient_sums(&reduced.parts);
+        if self.has_trust_ratios() {
+            // The update that the norms are taken of depends on the number of samples and on clipping.
+            let (samples, all) = self.gather_sums(samples, &sums)?;
+            if let Ok(factors) = self.factors(step, &all, samples, 0.0) {
+                self.add_trust_sums(&reduced.parts, &factors.update, &mut sums);
+            }
+        }
+        Ok(sums.encode())
+    }
+
     fn apply(
         &mut self,
         step: Step,
         reduced: ReducedGradient,
+        sums: &[Vec<u8>],
         samples: u64,
         learning_rate: f64,
     ) -> Result<UpdateReport, ParallelError> {
         let parts = reduced.parts;
-        let scale = GradientScale::new(samples.max(1), self.scale.inverse().unwrap_or(1.0));
-        // The decision uses only the reduced gradient, which is equal on all ranks.
-        let squares = match self.gradient_squares(&parts) {
+        let sums = self.whole_sums(&parts, sums)?;
+        // The decision uses only sums over the reduced gradient, which are equal on all ranks.
+        let factors = match self.factors(step, &sums, samples, learning_rate) {
             Err(ParallelError::NotFinite { .. }) if self.scale.skip() => {
                 self.recycle(parts);
                 return Ok(UpdateReport::SKIPPED);
             }
-            squares => squares?,
+            factors => factors?,
         };
-        let gradient_norm = squares.sqrt() * scale.factor();
-        let factor = self
-            .config
-            .clip_norm
-            .map_or(1.0, |limit| clip_factor(gradient_norm, limit));
-        let factors = UpdateFactors {
-            number: step.0 + 1 - self.scale.skipped(),
-            learning_rate,
-            samples,
-            scale: scale.then(factor),
+        let trust = if self.is_divided() {
+            sums.trust
+        } else {
+            self.whole_trust(&parts, &factors.update)?
         };
-        self.update(&parts, &factors);
+        self.update(&parts, &factors.update, &trust);
         self.scale.applied();
         self.recycle(parts);
-        self.state.load_into(&mut self.chain);
         Ok(UpdateReport {
-            gradient_norm,
-            clip_factor: factor,
+            gradient_norm: factors.gradient_norm,
+            clip_factor: factors.clip_factor,
             is_skipped: false,
         })
+    }
+
+    fn gather_weights(&mut self) -> Result<(), ParallelError> {
+        if self.is_divided() {
+            self.gather_slices()?;
+        }
+        self.state.load_into(&mut self.chain);
+        Ok(())
     }
 
     fn abort(&mut self) {
@@ -357,27 +437,66 @@ impl Strategy for DataParallel {
         self.group = group;
         self.shards = shards;
         // The old buckets are in memory of the previous group.
-        self.buckets = fresh_buckets(&self.state, &self.config, &shards);
+        self.renew_buckets();
         self.is_computed = false;
+    }
+
+    fn held(&self) -> &HeldRanges {
+        &self.held
+    }
+
+    fn layout(&self) -> Vec<HeldRanges> {
+        let ranks = (0..self.group.size()).map(|rank| GroupRank(rank as u32));
+        ranks.map(|rank| held_by(&self.buckets, rank)).collect()
+    }
+
+    fn hold(&mut self, elements: HeldRanges) {
+        if self.held == elements {
+            return;
+        }
+        for values in &mut self.optimizer_states {
+            let mut kept = vec![0.0; elements.len()];
+            for range in elements.ranges() {
+                for common in self.held.within(range) {
+                    if let (Some(from), Some(to)) =
+                        (self.held.locate(&common), elements.locate(&common))
+                    {
+                        kept[to].copy_from_slice(&values[from]);
+                    }
+                }
+            }
+            *values = kept;
+        }
+        self.held = elements;
     }
 
     fn state(&self) -> &ModelState {
         &self.state
     }
 
-    fn replica(&self) -> Vec<&[f32]> {
-        let optimizer = self.optimizer_states.iter().map(Vec::as_slice);
-        std::iter::once(self.state.values())
+    fn vectors(&self) -> Vec<HeldVector<'_>> {
+        let optimizer = self.optimizer_states.iter().map(|values| HeldVector {
+            held: Cow::Borrowed(&self.held),
+            values,
+        });
+        std::iter::once(whole(self.state.values()))
             .chain(optimizer)
-            .chain(self.scale.state())
+            .chain(self.scale.state().map(whole))
             .collect()
     }
 
-    fn replica_mut(&mut self) -> Vec<&mut [f32]> {
-        let optimizer = self.optimizer_states.iter_mut().map(Vec::as_mut_slice);
-        std::iter::once(self.state.values_mut())
+    fn vectors_mut(&mut self) -> Vec<HeldVectorMut<'_>> {
+        let held = &self.held;
+        let optimizer = self
+            .optimizer_states
+            .iter_mut()
+            .map(|values| HeldVectorMut {
+                held: Cow::Borrowed(held),
+                values,
+            });
+        std::iter::once(whole_mut(self.state.values_mut()))
             .chain(optimizer)
-            .chain(self.scale.state_mut())
+            .chain(self.scale.state_mut().map(whole_mut))
             .collect()
     }
 

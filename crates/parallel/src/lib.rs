@@ -12,9 +12,14 @@ pub mod error;
 pub mod loss_scale;
 pub mod state;
 pub mod strategy;
+mod update_sums;
+pub mod zero;
 
 pub use data_parallel::{ComputeClock, ComputeTimes, DataParallel, DataParallelConfig};
 pub use error::ParallelError;
 pub use loss_scale::LossScaling;
 pub use state::{ModelState, TensorRange};
-pub use strategy::{MicroBatch, ReducedGradient, Strategy, UpdateReport};
+pub use strategy::{
+    HeldVector, HeldVectorMut, MicroBatch, ReducedGradient, Strategy, UpdateReport,
+};
+pub use zero::ZeroLevel;

@@ -1,8 +1,10 @@
 //! [`Strategy`]: the interface between the training loop and each method of distributing a step over ranks.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use ronde_core::holdings::HeldRanges;
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, Collectives, Shard, Step};
@@ -77,6 +79,24 @@ impl UpdateReport {
     };
 }
 
+/// The part of a vector of the state that a rank holds.
+#[derive(Debug)]
+pub struct HeldVector<'a> {
+    /// The elements; those of a vector beside the flat state, such as the loss scale, are all held.
+    pub held: Cow<'a, HeldRanges>,
+    /// Their values, one held range after the other.
+    pub values: &'a [f32],
+}
+
+/// The part of a vector of the state that a rank holds, mutable.
+#[derive(Debug)]
+pub struct HeldVectorMut<'a> {
+    /// The elements.
+    pub held: Cow<'a, HeldRanges>,
+    /// Their values, one held range after the other.
+    pub values: &'a mut [f32],
+}
+
 /// A method of distributing the steps of a model over a process group.
 pub trait Strategy: Send {
     /// Runs forward and backward of this rank's logical shards in order, and starts the reductions over ranks. A
@@ -90,40 +110,74 @@ pub trait Strategy: Send {
         micro_batches: Vec<MicroBatch>,
     ) -> Result<Vec<ShardReport>, ParallelError>;
 
-    /// Waits for the complete gradient.
+    /// Waits for the complete gradient of the elements that this rank holds.
     ///
     /// # Errors
     /// A reduction failed; the state has not changed.
     fn reduce(&mut self) -> Result<ReducedGradient, ParallelError>;
 
-    /// Updates the weights. Called after the vote. `samples` is the global number of samples, which may be zero.
+    /// Returns what other ranks need from this one to apply the gradient, for the vote; empty if they hold the whole
+    /// gradient. `samples` is the number of samples of this rank. All ranks call it together, because some update rules
+    /// need sums over all ranks first.
     ///
     /// # Errors
-    /// The gradient is not finite; the state has not changed.
+    /// Such a sum failed; the state has not changed.
+    fn vote_sums(
+        &mut self,
+        step: Step,
+        reduced: &ReducedGradient,
+        samples: u64,
+    ) -> Result<Vec<u8>, ParallelError>;
+
+    /// Updates the state that this rank holds; no other rank takes part. Called after the vote. `sums` are the results of
+    /// [`Strategy::vote_sums`] of all ranks that voted. `samples` is the global number of samples, which may be zero.
+    ///
+    /// # Errors
+    /// The gradient is not finite, or the sums are not those of this step; the state has not changed.
     fn apply(
         &mut self,
         step: Step,
         reduced: ReducedGradient,
+        sums: &[Vec<u8>],
         samples: u64,
         learning_rate: f64,
     ) -> Result<UpdateReport, ParallelError>;
 
+    /// Receives the updated weights from the ranks that hold them, and loads them into the model. All ranks of the group
+    /// call it together after [`Strategy::apply`], and may repeat it.
+    ///
+    /// # Errors
+    /// A rank was lost. The weights that this rank holds are up to date.
+    fn gather_weights(&mut self) -> Result<(), ParallelError>;
+
     /// Aborts the step in flight without changing the state.
     fn abort(&mut self);
 
-    /// Continues in another group, or with another assignment of shards. No step is in flight: the
-    /// caller has aborted it or applied its gradient.
+    /// Continues in another group, or with another assignment of shards. No step is in flight: the caller has aborted it or
+    /// applied its gradient. This rank holds what it held before, until [`Strategy::hold`].
     fn regroup(&mut self, group: Arc<dyn Collectives>, shards: ShardPlan);
+
+    /// Returns the elements of the flat state that this rank holds.
+    fn held(&self) -> &HeldRanges;
+
+    /// Returns the elements that each rank of the group holds in training; all of them on every rank, unless the state is
+    /// divided.
+    fn layout(&self) -> Vec<HeldRanges>;
+
+    /// Holds other elements from now on. Values that were held before are kept, the remaining ones are zeros until the
+    /// caller writes them.
+    fn hold(&mut self, elements: HeldRanges);
 
     /// Returns the state of the model on this rank.
     fn state(&self) -> &ModelState;
 
-    /// Returns all vectors that another rank needs to continue from the last applied step: weights and buffers, then
-    /// the optimizer states, and the loss scale if there is one. The lengths are equal on all ranks.
-    fn replica(&self) -> Vec<&[f32]>;
+    /// Returns the part of each vector of the state that this rank holds: weights and buffers, which every rank has
+    /// completely, then the optimizer states, and the loss scale if there is one. Another rank needs all of them to continue
+    /// from the last applied step.
+    fn vectors(&self) -> Vec<HeldVector<'_>>;
 
     /// Returns the same vectors, mutable. Changes take effect with [`Strategy::reload`].
-    fn replica_mut(&mut self) -> Vec<&mut [f32]>;
+    fn vectors_mut(&mut self) -> Vec<HeldVectorMut<'_>>;
 
     /// Loads the state into the model.
     fn reload(&mut self);

@@ -94,7 +94,10 @@ fn trained(
         losses.extend(reports.iter().map(|report| report.loss_sum.to_bits()));
         let reduced = strategy.reduce().unwrap();
         let samples = COUNTS.iter().sum::<usize>() as u64;
-        strategy.apply(Step(step), reduced, samples, 0.05).unwrap();
+        strategy
+            .apply(Step(step), reduced, &[], samples, 0.05)
+            .unwrap();
+        strategy.gather_weights().unwrap();
     }
     (bits(strategy.state()), losses)
 }
@@ -164,6 +167,7 @@ fn a_step_without_samples_leaves_the_running_statistics_unchanged() {
     let batches = (0..COUNTS.len() as u32).map(empty).collect();
     strategy.backward(Step(0), batches).unwrap();
     let reduced = strategy.reduce().unwrap();
-    strategy.apply(Step(0), reduced, 0, 0.05).unwrap();
+    strategy.apply(Step(0), reduced, &[], 0, 0.05).unwrap();
+    strategy.gather_weights().unwrap();
     assert_eq!(bits(strategy.state()), before);
 }

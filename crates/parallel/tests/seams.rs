@@ -1,5 +1,4 @@
-//! Builds a pipeline of two stages and an optimizer sharded over two ranks on the public interfaces. Both give the
-//! bits of the plain run.
+//! Builds a pipeline of two stages on the public interfaces. It gives the bits of the plain run.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,9 +9,9 @@ use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::exact::TreeSum;
 use ronde_core::layout::Role;
 use ronde_core::seed::{Purpose, SeedTree};
-use ronde_core::shards::{ShardPlan, even_range};
+use ronde_core::shards::ShardPlan;
 use ronde_core::{
-    Buffer, Collectives, CollectivesExt, DType, GroupRank, Operation, PointToPoint, Shard, Step,
+    Buffer, Collectives, DType, GroupRank, PointToPoint, Shard, Step,
     Tag, WorldSize,
 };
 use ronde_engine::{
@@ -104,10 +103,12 @@ fn data_parallel(group: Arc<dyn Collectives>) -> Bits {
             .apply(
                 Step(step),
                 reduced,
+                &[],
                 u64::from(SHARDS) * SAMPLES as u64,
                 RATE,
             )
             .unwrap();
+        strategy.gather_weights().unwrap();
     }
     bits(strategy.state())
 }
@@ -299,63 +300,5 @@ fn a_pipeline_of_two_stages_gives_the_bits_of_the_plain_run() {
         let mut whole: Bits = parts.into_iter().flatten().collect();
         whole.sort();
         assert_eq!(whole, plain, "cut before layer {cut}");
-    }
-}
-
-/// Runs one of two ranks that each hold half of the optimizer state, cut at a multiple of 64 elements.
-fn sharded_optimizer(group: &ProcessGroup) -> Bits {
-    let shards = ShardPlan::new(SHARDS, WorldSize::new(2).unwrap()).unwrap();
-    let mut chain = chain();
-    let mut state = ModelState::of(&chain);
-    let ranges = ranges(&chain, &state);
-    let len = state.values().len();
-    let blocks = even_range(len as u64 / 64, 2, group.rank().0.into());
-    let mine = blocks.start as usize * 64..blocks.end as usize * 64;
-    let mut moments = vec![vec![0.0; mine.len()]; optimizer().state_names().len()];
-    for step in 0..STEPS {
-        let shard = group.rank().0;
-        let batch = micro_batch(step, shard);
-        let input = Activation::from_host(&batch.shape, batch.features);
-        let output = chain.forward(input, &context(step, shard, &chain)).unwrap();
-        let loss = cross_entropy(&output.into_host(), &batch.labels);
-        let mut gradient = Buffer::host(DType::F32, len);
-        let output = Activation::from_host(&[SAMPLES, CLASSES], loss.gradient);
-        chain
-            .backward(
-                Shard(shard),
-                output,
-                gradient.as_mut_slice(),
-                &ranges,
-                false,
-            )
-            .unwrap();
-        let sum = group
-            .run(Operation::ExactSum(shards.exact_sum()), gradient)
-            .unwrap();
-        let count = (SHARDS as usize * SAMPLES) as f32;
-        let mean: Vec<f32> = sum.as_slice::<f32>()[mine.clone()]
-            .iter()
-            .map(|value| value / count)
-            .collect();
-        let mut moments: Vec<&mut [f32]> = moments.iter_mut().map(Vec::as_mut_slice).collect();
-        optimizer().step_tensor(
-            step + 1,
-            RATE,
-            &mut state.values_mut()[mine.clone()],
-            &mean,
-            &mut moments,
-        );
-        let all = group.all_gather(&state.values()[mine.clone()]).unwrap();
-        state.values_mut().copy_from_slice(&all);
-        state.load_into(&mut chain);
-    }
-    bits(&state)
-}
-
-#[test]
-fn an_optimizer_sharded_over_two_ranks_gives_the_bits_of_the_plain_run() {
-    let plain = plain();
-    for bits in testing::spawn_ranks(2, LIMIT, |group| Ok::<_, String>(sharded_optimizer(&group))) {
-        assert_eq!(bits, plain);
     }
 }

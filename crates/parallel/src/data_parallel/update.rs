@@ -5,13 +5,15 @@
 
 use std::ops::Range;
 
+use ronde_core::Step;
 use ronde_core::layout::Role;
-use ronde_core::norm::{BLOCK, NumberTree, blocks, tree_sum};
-use ronde_engine::{GradientScale, Layer, ParameterRule, TrustTree, sum_of_squares};
+use ronde_core::norm::{BLOCK, NumberTree, blocks, clip_factor};
+use ronde_engine::{GradientScale, Layer, ParameterRule, TrustSquares, TrustTree, sum_of_squares};
 
 use super::DataParallel;
 use crate::ParallelError;
 use crate::strategy::GradientPart;
+use crate::update_sums::{UpdateSums, WholeSums};
 
 /// The number of gradient elements that are scaled and applied at a time.
 const PART: usize = 2 * BLOCK;
@@ -25,6 +27,14 @@ pub(super) struct UpdateFactors {
     /// The global number of samples.
     pub(super) samples: u64,
     pub(super) scale: GradientScale,
+}
+
+/// The decisions of a step before its update.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StepFactors {
+    pub(super) gradient_norm: f64,
+    pub(super) clip_factor: f32,
+    pub(super) update: UpdateFactors,
 }
 
 /// Returns the elements that a tensor and a part of the flat state have in common, in runs of `most` elements from the
@@ -61,49 +71,45 @@ impl DataParallel {
         first..end.max(first)
     }
 
-    /// Returns the sum of squares of the gradient's sum over all samples, over all parameters that are not frozen.
-    ///
-    /// # Errors
-    /// [`ParallelError::NotFinite`] with the first tensor whose gradient is not finite.
-    pub(super) fn gradient_squares(&self, parts: &[GradientPart]) -> Result<f64, ParallelError> {
+    /// Returns whether a rank holds a part of the state only.
+    pub(super) fn is_divided(&self) -> bool {
+        self.buckets.iter().any(|bucket| bucket.slices.is_some())
+    }
+
+    pub(super) fn has_trust_ratios(&self) -> bool {
+        self.rules.iter().any(|rule| rule.rule.has_trust_ratio())
+    }
+
+    /// Returns the sums of squares of the gradient's sum over all samples, over the parts of the parameters that are not
+    /// frozen.
+    pub(super) fn gradient_sums(&self, parts: &[GradientPart]) -> UpdateSums {
         let tensors = self.state.tensors();
-        let trees = tensors
-            .iter()
-            .map(|tensor| NumberTree::new(blocks(tensor.range.len()) as u32));
-        let mut trees: Vec<NumberTree> = trees.collect();
+        let mut sums = UpdateSums::default();
         for part in parts {
             for index in self
                 .tensors_in(&part.elements)
                 .filter(|index| self.is_trained(*index))
             {
                 let tensor = &tensors[index].range;
+                let mut tree = NumberTree::new(blocks(tensor.len()) as u32);
                 for run in runs(tensor, &part.elements, BLOCK) {
                     let block = (run.start - tensor.start) / BLOCK;
-                    trees[index].add(block as u32, sum_of_squares(part.values(&run)));
+                    tree.add(block as u32, sum_of_squares(part.values(&run)));
                 }
+                sums.add_gradient(index, &tree);
             }
         }
-        let sums = trees.iter().map(|tree| tree.total().unwrap_or(0.0));
-        let sums: Vec<f64> = sums.collect();
-        if let Some(index) = sums.iter().position(|sum| !sum.is_finite()) {
-            return Err(ParallelError::NotFinite {
-                tensor: tensors[index].entry.name.clone(),
-            });
-        }
-        Ok(tree_sum(sums.into_iter()))
+        sums
     }
 
-    /// Returns the trust ratio of each tensor; 1 for tensors whose rule has none.
-    fn trust_ratios(&mut self, parts: &[GradientPart], factors: &UpdateFactors) -> Vec<f64> {
+    /// Adds the sums of squares for the trust ratios of the parts.
+    pub(super) fn add_trust_sums(
+        &self,
+        parts: &[GradientPart],
+        factors: &UpdateFactors,
+        sums: &mut UpdateSums,
+    ) {
         let tensors = self.state.tensors();
-        let mut ratios = vec![1.0; tensors.len()];
-        if !self.rules.iter().any(|rule| rule.rule.has_trust_ratio()) {
-            return ratios;
-        }
-        let trees = tensors
-            .iter()
-            .map(|tensor| TrustTree::new(tensor.range.len()));
-        let mut trees: Vec<TrustTree> = trees.collect();
         let mut gradient = [0.0; BLOCK];
         for part in parts {
             for index in self.tensors_in(&part.elements) {
@@ -111,29 +117,95 @@ impl DataParallel {
                 if !self.is_trained(index) || !rule.has_trust_ratio() {
                     continue;
                 }
+                let mut tree = TrustTree::new(tensor.len());
                 for run in runs(tensor, &part.elements, BLOCK) {
                     let gradient = &mut gradient[..run.len()];
                     factors.scale.write(part.values(&run), gradient);
+                    let held = self.held.locate(&run).unwrap_or_default();
                     let states = self
                         .optimizer_states
                         .iter()
-                        .map(|state| &state[run.clone()]);
+                        .map(|state| &state[held.clone()]);
                     let states: Vec<&[f32]> = states.collect();
                     let weights = &self.state.values()[run.clone()];
                     let squares = rule.trust_squares(factors.number, weights, gradient, &states);
-                    trees[index].add(((run.start - tensor.start) / BLOCK) as u32, squares);
+                    tree.add(((run.start - tensor.start) / BLOCK) as u32, squares);
                 }
+                sums.add_trust(index, &tree);
             }
         }
-        for ((ratio, rule), tree) in ratios.iter_mut().zip(&self.rules).zip(&trees) {
-            *ratio = rule.rule.trust_ratio(tree.total().unwrap_or_default());
-        }
-        ratios
     }
 
-    /// Updates every parameter with its scaled gradient, and every buffer with its mean over the samples.
-    pub(super) fn update(&mut self, parts: &[GradientPart], factors: &UpdateFactors) {
-        let ratios = self.trust_ratios(parts, factors);
+    /// Returns the sums over all blocks of the gradient: this rank's if it holds all of them, otherwise those of the vote.
+    pub(super) fn whole_sums(
+        &self,
+        parts: &[GradientPart],
+        voted: &[Vec<u8>],
+    ) -> Result<WholeSums, ParallelError> {
+        let ranks = if self.is_divided() {
+            let decoded = voted.iter().map(|bytes| UpdateSums::decode(bytes));
+            decoded.collect::<Option<Vec<_>>>()
+        } else {
+            Some(vec![self.gradient_sums(parts)])
+        };
+        let whole = ranks.and_then(|ranks| WholeSums::new(&self.state, &ranks));
+        whole.ok_or_else(incomplete)
+    }
+
+    /// Returns the squares for the trust ratio of each tensor, of a rank that holds the whole state.
+    pub(super) fn whole_trust(
+        &self,
+        parts: &[GradientPart],
+        factors: &UpdateFactors,
+    ) -> Result<Vec<TrustSquares>, ParallelError> {
+        let mut sums = UpdateSums::default();
+        if self.has_trust_ratios() {
+            self.add_trust_sums(parts, factors, &mut sums);
+        }
+        let whole = WholeSums::new(&self.state, &[sums]).ok_or_else(incomplete)?;
+        Ok(whole.trust)
+    }
+
+    /// Returns the factors of an update, from sums over the whole gradient.
+    ///
+    /// # Errors
+    /// [`ParallelError::NotFinite`] with the first tensor whose gradient is not finite.
+    pub(super) fn factors(
+        &self,
+        step: Step,
+        sums: &WholeSums,
+        samples: u64,
+        learning_rate: f64,
+    ) -> Result<StepFactors, ParallelError> {
+        if let Some(index) = sums.not_finite() {
+            return Err(ParallelError::NotFinite {
+                tensor: self.state.tensors()[index].entry.name.clone(),
+            });
+        }
+        let scale = GradientScale::new(samples.max(1), self.scale.inverse().unwrap_or(1.0));
+        let gradient_norm = sums.gradient_total().sqrt() * scale.factor();
+        let limit = self.config.clip_norm;
+        let clip_factor = limit.map_or(1.0, |limit| clip_factor(gradient_norm, limit));
+        Ok(StepFactors {
+            gradient_norm,
+            clip_factor,
+            update: UpdateFactors {
+                number: step.0 + 1 - self.scale.skipped(),
+                learning_rate,
+                samples,
+                scale: scale.then(clip_factor),
+            },
+        })
+    }
+
+    /// Updates every held parameter with its scaled gradient, and every held buffer with its mean over the samples. `trust`
+    /// holds the squares for the trust ratio of each tensor.
+    pub(super) fn update(
+        &mut self,
+        parts: &[GradientPart],
+        factors: &UpdateFactors,
+        trust: &[TrustSquares],
+    ) {
         let mut scaled = std::mem::take(&mut self.part);
         scaled.resize(PART, 0.0);
         // Layers release the shared state, so that it need not be copied; they get the new one when it is complete.
@@ -149,6 +221,7 @@ impl DataParallel {
                     ..
                 } = self.rules[index];
                 let rate = factors.learning_rate * learning_rate_factor;
+                let ratio = rule.trust_ratio(trust[index]);
                 for run in runs(&range, &part.elements, PART) {
                     let sum = part.values(&run);
                     let values = &mut self.state.values_mut()[run.clone()];
@@ -161,15 +234,22 @@ impl DataParallel {
                     }
                     let gradient = &mut scaled[..run.len()];
                     factors.scale.write(sum, gradient);
+                    let held = self.held.locate(&run).unwrap_or_default();
                     let states = self.optimizer_states.iter_mut();
                     let mut states: Vec<&mut [f32]> =
-                        states.map(|state| &mut state[run.clone()]).collect();
-                    let ratio = ratios[index];
+                        states.map(|state| &mut state[held.clone()]).collect();
                     rule.step(factors.number, rate, ratio, values, gradient, &mut states);
                 }
             }
         }
         self.part = scaled;
+    }
+}
+
+/// Returns the error of votes whose sums do not cover the state.
+pub(super) fn incomplete() -> ParallelError {
+    ParallelError::OutOfOrder {
+        problem: "the sums of the votes do not cover the gradient".to_owned(),
     }
 }
 

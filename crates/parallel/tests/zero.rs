@@ -1,0 +1,156 @@
+//! Divided optimizer states and gradients: every level has the bits of plain data parallelism, for any number of ranks.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_comm::{ProcessGroup, testing};
+use ronde_core::seed::{Purpose, SeedTree};
+use ronde_core::shards::ShardPlan;
+use ronde_core::{Collectives, CollectivesExt, Shard, Step, WorldSize};
+use ronde_engine::{CrossEntropy, ModelConfig, OptimizerConfig};
+use ronde_parallel::{
+    DataParallel, DataParallelConfig, LossScaling, MicroBatch, Strategy, ZeroLevel,
+};
+
+const SHARDS: u32 = 8;
+const SAMPLES: usize = 2;
+const FEATURES: usize = 150;
+const CLASSES: usize = 4;
+const STEPS: u64 = 3;
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone)]
+struct Case {
+    optimizer: &'static str,
+    clip_norm: Option<f64>,
+    loss_scaling: Option<LossScaling>,
+}
+
+fn seeds() -> SeedTree {
+    SeedTree::new(11)
+}
+
+fn micro_batch(step: u64, shard: u32) -> MicroBatch {
+    let mut features = vec![0.0; SAMPLES * FEATURES];
+    let stream = seeds().stream(Purpose::Synthetic, &[step, shard.into()]);
+    stream.fill_uniform(&mut features);
+    let labels = (0..SAMPLES as u32).map(|i| (i + shard + step as u32) % CLASSES as u32);
+    MicroBatch {
+        shard: Shard(shard),
+        shape: vec![SAMPLES, FEATURES],
+        features,
+        labels: labels.collect(),
+    }
+}
+
+/// Exchanges byte strings of different lengths.
+fn exchange(group: &ProcessGroup, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let lens = group.all_gather(&[bytes.len() as u32]).unwrap();
+    let all = group.all_gather(bytes).unwrap();
+    let mut rest = all.as_slice();
+    let parts = lens.into_iter().map(|len| {
+        let (part, after) = rest.split_at(len as usize);
+        rest = after;
+        part.to_vec()
+    });
+    parts.collect()
+}
+
+/// What a rank has after some steps.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    weights: Vec<u32>,
+    norms: Vec<u64>,
+}
+
+/// Trains some steps; returns the outcome, and the share of the state of the optimizer that this rank holds.
+fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel) -> (Outcome, usize) {
+    let group = Arc::new(group);
+    let world_size = WorldSize::new(group.size() as u32).unwrap();
+    let shards = ShardPlan::new(SHARDS, world_size).unwrap();
+    let model = ModelConfig::Mlp {
+        hidden: vec![70, 33],
+    };
+    let chain = model.build(&[FEATURES], CLASSES as u32, &seeds()).unwrap();
+    let optimizer: OptimizerConfig = serde_json::from_str(case.optimizer).unwrap();
+    let mut config =
+        DataParallelConfig::new(optimizer, Arc::new(CrossEntropy { classes: CLASSES }));
+    config.bucket_bytes_max = 20_000;
+    config.clip_norm = case.clip_norm;
+    config.loss_scaling = case.loss_scaling;
+    config.zero = zero;
+    let run = shards.run(group.rank());
+    let mut strategy = DataParallel::new(chain, group.clone(), shards, seeds(), config);
+    let mut norms = Vec::new();
+    for step in 0..STEPS {
+        let batches = run.clone().map(|shard| micro_batch(step, shard));
+        let reports = strategy.backward(Step(step), batches.collect()).unwrap();
+        let reduced = strategy.reduce().unwrap();
+        let samples = reports.iter().map(|report| report.samples).sum();
+        let sums = strategy.vote_sums(Step(step), &reduced, samples).unwrap();
+        let sums = exchange(&group, &sums);
+        let samples = u64::from(SHARDS) * SAMPLES as u64;
+        let report = strategy
+            .apply(Step(step), reduced, &sums, samples, 0.05)
+            .unwrap();
+        norms.push(report.gradient_norm.to_bits());
+        strategy.gather_weights().unwrap();
+    }
+    let layout = strategy.layout();
+    assert_eq!(strategy.held(), &layout[group.rank().index()]);
+    let weights = strategy
+        .state()
+        .values()
+        .iter()
+        .map(|value| value.to_bits());
+    let outcome = Outcome {
+        weights: weights.collect(),
+        norms,
+    };
+    (outcome, strategy.held().len())
+}
+
+#[test]
+fn divided_states_train_to_the_bits_of_plain_data_parallelism() {
+    let case = |optimizer, clip_norm| Case {
+        optimizer,
+        clip_norm,
+        loss_scaling: None,
+    };
+    let overflowing = LossScaling {
+        initial: 16_777_216.0,
+        growth_steps: 2,
+    };
+    let cases = [
+        case(r#"{"kind": "sgd"}"#, None),
+        case(r#"{"kind": "adamw"}"#, Some(0.1)),
+        case(r#"{"kind": "lars"}"#, Some(0.1)),
+        case(r#"{"kind": "lamb"}"#, Some(0.1)),
+        Case {
+            loss_scaling: Some(overflowing),
+            ..case(r#"{"kind": "adam"}"#, Some(0.1))
+        },
+    ];
+    for case in cases {
+        let run = |ranks, zero| {
+            let case = case.clone();
+            testing::spawn_ranks(ranks, LIMIT, move |group| {
+                Ok::<_, String>(train(group, &case, zero))
+            })
+        };
+        let (plain, elements) = run(1, ZeroLevel::Off).remove(0);
+        for ranks in [1, 2, 3, 4, 5, 8] {
+            for zero in [ZeroLevel::OptimizerStates, ZeroLevel::Gradients] {
+                let mut sum = 0;
+                for (outcome, held) in run(ranks, zero) {
+                    assert!(outcome == plain, "{case:?}, {ranks} ranks, {zero:?}");
+                    assert!(held <= elements / ranks + 4 * 4096, "{held} of {elements}");
+                    sum += held;
+                }
+                assert_eq!(sum, elements, "every element has one owner");
+            }
+        }
+    }
+}
