@@ -113,6 +113,8 @@ pub struct CommittedStep {
     pub newest: Generation,
     /// The requests of all ranks; see [`Session::request`].
     pub requests: VoteRequests,
+    /// The sums that ranks attached to their votes for applying the step, by rank; see [`Session::attach_sums`].
+    pub sums: Vec<Vec<u8>>,
     /// The notes that ranks attached to their votes, by rank; see [`Session::attach`].
     pub notes: Vec<Vec<u8>>,
     /// The samples of the step, rank by rank.
@@ -312,6 +314,11 @@ impl Session {
     #[must_use]
     pub fn last_requests(&self) -> VoteRequests {
         self.transaction.last_requests()
+    }
+
+    /// Does [`Transaction::attach_sums`].
+    pub fn attach_sums(&mut self, sums: Vec<u8>) {
+        self.transaction.attach_sums(sums);
     }
 
     /// Does [`Transaction::attach`].

@@ -134,6 +134,12 @@ impl Bucket {
         }
     }
 
+    /// Returns the elements of which a rank has a second copy: the slice of the rank before it.
+    pub(crate) fn copied_by(&self, rank: GroupRank) -> Option<Range<usize>> {
+        let slices = self.slices.as_ref()?;
+        Some(slices[(rank.index() + slices.len() - 1) % slices.len()].clone())
+    }
+
     /// Returns the operation that reduces the bucket.
     pub(crate) fn reduction(&self, sum: ExactSum) -> Operation {
         match &self.slices {

@@ -53,6 +53,9 @@ pub struct DataParallelConfig {
     pub loss_scaling: Option<LossScaling>,
     /// The parts of the state that are divided among the ranks.
     pub zero: ZeroLevel,
+    /// The number of ranks that hold each slice of a divided state, 1 or 2. A second one updates its copy from the same
+    /// gradient, so the state survives the loss of either.
+    pub copies: u32,
 }
 
 /// The computing times of a step so far.
@@ -80,6 +83,7 @@ impl DataParallelConfig {
             loss,
             loss_scaling: None,
             zero: ZeroLevel::Off,
+            copies: 1,
         }
     }
 }
@@ -120,7 +124,7 @@ impl DataParallel {
     ) -> Self {
         let state = ModelState::of(&chain);
         let buckets = fresh_buckets(&state, &config, &shards, group.size());
-        let held = held_by(&buckets, group.rank());
+        let held = held_by(&buckets, group.rank(), config.copies);
         let optimizer_states = config
             .optimizer
             .state_names()
@@ -155,19 +159,9 @@ impl DataParallel {
         this
     }
 
-    /// Computes the layers on another device. No step may be in flight.
-    pub fn set_device(&mut self, device: &Arc<dyn Device>) {
-        self.chain.set_device(device);
-    }
-
     /// Sets the clock that measures the forward and backward passes.
     pub fn set_clock(&mut self, clock: ComputeClock) {
         self.clock = Some(clock);
-    }
-
-    /// Returns the times since the last call; zeros without a clock.
-    pub fn take_times(&mut self) -> ComputeTimes {
-        std::mem::take(&mut self.times)
     }
 
     fn now(&self) -> f64 {
@@ -180,36 +174,8 @@ impl DataParallel {
         self.buckets.iter().map(|bucket| bucket.len() * 4).collect()
     }
 
-    /// Returns the number of buckets for a size.
-    #[must_use]
-    pub fn buckets_of(&self, bucket_bytes_max: usize) -> usize {
-        bucket::plan(self.state.layer_elements(), bucket_bytes_max).len()
-    }
-
-    /// Sets the largest bucket shared by several layers, starting with the next step. All ranks call it before
-    /// the same step, while no step is in flight and no reduced gradient is pending. The trained bits do not
-    /// change. Slices of a divided state follow the buckets, so [`Strategy::hold`] must follow.
-    pub fn set_bucket_bytes(&mut self, bucket_bytes_max: usize) {
-        if self.config.bucket_bytes_max != bucket_bytes_max {
-            self.config.bucket_bytes_max = bucket_bytes_max;
-            self.renew_buckets();
-        }
-    }
-
     fn renew_buckets(&mut self) {
         self.buckets = fresh_buckets(&self.state, &self.config, &self.shards, self.group.size());
-    }
-
-    /// Returns the mutable state, for loading a saved one. Changes take effect with [`Strategy::reload`].
-    pub fn state_mut(&mut self) -> &mut ModelState {
-        &mut self.state
-    }
-
-    /// Returns the model with the current state.
-    #[must_use]
-    pub fn into_chain(mut self) -> Chain {
-        self.state.load_into(&mut self.chain);
-        self.chain
     }
 
     fn run(&self) -> Range<u32> {
@@ -274,6 +240,9 @@ impl DataParallel {
     }
 
     fn recycle(&mut self, parts: Vec<GradientPart>) {
+        if self.is_divided() {
+            return;
+        }
         for (bucket, part) in self.buckets.iter_mut().zip(parts) {
             bucket.recycle(part.sum);
         }
@@ -297,27 +266,13 @@ fn fresh_buckets(
         .collect()
 }
 
-/// Returns the elements whose reduced gradient a rank receives.
-fn held_by(buckets: &[Bucket], rank: GroupRank) -> HeldRanges {
-    HeldRanges::new(buckets.iter().map(|bucket| bucket.received_by(rank)))
-}
-
-/// Returns a vector of which every rank holds all elements.
-fn whole(values: &[f32]) -> HeldVector<'_> {
-    let held = HeldRanges::new(std::iter::once(0..values.len()));
-    HeldVector {
-        held: Cow::Owned(held),
-        values,
-    }
-}
-
-/// Returns a vector of which every rank holds all elements, mutable.
-fn whole_mut(values: &mut [f32]) -> HeldVectorMut<'_> {
-    let held = HeldRanges::new(std::iter::once(0..values.len()));
-    HeldVectorMut {
-        held: Cow::Owned(held),
-        values,
-    }
+/// Returns the elements that a rank updates: its own slices, and with two copies those of the rank before it.
+fn held_by(buckets: &[Bucket], rank: GroupRank, copies: u32) -> HeldRanges {
+    let held = buckets.iter().flat_map(|bucket| {
+        let copied = (copies > 1).then(|| bucket.copied_by(rank));
+        [Some(bucket.received_by(rank)), copied.flatten()]
+    });
+    HeldRanges::new(held.flatten())
 }
 
 impl Strategy for DataParallel {
@@ -351,7 +306,11 @@ impl Strategy for DataParallel {
         for index in 0..self.buckets.len() {
             let elements = self.buckets[index].received_by(self.group.rank());
             match self.buckets[index].wait() {
-                Some(Ok(sum)) => parts.push(GradientPart { elements, sum }),
+                Some(Ok(sum)) => parts.push(GradientPart {
+                    elements,
+                    sum,
+                    is_owned: true,
+                }),
                 Some(Err(source)) => return Err(self.bucket_error(index, source)),
                 None => {
                     return Err(ParallelError::OutOfOrder {
@@ -359,6 +318,9 @@ impl Strategy for DataParallel {
                     });
                 }
             }
+        }
+        if self.is_divided() && self.config.copies > 1 {
+            self.copy_slices(&mut parts)?;
         }
         Ok(ReducedGradient { parts })
     }
@@ -445,9 +407,15 @@ impl Strategy for DataParallel {
         &self.held
     }
 
+    fn owned(&self) -> HeldRanges {
+        held_by(&self.buckets, self.group.rank(), 1)
+    }
+
     fn layout(&self) -> Vec<HeldRanges> {
         let ranks = (0..self.group.size()).map(|rank| GroupRank(rank as u32));
-        ranks.map(|rank| held_by(&self.buckets, rank)).collect()
+        ranks
+            .map(|rank| held_by(&self.buckets, rank, self.config.copies))
+            .collect()
     }
 
     fn hold(&mut self, elements: HeldRanges) {
@@ -476,12 +444,17 @@ impl Strategy for DataParallel {
 
     fn vectors(&self) -> Vec<HeldVector<'_>> {
         let optimizer = self.optimizer_states.iter().map(|values| HeldVector {
+            is_flat: true,
             held: Cow::Borrowed(&self.held),
             values,
         });
-        std::iter::once(whole(self.state.values()))
+        let weights = HeldVector {
+            is_flat: true,
+            ..HeldVector::whole(self.state.values())
+        };
+        std::iter::once(weights)
             .chain(optimizer)
-            .chain(self.scale.state().map(whole))
+            .chain(self.scale.state().map(HeldVector::whole))
             .collect()
     }
 
@@ -494,14 +467,42 @@ impl Strategy for DataParallel {
                 held: Cow::Borrowed(held),
                 values,
             });
-        std::iter::once(whole_mut(self.state.values_mut()))
+        std::iter::once(HeldVectorMut::whole(self.state.values_mut()))
             .chain(optimizer)
-            .chain(self.scale.state_mut().map(whole_mut))
+            .chain(self.scale.state_mut().map(HeldVectorMut::whole))
             .collect()
     }
 
     fn reload(&mut self) {
         self.state.load_into(&mut self.chain);
+    }
+
+    fn state_mut(&mut self) -> &mut ModelState {
+        &mut self.state
+    }
+
+    fn into_chain(mut self: Box<Self>) -> Chain {
+        self.state.load_into(&mut self.chain);
+        self.chain
+    }
+
+    fn set_device(&mut self, device: &Arc<dyn Device>) {
+        self.chain.set_device(device);
+    }
+
+    fn take_times(&mut self) -> ComputeTimes {
+        std::mem::take(&mut self.times)
+    }
+
+    fn buckets_of(&self, bucket_bytes_max: usize) -> usize {
+        bucket::plan(self.state.layer_elements(), bucket_bytes_max).len()
+    }
+
+    fn set_bucket_bytes(&mut self, bucket_bytes_max: usize) {
+        if self.config.bucket_bytes_max != bucket_bytes_max {
+            self.config.bucket_bytes_max = bucket_bytes_max;
+            self.renew_buckets();
+        }
     }
 
     fn predict(&mut self, batch: &mut MicroBatch) -> Result<Activation, ParallelError> {

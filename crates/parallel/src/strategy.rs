@@ -8,9 +8,9 @@ use ronde_core::holdings::HeldRanges;
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, Collectives, Shard, Step};
-use ronde_engine::Activation;
+use ronde_engine::{Activation, Chain, Device};
 
-use crate::{ModelState, ParallelError};
+use crate::{ComputeTimes, ModelState, ParallelError};
 
 /// The samples of one logical shard.
 #[derive(Debug, Clone)]
@@ -49,6 +49,8 @@ pub struct ReducedGradient {
 pub(crate) struct GradientPart {
     pub(crate) elements: Range<usize>,
     pub(crate) sum: Buffer,
+    /// Whether this rank reports the sums over the part; otherwise it has a copy of another rank's part.
+    pub(crate) is_owned: bool,
 }
 
 impl GradientPart {
@@ -82,10 +84,26 @@ impl UpdateReport {
 /// The part of a vector of the state that a rank holds.
 #[derive(Debug)]
 pub struct HeldVector<'a> {
-    /// The elements; those of a vector beside the flat state, such as the loss scale, are all held.
+    /// Whether it has an element for each one of the flat state, so that the ranks may divide it. Every rank holds all
+    /// elements of any other vector, such as the loss scale.
+    pub is_flat: bool,
+    /// The elements.
     pub held: Cow<'a, HeldRanges>,
     /// Their values, one held range after the other.
     pub values: &'a [f32],
+}
+
+impl<'a> HeldVector<'a> {
+    /// Describes a vector of which this rank holds all elements.
+    #[must_use]
+    pub fn whole(values: &'a [f32]) -> Self {
+        let held = HeldRanges::new(std::iter::once(0..values.len()));
+        Self {
+            is_flat: false,
+            held: Cow::Owned(held),
+            values,
+        }
+    }
 }
 
 /// The part of a vector of the state that a rank holds, mutable.
@@ -95,6 +113,17 @@ pub struct HeldVectorMut<'a> {
     pub held: Cow<'a, HeldRanges>,
     /// Their values, one held range after the other.
     pub values: &'a mut [f32],
+}
+
+impl<'a> HeldVectorMut<'a> {
+    /// Describes a vector of which this rank holds all elements.
+    pub fn whole(values: &'a mut [f32]) -> Self {
+        let held = HeldRanges::new(std::iter::once(0..values.len()));
+        Self {
+            held: Cow::Owned(held),
+            values,
+        }
+    }
 }
 
 /// A method of distributing the steps of a model over a process group.
@@ -160,6 +189,10 @@ pub trait Strategy: Send {
     /// Returns the elements of the flat state that this rank holds.
     fn held(&self) -> &HeldRanges;
 
+    /// Returns the elements of the flat state that this rank saves for all ranks: together, the ranks of the group save each
+    /// element once.
+    fn owned(&self) -> HeldRanges;
+
     /// Returns the elements that each rank of the group holds in training; all of them on every rank, unless the state is
     /// divided.
     fn layout(&self) -> Vec<HeldRanges>;
@@ -181,6 +214,26 @@ pub trait Strategy: Send {
 
     /// Loads the state into the model.
     fn reload(&mut self);
+
+    /// Returns the mutable weights and buffers, for loading saved ones. Changes take effect with [`Strategy::reload`].
+    fn state_mut(&mut self) -> &mut ModelState;
+
+    /// Returns the model with the current state.
+    fn into_chain(self: Box<Self>) -> Chain;
+
+    /// Computes the layers on another device. No step may be in flight.
+    fn set_device(&mut self, device: &Arc<dyn Device>);
+
+    /// Returns the computing times since the last call.
+    fn take_times(&mut self) -> ComputeTimes;
+
+    /// Returns the number of buckets in which gradients are reduced, if their largest size in bytes is this one.
+    fn buckets_of(&self, bucket_bytes_max: usize) -> usize;
+
+    /// Sets the largest bucket shared by several layers, starting with the next step. All ranks call it before the same
+    /// step, while no step is in flight and no reduced gradient is pending. The trained bits do not change. Slices of a
+    /// divided state follow the buckets, so [`Strategy::hold`] must follow.
+    fn set_bucket_bytes(&mut self, bucket_bytes_max: usize);
 
     /// Computes the outputs of samples in evaluation mode, with running statistics. Takes the features out of the
     /// batch.

@@ -11,8 +11,7 @@ use ronde_core::layout::Role;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::ShardPlan;
 use ronde_core::{
-    Buffer, Collectives, DType, GroupRank, PointToPoint, Shard, Step,
-    Tag, WorldSize,
+    Buffer, Collectives, DType, GroupRank, PointToPoint, Shard, Step, Tag, WorldSize,
 };
 use ronde_engine::{
     Activation, Chain, CrossEntropy, ForwardContext, Layer, Loss, LossOutput, Mode, ModelConfig,

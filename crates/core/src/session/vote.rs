@@ -1,15 +1,15 @@
 //! [`Vote`]: a rank's vote on a step, and its encoding.
 //!
-//! Little-endian: version, number of reports, number of ids, length of the note (u32 each), step, has-digest,
-//! digest, newest generation, requests (u64 each), reports (shard u32, samples u64, skipped u64, loss_sum f64),
-//! ids (u64 each), the note.
+//! Little-endian: version, number of reports, number of ids, lengths of the sums and the note (u32 each), step,
+//! has-digest, digest, newest generation, requests (u64 each), reports (shard u32, samples u64, skipped u64, loss_sum
+//! f64), ids (u64 each), the sums, the note.
 
 use crate::session::ShardReport;
 use crate::session::bytes::ByteReader;
 use crate::session::requests::VoteRequests;
 use crate::{Generation, Shard, Step};
 
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Vote {
@@ -20,6 +20,8 @@ pub(super) struct Vote {
     pub(super) reports: Vec<ShardReport>,
     pub(super) sample_ids: Vec<u64>,
     pub(super) requests: VoteRequests,
+    /// Bytes that all ranks need to apply the step; see [`super::Session::attach_sums`].
+    pub(super) sums: Vec<u8>,
     /// Bytes for all ranks; see [`super::Session::attach`].
     pub(super) note: Vec<u8>,
 }
@@ -27,11 +29,13 @@ pub(super) struct Vote {
 impl Vote {
     pub(super) fn encode(&self) -> Vec<u8> {
         let ids = 8 * self.sample_ids.len();
-        let mut bytes = Vec::with_capacity(56 + 28 * self.reports.len() + ids + self.note.len());
+        let attached = self.sums.len() + self.note.len();
+        let mut bytes = Vec::with_capacity(60 + 28 * self.reports.len() + ids + attached);
         for count in [
             VERSION,
             self.reports.len() as u32,
             self.sample_ids.len() as u32,
+            self.sums.len() as u32,
             self.note.len() as u32,
         ] {
             bytes.extend(count.to_le_bytes());
@@ -54,6 +58,7 @@ impl Vote {
         for id in &self.sample_ids {
             bytes.extend(id.to_le_bytes());
         }
+        bytes.extend(&self.sums);
         bytes.extend(&self.note);
         bytes
     }
@@ -63,7 +68,8 @@ impl Vote {
         if version != VERSION {
             return Err(format!("version {version}, expected {VERSION}"));
         }
-        let (reports, ids, note) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let (reports, ids) = (reader.u32()?, reader.u32()?);
+        let (sums, note) = (reader.u32()?, reader.u32()?);
         let step = Step(reader.u64()?);
         let digest = match (reader.u64()?, reader.u64()?) {
             (0, 0) => None,
@@ -86,6 +92,7 @@ impl Vote {
         let sample_ids = (0..ids)
             .map(|_| reader.u64())
             .collect::<Result<_, String>>()?;
+        let sums = reader.bytes(sums as usize)?.to_vec();
         let note = reader.bytes(note as usize)?.to_vec();
         Ok(Self {
             step,
@@ -94,6 +101,7 @@ impl Vote {
             reports,
             sample_ids,
             requests,
+            sums,
             note,
         })
     }
@@ -136,6 +144,7 @@ mod tests {
                 complete: true,
                 heals: true,
             },
+            sums: vec![9, 8],
             note: vec![1, 2, 3],
         }
     }
@@ -147,6 +156,7 @@ mod tests {
             reports: vec![],
             sample_ids: vec![],
             requests: VoteRequests::default(),
+            sums: vec![],
             note: vec![],
             ..vote()
         };
@@ -163,7 +173,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..95, value in any::<u8>()) {
+        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..101, value in any::<u8>()) {
             let mut bytes = vote().encode();
             let at = at % bytes.len();
             prop_assume!(bytes[at] != value);

@@ -6,6 +6,7 @@ use ronde_engine::Layer;
 use super::DataParallel;
 use super::update::incomplete;
 use crate::ParallelError;
+use crate::strategy::GradientPart;
 use crate::update_sums::{UpdateSums, WholeSums};
 
 /// The number of buckets whose weights are in flight at once.
@@ -27,6 +28,45 @@ impl DataParallel {
         let (total, ranks) = decode_gathered(&gathered).ok_or_else(incomplete)?;
         let whole = WholeSums::new(&self.state, &ranks).ok_or_else(incomplete)?;
         Ok((total, whole))
+    }
+
+    /// Sends each reduced slice to the next rank, which holds a copy of it, and receives that of the rank before.
+    pub(super) fn copy_slices(&self, parts: &mut Vec<GradientPart>) -> Result<(), ParallelError> {
+        let (me, size) = (self.group.rank().index(), self.group.size());
+        let (next, before) = ((me + 1) % size, (me + size - 1) % size);
+        let mut works = Vec::with_capacity(parts.len());
+        for (index, part) in parts.iter().enumerate() {
+            let copied = self.buckets[index].copied_by(self.group.rank());
+            let elements = copied.unwrap_or_default();
+            let lens = |rank: usize, len: usize| {
+                let mut lens = vec![0; size];
+                lens[rank] = len;
+                lens
+            };
+            let operation = Operation::AllToAllUnequal {
+                send_lens: lens(next, part.sum.len()),
+                receive_lens: lens(before, elements.len()),
+            };
+            let slice = Buffer::copy_of(part.sum.as_slice::<f32>());
+            let work = self.group.start(operation, slice);
+            works.push((
+                index,
+                elements,
+                work.map_err(|source| self.bucket_error(index, source))?,
+            ));
+        }
+        for (index, elements, work) in works {
+            let sum = work
+                .wait()
+                .map_err(|source| self.bucket_error(index, source))?;
+            parts.push(GradientPart {
+                elements,
+                sum,
+                is_owned: false,
+            });
+        }
+        parts.sort_by_key(|part| part.elements.start);
+        Ok(())
     }
 
     /// Receives the weights of all slices from their owners.

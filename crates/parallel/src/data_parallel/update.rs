@@ -85,7 +85,7 @@ impl DataParallel {
     pub(super) fn gradient_sums(&self, parts: &[GradientPart]) -> UpdateSums {
         let tensors = self.state.tensors();
         let mut sums = UpdateSums::default();
-        for part in parts {
+        for part in parts.iter().filter(|part| part.is_owned) {
             for index in self
                 .tensors_in(&part.elements)
                 .filter(|index| self.is_trained(*index))
@@ -111,7 +111,7 @@ impl DataParallel {
     ) {
         let tensors = self.state.tensors();
         let mut gradient = [0.0; BLOCK];
-        for part in parts {
+        for part in parts.iter().filter(|part| part.is_owned) {
             for index in self.tensors_in(&part.elements) {
                 let (tensor, rule) = (&tensors[index].range, &self.rules[index].rule);
                 if !self.is_trained(index) || !rule.has_trust_ratio() {

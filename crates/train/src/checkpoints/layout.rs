@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use ronde_checkpoint::{Slice, StateVector, VectorTensor, share};
 use ronde_core::DType;
-use ronde_parallel::{LossScaling, ModelState};
+use ronde_parallel::{HeldVector, LossScaling, ModelState};
 
 /// The name of the vector of weights and buffers.
 const WEIGHTS: &str = "weights";
 /// The name of the vector of the loss scale.
 const LOSS_SCALE: &str = "loss_scale";
 
-/// The vectors of a run's state, in the order of [`ronde_parallel::Strategy::replica`].
+/// The vectors of a run's state, in the order of [`ronde_parallel::Strategy::vectors`].
 #[derive(Debug, Clone)]
 pub(crate) struct ReplicaLayout {
     pub(crate) vectors: Arc<Vec<StateVector>>,
@@ -62,22 +62,30 @@ impl ReplicaLayout {
         }
     }
 
-    /// Returns the slices of a replica that rank `index` of `count` saves.
+    /// Returns the slices that rank `index` of `count` saves: its share of the vectors that every rank has completely, and
+    /// all that it holds of divided ones.
     pub(crate) fn share<'a>(
         &'a self,
-        replica: &[&'a [f32]],
+        state: &[HeldVector<'a>],
         index: u32,
         count: u32,
     ) -> Vec<Slice<'a>> {
-        self.vectors
-            .iter()
-            .zip(replica)
-            .map(|(vector, values)| {
+        let mut slices = Vec::new();
+        for (vector, state) in self.vectors.iter().zip(state) {
+            if state.values.len() as u64 == vector.elements {
                 let range = share(vector.elements, index, count);
-                let values = &values[range.start as usize..range.end as usize];
-                Slice::f32(&vector.name, range.start, values)
-            })
-            .collect()
+                let values = &state.values[range.start as usize..range.end as usize];
+                slices.push(Slice::f32(&vector.name, range.start, values));
+                continue;
+            }
+            let mut rest = state.values;
+            for range in state.held.ranges() {
+                let (values, after) = rest.split_at(range.len());
+                slices.push(Slice::f32(&vector.name, range.start as u64, values));
+                rest = after;
+            }
+        }
+        slices
     }
 
     /// Returns the approximate size of the largest share in bytes.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ronde_checkpoint::{Checkpoint, CheckpointError, ReadRequest, last_good_with};
 use ronde_core::{PlanIdentity, Step, weight_hash};
+use ronde_parallel::HeldVectorMut;
 use ronde_store::Store;
 
 use super::ReplicaLayout;
@@ -26,8 +27,9 @@ pub(crate) struct LoadedCheckpoint {
     pub(crate) duration_s: f64,
 }
 
-/// Loads the newest published and valid checkpoint into `replica` and verifies every byte. Returns `None`
-/// without a change if there is no checkpoint at all. After an error the contents of `replica` are unspecified.
+/// Loads the newest published and valid checkpoint before step `end` into `state` and verifies every byte that it reads.
+/// Returns `None` without a change if there is no checkpoint at all. After an error the contents of `state` are
+/// unspecified.
 ///
 /// # Errors
 /// There are checkpoints, but none is valid and of this plan; or the store cannot be read.
@@ -35,11 +37,19 @@ pub(crate) fn load(
     store: &Arc<dyn Store>,
     identity: &PlanIdentity,
     shape: &ReplicaLayout,
-    replica: &mut [&mut [f32]],
+    state: &mut [HeldVectorMut<'_>],
+    end: u64,
 ) -> Result<Option<LoadedCheckpoint>, CheckpointError> {
     let watch = LapTimer::start();
     let found = last_good_with(store, identity, |checkpoint| {
-        fill(checkpoint, shape, replica)
+        if checkpoint.step().0 >= end {
+            return Err(CheckpointError::Damaged {
+                file: format!("checkpoint of step {}", checkpoint.step()),
+                tensor: None,
+                problem: "another rank cannot read its slices".to_owned(),
+            });
+        }
+        fill(checkpoint, shape, state)
     })?;
     Ok(found.map(|found| LoadedCheckpoint {
         step: found.checkpoint.step(),
@@ -60,7 +70,7 @@ pub(crate) fn load(
 fn fill(
     checkpoint: &Checkpoint,
     shape: &ReplicaLayout,
-    replica: &mut [&mut [f32]],
+    state: &mut [HeldVectorMut<'_>],
 ) -> Result<Vec<u8>, CheckpointError> {
     let what = || format!("checkpoint of step {}", checkpoint.step());
     let invalid = |problem: String| CheckpointError::Invalid {
@@ -73,20 +83,23 @@ fn fill(
             "its tensors differ from those of this run".to_owned(),
         ));
     }
-    let mut requests: Vec<ReadRequest<'_>> = shape
-        .vectors
-        .iter()
-        .zip(replica.iter_mut())
-        .map(|(vector, values)| ReadRequest {
-            vector: &vector.name,
-            start: 0,
-            into: bytemuck::cast_slice_mut(values),
-        })
-        .collect();
+    let mut requests: Vec<ReadRequest<'_>> = Vec::new();
+    for (vector, state) in shape.vectors.iter().zip(state.iter_mut()) {
+        let mut rest: &mut [f32] = state.values;
+        for range in state.held.ranges() {
+            let (values, after) = rest.split_at_mut(range.len());
+            rest = after;
+            requests.push(ReadRequest {
+                vector: &vector.name,
+                start: range.start as u64,
+                into: bytemuck::cast_slice_mut(values),
+            });
+        }
+    }
     checkpoint.read_into(&mut requests, THREADS)?;
-    let weights = replica
+    let weights = state
         .first()
-        .map_or(0, |weights| weight_hash::hash(weights));
+        .map_or(0, |weights| weight_hash::hash(weights.values));
     if format!("{weights:016x}") != cursor.header.weights {
         return Err(invalid(format!(
             "the weights have the hash {weights:016x}, expected {}",

@@ -11,6 +11,7 @@ use ronde_core::{
     CollectiveError, CollectivesExt, Epoch, Event, Generation, Group, PlanIdentity, Rank, Step,
     Tracker, WorldSize,
 };
+use ronde_parallel::HeldVector;
 use ronde_store::Store;
 
 use super::ReplicaLayout;
@@ -81,7 +82,7 @@ pub(crate) struct RankPosition<'a> {
 pub(crate) struct StateSnapshot<'a> {
     pub(crate) epoch: Epoch,
     pub(crate) world_size: WorldSize,
-    pub(crate) replica: Vec<&'a [f32]>,
+    pub(crate) vectors: Vec<HeldVector<'a>>,
     pub(crate) weights: u64,
     pub(crate) session: Vec<u8>,
 }
@@ -277,7 +278,7 @@ impl RunCheckpoints {
         let world_size = snapshot.world_size;
         let slices = now
             .layout
-            .share(&snapshot.replica, now.rank.0, world_size.get());
+            .share(&snapshot.vectors, now.rank.0, world_size.get());
         let save = SaveRequest {
             step: now.next,
             fence,

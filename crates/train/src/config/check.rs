@@ -35,6 +35,7 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     section_numbers("schedule", &config.schedule, &mut problems);
     warmup(config, &mut problems);
     config.comm.check(&mut problems);
+    config.parallel.check(&mut problems);
     config.elastic.check(&config.workers, &mut problems);
     config.loader.check(&mut problems);
     config.events.check(&mut problems);

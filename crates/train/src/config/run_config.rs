@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sections::{
     CheckSection, CheckpointSection, CommSection, ElasticSection, EventsSection, LoaderSection,
-    ModelSection, RunSection, TrackSection, TrainSection, WorkersSection,
+    ModelSection, ParallelSection, RunSection, TrackSection, TrainSection, WorkersSection,
 };
 use super::{ConfigError, ConfigProblem, identity};
 
@@ -46,6 +46,9 @@ pub struct RunConfig {
     /// `[comm]`: how gradients are exchanged.
     #[serde(default, serialize_with = "ronde_core::outside_identity")]
     pub comm: CommSection,
+    /// `[parallel]`: how the state is divided among the workers.
+    #[serde(default, serialize_with = "ronde_core::outside_identity")]
+    pub parallel: ParallelSection,
     /// `[loader]`: how samples are prefetched.
     #[serde(default, serialize_with = "ronde_core::outside_identity")]
     pub loader: LoaderSection,

@@ -6,14 +6,13 @@
 //! ```
 
 use ronde_core::event::PhaseTimes;
-use ronde_core::session::{CatchUp, RejoinOutcome};
+use ronde_core::session::{CatchUp, CatchUpPlan, RejoinOutcome};
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Event, MembershipError, Rank, Step};
-use ronde_parallel::Strategy;
 
 use super::Training;
 use crate::TrainError;
-use crate::state_transfer::StateTransfer;
+use crate::state_transfer::{self, StateTransfer};
 
 impl Training {
     /// Leaves the generation that has ended and joins a later one.
@@ -38,43 +37,61 @@ impl Training {
         self.transfer = StateTransfer::default();
         self.find_state()?;
         let next = self.session.next_step();
-        let holds = matches!(&self.held, Some((step, _)) if *step == next);
+        let holds = self.holds_gradient(next);
         let even = self.even_shards()?;
         let RejoinOutcome {
             plan: catch_up,
             committed,
         } = self.member.rejoin(&mut self.session, even, holds)?;
         let held = self.held.take();
+        let mut applied = None;
         if let (Some(committed), Some((_, reduced))) = (committed, held) {
-            self.apply(&committed, reduced, PhaseTimes::default())?;
+            let update = self.apply(&committed, reduced)?;
+            applied = Some((committed, update));
         }
         let some_copy_state = catch_up.each.contains(&CatchUp::CopyState);
         if some_copy_state {
             let shared = self.history.share(&*group, &catch_up);
             shared.map_err(TrainError::Heal)?;
         }
-        // Members without the state copy it while the remaining members compute the next steps, if there are any.
-        let is_at_end = self.is_complete();
-        let spared = catch_up
-            .computing()
-            .filter(|_| !is_at_end)
-            .map(|computing| computing.min(even.computing()))
-            .and_then(|computing| {
-                ShardPlan::with_spares(even.shards(), self.member.world_size()?, computing)
-            });
+        let spared = self.spared_shards(&catch_up, even);
         self.plan.shards = spared.unwrap_or(even);
         self.session.reshard(self.plan.shards);
         self.strategy.regroup(group.clone(), self.plan.shards);
         self.tune_buckets();
-        if some_copy_state {
-            let transfer = StateTransfer::start(&catch_up, &*group, &self.strategy.replica());
+        if self.is_divided() {
+            self.exchange_slices(&catch_up)?;
+        } else if some_copy_state {
+            let state = self.strategy.vectors();
+            let lens: Vec<usize> = state.iter().map(|vector| vector.values.len()).collect();
+            let moves = state_transfer::whole_moves(&catch_up, &lens);
+            let transfer = StateTransfer::start(&moves, &*group, &state);
             self.transfer = transfer.map_err(TrainError::Heal)?;
+        }
+        if let Some((committed, update)) = applied {
+            self.strategy.reload();
+            self.finish_step(&committed, update, PhaseTimes::default());
         }
         if spared.is_none() {
             self.catch_up()?;
         }
         self.record_resumed(&catch_up.each);
         Ok(())
+    }
+
+    /// Returns whether this rank has kept the reduced gradient of a step.
+    pub(super) fn holds_gradient(&self, step: Step) -> bool {
+        matches!(&self.held, Some((held, _)) if *held == step)
+    }
+
+    /// Returns the assignment of shards to the members that have the state, while the remaining ones copy it. `None` if all
+    /// wait: when no member copies it, at the end of the run, and when the state is divided among the members.
+    fn spared_shards(&self, catch_up: &CatchUpPlan, even: ShardPlan) -> Option<ShardPlan> {
+        if self.is_complete() || self.is_divided() {
+            return None;
+        }
+        let computing = catch_up.computing()?.min(even.computing());
+        ShardPlan::with_spares(even.shards(), self.member.world_size()?, computing)
     }
 
     /// Waits until the state of every member is complete. All members call it at the same step.
@@ -99,11 +116,13 @@ impl Training {
         if !self.transfer.receives() {
             return Ok(());
         }
-        let received = self.transfer.receive(&mut self.strategy.replica_mut());
+        let received = self.transfer.receive(&mut self.strategy.vectors_mut());
         received.map_err(TrainError::Heal)?;
         self.strategy.reload();
         for (committed, reduced, times) in self.transfer.take_deferred() {
-            self.apply(&committed, reduced, times)?;
+            let applied = self.apply(&committed, reduced)?;
+            self.strategy.reload();
+            self.finish_step(&committed, applied, times);
         }
         let last = self.session.next_step().0.saturating_sub(1);
         let digest = self.digest(Step(last));
@@ -124,7 +143,7 @@ impl Training {
     }
 
     /// Returns the shards assigned evenly to as many ranks as possible.
-    fn even_shards(&self) -> Result<ShardPlan, TrainError> {
+    pub(super) fn even_shards(&self) -> Result<ShardPlan, TrainError> {
         let shards = self.plan.shards.shards();
         self.member
             .world_size()

@@ -7,9 +7,8 @@ use std::time::Duration;
 use ronde_comm::{GroupConfig, ProcessGroup};
 use ronde_core::session::{CommittedStep, VoteRequests};
 use ronde_core::{CollectivesExt, Event, Generation, GroupRank, Rank, Step, weight_hash};
-use ronde_parallel::Strategy;
 
-use super::Training;
+use super::{Training, slices};
 use crate::TrainError;
 use crate::checkpoints::{
     self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, StateSnapshot,
@@ -167,7 +166,7 @@ impl Training {
         let snapshot = StateSnapshot {
             epoch: self.plan.batches.batch(next).epoch,
             world_size,
-            replica: self.strategy.replica(),
+            vectors: self.strategy.vectors(),
             weights: weight_hash::hash(self.strategy.state().values()),
             session: self.session.cursor(),
         };
@@ -198,20 +197,16 @@ impl Training {
         let Some(saving) = &self.checkpoints else {
             return Ok(());
         };
-        let holds = !self.session.is_fresh() && self.session.is_complete();
-        let mine = [i64::from(holds), saving.term().unwrap_or_default() as i64];
-        let gathered = self.member.group.all_gather(&mine);
-        let gathered = gathered.map_err(TrainError::Heal)?;
-        let (held, terms): (Vec<i64>, Vec<i64>) = gathered
-            .chunks_exact(2)
-            .map(|pair| (pair[0], pair[1]))
-            .unzip();
-        let term = terms.into_iter().max().filter(|term| *term > 0);
-        let term = term.map(i64::unsigned_abs);
+        let members = self.member_states(saving.term())?;
+        let term = members.iter().map(|member| member.term).max();
+        let term = term.filter(|term| *term > 0);
+        let is_covered = slices::is_covered(&members, self.strategy.state().values().len());
+        let has_state = is_covered && members.iter().any(|member| member.has_state);
         let may_load = self.resume != Resume::Never || self.member.generation > Generation::FIRST;
-        let has_loaded = held.iter().all(|held| *held == 0) && may_load && self.load_together()?;
+        let has_loaded = !has_state && may_load && self.load_together()?;
         if has_loaded {
             self.history.clear();
+            self.held = None;
         }
         if let Some((saving, now)) = self.checkpoints() {
             saving.enter(&now, term);
@@ -222,21 +217,45 @@ impl Training {
         Ok(())
     }
 
-    /// Loads the newest checkpoint on rank 0 while the remaining ranks wait. They copy the state from it later.
+    /// Loads the newest checkpoint: on rank 0 while the remaining ranks wait, which copy the state from it later; or on
+    /// every rank, with the slices that it holds, if the state is divided.
     fn load_together(&mut self) -> Result<bool, TrainError> {
+        if !self.is_divided() {
+            return self.load_before(u64::MAX).map(|step| step.is_some());
+        }
+        let shards = self.even_shards()?;
+        self.strategy.regroup(self.member.group.clone(), shards);
+        let layout = self.strategy.layout();
+        self.strategy
+            .hold(layout[self.member.group.rank().index()].clone());
+        // Ranks read different slices, so one may find damage in a checkpoint that the others can read.
+        let mut end = u64::MAX;
+        loop {
+            let mine = self.load_before(end)?.map_or(0, |step| step.0 as i64 + 1);
+            let all = self.member.group.all_gather(&[mine]);
+            let all = all.map_err(TrainError::Heal)?;
+            if all.iter().all(|step| *step == mine) {
+                return Ok(mine > 0);
+            }
+            end = all.into_iter().min().unwrap_or_default().cast_unsigned();
+        }
+    }
+
+    /// Loads the newest checkpoint before step `end`; returns its step.
+    fn load_before(&mut self, end: u64) -> Result<Option<Step>, TrainError> {
         let (group, interval) = (self.member.group.clone(), self.poll_interval());
-        let loads = self.member.rank == Rank(0);
+        let loads = self.member.rank == Rank(0) || self.is_divided();
         let Some(saving) = &self.checkpoints else {
-            return Ok(false);
+            return Ok(None);
         };
         let (store, identity, shape) = (saving.store(), &self.plan.identity, &self.layout);
         let address = saving.address().to_owned();
         let (sender, receiver) = mpsc::channel();
-        let mut replica = self.strategy.replica_mut();
+        let mut vectors = self.strategy.vectors_mut();
         let loaded = std::thread::scope(|scope| {
             if loads {
                 scope.spawn(move || {
-                    let loaded = checkpoints::load(store, identity, shape, &mut replica);
+                    let loaded = checkpoints::load(store, identity, shape, &mut vectors, end);
                     // The receiver is gone if a peer was lost; the state is then loaded again.
                     let _ = sender.send(loaded);
                 });
@@ -251,20 +270,23 @@ impl Training {
             Some(Ok(None)) if self.resume == Resume::Required => {
                 Err(TrainError::NoCheckpoint { address })
             }
-            Some(Ok(None)) | None => Ok(false),
+            Some(Ok(None)) | None => Ok(None),
             Some(Err(error)) => Err(error.into()),
         };
         let mine = match &outcome {
-            Ok(loaded) => u8::from(*loaded),
+            Ok(step) => u8::from(step.is_some()),
             Err(_) => 2,
         };
         let gathered = group.all_gather(&[mine]);
         // A rank that failed reports its error, whatever the result on the remaining ranks.
-        let has_loaded = outcome?;
-        match gathered.map_err(TrainError::Heal)?.first() {
-            Some(2) => Err(TrainError::NotLoaded),
-            first => Ok(has_loaded || first == Some(&1)),
+        let step = outcome?;
+        let gathered = gathered.map_err(TrainError::Heal)?;
+        if gathered.contains(&2) {
+            return Err(TrainError::NotLoaded);
         }
+        // A rank that does not load copies what rank 0 has loaded.
+        let is_copied = !loads && gathered.first() == Some(&1);
+        Ok(if is_copied { Some(Step(0)) } else { step })
     }
 
     /// Resumes from the loaded state that is already in the replica.
@@ -272,7 +294,7 @@ impl Training {
         &mut self,
         loaded: LoadedCheckpoint,
         address: String,
-    ) -> Result<bool, TrainError> {
+    ) -> Result<Option<Step>, TrainError> {
         self.strategy.reload();
         let step = loaded.step;
         let digest = self.digest(Step(step.0.saturating_sub(1)));
@@ -284,6 +306,9 @@ impl Training {
                 hint: "this is a bug of ronde; please report it".to_owned(),
             });
         }
+        if self.member.rank != Rank(0) {
+            return Ok(Some(step));
+        }
         self.member.tracker.record(Event::CheckpointLoaded {
             step,
             world_size: loaded.world_size,
@@ -292,6 +317,6 @@ impl Training {
             address,
             skipped: loaded.skipped,
         });
-        Ok(true)
+        Ok(Some(step))
     }
 }

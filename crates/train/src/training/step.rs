@@ -4,7 +4,7 @@ use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::session::{CommittedStep, SessionError};
 use ronde_core::{Event, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
-use ronde_parallel::{ParallelError, ReducedGradient, Strategy, UpdateReport};
+use ronde_parallel::{ParallelError, ReducedGradient, UpdateReport};
 
 use super::{SKIPPED_REPORTED_MAX, Training};
 use crate::callback::{Actions, StepReport};
@@ -12,6 +12,13 @@ use crate::clock::LapTimer;
 use crate::micro_batch::micro_batch;
 use crate::process_memory::ProcessMemory;
 use crate::{JobGroup, TrainError, divergence};
+
+/// An update whose weights are not up to date on all ranks yet.
+pub(super) struct AppliedStep {
+    update: UpdateReport,
+    learning_rate: f64,
+    updating: LapTimer,
+}
 
 impl Training {
     /// Runs one step, from its batches to the updated weights.
@@ -56,6 +63,9 @@ impl Training {
         let reduced = self.strategy.reduce().map_err(failed)?;
         times.waited_s = waiting.total_s();
         times.reducing_s = self.member.group.under_way_s() - reduced_before_s;
+        let samples = open.reports().iter().map(|report| report.samples).sum();
+        let sums = self.strategy.vote_sums(step, &reduced, samples);
+        self.session.attach_sums(sums.map_err(failed)?);
         let advanced = self.transfer.advance(&*self.member.group);
         advanced.map_err(TrainError::Heal)?;
         self.prepare_vote();
@@ -71,7 +81,9 @@ impl Training {
         times.communicate_s = watch.lap_s();
         let took = times.compute_s + times.communicate_s;
         if self.session.is_complete() {
-            self.apply(&committed, reduced, times)?;
+            let applied = self.apply(&committed, reduced)?;
+            self.gather_weights(step)?;
+            self.finish_step(&committed, applied, times);
         } else {
             self.transfer.defer(committed.clone(), reduced, times);
         }
@@ -82,14 +94,14 @@ impl Training {
         Ok(committed)
     }
 
-    /// Applies the gradient of a final step. `times` holds the times of its earlier phases.
+    /// Applies the gradient of a final step to the state that this rank holds. No other rank takes part, so it also works
+    /// after the group has failed; [`Training::gather_weights`] and [`Training::finish_step`] must follow.
     pub(super) fn apply(
         &mut self,
         committed: &CommittedStep,
         reduced: ReducedGradient,
-        mut times: PhaseTimes,
-    ) -> Result<(), TrainError> {
-        let mut watch = LapTimer::start();
+    ) -> Result<AppliedStep, TrainError> {
+        let updating = LapTimer::start();
         let step = committed.step;
         let learning_rate = self.learning_rate(step)?;
         self.check_skipped(step)?;
@@ -100,10 +112,10 @@ impl Training {
                 learning_rate,
             });
         }
-        let updating = LapTimer::start();
-        let applied = self
+        let (sums, samples) = (&committed.sums, committed.samples);
+        let update = self
             .strategy
-            .apply(step, reduced, committed.samples, learning_rate)
+            .apply(step, reduced, sums, samples, learning_rate)
             .map_err(|error| match error {
                 ParallelError::NotFinite { tensor } => {
                     let what = format!("the gradient of {tensor}");
@@ -118,27 +130,55 @@ impl Training {
                     source: Box::new(source),
                 },
             })?;
+        Ok(AppliedStep {
+            update,
+            learning_rate,
+            updating,
+        })
+    }
+
+    /// Brings the weights of this rank up to date with those that other ranks hold. All members call it together.
+    pub(super) fn gather_weights(&mut self, step: Step) -> Result<(), TrainError> {
+        let gathered = self.strategy.gather_weights();
+        gathered.map_err(|source| TrainError::Step {
+            step,
+            source: Box::new(source),
+        })
+    }
+
+    /// Records a step whose weights are up to date. `times` holds the times of the phases before the update.
+    pub(super) fn finish_step(
+        &mut self,
+        committed: &CommittedStep,
+        applied: AppliedStep,
+        mut times: PhaseTimes,
+    ) {
+        let AppliedStep {
+            update,
+            learning_rate,
+            updating,
+        } = applied;
+        let step = committed.step;
         times.optimizer_s = updating.total_s();
         let digest = self.digest(step);
         self.session.set_digest(digest);
-        times.compute_s += watch.lap_s();
+        times.compute_s += updating.total_s();
         self.times.add(&times);
         self.last = Some(committed.clone());
-        self.record_step(committed, applied, learning_rate, times);
+        self.record_step(committed, update, learning_rate, times);
         let report = StepReport {
             step,
             epoch: committed.epoch,
             loss: committed.loss,
             samples: committed.samples,
             learning_rate,
-            gradient_norm: applied.gradient_norm,
+            gradient_norm: update.gradient_norm,
         };
         // The vote on this step has carried the earlier requests.
         self.actions = Actions::default();
         for callback in &mut self.callbacks {
             callback.after_step(&report, &mut self.actions);
         }
-        Ok(())
     }
 
     /// Returns the learning rate of a step.

@@ -1,0 +1,26 @@
+//! `[parallel]`: how the state of a run is divided among the workers.
+
+use ronde_parallel::ZeroLevel;
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfigProblem;
+
+/// `[parallel]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct ParallelSection {
+    /// What is divided among the workers instead of being held by each of them: nothing (0), the states of the optimizer
+    /// (1), or these and the reduced gradients (2); default 0. The trained bits do not depend on it.
+    pub zero: u32,
+}
+
+impl ParallelSection {
+    /// Adds the problems of the section.
+    pub(in crate::config) fn check(&self, problems: &mut Vec<ConfigProblem>) {
+        if ZeroLevel::new(self.zero).is_none() {
+            let message = format!("`parallel.zero` is {}, but must be 0, 1 or 2", self.zero);
+            problems.push(ConfigProblem::error("parallel.zero", message));
+        }
+    }
+}

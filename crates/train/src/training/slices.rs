@@ -1,0 +1,192 @@
+//! The divided state of a [`Training`]: which member holds which slices, and how they move in a new generation.
+
+use ronde_core::holdings::{HeldRanges, Move, moves};
+use ronde_core::session::{CatchUp, CatchUpPlan};
+use ronde_core::{CollectivesExt, Step};
+use ronde_parallel::ZeroLevel;
+
+use super::Training;
+use crate::TrainError;
+use crate::state_transfer::StateTransfer;
+
+/// A member's state before a generation begins, as all members see it.
+pub(super) struct MemberState {
+    /// Whether the member has a complete state after at least one step.
+    pub(super) has_state: bool,
+    /// The term of its checkpoints; 0: none.
+    pub(super) term: u64,
+    next: Step,
+    holds_gradient: bool,
+    held: HeldRanges,
+}
+
+impl MemberState {
+    fn encode(&self) -> Vec<u64> {
+        let held = self.held.encode();
+        let mut words = vec![
+            u64::from(self.has_state),
+            self.term,
+            self.next.0,
+            u64::from(self.holds_gradient),
+            held.len() as u64,
+        ];
+        words.extend(held);
+        words
+    }
+
+    /// Decodes the states of all members, one after the other by rank; `None` if the words are not those of states.
+    fn decode_all(mut words: &[u64]) -> Option<Vec<Self>> {
+        let mut members = Vec::new();
+        while let Some((header, rest)) = words.split_first_chunk::<5>() {
+            let [has_state, term, next, holds_gradient, len] = *header;
+            let (held, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
+            members.push(Self {
+                has_state: has_state == 1,
+                term,
+                next: Step(next),
+                holds_gradient: holds_gradient == 1,
+                held: HeldRanges::decode(held)?,
+            });
+            words = rest;
+        }
+        words.is_empty().then_some(members)
+    }
+}
+
+/// Returns whether the members with the newest state hold all of it together. True if no member has a state.
+pub(super) fn is_covered(members: &[MemberState], elements: usize) -> bool {
+    let Some(newest) = members.iter().filter(|m| m.has_state).map(|m| m.next).max() else {
+        return true;
+    };
+    let is_newest = |member: &&MemberState| {
+        let applies = member.holds_gradient && member.next.next() == newest;
+        member.next == newest || applies
+    };
+    let holders = members
+        .iter()
+        .filter(|member| member.has_state)
+        .filter(is_newest);
+    let held = HeldRanges::new(holders.flat_map(|member| member.held.ranges().to_vec()));
+    held.len() == elements
+}
+
+impl Training {
+    /// Returns whether the run divides its state among the members.
+    pub(super) fn is_divided(&self) -> bool {
+        let zero = ZeroLevel::new(self.plan.config.parallel.zero);
+        zero.is_some_and(ZeroLevel::is_sharded)
+    }
+
+    /// Returns the states of all members, by rank. All members call it together.
+    pub(super) fn member_states(&self, term: Option<u64>) -> Result<Vec<MemberState>, TrainError> {
+        let next = self.session.next_step();
+        let mine = MemberState {
+            has_state: !self.session.is_fresh() && self.session.is_complete(),
+            term: term.unwrap_or_default(),
+            next,
+            holds_gradient: self.holds_gradient(next),
+            held: self.strategy.held().clone(),
+        };
+        // Words are sent as i64 with the same bits, because there is no unsigned 64-bit element type.
+        let words: Vec<i64> = mine.encode().into_iter().map(u64::cast_signed).collect();
+        let all = self
+            .member
+            .group
+            .all_gather(&words)
+            .map_err(TrainError::Heal)?;
+        let all: Vec<u64> = all.into_iter().map(i64::cast_unsigned).collect();
+        MemberState::decode_all(&all).ok_or_else(|| inconsistent("reports of its members"))
+    }
+
+    /// Moves the slices of the state to the members that hold them in this generation, and waits. All members call it
+    /// together; `catch_up` says whose slices are up to date.
+    pub(super) fn exchange_slices(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
+        let group = self.member.group.clone();
+        let layout = self.strategy.layout();
+        let is_fresh = catch_up.next == Step(0);
+        let copies = catch_up.each[group.rank().index()] == CatchUp::CopyState;
+        let held = if copies {
+            HeldRanges::default()
+        } else {
+            self.strategy.held().clone()
+        };
+        let held: Vec<i64> = held.encode().into_iter().map(u64::cast_signed).collect();
+        let lens = group
+            .all_gather(&[held.len() as i64])
+            .map_err(TrainError::Heal)?;
+        let all = group.all_gather(&held).map_err(TrainError::Heal)?;
+        let mut rest = all.as_slice();
+        let mut have = Vec::with_capacity(layout.len());
+        for len in lens {
+            let (words, after) = rest
+                .split_at_checked(usize::try_from(len).unwrap_or_default())
+                .ok_or_else(|| inconsistent("slices of its members"))?;
+            let words: Vec<u64> = words.iter().map(|word| word.cast_unsigned()).collect();
+            let held = HeldRanges::decode(&words);
+            have.push(held.ok_or_else(|| inconsistent("slices of its members"))?);
+            rest = after;
+        }
+        let mine = layout[group.rank().index()].clone();
+        if !is_fresh {
+            let slices = moves(&have, &layout).map_err(|lost| TrainError::SliceLost {
+                step: catch_up.next,
+                elements: lost.elements,
+            })?;
+            // Slices that leave this rank are sent from what it holds now; those that arrive need their memory.
+            let everything = HeldRanges::new(
+                self.strategy
+                    .held()
+                    .ranges()
+                    .iter()
+                    .chain(mine.ranges())
+                    .cloned(),
+            );
+            self.strategy.hold(everything);
+            let vectors = self.vector_moves(catch_up, &slices);
+            let transfer = StateTransfer::start(&vectors, &*group, &self.strategy.vectors());
+            let mut transfer = transfer.map_err(TrainError::Heal)?;
+            transfer.send_all(&*group).map_err(TrainError::Heal)?;
+            let received = transfer.receive(&mut self.strategy.vectors_mut());
+            received.map_err(TrainError::Heal)?;
+            transfer.wait_sent().map_err(TrainError::Heal)?;
+        }
+        self.strategy.hold(mine);
+        let last = Step(catch_up.next.0.saturating_sub(1));
+        self.gather_weights(last)?;
+        let digest = self.digest(last);
+        if copies {
+            self.member.healed(&mut self.session, digest);
+        } else {
+            self.session.set_digest(digest);
+        }
+        Ok(())
+    }
+
+    /// Returns the moves of each vector of the state: those of the slices for the weights and the states of the optimizer, and
+    /// copies of a vector that every member holds.
+    fn vector_moves(&self, catch_up: &CatchUpPlan, slices: &[Move]) -> Vec<Vec<Move>> {
+        let source = catch_up.source();
+        let vectors = self.strategy.vectors();
+        let of_vector = vectors.iter().map(|vector| {
+            if vector.is_flat {
+                return slices.to_vec();
+            }
+            let receivers = (0..catch_up.each.len())
+                .filter(|&rank| catch_up.each[rank] == CatchUp::CopyState && rank != source);
+            let copy = |to| Move {
+                from: source,
+                to,
+                elements: 0..vector.values.len(),
+            };
+            receivers.map(copy).collect()
+        });
+        of_vector.collect()
+    }
+}
+
+fn inconsistent(what: &str) -> TrainError {
+    TrainError::Impossible {
+        problem: format!("the new generation received invalid {what}"),
+        hint: "this is a bug of ronde; please report it".to_owned(),
+    }
+}
