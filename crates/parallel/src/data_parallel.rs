@@ -53,9 +53,9 @@ pub struct DataParallelConfig {
     pub loss_scaling: Option<LossScaling>,
     /// The parts of the state that are divided among the ranks.
     pub zero: ZeroLevel,
-    /// The number of ranks that hold each slice of a divided state, 1 or 2. A second one updates its copy from the same
-    /// gradient, so the state survives the loss of either.
-    pub copies: u32,
+    /// The number of ranks that hold each slice of a divided state, 1 or 2; `None`: 2 with more than two ranks, otherwise 1.
+    /// The second one updates its copy from the same gradient, so the state survives the loss of either.
+    pub copies: Option<u32>,
 }
 
 /// The computing times of a step so far.
@@ -83,8 +83,13 @@ impl DataParallelConfig {
             loss,
             loss_scaling: None,
             zero: ZeroLevel::Off,
-            copies: 1,
+            copies: None,
         }
+    }
+
+    /// Returns how many of `ranks` ranks hold each slice.
+    fn copies_among(&self, ranks: usize) -> u32 {
+        self.copies.unwrap_or(if ranks > 2 { 2 } else { 1 })
     }
 }
 
@@ -124,7 +129,7 @@ impl DataParallel {
     ) -> Self {
         let state = ModelState::of(&chain);
         let buckets = fresh_buckets(&state, &config, &shards, group.size());
-        let held = held_by(&buckets, group.rank(), config.copies);
+        let held = held_by(&buckets, group.rank(), config.copies_among(group.size()));
         let optimizer_states = config
             .optimizer
             .state_names()
@@ -319,7 +324,7 @@ impl Strategy for DataParallel {
                 }
             }
         }
-        if self.is_divided() && self.config.copies > 1 {
+        if self.is_divided() && self.config.copies_among(self.group.size()) > 1 {
             self.copy_slices(&mut parts)?;
         }
         Ok(ReducedGradient { parts })
@@ -412,9 +417,10 @@ impl Strategy for DataParallel {
     }
 
     fn layout(&self) -> Vec<HeldRanges> {
+        let copies = self.config.copies_among(self.group.size());
         let ranks = (0..self.group.size()).map(|rank| GroupRank(rank as u32));
         ranks
-            .map(|rank| held_by(&self.buckets, rank, self.config.copies))
+            .map(|rank| held_by(&self.buckets, rank, copies))
             .collect()
     }
 

@@ -81,7 +81,7 @@ fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel, copies: u32) -> (Out
     config.clip_norm = case.clip_norm;
     config.loss_scaling = case.loss_scaling;
     config.zero = zero;
-    config.copies = copies;
+    config.copies = Some(copies);
     let run = shards.run(group.rank());
     let mut strategy = DataParallel::new(chain, group.clone(), shards, seeds(), config);
     let mut norms = Vec::new();

@@ -16,6 +16,7 @@ use ronde_parallel::{
 };
 
 use self::buckets::BucketTuning;
+use self::step::AppliedStep;
 use crate::callback::{Actions, Callback};
 use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
 use crate::clock::{self, LapTimer};
@@ -91,6 +92,8 @@ pub struct Training {
     memory_reports: MemoryReports,
     /// The gradient of a step whose vote failed; other members may have committed the step.
     held: Option<(Step, ReducedGradient)>,
+    /// The step that was applied last, until the weights of all slices have been gathered and it is recorded.
+    unfinished: Option<(CommittedStep, AppliedStep, PhaseTimes)>,
     transfer: StateTransfer,
     /// The cores of this worker's threads; `None`: the system chooses.
     cores: Option<CorePinning>,
@@ -134,6 +137,7 @@ fn strategy(
     let bucket_bytes = plan.config.comm.bucket_bytes_max;
     config.bucket_bytes_max = bucket_bytes.map_or_else(BucketTuning::first, |bytes| bytes as usize);
     config.zero = ZeroLevel::new(plan.config.parallel.zero).unwrap_or_default();
+    config.copies = plan.config.parallel.copies;
     let chain = plan.prepare(chain).map_err(TrainError::Model)?;
     let group = member.group.clone();
     let mut strategy = DataParallel::new(chain, group, plan.shards, plan.seeds, config);
@@ -176,6 +180,7 @@ impl Training {
             history: EventHistory::default(),
             memory_reports: MemoryReports::default(),
             held: None,
+            unfinished: None,
             transfer: StateTransfer::default(),
             cores: None,
             free_cores: 1,

@@ -18,7 +18,7 @@ use ronde_engine::{
     Activation, Chain, EngineError, ForwardContext, Layer, LayerCost, LearningRate, Loss,
     LossOutput, Metric, Precision, Predictions, TopAccuracy,
 };
-use ronde_parallel::{DataParallel, DataParallelConfig, MicroBatch, Strategy};
+use ronde_parallel::{DataParallel, DataParallelConfig, HeldVector, MicroBatch, Strategy};
 use ronde_store::LocalStore;
 use ronde_train::callback::{Actions, EarlyStopping, StepReport};
 use ronde_train::checkpoints::{Resume, RunCheckpoints};
@@ -108,8 +108,8 @@ fn train(config: &RunConfig, group: ProcessGroup, parts: Parts) -> Result<Outcom
         .with_checkpoints(parts.checkpoints, Resume::Never, Arc::default());
     let trained = training.run()?;
     let steps = training.steps();
-    let replica = training.strategy_mut().replica();
-    let bits = |run: &&[f32]| run.iter().map(|x| x.to_bits()).collect();
+    let replica = training.strategy_mut().vectors();
+    let bits = |run: &HeldVector<'_>| run.values.iter().map(|x| x.to_bits()).collect();
     let bits = replica.iter().map(bits).collect();
     let tensors = training.state().tensors().iter();
     let outcome = Outcome {

@@ -15,7 +15,7 @@ use ronde_core::{
     WorldSize,
 };
 use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, OpenContext};
-use ronde_parallel::Strategy;
+use ronde_parallel::HeldVector;
 use ronde_train::checkpoints::ProcessContext;
 use ronde_train::config::{Document, Override};
 use ronde_train::{JobGroup, Plan, RunConfig, TrainError, Training, WorkerTask, worker};
@@ -222,8 +222,8 @@ fn trained(config: &RunConfig, ranks: usize) -> (Vec<Vec<u32>>, f64) {
         for _ in 0..training.plan().steps {
             loss = training.step(&mut loader)?.loss;
         }
-        let bits = |run: &&[f32]| run.iter().map(|x| x.to_bits()).collect();
-        let replica = training.strategy_mut().replica();
+        let bits = |run: &HeldVector<'_>| run.values.iter().map(|x| x.to_bits()).collect();
+        let replica = training.strategy_mut().vectors();
         Ok::<_, TrainError>((replica.iter().map(bits).collect::<Vec<_>>(), loss))
     });
     let mut each = each.into_iter();
@@ -336,8 +336,8 @@ fn models_and_their_evaluations_are_the_same_on_any_number_of_ranks() {
             let mut each = spawn_ranks(ranks, LIMIT, move |group| {
                 let (mut training, _) = training(&config, group)?;
                 let evaluation = training.run()?.evaluation.expect("a test set");
-                let bits = |run: &&[f32]| run.iter().map(|x| x.to_bits()).collect();
-                let replica = training.strategy_mut().replica();
+                let bits = |run: &HeldVector<'_>| run.values.iter().map(|x| x.to_bits()).collect();
+                let replica = training.strategy_mut().vectors();
                 let state: Vec<Vec<u32>> = replica.iter().map(bits).collect();
                 Ok::<_, TrainError>((state, evaluation))
             });

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ronde_checkpoint::{Slice, StateVector, VectorTensor, share};
 use ronde_core::DType;
+use ronde_core::holdings::HeldRanges;
 use ronde_parallel::{HeldVector, LossScaling, ModelState};
 
 /// The name of the vector of weights and buffers.
@@ -63,26 +64,22 @@ impl ReplicaLayout {
     }
 
     /// Returns the slices that rank `index` of `count` saves: its share of the vectors that every rank has completely, and
-    /// all that it holds of divided ones.
+    /// what it owns of divided ones.
     pub(crate) fn share<'a>(
         &'a self,
         state: &[HeldVector<'a>],
-        index: u32,
-        count: u32,
+        owned: &HeldRanges,
+        (index, count): (u32, u32),
     ) -> Vec<Slice<'a>> {
         let mut slices = Vec::new();
         for (vector, state) in self.vectors.iter().zip(state) {
-            if state.values.len() as u64 == vector.elements {
-                let range = share(vector.elements, index, count);
-                let values = &state.values[range.start as usize..range.end as usize];
-                slices.push(Slice::f32(&vector.name, range.start, values));
-                continue;
-            }
-            let mut rest = state.values;
-            for range in state.held.ranges() {
-                let (values, after) = rest.split_at(range.len());
+            let share = share(vector.elements, index, count);
+            let share = HeldRanges::new(std::iter::once(share.start as usize..share.end as usize));
+            let is_whole = state.values.len() as u64 == vector.elements;
+            let saved = if is_whole { &share } else { owned };
+            for range in saved.ranges() {
+                let values = &state.values[state.held.locate(range).unwrap_or_default()];
                 slices.push(Slice::f32(&vector.name, range.start as u64, values));
-                rest = after;
             }
         }
         slices

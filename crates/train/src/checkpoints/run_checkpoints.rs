@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_checkpoint::{CheckpointError, Fence, SaveRequest, SavedPart, Saver};
+use ronde_core::holdings::HeldRanges;
 use ronde_core::{
     CollectiveError, CollectivesExt, Epoch, Event, Generation, Group, PlanIdentity, Rank, Step,
     Tracker, WorldSize,
@@ -83,6 +84,8 @@ pub(crate) struct StateSnapshot<'a> {
     pub(crate) epoch: Epoch,
     pub(crate) world_size: WorldSize,
     pub(crate) vectors: Vec<HeldVector<'a>>,
+    /// The elements of divided vectors that this rank saves.
+    pub(crate) owned: HeldRanges,
     pub(crate) weights: u64,
     pub(crate) session: Vec<u8>,
 }
@@ -276,9 +279,8 @@ impl RunCheckpoints {
             generation: now.generation,
         };
         let world_size = snapshot.world_size;
-        let slices = now
-            .layout
-            .share(&snapshot.vectors, now.rank.0, world_size.get());
+        let share = (now.rank.0, world_size.get());
+        let slices = now.layout.share(&snapshot.vectors, &snapshot.owned, share);
         let save = SaveRequest {
             step: now.next,
             fence,

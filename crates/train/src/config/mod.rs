@@ -46,8 +46,8 @@ pub use problem::{ConfigProblem, Severity};
 pub use run_config::RunConfig;
 pub use sections::{
     CheckSection, CheckpointSection, CommSection, ElasticSection, EventsSection, LoaderSection,
-    MetricName, ModelSection, RunSection, StartSection, TensorboardTarget, TrackSection,
-    TrainLength, TrainSection, WorkersSection,
+    MetricName, ModelSection, ParallelSection, RunSection, StartSection, TensorboardTarget,
+    TrackSection, TrainLength, TrainSection, WorkersSection,
 };
 
 /// The commented run file of the embedded example.

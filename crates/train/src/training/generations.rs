@@ -44,10 +44,9 @@ impl Training {
             committed,
         } = self.member.rejoin(&mut self.session, even, holds)?;
         let held = self.held.take();
-        let mut applied = None;
         if let (Some(committed), Some((_, reduced))) = (committed, held) {
-            let update = self.apply(&committed, reduced)?;
-            applied = Some((committed, update));
+            let applied = self.apply(&committed, reduced)?;
+            self.unfinished = Some((committed, applied, PhaseTimes::default()));
         }
         let some_copy_state = catch_up.each.contains(&CatchUp::CopyState);
         if some_copy_state {
@@ -68,9 +67,9 @@ impl Training {
             let transfer = StateTransfer::start(&moves, &*group, &state);
             self.transfer = transfer.map_err(TrainError::Heal)?;
         }
-        if let Some((committed, update)) = applied {
+        if self.unfinished.is_some() {
             self.strategy.reload();
-            self.finish_step(&committed, update, PhaseTimes::default());
+            self.finish_applied();
         }
         if spared.is_none() {
             self.catch_up()?;

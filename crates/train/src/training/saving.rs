@@ -167,6 +167,7 @@ impl Training {
             epoch: self.plan.batches.batch(next).epoch,
             world_size,
             vectors: self.strategy.vectors(),
+            owned: self.strategy.owned(),
             weights: weight_hash::hash(self.strategy.state().values()),
             session: self.session.cursor(),
         };
@@ -206,7 +207,7 @@ impl Training {
         let has_loaded = !has_state && may_load && self.load_together()?;
         if has_loaded {
             self.history.clear();
-            self.held = None;
+            (self.held, self.unfinished) = (None, None);
         }
         if let Some((saving, now)) = self.checkpoints() {
             saving.enter(&now, term);

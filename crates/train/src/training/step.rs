@@ -82,8 +82,9 @@ impl Training {
         let took = times.compute_s + times.communicate_s;
         if self.session.is_complete() {
             let applied = self.apply(&committed, reduced)?;
+            self.unfinished = Some((committed.clone(), applied, times));
             self.gather_weights(step)?;
-            self.finish_step(&committed, applied, times);
+            self.finish_applied();
         } else {
             self.transfer.defer(committed.clone(), reduced, times);
         }
@@ -144,6 +145,13 @@ impl Training {
             step,
             source: Box::new(source),
         })
+    }
+
+    /// Records the step that was applied last, after its weights have been gathered, unless that is done.
+    pub(super) fn finish_applied(&mut self) {
+        if let Some((committed, applied, times)) = self.unfinished.take() {
+            self.finish_step(&committed, applied, times);
+        }
     }
 
     /// Records a step whose weights are up to date. `times` holds the times of the phases before the update.

@@ -14,7 +14,6 @@ use ronde_comm::ProcessGroup;
 use ronde_comm::testing::spawn_ranks;
 use ronde_core::{Collectives, Event, Generation, Step, Tracker, WorldSize, weight_hash};
 use ronde_data::OpenContext;
-use ronde_parallel::Strategy;
 use ronde_store::{LocalStore, Store, StoreError};
 use ronde_train::checkpoints::{Resume, RunCheckpoints};
 use ronde_train::config::{Document, Override};
@@ -179,8 +178,11 @@ fn train_in(store: &Arc<dyn Store>, start: &RunSettings) -> RunResult {
     let ranks = spawn_ranks(start.workers, LIMIT, move |group| {
         let mut training = training(&shared, &store, &tracker, group)?;
         let ended = training.run();
-        let replica = training.strategy_mut().replica();
-        let bits = replica.into_iter().map(weight_hash::hash).collect();
+        let vectors = training.strategy_mut().vectors();
+        let bits = vectors
+            .iter()
+            .map(|vector| weight_hash::hash(vector.values))
+            .collect();
         Ok::<_, TrainError>(ended.map(|_| bits))
     });
     let events = std::mem::take(&mut *recorder.events.lock().unwrap());

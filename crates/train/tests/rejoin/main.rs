@@ -11,12 +11,12 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ronde_core::holdings::HeldRanges;
 use ronde_core::{
     Assignment, Collectives, Departure, Event, Generation, GroupRank, JobMember, MembershipError,
-    MembershipPolicy, Milestone, Rank, Tracker, WorldSize, weight_hash,
+    MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
 };
 use ronde_data::OpenContext;
-use ronde_parallel::Strategy;
 use ronde_train::callback::{Actions, StepReport};
 use ronde_train::config::{Document, Override};
 use ronde_train::worker::{JobAccess, join_job};
@@ -46,8 +46,11 @@ logical_shards = 5
 bucket_bytes_max = 1024
 "#;
 
-fn config(steps: u64) -> RunConfig {
-    let sets: [Override; 0] = [];
+fn config(steps: u64, sets: &[&str]) -> RunConfig {
+    let sets: Vec<Override> = sets
+        .iter()
+        .map(|set| Override::Set((*set).to_owned()))
+        .collect();
     let run = RUN.replace("steps = 9", &format!("steps = {steps}"));
     Document::load(&run, "test", &[], &sets).unwrap().0
 }
@@ -69,8 +72,27 @@ struct Job {
     members: Mutex<Members>,
     changed: Condvar,
     events: Mutex<Vec<Event>>,
-    steps: u64,
+    run: RunSettings,
 }
+
+/// The settings of a run.
+#[derive(Clone, Copy)]
+struct RunSettings {
+    steps: u64,
+    sets: &'static [&'static str],
+}
+
+impl Default for RunSettings {
+    fn default() -> Self {
+        PLAIN
+    }
+}
+
+/// The settings of most runs.
+const PLAIN: RunSettings = RunSettings {
+    steps: STEPS,
+    sets: &[],
+};
 
 impl Job {
     /// Changes the members and begins another generation.
@@ -169,6 +191,12 @@ const STEPS: u64 = 9;
 /// A planned number of steps of runs that a callback ends after [`STEPS`].
 const ENDED_BY_CALLBACK: u64 = 50;
 
+/// The settings of runs that a callback ends.
+const ENDED: RunSettings = RunSettings {
+    steps: ENDED_BY_CALLBACK,
+    sets: &[],
+};
+
 /// Ends a run after [`STEPS`].
 struct EndsRun;
 
@@ -180,8 +208,25 @@ impl Callback for EndsRun {
     }
 }
 
-/// Hash of weights and optimizer state.
-type Bits = Vec<u64>;
+/// The bits of weights and states of the optimizer, of the elements that a worker holds.
+#[derive(Debug)]
+struct Bits(Vec<(HeldRanges, Vec<u32>)>);
+
+impl Bits {
+    /// Returns whether all elements have the bits of a worker that holds everything.
+    fn agree_with(&self, whole: &Self) -> bool {
+        let pairs = self.0.iter().zip(&whole.0);
+        self.0.len() == whole.0.len()
+            && pairs.into_iter().all(|((held, values), (all, expected))| {
+                let mut rest = values.as_slice();
+                held.ranges().iter().all(|range| {
+                    let (part, after) = rest.split_at(range.len());
+                    rest = after;
+                    all.locate(range).map(|at| &expected[at]) == Some(part)
+                })
+            })
+    }
+}
 
 /// Starts a worker that is already a member, with a fault to inject.
 fn start(
@@ -201,7 +246,7 @@ fn start(
             member.assignment(&members).unwrap()
         };
         member.entered(assignment.generation, Arc::new(ronde_comm_alone()));
-        let config = config(job.steps);
+        let config = config(job.run.steps, job.run.sets);
         let split = ronde_data::open(
             &config.data,
             &OpenContext::new(".".as_ref(), config.run.seed),
@@ -237,12 +282,16 @@ fn start(
             });
         }
         let mut training = Training::new(member, plan, chain, split)?;
-        if job.steps == ENDED_BY_CALLBACK {
+        if job.run.steps == ENDED_BY_CALLBACK {
             training = training.with_callbacks(vec![Box::new(EndsRun)]);
         }
         training.run()?;
-        let replica = training.strategy_mut().replica();
-        Ok(replica.into_iter().map(weight_hash::hash).collect())
+        let vectors = training.strategy_mut().vectors();
+        let bits = vectors.into_iter().map(|vector| {
+            let values = vector.values.iter().map(|value| value.to_bits());
+            (vector.held.into_owned(), values.collect())
+        });
+        Ok(Bits(bits.collect()))
     })
 }
 
@@ -259,19 +308,19 @@ struct JobResult {
 /// Trains with `count` workers. `deaths` lists which worker dies at which of its operations; with `replaced`, a
 /// new worker joins for each.
 fn train(count: u32, deaths: &[(u32, u32)], replaced: bool) -> JobResult {
-    train_with(STEPS, count, deaths, replaced, None)
+    train_with(PLAIN, count, deaths, replaced, None)
 }
 
 /// As [`train`], with a fault to inject in new workers.
 fn train_with(
-    steps: u64,
+    run: RunSettings,
     count: u32,
     deaths: &[(u32, u32)],
     replaced: bool,
     fault_of_new: Option<InjectedFault>,
 ) -> JobResult {
     let job = Arc::new(Job {
-        steps,
+        run,
         ..Job::default()
     });
     let bound = || ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
@@ -344,7 +393,7 @@ fn a_death_at_any_operation_preserves_the_bits() {
         for id in [0, 2] {
             let end = train(3, &[(id, operation)], false);
             assert_eq!(end.bits.len(), 2, "{id} at {operation}");
-            assert!(end.bits.iter().all(|bits| *bits == undisturbed));
+            assert!(end.bits.iter().all(|bits| bits.agree_with(&undisturbed)));
             assert_eq!(steps(&end.events), (0..9).collect::<Vec<_>>());
             let resumed = end
                 .events
@@ -359,13 +408,17 @@ fn a_death_at_any_operation_preserves_the_bits() {
 fn training_continues_while_a_state_is_transferred() {
     // Long enough for a new worker to join.
     let many = 600;
-    let undisturbed = train_with(many, 1, &[], false, None).bits.remove(0);
+    let long = RunSettings {
+        steps: many,
+        ..PLAIN
+    };
+    let undisturbed = train_with(long, 1, &[], false, None).bits.remove(0);
     // After a few steps, after many, and only when all members wait for it.
     for until in [8, 20, 50, 10_000] {
         let late = Some(InjectedFault::ReceivesLate(until));
-        let end = train_with(many, 3, &[(2, 60)], true, late);
+        let end = train_with(long, 3, &[(2, 60)], true, late);
         assert_eq!(end.bits.len(), 3, "until {until}");
-        let same = |bits: &Bits| *bits == undisturbed;
+        let same = |bits: &Bits| bits.agree_with(&undisturbed);
         assert!(end.bits.iter().all(same), "until {until}");
         assert_eq!(steps(&end.events), (0..many).collect::<Vec<_>>());
         let joined = |event: &Event| match event {
@@ -386,7 +439,7 @@ fn a_replacement_copies_the_state_and_ends_with_the_same_bits() {
             let end = train(3, &[(id, operation)], true);
             assert_eq!(end.bits.len(), 3, "{id} at {operation}");
             assert!(
-                end.bits.iter().all(|bits| *bits == undisturbed),
+                end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
                 "{id} at {operation}"
             );
         }
@@ -399,15 +452,15 @@ fn half_of_the_workers_die_and_are_replaced() {
     for replaced in [false, true] {
         let end = train(4, &[(1, 5), (3, 6)], replaced);
         assert_eq!(end.bits.len(), if replaced { 4 } else { 2 });
-        assert!(end.bits.iter().all(|bits| *bits == undisturbed));
+        assert!(end.bits.iter().all(|bits| bits.agree_with(&undisturbed)));
     }
 }
 
 /// Trains with three workers, of which one misses the outcome of an operation, and returns how often a stored gradient
 /// was applied.
-fn miss_outcome(planned: u64, operation: u32, undisturbed: &Bits) -> usize {
+fn miss_outcome(run: RunSettings, operation: u32, undisturbed: &Bits) -> usize {
     let job = Arc::new(Job {
-        steps: planned,
+        run,
         ..Job::default()
     });
     let mut listeners = Vec::new();
@@ -425,7 +478,8 @@ fn miss_outcome(planned: u64, operation: u32, undisturbed: &Bits) -> usize {
         .map(|(listener, id)| start(&job, id, listener, fault(id)))
         .collect();
     for worker in workers {
-        assert_eq!(worker.join().unwrap().unwrap(), *undisturbed, "{operation}");
+        let bits = worker.join().unwrap().unwrap();
+        assert!(bits.agree_with(undisturbed), "{operation}");
     }
     let events = job.events.lock().unwrap();
     assert_eq!(steps(&events), (0..STEPS).collect::<Vec<_>>());
@@ -436,7 +490,7 @@ fn miss_outcome(planned: u64, operation: u32, undisturbed: &Bits) -> usize {
 #[test]
 fn a_worker_that_misses_the_outcome_of_a_vote_applies_its_stored_gradient() {
     let undisturbed = train(1, &[], false).bits.remove(0);
-    let applied = (0..12).map(|operation| miss_outcome(STEPS, operation, &undisturbed));
+    let applied = (0..12).map(|operation| miss_outcome(PLAIN, operation, &undisturbed));
     let applied: usize = applied.sum();
     // About a quarter of the operations are votes.
     assert!(applied >= 2, "{applied}");
@@ -449,13 +503,86 @@ fn all_workers_end_at_the_step_of_a_callback_when_one_is_lost_there() {
     let operations = 26..38;
     let applied = operations
         .clone()
-        .map(|operation| miss_outcome(ENDED_BY_CALLBACK, operation, &undisturbed));
+        .map(|operation| miss_outcome(ENDED, operation, &undisturbed));
     let applied: usize = applied.sum();
     assert!(applied >= 2, "{applied}");
     for operation in operations {
-        let end = train_with(ENDED_BY_CALLBACK, 3, &[(0, operation)], false, None);
-        let same = |bits: &Bits| *bits == undisturbed;
+        let end = train_with(ENDED, 3, &[(0, operation)], false, None);
+        let same = |bits: &Bits| bits.agree_with(&undisturbed);
         assert!(end.bits.iter().all(same), "{operation}");
         assert_eq!(steps(&end.events), (0..STEPS).collect::<Vec<_>>());
+    }
+}
+
+/// Tensors of several blocks, so that each of three workers holds slices.
+const WIDE: &str = "model.hidden=[300, 64]";
+
+/// Settings of runs whose state is divided among the workers, each slice on two of them.
+const DIVIDED: [RunSettings; 3] = [
+    RunSettings {
+        steps: STEPS,
+        sets: &[WIDE, "parallel.zero=1", "parallel.copies=2"],
+    },
+    RunSettings {
+        steps: STEPS,
+        sets: &[WIDE, "parallel.zero=2", "train.clip_norm=0.1"],
+    },
+    RunSettings {
+        steps: STEPS,
+        sets: &[
+            WIDE,
+            "parallel.zero=2",
+            "optimizer.kind=lamb",
+            "train.clip_norm=0.1",
+        ],
+    },
+];
+
+/// Returns the bits of a run that nothing disturbs, of one worker, with the whole state.
+fn alone(run: RunSettings) -> Bits {
+    train_with(run, 1, &[], false, None).bits.remove(0)
+}
+
+#[test]
+fn a_divided_state_survives_the_loss_of_one_worker_at_any_operation() {
+    for run in DIVIDED {
+        let undisturbed = alone(run);
+        for operation in 0..36 {
+            for id in [0, 2] {
+                let end = train_with(run, 3, &[(id, operation)], false, None);
+                let name = format!("{:?}: {id} at {operation}", run.sets);
+                assert_eq!(end.bits.len(), 2, "{name}");
+                assert!(
+                    end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
+                    "{name}"
+                );
+                assert_eq!(steps(&end.events), (0..STEPS).collect::<Vec<_>>(), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn slices_move_to_a_worker_that_replaces_another_one() {
+    for run in DIVIDED {
+        let undisturbed = alone(run);
+        for operation in [0, 9, 14, 21, 30] {
+            let end = train_with(run, 4, &[(1, operation)], true, None);
+            let name = format!("{:?}: {operation}", run.sets);
+            assert_eq!(end.bits.len(), 4, "{name}");
+            assert!(
+                end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_misses_an_outcome_applies_its_part_of_the_gradient() {
+    for run in DIVIDED {
+        let undisturbed = alone(run);
+        let applied = (6..40).map(|operation| miss_outcome(run, operation, &undisturbed));
+        assert!(applied.sum::<usize>() >= 2, "{:?}", run.sets);
     }
 }

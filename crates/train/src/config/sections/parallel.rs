@@ -13,6 +13,10 @@ pub struct ParallelSection {
     /// What is divided among the workers instead of being held by each of them: nothing (0), the states of the optimizer
     /// (1), or these and the reduced gradients (2); default 0. The trained bits do not depend on it.
     pub zero: u32,
+    /// How many workers hold each slice of a divided state, 1 or 2; default 2 with more than two workers, otherwise 1. With
+    /// 2, the run continues after the loss of any one worker without loading a checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u32>,
 }
 
 impl ParallelSection {
@@ -21,6 +25,10 @@ impl ParallelSection {
         if ZeroLevel::new(self.zero).is_none() {
             let message = format!("`parallel.zero` is {}, but must be 0, 1 or 2", self.zero);
             problems.push(ConfigProblem::error("parallel.zero", message));
+        }
+        if let Some(copies) = self.copies.filter(|copies| !(1..=2).contains(copies)) {
+            let message = format!("`parallel.copies` is {copies}, but must be 1 or 2");
+            problems.push(ConfigProblem::error("parallel.copies", message));
         }
     }
 }
