@@ -202,8 +202,10 @@ impl Training {
         let term = members.iter().map(|member| member.term).max();
         let term = term.filter(|term| *term > 0);
         let is_covered = slices::is_covered(&members, self.strategy.state().values().len());
-        let has_state = is_covered && members.iter().any(|member| member.has_state);
-        let may_load = self.resume != Resume::Never || self.member.generation > Generation::FIRST;
+        let some_have_state = members.iter().any(|member| member.has_state);
+        let has_state = some_have_state && is_covered;
+        let is_later = self.member.generation > Generation::FIRST || some_have_state;
+        let may_load = self.resume != Resume::Never || is_later;
         let has_loaded = !has_state && may_load && self.load_together()?;
         if has_loaded {
             self.history.clear();

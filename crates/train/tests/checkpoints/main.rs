@@ -271,6 +271,45 @@ fn a_checkpoint_of_any_number_of_workers_resumes_on_any_other_number() {
 }
 
 #[test]
+fn a_divided_state_is_saved_by_its_owners_and_loaded_under_any_division() {
+    let whole = undisturbed();
+    let divisions: [(usize, &[&'static str]); 5] = [
+        (1, &[]),
+        (2, &["parallel.zero=1"]),
+        (3, &["parallel.zero=2"]),
+        (4, &["parallel.zero=2", "parallel.copies=1"]),
+        (2, &["parallel.zero=2", "parallel.copies=2"]),
+    ];
+    let settings = |(workers, sets): (usize, &[&'static str])| {
+        sets.iter()
+            .fold(RunSettings::new(workers), |settings, set| {
+                settings.with(set)
+            })
+    };
+    for saving in divisions {
+        let folder = tempfile::tempdir().unwrap();
+        let store = local(folder.path());
+        let end = train_in(&store, &settings(saving).stopping(4));
+        let at = *end.saved().last().unwrap();
+        for resuming in divisions {
+            let end = train_in(&store, &settings(resuming).resuming());
+            assert_eq!(
+                end.loaded(),
+                Some((at, vec![])),
+                "{saving:?} to {resuming:?}"
+            );
+            for rank in end.ranks {
+                let bits = rank.unwrap();
+                assert_eq!(bits[0], whole[0], "{saving:?} to {resuming:?}");
+                // A worker that holds everything also has the states of the optimizer.
+                let is_whole = resuming.1.is_empty();
+                assert!(!is_whole || bits == whole, "{saving:?} to {resuming:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn checkpoints_are_saved_at_the_configured_interval_and_old_ones_removed() {
     let whole = undisturbed();
     for overlap in ["checkpoint.overlap=false", "checkpoint.overlap=true"] {

@@ -6,6 +6,7 @@ mod faulty_group;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -17,7 +18,9 @@ use ronde_core::{
     MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
 };
 use ronde_data::OpenContext;
+use ronde_store::{LocalStore, Store};
 use ronde_train::callback::{Actions, StepReport};
+use ronde_train::checkpoints::{Resume, RunCheckpoints};
 use ronde_train::config::{Document, Override};
 use ronde_train::worker::{JobAccess, join_job};
 use ronde_train::{Callback, Plan, RunConfig, TrainError, Training};
@@ -73,6 +76,8 @@ struct Job {
     changed: Condvar,
     events: Mutex<Vec<Event>>,
     run: RunSettings,
+    /// The folder of the checkpoints, if the run saves any.
+    checkpoints: Option<tempfile::TempDir>,
 }
 
 /// The settings of a run.
@@ -252,6 +257,7 @@ fn start(
             &OpenContext::new(".".as_ref(), config.run.seed),
         )?;
         let plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
+        let (saving, name) = (config.checkpoint.clone(), config.run.name.clone());
         let chain = config
             .model
             .config
@@ -282,6 +288,12 @@ fn start(
             });
         }
         let mut training = Training::new(member, plan, chain, split)?;
+        if let Some(folder) = &job.checkpoints {
+            let store: Arc<dyn Store> = Arc::new(LocalStore::new(folder.path()));
+            let run = (String::new(), PathBuf::new());
+            let saving = RunCheckpoints::new(&saving, store, "here".to_owned(), name, run);
+            training = training.with_checkpoints(Some(saving), Resume::Never, Arc::default());
+        }
         if job.run.steps == ENDED_BY_CALLBACK {
             training = training.with_callbacks(vec![Box::new(EndsRun)]);
         }
@@ -303,6 +315,8 @@ fn ronde_comm_alone() -> ronde_comm::ProcessGroup {
 struct JobResult {
     bits: Vec<Bits>,
     events: Vec<Event>,
+    /// The number of workers that ended because a slice of the state was lost.
+    lost: usize,
 }
 
 /// Trains with `count` workers. `deaths` lists which worker dies at which of its operations; with `replaced`, a
@@ -319,8 +333,10 @@ fn train_with(
     replaced: bool,
     fault_of_new: Option<InjectedFault>,
 ) -> JobResult {
+    let saves = run.sets.iter().any(|set| set.starts_with("checkpoint."));
     let job = Arc::new(Job {
         run,
+        checkpoints: saves.then(|| tempfile::tempdir().unwrap()),
         ..Job::default()
     });
     let bound = || ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
@@ -339,7 +355,7 @@ fn train_with(
         .zip(0..)
         .map(|(listener, id)| (id, start(&job, id, listener, fault(id))))
         .collect();
-    let mut bits = Vec::new();
+    let (mut bits, mut lost) = (Vec::new(), 0);
     // In the order of their deaths, so that no thread join waits for a later one.
     let mut dying: Vec<(u32, u32)> = deaths.to_vec();
     dying.sort_by_key(|death| death.1);
@@ -364,11 +380,12 @@ fn train_with(
     for (id, thread) in workers {
         match thread.join().unwrap() {
             Ok(end) => bits.push(end),
+            Err(TrainError::SliceLost { .. }) => lost += 1,
             Err(error) => panic!("worker {id}: {error}"),
         }
     }
     let events = std::mem::take(&mut *job.events.lock().unwrap());
-    JobResult { bits, events }
+    JobResult { bits, events, lost }
 }
 
 /// Returns the steps that any worker recorded as committed, without duplicates.
@@ -560,6 +577,44 @@ fn a_divided_state_survives_the_loss_of_one_worker_at_any_operation() {
             }
         }
     }
+}
+
+#[test]
+fn without_a_second_copy_the_workers_load_the_newest_checkpoint_or_report_the_loss() {
+    let run = |sets| RunSettings { steps: STEPS, sets };
+    let saving = run(&[
+        WIDE,
+        "parallel.zero=2",
+        "parallel.copies=1",
+        "checkpoint.every_steps=2",
+        "checkpoint.overlap=false",
+    ]);
+    let undisturbed = alone(run(&[WIDE]));
+    let mut loaded = 0;
+    for operation in (30..72).step_by(3) {
+        let end = train_with(saving, 3, &[(1, operation)], false, None);
+        let is_save = |event: &Event| matches!(event, Event::CheckpointSaved { .. });
+        if !end.events.iter().any(is_save) {
+            assert_eq!((end.bits.len(), end.lost), (0, 2), "{operation}");
+            continue;
+        }
+        assert_eq!((end.bits.len(), end.lost), (2, 0), "{operation}");
+        assert!(
+            end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
+            "{operation}"
+        );
+        assert_eq!(
+            steps(&end.events),
+            (0..STEPS).collect::<Vec<_>>(),
+            "{operation}"
+        );
+        let is_load = |event: &&Event| matches!(event, Event::CheckpointLoaded { .. });
+        loaded += end.events.iter().filter(is_load).count();
+    }
+    assert!(loaded > 3, "{loaded}");
+    let unsaved = run(&[WIDE, "parallel.zero=1", "parallel.copies=1"]);
+    let end = train_with(unsaved, 3, &[(1, 40)], false, None);
+    assert_eq!((end.bits.len(), end.lost), (0, 2));
 }
 
 #[test]
