@@ -87,9 +87,10 @@ impl DataParallelConfig {
         }
     }
 
-    /// Returns how many of `ranks` ranks hold each slice.
-    fn copies_among(&self, ranks: usize) -> u32 {
-        self.copies.unwrap_or(if ranks > 2 { 2 } else { 1 })
+    /// Returns how many of `ranks` ranks hold each slice of a divided state, if the setting is `copies`.
+    #[must_use]
+    pub fn copies_among(copies: Option<u32>, ranks: usize) -> u32 {
+        copies.unwrap_or(if ranks > 2 { 2 } else { 1 })
     }
 }
 
@@ -129,7 +130,11 @@ impl DataParallel {
     ) -> Self {
         let state = ModelState::of(&chain);
         let buckets = fresh_buckets(&state, &config, &shards, group.size());
-        let held = held_by(&buckets, group.rank(), config.copies_among(group.size()));
+        let held = held_by(
+            &buckets,
+            group.rank(),
+            DataParallelConfig::copies_among(config.copies, group.size()),
+        );
         let optimizer_states = config
             .optimizer
             .state_names()
@@ -324,7 +329,9 @@ impl Strategy for DataParallel {
                 }
             }
         }
-        if self.is_divided() && self.config.copies_among(self.group.size()) > 1 {
+        if self.is_divided()
+            && DataParallelConfig::copies_among(self.config.copies, self.group.size()) > 1
+        {
             self.copy_slices(&mut parts)?;
         }
         Ok(ReducedGradient { parts })
@@ -417,7 +424,7 @@ impl Strategy for DataParallel {
     }
 
     fn layout(&self) -> Vec<HeldRanges> {
-        let copies = self.config.copies_among(self.group.size());
+        let copies = DataParallelConfig::copies_among(self.config.copies, self.group.size());
         let ranks = (0..self.group.size()).map(|rank| GroupRank(rank as u32));
         ranks
             .map(|rank| held_by(&self.buckets, rank, copies))

@@ -2,6 +2,7 @@
 
 use ronde_core::shards::ShardPlan;
 use ronde_engine::OptimizerConfig;
+use ronde_parallel::ZeroLevel;
 
 /// The bytes that one worker needs, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub struct MemoryEstimate {
     pub parameters: u64,
     /// The gradients: subtrees of the sum over this worker's shards, one being filled or all joined.
     pub gradients: u64,
+    /// One copy of the gradient, which is part of `gradients`; 0 once the state is divided.
+    gradient_copy: u64,
     /// The state of the optimizer.
     pub optimizer: u64,
     /// The activations at their peak, of the largest shard; of all shards if they run in lock step.
@@ -26,6 +29,8 @@ pub struct MemoryEstimate {
 const PROCESS_BYTES: u64 = 48 << 20;
 /// The buffers of the kernels of one more computing thread, for convolutions of hundreds of channels.
 const THREAD_BYTES: u64 = 20 << 20;
+/// The number of buckets of a divided state whose gradients or weights are exchanged at once.
+const BUCKETS_IN_FLIGHT: u64 = 3;
 const BYTES: u64 = 4;
 
 impl MemoryEstimate {
@@ -53,12 +58,46 @@ impl MemoryEstimate {
         Self {
             parameters: copies(1).saturating_add(weight_copies.saturating_mul(BYTES)),
             gradients: copies(buffers),
+            gradient_copy: copies(1),
             optimizer: copies(optimizer.state_names().len() as u64),
             activations: step_floats(samples, together).saturating_mul(BYTES),
             process: PROCESS_BYTES,
             samples: 0,
             shard_samples: samples,
         }
+    }
+
+    /// Divides the states of the optimizer among `workers` workers, each slice on `copies` of them, and with
+    /// [`ZeroLevel::Gradients`] also the reduced gradient. Sums over earlier shards of a worker stay whole. `bucket_bytes` is
+    /// the largest bucket, of which some are in flight while gradients are reduced and weights gathered.
+    #[must_use]
+    pub fn divided(
+        mut self,
+        zero: ZeroLevel,
+        (copies, workers): (u32, u32),
+        bucket_bytes: u64,
+    ) -> Self {
+        if !zero.is_sharded() || workers < 2 {
+            return self;
+        }
+        let share = |bytes: u64| {
+            let held = u128::from(bytes) * u128::from(copies.min(workers));
+            (held / u128::from(workers)) as u64
+        };
+        self.optimizer = share(self.optimizer);
+        let in_flight = bucket_bytes.saturating_mul(BUCKETS_IN_FLIGHT);
+        let reduced = std::mem::take(&mut self.gradient_copy);
+        if zero == ZeroLevel::Gradients {
+            let divided = share(reduced).saturating_add(in_flight).min(reduced);
+            self.gradients = self
+                .gradients
+                .saturating_sub(reduced)
+                .saturating_add(divided);
+        } else if copies > 1 {
+            self.gradients = self.gradients.saturating_add(share(reduced) / 2);
+        }
+        self.gradients = self.gradients.saturating_add(in_flight);
+        self
     }
 
     /// Adds a loader that prefetches up to `memory_bytes` of a data set of `stored_bytes`, and a quarter more for
@@ -95,6 +134,14 @@ impl MemoryEstimate {
     /// Returns a hint for making the run fit.
     #[must_use]
     pub fn hint(&self, available_bytes: u64, local_workers: u32) -> String {
+        let copies = if local_workers > 2 { 2 } else { 1 };
+        let divided = self.divided(ZeroLevel::Gradients, (copies, local_workers), 4 << 20);
+        let needed = divided.total().saturating_mul(local_workers.into());
+        if self.gradient_copy > 0 && local_workers > 1 && needed <= available_bytes {
+            return "the states of the optimizer and the gradients fit if they are divided among the workers: \
+                    --set parallel.zero=2"
+                .to_owned();
+        }
         if local_workers > 1 && self.total() <= available_bytes {
             let fitting = available_bytes / self.total().max(1);
             return format!("{fitting} worker(s) fit on this host: --workers {fitting}");
@@ -156,6 +203,24 @@ mod tests {
     }
 
     #[test]
+    fn a_divided_state_needs_a_share_of_the_states_and_gradients() {
+        let bucket = 100_000;
+        let whole = estimate(8);
+        let of = |zero, copies| whole.divided(zero, (copies, 8), bucket);
+        assert_eq!(of(ZeroLevel::Off, 1), whole);
+        let states = of(ZeroLevel::OptimizerStates, 1);
+        assert_eq!(states.optimizer, whole.optimizer / 8);
+        assert_eq!(states.gradients, whole.gradients + 3 * bucket);
+        assert_eq!(
+            of(ZeroLevel::OptimizerStates, 2).optimizer,
+            whole.optimizer / 4
+        );
+        let gradients = of(ZeroLevel::Gradients, 1);
+        assert_eq!(gradients.gradients, whole.gradients / 8 + 6 * bucket);
+        assert_eq!(whole.divided(ZeroLevel::Gradients, (1, 1), bucket), whole);
+    }
+
+    #[test]
     fn a_loader_holds_its_limit_or_the_whole_data_set() {
         let one = estimate(1);
         let with = |memory, stored| one.with_loader(memory, stored).total() - one.total();
@@ -199,5 +264,12 @@ mod tests {
                 .contains("at most 4 samples")
         );
         assert!(one.hint(1 << 20, 1).contains("smaller model"));
+        let large = estimate(8);
+        let large = MemoryEstimate {
+            optimizer: large.optimizer * 100,
+            ..large
+        };
+        assert!(large.hint(large.total() * 5, 8).contains("parallel.zero=2"));
+        assert!(large.hint(large.total(), 8).contains("--workers 1"));
     }
 }

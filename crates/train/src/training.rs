@@ -12,7 +12,7 @@ use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
     DataParallel, DataParallelConfig, LossScaling, MicroBatch, ModelState, ReducedGradient,
-    Strategy, ZeroLevel,
+    Strategy,
 };
 
 use self::buckets::BucketTuning;
@@ -136,7 +136,7 @@ fn strategy(
     config.clip_norm = plan.config.train.clip_norm;
     let bucket_bytes = plan.config.comm.bucket_bytes_max;
     config.bucket_bytes_max = bucket_bytes.map_or_else(BucketTuning::first, |bytes| bytes as usize);
-    config.zero = ZeroLevel::new(plan.config.parallel.zero).unwrap_or_default();
+    config.zero = plan.config.parallel.zero_level();
     config.copies = plan.config.parallel.copies;
     let chain = plan.prepare(chain).map_err(TrainError::Model)?;
     let group = member.group.clone();

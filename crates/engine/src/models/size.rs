@@ -12,6 +12,8 @@ pub struct ModelSize {
     pub parameters: u64,
     /// The number of those in tensors of at least two dimensions, of which layers hold copies in short formats.
     pub matrix_elements: u64,
+    /// The number of elements of the largest layer, of which a bucket of gradients has at least one.
+    pub largest_layer: u64,
 }
 
 impl ModelConfig {
@@ -23,6 +25,8 @@ impl ModelConfig {
     pub fn size(&self, input_shape: &[usize], classes: u32) -> Result<ModelSize, EngineError> {
         let mut size = ModelSize::default();
         for layer in self.outline(input_shape, classes)? {
+            let elements = layer.layout().elements(Role::Parameter) as u64;
+            size.largest_layer = size.largest_layer.max(elements);
             for tensor in layer.layout().of_role(Role::Parameter) {
                 let elements = tensor.elements() as u64;
                 size.parameters += elements;

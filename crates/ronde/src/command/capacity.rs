@@ -12,6 +12,8 @@ use ronde_train::{Plan, TrainError};
 
 /// Space for the event file and the other records beside the model.
 const RECORD_BYTES: u64 = 64 << 10;
+/// The largest bucket of a run with a divided state that sets none.
+const DIVIDED_BUCKET_BYTES: u64 = 4 << 20;
 
 /// Refuses a disk without enough space for the trained model.
 pub(super) fn check_disk(folder: &Path, parameters: u64) -> Result<(), String> {
@@ -65,6 +67,8 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
         Precision::F32 => 0,
         Precision::Bf16 | Precision::F16 => size.matrix_elements,
     };
+    let workers = plan.shards.computing();
+    let bucket_bytes = config.comm.bucket_bytes_max.unwrap_or(DIVIDED_BUCKET_BYTES);
     MemoryEstimate::data_parallel(
         [size.parameters, copies],
         |samples, together| {
@@ -83,6 +87,11 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
         batch_samples,
         &plan.shards,
         config.model.config.runs_shards_together(),
+    )
+    .divided(
+        config.parallel.zero_level(),
+        (config.parallel.copies_among(workers), workers),
+        size.largest_layer.saturating_mul(4).max(bucket_bytes),
     )
     .with_loader(
         config.loader.memory_mib.saturating_mul(1 << 20),

@@ -36,6 +36,7 @@ fn the_default_run_file_is_valid_and_contains_the_defaults() {
     assert_eq!(run.train.drop_last, defaults.drop_last);
     assert_eq!(run.train.shuffle, defaults.shuffle);
     assert_eq!(run.comm, CommSection::default());
+    assert_eq!(run.parallel, ParallelSection::default());
     assert_eq!(run.check, CheckSection::default());
     assert_eq!(run.elastic, ElasticSection::default());
     assert_eq!(run.events, EventsSection::default());

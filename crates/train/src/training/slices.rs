@@ -3,7 +3,6 @@
 use ronde_core::holdings::{HeldRanges, Move, moves};
 use ronde_core::session::{CatchUp, CatchUpPlan};
 use ronde_core::{CollectivesExt, Step};
-use ronde_parallel::ZeroLevel;
 
 use super::Training;
 use crate::TrainError;
@@ -73,8 +72,40 @@ pub(super) fn is_covered(members: &[MemberState], elements: usize) -> bool {
 impl Training {
     /// Returns whether the run divides its state among the members.
     pub(super) fn is_divided(&self) -> bool {
-        let zero = ZeroLevel::new(self.plan.config.parallel.zero);
-        zero.is_some_and(ZeroLevel::is_sharded)
+        self.plan.config.parallel.zero_level().is_sharded()
+    }
+
+    /// Describes how the state is divided, and what the loss of a worker costs; `None` if every worker holds all of it.
+    pub(super) fn division(&self) -> Option<String> {
+        let workers = self.member.group.size();
+        if !self.is_divided() || workers < 2 {
+            return None;
+        }
+        let vectors = self.strategy.vectors();
+        let bytes = |held: usize| {
+            let flat = vectors.iter().skip(1).filter(|vector| vector.is_flat);
+            (4 * held * flat.count()) as f64 / f64::from(1 << 20)
+        };
+        let layout = self.strategy.layout();
+        let most = layout.iter().map(HeldRanges::len).max().unwrap_or(0);
+        let (most, all) = (bytes(most), bytes(self.strategy.state().values().len()));
+        let copies: usize = layout.iter().map(HeldRanges::len).sum();
+        let is_copied = copies > self.strategy.state().values().len();
+        let section = &self.plan.config.checkpoint;
+        let saves = section.every_steps > 0 || section.every_minutes > 0.0;
+        let loss = match (is_copied, self.checkpoints.is_some() && saves) {
+            (true, _) => "each slice is on 2 workers, so the run continues after the loss of one",
+            (false, true) => {
+                "each slice is on 1 worker, so all workers load the newest checkpoint after the loss of one"
+            }
+            (false, false) => {
+                "each slice is on 1 worker and no checkpoints are saved, so the loss of a worker ends the run"
+            }
+        };
+        Some(format!(
+            "the state is divided among {workers} workers: at most {most:.1} of {all:.1} MiB of the states of the optimizer \
+             on each; {loss}"
+        ))
     }
 
     /// Returns the states of all members, by rank. All members call it together.

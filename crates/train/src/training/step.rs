@@ -292,6 +292,12 @@ impl Training {
         if self.member.rank != Rank(0) {
             return;
         }
+        if let Some(message) = self.division() {
+            self.member.tracker.record(Event::Notice {
+                rank: None,
+                message,
+            });
+        }
         self.member.tracker.record(Event::RunStarted {
             name: self.plan.config.run.name.clone(),
             plan: self.plan.identity.hex(),

@@ -1,6 +1,6 @@
 //! `[parallel]`: how the state of a run is divided among the workers.
 
-use ronde_parallel::ZeroLevel;
+use ronde_parallel::{DataParallelConfig, ZeroLevel};
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigProblem;
@@ -20,6 +20,18 @@ pub struct ParallelSection {
 }
 
 impl ParallelSection {
+    /// Returns the level of `zero`; none for a number that `check` rejects.
+    #[must_use]
+    pub fn zero_level(&self) -> ZeroLevel {
+        ZeroLevel::new(self.zero).unwrap_or_default()
+    }
+
+    /// Returns how many of `workers` workers hold each slice.
+    #[must_use]
+    pub fn copies_among(&self, workers: u32) -> u32 {
+        DataParallelConfig::copies_among(self.copies, workers as usize)
+    }
+
     /// Adds the problems of the section.
     pub(in crate::config) fn check(&self, problems: &mut Vec<ConfigProblem>) {
         if ZeroLevel::new(self.zero).is_none() {

@@ -295,6 +295,13 @@ fn numbers_of_other_sections_and_names() {
         &["is 10, but must be at least 1024"],
     );
     check(
+        &with("[parallel]\nzero = 3\ncopies = 0\n"),
+        &[
+            "`parallel.zero` is 3, but must be 0, 1 or 2",
+            "`parallel.copies` is 0, but must be 1 or 2",
+        ],
+    );
+    check(
         &with("[comm]\ntimeout_s = -1\n"),
         &["`comm.timeout_s` is -1, but must be above 0"],
     );

@@ -8,7 +8,7 @@ use super::super::{identity, schema};
 use super::{DEFAULT_RUN_FILE, RunConfig, load};
 
 /// The sections and keys that do not change the trained bits.
-const OUTSIDE_IDENTITY: [&str; 25] = [
+const OUTSIDE_IDENTITY: [&str; 26] = [
     "check",
     "checkpoint",
     "comm",
@@ -25,6 +25,7 @@ const OUTSIDE_IDENTITY: [&str; 25] = [
     "elastic",
     "events",
     "loader",
+    "parallel",
     "run.name",
     "run.output",
     "track",
