@@ -30,7 +30,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const ALL: [&Target; 18] = [
+pub const ALL: [&Target; 19] = [
     &FRAME,
     &HELLO,
     &NOTICE,
@@ -49,6 +49,7 @@ pub const ALL: [&Target; 18] = [
     &NPZ,
     &CSV,
     &INDEX,
+    &SAFETENSORS,
 ];
 
 /// The header of a frame: only the text of an error is allocated.
@@ -280,4 +281,36 @@ fn text(bytes: &[u8]) -> Result<&str, String> {
 
 fn told(error: ronde_identity::IdentityError) -> String {
     error.to_string()
+}
+
+/// A safetensors file with weights of another program. Values of 16 bits are read as 32 bits.
+pub const SAFETENSORS: Target = Target {
+    name: "safetensors",
+    samples: || {
+        vec![
+            safetensors("F32", 4),
+            safetensors("BF16", 2),
+            safetensors("I64", 8),
+        ]
+    },
+    read: |bytes| {
+        let length = bytes.len() as u64;
+        let read = ronde_model::WeightFile::read_from(bytes, length, "weights".as_ref());
+        read.map(|_| ()).map_err(|error| error.to_string())
+    },
+    memory: (64, 3 << 20),
+    needs_its_end: true,
+    cases: 20_000,
+};
+
+/// Returns a safetensors file with two tensors of a type whose elements have `bytes` bytes.
+fn safetensors(dtype: &str, bytes: usize) -> Vec<u8> {
+    let (first, all) = (6 * bytes, 10 * bytes);
+    let header = format!(
+        r#"{{"__metadata__":{{"format":"pt"}},"a.weight":{{"dtype":"{dtype}","shape":[2,3],"data_offsets":[0,{first}]}},"b":{{"dtype":"{dtype}","shape":[4],"data_offsets":[{first},{all}]}}}}"#
+    );
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.as_bytes());
+    file.extend((0..all).map(|byte| byte as u8));
+    file
 }

@@ -67,13 +67,16 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::OtherPlan`], naming the parts that differ.
     pub fn check_plan(&self, mine: &PlanIdentity) -> Result<(), CheckpointError> {
-        mine.changes_since(&self.manifest.identity())
-            .map_or(Ok(()), |difference| {
-                Err(CheckpointError::OtherPlan {
-                    step: self.manifest.step,
-                    difference,
-                })
+        let earlier = self.manifest.identity();
+        if mine.continues_from(&earlier, self.manifest.step) {
+            return Ok(());
+        }
+        mine.changes_since(&earlier).map_or(Ok(()), |difference| {
+            Err(CheckpointError::OtherPlan {
+                step: self.manifest.step,
+                difference,
             })
+        })
     }
 
     /// Reads the cursor: opaque bytes of the training loop.

@@ -212,7 +212,10 @@ fn may_replace(
     mine: &Manifest,
     theirs: &Manifest,
 ) -> Result<PublishOutcome, CheckpointError> {
-    if let Some(difference) = what.identity.difference(&theirs.identity()) {
+    let earlier = theirs.identity();
+    if !what.identity.continues_from(&earlier, what.step)
+        && let Some(difference) = what.identity.difference(&earlier)
+    {
         return Err(CheckpointError::OtherPlan {
             step: what.step,
             difference,

@@ -212,6 +212,7 @@ bombarded! {
     broken_files_of_arrays_are_refused: NPZ,
     broken_lines_are_refused: CSV,
     broken_indexes_are_refused: INDEX,
+    broken_weights_are_refused: SAFETENSORS,
 }
 
 #[test]

@@ -167,6 +167,15 @@ pub enum Event {
         /// The number of the attempt, from 2.
         attempt: u32,
     },
+    /// A run continues from a checkpoint of an earlier plan. Recorded by the rank that loaded it.
+    RunExtended {
+        /// The number of steps in the checkpoint.
+        step: Step,
+        /// Hash of the earlier plan, 64 hexadecimal digits.
+        parent: String,
+        /// The settings that changed, in one sentence.
+        changes: String,
+    },
     /// The totals of all earlier events, in event files from which events were removed.
     RunTotals(Box<RunTotals>),
     /// Training begins. Recorded by rank 0.

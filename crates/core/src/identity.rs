@@ -59,7 +59,18 @@ impl PlanIdentity {
 
     /// Removes all parts whose names start with `prefix`.
     pub fn remove_under(&mut self, prefix: &str) {
-        self.parts.retain(|name, _| !name.starts_with(prefix));
+        self.retain(|name| !name.starts_with(prefix));
+    }
+
+    /// Keeps the parts whose names satisfy a condition.
+    pub fn retain(&mut self, mut keeps: impl FnMut(&str) -> bool) {
+        self.parts.retain(|name, _| keeps(name));
+    }
+
+    /// Returns the value of a part, if there is one.
+    #[must_use]
+    pub fn part(&self, name: &str) -> Option<&str> {
+        self.parts.get(name).map(String::as_str)
     }
 
     /// Returns the parts, sorted by name.
@@ -106,18 +117,22 @@ impl PlanIdentity {
         })
     }
 
+    /// Returns the names of the parts that differ, sorted.
+    #[must_use]
+    pub fn differing(&self, other: &Self) -> Vec<String> {
+        let names: std::collections::BTreeSet<&String> =
+            self.parts.keys().chain(other.parts.keys()).collect();
+        let differs = |name: &&String| self.parts.get(*name) != other.parts.get(*name);
+        names.into_iter().filter(differs).cloned().collect()
+    }
+
     fn compare(
         &self,
         theirs: &Self,
         sentence: impl Fn(&str, &str, &str) -> String,
     ) -> Option<String> {
         const SPELLED: usize = 5;
-        let names: std::collections::BTreeSet<&String> =
-            self.parts.keys().chain(theirs.parts.keys()).collect();
-        let names: Vec<&String> = names
-            .into_iter()
-            .filter(|name| self.parts.get(*name) != theirs.parts.get(*name))
-            .collect();
+        let names = self.differing(theirs);
         let has_parts = |name: &str| {
             let mut below = names.iter().filter_map(|other| other.strip_prefix(name));
             below.any(|rest| rest.starts_with('.'))

@@ -20,6 +20,7 @@ pub mod identity;
 pub mod layout;
 
 pub mod ledger;
+pub mod lineage;
 pub mod membership;
 pub mod mesh;
 pub mod norm;
@@ -42,6 +43,7 @@ pub use error::{CollectiveError, Recovery};
 pub use event::{Event, NullTracker, Tracker};
 pub use header::FormatHeader;
 pub use identity::{OUTSIDE_IDENTITY, PlanIdentity, outside_identity};
+pub use lineage::ParentPlan;
 pub use membership::{
     Departure, JobMember, LoneMember, MembershipError, MembershipPolicy, Milestone,
     SuccessionPolicy,

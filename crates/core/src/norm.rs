@@ -61,7 +61,7 @@ impl NumberTree {
             && node.is_right_sibling_of(left)
         {
             self.nodes.pop();
-            sum = number + sum;
+            sum += number;
             node = node.parent(self.positions);
         }
         self.nodes.push((node, sum));

@@ -308,6 +308,7 @@ impl RunHistory {
             | Event::Resumed { .. }
             | Event::Recovered { .. }
             | Event::AttemptStarted { .. }
+            | Event::RunExtended { .. }
             | Event::WorkerFailed { .. } => self.apply_member(t, event),
             Event::Notice { rank, message } => {
                 let is_warning = render::is_warning(event);
@@ -412,6 +413,10 @@ impl RunHistory {
             }
             Event::AttemptStarted { attempt } => {
                 record(None, None, format!("attempt {attempt} of the run started"))
+            }
+            Event::RunExtended { step, changes, .. } => {
+                let text = format!("run extended from step {}: {changes}", step.0);
+                record(None, None, shortened(&text))
             }
             Event::WorkerFailed { rank, message, .. } => {
                 self.message(t, Some(*rank), true, message);

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use ronde_core::PlanIdentity;
+
 use crate::{ModelError, ModelManifest, publish};
 
 /// The file name of the model card.
@@ -40,8 +42,11 @@ pub fn render_card(manifest: &ModelManifest) -> String {
     );
     evaluation(manifest, &mut text);
     let is_data = |key: &str| key.starts_with("data.");
+    let is_lineage = |key: &str| key.starts_with("lineage.");
     settings("Data", manifest, is_data, &mut text);
-    settings("Plan", manifest, |key| !is_data(key), &mut text);
+    let is_plan = |key: &str| !is_data(key) && !is_lineage(key);
+    settings("Plan", manifest, is_plan, &mut text);
+    lineage(manifest, &mut text);
     let _ = writeln!(
         text,
         "These settings determine the bits of the weights, on any number of workers; the hash of the plan is `{}`.\n",
@@ -62,6 +67,32 @@ fn evaluation(manifest: &ModelManifest, text: &mut String) {
     );
     for (name, value) in &evaluation.values {
         let _ = writeln!(text, "| {} | {value:.6} |", cell(name));
+    }
+    text.push('\n');
+}
+
+/// Writes the earlier plans of an extended run.
+fn lineage(manifest: &ModelManifest, text: &mut String) {
+    let mut identity = PlanIdentity::default();
+    for (name, value) in &manifest.identity {
+        identity.set(name, value);
+    }
+    let parents = identity.lineage();
+    if parents.is_empty() {
+        return;
+    }
+    text.push_str(
+        "## Lineage\n\nThe run was extended: each line is an earlier plan, its last step, and what changed then.\n\n\
+         | plan | until step | changes |\n|---|---|---|\n",
+    );
+    for parent in parents {
+        let changes = cell(&without_secrets(&parent.changes));
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {changes} |",
+            cell(&parent.plan),
+            parent.step
+        );
     }
     text.push('\n');
 }
@@ -177,7 +208,11 @@ mod tests {
         manifest.identity = vec![
             ("data.address".to_owned(), address.to_owned()),
             ("train.epochs".to_owned(), "3 | 4\n# x".to_owned()),
+            ("lineage.000.plan".to_owned(), "cd".repeat(32)),
+            ("lineage.000.step".to_owned(), "69".to_owned()),
+            ("lineage.000.changes".to_owned(), "a|b changed".to_owned()),
         ];
+        let parent = format!("| `{}` | 69 | a\\|b changed |", "cd".repeat(32));
         let card = render_card(&manifest);
         assert!(!card.contains("secret"), "{card}");
         for words in [
@@ -185,6 +220,7 @@ mod tests {
             "| `train.epochs` | 3 \\| 4 # x |",
             "| accuracy | 0.750000 |",
             &manifest.blake3,
+            &parent,
             "SavedModel::open(folder)",
         ] {
             assert!(card.contains(words), "{words}: {card}");

@@ -9,7 +9,9 @@ use ronde_engine::{Chain, EngineError, Layer, LearningRate, Loss, Metric};
 use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
 use ronde_train::export::ModelDescription;
 use ronde_train::worker::publish;
-use ronde_train::{Callback, Objective, Plan, RunConfig, TrainError, Training, initial_weights};
+use ronde_train::{
+    Callback, Extension, Objective, Plan, RunConfig, TrainError, Training, initial_weights,
+};
 
 use crate::run_output::RunOutput;
 use crate::sigterm::SigtermGuard;
@@ -48,6 +50,7 @@ pub struct Trainer<'a> {
     learning_rate: Option<LearningRate>,
     callbacks: Vec<Box<dyn Callback>>,
     resume: Resume,
+    extension: Extension,
     has_folder: bool,
     overwrites: bool,
 }
@@ -63,6 +66,7 @@ impl<'a> Trainer<'a> {
             learning_rate: None,
             callbacks: Vec::new(),
             resume: Resume::Never,
+            extension: Extension::default(),
             has_folder: false,
             overwrites: false,
         }
@@ -101,6 +105,13 @@ impl<'a> Trainer<'a> {
     /// Sets whether the run resumes from a checkpoint. By default it starts with step 0.
     pub fn resume(mut self, resume: Resume) -> Self {
         self.resume = resume;
+        self
+    }
+
+    /// Permits another value of a setting than that of the checkpoint from which the run resumes: a dotted key, a section, or
+    /// a key of `[train]`, such as `learning_rate`. The length of a run needs no permission.
+    pub fn allow_change(mut self, setting: impl Into<String>) -> Self {
+        self.extension.allowed.push(setting.into());
         self
     }
 
@@ -161,6 +172,7 @@ impl<'a> Trainer<'a> {
             weights.load_into(&mut chain);
             plan.bind_initial_weights(&weights);
         }
+        self.bind_lineage(&mut plan)?;
         let output = self.open_folder()?;
         let tracker = match &output {
             Some(output) => output.tracker(self.worker.tracker()),
@@ -210,6 +222,21 @@ impl<'a> Trainer<'a> {
         }
         if let Some(learning_rate) = self.learning_rate.take() {
             plan.bind_learning_rate(learning_rate);
+        }
+        Ok(())
+    }
+
+    /// Adds the lineage of the checkpoint from which the run resumes to the plan, if there is one.
+    fn bind_lineage(&self, plan: &mut Plan) -> Result<(), TrainError> {
+        self.extension.check_names()?;
+        if self.resume == Resume::Never {
+            return Ok(());
+        }
+        let Some(saving) = self.checkpoints()? else {
+            return Ok(());
+        };
+        if let Some(newest) = checkpoints::newest(saving.store())? {
+            self.extension.bind(plan, &newest)?;
         }
         Ok(())
     }

@@ -32,7 +32,10 @@ pub fn read(
                  init_new = [\"head.*\"]"
             }
             ModelError::Pattern { .. } => "change model.init_new",
-            _ => "set model.init to a safetensors file or the folder of a run; relative paths start at the run file",
+            _ => {
+                "set model.init to a safetensors file or the folder of a run; relative paths start at the run file, and \
+                 every host needs the file at the same path, such as in a shared folder"
+            }
         }
         .to_owned(),
         problem: error.to_string(),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ronde_core::FormatHeader;
+use ronde_core::{FormatHeader, ParentPlan};
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -20,6 +20,9 @@ pub struct WorkerTask {
     /// Whether the run resumes from a checkpoint.
     #[serde(default)]
     pub resumes: bool,
+    /// The plans from which the run continues, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lineage: Vec<ParentPlan>,
 }
 
 impl WorkerTask {
@@ -34,6 +37,7 @@ impl WorkerTask {
             base,
             output,
             resumes: false,
+            lineage: Vec::new(),
         })
     }
 

@@ -404,7 +404,7 @@ impl Training {
             evaluation = self.evaluate_if_due()?.or(evaluation);
         }
         self.unpin();
-        self.finish_saving()?;
+        self.save_at_end()?;
         self.verify()?;
         let duration_s = begun.total_s();
         if evaluation.is_none() {

@@ -76,6 +76,7 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     let opening = context.opening(&task.base, config.run.seed, report);
     let split = ronde_data::open(&config.data, &opening)?;
     let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
+    plan.identity.set_lineage(&task.lineage);
     let description = split.train.description();
     let (input_shape, classes) = (description.shape.clone(), description.classes);
     let model = &config.model.config;
@@ -119,8 +120,6 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
         evaluation: None,
     };
     training.run_and_publish(&mut |training, trained| {
-        let run_file = task.output.join("run.toml");
-        ronde_model::publish(&run_file, config.to_toml()?.as_bytes())?;
         publish(training, &task.output, model.clone(), trained, &*tracker)
     })
 }

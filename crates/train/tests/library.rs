@@ -524,7 +524,10 @@ fn a_callback_evaluates_and_saves_after_the_next_step() {
     for ranks in [1, 2] {
         let folder = tempfile::tempdir().unwrap();
         let store: Arc<dyn ronde_store::Store> = Arc::new(LocalStore::new(folder.path()));
-        let run = config(RUN, &["checkpoint.overlap=false"]);
+        let run = config(
+            RUN,
+            &["checkpoint.overlap=false", "checkpoint.at_end=false"],
+        );
         let section = run.checkpoint.clone();
         let outcome = run_on(ranks, &run, move || Parts {
             callbacks: vec![

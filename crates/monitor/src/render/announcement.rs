@@ -21,6 +21,10 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
             message,
         } => Some(format!("note: rank {rank}: {message}")),
         Event::MembershipChanged { reason, .. } => Some(reason.clone()),
+        Event::RunExtended { step, changes, .. } => Some(format!(
+            "extending the run from step {}: {changes}",
+            count(step.0)
+        )),
         Event::Recovered {
             step, duration_s, ..
         } => Some(format!(

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use ronde::environment;
 use ronde_checkpoint::{CheckpointStatus, list};
+use ronde_core::PlanIdentity;
 use ronde_model::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 use ronde_store::{Address, Store};
 use ronde_train::checkpoints::{self, NewestCheckpoint};
 use ronde_train::config::{CheckpointSection, DEFAULT_RUN_FILE, Document, Override};
-use ronde_train::{Plan, RunConfig};
+use ronde_train::{Extension, Plan, RunConfig, TrainError};
 
 use super::run_position::RunPosition;
 use super::start_error::StartError;
@@ -126,26 +127,26 @@ impl ResumeSource {
 }
 
 /// How a run starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Start {
     /// From step 0; checkpoints of an unfinished run are an error.
     New,
     /// From step 0, also where there are checkpoints of the same plan.
     Overwrite,
-    /// From the newest checkpoint.
-    Resume,
+    /// From the newest checkpoint, with changed settings if they are allowed.
+    Resume(Extension),
 }
 
 /// Checks the checkpoints before a run starts: a resumed run needs one of the same plan, and a new run must not
 /// overwrite those of another run. Sets an absolute address in `config`.
 pub(super) fn check(
     config: &mut RunConfig,
-    plan: &Plan,
+    plan: &mut Plan,
     base: &Path,
     output: &Path,
-    start: Start,
+    start: &Start,
 ) -> Result<RunPosition, StartError> {
-    let resumes = start == Start::Resume;
+    let resumes = matches!(start, Start::Resume(_));
     let failed = |error: &dyn std::fmt::Display| format!("error: {error}");
     let mut address = config
         .checkpoint
@@ -173,16 +174,24 @@ pub(super) fn check(
             position(None)
         };
     };
-    if let Some(difference) = newest.changes_to(&plan.identity) {
+    if let Start::Resume(extension) = start {
+        let place = format!(
+            "checkpoint of step {} of run `{}` in {shown}",
+            newest.step, newest.name
+        );
+        let bound = extension.bind(plan, &newest);
+        if bound.map_err(|error| refused(&error, &place))?.is_some() {
+            return position(Some(newest.step));
+        }
+    } else if let Some(difference) = changes_to(&plan.identity, &newest.identity) {
         return Err(StartError::Invalid(other_plan(
             &shown,
             &newest.name,
             &difference,
-            resumes,
         )));
     }
     match (finished(output, &newest), start) {
-        (Some(model), Start::Resume) => Err(StartError::Finished(format!(
+        (Some(model), Start::Resume(_)) => Err(StartError::Finished(format!(
             "this run is finished: {} steps; its model is {}, blake3 {}",
             model.steps,
             output.join(WEIGHTS_FILE).display(),
@@ -194,22 +203,33 @@ pub(super) fn check(
              another folder: --set run.output=FOLDER",
             newest.step
         ))),
-        (None, Start::Resume) => position(Some(newest.step)),
+        (None, Start::Resume(_)) => position(Some(newest.step)),
         (_, Start::New | Start::Overwrite) => position(None),
     }
 }
 
-fn other_plan(address: &str, run: &str, difference: &str, resumes: bool) -> String {
-    if resumes {
-        return format!(
-            "error: cannot resume: {difference}\n  where: checkpoints of run `{run}` in {address}\n  \
-             help: resume with the same model, data, seed and settings"
-        );
+/// Returns the message for a checkpoint at `place` from which the run cannot continue.
+fn refused(error: &TrainError, place: &str) -> String {
+    match error {
+        TrainError::Impossible { problem, hint } => {
+            format!("error: {problem}\n  where: {place}\n  help: {hint}")
+        }
+        error => format!("error: {error}"),
     }
+}
+
+fn other_plan(address: &str, run: &str, difference: &str) -> String {
     format!(
         "error: {address} has checkpoints of another run, `{run}`: {difference}\n  \
          help: choose another folder: --set run.output=FOLDER or --set checkpoint.to=FOLDER"
     )
+}
+
+/// Lists the differences between the plan of a checkpoint and that of a new run, whose model has not been built.
+fn changes_to(mine: &PlanIdentity, of_checkpoint: &PlanIdentity) -> Option<String> {
+    let mut theirs = of_checkpoint.clone();
+    theirs.remove_under("model.tensors");
+    mine.changes_since(&theirs)
 }
 
 /// Returns the final model of the checkpoint's run, if the run is finished.

@@ -45,6 +45,13 @@ pub(crate) struct TrainArguments {
     /// checkpoints [default: those of the run file]; any number of workers gives the same bits.
     #[arg(long, value_name = "RUN", num_args = 0..=1)]
     resume: Option<Option<String>>,
+    /// With `--resume`: continue with another value of a setting that changes the trained bits, such as `learning_rate`,
+    /// `optimizer.weight_decay` or `schedule`; can be repeated. The length of a run needs no permission.
+    #[arg(long, value_name = "SETTING", requires = "resume")]
+    allow_change: Vec<String>,
+    /// Start a new run from the weights of another one: a run's folder, a saved model or a safetensors file.
+    #[arg(long, value_name = "MODEL", conflicts_with = "resume")]
+    init_from: Option<PathBuf>,
     /// Replace the results of a run that is in the output folder already, including its checkpoints.
     #[arg(long, conflicts_with = "resume")]
     overwrite: bool,

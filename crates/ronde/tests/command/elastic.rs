@@ -92,6 +92,7 @@ fn after_a_worker_is_killed_one_step_is_recomputed() {
         assert_eq!(of_kind(&all, "worker_started").count(), 3);
         let files = [
             "README.md",
+            "checkpoints",
             "events.jsonl",
             "model.json",
             "model.safetensors",

@@ -47,7 +47,7 @@ fn a_folder_is_locked_by_one_run_at_a_time() {
     let mut found = crate::support::events(&events);
     // Their number depends on the duration of the run.
     found.retain(|event| event["event"] != "memory_used");
-    assert_eq!(found.len(), 2 + 2 + 2 * 2 + 2 + 3, "{events}");
+    assert_eq!(found.len(), 2 + 2 + 2 * 2 + 2 + 4, "{events}");
 }
 
 /// A file system of a given size, unmounted when dropped.
@@ -112,5 +112,8 @@ fn a_disk_that_fills_up_leaves_no_incomplete_model() {
             ],
         );
     assert!(ended.stderr.contains("400 of 400"), "{}", ended.stderr);
-    assert_eq!(dir.results("disk/out"), ["events.jsonl"]);
+    assert_eq!(
+        dir.results("disk/out"),
+        ["checkpoints", "events.jsonl", "run.toml"]
+    );
 }

@@ -11,6 +11,7 @@ mod dying;
 mod elastic;
 mod evaluate;
 mod examples;
+mod extending;
 mod first_contact;
 mod fixed_members;
 mod folders;

@@ -22,6 +22,7 @@ fn the_file_that_init_writes_trains_and_is_never_overwritten() {
         dir.list("runs/digits"),
         [
             "README.md",
+            "checkpoints",
             "events.jsonl",
             "model.json",
             "model.safetensors",
@@ -115,7 +116,7 @@ fn a_diverged_run_names_the_step_and_gives_help() {
     let announced = |line: &&str| line.starts_with("rank ") && line.contains(" failed: ");
     let lines = ended.stderr.lines().filter(announced).count();
     assert_eq!(lines, 1, "{}", ended.stderr);
-    assert_eq!(dir.results("runs/digits"), ["events.jsonl"]);
+    assert_eq!(dir.results("runs/digits"), ["events.jsonl", "run.toml"]);
 }
 
 #[test]

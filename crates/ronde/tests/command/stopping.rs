@@ -49,7 +49,7 @@ fn a_signal_ends_all_processes_and_leaves_no_incomplete_file() {
             ended.stderr
         );
         assert!(!ended.stdout.contains("no checkpoint"), "{}", ended.stdout);
-        assert_eq!(dir.list("out"), ["checkpoints", "events.jsonl"]);
+        assert_eq!(dir.list("out"), ["checkpoints", "events.jsonl", "run.toml"]);
     }
 }
 
@@ -70,7 +70,7 @@ fn a_killed_worker_is_named_with_its_last_step() {
     assert!(!ended.stderr.contains("also failed"), "{}", ended.stderr);
     assert!(ended.stdout.contains(r#""event":"worker_failed","rank":1"#));
     gone(workers.into_values());
-    assert_eq!(dir.list("out"), ["events.jsonl", "flight"]);
+    assert_eq!(dir.list("out"), ["events.jsonl", "flight", "run.toml"]);
 }
 
 #[test]

@@ -5,12 +5,31 @@ use std::sync::Arc;
 use ronde_checkpoint::{Slice, StateVector, VectorTensor, share};
 use ronde_core::DType;
 use ronde_core::holdings::HeldRanges;
+use ronde_engine::Precision;
 use ronde_parallel::{HeldVector, LossScaling, ModelState};
+
+use crate::RunConfig;
 
 /// The name of the vector of weights and buffers.
 const WEIGHTS: &str = "weights";
 /// The name of the vector of the loss scale.
 const LOSS_SCALE: &str = "loss_scale";
+
+/// Returns the names of the vectors in a checkpoint of a run, in their order.
+pub(crate) fn vector_names(config: &RunConfig) -> Vec<String> {
+    let has_scale = config.train.precision == Precision::F16;
+    names_of_values(config.optimizer.state_names())
+        .chain(has_scale.then(|| LOSS_SCALE.to_owned()))
+        .collect()
+}
+
+/// Returns the names of the vectors that have a value for each weight.
+fn names_of_values(optimizer_states: &[&str]) -> impl Iterator<Item = String> {
+    let optimizer = optimizer_states
+        .iter()
+        .map(|name| format!("optimizer.{name}"));
+    std::iter::once(WEIGHTS.to_owned()).chain(optimizer)
+}
 
 /// The vectors of a run's state, in the order of [`ronde_parallel::Strategy::vectors`].
 #[derive(Debug, Clone)]
@@ -40,11 +59,7 @@ impl ReplicaLayout {
                 start: tensor.range.start as u64,
             })
             .collect();
-        let optimizer = optimizer_states
-            .iter()
-            .map(|name| format!("optimizer.{name}"));
-        let vectors = std::iter::once(WEIGHTS.to_owned())
-            .chain(optimizer)
+        let vectors = names_of_values(optimizer_states)
             .map(|name| StateVector {
                 name,
                 dtype: DType::F32,

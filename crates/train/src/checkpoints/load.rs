@@ -18,6 +18,8 @@ const THREADS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct LoadedCheckpoint {
     pub(crate) step: Step,
+    /// The hash of the plan that it was saved under.
+    pub(crate) plan: String,
     /// The number of ranks that saved it.
     pub(crate) world_size: u32,
     pub(crate) bytes: u64,
@@ -53,6 +55,7 @@ pub(crate) fn load(
     })?;
     Ok(found.map(|found| LoadedCheckpoint {
         step: found.checkpoint.step(),
+        plan: found.checkpoint.manifest().identity().hex(),
         world_size: found.checkpoint.manifest().world_size,
         bytes: found.checkpoint.manifest().bytes(),
         session: found.checked,

@@ -19,21 +19,12 @@ pub struct NewestCheckpoint {
     pub name: String,
     /// The plan of the run that saved it.
     pub identity: PlanIdentity,
+    /// The names of the vectors of its state.
+    pub vectors: Vec<String>,
     /// The resolved run file; empty if a user's own program saved it.
     pub run: String,
     /// The folder that relative paths of the run file are resolved against.
     pub base: PathBuf,
-}
-
-impl NewestCheckpoint {
-    /// Lists the differences between the plan of this checkpoint and `mine`, a plan whose model has not
-    /// been built, as `train.epochs changed from 10 to 20`.
-    #[must_use]
-    pub fn changes_to(&self, mine: &PlanIdentity) -> Option<String> {
-        let mut theirs = self.identity.clone();
-        theirs.remove_under("model.tensors");
-        mine.changes_since(&theirs)
-    }
 }
 
 /// Returns the newest checkpoint and skips those with a damaged cursor. Reads manifests and one cursor, but no
@@ -58,6 +49,7 @@ pub fn newest(store: &Arc<dyn Store>) -> Result<Option<NewestCheckpoint>, TrainE
                 step: listed.step,
                 name: manifest.run.clone(),
                 identity: manifest.identity(),
+                vectors: manifest.vectors.iter().map(|v| v.name.clone()).collect(),
                 run: cursor.header.run,
                 base: cursor.header.base,
             }));

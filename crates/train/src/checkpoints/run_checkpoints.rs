@@ -134,7 +134,9 @@ impl RunCheckpoints {
         &self.address
     }
 
-    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+    /// Returns the checkpoint store.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
@@ -155,6 +157,11 @@ impl RunCheckpoints {
     /// Returns whether training waits for each save.
     pub(crate) fn blocks_training(&self) -> bool {
         !self.section.overlap
+    }
+
+    /// Returns whether the state after the last step is saved.
+    pub(crate) fn saves_at_end(&self) -> bool {
+        self.section.at_end
     }
 
     /// Enters a generation. A pending save needs all ranks that began it, so it is cancelled and another one

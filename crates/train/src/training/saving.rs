@@ -111,6 +111,16 @@ impl Training {
         Err(TrainError::Stopped { step: next, saved })
     }
 
+    /// Saves the state after the last step if checkpoints are configured so, and waits for a pending save.
+    pub(super) fn save_at_end(&mut self) -> Result<(), TrainError> {
+        let saves = self.checkpoints.as_ref();
+        if saves.is_some_and(RunCheckpoints::saves_at_end) {
+            self.save_last(self.session.next_step())?;
+            return Ok(());
+        }
+        self.finish_saving()
+    }
+
     /// Saves the state before step `next`, unless it is already saved, and waits for the end. Returns whether it is
     /// saved.
     fn save_last(&mut self, next: Step) -> Result<bool, TrainError> {
@@ -320,6 +330,15 @@ impl Training {
             address,
             skipped: loaded.skipped,
         });
+        let parents = self.plan.identity.lineage();
+        let parent = parents.last().filter(|parent| parent.plan == loaded.plan);
+        if let Some(parent) = parent {
+            self.member.tracker.record(Event::RunExtended {
+                step,
+                parent: parent.plan.clone(),
+                changes: parent.changes.clone(),
+            });
+        }
         Ok(Some(step))
     }
 }

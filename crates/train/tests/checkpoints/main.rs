@@ -254,7 +254,12 @@ fn a_checkpoint_of_any_number_of_workers_resumes_on_any_other_number() {
         assert!((5..9).contains(&at), "{at}");
         assert_eq!(end.committed(), (0..at).collect::<Vec<_>>());
         for resuming in 1..=5 {
-            let end = train_in(&store, &RunSettings::new(resuming).resuming());
+            let end = train_in(
+                &store,
+                &RunSettings::new(resuming)
+                    .with("checkpoint.at_end=false")
+                    .resuming(),
+            );
             assert_eq!(end.bits(), whole, "{saving} to {resuming}");
             assert_eq!(end.loaded(), Some((at, vec![])));
             assert_eq!(end.committed(), (at..9).collect::<Vec<_>>());
@@ -449,7 +454,8 @@ fn files_of_a_failed_save_are_removed() {
             source: std::io::Error::from(std::io::ErrorKind::StorageFull),
         }),
     });
-    let end = train_in(&full, &RunSettings::new(3).with("checkpoint.every_steps=9"));
+    let start = RunSettings::new(3).with("checkpoint.at_end=false");
+    let end = train_in(&full, &start.with("checkpoint.every_steps=9"));
     assert_eq!(end.bits(), undisturbed());
     assert_eq!((end.saved().len(), end.failed().len()), (0, 1));
     assert_eq!(list(&*store).unwrap(), []);

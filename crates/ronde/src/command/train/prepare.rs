@@ -13,7 +13,7 @@ use ronde_monitor::Verbosity;
 use ronde_monitor::render::{bytes, count};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Override, ValueOrigin, check};
 use ronde_train::flight_records::FlightRecordWriter;
-use ronde_train::{Plan, RunConfig, TrainError, WorkerTask, initial_weights};
+use ronde_train::{Extension, Plan, RunConfig, TrainError, WorkerTask, initial_weights};
 
 use super::TrainArguments;
 use crate::command::capacity::{check_disk, check_memory, memory_per_worker};
@@ -26,6 +26,8 @@ use ronde::output_folder::OutputFolder;
 
 /// Maximum size of a run file in bytes; larger files are not read.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
+/// Name of the resolved run file in a run's folder.
+const RUN_FILE: &str = "run.toml";
 /// Maximum number of numbered output folders of the embedded example.
 const NUMBERED_FOLDERS_MAX: u32 = 10_000;
 
@@ -264,18 +266,20 @@ impl PlannedRun {
             .map_err(|error| failed(format!("cannot remove old flight records: {error}")))?;
         let position = resume::check(
             &mut self.config,
-            &self.plan,
+            &mut self.plan,
             &self.base,
             output.path(),
-            match (self.resumes, arguments.overwrite) {
-                (true, _) => resume::Start::Resume,
+            &match (self.resumes, arguments.overwrite) {
+                (true, _) => resume::Start::Resume(extension(arguments)?),
                 (_, true) => resume::Start::Overwrite,
                 _ => resume::Start::New,
             },
         )?;
+        self.write_run_file(output.path()).map_err(failed)?;
         let mut task = WorkerTask::new(&self.config, self.base.clone(), output.path().to_owned())
             .map_err(|error| failed(error.to_string()))?;
         task.resumes = self.resumes;
+        task.lineage = self.plan.identity.lineage();
         let task = task.encode();
         if !arguments.json {
             self.show(arguments.file.is_none() && !self.resumes);
@@ -288,6 +292,14 @@ impl PlannedRun {
             task,
             position,
             resumes: self.resumes,
+        })
+    }
+
+    /// Writes the run file with all values resolved, so that displays show it while the run is under way.
+    fn write_run_file(&self, folder: &Path) -> Result<(), String> {
+        let text = self.config.to_toml().map_err(|error| error.render(false))?;
+        ronde_model::publish(&folder.join(RUN_FILE), text.as_bytes()).map_err(|error| {
+            format!("{error}\n  help: choose another folder: --set run.output=FOLDER")
         })
     }
 
@@ -328,6 +340,17 @@ impl PlannedRun {
         }
         notices
     }
+}
+
+/// Returns the changes that `--allow-change` names.
+fn extension(arguments: &TrainArguments) -> Result<Extension, StartError> {
+    let extension = Extension {
+        allowed: arguments.allow_change.clone(),
+    };
+    extension
+        .check_names()
+        .map_err(|error| StartError::Invalid(format!("error: {error}")))?;
+    Ok(extension)
 }
 
 /// Returns warnings about the encryption keys of a run, and about results that are not encrypted.
@@ -420,7 +443,16 @@ fn overrides(arguments: &TrainArguments) -> Vec<Override> {
         path: "workers.count".to_owned(),
         value: workers.to_string(),
     });
-    sets.chain(workers).collect()
+    let init = arguments.init_from.as_ref().map(|path| {
+        // Relative to the current folder, while paths of a run file start at that file.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        Override::Flag {
+            name: "--init-from".to_owned(),
+            path: "model.init".to_owned(),
+            value: path.display().to_string(),
+        }
+    });
+    sets.chain(workers).chain(init).collect()
 }
 
 #[cfg(test)]

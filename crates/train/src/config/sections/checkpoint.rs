@@ -22,6 +22,8 @@ pub struct CheckpointSection {
     pub every_steps: u64,
     /// Save a checkpoint when the last one is this many minutes old; default 10. 0: not by time.
     pub every_minutes: f64,
+    /// Save a checkpoint of the last step, from which the run can be extended; default true.
+    pub at_end: bool,
     /// A folder, `s3://bucket/prefix` or `az://container/prefix`; default `checkpoints` in the run's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
@@ -44,6 +46,7 @@ impl Default for CheckpointSection {
         Self {
             every_steps: 0,
             every_minutes: 10.0,
+            at_end: true,
             to: None,
             keep: 2,
             keep_every_steps: 0,
