@@ -132,7 +132,9 @@ impl Training {
         }
         let is_saved =
             |this: &Self| this.checkpoints.as_ref().and_then(RunCheckpoints::saved) == Some(next);
-        if !is_saved(self) {
+        // A rank that has joined since the last save does not know of it.
+        let known = group.all_gather(&[u8::from(is_saved(self))]);
+        if known.map_err(TrainError::Farewell)?.contains(&0) {
             self.begin_saving();
             self.finish_saving()?;
         }
