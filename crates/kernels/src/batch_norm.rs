@@ -1,14 +1,21 @@
 //! Batch normalisation of `[samples, channels, positions]`, including a following addition and rectifier.
 //!
-//! Channels are processed one after another, so that all passes except the first find the channel in the cache.
-//! Sums are f32 in 32 lanes over the positions of one sample, then f64 over samples: the same order at every
-//! level.
+//! A few channels are processed together, so that all passes except the first find them in the cache, and neighbouring
+//! channels of a sample are read together. Sums are f32 in 32 lanes over the positions of one sample, then f64 over lanes
+//! and samples: the same order at every level.
 
 mod parts;
+mod sums;
 
+use std::ops::Range;
+
+use crate::gemm::chunks;
 use crate::simd::{SimdKernel, SimdVector, dispatch};
 
-const LANES: usize = 32;
+use sums::{CHANNELS_MAX, GradientTerms, NormBlockSums, SquaredDeviations, Values};
+
+/// The number of values of a block of channels, so that it stays in the second-level cache.
+const BLOCK_VALUES: usize = 1 << 15;
 
 /// The lengths and the settings of a normalisation.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -151,22 +158,48 @@ impl BatchNorm {
         });
     }
 
-    /// Returns the sum of a channel, its mean, and the sum of squared deviations from the mean.
+    /// Divides the channels into blocks that are processed together.
     #[inline(always)]
-    fn moments_of(self, channel: usize, x: &[f32]) -> (f64, f32, f64) {
+    fn blocks(self) -> impl Iterator<Item = Range<usize>> {
+        let values = (self.samples * self.places).max(1);
+        let channels = (BLOCK_VALUES / values).clamp(1, CHANNELS_MAX);
+        chunks(0..self.channels, channels)
+    }
+
+    /// Returns the sums of some channels.
+    #[inline(always)]
+    fn totals_of<V: SimdVector>(self, channels: &Range<usize>, x: &[f32]) -> NormBlockSums<1> {
+        NormBlockSums::add_runs::<V>(&self, channels, &Values(x))
+    }
+
+    /// Returns the sums of the squared deviations of some channels from their means.
+    #[inline(always)]
+    fn squares_of<V: SimdVector>(
+        self,
+        channels: &Range<usize>,
+        x: &[f32],
+        means: &[f32],
+    ) -> NormBlockSums<1> {
+        NormBlockSums::add_runs::<V>(&self, channels, &SquaredDeviations { x, means })
+    }
+
+    /// Returns the sums of the gradients, and of the gradients times the deviations from the means, of some channels.
+    #[inline(always)]
+    fn gradient_sums_of<V: SimdVector>(
+        self,
+        channels: &Range<usize>,
+        x: &[f32],
+        dy: &[f32],
+        means: &[f32],
+    ) -> NormBlockSums<2> {
+        NormBlockSums::add_runs::<V>(&self, channels, &GradientTerms { x, dy, means })
+    }
+
+    /// Returns the means of some channels from their sums.
+    #[inline(always)]
+    fn means_of(self, totals: &NormBlockSums<1>) -> [f32; CHANNELS_MAX] {
         let count = (self.samples * self.places) as f64;
-        let mut total = 0.0;
-        for run in self.runs(channel) {
-            let x = &x[run];
-            total += sums(x, x, |x, _| [x, 0.0])[0];
-        }
-        let mean = (total / count) as f32;
-        let mut squares = 0.0;
-        for run in self.runs(channel) {
-            let x = &x[run];
-            squares += sums(x, x, |x, _| [(x - mean) * (x - mean), 0.0])[0];
-        }
-        (total, mean, squares)
+        totals.sums.map(|[total]| (total / count) as f32)
     }
 
     /// Writes a channel of the output.
@@ -234,27 +267,6 @@ impl BatchNorm {
     }
 }
 
-/// Returns the sums of two terms per element, in a fixed order.
-#[inline(always)]
-fn sums(first: &[f32], second: &[f32], term: impl Fn(f32, f32) -> [f32; 2]) -> [f64; 2] {
-    let mut lanes = [[0.0_f32; LANES]; 2];
-    let (a, a_rest) = first.as_chunks::<LANES>();
-    let (b, b_rest) = second.as_chunks::<LANES>();
-    for (a, b) in a.iter().zip(b) {
-        for lane in 0..LANES {
-            let [one, two] = term(a[lane], b[lane]);
-            lanes[0][lane] += one;
-            lanes[1][lane] += two;
-        }
-    }
-    for (lane, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
-        let [one, two] = term(*a, *b);
-        lanes[0][lane] += one;
-        lanes[1][lane] += two;
-    }
-    lanes.map(|lanes| lanes.iter().map(|&lane| f64::from(lane)).sum())
-}
-
 struct BatchNormForward<'a> {
     shape: BatchNorm,
     x: &'a [f32],
@@ -271,11 +283,16 @@ impl SimdKernel for BatchNormForward<'_> {
         let shape = self.shape;
         let count = (shape.samples * shape.places) as f64;
         let mut found = BatchStatistics::default();
-        for channel in 0..shape.channels {
-            let (_, mean, squares) = shape.moments_of(channel, self.x);
-            found.push(mean, squares / count, shape.epsilon);
-            let affine = found.applied(channel, self.affine);
-            shape.normalise_channel(channel, self.x, affine, self.added, self.y);
+        for channels in shape.blocks() {
+            let means = shape.means_of(&shape.totals_of::<V>(&channels, self.x));
+            let squares = shape.squares_of::<V>(&channels, self.x, &means);
+            for (mean, [squares]) in means.iter().zip(squares.sums).take(channels.len()) {
+                found.push(*mean, squares / count, shape.epsilon);
+            }
+            for channel in channels {
+                let affine = found.applied(channel, self.affine);
+                shape.normalise_channel(channel, self.x, affine, self.added, self.y);
+            }
         }
         found
     }
@@ -304,39 +321,46 @@ impl SimdKernel for BatchNormBackward<'_> {
     fn run<V: SimdVector>(mut self) {
         let shape = self.shape;
         let count = (shape.samples * shape.places) as f64;
-        for channel in 0..shape.channels {
-            let (mean, inverse) = (
-                self.statistics.mean[channel],
-                self.statistics.inverse[channel],
-            );
-            let [mut total, mut along] = [0.0, 0.0];
-            for run in shape.runs(channel) {
-                let (x, input) = (&self.x[run.clone()], &mut self.gradients.input[run.clone()]);
-                // The gradient before the rectifier is stored in the memory of the input's gradient.
-                if shape.rectified {
-                    let open = self.y[run.clone()].iter().zip(&self.dy[run.clone()]);
-                    for (to, (y, dy)) in input.iter_mut().zip(open) {
-                        *to = if *y > 0.0 { *dy } else { 0.0 };
-                    }
-                } else {
-                    input.copy_from_slice(&self.dy[run.clone()]);
-                }
-                if let Some(added) = self.gradients.added.as_deref_mut() {
-                    added[run].copy_from_slice(input);
-                }
-                let found = sums(input, x, |dy, x| [dy, dy * (x - mean)]);
-                total += found[0];
-                along += found[1];
+        for channels in shape.blocks() {
+            for channel in channels.clone() {
+                self.open_channel(channel);
             }
-            self.gradients.beta[channel] = total as f32;
-            self.gradients.gamma[channel] = (along * f64::from(inverse)) as f32;
-            let turn = ChannelGradient {
-                mean,
-                scale: self.gamma[channel] * inverse,
-                offset: (total / count) as f32,
-                slope: (along * f64::from(inverse) * f64::from(inverse) / count) as f32,
-            };
-            shape.turn_channel(channel, self.x, turn, self.gradients.input);
+            let means = &self.statistics.mean[channels.clone()];
+            let dy = &*self.gradients.input;
+            let sums = shape.gradient_sums_of::<V>(&channels, self.x, dy, means);
+            for (channel, [total, along]) in channels.zip(sums.sums) {
+                let inverse = self.statistics.inverse[channel];
+                self.gradients.beta[channel] = total as f32;
+                self.gradients.gamma[channel] = (along * f64::from(inverse)) as f32;
+                let turn = ChannelGradient {
+                    mean: self.statistics.mean[channel],
+                    scale: self.gamma[channel] * inverse,
+                    offset: (total / count) as f32,
+                    slope: (along * f64::from(inverse) * f64::from(inverse) / count) as f32,
+                };
+                shape.turn_channel(channel, self.x, turn, self.gradients.input);
+            }
+        }
+    }
+}
+
+impl BatchNormBackward<'_> {
+    /// Stores the gradient of a channel before the rectifier in the memory of the input's gradient.
+    #[inline(always)]
+    fn open_channel(&mut self, channel: usize) {
+        for run in self.shape.runs(channel) {
+            let input = &mut self.gradients.input[run.clone()];
+            if self.shape.rectified {
+                let open = self.y[run.clone()].iter().zip(&self.dy[run.clone()]);
+                for (to, (y, dy)) in input.iter_mut().zip(open) {
+                    *to = if *y > 0.0 { *dy } else { 0.0 };
+                }
+            } else {
+                input.copy_from_slice(&self.dy[run.clone()]);
+            }
+            if let Some(added) = self.gradients.added.as_deref_mut() {
+                added[run].copy_from_slice(input);
+            }
         }
     }
 }

@@ -5,8 +5,8 @@
 //! Another division into parts therefore changes values only by rounding at 1e-16, and not at all if the sums are
 //! added in the same order.
 
-use super::{Affine, BatchNorm, BatchStatistics, ChannelGradient, sums};
-use crate::simd::{Vectorised, vectorised};
+use super::{Affine, BatchNorm, BatchStatistics, ChannelGradient};
+use crate::simd::{SimdKernel, SimdVector, Vectorised, dispatch, vectorised};
 
 impl BatchStatistics {
     /// Returns the mean of each channel of `count` values from its sum.
@@ -85,7 +85,7 @@ impl BatchNorm {
         assert_eq!(x.len(), self.elements(), "length of {self:?}");
         let mut all = vec![0.0; self.sums_len()];
         if !x.is_empty() {
-            vectorised(ChannelMoments {
+            dispatch(ChannelMoments {
                 shape: *self,
                 x,
                 all: &mut all,
@@ -115,7 +115,7 @@ impl BatchNorm {
 
     fn channel_sums(&self, x: &[f32], mean: Option<&[f32]>) -> Vec<f64> {
         assert_eq!(x.len(), self.elements(), "length of {self:?}");
-        vectorised(PartSums {
+        dispatch(PartSums {
             shape: *self,
             x,
             mean,
@@ -164,7 +164,7 @@ impl BatchNorm {
             "lengths of {self:?}"
         );
         let mut all = vec![0.0; self.sums_len()];
-        vectorised(ChannelGradientSums {
+        dispatch(ChannelGradientSums {
             shape: *self,
             x,
             dy,
@@ -232,22 +232,22 @@ struct PartSums<'a> {
     mean: Option<&'a [f32]>,
 }
 
-impl Vectorised for PartSums<'_> {
+impl SimdKernel for PartSums<'_> {
     type Output = Vec<f64>;
 
     #[inline(always)]
-    fn run(self) -> Vec<f64> {
+    fn run<V: SimdVector>(self) -> Vec<f64> {
         let mut found = vec![0.0; self.shape.channels];
-        for (channel, found) in found.iter_mut().enumerate() {
-            for run in self.shape.runs(channel) {
-                let x = &self.x[run];
-                *found += match self.mean {
-                    None => sums(x, x, |x, _| [x, 0.0])[0],
-                    Some(mean) => {
-                        let mean = mean[channel];
-                        sums(x, x, |x, _| [(x - mean) * (x - mean), 0.0])[0]
-                    }
-                };
+        for channels in self.shape.blocks() {
+            let sums = match self.mean {
+                None => self.shape.totals_of::<V>(&channels, self.x),
+                Some(mean) => {
+                    let means = &mean[channels.clone()];
+                    self.shape.squares_of::<V>(&channels, self.x, means)
+                }
+            };
+            for (found, [sum]) in found[channels].iter_mut().zip(sums.sums) {
+                *found = sum;
             }
         }
         found
@@ -260,20 +260,26 @@ struct ChannelMoments<'a> {
     all: &'a mut [f64],
 }
 
-impl Vectorised for ChannelMoments<'_> {
+impl SimdKernel for ChannelMoments<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
-        let channels = self.shape.channels;
-        let count = (self.shape.samples * self.shape.places) as f64;
+    fn run<V: SimdVector>(self) {
+        let shape = self.shape;
+        let count = (shape.samples * shape.places) as f64;
         self.all[0] = count;
-        for channel in 0..channels {
-            let (total, mean, squares) = self.shape.moments_of(channel, self.x);
-            let mean = f64::from(mean);
-            self.all[1 + channel] = total;
-            // The moments are about zero, so that parts with different means can be added.
-            self.all[1 + channels + channel] = squares + mean * (2.0 * total - count * mean);
+        let (of_values, of_squares) = self.all[1..].split_at_mut(shape.channels);
+        for channels in shape.blocks() {
+            let totals = shape.totals_of::<V>(&channels, self.x);
+            let means = shape.means_of(&totals);
+            let squares = shape.squares_of::<V>(&channels, self.x, &means);
+            let sums = totals.sums.into_iter().zip(squares.sums).zip(means);
+            for (channel, (([total], [squares]), mean)) in channels.zip(sums) {
+                let mean = f64::from(mean);
+                of_values[channel] = total;
+                // The moments are about zero, so that parts with different means can be added.
+                of_squares[channel] = squares + mean * (2.0 * total - count * mean);
+            }
         }
     }
 }
@@ -308,20 +314,19 @@ struct ChannelGradientSums<'a> {
     all: &'a mut [f64],
 }
 
-impl Vectorised for ChannelGradientSums<'_> {
+impl SimdKernel for ChannelGradientSums<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
-        let channels = self.shape.channels;
-        self.all[0] = (self.shape.samples * self.shape.places) as f64;
-        for channel in 0..channels {
-            let mean = self.statistics.mean[channel];
-            for run in self.shape.runs(channel) {
-                let (x, dy) = (&self.x[run.clone()], &self.dy[run]);
-                let [total, along] = sums(dy, x, |dy, x| [dy, dy * (x - mean)]);
-                self.all[1 + channel] += total;
-                self.all[1 + channels + channel] += along;
+    fn run<V: SimdVector>(self) {
+        let shape = self.shape;
+        self.all[0] = (shape.samples * shape.places) as f64;
+        let (totals, along) = self.all[1..].split_at_mut(shape.channels);
+        for channels in shape.blocks() {
+            let means = &self.statistics.mean[channels.clone()];
+            let found = shape.gradient_sums_of::<V>(&channels, self.x, self.dy, means);
+            for (channel, sums) in channels.zip(found.sums) {
+                [totals[channel], along[channel]] = sums;
             }
         }
     }

@@ -230,3 +230,72 @@ fn known_statistics_are_used_as_they_are() {
         assert_eq!(y, [1.0, 4.0, 0.0]);
     });
 }
+
+/// Returns the sum of terms of a channel: lanes in f32, their sums and those of the samples in f64.
+fn summed_in_order(shape: &BatchNorm, channel: usize, term: impl Fn(usize) -> f32) -> f64 {
+    let mut total = 0.0;
+    for run in shape.runs(channel) {
+        let mut lanes = [0.0_f32; 32];
+        for (place, at) in run.enumerate() {
+            lanes[place % 32] += term(at);
+        }
+        total += lanes.iter().map(|lane| f64::from(*lane)).sum::<f64>();
+    }
+    total
+}
+
+#[test]
+fn sums_have_one_order_for_every_shape() {
+    at_every_level(|| {
+        for (samples, channels, places) in [
+            (1, 1, 1),
+            (3, 5, 16),
+            (9, 11, 37),
+            (2, 8, 64),
+            (5, 17, 100),
+            (4, 3, 9_000),
+        ] {
+            let shape = BatchNorm {
+                samples,
+                channels,
+                places,
+                epsilon: 1e-5,
+                rectified: true,
+            };
+            let n = shape.elements();
+            let (x, dy) = (values(n, 1), values(n, 2));
+            let (gamma, beta) = (values(channels, 3), values(channels, 4));
+            let affine = Affine {
+                gamma: &gamma,
+                beta: &beta,
+            };
+            let mut y = vec![0.0; n];
+            let found = shape.forward(&x, affine, None, &mut y);
+            let (mut dx, mut dgamma) = (vec![0.0; n], vec![0.0; channels]);
+            let mut dbeta = dgamma.clone();
+            let gradients = BatchNormGradients {
+                input: &mut dx,
+                gamma: &mut dgamma,
+                beta: &mut dbeta,
+                added: None,
+            };
+            shape.backward(&x, &y, &dy, &gamma, &found, gradients);
+            let count = (samples * places) as f64;
+            for channel in 0..channels {
+                let mean = (summed_in_order(&shape, channel, |at| x[at]) / count) as f32;
+                let square = |at: usize| (x[at] - mean) * (x[at] - mean);
+                let variance = summed_in_order(&shape, channel, square) / count;
+                assert_eq!(
+                    [found.mean[channel], found.variance[channel]],
+                    [mean, variance as f32]
+                );
+                let open = |at: usize| if y[at] > 0.0 { dy[at] } else { 0.0 };
+                let total = summed_in_order(&shape, channel, open);
+                let along = summed_in_order(&shape, channel, |at| open(at) * (x[at] - mean));
+                let inverse = f64::from(found.inverse[channel]);
+                let expected = [total as f32, (along * inverse) as f32];
+                assert_eq!([dbeta[channel], dgamma[channel]], expected);
+            }
+        }
+    });
+}
