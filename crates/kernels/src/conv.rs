@@ -18,7 +18,7 @@ mod winograd;
 use std::ops::Range;
 
 use crate::ShortFormat;
-use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left};
+use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left, whole_rows};
 use crate::scratch::lend;
 use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products};
 
@@ -27,6 +27,9 @@ use image::{GroupImage, OutputGroup, groups, images_of_group};
 use planes::Planes;
 use windows::{FlippedWeights, PackedWindows};
 use winograd::{TiledWeights, WinogradForward, WinogradWeightGradient};
+
+/// The number of channels of the output at whose multiples a convolution can be divided.
+const OUTPUTS_TOGETHER: usize = 16;
 
 /// The lengths of a convolution without dilation and groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,19 +115,46 @@ impl Convolution {
         w: &[f32],
         y: &mut [f32],
     ) {
-        self.check(samples, x.len(), w.len(), y.len());
+        self.forward_of(0..self.outputs, format, samples, x, w, y);
+    }
+
+    /// Computes some channels of the output, `[samples, outputs of the range, ..]`, with the bits of
+    /// [`Convolution::forward`]. The range starts and ends at multiples of 16 or at the ends of the channels.
+    ///
+    /// # Panics
+    /// If lengths do not match.
+    pub fn forward_of(
+        &self,
+        outputs: Range<usize>,
+        format: Option<ShortFormat>,
+        samples: usize,
+        x: &[f32],
+        w: &[f32],
+        y: &mut [f32],
+    ) {
+        let shape = Self {
+            outputs: outputs.len(),
+            ..*self
+        };
+        let weights = self.elements()[2];
+        assert!(
+            outputs.end <= self.outputs && w.len() == weights,
+            "input, weights, output of {self:?}"
+        );
+        let w = &w[outputs.start * self.window()..outputs.end * self.window()];
+        shape.check(samples, x.len(), w.len(), y.len());
         if winograd::applies(self) {
             return dispatch(WinogradForward {
-                shape: *self,
+                shape,
                 samples,
                 x,
                 weights: TiledWeights::Forward(w),
                 y,
             });
         }
-        let left = Matrix::new(w, self.outputs, self.window()).transposed();
+        let left = Matrix::new(w, shape.outputs, self.window()).transposed();
         let forward = ConvolutionForward {
-            shape: self.flattened(),
+            shape: shape.flattened(),
             samples,
             x,
             left,
@@ -145,25 +175,51 @@ impl Convolution {
         dy: &[f32],
         dx: &mut [f32],
     ) {
-        self.check(samples, dx.len(), w.len(), dy.len());
+        self.input_gradient_of(0..self.channels, format, samples, w, dy, dx);
+    }
+
+    /// Computes the gradient of some channels of the input, `[samples, channels of the range, ..]`, with the bits of
+    /// [`Convolution::input_gradient`]. The range is one of [`Convolution::gradient_division`], or has all channels.
+    ///
+    /// # Panics
+    /// If lengths do not match.
+    pub fn input_gradient_of(
+        &self,
+        channels: Range<usize>,
+        format: Option<ShortFormat>,
+        samples: usize,
+        w: &[f32],
+        dy: &[f32],
+        dx: &mut [f32],
+    ) {
+        let size: usize = self.size.iter().product();
+        let all = self.elements()[0] * samples;
+        self.check(samples, all, w.len(), dy.len());
+        assert!(
+            channels.end <= self.channels && dx.len() == samples * channels.len() * size,
+            "gradient of channels {channels:?} of {self:?}"
+        );
         if self.is_dense() {
-            // The convolution of the output's gradient with the reversed weights.
-            let turned = Self {
-                channels: self.outputs,
-                size: self.output_size(),
-                outputs: self.channels,
-                padding: [0, 1].map(|axis| self.kernel[axis] - 1 - self.padding[axis]),
-                ..*self
+            let turned = self.turned();
+            let shape = Self {
+                outputs: channels.len(),
+                ..turned
             };
             if winograd::applies(&turned) {
+                let weights = TiledWeights::Flipped {
+                    weights: w,
+                    outer: self.channels,
+                    first: channels.start,
+                };
                 return dispatch(WinogradForward {
-                    shape: turned,
+                    shape,
                     samples,
                     x: dy,
-                    weights: TiledWeights::Flipped(w),
+                    weights,
                     y: dx,
                 });
             }
+            assert_eq!(channels, 0..self.channels, "all channels");
             let forward = ConvolutionForward {
                 shape: turned.flattened(),
                 samples,
@@ -174,10 +230,16 @@ impl Convolution {
             dispatch_products(format, forward);
         } else {
             dx.fill(0.0);
+            let taps = self.kernel[0] * self.kernel[1];
+            let shape = Self {
+                channels: channels.len(),
+                ..*self
+            };
+            let from = &w[(channels.start * taps).min(w.len())..];
             let gradient = ConvolutionInputGradient {
-                shape: *self,
+                shape,
                 samples,
-                w,
+                left: Matrix::strided(from, self.outputs, shape.window(), self.window()),
                 dy,
                 dx,
             };
@@ -195,15 +257,42 @@ impl Convolution {
         found
     }
 
-    /// Returns the number of images whose input gradients are computed together, from the first on: only a division of the
-    /// samples at multiples of it leaves the bits of [`Convolution::input_gradient`] as they are.
-    #[must_use]
-    pub fn images_together(&self) -> usize {
-        if self.is_dense() {
-            1
-        } else {
-            images_of_group(self.output_size())
+    /// Returns the convolution of the output's gradient with the reversed weights, which is the input's gradient.
+    fn turned(&self) -> Self {
+        Self {
+            channels: self.outputs,
+            size: self.output_size(),
+            outputs: self.channels,
+            padding: [0, 1].map(|axis| self.kernel[axis] - 1 - self.padding[axis]),
+            ..*self
         }
+    }
+
+    /// Returns how [`Convolution::forward`] of a number of samples is divided best.
+    #[must_use]
+    pub fn division(&self, samples: usize) -> ConvolutionDivision {
+        if winograd::applies(self) && winograd::has_more_weights_than_tiles(self, samples) {
+            return ConvolutionDivision::Channels(OUTPUTS_TOGETHER);
+        }
+        ConvolutionDivision::Samples(1)
+    }
+
+    /// Returns how [`Convolution::input_gradient`] of a number of samples is divided best.
+    #[must_use]
+    pub fn gradient_division(&self, samples: usize) -> ConvolutionDivision {
+        if self.is_dense() {
+            return self.turned().division(samples);
+        }
+        if (0..2).all(|axis| self.kernel[axis] <= self.stride[axis]) {
+            // Windows do not overlap, so an element has one term.
+            return ConvolutionDivision::Samples(1);
+        }
+        let together = images_of_group(self.output_size());
+        let taps = self.kernel[0] * self.kernel[1];
+        if samples > together {
+            return ConvolutionDivision::Samples(together);
+        }
+        ConvolutionDivision::Channels(whole_rows(taps))
     }
 
     /// Returns whether the input's gradient is itself a convolution.
@@ -264,6 +353,15 @@ impl Convolution {
     }
 }
 
+/// How a convolution is divided without a change of bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConvolutionDivision {
+    /// By samples, at multiples of a number.
+    Samples(usize),
+    /// By channels of the result, at multiples of a number.
+    Channels(usize),
+}
+
 struct ConvolutionForward<'a, L> {
     shape: Convolution,
     samples: usize,
@@ -300,7 +398,8 @@ impl<L: Panels> SimdKernel for ConvolutionForward<'_, L> {
 struct ConvolutionInputGradient<'a> {
     shape: Convolution,
     samples: usize,
-    w: &'a [f32],
+    /// The weights of the shape's channels.
+    left: Matrix<'a>,
     dy: &'a [f32],
     dx: &'a mut [f32],
 }
@@ -321,7 +420,7 @@ impl SimdKernel for ConvolutionInputGradient<'_> {
             stride: [1, 1],
             padding: [0, 0],
         };
-        let mut left = Matrix::new(self.w, shape.outputs, shape.window());
+        let mut left = self.left;
         let buffers = &mut *lend();
         for group in groups(self.samples, output) {
             let image = GroupImage::in_place(&seen, self.dy, &group);

@@ -26,6 +26,14 @@ const ROWS_MAX: usize = 192;
 /// The number of columns that are packed at once.
 const COLUMNS_MAX: usize = 1056;
 
+/// Returns the least number of groups of `rows` rows that end where a block of rows ends, so that a product of a multiple of
+/// them makes its tiles in the order of a larger product.
+pub(crate) fn whole_rows(rows: usize) -> usize {
+    (1..=ROWS_MAX)
+        .find(|groups| (groups * rows).is_multiple_of(ROWS_MAX))
+        .unwrap_or(ROWS_MAX)
+}
+
 /// One operand of a product, which packs panels of its rows (left) or columns (right).
 pub(crate) trait Panels {
     /// Writes `out[k][width]` for inner indices `depth` and outer indices `outer`; columns past the end of `outer`

@@ -34,7 +34,7 @@ pub use activation::ActivationFunction;
 pub use attention::Attention;
 pub use batch_norm::{Affine, BatchNorm, BatchNormGradients, BatchStatistics};
 pub use columns::{add_row_parts, add_rows};
-pub use conv::Convolution;
+pub use conv::{Convolution, ConvolutionDivision};
 pub use distance::{add_centre_gradients, point_gradients, squared_distances};
 pub use elementwise::{add_to, add_to_channels, channel_sums, multiply_by};
 pub use gemm::{Matrix, multiply, multiply_at, multiply_rounded};

@@ -121,11 +121,14 @@ mod tests {
             (0..length).map(value).collect()
         };
         let samples = 6;
-        // Images whose gradients overlap in one product, and tiles of images.
+        // Images whose gradients overlap in one product or are divided by channels, tiles of images, and more weights than
+        // tiles.
         for each in [
             shape(8, 16, 32, 2),
+            shape(200, 24, 7, 2),
             shape(64, 128, 16, 1),
             shape(64, 80, 8, 1),
+            shape(80, 96, 4, 1),
         ] {
             let shape = ronde_kernels::GroupedConvolution { each, groups: 1 };
             let places: usize = each.output_size().iter().product();

@@ -69,6 +69,12 @@ pub(super) fn applies(shape: &Convolution) -> bool {
     2 * POINTS * grid.rows * grid.columns <= TAPS * output[0] * output[1]
 }
 
+/// Returns whether the weights take longer to transform than the images.
+pub(super) fn has_more_weights_than_tiles(shape: &Convolution, samples: usize) -> bool {
+    let grid = TileGrid::of(shape.output_size());
+    shape.outputs > samples * grid.rows * grid.columns
+}
+
 /// Returns the number of columns of a register tile.
 #[inline(always)]
 fn panel_width<V: SimdVector>() -> usize {
@@ -135,10 +141,9 @@ impl SimdKernel for WinogradForward<'_> {
                     .take(of_weights.all_points() + POINTS * products_stride);
                 let (weights, products) = memory.split_at_mut(of_weights.all_points());
                 if packed.replace(panel.clone()) != Some(panel.clone()) {
-                    let (lengths, to) = ([shape.outputs, channels], (&mut *weights, of_weights));
-                    let memory = &mut buffers.image;
+                    let (to, memory) = ((&mut *weights, of_weights), &mut buffers.image);
                     self.weights
-                        .transform::<V>(lengths, panel.clone(), to, memory);
+                        .transform::<V>(channels, panel.clone(), to, memory);
                 }
                 for block in grid.blocks(group.clone()) {
                     let first = (block.start - group.start) * grid.columns;

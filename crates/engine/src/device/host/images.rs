@@ -3,16 +3,64 @@
 use std::ops::Range;
 
 use ronde_kernels::{
-    GroupedConvolution, ShortFormat, SlidingWindow, add_to_channels, average_pool,
-    average_pool_backward, channel_sums, max_pool, max_pool_backward, upsample, upsample_backward,
+    ConvolutionDivision, GroupedConvolution, ShortFormat, SlidingWindow, add_to_channels,
+    average_pool, average_pool_backward, channel_sums, max_pool, max_pool_backward, upsample,
+    upsample_backward,
 };
 
 use super::HostDevice;
 use super::threads::{part, split};
-use crate::device::{DeviceSlice, DeviceSliceMut, ImageKernels, PlaneMap};
+use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ImageKernels, PlaneMap};
 
 /// The number of channels of the output whose weights get their gradients together.
 const OUTPUTS_TOGETHER: usize = 16;
+
+impl HostDevice {
+    /// Divides `0..items` among threads at multiples of a number.
+    fn ranges_of_groups(&self, items: usize, together: usize, floats: usize) -> Vec<Range<usize>> {
+        let ranges = self.threads.ranges(items.div_ceil(together), floats);
+        let whole = |range: Range<usize>| range.start * together..(range.end * together).min(items);
+        ranges.into_iter().map(whole).collect()
+    }
+
+    /// Divides the channels of images `[samples, channels, ..]` among threads. `work` writes the images of a range of
+    /// channels, which are copied to their places.
+    fn by_channels(
+        &self,
+        [samples, channels]: [usize; 2],
+        together: usize,
+        floats: usize,
+        to: &mut [f32],
+        work: impl Fn(Range<usize>, &mut [f32]) + Sync,
+    ) {
+        let ranges = self.ranges_of_groups(channels, together, floats);
+        if ranges.len() == 1 {
+            return work(0..channels, to);
+        }
+        let plane = to.len() / (samples * channels).max(1);
+        let allocated = ranges
+            .iter()
+            .map(|range| self.allocate(samples * range.len() * plane));
+        let mut buffers: Vec<DeviceBuffer> = allocated.collect();
+        let mut places: Vec<Vec<&mut [f32]>> = ranges.iter().map(|_| Vec::new()).collect();
+        for sample in to.chunks_exact_mut((channels * plane).max(1)) {
+            let own = split(sample, channels, &ranges);
+            places
+                .iter_mut()
+                .zip(own)
+                .for_each(|(places, own)| places.push(own));
+        }
+        let parts = ranges.into_iter().zip(&mut buffers).zip(places);
+        self.threads
+            .each(parts.collect(), |((range, images), places)| {
+                let (length, images) = (range.len() * plane, images.slice_mut().host());
+                work(range, images);
+                for (to, from) in places.into_iter().zip(images.chunks_exact(length.max(1))) {
+                    to.copy_from_slice(from);
+                }
+            });
+    }
+}
 
 impl ImageKernels for HostDevice {
     fn convolve(
@@ -28,12 +76,23 @@ impl ImageKernels for HostDevice {
             return products.convolve(shape, samples, x, w, y);
         }
         let (x, w, y) = (x.host(), w.host(), y.host());
-        let ranges = self.threads.ranges(samples, x.len() + y.len());
-        let parts = split(y, samples, &ranges);
-        self.threads
-            .each(ranges.iter().zip(parts).collect(), |(range, y)| {
-                shape.forward(format, range.len(), part(x, samples, range), w, y);
-            });
+        let work = x.len() + y.len();
+        match shape.each.division(samples) {
+            ConvolutionDivision::Channels(together) if shape.groups == 1 => {
+                let size = [samples, shape.each.outputs];
+                self.by_channels(size, together, work, y, |outputs, y| {
+                    shape.each.forward_of(outputs, format, samples, x, w, y);
+                });
+            }
+            _ => {
+                let ranges = self.threads.ranges(samples, work);
+                let parts = split(y, samples, &ranges);
+                self.threads
+                    .each(ranges.iter().zip(parts).collect(), |(range, y)| {
+                        shape.forward(format, range.len(), part(x, samples, range), w, y);
+                    });
+            }
+        }
     }
 
     fn convolve_input_gradient(
@@ -49,15 +108,19 @@ impl ImageKernels for HostDevice {
             return products.convolve_input_gradient(shape, samples, w, dy, dx);
         }
         let (w, dy, dx) = (w.host(), dy.host(), dx.host());
-        let together = match shape.groups {
-            1 => shape.each.images_together(),
-            _ => 1,
+        let work = dy.len() + dx.len();
+        let together = match shape.each.gradient_division(samples) {
+            _ if shape.groups > 1 => 1,
+            ConvolutionDivision::Samples(together) => together,
+            ConvolutionDivision::Channels(together) => {
+                let size = [samples, shape.each.channels];
+                return self.by_channels(size, together, work, dx, |channels, dx| {
+                    let each = shape.each;
+                    each.input_gradient_of(channels, format, samples, w, dy, dx);
+                });
+            }
         };
-        let groups = samples.div_ceil(together);
-        let mut ranges = self.threads.ranges(groups, dy.len() + dx.len());
-        for range in &mut ranges {
-            *range = range.start * together..(range.end * together).min(samples);
-        }
+        let ranges = self.ranges_of_groups(samples, together, work);
         let parts = split(dx, samples, &ranges);
         self.threads
             .each(ranges.iter().zip(parts).collect(), |(range, dx)| {
@@ -81,12 +144,7 @@ impl ImageKernels for HostDevice {
             return shape.weight_gradient(samples, x, dy, dw);
         }
         let outputs = shape.each.outputs;
-        let groups = outputs.div_ceil(OUTPUTS_TOGETHER);
-        let mut ranges = self.threads.ranges(groups, x.len() + dy.len());
-        for range in &mut ranges {
-            let end = (range.end * OUTPUTS_TOGETHER).min(outputs);
-            *range = range.start * OUTPUTS_TOGETHER..end;
-        }
+        let ranges = self.ranges_of_groups(outputs, OUTPUTS_TOGETHER, x.len() + dy.len());
         let parts = split(dw, outputs, &ranges);
         self.threads
             .each(ranges.into_iter().zip(parts).collect(), |(outputs, dw)| {

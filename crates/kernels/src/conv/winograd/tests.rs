@@ -86,7 +86,11 @@ impl Operands {
             shape: self.turned(),
             samples,
             x: &self.dy,
-            weights: TiledWeights::Flipped(&self.w),
+            weights: TiledWeights::Flipped {
+                weights: &self.w,
+                outer: self.shape.channels,
+                first: 0,
+            },
             y: dx,
         };
         dispatch_at(level, input_gradient);

@@ -22,8 +22,13 @@ const DEPTH_STEP: usize = 16;
 pub(in super::super) enum TiledWeights<'a> {
     /// `[outer, inner, taps]`.
     Forward(&'a [f32]),
-    /// `[inner, outer, taps]`, with the taps in reverse: for the gradient of the input.
-    Flipped(&'a [f32]),
+    /// `[inner, outer, taps]`, with the taps in reverse: for the gradient of the input. The product has the outer channels from
+    /// `first` on.
+    Flipped {
+        weights: &'a [f32],
+        outer: usize,
+        first: usize,
+    },
 }
 
 impl TiledWeights<'_> {
@@ -31,7 +36,7 @@ impl TiledWeights<'_> {
     #[inline(always)]
     pub(super) fn transform<V: SimdVector>(
         self,
-        [outputs, depth]: [usize; 2],
+        depth: usize,
         outer: Range<usize>,
         (to, layout): (&mut [f32], PanelLayout),
         memory: &mut ScratchBuffer,
@@ -47,10 +52,14 @@ impl TiledWeights<'_> {
                         let length = inner.len() * TAPS;
                         transpose_into::<V>(from, depth * TAPS, width, length, width, taps);
                     }
-                    Self::Flipped(weights) => {
+                    Self::Flipped {
+                        weights,
+                        outer,
+                        first,
+                    } => {
                         for (inner, taps) in inner.clone().zip(taps.chunks_exact_mut(TAPS * width))
                         {
-                            let from = &weights[(inner * outputs + panel.start) * TAPS..];
+                            let from = &weights[(inner * outer + first + panel.start) * TAPS..];
                             transpose_into::<V>(from, TAPS, width, TAPS, width, taps);
                         }
                     }
@@ -84,7 +93,7 @@ impl TiledWeights<'_> {
                 for (j, value) in values.iter_mut().enumerate() {
                     let tap = match self {
                         Self::Forward(_) => i * KERNEL + j,
-                        Self::Flipped(_) => TAPS - 1 - (i * KERNEL + j),
+                        Self::Flipped { .. } => TAPS - 1 - (i * KERNEL + j),
                     };
                     // SAFETY: all taps have `width` elements, as asserted.
                     *value = unsafe { V::load(taps.as_ptr().add(tap * width + lane)) };
