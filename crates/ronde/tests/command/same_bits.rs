@@ -128,6 +128,24 @@ fn how_gradients_travel_does_not_change_the_bits() {
 }
 
 #[test]
+fn how_the_state_is_divided_does_not_change_the_bits() {
+    for optimizer in ["optimizer.kind=adamw", "optimizer.kind=lamb"] {
+        let alone = train(40, 1, &[optimizer], &[]);
+        for (workers, sets) in [
+            (2, &["parallel.zero=1"][..]),
+            (2, &["parallel.zero=2", "comm.transport=tcp"]),
+            (3, &["parallel.zero=2"]),
+            (4, &["parallel.zero=1", "parallel.copies=1"]),
+            (5, &["parallel.zero=2", "comm.bucket_bytes_max=1024"]),
+        ] {
+            let sets = [&[optimizer], sets].concat();
+            let divided = train(40, workers, &sets, &[]);
+            assert_eq!(alone, divided, "{workers} workers, {sets:?}");
+        }
+    }
+}
+
+#[test]
 fn clusters_and_factors_have_the_same_bits_on_any_number_of_workers() {
     for (name, metric, most) in [
         ("kmeans", "inertia", 970.0),
