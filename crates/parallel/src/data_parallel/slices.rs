@@ -1,6 +1,6 @@
 //! The exchanges of a divided state: sums before the vote, and weights after the update.
 
-use ronde_core::{Buffer, CollectiveError, CollectivesExt, Operation, Work};
+use ronde_core::{Buffer, CollectiveError, CollectivesExt, DType, Operation, Work};
 use ronde_engine::Layer;
 
 use super::DataParallel;
@@ -96,7 +96,9 @@ impl DataParallel {
     /// Starts to gather the weights of a bucket.
     fn start_gathering(&self, index: usize) -> Result<Box<dyn Work>, CollectiveError> {
         let mine = self.buckets[index].received_by(self.group.rank());
-        let weights = Buffer::copy_of(&self.state.values()[mine]);
+        let mut weights = self.group.allocate(DType::F32, mine.len())?;
+        let values = &self.state.values()[mine];
+        weights.as_mut_slice::<f32>().copy_from_slice(values);
         self.group.start(Operation::AllGather, weights)
     }
 }

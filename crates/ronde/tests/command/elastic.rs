@@ -105,7 +105,7 @@ fn after_a_worker_is_killed_one_step_is_recomputed() {
 #[test]
 fn a_divided_state_survives_killed_workers_that_are_replaced() {
     let dir = TestFolder::new();
-    let mut running = start(&dir, "3", &["parallel.zero=2"]);
+    let mut running = start(&dir, "3", &["parallel.zero=2", "parallel.copies=2"]);
     for (round, killed) in [(1, 1), (2, 0)] {
         let workers = running.after_steps(20);
         send(workers[&killed], Signal::KILL);
