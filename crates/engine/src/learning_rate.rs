@@ -190,11 +190,13 @@ impl ScheduleConfig {
             } => {
                 let first = base / first_divisor;
                 let last = first / last_divisor;
-                let peak = (rising_share * steps as f64 - 1.0).max(0.0);
+                // Below 0 if the rate rises in less than one step; it then falls from a point before the first step.
+                let peak = rising_share * steps as f64 - 1.0;
                 let end = (steps as f64 - 1.0).max(peak);
                 let step = (step as f64).min(end);
                 if step <= peak {
-                    half_cosine([first, base], step / peak.max(1.0))
+                    let done = if peak > 0.0 { step / peak } else { 0.0 };
+                    half_cosine([first, base], done)
                 } else {
                     half_cosine([base, last], (step - peak) / (end - peak))
                 }
@@ -339,9 +341,31 @@ mod tests {
         for (rate, expected) in other.iter().zip(expected) {
             assert!((rate - expected).abs() < 1e-12, "{other:?}");
         }
-        // Runs of one step, and beyond the end.
+        // Shares of less than one step: `pct_start=0.1` of 5 steps, 0.3 of 2 and of 1, and 0 of 3.
+        for (share, expected) in [
+            (
+                "0.1",
+                &[0.969_846_431_007_712_6, 0.750_001, 0.413_178_258_462_890_2][..],
+            ),
+            ("0.3", &[0.811_745_653_949_763, 4e-6]),
+            ("0.3", &[4e-6]),
+            ("0.0", &[0.750_001, 0.250_003, 4e-6]),
+        ] {
+            let cycle = format!(r#"{{"kind": "one_cycle", "rising_share": {share}}}"#);
+            let steps = if share == "0.1" {
+                5
+            } else {
+                expected.len() as u64
+            };
+            for (step, expected) in (0..).zip(expected) {
+                let rate = read(&cycle).rate(1.0, step, steps);
+                assert!(
+                    (rate - expected).abs() < 1e-12,
+                    "{share}, step {step}: {rate}"
+                );
+            }
+        }
         let cycle = read(r#"{"kind": "one_cycle"}"#);
-        assert!((cycle.rate(1.0, 0, 1) - 0.04).abs() < 1e-12);
         assert_eq!(cycle.rate(1.0, 99, 10), cycle.rate(1.0, 9, 10));
         assert!(cycle.check().is_ok());
         let wrong = read(r#"{"kind": "one_cycle", "rising_share": 1.5}"#);
