@@ -25,6 +25,10 @@ pub use classes::{MacroF1, MeanAbsoluteError};
 ///         "mean_absolute_error"
 ///     }
 ///
+///     fn is_lower_better(&self) -> bool {
+///         true
+///     }
+///
 ///     fn add(&self, predictions: &Predictions<'_>, _: f64, sums: &mut [f64]) -> Result<(), EngineError> {
 ///         predictions.expect_outputs("mean_absolute_error", 1)?;
 ///         for (output, target) in predictions.outputs().iter().zip(predictions.targets()) {
@@ -44,6 +48,11 @@ pub use classes::{MacroF1, MeanAbsoluteError};
 pub trait Metric: Send + Sync {
     /// Returns the name in evaluations and events: lower-case letters, digits and underscores.
     fn name(&self) -> &str;
+
+    /// Returns whether a lower value is better, as for an error; by default a higher one is.
+    fn is_lower_better(&self) -> bool {
+        false
+    }
 
     /// Returns the number of sums; by default two, a sum and a count.
     fn sums(&self) -> usize {
@@ -154,6 +163,10 @@ impl Metric for Inertia {
         "inertia"
     }
 
+    fn is_lower_better(&self) -> bool {
+        true
+    }
+
     fn sums(&self) -> usize {
         1
     }
@@ -182,6 +195,10 @@ pub struct Perplexity;
 impl Metric for Perplexity {
     fn name(&self) -> &str {
         "perplexity"
+    }
+
+    fn is_lower_better(&self) -> bool {
+        true
     }
 
     fn add(

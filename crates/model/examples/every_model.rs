@@ -59,6 +59,7 @@ impl SmallModel {
             identity: Vec::new(),
             blake3: String::new(),
             evaluation: None,
+            best: None,
         };
         save_trained(folder, &chain, &manifest)?;
         let saved = SavedModel::open(folder)?;

@@ -40,6 +40,14 @@ pub fn render_card(manifest: &ModelManifest) -> String {
         "BLAKE3 hash of `model.safetensors`: `{}`\n",
         manifest.blake3
     );
+    if let Some(best) = &manifest.best {
+        let _ = writeln!(
+            text,
+            "It is the model after step {}, whose `{}` was the best of all evaluations of the run.\n",
+            best.step,
+            cell(&best.metric)
+        );
+    }
     evaluation(manifest, &mut text);
     let is_data = |key: &str| key.starts_with("data.");
     let is_lineage = |key: &str| key.starts_with("lineage.");

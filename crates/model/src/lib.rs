@@ -35,7 +35,7 @@ pub use card::{CARD_FILE, is_card, render_card, write_card};
 pub use error::{ModelError, TensorProblem};
 pub use export::{ExportFormat, export};
 pub use initial_weights::InitialWeights;
-pub use manifest::{MANIFEST_FILE, ModelEvaluation, ModelManifest, WEIGHTS_FILE};
+pub use manifest::{BestEvaluation, MANIFEST_FILE, ModelEvaluation, ModelManifest, WEIGHTS_FILE};
 pub use names::Naming;
 pub use onnx::{ONNX_OPSET, write_onnx};
 pub use publish::{publish, temporary};

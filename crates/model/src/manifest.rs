@@ -32,7 +32,7 @@ pub struct ModelManifest {
     pub input_shape: Vec<usize>,
     /// The number of classes.
     pub classes: u32,
-    /// The number of trained steps.
+    /// The number of steps that the model was trained on.
     pub steps: u64,
     /// The hash of the plan.
     pub plan: String,
@@ -40,9 +40,21 @@ pub struct ModelManifest {
     pub identity: Vec<(String, String)>,
     /// The BLAKE3 hash of the weights file, 64 hexadecimal digits.
     pub blake3: String,
-    /// The last evaluation, if there was one.
+    /// The last evaluation of the model, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<ModelEvaluation>,
+    /// The choice of the model among those that the run has evaluated; absent: it is that of the last step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<BestEvaluation>,
+}
+
+/// The evaluation that chose a model among those of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BestEvaluation {
+    /// The metric, or `loss`, that was best.
+    pub metric: String,
+    /// The last step that the model was trained on.
+    pub step: u64,
 }
 
 /// The results of an evaluation on samples that were not trained on.

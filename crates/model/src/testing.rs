@@ -37,6 +37,7 @@ pub(crate) fn built(model: &ModelConfig, shape: &[usize], classes: u32) -> (Chai
         identity: vec![("run.seed".to_owned(), "11".to_owned())],
         blake3: String::new(),
         evaluation: None,
+        best: None,
     };
     (chain, manifest)
 }

@@ -114,6 +114,16 @@ impl ModelState {
         Arc::make_mut(&mut self.values).as_mut_slice()
     }
 
+    /// Exchanges the values with others of the same length. The layers have the previous values until the state is loaded
+    /// again. Cost: none.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn swap_values(&mut self, values: &mut Arc<Vec<f32>>) {
+        assert_eq!(self.values.len(), values.len(), "the lengths of two states");
+        std::mem::swap(&mut self.values, values);
+    }
+
     /// Returns the tensors by name, role and shape.
     #[must_use]
     pub fn layout(&self) -> StateLayout {

@@ -108,10 +108,11 @@ impl TrainedModel {
             path: folder.to_owned(),
             source,
         })?;
+        let steps = self.trained.model_steps(self.training.steps());
         Ok(export::save(
             folder,
             self.state(),
-            (self.training.plan(), self.training.steps()),
+            (self.training.plan(), steps),
             self.model.clone().evaluated(&self.trained),
         )?)
     }

@@ -166,6 +166,7 @@ impl<'a> Trainer<'a> {
         ronde_burn::seed_engine(&plan.seeds);
         let mut chain = model()?;
         plan.bind_own_model(&chain)?;
+        plan.bind_evaluations(self.data.test.as_deref())?;
         let start = &self.config.model.start;
         let weights = initial_weights::read(start, Path::new("."), None, chain.layout())?;
         if let Some(weights) = weights {
@@ -184,6 +185,7 @@ impl<'a> Trainer<'a> {
             input_shape: self.data.train.description().shape.clone(),
             classes: self.data.train.description().classes,
             evaluation: None,
+            best: None,
         };
         let policy = self.worker.assignment().policy;
         let sigterm = SigtermGuard::listen(self.worker.member(), policy);

@@ -1,6 +1,6 @@
 //! Evaluates the model on the test set, distributed over the ranks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ronde_core::batch::BatchPlan;
@@ -16,8 +16,12 @@ use crate::{Objective, TrainError};
 /// The number of samples of an evaluation batch. Fixed, so that the loss does not depend on the world size.
 const BATCH: u64 = 60;
 
+/// The largest number of sums that the ranks exchange at once, so that the memory for them does not depend on the number
+/// of samples. Results of more classes than this are exchanged batch by batch.
+const EXCHANGED_SUMS_MAX: usize = 1 << 16;
+
 /// The result of an evaluation.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evaluation {
     /// The mean loss.
     pub loss: f64,
@@ -25,6 +29,8 @@ pub struct Evaluation {
     pub metrics: BTreeMap<String, f64>,
     /// The number of samples.
     pub samples: u64,
+    /// The names of the metrics whose lower values are better.
+    pub(crate) lower_is_better: BTreeSet<String>,
 }
 
 impl Evaluation {
@@ -33,7 +39,22 @@ impl Evaluation {
     pub fn metric(&self, name: &str) -> Option<f64> {
         self.metrics.get(name).copied()
     }
+
+    /// Returns the value of a metric, or of `loss`, with the sign that makes higher values better: a loss is negated. `None`
+    /// if it was not measured or is not a number.
+    #[must_use]
+    pub fn score(&self, name: &str) -> Option<f64> {
+        let score = match name {
+            LOSS => Some(-self.loss),
+            name if self.lower_is_better.contains(name) => self.metric(name).map(|value| -value),
+            name => self.metric(name),
+        };
+        score.filter(|score| !score.is_nan())
+    }
 }
+
+/// The name of the loss among the metrics.
+pub(crate) const LOSS: &str = "loss";
 
 /// Evaluates on all samples. Each of `n` ranks takes every `n`-th batch, and all get the result. All ranks call it.
 ///
@@ -48,11 +69,9 @@ pub fn evaluate(
 ) -> Result<Evaluation, TrainError> {
     let place = (u64::from(group.rank().0), group.size() as u64);
     let mut predict = |batch: &mut MicroBatch| strategy.predict(batch);
-    let mine = results(place, &mut predict, dataset, objective, settings)?;
-    let all = group
-        .all_gather(&mine)
-        .map_err(TrainError::EvaluateGather)?;
-    Ok(total(&all, objective))
+    let mut gather = |mine: Vec<f64>| group.all_gather(&mine).map_err(TrainError::EvaluateGather);
+    let exchange: (&mut Predict<'_>, &mut Gather<'_>) = (&mut predict, &mut gather);
+    evaluate_part(place, exchange, dataset, objective, settings)
 }
 
 /// Evaluates a model on all samples in this process, with the bits of [`evaluate`] on any number of ranks.
@@ -72,26 +91,53 @@ pub fn evaluate_alone(
             ParallelError::Engine { shard, source }
         })
     };
-    let all = results((0, 1), &mut predict, dataset, objective, settings)?;
-    Ok(total(&all, objective))
+    let mut gather = Ok;
+    let exchange: (&mut Predict<'_>, &mut Gather<'_>) = (&mut predict, &mut gather);
+    evaluate_part((0, 1), exchange, dataset, objective, settings)
 }
 
 /// Computes the outputs of a batch.
 type Predict<'a> = dyn FnMut(&mut MicroBatch) -> Result<Activation, ParallelError> + 'a;
 
-/// Returns the results of every `n`-th batch, one after the other.
-fn results(
+/// Exchanges results with the other ranks; returns those of all ranks.
+type Gather<'a> = dyn FnMut(Vec<f64>) -> Result<Vec<f64>, TrainError> + 'a;
+
+/// Evaluates this rank's batches, and adds the results of all ranks.
+fn evaluate_part(
     (rank, ranks): (u64, u64),
-    predict: &mut Predict<'_>,
+    (predict, gather): (&mut Predict<'_>, &mut Gather<'_>),
     dataset: &Arc<dyn Dataset>,
     objective: &Objective,
     settings: LoaderSettings,
+) -> Result<Evaluation, TrainError> {
+    let mut totals = Totals::new(objective);
+    let mut loader = load((rank, ranks), dataset, settings)?;
+    let rounds = dataset.len().div_ceil(BATCH).div_ceil(ranks);
+    let per_exchange = EXCHANGED_SUMS_MAX / totals.sums.len() / ranks.max(1) as usize;
+    let per_exchange = per_exchange.max(1) as u64;
+    let mut done = 0;
+    while done < rounds {
+        let count = per_exchange.min(rounds - done);
+        let mine = results(count, loader.as_mut(), predict, objective)?;
+        totals.add(&gather(mine)?);
+        done += count;
+    }
+    Ok(totals.evaluation(objective))
+}
+
+/// Returns the results of the next `count` batches of this rank, one after the other; fewer at the end of the data.
+fn results(
+    count: u64,
+    mut loader: Option<&mut Loader>,
+    predict: &mut Predict<'_>,
+    objective: &Objective,
 ) -> Result<Vec<f64>, TrainError> {
     let mut mine = Vec::new();
-    let mut loader = load((rank, ranks), dataset, settings)?;
-    while let Some(StepBatches { step, batches }) =
-        loader.as_mut().map_or(Ok(None), Loader::next)?
-    {
+    for _ in 0..count {
+        let next = loader.as_mut().map_or(Ok(None), |loader| loader.next())?;
+        let Some(StepBatches { step, batches }) = next else {
+            break;
+        };
         for batch in batches {
             let result = evaluate_batch(predict, objective, step.0, micro_batch(batch).1);
             mine.extend(result.map_err(|error| TrainError::Evaluate(Box::new(error)))?);
@@ -100,25 +146,47 @@ fn results(
     Ok(mine)
 }
 
-/// Adds the results of all batches.
-fn total(all: &[f64], objective: &Objective) -> Evaluation {
-    let columns = FIRST_METRIC + objective.metrics.iter().map(|m| m.sums()).sum::<usize>();
-    let mut results: Vec<&[f64]> = all.chunks_exact(columns).collect();
-    // Sort by batch, so that the bits of the sums do not depend on the ranks.
-    results.sort_by(|a, b| a[0].total_cmp(&b[0]));
-    let sum = |column: usize| results.iter().map(|result| result[column]).sum::<f64>();
-    let samples = sum(1);
-    let mut metrics = BTreeMap::new();
-    let mut column = FIRST_METRIC;
-    for metric in &objective.metrics {
-        let sums: Vec<f64> = (column..column + metric.sums()).map(sum).collect();
-        metrics.insert(metric.name().to_owned(), metric.value(&sums));
-        column += metric.sums();
+/// The sums over all batches so far, in the columns of a result.
+struct Totals {
+    sums: Vec<f64>,
+}
+
+impl Totals {
+    fn new(objective: &Objective) -> Self {
+        let metrics = objective.metrics.iter().map(|metric| metric.sums());
+        Self {
+            sums: vec![0.0; FIRST_METRIC + metrics.sum::<usize>()],
+        }
     }
-    Evaluation {
-        loss: sum(2) / samples.max(1.0),
-        metrics,
-        samples: samples as u64,
+
+    /// Adds results in the order of their batches, so that the bits of the sums do not depend on the ranks.
+    fn add(&mut self, all: &[f64]) {
+        let mut results: Vec<&[f64]> = all.chunks_exact(self.sums.len()).collect();
+        results.sort_by(|a, b| a[0].total_cmp(&b[0]));
+        for result in results {
+            for (sum, value) in self.sums.iter_mut().zip(result) {
+                *sum += value;
+            }
+        }
+    }
+
+    fn evaluation(&self, objective: &Objective) -> Evaluation {
+        let mut evaluation = Evaluation {
+            loss: self.sums[2] / self.sums[1].max(1.0),
+            samples: self.sums[1] as u64,
+            ..Evaluation::default()
+        };
+        let mut rest = &self.sums[FIRST_METRIC..];
+        for metric in &objective.metrics {
+            let (sums, after) = rest.split_at(metric.sums());
+            let name = metric.name().to_owned();
+            if metric.is_lower_better() {
+                evaluation.lower_is_better.insert(name.clone());
+            }
+            evaluation.metrics.insert(name, metric.value(sums));
+            rest = after;
+        }
+        evaluation
     }
 }
 

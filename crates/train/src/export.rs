@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ronde_core::FormatHeader;
-use ronde_model::{ModelEvaluation, ModelManifest, NamedTensor, PublishedModel};
+use ronde_model::{BestEvaluation, ModelEvaluation, ModelManifest, NamedTensor, PublishedModel};
 use ronde_parallel::ModelState;
 
 use crate::{Plan, TrainError, TrainingResult};
@@ -32,6 +32,7 @@ pub fn save(
             .collect(),
         blake3: String::new(),
         evaluation: model.evaluation,
+        best: model.best,
     };
     Ok(ronde_model::save(folder, tensors(state), &manifest)?)
 }
@@ -56,10 +57,12 @@ pub struct ModelDescription {
     pub classes: u32,
     /// The last evaluation.
     pub evaluation: Option<ModelEvaluation>,
+    /// The evaluation that chose the model, if one did.
+    pub best: Option<BestEvaluation>,
 }
 
 impl ModelDescription {
-    /// Adds the last evaluation of a training.
+    /// Adds the evaluation of the model of a training, and whether it is the best one.
     #[must_use]
     pub fn evaluated(self, trained: &TrainingResult) -> Self {
         let evaluation = trained.evaluation.as_ref().map(|found| {
@@ -73,6 +76,14 @@ impl ModelDescription {
                 values: all.filter(|(_, value)| value.is_finite()).collect(),
             }
         });
-        Self { evaluation, ..self }
+        let best = trained.best.as_ref().map(|best| BestEvaluation {
+            metric: best.metric.clone(),
+            step: best.step.0,
+        });
+        Self {
+            evaluation,
+            best,
+            ..self
+        }
     }
 }

@@ -4,6 +4,9 @@ use ronde_core::shards::ShardPlan;
 use ronde_engine::OptimizerConfig;
 use ronde_parallel::ZeroLevel;
 
+use crate::config::TrainSection;
+use crate::model_copies::ModelCopies;
+
 /// The bytes that one worker needs, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryEstimate {
@@ -15,6 +18,8 @@ pub struct MemoryEstimate {
     gradient_copy: u64,
     /// The state of the optimizer.
     pub optimizer: u64,
+    /// The moving average of the weights and the best model, if the run keeps them.
+    pub model_copies: u64,
     /// The activations at their peak, of the largest shard; of all shards if they run in lock step.
     pub activations: u64,
     /// The process: code, engine, prefetched batches.
@@ -60,6 +65,7 @@ impl MemoryEstimate {
             gradients: copies(buffers),
             gradient_copy: copies(1),
             optimizer: copies(optimizer.state_names().len() as u64),
+            model_copies: 0,
             activations: step_floats(samples, together).saturating_mul(BYTES),
             process: PROCESS_BYTES,
             samples: 0,
@@ -100,6 +106,14 @@ impl MemoryEstimate {
         self
     }
 
+    /// Adds the copies of the weights that the run keeps besides those that it trains.
+    #[must_use]
+    pub fn with_model_copies(mut self, parameters: u64, section: &TrainSection) -> Self {
+        let bytes = BYTES * ModelCopies::names(section).len() as u64;
+        self.model_copies = parameters.saturating_mul(bytes);
+        self
+    }
+
     /// Adds a loader that prefetches up to `memory_bytes` of a data set of `stored_bytes`, and a quarter more for
     /// decoded samples.
     #[must_use]
@@ -123,6 +137,7 @@ impl MemoryEstimate {
         [
             self.gradients,
             self.optimizer,
+            self.model_copies,
             self.activations,
             self.process,
             self.samples,
@@ -226,6 +241,20 @@ mod tests {
         let with = |memory, stored| one.with_loader(memory, stored).total() - one.total();
         assert_eq!((with(100, 1000), with(100, 40)), (125, 50));
         assert_eq!(with(u64::MAX, u64::MAX), u64::MAX - one.total());
+    }
+
+    #[test]
+    fn an_average_and_the_best_model_take_the_memory_of_the_weights_each() {
+        let one = estimate(1);
+        let section = TrainSection {
+            average_decay: Some(0.9),
+            keep_best: Some("loss".to_owned()),
+            ..TrainSection::default()
+        };
+        let more = one.with_model_copies(1_000_000, &section).total() - one.total();
+        assert_eq!(more, 2 * one.parameters);
+        let none = one.with_model_copies(1_000_000, &TrainSection::default());
+        assert_eq!(none, one);
     }
 
     #[test]

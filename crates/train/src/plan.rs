@@ -12,6 +12,7 @@ use ronde_core::{PlanIdentity, WorldSize};
 use ronde_data::Dataset;
 use ronde_engine::{Chain, EngineError, Layer, LearningRate};
 
+use crate::evaluate::LOSS;
 use crate::{Objective, RunConfig, TrainError};
 
 /// A validated run.
@@ -196,6 +197,42 @@ impl Plan {
         objective.check()?;
         self.identity.set("train.loss", objective.loss.name());
         self.objective = objective;
+        Ok(())
+    }
+
+    /// Adds the settings and the test set of evaluations to the identity if the trained bits or the saved model depend on them.
+    /// Called after the objective and the model are bound.
+    ///
+    /// # Errors
+    /// When the run acts on evaluations, and there is no test set or a metric is not measured.
+    pub fn bind_evaluations(&mut self, test: Option<&dyn Dataset>) -> Result<(), TrainError> {
+        let metrics = self.objective.metrics.iter().map(|metric| metric.name());
+        let measured: Vec<&str> = std::iter::once(LOSS).chain(metrics).collect();
+        for (key, metric) in self.config.train.evaluation_users() {
+            let (problem, hint) = if test.is_none() {
+                let hint = "add `data.test`, or remove the key".to_owned();
+                (format!("cannot use {key}: there is no test set"), hint)
+            } else if !measured.contains(&metric) {
+                (
+                    format!("cannot use {key}: the metric `{metric}` is not measured"),
+                    format!(
+                        "use one of {}, or add the metric to train.metrics",
+                        measured.join(", ")
+                    ),
+                )
+            } else {
+                continue;
+            };
+            return Err(TrainError::Impossible { problem, hint });
+        }
+        let is_used = !self.config.train.evaluation_users().is_empty();
+        if let (true, Some(test)) = (is_used, test) {
+            let every = self.config.train.evaluate_every_epochs.unwrap_or_default();
+            let identity = test.description().identity.clone();
+            self.identity
+                .set("train.evaluate_every_epochs", every.to_string());
+            self.identity.set("data.identity.test", identity);
+        }
         Ok(())
     }
 

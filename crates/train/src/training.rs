@@ -11,23 +11,26 @@ use ronde_core::{CollectivesExt, Epoch, Event, Rank, Recovery, Shard, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
-    DataParallel, DataParallelConfig, LossScaling, MicroBatch, ModelState, ReducedGradient,
-    Strategy,
+    DataParallel, DataParallelConfig, HeldVector, HeldVectorMut, LossScaling, MicroBatch,
+    ModelState, ReducedGradient, Strategy,
 };
 
 use self::buckets::BucketTuning;
 use self::step::AppliedStep;
-use crate::callback::{Actions, Callback};
+use crate::callback::Callback;
 use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
 use crate::clock::{self, LapTimer};
 use crate::core_pinning::CorePinning;
-use crate::evaluate::{Evaluation, evaluate};
+use crate::evaluate::Evaluation;
 use crate::event_history::EventHistory;
+use crate::model_copies::ModelCopies;
 use crate::process_memory::MemoryReports;
+use crate::progress::{BestModel, RunProgress};
 use crate::state_transfer::StateTransfer;
 use crate::{JobGroup, Plan, TrainError};
 
 mod buckets;
+mod evaluation;
 mod generations;
 mod saving;
 mod slices;
@@ -52,8 +55,10 @@ enum GenerationEnd {
 pub struct TrainingResult {
     /// The last committed step.
     pub last: Option<CommittedStep>,
-    /// The result on the test set, if there is one.
+    /// The result of the model on the test set, if there is one.
     pub evaluation: Option<Evaluation>,
+    /// The evaluation that chose the model, if `train.keep_best` is set; `None`: the model is that of the last step.
+    pub best: Option<BestModel>,
     /// The time that this worker spent in each phase.
     pub times: PhaseTimes,
     /// The number of samples used, over all epochs.
@@ -65,6 +70,14 @@ pub struct TrainingResult {
 }
 
 impl TrainingResult {
+    /// Returns the number of steps on which the model of a run of `steps` was trained: fewer if `train.keep_best` has
+    /// chosen an earlier one.
+    #[must_use]
+    pub fn model_steps(&self, steps: u64) -> u64 {
+        let best = self.best.as_ref();
+        best.map_or(steps, |best| best.step.next().0)
+    }
+
     /// Returns the event of a run that is complete after a number of steps.
     #[must_use]
     pub fn finished(&self, steps: u64) -> Event {
@@ -114,8 +127,8 @@ pub struct Training {
     /// Set when the run is asked to stop after a step.
     stop: Arc<AtomicBool>,
     callbacks: Vec<Box<dyn Callback>>,
-    /// The actions that the callbacks have requested since the last applied step.
-    actions: Actions,
+    progress: RunProgress,
+    copies: ModelCopies,
     /// Whether a notice that callbacks cannot save checkpoints was recorded.
     is_missing_folder_reported: bool,
 }
@@ -168,7 +181,9 @@ impl Training {
         );
         // The first vote compares it: ranks with different initial weights must not train.
         session.set_digest(weight_hash::hash(strategy.state().values()));
-        let layout = ReplicaLayout::of(strategy.state(), layout_of_optimizer, loss_scaling);
+        let copies = ModelCopies::new(&plan.config.train, strategy.state().values());
+        let names = ModelCopies::names(&plan.config.train);
+        let layout = ReplicaLayout::of(strategy.state(), layout_of_optimizer, loss_scaling, &names);
         Ok(Self {
             member,
             plan,
@@ -193,7 +208,8 @@ impl Training {
             resume: Resume::Never,
             stop: Arc::default(),
             callbacks: Vec::new(),
-            actions: Actions::default(),
+            progress: RunProgress::default(),
+            copies,
             is_missing_folder_reported: false,
         })
     }
@@ -268,6 +284,13 @@ impl Training {
     #[must_use]
     pub fn state(&self) -> &ModelState {
         self.strategy.state()
+    }
+
+    /// Returns the part of each vector that this rank holds of the state of the run: those of the strategy, then the moving
+    /// average of the weights and the best model, if the run keeps them.
+    #[must_use]
+    pub fn vectors(&self) -> Vec<HeldVector<'_>> {
+        vectors(&*self.strategy, &self.copies)
     }
 
     /// Returns the strategy, for loading a state and for tests that damage a weight.
@@ -411,23 +434,42 @@ impl Training {
             let next = self.session.next_step().0;
             evaluation = self.evaluate(Step(next.saturating_sub(1)))?;
         }
+        let best = self.best_model();
         let trained = TrainingResult {
             last: self.last.clone(),
-            evaluation,
+            evaluation: best
+                .as_ref()
+                .map(|best| best.evaluation.clone())
+                .or(evaluation),
+            best,
             times: self.times,
             samples: self.session.samples(),
             skipped: self.skipped_records(),
             duration_s,
         };
+        // The model that was chosen is the trained one, unless another generation needs the state of the last step.
+        self.swap_chosen_model();
+        let is_complete = self.publish_and_leave(publish, &trained);
+        if !matches!(is_complete, Ok(true)) {
+            self.swap_chosen_model();
+        }
+        Ok(match is_complete? {
+            true => GenerationEnd::RunComplete(Box::new(trained)),
+            false => GenerationEnd::NextGeneration,
+        })
+    }
+
+    /// Publishes the model on rank 0. Returns false if a member needs this worker in a later generation.
+    fn publish_and_leave(
+        &mut self,
+        publish: &mut PublishModel<'_>,
+        trained: &TrainingResult,
+    ) -> Result<bool, TrainError> {
         if self.member.rank == Rank(0) {
-            publish(self, &trained)?;
+            publish(self, trained)?;
         }
         self.member.group.barrier().map_err(TrainError::Farewell)?;
-        Ok(if self.member.finish() {
-            GenerationEnd::RunComplete(Box::new(trained))
-        } else {
-            GenerationEnd::NextGeneration
-        })
+        Ok(self.member.finish())
     }
 
     /// Moves this thread to its dedicated core, if it has one.
@@ -490,37 +532,10 @@ impl Training {
         self.plan.config.loader.settings(dataset, self.free_cores)
     }
 
-    /// Returns whether all steps are committed: those of the plan, or fewer after a callback's request to stop.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.session.next_step().0 >= self.plan.steps || self.session.last_requests().complete
-    }
-
     /// Returns the number of committed steps.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.session.next_step().0
-    }
-
-    /// Evaluates if an evaluation is due after the last committed step.
-    fn evaluate_if_due(&mut self) -> Result<Option<Evaluation>, TrainError> {
-        let next = self.session.next_step().0;
-        match next.checked_sub(1).map(Step) {
-            Some(last) if self.is_evaluation_due() => self.evaluate(last),
-            _ => Ok(None),
-        }
-    }
-
-    /// Returns whether an evaluation is due before the next step.
-    fn is_evaluation_due(&self) -> bool {
-        let next = self.session.next_step().0;
-        let Some(last) = next.checked_sub(1).map(Step) else {
-            return false;
-        };
-        let batch = self.plan.batches.batch(last);
-        let every = self.plan.config.train.evaluate_every_epochs;
-        let is_due = batch.ends_epoch
-            && every.is_some_and(|every| every > 0 && (batch.epoch.0 + 1).is_multiple_of(every));
-        is_due || self.session.last_requests().evaluate || self.is_complete()
     }
 
     /// Waits for the state transfer if the next operation needs a complete state on all members. Returns whether
@@ -535,29 +550,22 @@ impl Training {
         }
         Ok(is_due)
     }
+}
 
-    fn evaluate(&mut self, step: Step) -> Result<Option<Evaluation>, TrainError> {
-        let Some(test) = self.split.test.clone() else {
-            return Ok(None);
-        };
-        let settings = self.loader_settings(&*test);
-        let evaluation = evaluate(
-            &*self.member.group,
-            &mut *self.strategy,
-            &test,
-            &self.plan.objective,
-            settings,
-        )?;
-        self.history.push(Event::Evaluated {
-            step,
-            loss: evaluation.loss,
-            samples: evaluation.samples,
-            metrics: evaluation.metrics.clone(),
-        });
-        self.report_history();
-        for callback in &mut self.callbacks {
-            callback.after_evaluation(step, &evaluation, &mut self.actions);
-        }
-        Ok(Some(evaluation))
-    }
+/// Returns the part of each vector that this rank holds of the state of a run: those of the strategy, and the copies of the
+/// model.
+fn vectors<'a>(strategy: &'a dyn Strategy, copies: &'a ModelCopies) -> Vec<HeldVector<'a>> {
+    let mut vectors = strategy.vectors();
+    vectors.extend(copies.vectors().map(HeldVector::whole));
+    vectors
+}
+
+/// Returns the same vectors, mutable.
+fn vectors_mut<'a>(
+    strategy: &'a mut dyn Strategy,
+    copies: &'a mut ModelCopies,
+) -> Vec<HeldVectorMut<'a>> {
+    let mut vectors = strategy.vectors_mut();
+    vectors.extend(copies.vectors_mut().map(HeldVectorMut::whole));
+    vectors
 }

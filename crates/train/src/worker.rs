@@ -95,6 +95,7 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
         );
     }
     plan.bind_model(chain.layout())?;
+    plan.bind_evaluations(split.test.as_deref())?;
 
     // Before any other thread is started, because threads inherit the cores of the thread that starts them.
     let (rank, workers) = (assignment.local_rank, assignment.local_world_size);
@@ -118,6 +119,7 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
         input_shape,
         classes,
         evaluation: None,
+        best: None,
     };
     training.run_and_publish(&mut |training, trained| {
         publish(training, &task.output, model.clone(), trained, &*tracker)
@@ -264,7 +266,12 @@ pub fn publish(
         source,
     })?;
     let model = model.evaluated(trained);
-    let saved = export::save(output, training.state(), (plan, training.steps()), model)?;
+    let saved = export::save(
+        output,
+        training.state(),
+        (plan, trained.model_steps(training.steps())),
+        model,
+    )?;
     if let Some(message) = plan.config.checkpoint.plain_model_note(output) {
         let rank = Some(training.rank());
         tracker.record(Event::Notice { rank, message });

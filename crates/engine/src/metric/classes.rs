@@ -66,6 +66,10 @@ impl Metric for MeanAbsoluteError {
         "mean_absolute_error"
     }
 
+    fn is_lower_better(&self) -> bool {
+        true
+    }
+
     fn add(
         &self,
         predictions: &Predictions<'_>,

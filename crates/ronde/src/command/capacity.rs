@@ -93,6 +93,7 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
         (config.parallel.copies_among(workers), workers),
         size.largest_layer.saturating_mul(4).max(bucket_bytes),
     )
+    .with_model_copies(size.parameters, &config.train)
     .with_loader(
         config.loader.memory_mib.saturating_mul(1 << 20),
         stored_bytes,

@@ -101,6 +101,7 @@ fn text(evaluation: &Evaluation) -> String {
         loss,
         metrics,
         samples,
+        ..
     } = evaluation;
     let mut text = format!("{:<22}{samples}\n{:<22}{loss:.6}", "samples", "loss");
     for (name, value) in metrics {

@@ -28,16 +28,25 @@ pub(crate) struct CursorHeader {
     pub(crate) base: PathBuf,
     /// Hash of all weights and buffers, 16 hexadecimal digits.
     pub(crate) weights: String,
+    /// The progress of the run; absent in checkpoints of earlier releases.
+    #[serde(default)]
+    pub(crate) progress: Option<String>,
 }
 
 impl TrainingCursor {
-    pub(crate) fn new(run: &str, base: &std::path::Path, weights: u64, session: Vec<u8>) -> Self {
+    pub(crate) fn new(
+        (run, base): (&str, &std::path::Path),
+        weights: u64,
+        progress: String,
+        session: Vec<u8>,
+    ) -> Self {
         Self {
             header: CursorHeader {
                 header: FormatHeader::of(FORMAT),
                 run: run.to_owned(),
                 base: base.to_owned(),
                 weights: format!("{weights:016x}"),
+                progress: Some(progress),
             },
             session,
         }
@@ -72,7 +81,12 @@ mod tests {
 
     #[test]
     fn a_cursor_round_trips_and_invalid_bytes_are_rejected() {
-        let cursor = TrainingCursor::new("[run]\n", "/a".as_ref(), 7, vec![1, 2, 3]);
+        let cursor = TrainingCursor::new(
+            ("[run]\n", "/a".as_ref()),
+            7,
+            "{}".to_owned(),
+            vec![1, 2, 3],
+        );
         let bytes = cursor.encode().unwrap();
         assert_eq!(TrainingCursor::decode(&bytes), Ok(cursor));
         for bad in [

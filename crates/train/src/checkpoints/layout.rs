@@ -9,6 +9,7 @@ use ronde_engine::Precision;
 use ronde_parallel::{HeldVector, LossScaling, ModelState};
 
 use crate::RunConfig;
+use crate::model_copies::ModelCopies;
 
 /// The name of the vector of weights and buffers.
 const WEIGHTS: &str = "weights";
@@ -17,9 +18,11 @@ const LOSS_SCALE: &str = "loss_scale";
 
 /// Returns the names of the vectors in a checkpoint of a run, in their order.
 pub(crate) fn vector_names(config: &RunConfig) -> Vec<String> {
+    let copies = ModelCopies::names(&config.train);
     let has_scale = config.train.precision == Precision::F16;
     names_of_values(config.optimizer.state_names())
         .chain(has_scale.then(|| LOSS_SCALE.to_owned()))
+        .chain(copies.into_iter().map(str::to_owned))
         .collect()
 }
 
@@ -38,11 +41,13 @@ pub(crate) struct ReplicaLayout {
 }
 
 impl ReplicaLayout {
-    /// Describes weights and buffers, one vector for each optimizer state, and the loss scale if there is one.
+    /// Describes weights and buffers, one vector for each optimizer state, the loss scale if there is one, and the copies
+    /// of weights and buffers.
     pub(crate) fn of(
         state: &ModelState,
         optimizer_states: &[&str],
         scale: Option<LossScaling>,
+        copies: &[&str],
     ) -> Self {
         let tensors: Vec<VectorTensor> = state
             .tensors()
@@ -59,19 +64,22 @@ impl ReplicaLayout {
                 start: tensor.range.start as u64,
             })
             .collect();
+        let of_tensors = |name: String| StateVector {
+            name,
+            dtype: DType::F32,
+            elements: state.values().len() as u64,
+            tensors: tensors.clone(),
+        };
+        let copies = copies.iter().map(|name| of_tensors((*name).to_owned()));
         let vectors = names_of_values(optimizer_states)
-            .map(|name| StateVector {
-                name,
-                dtype: DType::F32,
-                elements: state.values().len() as u64,
-                tensors: tensors.clone(),
-            })
+            .map(of_tensors)
             .chain(scale.map(|_| StateVector {
                 name: LOSS_SCALE.to_owned(),
                 dtype: DType::F32,
                 elements: LossScaling::STATE_LEN,
                 tensors: Vec::new(),
             }))
+            .chain(copies)
             .collect();
         Self {
             vectors: Arc::new(vectors),

@@ -24,6 +24,8 @@ pub(crate) struct LoadedCheckpoint {
     pub(crate) world_size: u32,
     pub(crate) bytes: u64,
     pub(crate) session: Vec<u8>,
+    /// The progress of the run; absent in checkpoints of earlier releases.
+    pub(crate) progress: Option<String>,
     /// Newer checkpoints that are unusable, with the reason, and a warning about damaged claims.
     pub(crate) skipped: Vec<String>,
     pub(crate) duration_s: f64,
@@ -58,7 +60,8 @@ pub(crate) fn load(
         plan: found.checkpoint.manifest().identity().hex(),
         world_size: found.checkpoint.manifest().world_size,
         bytes: found.checkpoint.manifest().bytes(),
-        session: found.checked,
+        session: found.checked.session,
+        progress: found.checked.header.progress,
         skipped: found
             .skipped
             .iter()
@@ -69,12 +72,12 @@ pub(crate) fn load(
     }))
 }
 
-/// Reads one checkpoint and returns the session's cursor.
+/// Reads one checkpoint and returns the cursor of the run.
 fn fill(
     checkpoint: &Checkpoint,
     shape: &ReplicaLayout,
     state: &mut [HeldVectorMut<'_>],
-) -> Result<Vec<u8>, CheckpointError> {
+) -> Result<TrainingCursor, CheckpointError> {
     let what = || format!("checkpoint of step {}", checkpoint.step());
     let invalid = |problem: String| CheckpointError::Invalid {
         what: what(),
@@ -109,5 +112,5 @@ fn fill(
             cursor.header.weights
         )));
     }
-    Ok(cursor.session)
+    Ok(cursor)
 }

@@ -87,6 +87,8 @@ pub(crate) struct StateSnapshot<'a> {
     /// The elements of divided vectors that this rank saves.
     pub(crate) owned: HeldRanges,
     pub(crate) weights: u64,
+    /// [`crate::progress::RunProgress::encode`].
+    pub(crate) progress: String,
     pub(crate) session: Vec<u8>,
 }
 
@@ -297,8 +299,9 @@ impl RunCheckpoints {
             slices: &slices,
         };
         let begun = self.writer().and_then(|saver| saver.begin(&save));
-        let cursor = TrainingCursor::new(&self.run, &self.base, snapshot.weights, snapshot.session);
-        let cursor = cursor.encode();
+        let run = (self.run.as_str(), self.base.as_path());
+        let (weights, progress) = (snapshot.weights, snapshot.progress);
+        let cursor = TrainingCursor::new(run, weights, progress, snapshot.session).encode();
         let problem = match (begun, &cursor) {
             (Err(error), _) => Some(error.to_string()),
             (Ok(_), Err(problem)) => Some(problem.clone()),

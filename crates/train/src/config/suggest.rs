@@ -10,8 +10,26 @@ const ALIASES: [(&str, &str); 3] = [
     ("wd", "weight_decay"),
 ];
 
+/// Names of gradient accumulation in other tools.
+const ACCUMULATION: [&str; 7] = [
+    "accumulate_steps",
+    "accumulate_grad_batches",
+    "accumulation_steps",
+    "gradient_accumulation",
+    "gradient_accumulation_steps",
+    "micro_batch_size",
+    "per_device_train_batch_size",
+];
+
 /// Returns a hint for a word that is not in `known`.
 pub(super) fn hint<S: AsRef<str>>(word: &str, known: &[S]) -> Option<String> {
+    if ACCUMULATION.contains(&word.to_lowercase().as_str()) {
+        return Some(
+            "gradients are always accumulated: set `train.global_batch_size` to all samples of an update, and \
+             `workers.logical_shards` to that divided by the samples of a micro-batch"
+                .to_owned(),
+        );
+    }
     if let Some(nearest) = nearest(word, known) {
         return Some(format!("did you mean `{nearest}`?"));
     }
@@ -66,5 +84,7 @@ mod tests {
             "expected one of `epochs`, `steps`, `learning_rate`"
         );
         assert_eq!(hint::<&str>("x", &[]), None);
+        let accumulation = hint("gradient_accumulation_steps", &known).unwrap();
+        assert!(accumulation.contains("workers.logical_shards"));
     }
 }

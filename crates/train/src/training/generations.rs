@@ -8,10 +8,13 @@
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{CatchUp, CatchUpPlan, RejoinOutcome};
 use ronde_core::shards::ShardPlan;
-use ronde_core::{Event, MembershipError, Rank, Step};
+use ronde_core::{CollectiveError, Event, Group, MembershipError, Rank, Step};
+use ronde_parallel::{HeldVector, HeldVectorMut};
 
-use super::Training;
+use super::{Training, vectors_mut};
 use crate::TrainError;
+use crate::event_history::share_bytes;
+use crate::progress::RunProgress;
 use crate::state_transfer::{self, StateTransfer};
 
 impl Training {
@@ -48,10 +51,16 @@ impl Training {
             let applied = self.apply(&committed, reduced)?;
             self.unfinished = Some((committed, applied, PhaseTimes::default()));
         }
+        if !self.is_divided() {
+            self.finish_unfinished();
+        }
         let some_copy_state = catch_up.each.contains(&CatchUp::CopyState);
         if some_copy_state {
             let shared = self.history.share(&*group, &catch_up);
             shared.map_err(TrainError::Heal)?;
+            if !self.is_divided() {
+                self.share_progress(&catch_up)?;
+            }
         }
         let spared = self.spared_shards(&catch_up, even);
         self.plan.shards = spared.unwrap_or(even);
@@ -60,16 +69,14 @@ impl Training {
         self.tune_buckets();
         if self.is_divided() {
             self.exchange_slices(&catch_up)?;
+            self.finish_unfinished();
+            if some_copy_state {
+                self.share_progress(&catch_up)?;
+                self.copy_model_copies(&catch_up)?;
+            }
         } else if some_copy_state {
-            let state = self.strategy.vectors();
-            let lens: Vec<usize> = state.iter().map(|vector| vector.values.len()).collect();
-            let moves = state_transfer::whole_moves(&catch_up, &lens);
-            let transfer = StateTransfer::start(&moves, &*group, &state);
+            let transfer = start_transfer(&catch_up, &*group, &self.vectors());
             self.transfer = transfer.map_err(TrainError::Heal)?;
-        }
-        if self.unfinished.is_some() {
-            self.strategy.reload();
-            self.finish_applied();
         }
         if spared.is_none() {
             self.catch_up()?;
@@ -91,6 +98,30 @@ impl Training {
         }
         let computing = catch_up.computing()?.min(even.computing());
         ShardPlan::with_spares(even.shards(), self.member.world_size()?, computing)
+    }
+
+    /// Copies the copies of the model to the members that copy the state, and waits.
+    fn copy_model_copies(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
+        let group = self.member.group.clone();
+        let vectors: Vec<HeldVector<'_>> = self.copies.vectors().map(HeldVector::whole).collect();
+        let transfer = start_transfer(catch_up, &*group, &vectors);
+        let mut transfer = transfer.map_err(TrainError::Heal)?;
+        transfer.send_all(&*group).map_err(TrainError::Heal)?;
+        let vectors = self.copies.vectors_mut().map(HeldVectorMut::whole);
+        let received = transfer.receive(&mut vectors.collect::<Vec<_>>());
+        received.map_err(TrainError::Heal)?;
+        transfer.wait_sent().map_err(TrainError::Heal)
+    }
+
+    /// Replaces the progress of every member by that of the first one that has the state. Others may have evaluated the last
+    /// step already; all members evaluate it again, and those that know it ignore it.
+    fn share_progress(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
+        let mut bytes = self.progress.encode(&self.callbacks).into_bytes();
+        let shared = share_bytes(&mut bytes, &*self.member.group, catch_up);
+        shared.map_err(TrainError::Heal)?;
+        let text = String::from_utf8_lossy(&bytes);
+        self.progress = RunProgress::decode(&text, &mut self.callbacks)?;
+        Ok(())
     }
 
     /// Waits until the state of every member is complete. All members call it at the same step.
@@ -115,7 +146,8 @@ impl Training {
         if !self.transfer.receives() {
             return Ok(());
         }
-        let received = self.transfer.receive(&mut self.strategy.vectors_mut());
+        let mut vectors = vectors_mut(&mut *self.strategy, &mut self.copies);
+        let received = self.transfer.receive(&mut vectors);
         received.map_err(TrainError::Heal)?;
         self.strategy.reload();
         for (committed, reduced, times) in self.transfer.take_deferred() {
@@ -169,4 +201,15 @@ impl Training {
             healed: count(CatchUp::CopyState),
         });
     }
+}
+
+/// Starts the copies of whole vectors to the members that copy the state.
+fn start_transfer(
+    catch_up: &CatchUpPlan,
+    group: &dyn Group,
+    vectors: &[HeldVector<'_>],
+) -> Result<StateTransfer, CollectiveError> {
+    let lens: Vec<usize> = vectors.iter().map(|vector| vector.values.len()).collect();
+    let moves = state_transfer::whole_moves(catch_up, &lens);
+    StateTransfer::start(&moves, group, vectors)
 }

@@ -8,11 +8,12 @@ use ronde_comm::{GroupConfig, ProcessGroup};
 use ronde_core::session::{CommittedStep, VoteRequests};
 use ronde_core::{CollectivesExt, Event, Generation, GroupRank, Rank, Step, weight_hash};
 
-use super::{Training, slices};
+use super::{Training, slices, vectors, vectors_mut};
 use crate::TrainError;
 use crate::checkpoints::{
     self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, StateSnapshot,
 };
+use crate::progress::RunProgress;
 
 impl Training {
     /// Returns the checkpoints and the position of this rank.
@@ -36,7 +37,7 @@ impl Training {
     pub(super) fn prepare_vote(&mut self) {
         // The callbacks of all ranks have seen the same reports, except for those of a rank that has joined since. Rank 0
         // may be such a rank, so the requests of every rank count.
-        let actions = self.actions;
+        let actions = self.progress.actions;
         if actions.save {
             self.request_save();
         }
@@ -178,9 +179,10 @@ impl Training {
         let snapshot = StateSnapshot {
             epoch: self.plan.batches.batch(next).epoch,
             world_size,
-            vectors: self.strategy.vectors(),
+            vectors: vectors(&*self.strategy, &self.copies),
             owned: self.strategy.owned(),
             weights: weight_hash::hash(self.strategy.state().values()),
+            progress: self.progress.encode(&self.callbacks),
             session: self.session.cursor(),
         };
         if let Some(saving) = &mut self.checkpoints {
@@ -266,7 +268,7 @@ impl Training {
         let (store, identity, shape) = (saving.store(), &self.plan.identity, &self.layout);
         let address = saving.address().to_owned();
         let (sender, receiver) = mpsc::channel();
-        let mut vectors = self.strategy.vectors_mut();
+        let mut vectors = vectors_mut(&mut *self.strategy, &mut self.copies);
         let loaded = std::thread::scope(|scope| {
             if loads {
                 scope.spawn(move || {
@@ -311,6 +313,10 @@ impl Training {
         address: String,
     ) -> Result<Option<Step>, TrainError> {
         self.strategy.reload();
+        self.progress = match &loaded.progress {
+            Some(text) => RunProgress::decode(text, &mut self.callbacks)?,
+            None => RunProgress::default(),
+        };
         let step = loaded.step;
         let digest = self.digest(Step(step.0.saturating_sub(1)));
         if !self.session.resume(&loaded.session, digest) || self.session.next_step() != step {

@@ -113,6 +113,9 @@ impl Training {
                 learning_rate,
             });
         }
+        if self.progress.best_step().map(Step::next) == Some(step) {
+            self.copies.keep_best(self.strategy.state().values());
+        }
         let (sums, samples) = (&committed.sums, committed.samples);
         let update = self
             .strategy
@@ -154,6 +157,14 @@ impl Training {
         }
     }
 
+    /// Loads the weights of a step that was applied before a new generation, and records it, unless there is none.
+    pub(super) fn finish_unfinished(&mut self) {
+        if self.unfinished.is_some() {
+            self.strategy.reload();
+            self.finish_applied();
+        }
+    }
+
     /// Records a step whose weights are up to date. `times` holds the times of the phases before the update.
     pub(super) fn finish_step(
         &mut self,
@@ -167,6 +178,8 @@ impl Training {
             updating,
         } = applied;
         let step = committed.step;
+        let values = self.strategy.state().values();
+        self.copies.update_average(step, values);
         times.optimizer_s = updating.total_s();
         let digest = self.digest(step);
         self.session.set_digest(digest);
@@ -183,15 +196,16 @@ impl Training {
             gradient_norm: update.gradient_norm,
         };
         // The vote on this step has carried the earlier requests.
-        self.actions = Actions::default();
+        self.progress.actions = Actions::default();
         for callback in &mut self.callbacks {
-            callback.after_step(&report, &mut self.actions);
+            callback.after_step(&report, &mut self.progress.actions);
         }
     }
 
     /// Returns the learning rate of a step.
     fn learning_rate(&self, step: Step) -> Result<f64, TrainError> {
         let rate = self.plan.learning_rate.at(step);
+        let rate = self.progress.reduced(rate, &self.plan.config.train);
         if rate.is_finite() && rate >= 0.0 {
             return Ok(rate);
         }

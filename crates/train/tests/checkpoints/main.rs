@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
+mod choices;
 mod disturbed_store;
 
 use std::path::Path;
@@ -178,8 +179,8 @@ fn train_in(store: &Arc<dyn Store>, start: &RunSettings) -> RunResult {
     let ranks = spawn_ranks(start.workers, LIMIT, move |group| {
         let mut training = training(&shared, &store, &tracker, group)?;
         let ended = training.run();
-        let vectors = training.strategy_mut().vectors();
-        let bits = vectors
+        let bits = training.vectors();
+        let bits = bits
             .iter()
             .map(|vector| weight_hash::hash(vector.values))
             .collect();
@@ -202,6 +203,7 @@ fn training(
     )?;
     let world_size = WorldSize::new(group.size() as u32).unwrap();
     let mut plan = Plan::resolve(&config, world_size, &*split.train)?;
+    plan.bind_evaluations(split.test.as_deref())?;
     let (shape, classes) = (
         &*split.train.description().shape,
         split.train.description().classes,

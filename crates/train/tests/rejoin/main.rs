@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
+mod choices;
 mod faulty_group;
 
 use std::collections::BTreeMap;
@@ -298,7 +299,7 @@ fn start(
             training = training.with_callbacks(vec![Box::new(EndsRun)]);
         }
         training.run()?;
-        let vectors = training.strategy_mut().vectors();
+        let vectors = training.vectors();
         let bits = vectors.into_iter().map(|vector| {
             let values = vector.values.iter().map(|value| value.to_bits());
             (vector.held.into_owned(), values.collect())

@@ -5,7 +5,7 @@ use ronde_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{at_least_one, is_default, not_negative};
+use super::{EarlyStoppingSection, PlateauSection, at_least_one, is_default, not_negative};
 use crate::config::ConfigProblem;
 
 /// The length of a run.
@@ -139,6 +139,19 @@ pub struct TrainSection {
     /// The global batch size for which `learning_rate` was chosen; required if it is scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate_batch_size: Option<u64>,
+    /// Ends the run when a metric no longer improves; absent: the run has its full length.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_stopping: Option<EarlyStoppingSection>,
+    /// Lowers the learning rate of the schedule when a metric no longer improves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reduce_on_plateau: Option<PlateauSection>,
+    /// The metric, or `loss`, whose best evaluation chooses the model that is saved; absent: that of the last step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_best: Option<String>,
+    /// The decay of an exponential moving average of the weights, such as 0.999, which is evaluated and saved instead of
+    /// them; absent: there is no average.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub average_decay: Option<f64>,
     /// Evaluate on the test set every this many epochs; absent: only at the end.
     #[serde(
         skip_serializing_if = "Option::is_none",
@@ -166,6 +179,10 @@ impl Default for TrainSection {
             learning_rate: 0.001,
             learning_rate_scaling: RateScaling::default(),
             learning_rate_batch_size: None,
+            early_stopping: None,
+            reduce_on_plateau: None,
+            keep_best: None,
+            average_decay: None,
             evaluate_every_epochs: None,
         }
     }
@@ -179,6 +196,27 @@ impl TrainSection {
         let from = from.unwrap_or(self.global_batch_size);
         let scaling = self.learning_rate_scaling;
         self.learning_rate * scaling.factor(from, self.global_batch_size)
+    }
+
+    /// Returns the keys that act on evaluations, with the metrics that they use.
+    pub(crate) fn evaluation_users(&self) -> Vec<(&'static str, &str)> {
+        let stopping = self.early_stopping.as_ref();
+        let plateau = self.reduce_on_plateau.as_ref();
+        let users = [
+            (
+                "train.early_stopping",
+                stopping.map(|section| section.metric.as_str()),
+            ),
+            (
+                "train.reduce_on_plateau",
+                plateau.map(|section| section.metric.as_str()),
+            ),
+            ("train.keep_best", self.keep_best.as_deref()),
+        ];
+        let used = users
+            .into_iter()
+            .filter_map(|(key, metric)| Some((key, metric?)));
+        used.collect()
     }
 
     /// Describes the precision for users; `None` for `f32`.
@@ -252,6 +290,7 @@ impl TrainSection {
             }
         }
         self.check_rate_scaling(problems);
+        self.check_selection(problems);
         if let Some(clip) = self
             .clip_norm
             .filter(|clip| !(clip.is_finite() && *clip > 0.0))
@@ -259,6 +298,30 @@ impl TrainSection {
             let message = format!("`train.clip_norm` is {clip}, but must be above 0");
             let hint = "remove it to train without clipping";
             problems.push(ConfigProblem::error("train.clip_norm", message).hint(hint));
+        }
+    }
+
+    /// Checks the keys that act on evaluations, and the average.
+    fn check_selection(&self, problems: &mut Vec<ConfigProblem>) {
+        if let Some(stopping) = &self.early_stopping {
+            stopping.check(problems);
+        }
+        if let Some(plateau) = &self.reduce_on_plateau {
+            plateau.check(problems);
+        }
+        if self.evaluate_every_epochs.is_none()
+            && let Some((key, _)) = self.evaluation_users().first()
+        {
+            let message = format!("`{key}` needs evaluations during the run");
+            let hint = "add `evaluate_every_epochs = 1` to [train]";
+            problems.push(ConfigProblem::error(*key, message).hint(hint));
+        }
+        if let Some(decay) = self.average_decay
+            && !(0.0..1.0).contains(&decay)
+        {
+            let message = format!("`train.average_decay` is {decay}, but must be in [0, 1)");
+            let hint = "remove it to train without an average; usual values are 0.99 to 0.9999";
+            problems.push(ConfigProblem::error("train.average_decay", message).hint(hint));
         }
     }
 
