@@ -1,7 +1,8 @@
-//! Trackers for other tools: TensorBoard event files, CSV files and a Prometheus endpoint.
+//! Trackers for other tools: TensorBoard event files, CSV files, a Prometheus endpoint and MLflow.
 
 mod csv;
 mod every_steps;
+mod mlflow;
 mod prometheus;
 mod prometheus_text;
 mod scalar;
@@ -10,6 +11,7 @@ mod tensorboard_record;
 
 pub use csv::CsvFiles;
 pub use every_steps::EverySteps;
+pub use mlflow::{MlflowConnection, MlflowError, MlflowSender, MlflowSpool, MlflowThread};
 pub use prometheus::PrometheusEndpoint;
 pub use prometheus_text::RunMetrics;
 pub use scalar::{RANKS_MAX, ScalarPoint, scalars};

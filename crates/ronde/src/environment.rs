@@ -33,6 +33,13 @@ pub const RONDE_RENDEZVOUS: &str = "RONDE_RENDEZVOUS";
 /// Allows unencrypted connections between the hosts of a job with [`RONDE_RENDEZVOUS`], on a trusted network: `1`.
 pub const RONDE_ALLOW_PLAIN: &str = "RONDE_ALLOW_PLAIN";
 
+/// The token for an MLflow server.
+pub const MLFLOW_TRACKING_TOKEN: &str = "MLFLOW_TRACKING_TOKEN";
+/// The user name for an MLflow server.
+pub const MLFLOW_TRACKING_USERNAME: &str = "MLFLOW_TRACKING_USERNAME";
+/// The password for an MLflow server.
+pub const MLFLOW_TRACKING_PASSWORD: &str = "MLFLOW_TRACKING_PASSWORD";
+
 /// How this process became a worker of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerEnvironment {
@@ -188,6 +195,29 @@ pub fn surroundings() -> ronde_train::checkpoints::ProcessContext {
         remote: store_settings,
         stop: std::sync::Arc::default(),
     }
+}
+
+/// Returns how requests to an MLflow server prove who sends them, if a variable is set.
+#[cfg(feature = "full")]
+#[must_use]
+pub fn mlflow_login() -> Option<ronde_store::HttpLogin> {
+    use ronde_store::HttpLogin;
+
+    let text = |name| {
+        read(name)?
+            .into_string()
+            .ok()
+            .filter(|text| !text.is_empty())
+    };
+    text(MLFLOW_TRACKING_TOKEN)
+        .map(HttpLogin::Token)
+        .or_else(|| {
+            let password = text(MLFLOW_TRACKING_PASSWORD).unwrap_or_default();
+            Some(HttpLogin::Password(
+                text(MLFLOW_TRACKING_USERNAME)?,
+                password,
+            ))
+        })
 }
 
 /// Returns the user's cache folder of ronde: `ronde` in `$XDG_CACHE_HOME`, else in `~/.cache`.

@@ -31,6 +31,7 @@ mod aws_files;
 pub mod environment;
 mod error;
 pub mod host;
+pub mod mlflow;
 pub mod output_folder;
 mod run_output;
 mod sigterm;

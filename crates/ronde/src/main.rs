@@ -10,7 +10,7 @@ use ronde_cluster::StopFlag;
 use command::console::{ConsoleArguments, message};
 use command::{
     bench, check, checkpoint, coordinator, dashboard, data, doctor, evaluate, export, flight, init,
-    join, run, scale, schema, shell, status, train, usage, watchdog, worker,
+    join, run, scale, schema, shell, status, track, train, usage, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -57,6 +57,8 @@ enum RondeCommand {
     Evaluate(evaluate::EvaluateArguments),
     /// Write a saved model for other programs: ONNX, safetensors or PyTorch.
     Export(export::ExportArguments),
+    /// Send what a run has recorded for an MLflow server and not sent yet.
+    Track(track::TrackArguments),
     /// Show which rank waits for which, from the flight records of a failed or hanging run.
     Flight(flight::FlightArguments),
     /// Check whether this host can run jobs; exit code 1 when a check fails.
@@ -98,6 +100,7 @@ fn main() -> ExitCode {
             supervising(|stop| dashboard::dashboard(&arguments, stop))
         }
         RondeCommand::Top(arguments) => supervising(|stop| dashboard::top(&arguments, stop)),
+        RondeCommand::Track(arguments) => track::track(&arguments),
         RondeCommand::Flight(arguments) => flight::flight(&arguments),
         RondeCommand::BenchWorker => bench::work(),
         RondeCommand::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),

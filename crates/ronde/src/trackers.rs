@@ -1,20 +1,23 @@
 //! [`RunTrackers`]: the trackers of a run that `[track]` of its run file names.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde_core::Tracker;
 use ronde_monitor::track::{
-    CsvFiles, EverySteps, PrometheusEndpoint, RunDescription, RunMetrics, TensorboardFiles,
+    CsvFiles, EverySteps, MlflowSpool, MlflowThread, PrometheusEndpoint, RunDescription,
+    RunMetrics, TensorboardFiles,
 };
 use ronde_monitor::{BackgroundWriter, EventWriter, RunView};
 use ronde_train::RunConfig;
 
-/// The trackers of a run: TensorBoard, CSV and Prometheus. They receive the events of all workers in one process.
+/// The trackers of a run: TensorBoard, CSV, Prometheus and MLflow. They receive the events of all workers in one process.
 pub struct RunTrackers {
     trackers: Vec<Arc<dyn Tracker>>,
     writers: Vec<Arc<BackgroundWriter>>,
     notices: Vec<String>,
+    mlflow: Option<MlflowThread>,
+    folder: PathBuf,
 }
 
 impl RunTrackers {
@@ -34,6 +37,8 @@ impl RunTrackers {
             trackers: Vec::new(),
             writers: Vec::new(),
             notices: Vec::new(),
+            mlflow: None,
+            folder: output.to_owned(),
         };
         if let Some(address) = section.prometheus_address() {
             let metrics = earlier.map_or_else(RunMetrics::default, |view| {
@@ -65,6 +70,17 @@ impl RunTrackers {
             let files = CsvFiles::new(output, resumes);
             all.add("metrics in CSV", section.every_steps, Box::new(files));
         }
+        if let Some(address) = &section.mlflow {
+            if !resumes {
+                let cleared = MlflowSpool::clear(output);
+                cleared.map_err(|error| format!("cannot remove the spool for MLflow: {error}"))?;
+            }
+            let sender = crate::mlflow::open_sender(output, address, section.mlflow_experiment())?;
+            let spool = MlflowSpool::new(output, description(config));
+            all.add("the spool for MLflow", section.every_steps, Box::new(spool));
+            let thread = MlflowThread::start(sender);
+            all.mlflow = Some(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
+        }
         Ok(all)
     }
 
@@ -88,14 +104,22 @@ impl RunTrackers {
         &self.notices
     }
 
-    /// Waits up to five seconds per tracker until everything is written. Returns what could not be written.
+    /// Waits up to five seconds per tracker, and ten for MLflow, until everything is written. Returns what could not be written.
     #[must_use]
     pub fn finish(&self) -> Vec<String> {
         let finished = self.writers.iter().filter_map(|writer| {
             writer.finish();
             writer.problem()
         });
-        finished.collect()
+        let mut problems: Vec<String> = finished.collect();
+        let sent = self.mlflow.as_ref().map(MlflowThread::finish);
+        if let Some(Err(error)) = sent {
+            problems.push(format!(
+                "{error}; what was not sent is in the folder of the run: send it with `ronde track {}`",
+                self.folder.display()
+            ));
+        }
+        problems
     }
 }
 

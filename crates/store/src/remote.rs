@@ -15,11 +15,13 @@ use crate::{
 mod build;
 mod client;
 mod failure;
+mod http_service;
 mod io_thread;
 mod object;
 mod upload;
 mod upload_client;
 
+pub use http_service::{HttpLogin, HttpService};
 pub use io_thread::IoThread;
 
 use build::Service;

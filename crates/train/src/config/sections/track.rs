@@ -26,6 +26,13 @@ pub struct TrackSection {
     /// them only if this is not a loopback address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prometheus: Option<String>,
+    /// The address of an MLflow server, such as `http://127.0.0.1:5000`; default none. A token or password is read from the
+    /// environment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlflow: Option<String>,
+    /// The name of the experiment of MLflow; default `ronde`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlflow_experiment: Option<String>,
 }
 
 impl Default for TrackSection {
@@ -35,6 +42,8 @@ impl Default for TrackSection {
             tensorboard: TensorboardTarget::Off,
             csv: false,
             prometheus: None,
+            mlflow: None,
+            mlflow_experiment: None,
         }
     }
 }
@@ -44,6 +53,31 @@ impl TrackSection {
     #[must_use]
     pub fn prometheus_address(&self) -> Option<SocketAddr> {
         self.prometheus.as_ref()?.parse().ok()
+    }
+
+    /// Returns the name of the experiment of MLflow.
+    #[must_use]
+    pub fn mlflow_experiment(&self) -> &str {
+        self.mlflow_experiment.as_deref().unwrap_or("ronde")
+    }
+
+    /// Returns the problem with an address of an MLflow server, if there is one.
+    #[must_use]
+    pub fn mlflow_problem(address: &str) -> Option<&'static str> {
+        let rest = address
+            .strip_prefix("http://")
+            .or_else(|| address.strip_prefix("https://"));
+        match rest {
+            None | Some("") => Some("it must begin with http:// or https:// and name a host"),
+            Some(rest) if rest.contains('@') => Some(
+                "it must not contain a password: set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and \
+                 MLFLOW_TRACKING_PASSWORD",
+            ),
+            Some(rest) if rest.contains(['?', '#', ' ']) => {
+                Some("it must be the address of a server, without a query")
+            }
+            Some(_) => None,
+        }
     }
 
     /// Adds the problems of the section.
@@ -57,6 +91,15 @@ impl TrackSection {
                 "track.tensorboard",
                 message.to_owned(),
             ));
+        }
+        if let Some(problem) = self.mlflow.as_deref().and_then(Self::mlflow_problem) {
+            let message = format!("invalid `track.mlflow`: {problem}");
+            let hint = "for example http://127.0.0.1:5000";
+            problems.push(ConfigProblem::error("track.mlflow", message).hint(hint));
+        }
+        if let (None, Some(_)) = (&self.mlflow, &self.mlflow_experiment) {
+            let message = "`track.mlflow_experiment` has no effect without `track.mlflow`";
+            problems.push(ConfigProblem::error("track.mlflow_experiment", message));
         }
         if let (Some(text), None) = (&self.prometheus, self.prometheus_address()) {
             let message = format!(
