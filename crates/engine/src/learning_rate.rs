@@ -341,7 +341,19 @@ mod tests {
         for (rate, expected) in other.iter().zip(expected) {
             assert!((rate - expected).abs() < 1e-12, "{other:?}");
         }
-        // Shares of less than one step: `pct_start=0.1` of 5 steps, 0.3 of 2 and of 1, and 0 of 3.
+        // Beyond the end.
+        let cycle = read(r#"{"kind": "one_cycle"}"#);
+        assert_eq!(cycle.rate(1.0, 99, 10), cycle.rate(1.0, 9, 10));
+        assert!(cycle.check().is_ok());
+        let wrong = read(r#"{"kind": "one_cycle", "rising_share": 1.5}"#);
+        assert!(wrong.check().unwrap_err().contains("rising_share"));
+        let wrong = read(r#"{"kind": "one_cycle", "last_divisor": 0}"#);
+        assert!(wrong.check().unwrap_err().contains("last_divisor"));
+    }
+
+    /// The values of PyTorch's `OneCycleLR` with `pct_start=0.1` of 5 steps, 0.3 of 2 and of 1, and 0 of 3.
+    #[test]
+    fn one_cycle_falls_from_before_the_first_step_if_it_rises_for_less_than_one() {
         for (share, expected) in [
             (
                 "0.1",
@@ -351,27 +363,21 @@ mod tests {
             ("0.3", &[4e-6]),
             ("0.0", &[0.750_001, 0.250_003, 4e-6]),
         ] {
-            let cycle = format!(r#"{{"kind": "one_cycle", "rising_share": {share}}}"#);
+            let text = format!(r#"{{"kind": "one_cycle", "rising_share": {share}}}"#);
+            let cycle: ScheduleConfig = serde_json::from_str(&text).unwrap();
             let steps = if share == "0.1" {
                 5
             } else {
                 expected.len() as u64
             };
             for (step, expected) in (0..).zip(expected) {
-                let rate = read(&cycle).rate(1.0, step, steps);
+                let rate = cycle.rate(1.0, step, steps);
                 assert!(
                     (rate - expected).abs() < 1e-12,
                     "{share}, step {step}: {rate}"
                 );
             }
         }
-        let cycle = read(r#"{"kind": "one_cycle"}"#);
-        assert_eq!(cycle.rate(1.0, 99, 10), cycle.rate(1.0, 9, 10));
-        assert!(cycle.check().is_ok());
-        let wrong = read(r#"{"kind": "one_cycle", "rising_share": 1.5}"#);
-        assert!(wrong.check().unwrap_err().contains("rising_share"));
-        let wrong = read(r#"{"kind": "one_cycle", "last_divisor": 0}"#);
-        assert!(wrong.check().unwrap_err().contains("last_divisor"));
     }
 
     #[test]
