@@ -44,9 +44,21 @@ pub struct Batch {
     pub labels: Vec<u32>,
     /// The records that were skipped, with the reasons.
     pub skipped: Vec<BadRecord>,
+    /// The numbers of the skipped samples, in the same order.
+    pub skipped_ids: Vec<u64>,
 }
 
 impl Batch {
+    /// Returns the numbers of the samples without skipped ones, in the order of their features.
+    #[must_use]
+    pub fn used_samples(&self) -> Vec<u64> {
+        let mut skipped = self.skipped_ids.iter().peekable();
+        let is_used = |number: &u64| skipped.next_if_eq(&number).is_none();
+        let mut numbers = self.sample_ids.clone();
+        numbers.retain(is_used);
+        numbers
+    }
+
     /// Returns the number of samples without skipped ones.
     #[must_use]
     pub fn samples(&self) -> usize {

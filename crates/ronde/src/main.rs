@@ -10,7 +10,7 @@ use ronde_cluster::StopFlag;
 use command::console::{ConsoleArguments, message};
 use command::{
     bench, check, checkpoint, coordinator, dashboard, data, doctor, evaluate, export, flight, init,
-    join, run, scale, schema, shell, status, track, train, usage, watchdog, worker,
+    join, predict, run, scale, schema, shell, status, track, train, usage, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -55,6 +55,8 @@ enum RondeCommand {
     Data(data::DataArguments),
     /// Measure a saved model on test data.
     Evaluate(evaluate::EvaluateArguments),
+    /// Predict the samples of a data set with a saved model, on several workers.
+    Predict(predict::PredictArguments),
     /// Write a saved model for other programs: ONNX, safetensors or PyTorch.
     Export(export::ExportArguments),
     /// Send what a run has recorded for an MLflow server and not sent yet.
@@ -73,6 +75,9 @@ enum RondeCommand {
     /// Run one worker of `ronde bench`.
     #[command(name = "__bench_worker", hide = true)]
     BenchWorker,
+    /// Run one worker of `ronde predict`.
+    #[command(name = "__predict_worker", hide = true)]
+    PredictWorker(predict::ScoringArguments),
     /// End the processes that a killed launcher leaves behind.
     #[command(name = "__watchdog", hide = true)]
     Watchdog,
@@ -95,6 +100,8 @@ fn main() -> ExitCode {
         RondeCommand::Scale(arguments) => scale::scale(&arguments),
         RondeCommand::Status(arguments) => status::status(&arguments),
         RondeCommand::Evaluate(arguments) => evaluate::run(&arguments),
+        RondeCommand::Predict(arguments) => with_signals(|stop| predict::run(&arguments, stop)),
+        RondeCommand::PredictWorker(arguments) => predict::work(&arguments),
         RondeCommand::Export(arguments) => export::run(&arguments),
         RondeCommand::Dashboard(arguments) => {
             supervising(|stop| dashboard::dashboard(&arguments, stop))

@@ -46,6 +46,59 @@ pub enum ServeError {
         /// The number of classes or values of the model.
         expected_classes: u32,
     },
+    /// Predictions cannot be written in the format of the output.
+    #[error("cannot write predictions: {problem}")]
+    Encode {
+        /// The cause.
+        problem: String,
+    },
+    /// The name of an output does not name a format.
+    #[error("cannot write predictions to {}: {problem}", .path.display())]
+    OutputFile {
+        /// The output.
+        path: PathBuf,
+        /// The cause, with what is valid.
+        problem: String,
+    },
+    /// The folder of an output has the parts of another job.
+    #[error(
+        "cannot continue the predictions in {}: {difference}\n  \
+         help: pass `--force` to start again, or write to another file", .path.display()
+    )]
+    OtherParts {
+        /// The folder.
+        path: PathBuf,
+        /// The first difference.
+        difference: String,
+    },
+    /// More samples cannot be used than the data set allows, or none can.
+    #[error(
+        "cannot write predictions: {skipped} of {samples} samples are bad records, such as {first}\n  \
+         help: repair the records, or raise `data.bad_record_limit`"
+    )]
+    TooManySkipped {
+        /// The number of skipped samples.
+        skipped: usize,
+        /// The number of samples.
+        samples: u64,
+        /// The first bad record.
+        first: String,
+    },
+    /// Another command writes the same output.
+    #[error("cannot use {}: another command that writes this output is running", .path.display())]
+    PartsInUse {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A part of the output is missing or has other contents than its record.
+    #[error(
+        "cannot use {}: it is damaged\n  help: run the same command again; it computes this part again",
+        .path.display()
+    )]
+    DamagedPart {
+        /// The part.
+        path: PathBuf,
+    },
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", .path.display())]
     File {
@@ -59,6 +112,14 @@ pub enum ServeError {
 }
 
 impl ServeError {
+    pub(crate) fn file(action: &'static str, path: &std::path::Path, source: io::Error) -> Self {
+        Self::File {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
     /// Returns how to recover from the error: none is repaired by a retry.
     #[must_use]
     pub fn recovery(&self) -> Recovery {

@@ -2,15 +2,28 @@
 //!
 //! A [`Predictor`] holds a model and the [`PredictionForm`] of its outputs, and returns a [`Prediction`] for each
 //! sample. The same code serves files and requests, so both have the same bits.
+//!
+//! A data set is predicted in the chunks of a [`ChunkPlan`]. [`Scoring`] computes them in any number of processes and
+//! publishes each in a [`PartFolder`], which joins them into the output.
 
 #![forbid(unsafe_code)]
 
+mod chunks;
+mod columns;
 mod error;
+mod output;
+mod part_folder;
 mod prediction;
 mod prediction_form;
 mod predictor;
+mod scoring;
+mod table_file;
 
+pub use chunks::{ChunkPlan, ChunkQueue};
 pub use error::ServeError;
+pub use output::{OutputFormat, PredictedSample};
+pub use part_folder::{ChunkRecord, JoinedOutput, PartFolder, ScoringIdentity};
 pub use prediction::{ClassProbability, FoundBox, Prediction};
 pub use prediction_form::{ClassDetail, PredictionForm};
 pub use predictor::Predictor;
+pub use scoring::{Scorer, Scoring};

@@ -256,8 +256,8 @@ impl DecodePool {
         let each = description.targets_per_sample;
         let mut features = vec![0.0; count * elements];
         let mut labels = vec![0; count * each];
-        let (mut rows, mut skipped) = (0, Vec::new());
-        for number in (planned.first..).take(count) {
+        let (mut rows, mut skipped, mut skipped_ids) = (0, Vec::new(), Vec::new());
+        for (number, &sample) in (planned.first..).zip(&planned.sample_ids) {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
@@ -273,6 +273,7 @@ impl DecodePool {
                 Ok(()) => rows += 1,
                 Err(DataError::Record(bad)) if description.bad_records.skip_limit.is_some() => {
                     skipped.push(bad);
+                    skipped_ids.push(sample);
                 }
                 Err(error) => return Err(error),
             }
@@ -289,6 +290,7 @@ impl DecodePool {
             features,
             labels,
             skipped,
+            skipped_ids,
         }))
     }
 

@@ -20,6 +20,7 @@ mod hosts;
 mod ledger;
 mod open_jobs;
 mod output;
+mod predict;
 #[cfg(feature = "full")]
 mod remote_data;
 mod run;

@@ -268,6 +268,16 @@ impl Running {
         });
     }
 
+    /// Returns the processes that this process has started and that have not ended.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let entries = std::fs::read_dir("/proc").unwrap();
+        let pids = entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+        let is_child = |pid: &u32| {
+            state(*pid).is_some_and(|(state, parent)| state != 'Z' && parent == self.child.id())
+        };
+        pids.filter(is_child).collect()
+    }
+
     /// Returns the worker processes by slot, which is the rank that they started with.
     pub(crate) fn workers(&self) -> BTreeMap<u32, u32> {
         let mut workers = BTreeMap::new();

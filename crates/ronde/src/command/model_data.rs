@@ -1,0 +1,96 @@
+//! A saved model and the data on which a command uses it.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+
+use clap::Args;
+use ronde::environment;
+use ronde_data::Dataset;
+use ronde_model::SavedModel;
+use ronde_train::config::{Document, Override, RunConfig};
+
+use super::data_progress;
+use super::train::read_run_file;
+
+/// Arguments that name a saved model and its data.
+#[derive(Args)]
+pub(crate) struct ModelDataArguments {
+    /// Folder of a finished run, or its model.safetensors.
+    model: PathBuf,
+    /// Run file whose test data and settings are used [default: run.toml beside the model].
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Override a value of the run file, such as `--set data.test=more.csv`; can be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+/// A saved model and the data on which it is used.
+pub(crate) struct ModelData {
+    pub(crate) saved: SavedModel,
+    pub(crate) config: RunConfig,
+    /// The test data.
+    pub(crate) test: Arc<dyn Dataset>,
+}
+
+impl ModelDataArguments {
+    /// Opens the model and its test data. With `quiet`, no progress is printed.
+    ///
+    /// # Errors
+    /// A message if one of them cannot be opened, or they do not fit.
+    pub(crate) fn open(&self, quiet: bool) -> Result<ModelData, String> {
+        let saved = SavedModel::open(&self.model).map_err(|error| format!("error: {error}"))?;
+        let beside = saved.weights().path().with_file_name("run.toml");
+        let file = self.data.as_ref().unwrap_or(&beside);
+        if self.data.is_none() && !file.exists() {
+            return Err(format!(
+                "error: there is no run file beside the model: {}\n  help: name one with --data",
+                file.display()
+            ));
+        }
+        let (text, name, folder) = read_run_file(Some(file))?;
+        // The file beside the model is a copy: its paths do not start where it lies.
+        let base = self
+            .data
+            .as_ref()
+            .map_or_else(|| PathBuf::from("."), |_| folder);
+        let sets: Vec<Override> = self.sets.iter().cloned().map(Override::Set).collect();
+        let (config, _) = Document::load(&text, &name, &environment::all(), &sets)
+            .map_err(|error| error.render(false))?;
+        let base = base.canonicalize().unwrap_or(base);
+        let progress = data_progress::show(quiet);
+        let opening = environment::surroundings().opening(&base, config.run.seed, progress);
+        let split =
+            ronde_data::open(&config.data, &opening).map_err(|error| format!("error: {error}"))?;
+        let Some(test) = split.test else {
+            return Err(format!(
+                "error: {name} has no test data\n  help: add `data.test`, or name it with --set data.test=FILE"
+            ));
+        };
+        let (manifest, found) = (saved.manifest(), test.description());
+        if (&manifest.input_shape, manifest.classes) != (&found.shape, found.classes) {
+            return Err(format!(
+                "error: cannot use the model on {name}: the model was trained on samples of shape {:?} with {} classes or \
+                 values, but the test data has shape {:?} with {}\n  help: name the run file of suitable data with --data",
+                manifest.input_shape, manifest.classes, found.shape, found.classes
+            ));
+        }
+        Ok(ModelData {
+            saved,
+            config,
+            test,
+        })
+    }
+
+    /// Adds these arguments to the command line of a process that this command starts.
+    pub(crate) fn pass_to(&self, command: &mut Command) {
+        if let Some(data) = &self.data {
+            command.arg("--data").arg(data);
+        }
+        for set in &self.sets {
+            command.arg("--set").arg(set);
+        }
+        command.arg("--").arg(&self.model);
+    }
+}

@@ -1,0 +1,220 @@
+//! `ronde predict`: writes the predictions of a saved model for the samples of a data set.
+
+use std::io::Write as _;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::process::Command;
+
+use clap::Args;
+use ronde_cluster::StopFlag;
+use ronde_data::Dataset;
+use ronde_serve::{
+    ChunkPlan, ClassDetail, JoinedOutput, OutputFormat, PartFolder, PredictionForm, Predictor,
+    Scoring, ScoringIdentity, ServeError,
+};
+
+use super::console::{Printable, info, message};
+use super::exit;
+use super::model_data::{ModelData, ModelDataArguments};
+use super::signals::begin_supervision;
+
+mod supervise;
+mod worker;
+
+use supervise::{Interruption, WorkerPool};
+pub(crate) use worker::work;
+
+/// The number of bad records that are printed.
+const SKIPPED_PRINTED_MAX: usize = 10;
+
+/// Arguments that the workers of `ronde predict` share.
+#[derive(Args)]
+pub(crate) struct ScoringArguments {
+    #[command(flatten)]
+    source: ModelDataArguments,
+    /// File to write: .jsonl, .csv or .parquet.
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+    /// Write the K most probable classes instead of the probabilities of all.
+    #[arg(long, value_name = "K")]
+    top: Option<NonZeroUsize>,
+}
+
+/// Arguments of `ronde predict`.
+#[derive(Args)]
+pub(crate) struct PredictArguments {
+    #[command(flatten)]
+    scoring: ScoringArguments,
+    /// Number of worker processes; the predictions do not depend on it.
+    #[arg(short = 'n', long, value_name = "N", default_value = "1")]
+    workers: NonZeroU32,
+    /// Replace the file if it exists, and the parts that another command has left beside it.
+    #[arg(long)]
+    force: bool,
+    /// Print one line of JSON at the end.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A model, its data and the output, opened by the command and by each worker.
+struct ScoringJob {
+    source: ModelData,
+    form: PredictionForm,
+    identity: ScoringIdentity,
+}
+
+impl ScoringArguments {
+    /// Opens the model and the data. With `quiet`, no progress is printed.
+    fn open(&self, quiet: bool) -> Result<ScoringJob, String> {
+        let format = OutputFormat::of(&self.to).map_err(|error| format!("error: {error}"))?;
+        let source = self.source.open(quiet)?;
+        let (detail, settings) = match self.top {
+            None => (ClassDetail::All, "all classes".to_owned()),
+            Some(count) => (ClassDetail::Top(count.get()), format!("--top {count}")),
+        };
+        let (manifest, description) = (source.saved.manifest(), source.test.description());
+        let form = PredictionForm::of(manifest, description.targets, detail)
+            .map_err(|error| format!("error: {error}"))?;
+        let identity = ScoringIdentity {
+            model: manifest.blake3.clone(),
+            data: description.identity.clone(),
+            samples: source.test.len(),
+            format,
+            settings,
+        };
+        Ok(ScoringJob {
+            source,
+            form,
+            identity,
+        })
+    }
+
+    /// Adds these arguments to the command line of a worker.
+    fn pass_to(&self, command: &mut Command) {
+        command.arg("--to").arg(&self.to);
+        if let Some(top) = self.top {
+            command.arg("--top").arg(top.to_string());
+        }
+        self.source.pass_to(command);
+    }
+}
+
+impl ScoringJob {
+    /// Loads the model, and publishes its predictions in the folder of the parts.
+    fn scoring(self, parts: PartFolder) -> Result<Scoring, String> {
+        let ModelData {
+            saved,
+            config,
+            test,
+        } = self.source;
+        let chain = saved.chain().map_err(|error| format!("error: {error}"))?;
+        let settings = config.loader.settings(&*test, 1);
+        let predictor = Box::new(Predictor::new(chain, self.form));
+        let output = (parts, self.identity.format);
+        Ok(Scoring::new(predictor, test, output, settings))
+    }
+}
+
+/// Predicts all samples, and returns the exit code.
+pub(crate) fn run(arguments: &PredictArguments, stop: &StopFlag) -> i32 {
+    match predict(arguments, stop) {
+        Ok(joined) => report(arguments, &joined),
+        Err((code, problem)) => {
+            message!("{problem}");
+            code
+        }
+    }
+}
+
+/// Predicts all samples. An error has its exit code.
+fn predict(arguments: &PredictArguments, stop: &StopFlag) -> Result<JoinedOutput, (i32, String)> {
+    let to = &arguments.scoring.to;
+    let user_error = |problem| (exit::USER_ERROR, problem);
+    if to.is_dir() || (to.exists() && !arguments.force) {
+        let help = if to.is_dir() {
+            "name a file"
+        } else {
+            "pass --force to replace it, or name another file"
+        };
+        return Err(user_error(format!(
+            "error: cannot write predictions to {}: it exists\n  help: {help}",
+            to.display()
+        )));
+    }
+    let job = arguments.scoring.open(arguments.json).map_err(user_error)?;
+    if job.source.test.is_empty() {
+        return Err(user_error("error: the data has no samples".to_owned()));
+    }
+    let parts = PartFolder::claim(&PartFolder::path_of(to), &job.identity, arguments.force);
+    let parts = parts.map_err(|error| user_error(format!("error: {error}")))?;
+    begin_supervision();
+    let (plan, missing) = (ChunkPlan::new(job.identity.samples), parts.missing());
+    announce(&*job.source.test, (plan, missing.len() as u64), arguments);
+    let mut pool = WorkerPool::new(&arguments.scoring, (plan.chunks(), missing), arguments.json);
+    pool.run(arguments.workers.get(), stop)
+        .map_err(|Interruption { code, cause }| {
+            let done = plan.chunks() - parts.missing().len() as u64;
+            let cause = cause.map_or_else(String::new, |cause| format!("{cause}\n"));
+            let text = format!(
+                "{cause}{done} of {} parts of {} are finished; run the same command again to continue",
+                plan.chunks(),
+                to.display()
+            );
+            (code, text)
+        })?;
+    drop(pool);
+    let skip_limit = job.source.test.description().bad_records.skip_limit;
+    parts
+        .join(to, skip_limit.unwrap_or(0.0))
+        .map_err(|error| match error {
+            ServeError::TooManySkipped { .. } => user_error(format!("error: {error}")),
+            error => (exit::GAVE_UP, format!("error: {error}")),
+        })
+}
+
+/// Prints what is computed.
+fn announce(data: &dyn Dataset, (plan, missing): (ChunkPlan, u64), arguments: &PredictArguments) {
+    if arguments.json {
+        return;
+    }
+    let finished = plan.chunks() - missing;
+    let continued = if finished > 0 {
+        format!("; {finished} of {} parts are finished", plan.chunks())
+    } else {
+        String::new()
+    };
+    info!(
+        "predicting {} samples, workers: {}{continued}",
+        data.len(),
+        arguments.workers
+    );
+}
+
+/// Prints the totals and the first bad records.
+fn report(arguments: &PredictArguments, joined: &JoinedOutput) -> i32 {
+    let to = arguments.scoring.to.display();
+    let skipped = joined.skipped.len();
+    for bad in joined.skipped.iter().take(SKIPPED_PRINTED_MAX) {
+        message!("warning: skipped a bad record: {bad}");
+    }
+    if skipped > SKIPPED_PRINTED_MAX {
+        message!(
+            "warning: skipped {} more bad records",
+            skipped - SKIPPED_PRINTED_MAX
+        );
+    }
+    if !arguments.json {
+        info!("wrote {to}: {} predictions", joined.rows);
+        return exit::DONE;
+    }
+    let line = serde_json::json!({
+        "output": to.to_string(), "samples": joined.rows, "skipped": joined.skipped,
+    });
+    match writeln!(Printable(std::io::stdout()), "{line}") {
+        Ok(()) => exit::DONE,
+        Err(error) => {
+            message!("error: cannot write standard output: {error}");
+            exit::GAVE_UP
+        }
+    }
+}
