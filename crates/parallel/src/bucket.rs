@@ -199,9 +199,10 @@ impl Bucket {
         }
     }
 
-    /// Copies the slice out of the bucket's memory and releases that, if the reduction is complete.
-    pub(crate) fn release_if_reduced(&mut self) -> Result<(), CollectiveError> {
-        let Some(work) = self.in_flight.take_if(|work| work.is_finished()) else {
+    /// Waits for the reduction, copies the slice out of the bucket's memory and releases that. Does nothing unless a
+    /// reduction is under way.
+    pub(crate) fn release(&mut self) -> Result<(), CollectiveError> {
+        let Some(work) = self.in_flight.take() else {
             return Ok(());
         };
         let sum = work.wait()?;

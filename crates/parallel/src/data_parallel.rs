@@ -94,6 +94,9 @@ impl DataParallelConfig {
     }
 }
 
+/// The number of buckets of divided gradients that are in memory at once.
+const BUCKETS_IN_FLIGHT: usize = 3;
+
 /// The strategy's state on one rank.
 pub struct DataParallel {
     group: Arc<dyn Collectives>,
@@ -207,19 +210,19 @@ impl DataParallel {
         let operation = self.buckets[index].reduction(self.shards.exact_sum());
         let started = self.buckets[index].start(&*self.group, operation);
         started.map_err(|source| self.bucket_error(index, source))?;
-        if self.config.zero == ZeroLevel::Gradients {
-            self.release_reduced(index)?;
+        if let Some(earlier) = index.checked_sub(BUCKETS_IN_FLIGHT - 1) {
+            self.release_bucket(earlier)?;
         }
         Ok(())
     }
 
-    /// Releases the memory of the buckets before `end` whose reductions are complete.
-    fn release_reduced(&mut self, end: usize) -> Result<(), ParallelError> {
-        for index in 0..end {
-            let released = self.buckets[index].release_if_reduced();
-            released.map_err(|source| self.bucket_error(index, source))?;
+    /// Releases the memory of a bucket as soon as its slice is reduced, if gradients are divided.
+    fn release_bucket(&mut self, index: usize) -> Result<(), ParallelError> {
+        if self.config.zero < ZeroLevel::Gradients || !self.is_divided() {
+            return Ok(());
         }
-        Ok(())
+        let released = self.buckets[index].release();
+        released.map_err(|source| self.bucket_error(index, source))
     }
 
     /// Returns a buffer of a bucket for one shard's gradient.
@@ -314,6 +317,7 @@ impl Strategy for DataParallel {
         }
         let mut parts = Vec::with_capacity(self.buckets.len());
         for index in 0..self.buckets.len() {
+            self.release_bucket(index)?;
             let elements = self.buckets[index].received_by(self.group.rank());
             match self.buckets[index].wait() {
                 Some(Ok(sum)) => parts.push(GradientPart {
