@@ -81,6 +81,7 @@ fn work(how: &str) -> Option<u8> {
             rank,
             step,
             times: PhaseTimes::default(),
+            arrived_s: None,
             bytes_sent: 0,
         });
     }

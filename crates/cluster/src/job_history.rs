@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ronde_core::{Epoch, Event, Generation, Step};
+use ronde_core::{Epoch, Event, Generation, Step, StragglerDetector};
 use ronde_elastic::{Reason, StartFrom};
 
 /// Time that workers may take to start before it is reported.
@@ -17,6 +17,7 @@ pub(crate) struct JobHistory {
     /// the run.
     reported: Option<Generation>,
     seen: RecordedProgress,
+    stragglers: StragglerDetector,
 }
 
 /// The recorded progress: a new rank 0 repeats some events of its predecessor.
@@ -66,7 +67,7 @@ impl RecordedProgress {
 
 impl JobHistory {
     /// Returns the events to record for an event of a worker: the event itself unless it is a
-    /// repetition, and possibly the recovery from a loss.
+    /// repetition, and possibly the recovery from a loss or a change of the straggler.
     pub(crate) fn recorded(
         &mut self,
         now: Duration,
@@ -76,11 +77,12 @@ impl JobHistory {
         if !self.seen.admits(&event) {
             return Vec::new();
         }
+        let straggler = self.stragglers.take(&event);
         let Event::StepCommitted {
             step, generation, ..
         } = event
         else {
-            return vec![event];
+            return std::iter::once(event).chain(straggler).collect();
         };
         let recovered = self
             .recovering
@@ -96,6 +98,8 @@ impl JobHistory {
     /// Records an event that was reported before this coordinator started.
     pub(crate) fn remember(&mut self, event: &Event) {
         self.seen.admits(event);
+        // It has recorded its decisions.
+        let _known = self.stragglers.take(event);
         if let Event::MembershipChanged { generation, .. } = event {
             self.reported = self.reported.max(Some(*generation));
         }
@@ -164,11 +168,13 @@ impl JobHistory {
             }
         };
         self.reported = self.reported.max(Some(generation));
-        Some(Event::MembershipChanged {
+        let event = Event::MembershipChanged {
             generation,
             world_size,
             reason: message,
-        })
+        };
+        let _none = self.stragglers.take(&event);
+        Some(event)
     }
 
     fn is_reported(&self, generation: Generation) -> bool {

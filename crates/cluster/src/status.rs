@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use ronde_core::event::PhaseTimes;
+use ronde_core::event::{PhaseTimes, StepPhase};
 use ronde_core::{Event, Generation, Rank, Step};
 use ronde_elastic::{JobPhase, MemberInfo, Term, WorkerPhase};
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,21 @@ pub struct MemberStatus {
     pub draining: bool,
     /// Moving averages of the times of its steps, in seconds.
     pub times: Option<PhaseTimes>,
+}
+
+/// The rank that the others wait for: the fields of [`Event::StragglerDetected`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StragglerStatus {
+    /// The rank.
+    pub rank: Rank,
+    /// The first step since which it delays the others.
+    pub since: Step,
+    /// The phase in which it takes longer than the others.
+    pub phase: StepPhase,
+    /// The mean delay of a step in seconds.
+    pub delay_s: f64,
+    /// The share of the time that the delays take, from 0 to 1.
+    pub share: f64,
 }
 
 /// A host whose agent is connected.
@@ -69,8 +84,8 @@ pub struct Status {
     pub loss: Option<f64>,
     /// Number of steps in the whole run.
     pub steps: Option<u64>,
-    /// The rank whose own work took longest, for which the others wait.
-    pub slowest: Option<Rank>,
+    /// The rank that the others wait for, if there is one.
+    pub straggler: Option<StragglerStatus>,
     /// Hosts whose agents are connected.
     pub hosts: Vec<HostStatus>,
     /// The last change of membership, with its reason.
@@ -86,6 +101,7 @@ pub(crate) struct StatusBoard {
     loss: Option<f64>,
     steps: Option<u64>,
     times: BTreeMap<Rank, PhaseTimes>,
+    straggler: Option<StragglerStatus>,
     last_change: Option<String>,
 }
 
@@ -100,7 +116,24 @@ impl StatusBoard {
             Event::MembershipChanged { reason, .. } => {
                 self.last_change = Some(reason.clone());
                 self.times.clear();
+                self.straggler = None;
             }
+            Event::StragglerDetected {
+                rank,
+                step,
+                phase,
+                delay_s,
+                share,
+            } => {
+                self.straggler = Some(StragglerStatus {
+                    rank: *rank,
+                    since: *step,
+                    phase: *phase,
+                    delay_s: *delay_s,
+                    share: *share,
+                });
+            }
+            Event::StragglerRecovered { .. } => self.straggler = None,
             Event::StepTimes { rank, times, .. } => {
                 let mean = self.times.entry(*rank).or_insert(*times);
                 let weigh = |old: f64, new: f64| old + NEWEST * (new - old);
@@ -110,17 +143,6 @@ impl StatusBoard {
             }
             _ => {}
         }
-    }
-
-    /// Returns the rank with the longest work outside communication, if there are several ranks.
-    fn slowest(&self) -> Option<Rank> {
-        let own = |times: &PhaseTimes| times.compute_s + times.wait_data_s;
-        let several = self.times.len() > 1;
-        let slowest = self
-            .times
-            .iter()
-            .max_by(|a, b| own(a.1).total_cmp(&own(b.1)));
-        slowest.filter(|_| several).map(|(rank, _)| *rank)
     }
 
     /// Returns the status of a job with these members; the caller adds the remaining fields.
@@ -147,7 +169,9 @@ impl StatusBoard {
             step: self.step,
             loss: self.loss,
             steps: self.steps,
-            slowest: self.slowest().filter(|rank| rank.index() < members.len()),
+            straggler: self
+                .straggler
+                .filter(|straggler| straggler.rank.index() < members.len()),
             hosts: Vec::new(),
             last_change: self.last_change.clone(),
             waits_for: None,
@@ -199,6 +223,18 @@ impl std::fmt::Display for Status {
         for member in &self.members {
             self.show(f, member)?;
         }
+        if let Some(straggler) = &self.straggler {
+            write!(
+                f,
+                "\nstraggler: rank {} has delayed the others since step {} by {:.1} ms per step ({:.0} % of the time), \
+                 most in {}",
+                straggler.rank,
+                straggler.since,
+                1e3 * straggler.delay_s,
+                100.0 * straggler.share,
+                straggler.phase
+            )?;
+        }
         if !self.hosts.is_empty() {
             let hosts = self.hosts.iter();
             let listed: Vec<String> = hosts
@@ -243,9 +279,6 @@ impl Status {
             let ms = [times.compute_s, times.communicate_s, times.wait_data_s].map(|s| s * 1e3);
             write!(f, " {:>11.2} {:>13.2} {:>11.2}", ms[0], ms[1], ms[2])?;
         }
-        if self.slowest == Some(Rank(member.rank)) {
-            f.write_str("  slowest")?;
-        }
         if let Some(lost) = &member.lost {
             write!(f, "  {lost}")?;
         }
@@ -261,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_summarized_as_steps_times_and_the_slowest_rank() {
+    fn events_are_summarized_as_steps_times_and_the_straggler() {
         let mut board = StatusBoard::default();
         let times = |rank, compute_s| Event::StepTimes {
             rank: Rank(rank),
@@ -270,11 +303,19 @@ mod tests {
                 compute_s,
                 ..PhaseTimes::default()
             },
+            arrived_s: None,
             bytes_sent: 0,
         };
         for event in [
             times(0, 0.010),
             times(1, 0.030),
+            Event::StragglerDetected {
+                rank: Rank(1),
+                step: Step(2),
+                phase: StepPhase::Forward,
+                delay_s: 0.02,
+                share: 0.5,
+            },
             Event::StepCommitted {
                 step: Step(4),
                 epoch: Epoch(0),
@@ -296,15 +337,13 @@ mod tests {
             address: ([127, 0, 0, 1], 1).into(),
         };
         let status = board.status("job-1", &[member(0), member(1)]);
-        assert_eq!(
-            (status.step, status.slowest),
-            (Some(Step(4)), Some(Rank(1)))
-        );
+        let straggler = status.straggler.map(|straggler| straggler.rank);
+        assert_eq!((status.step, straggler), (Some(Step(4)), Some(Rank(1))));
         let text = status.to_string();
         for words in [
             "5 steps committed, loss 0.5",
             "30.00",
-            "slowest",
+            "rank 1 has delayed the others since step 2 by 20.0 ms per step (50 % of the time), most in the forward pass",
             "no coordinator answers",
         ] {
             assert!(text.contains(words), "{words:?} in\n{text}");
@@ -315,7 +354,7 @@ mod tests {
             reason: "rank 1 lost".to_owned(),
         });
         let status = board.status("job-1", &[member(0)]);
-        assert_eq!((status.slowest, status.members[0].times), (None, None));
+        assert_eq!((status.straggler, status.members[0].times), (None, None));
         assert!(status.to_string().contains("last change: rank 1 lost"));
     }
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use ronde_core::spans::{SpanKind, TimeSpan};
 use ronde_core::{CollectiveError, GroupRank};
 
 use crate::clock;
@@ -82,6 +83,8 @@ pub(crate) struct FlightRecorder {
     /// Number of collectives so far, and of those that the progress thread runs over streams.
     collectives: AtomicU64,
     streamed: AtomicU64,
+    /// When the latest collective was called.
+    called: AtomicU64,
     /// Nanoseconds from start to end, summed over all operations that have ended.
     under_way: AtomicU64,
     /// By identifier, modulo [`OPERATIONS`].
@@ -116,6 +119,7 @@ impl FlightRecorder {
             unnumbered: AtomicU64::new(0),
             collectives: AtomicU64::new(0),
             streamed: AtomicU64::new(0),
+            called: AtomicU64::new(0),
             under_way: AtomicU64::new(0),
             slots: (0..OPERATIONS).map(|_| RecordSlot::default()).collect(),
             by_sequence: zeros(OPERATIONS),
@@ -172,7 +176,10 @@ impl FlightRecorder {
         slot.holds.store(0, Relaxed);
         fence(Release);
         let sequence = match kind {
-            RecordedRequest::Collective => self.collectives.fetch_add(1, Relaxed),
+            RecordedRequest::Collective => {
+                set(&self.called, issued);
+                self.collectives.fetch_add(1, Relaxed)
+            }
             _ => 0,
         };
         set(&slot.kind, kind.encode());
@@ -329,6 +336,12 @@ impl FlightRecorder {
         self.under_way.load(Relaxed) as f64 / 1e9
     }
 
+    /// Returns when the latest collective was called, on the clock of the host.
+    pub(crate) fn called_at_ns(&self) -> Option<u64> {
+        let called = self.called.load(Relaxed);
+        (called != 0).then(|| self.began_ns + called)
+    }
+
     /// Returns the kept operations, oldest first. The caller adds the group's name.
     pub(crate) fn record(&self) -> FlightRecord {
         let issued = self.issued.load(Acquire);
@@ -352,6 +365,45 @@ impl FlightRecorder {
             unanswered: Vec::new(),
             operations,
         }
+    }
+
+    /// Adds the collectives that were called from `from` on and have ended to `spans`, in the order of their calls, up to the
+    /// first that has not ended. Returns where the next call continues, and the number of those that were overwritten.
+    pub(crate) fn ended_since(&self, from: u64, spans: &mut Vec<TimeSpan>) -> (u64, u64) {
+        let issued = self.issued.load(Acquire);
+        let hidden = self.hidden.load(Relaxed);
+        let first = from.max(hidden);
+        let oldest = issued.saturating_sub(OPERATIONS as u64).max(first);
+        let mut overwritten = oldest - first;
+        for number in oldest..issued {
+            let ticket = RecordId(number);
+            let Some(slot) = self.slot(ticket) else {
+                overwritten += 1;
+                continue;
+            };
+            let load = |number: &AtomicU64| number.load(Relaxed);
+            let (kind, started, issued) =
+                (load(&slot.kind), load(&slot.started), load(&slot.issued));
+            let (bytes, ended) = (load(&slot.bytes), load(&slot.ended) >> 1);
+            fence(Acquire);
+            if load(&slot.holds) != number + 1 {
+                overwritten += 1;
+                continue;
+            }
+            if ended == 0 {
+                return (number, overwritten);
+            }
+            if RecordedRequest::decode(kind) == RecordedRequest::Collective {
+                let begun = if started == 0 { issued } else { started };
+                spans.push(TimeSpan {
+                    kind: SpanKind::Collective,
+                    detail: bytes,
+                    begun_ns: self.began_ns + begun,
+                    ended_ns: self.began_ns + ended.max(begun),
+                });
+            }
+        }
+        (issued, overwritten)
     }
 
     /// Returns one operation; `None` when it was overwritten meanwhile.

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use ronde_core::spans::TimeSpan;
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, Work};
 use ronde_schedule::Hosts;
 
@@ -113,6 +114,16 @@ impl ProcessGroup {
             Link::Others { mailbox, .. } => mailbox.flight_record(),
         };
         named(record, &self.config)
+    }
+
+    /// Adds the collectives that have ended to `spans`, as [`SpanKind::Collective`](ronde_core::spans::SpanKind), from the
+    /// position `from` on; 0: all that are recorded. Returns the position for the next call, and the number of collectives
+    /// that are no longer recorded. Can be called from any thread; costs nothing to those that run operations.
+    pub fn ended_since(&self, from: u64, spans: &mut Vec<TimeSpan>) -> (u64, u64) {
+        match &self.link {
+            Link::Alone(_) => (0, 0),
+            Link::Others { mailbox, .. } => mailbox.flight().ended_since(from, spans),
+        }
     }
 
     /// Returns the payload bytes sent to other members so far, without headers.
@@ -265,6 +276,13 @@ impl Collectives for ProcessGroup {
         match &self.link {
             Link::Alone(_) => 0.0,
             Link::Others { mailbox, .. } => mailbox.flight().under_way_s(),
+        }
+    }
+
+    fn called_at_ns(&self) -> Option<u64> {
+        match &self.link {
+            Link::Alone(_) => None,
+            Link::Others { mailbox, .. } => mailbox.flight().called_at_ns(),
         }
     }
 }

@@ -122,6 +122,12 @@ pub trait Collectives: Send + Sync {
     fn under_way_s(&self) -> f64 {
         0.0
     }
+
+    /// Returns when this rank called its latest collective, in nanoseconds of the host's monotonic clock. `None` if the
+    /// group does not record it.
+    fn called_at_ns(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The tag of a message between two ranks. Messages with the same tag arrive in the order in which they were sent.

@@ -92,6 +92,38 @@ impl PhaseTimes {
     }
 }
 
+/// A phase of a step, as a place where a rank can lose time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum StepPhase {
+    /// Waiting for the loader.
+    Data,
+    /// The forward pass and the loss.
+    Forward,
+    /// The backward pass.
+    Backward,
+    /// Reductions and votes.
+    Communication,
+    /// The optimizer and the hash of the weights.
+    Optimizer,
+    /// Between two steps, such as an evaluation or a checkpoint.
+    Other,
+}
+
+impl std::fmt::Display for StepPhase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Data => "waiting for data",
+            Self::Forward => "the forward pass",
+            Self::Backward => "the backward pass",
+            Self::Communication => "communication",
+            Self::Optimizer => "the optimizer",
+            Self::Other => "work between steps",
+        })
+    }
+}
+
 /// The totals of a run over all its attempts. Steps that were computed again after a checkpoint was loaded count once.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RunTotals {
@@ -235,6 +267,10 @@ pub enum Event {
         /// The durations of the phases.
         #[serde(flatten)]
         times: PhaseTimes,
+        /// When the worker arrived at the last gradient reduction of the step, in seconds on a monotonic clock that all
+        /// workers of the generation share; `None` for a worker without peers, and for a step that was applied late.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        arrived_s: Option<f64>,
         /// Bytes that the worker has sent to other workers since the run began.
         bytes_sent: u64,
     },
@@ -289,6 +325,29 @@ pub enum Event {
         applied: u32,
         /// The number of members that copy the state from other members.
         healed: u32,
+    },
+    /// A worker delays the others: it is the last to arrive at the gradient reductions. Recorded by the supervisor; see
+    /// [`crate::StragglerDetector`].
+    StragglerDetected {
+        /// The worker.
+        rank: Rank,
+        /// The first step since which it delays the others.
+        step: Step,
+        /// The phase in which it takes longer than the others.
+        phase: StepPhase,
+        /// The mean delay of a step in seconds.
+        #[serde(deserialize_with = "number_or_null")]
+        delay_s: f64,
+        /// The share of the time that the delays take, from 0 to 1.
+        #[serde(deserialize_with = "number_or_null")]
+        share: f64,
+    },
+    /// A worker no longer delays the others. Recorded by the supervisor.
+    StragglerRecovered {
+        /// The worker.
+        rank: Rank,
+        /// The step at which this was decided.
+        step: Step,
     },
     /// A pass over the data is complete. Recorded by rank 0.
     EpochFinished {

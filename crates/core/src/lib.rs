@@ -28,10 +28,13 @@ pub mod order;
 pub mod permutation;
 pub mod philox;
 pub mod rank;
+pub mod recording;
 pub mod seed;
 
 pub mod session;
 pub mod shards;
+pub mod spans;
+pub mod straggler;
 pub mod weight_hash;
 
 pub use assignment::Assignment;
@@ -50,3 +53,4 @@ pub use membership::{
 };
 pub use mesh::Mesh;
 pub use rank::{Epoch, Generation, GroupRank, Rank, Shard, Step, WorldSize};
+pub use straggler::StragglerDetector;

@@ -98,6 +98,7 @@ export class RanksPanel {
     const head = h("div", { class: "card-head" }, h("h2", { text: "Time of each rank" }),
       h("span", { class: "phase-legend" }, ...PHASES.map(([, title, variable]) =>
         h("span", {}, h("span", { class: "key", style: { "--colour": `var(${variable})` } }), title))));
+    const straggler = detail.straggler ? note(`Straggler: ${detail.straggler}.`) : null;
     const rows = ranks.map((rank) => {
       const values = [rank.compute_s, rank.communicate_s, rank.wait_data_s];
       const total = values.reduce((sum, value) => sum + value, 0) || 1;
@@ -110,7 +111,7 @@ export class RanksPanel {
         bytes(rank.resident_bytes), bytes(rank.peak_bytes), bytes(rank.bytes_sent), rank.hidden_share === null ? "–" : `${Math.round(100 * rank.hidden_share)} %`,
         process ? `${process.host} (pid ${process.pid})` : "–"];
     });
-    fill(this.bars, head, ranks.length === 0 ? note("No step is committed yet.") : table("Time of each rank",
+    fill(this.bars, head, ...(straggler ? [straggler] : []), ranks.length === 0 ? note("No step is committed yet.") : table("Time of each rank",
       ["Rank", "Share of time", "Compute", "Comm.", "Data", "Memory", "Peak", "Sent", "Exchange hidden", "Process"], rows, [2, 3, 4, 5, 6, 7, 8]));
     const curves = (name) => ranks.map((rank) => ({ name: `rank ${rank.rank}`, colour: colour(rank.rank), x: rank.series.step, mean: rank.series[name] }));
     PHASES.forEach(([name], at) => this.cards[at].show(curves(name)));

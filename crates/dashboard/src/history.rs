@@ -303,7 +303,9 @@ impl RunHistory {
             Event::CheckpointSaved { .. }
             | Event::CheckpointLoaded { .. }
             | Event::CheckpointFailed { .. } => self.apply_checkpoint(t, event),
-            Event::WorkerStarted { .. }
+            Event::StragglerDetected { .. }
+            | Event::StragglerRecovered { .. }
+            | Event::WorkerStarted { .. }
             | Event::MembershipChanged { .. }
             | Event::Resumed { .. }
             | Event::Recovered { .. }
@@ -410,6 +412,14 @@ impl RunHistory {
                     step.0
                 );
                 record(Some(generation.0), None, text)
+            }
+            Event::StragglerDetected { .. } => match self.view.straggler() {
+                Some(late) => record(None, None, render::straggler(late)),
+                None => return,
+            },
+            Event::StragglerRecovered { rank, .. } => {
+                let text = format!("rank {rank} no longer delays the other ranks");
+                record(None, None, text)
             }
             Event::AttemptStarted { attempt } => {
                 record(None, None, format!("attempt {attempt} of the run started"))

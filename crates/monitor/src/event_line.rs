@@ -104,6 +104,8 @@ struct TimesLine {
     reducing_s: f64,
     #[serde(default, deserialize_with = "number")]
     waited_s: f64,
+    #[serde(default)]
+    arrived_s: Option<f64>,
     bytes_sent: u64,
 }
 
@@ -122,6 +124,7 @@ impl TimesLine {
                 reducing_s: self.reducing_s,
                 waited_s: self.waited_s,
             },
+            arrived_s: self.arrived_s,
             bytes_sent: self.bytes_sent,
         };
         (self.t, event)
@@ -158,6 +161,7 @@ mod tests {
                 reducing_s: 7.0,
                 waited_s: 8.0,
             },
+            arrived_s: Some(12_345_678.5),
             bytes_sent: 9,
         };
         let notice = Event::Notice {

@@ -18,6 +18,7 @@ mod run_folder;
 mod terminal;
 mod throughput;
 mod time_left;
+mod timeline;
 pub mod track;
 mod view;
 
@@ -32,4 +33,7 @@ pub use paint::terminal_columns;
 pub use run_folder::is_running;
 pub use terminal::{Terminal, Verbosity};
 pub use throughput::Throughput;
-pub use view::{EpochView, EvaluationView, ModelView, RunView, StepView, WorkerView};
+pub use timeline::RunTimeline;
+pub use view::{
+    EpochView, EvaluationView, ModelView, RunView, StepView, StragglerView, WorkerView,
+};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ronde_core::event::{PhaseTimes, RunTotals, SampleUnit, WorkerTotals};
+use ronde_core::event::{PhaseTimes, RunTotals, SampleUnit, StepPhase, WorkerTotals};
 use ronde_core::{Event, Rank};
 
 use crate::throughput::Throughput;
@@ -33,6 +33,8 @@ pub struct RunView {
     pub throughput: Throughput,
     /// Time of each worker by phase, by rank.
     pub workers: BTreeMap<Rank, WorkerView>,
+    /// The newest stragglers, the last one last; at most eight.
+    pub stragglers: Vec<StragglerView>,
     /// The last finished epoch.
     pub epoch: Option<EpochView>,
     /// The last evaluation.
@@ -120,6 +122,26 @@ impl WorkerView {
     }
 }
 
+/// A rank that the others waited for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StragglerView {
+    /// The rank.
+    pub rank: Rank,
+    /// The first step since which it delayed the others.
+    pub since: u64,
+    /// The step from which it no longer did; `None`: it still does.
+    pub until: Option<u64>,
+    /// The phase in which it took longer than the others.
+    pub phase: StepPhase,
+    /// The mean delay of a step in seconds when it was detected.
+    pub delay_s: f64,
+    /// The share of the time that the delays took, from 0 to 1.
+    pub share: f64,
+}
+
+/// The number of stragglers that a view keeps.
+const STRAGGLERS_MAX: usize = 8;
+
 /// How often the samples of an epoch were used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochView {
@@ -173,13 +195,12 @@ impl RunView {
                 (self.samples, self.unit) = (*samples, *unit);
                 self.remember("run", event);
                 (self.failure, self.is_stopped) = (None, false);
-                self.name.clone_from(name);
-                self.plan.clone_from(plan);
+                (self.name, self.plan) = (name.clone(), plan.clone());
                 self.world_size = *world_size;
                 self.logical_shards = *logical_shards;
                 self.parameters = *parameters;
-                self.steps = *steps;
-                self.epochs = *epochs;
+                (self.steps, self.epochs) = (*steps, *epochs);
+                self.end_straggler(None);
             }
             Event::StepCommitted {
                 step,
@@ -214,6 +235,7 @@ impl RunView {
                 step,
                 times,
                 bytes_sent,
+                ..
             } => {
                 let worker = self.workers.entry(*rank).or_default();
                 if step.0 >= self.counted_until {
@@ -342,6 +364,24 @@ impl RunView {
                     blake3: blake3.clone(),
                 });
             }
+            Event::CheckpointSaved { step, .. } => self.checkpoint = Some(step.0),
+            Event::RunStopped { .. } => self.is_stopped = true,
+            Event::RunFinished {
+                duration_s,
+                skipped,
+                ..
+            } => {
+                self.remember("finished", event);
+                self.finished_s = Some(*duration_s);
+                self.skipped = *skipped;
+            }
+            _ => self.apply_member(event),
+        }
+    }
+
+    /// Handles the events about single workers and their membership.
+    fn apply_member(&mut self, event: &Event) {
+        match event {
             Event::WorkerFailed {
                 rank,
                 message,
@@ -356,18 +396,44 @@ impl RunView {
             Event::WorkerStarted { place, host, pid } => {
                 self.processes.insert(*place, (host.clone(), *pid));
             }
-            Event::CheckpointSaved { step, .. } => self.checkpoint = Some(step.0),
-            Event::RunStopped { .. } => self.is_stopped = true,
-            Event::RunFinished {
-                duration_s,
-                skipped,
-                ..
+            Event::StragglerDetected {
+                rank,
+                step,
+                phase,
+                delay_s,
+                share,
             } => {
-                self.remember("finished", event);
-                self.finished_s = Some(*duration_s);
-                self.skipped = *skipped;
+                if self.stragglers.len() >= STRAGGLERS_MAX {
+                    self.stragglers.remove(0);
+                }
+                self.stragglers.push(StragglerView {
+                    rank: *rank,
+                    since: step.0,
+                    until: None,
+                    phase: *phase,
+                    delay_s: *delay_s,
+                    share: *share,
+                });
             }
+            Event::StragglerRecovered { step, .. } => self.end_straggler(Some(step.0)),
+            // Ranks change.
+            Event::MembershipChanged { .. } => self.end_straggler(None),
             _ => {}
+        }
+    }
+
+    /// Returns the rank that the others wait for at present.
+    #[must_use]
+    pub fn straggler(&self) -> Option<&StragglerView> {
+        let newest = self.stragglers.last();
+        newest.filter(|straggler| straggler.until.is_none() && self.finished_s.is_none())
+    }
+
+    /// Ends the present straggler at a step; `None`: after the last committed one.
+    fn end_straggler(&mut self, step: Option<u64>) {
+        let committed = self.progress.map_or(0, |now| now.committed);
+        if let Some(straggler) = self.stragglers.last_mut() {
+            straggler.until.get_or_insert(step.unwrap_or(committed));
         }
     }
 

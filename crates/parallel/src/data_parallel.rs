@@ -19,6 +19,7 @@ use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
+use ronde_core::spans::{SpanKind, SpanRecorder, SpanStart};
 use ronde_core::{Buffer, Collectives, GroupRank, Shard, Step};
 use ronde_engine::{
     Activation, Chain, Device, ForwardContext, Layer, Loss, Mode, OptimizerConfig, ParameterGroup,
@@ -119,6 +120,7 @@ pub struct DataParallel {
     is_computed: bool,
     clock: Option<ComputeClock>,
     times: ComputeTimes,
+    recorder: Option<Arc<SpanRecorder>>,
 }
 
 impl DataParallel {
@@ -167,6 +169,7 @@ impl DataParallel {
             is_computed: false,
             clock: None,
             times: ComputeTimes::default(),
+            recorder: None,
         };
         this.state.load_into(&mut this.chain);
         this
@@ -175,6 +178,21 @@ impl DataParallel {
     /// Sets the clock that measures the forward and backward passes.
     pub fn set_clock(&mut self, clock: ComputeClock) {
         self.clock = Some(clock);
+    }
+
+    /// Sets the recorder of the thread that computes.
+    pub fn set_recorder(&mut self, recorder: Arc<SpanRecorder>) {
+        self.recorder = Some(recorder);
+    }
+
+    fn begin_span(&self) -> Option<SpanStart> {
+        self.recorder.as_ref().map(|recorder| recorder.begin())
+    }
+
+    fn end_span(&self, start: Option<SpanStart>, kind: SpanKind, detail: u64) {
+        if let (Some(recorder), Some(start)) = (&self.recorder, start) {
+            recorder.end(start, kind, detail);
+        }
     }
 
     fn now(&self) -> f64 {

@@ -10,7 +10,7 @@ use ronde_cluster::StopFlag;
 use command::console::{ConsoleArguments, message};
 use command::{
     bench, check, checkpoint, coordinator, dashboard, data, doctor, evaluate, export, flight, init,
-    join, predict, run, scale, schema, shell, status, track, train, usage, watchdog, worker,
+    join, predict, run, scale, schema, shell, status, trace, track, train, usage, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -63,6 +63,8 @@ enum RondeCommand {
     Track(track::TrackArguments),
     /// Show which rank waits for which, from the flight records of a failed or hanging run.
     Flight(flight::FlightArguments),
+    /// Record what all workers of a run do, and write it as a timeline for Perfetto.
+    Trace(trace::TraceArguments),
     /// Check whether this host can run jobs; exit code 1 when a check fails.
     Doctor(doctor::DoctorArguments),
     /// Print a completion script for a shell.
@@ -109,6 +111,7 @@ fn main() -> ExitCode {
         RondeCommand::Top(arguments) => supervising(|stop| dashboard::top(&arguments, stop)),
         RondeCommand::Track(arguments) => track::track(&arguments),
         RondeCommand::Flight(arguments) => flight::flight(&arguments),
+        RondeCommand::Trace(arguments) => trace::trace(&arguments),
         RondeCommand::BenchWorker => bench::work(),
         RondeCommand::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
         RondeCommand::Data(arguments) => data::data(&arguments),

@@ -80,7 +80,14 @@ impl OutputFolder {
             std::fs::remove_file(&card)
                 .map_err(|error| format!("cannot remove {}: {error}", card.display()))?;
         }
-        let folders = ["checkpoints", "flight", "logs", "mlflow", "tensorboard"];
+        let folders = [
+            "checkpoints",
+            "flight",
+            "logs",
+            "mlflow",
+            "tensorboard",
+            "trace",
+        ];
         let files = files.map(|name| (name, std::fs::remove_file(self.path.join(name))));
         let folders = folders.map(|name| (name, std::fs::remove_dir_all(self.path.join(name))));
         for (name, removed) in files.into_iter().chain(folders) {

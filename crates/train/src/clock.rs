@@ -3,6 +3,8 @@
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Measures consecutive periods of time.
 #[derive(Debug, Clone, Copy)]
 pub struct LapTimer(Instant);
@@ -34,6 +36,26 @@ pub(crate) fn seconds() -> f64 {
     static BEGUN: OnceLock<Instant> = OnceLock::new();
     let now = now();
     (now - *BEGUN.get_or_init(|| now)).as_secs_f64()
+}
+
+/// Returns nanoseconds of the host's monotonic clock: all of its processes read the same value at the same time.
+pub(crate) fn host_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// Returns a number that processes have in common if they read the same [`host_ns`]; 0 if the system does not tell.
+pub(crate) fn host_identity() -> i64 {
+    let mut identity = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if identity.is_empty() {
+        return 0;
+    }
+    // A container may have a time namespace.
+    let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    identity.extend(namespace.as_os_str().as_encoded_bytes());
+    let hash = blake3::hash(&identity);
+    let first = hash.as_bytes().first_chunk::<8>();
+    first.map_or(0, |first| i64::from_le_bytes(*first))
 }
 
 #[expect(

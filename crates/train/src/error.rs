@@ -123,6 +123,9 @@ pub enum TrainError {
     /// The state could not be transferred to a new worker.
     #[error("cannot transfer the state to another worker: {0}")]
     Heal(CollectiveError),
+    /// The offsets between the clocks of the hosts could not be measured.
+    #[error("cannot compare the clocks of the workers: {0}")]
+    ClockAlignment(CollectiveError),
     /// Another worker failed before it reached the end of the run.
     #[error("the model is trained, but not all workers reached the end of the run: {0}")]
     Farewell(CollectiveError),
@@ -283,6 +286,7 @@ impl TrainError {
             | Self::Reduce(source)
             | Self::BucketSize(source)
             | Self::Heal(source)
+            | Self::ClockAlignment(source)
             | Self::Farewell(source) => source.recovery(),
             _ => Recovery::Abort,
         }
@@ -325,6 +329,7 @@ impl TrainError {
             | Self::Reduce(source)
             | Self::BucketSize(source)
             | Self::Heal(source)
+            | Self::ClockAlignment(source)
             | Self::Farewell(source)
             | Self::Connect { source, .. }
             | Self::Session(SessionError::Vote { source, .. }) => Some(source),

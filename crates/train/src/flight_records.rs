@@ -42,6 +42,11 @@ impl FlightRecordWriter {
         *lock(&self.group) = Arc::downgrade(group);
     }
 
+    /// Returns the current group, unless it was dropped.
+    pub(crate) fn group(&self) -> Option<Arc<ProcessGroup>> {
+        lock(&self.group).upgrade()
+    }
+
     /// Writes the record of the current group, from any thread, without disturbing its operations. Returns the
     /// file; `None` if there is no group or no folder yet.
     ///
@@ -60,8 +65,7 @@ impl FlightRecordWriter {
     }
 
     fn write_now(&self, is_last: bool) -> io::Result<Option<PathBuf>> {
-        let group = lock(&self.group).upgrade();
-        let record = group.map(|group| group.flight_record());
+        let record = self.group().map(|group| group.flight_record());
         let mut is_closed = lock(&self.is_closed);
         let was_closed = *is_closed;
         *is_closed |= is_last;

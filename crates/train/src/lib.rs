@@ -7,6 +7,7 @@
 pub mod callback;
 pub mod checkpoints;
 pub mod clock;
+mod clock_alignment;
 pub mod config;
 pub mod connector;
 mod core_pinning;
@@ -28,6 +29,7 @@ pub mod objective;
 pub mod plan;
 mod process_memory;
 pub mod progress;
+pub mod recording;
 mod state_transfer;
 pub mod step_loop;
 pub mod task;

@@ -6,12 +6,13 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use ronde_core::event::PhaseTimes;
 use ronde_core::holdings::{HeldRanges, Move, moves};
 use ronde_core::session::{CatchUpPlan, CommittedStep};
 use ronde_core::shards::even_range;
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Tag, Work};
 use ronde_parallel::{HeldVector, HeldVectorMut, ReducedGradient};
+
+use crate::training::StepTiming;
 
 /// The tag of the messages of a transfer.
 const TAG: Tag = Tag(0x6865_616c);
@@ -40,7 +41,7 @@ pub(crate) struct StateTransfer {
     /// The index of a vector of the state, the range of its elements, and the message that contains them.
     receives: Vec<(usize, Range<usize>, Box<dyn Work>)>,
     /// Steps that are committed but not applied on this rank.
-    deferred: Vec<(CommittedStep, ReducedGradient, PhaseTimes)>,
+    deferred: Vec<(CommittedStep, ReducedGradient, StepTiming)>,
     /// The number of steps until all members wait for the end of the transfer.
     steps_left: usize,
 }
@@ -133,13 +134,13 @@ impl StateTransfer {
         &mut self,
         committed: CommittedStep,
         reduced: ReducedGradient,
-        times: PhaseTimes,
+        timing: StepTiming,
     ) {
-        self.deferred.push((committed, reduced, times));
+        self.deferred.push((committed, reduced, timing));
     }
 
     /// Takes the stored steps, in order, to apply them now that the state is complete.
-    pub(crate) fn take_deferred(&mut self) -> Vec<(CommittedStep, ReducedGradient, PhaseTimes)> {
+    pub(crate) fn take_deferred(&mut self) -> Vec<(CommittedStep, ReducedGradient, StepTiming)> {
         std::mem::take(&mut self.deferred)
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{CommittedStep, Session};
+use ronde_core::spans::SpanKind;
 use ronde_core::weight_hash;
 use ronde_core::{CollectivesExt, Epoch, Event, Rank, Recovery, Shard, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
@@ -20,12 +21,14 @@ use self::step::AppliedStep;
 use crate::callback::Callback;
 use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
 use crate::clock::{self, LapTimer};
+use crate::clock_alignment::ClockAlignment;
 use crate::core_pinning::CorePinning;
 use crate::evaluate::Evaluation;
 use crate::event_history::EventHistory;
 use crate::model_copies::ModelCopies;
 use crate::process_memory::MemoryReports;
 use crate::progress::{BestModel, RunProgress};
+use crate::recording::WorkerRecorder;
 use crate::state_transfer::StateTransfer;
 use crate::{JobGroup, Plan, TrainError};
 
@@ -35,6 +38,8 @@ mod generations;
 mod saving;
 mod slices;
 mod step;
+
+pub(crate) use step::StepTiming;
 
 /// The largest number of bad records that a worker reports one by one.
 const SKIPPED_REPORTED_MAX: usize = 100;
@@ -102,11 +107,14 @@ pub struct Training {
     last: Option<CommittedStep>,
     /// The events of the last committed steps.
     history: EventHistory,
+    /// The offset of this host's clock in this generation.
+    alignment: ClockAlignment,
+    recorder: Arc<WorkerRecorder>,
     memory_reports: MemoryReports,
     /// The gradient of a step whose vote failed; other members may have committed the step.
     held: Option<(Step, ReducedGradient)>,
     /// The step that was applied last, until the weights of all slices have been gathered and it is recorded.
-    unfinished: Option<(CommittedStep, AppliedStep, PhaseTimes)>,
+    unfinished: Option<(CommittedStep, AppliedStep, StepTiming)>,
     transfer: StateTransfer,
     /// The cores of this worker's threads; `None`: the system chooses.
     cores: Option<CorePinning>,
@@ -138,7 +146,7 @@ fn strategy(
     plan: &Plan,
     member: &JobGroup,
     chain: Chain,
-    loss_scaling: Option<LossScaling>,
+    (loss_scaling, recorder): (Option<LossScaling>, &WorkerRecorder),
 ) -> Result<Box<dyn Strategy>, TrainError> {
     let loss = plan.objective.loss.clone();
     let mut config = DataParallelConfig::new(plan.config.optimizer, loss);
@@ -155,6 +163,7 @@ fn strategy(
     let group = member.group.clone();
     let mut strategy = DataParallel::new(chain, group, plan.shards, plan.seeds, config);
     strategy.set_clock(clock::seconds);
+    strategy.set_recorder(recorder.spans.clone());
     Ok(Box::new(strategy))
 }
 
@@ -172,7 +181,8 @@ impl Training {
         let layout_of_optimizer = plan.config.optimizer.state_names();
         let loss_scaling =
             (plan.config.train.precision == Precision::F16).then(LossScaling::default);
-        let strategy = strategy(&plan, &member, chain, loss_scaling)?;
+        let recorder = Arc::<WorkerRecorder>::default();
+        let strategy = strategy(&plan, &member, chain, (loss_scaling, &recorder))?;
         let mut session = Session::new(
             member.group.clone(),
             member.generation,
@@ -193,6 +203,8 @@ impl Training {
             times: PhaseTimes::default(),
             last: None,
             history: EventHistory::default(),
+            alignment: ClockAlignment::default(),
+            recorder,
             memory_reports: MemoryReports::default(),
             held: None,
             unfinished: None,
@@ -266,6 +278,11 @@ impl Training {
     pub(crate) fn with_free_cores(mut self, cores: usize) -> Self {
         self.free_cores = cores.max(1);
         self
+    }
+
+    /// Returns the recorder of this worker's spans.
+    pub(crate) fn recorder(&self) -> Arc<WorkerRecorder> {
+        self.recorder.clone()
     }
 
     /// Returns this worker's rank in the newest generation.
@@ -412,7 +429,12 @@ impl Training {
                 self.unpin();
             }
             let some_copy_state = committed.requests.heals && !self.catch_up_if_due(&committed)?;
+            let span = self.recorder.spans.begin();
             self.save_if_requested(&committed)?;
+            if committed.requests.save {
+                let step = committed.step.0;
+                self.recorder.spans.end(span, SpanKind::Checkpoint, step);
+            }
             if self.member.ends_after(&committed) {
                 return Ok(GenerationEnd::NextGeneration);
             }
@@ -423,6 +445,10 @@ impl Training {
             if committed.epoch_verdict.is_some() || self.is_complete() {
                 self.report_waiting(&loader);
                 self.report_traffic(committed.epoch);
+            }
+            if committed.epoch_verdict.is_some() && !self.is_complete() {
+                // Clocks of different hosts drift apart.
+                self.align_clocks()?;
             }
             evaluation = self.evaluate_if_due()?.or(evaluation);
         }
@@ -512,6 +538,14 @@ impl Training {
                 message,
             });
         }
+    }
+
+    /// Measures the offset of this host's clock. All members call it together.
+    fn align_clocks(&mut self) -> Result<(), TrainError> {
+        let measured = ClockAlignment::measure(&*self.member.group);
+        self.alignment = measured.map_err(TrainError::ClockAlignment)?;
+        self.recorder.align(self.alignment);
+        Ok(())
     }
 
     /// Records the source of the samples of an epoch, if some are remote.

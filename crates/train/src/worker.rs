@@ -19,6 +19,7 @@ use crate::checkpoints::{self, ProcessContext, Resume, RunCheckpoints};
 use crate::core_pinning::{self, CorePinning};
 use crate::export::{self, ModelDescription};
 use crate::flight_records::FlightRecordWriter;
+use crate::recording::RecordingThread;
 use crate::training::TrainingResult;
 use crate::{GenerationConnector, JobGroup, Plan, RunConfig, TrainError, Training, WorkerTask};
 use crate::{initial_state, initial_weights};
@@ -108,12 +109,15 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     } else {
         Resume::Never
     };
+    let (flight_records, run) = (job.flight_records.clone(), task.output.clone());
     let group = join_job(job, &plan)?;
     let mut training = Training::new(group, plan, chain, split)?
         .with_checkpoints(Some(saving), resume, context.stop.clone())
         .with_cores(cores.flatten())
         .with_engine(config.train.engine, threads)?
         .with_free_cores(core_pinning::free(workers, threads));
+    let recorder = training.recorder();
+    let _recording = RecordingThread::start(run, recorder, flight_records, tracker.clone());
     let model = ModelDescription {
         config: Some(model.clone()),
         input_shape,

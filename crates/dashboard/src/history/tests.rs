@@ -61,6 +61,7 @@ fn memory_stays_bounded_whatever_the_events_are() {
             rank: Rank(n),
             step: Step(u64::from(n) << 20),
             times: Default::default(),
+            arrived_s: None,
             bytes_sent: 0,
         };
         history.apply(0.0, &times);

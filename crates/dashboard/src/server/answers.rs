@@ -217,6 +217,7 @@ fn detail(run: &RunSnapshot<'_>) -> Value {
         "ranks": ranks.collect::<Vec<_>>(),
         "members": members.collect::<Vec<_>>(),
         "processes": processes.collect::<Vec<_>>(),
+        "straggler": history.view.straggler().map(ronde_monitor::render::straggler),
         "checkpoints": checkpoints.collect::<Vec<_>>(),
         "model": history.view.model.as_ref().map(|model| masked(&model.path)),
     })

@@ -48,6 +48,7 @@ fn history() -> RunHistory {
             communicate_s: 1.0,
             ..PhaseTimes::default()
         },
+        arrived_s: None,
         bytes_sent: 2048,
     };
     let notice = RunEvent::Notice {

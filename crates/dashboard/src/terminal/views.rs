@@ -95,9 +95,15 @@ fn status_line<'a>(state: &TopState, run: &RunSummary, history: &RunHistory) -> 
         first = format!("reading {:.0} %   {first}", 100.0 * run.read_share);
     }
     let problem = run.trouble();
-    let second = match problem {
-        Some(problem) => Span::styled(shown(problem), state.coloured(Color::Red)),
-        None => Span::raw(evaluation(history)),
+    let straggler = history.view.straggler();
+    let straggler = straggler.filter(|_| run.phase == "running");
+    let second = match (problem, straggler) {
+        (Some(problem), _) => Span::styled(shown(problem), state.coloured(Color::Red)),
+        (None, Some(straggler)) => {
+            let text = format!("straggler: {}", render::straggler(straggler));
+            Span::styled(text, state.coloured(Color::Yellow))
+        }
+        (None, None) => Span::raw(evaluation(history)),
     };
     Paragraph::new(vec![Line::raw(first), Line::from(second)])
 }

@@ -47,6 +47,7 @@ fn times(step: u64, compute_s: f64) -> Event {
             compute_s,
             ..PhaseTimes::default()
         },
+        arrived_s: None,
         bytes_sent: 5,
     }
 }

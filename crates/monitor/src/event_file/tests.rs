@@ -52,6 +52,7 @@ fn step(step: u64) -> Vec<Event> {
             compute_s: 0.2,
             ..PhaseTimes::default()
         },
+        arrived_s: None,
         bytes_sent: (step + 1) * 100,
     };
     vec![times(0), committed, times(1)]

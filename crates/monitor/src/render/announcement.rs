@@ -4,7 +4,7 @@ use ronde_core::Event;
 
 use super::values::{bytes, count, counted};
 use super::{metrics, started};
-use crate::view::RunView;
+use crate::view::{RunView, StragglerView};
 
 /// Returns the line printed for an event as soon as it happens, or `None` for most events. `view` must
 /// include the event already. Only the first failure is printed: later ones are usually caused by it.
@@ -73,6 +73,9 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
                 metrics.join(", ")
             ))
         }
+        Event::StragglerDetected { .. } | Event::StragglerRecovered { .. } => {
+            of_straggler(view, event)
+        }
         _ => of_checkpoints(event),
     }
 }
@@ -86,12 +89,46 @@ pub fn is_warning(event: &Event) -> bool {
     )
 }
 
+/// Returns a sentence about a straggler.
+#[must_use]
+pub fn straggler(straggler: &StragglerView) -> String {
+    let until = straggler
+        .until
+        .map_or_else(String::new, |step| format!(" to {}", count(step)));
+    let verb = match straggler.until {
+        Some(_) => "delayed the others from step",
+        None => "has delayed the others since step",
+    };
+    format!(
+        "rank {} {verb} {}{until} by {:.1} ms per step ({:.0} % of the time), most in {}",
+        straggler.rank,
+        count(straggler.since),
+        1e3 * straggler.delay_s,
+        100.0 * straggler.share,
+        straggler.phase
+    )
+}
+
 /// Returns the additional lines of verbose output: the process of a started worker.
 #[must_use]
 pub fn details(event: &Event) -> Option<String> {
     match event {
         Event::WorkerStarted { place, host, pid } => {
             Some(format!("worker {place} started: pid {pid} on {host}"))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the line printed for an event about a straggler.
+fn of_straggler(view: &RunView, event: &Event) -> Option<String> {
+    match event {
+        Event::StragglerDetected { .. } => {
+            let sentence = straggler(view.straggler()?);
+            Some(format!("note: {sentence}"))
+        }
+        Event::StragglerRecovered { rank, .. } => {
+            Some(format!("rank {rank} no longer delays the other ranks"))
         }
         _ => None,
     }

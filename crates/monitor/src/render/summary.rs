@@ -2,8 +2,8 @@
 
 use ronde_core::event::PhaseTimes;
 
-use super::metrics;
 use super::values::{bytes, count, counted, duration, number, percent};
+use super::{metrics, straggler};
 use crate::view::RunView;
 
 /// Returns the summary printed at the end of a run: several lines of at most `columns` columns where their values
@@ -58,6 +58,9 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         ));
     }
     lines.extend(table(view, columns));
+    for late in &view.stragglers {
+        lines.extend(field("straggler", &[straggler(late)], columns));
+    }
     if let Some(model) = &view.model {
         lines.extend(field("model", std::slice::from_ref(&model.path), columns));
         lines.extend(field(

@@ -40,6 +40,7 @@ fn run(workers: u32, steps: u64, total: u64) -> RunView {
                     wait_data_s: 0.01,
                     ..PhaseTimes::default()
                 },
+                arrived_s: None,
                 bytes_sent: (step + 1) * 1_000_000,
             });
         }

@@ -8,6 +8,7 @@
 use ronde_core::exact::TreeSum;
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
+use ronde_core::spans::SpanKind;
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Shard, Step};
 use ronde_engine::{
     Activation, EngineError, LockStep, Mode, NotSummed, ShardGradient, ShardInput, ShardSums,
@@ -77,6 +78,7 @@ impl DataParallel {
         mut batches: Vec<MicroBatch>,
     ) -> Result<Vec<ShardReport>, ParallelError> {
         let begun = self.now();
+        let span = self.begin_span();
         let outputs = self.forward_together(step, &mut batches)?;
         let mut reports = Vec::new();
         let mut gradients = Vec::new();
@@ -94,8 +96,10 @@ impl DataParallel {
             });
             reports.push(report);
         }
+        self.end_span(span, SpanKind::Forward, 0);
         let forward_done = self.now();
         for index in 0..self.buckets.len() {
+            let span = self.begin_span();
             let buffers = batches.iter().map(|_| self.take_buffer(index));
             let mut buffers = buffers.collect::<Result<Vec<Buffer>, _>>()?;
             gradients = self.bucket_together(index, &batches, gradients, &mut buffers)?;
@@ -103,6 +107,7 @@ impl DataParallel {
                 self.buckets[index].add_shard(batch.shard.0, buffer);
             }
             self.start_bucket(index)?;
+            self.end_span(span, SpanKind::Backward, index as u64);
         }
         self.times.forward_s += forward_done - begun;
         self.times.backward_s += self.now() - forward_done;

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ronde_core::Step;
 use ronde_core::layout::Role;
 use ronde_core::session::ShardReport;
+use ronde_core::spans::SpanKind;
 use ronde_engine::{Activation, Chain, EngineError, Layer, Mode, Predictions};
 
 use super::DataParallel;
@@ -81,6 +82,7 @@ impl DataParallel {
     ) -> Result<(), ParallelError> {
         let mut gradient = gradient;
         for index in 0..self.buckets.len() {
+            let span = self.begin_span();
             let mut buffer = self.take_buffer(index)?;
             match gradient.take() {
                 Some(output) => {
@@ -99,6 +101,7 @@ impl DataParallel {
             if last {
                 self.start_bucket(index)?;
             }
+            self.end_span(span, SpanKind::Backward, index as u64);
         }
         Ok(())
     }
@@ -143,12 +146,14 @@ impl DataParallel {
         };
         let mut gradient = None;
         let begun = self.now();
+        let span = self.begin_span();
         if samples > 0 {
             let output = self
                 .forward(step, &mut batch, Mode::Train)
                 .map_err(engine)?;
             gradient = Some(self.loss_gradient(&output, &batch, &mut report)?);
         }
+        self.end_span(span, SpanKind::Forward, shard.0.into());
         let forward_done = self.now();
         self.backward_buckets(&batch, gradient, last)?;
         self.times.forward_s += forward_done - begun;

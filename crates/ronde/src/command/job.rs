@@ -57,6 +57,11 @@ impl TokenArguments {
     }
 }
 
+/// Returns the folder of the newest run.
+pub(crate) fn newest_run() -> Option<PathBuf> {
+    newest(Path::new(RUNS), Path::new(EVENT_FILE))
+}
+
 /// A job that was found by folder or address.
 pub(crate) struct ResolvedJob {
     pub(crate) invitation: Invitation,
@@ -68,7 +73,7 @@ impl JobArguments {
     pub(crate) fn plain_run(&self) -> Option<PathBuf> {
         let folder = match &self.job {
             Some(job) => PathBuf::from(job),
-            None => newest(Path::new(RUNS), Path::new(EVENT_FILE))?,
+            None => newest_run()?,
         };
         let is_plain = folder.join(EVENT_FILE).is_file()
             && !folder.join(JOB_FOLDER).is_dir()

@@ -35,6 +35,7 @@ pub(crate) mod shell;
 pub(crate) mod signals;
 mod start_error;
 pub(crate) mod status;
+pub(crate) mod trace;
 pub(crate) mod track;
 pub(crate) mod train;
 pub(crate) mod usage;

@@ -108,6 +108,13 @@ impl RunStatus {
             "samples_per_s": self.view.throughput.recent(),
             "left_s": self.view.left_s().filter(|_| self.is_running),
             "checkpoint": self.view.checkpoint,
+            "straggler": self.view.straggler().filter(|_| self.is_running).map(|late| json!({
+                "rank": late.rank,
+                "since": late.since,
+                "phase": late.phase,
+                "delay_s": late.delay_s,
+                "share": late.share,
+            })),
             "workers": workers,
             "failure": self.failure(),
             "model": self.view.model.as_ref().map(|model| &model.path),
@@ -141,6 +148,10 @@ impl fmt::Display for RunStatus {
         line("folder", self.folder.display().to_string())?;
         if let Some(step) = self.view.checkpoint {
             line("checkpoint", format!("step {}", render::count(step)))?;
+        }
+        let straggler = self.view.straggler().filter(|_| self.is_running);
+        if let Some(straggler) = straggler {
+            line("straggler", render::straggler(straggler))?;
         }
         if let Some(failure) = self.failure().filter(|_| !self.is_running) {
             line("failure", failure)?;

@@ -64,6 +64,9 @@ pub(crate) struct TrainArguments {
     /// Draw the loss in the terminal at the end, and write it to `loss.svg` in the run's folder.
     #[arg(long)]
     plot: bool,
+    /// Record what all workers do from the start; `ronde trace` writes the timeline.
+    #[arg(long)]
+    trace: bool,
     #[command(flatten)]
     open: OpenArguments,
 }

@@ -28,6 +28,8 @@ mod same_bits;
 mod stopping;
 #[cfg(feature = "full")]
 mod stores;
+mod stragglers;
 mod support;
 mod terminals;
+mod traces;
 mod trackers;

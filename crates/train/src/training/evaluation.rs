@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ronde_core::spans::SpanKind;
 use ronde_core::{Event, Rank, Step};
 
 use super::Training;
@@ -47,6 +48,7 @@ impl Training {
         };
         let settings = self.loader_settings(&*test);
         self.swap_average();
+        let span = self.recorder.spans.begin();
         let evaluation = evaluate(
             &*self.member.group,
             &mut *self.strategy,
@@ -55,6 +57,7 @@ impl Training {
             settings,
         );
         self.swap_average();
+        self.recorder.spans.end(span, SpanKind::Evaluation, step.0);
         let evaluation = evaluation?;
         self.history.push(Event::Evaluated {
             step,

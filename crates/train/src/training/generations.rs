@@ -5,12 +5,13 @@
 //!   -> join the next generation -> exchange state reports -> apply or copy missed steps -> next step
 //! ```
 
-use ronde_core::event::PhaseTimes;
 use ronde_core::session::{CatchUp, CatchUpPlan, RejoinOutcome};
 use ronde_core::shards::ShardPlan;
+use ronde_core::spans::SpanKind;
 use ronde_core::{CollectiveError, Event, Group, MembershipError, Rank, Step};
 use ronde_parallel::{HeldVector, HeldVectorMut};
 
+use super::step::StepTiming;
 use super::{Training, vectors_mut};
 use crate::TrainError;
 use crate::event_history::share_bytes;
@@ -37,6 +38,7 @@ impl Training {
     /// before their first step.
     pub(super) fn synchronize(&mut self) -> Result<(), TrainError> {
         let group = self.member.group.clone();
+        self.align_clocks()?;
         self.transfer = StateTransfer::default();
         self.find_state()?;
         let next = self.session.next_step();
@@ -49,7 +51,7 @@ impl Training {
         let held = self.held.take();
         if let (Some(committed), Some((_, reduced))) = (committed, held) {
             let applied = self.apply(&committed, reduced)?;
-            self.unfinished = Some((committed, applied, PhaseTimes::default()));
+            self.unfinished = Some((committed, applied, StepTiming::default()));
         }
         if !self.is_divided() {
             self.finish_unfinished();
@@ -126,10 +128,14 @@ impl Training {
 
     /// Waits until the state of every member is complete. All members call it at the same step.
     pub(super) fn catch_up(&mut self) -> Result<(), TrainError> {
+        let span = self.recorder.spans.begin();
         let group = self.member.group.clone();
         self.transfer.send_all(&*group).map_err(TrainError::Heal)?;
         self.heal()?;
-        self.transfer.wait_sent().map_err(TrainError::Heal)
+        self.transfer.wait_sent().map_err(TrainError::Heal)?;
+        let step = self.session.next_step().0;
+        self.recorder.spans.end(span, SpanKind::CatchUp, step);
+        Ok(())
     }
 
     /// Loads the transferred state as soon as all of it has been received.
@@ -150,10 +156,10 @@ impl Training {
         let received = self.transfer.receive(&mut vectors);
         received.map_err(TrainError::Heal)?;
         self.strategy.reload();
-        for (committed, reduced, times) in self.transfer.take_deferred() {
+        for (committed, reduced, timing) in self.transfer.take_deferred() {
             let applied = self.apply(&committed, reduced)?;
             self.strategy.reload();
-            self.finish_step(&committed, applied, times);
+            self.finish_step(&committed, applied, timing);
         }
         let last = self.session.next_step().0.saturating_sub(1);
         let digest = self.digest(Step(last));

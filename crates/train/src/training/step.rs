@@ -2,6 +2,7 @@
 
 use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::session::{CommittedStep, SessionError};
+use ronde_core::spans::{SpanKind, SpanStart};
 use ronde_core::{Event, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
 use ronde_parallel::{ParallelError, ReducedGradient, UpdateReport};
@@ -18,6 +19,16 @@ pub(super) struct AppliedStep {
     update: UpdateReport,
     learning_rate: f64,
     updating: LapTimer,
+    /// The begin of the optimizer, for a recording.
+    span: SpanStart,
+}
+
+/// The measured times of a step.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct StepTiming {
+    times: PhaseTimes,
+    /// When this worker arrived at the last gradient reduction, on the clock of rank 0.
+    arrived_s: Option<f64>,
 }
 
 impl Training {
@@ -26,6 +37,8 @@ impl Training {
     /// # Errors
     /// Data, engine, reduction or vote failed. The state changes only after the vote.
     pub fn step(&mut self, loader: &mut Loader) -> Result<CommittedStep, TrainError> {
+        let spans = self.recorder.spans.clone();
+        let whole = spans.begin();
         let mut watch = LapTimer::start();
         let mut times = PhaseTimes::default();
         let mut open = self.session.begin_step();
@@ -35,22 +48,23 @@ impl Training {
             source: Box::new(source),
         };
 
+        let span = spans.begin();
         let batches = next_batches(loader, step)?;
+        spans.end(span, SpanKind::Data, step.0);
         times.wait_data_s = watch.lap_s();
         self.strategy.take_times();
         let reduced_before_s = self.member.group.under_way_s();
-        let mut sample_ids = Vec::new();
-        let mut micro_batches = Vec::new();
-        for batch in batches.batches {
-            self.report_skipped(&batch);
-            let (ids, batch) = micro_batch(batch);
-            sample_ids.push(ids);
-            micro_batches.push(batch);
-        }
+        let batches = batches.batches.into_iter();
+        let (sample_ids, micro_batches): (Vec<_>, Vec<_>) = batches
+            .inspect(|batch| self.report_skipped(batch))
+            .map(micro_batch)
+            .unzip();
         let reports = self
             .strategy
             .backward(step, micro_batches)
             .map_err(failed)?;
+        let called = self.member.group.called_at_ns();
+        let arrived_s = called.map(|called| self.alignment.seconds(called));
         for (mut report, sample_ids) in reports.into_iter().zip(sample_ids) {
             report.skipped = sample_ids.len() as u64 - report.samples;
             open.record(report, &sample_ids);
@@ -60,7 +74,9 @@ impl Training {
         (times.forward_s, times.backward_s) = (computed.forward_s, computed.backward_s);
         self.heal_if_received()?;
         let waiting = LapTimer::start();
+        let span = spans.begin();
         let reduced = self.strategy.reduce().map_err(failed)?;
+        spans.end(span, SpanKind::Reduce, step.0);
         times.waited_s = waiting.total_s();
         times.reducing_s = self.member.group.under_way_s() - reduced_before_s;
         let samples = open.reports().iter().map(|report| report.samples).sum();
@@ -69,6 +85,7 @@ impl Training {
         let advanced = self.transfer.advance(&*self.member.group);
         advanced.map_err(TrainError::Heal)?;
         self.prepare_vote();
+        let span = spans.begin();
         let committed = match self.member.commit(&mut self.session, open) {
             Err(error @ SessionError::Diverged { .. }) => return Err(self.diagnose(error)),
             Err(error) => {
@@ -78,21 +95,34 @@ impl Training {
             }
             Ok(committed) => committed,
         };
+        spans.end(span, SpanKind::Vote, step.0);
         times.communicate_s = watch.lap_s();
-        let took = times.compute_s + times.communicate_s;
-        if self.session.is_complete() {
-            let applied = self.apply(&committed, reduced)?;
-            self.unfinished = Some((committed.clone(), applied, times));
-            self.gather_weights(step)?;
-            self.finish_applied();
-        } else {
-            self.transfer.defer(committed.clone(), reduced, times);
-        }
+        let timing = StepTiming { times, arrived_s };
+        self.apply_or_defer(&committed, reduced, timing)?;
+        spans.end(whole, SpanKind::Step, step.0);
         // Stored gradients have the current bucket sizes, so they must not change.
         if !committed.requests.heals {
-            self.step_took(took)?;
+            self.step_took(times.compute_s + times.communicate_s)?;
         }
         Ok(committed)
+    }
+
+    /// Applies the gradient of a final step, or stores it until this rank has the whole state.
+    fn apply_or_defer(
+        &mut self,
+        committed: &CommittedStep,
+        reduced: ReducedGradient,
+        timing: StepTiming,
+    ) -> Result<(), TrainError> {
+        if self.session.is_complete() {
+            let applied = self.apply(committed, reduced)?;
+            self.unfinished = Some((committed.clone(), applied, timing));
+            self.gather_weights(committed.step)?;
+            self.finish_applied();
+        } else {
+            self.transfer.defer(committed.clone(), reduced, timing);
+        }
+        Ok(())
     }
 
     /// Applies the gradient of a final step to the state that this rank holds. No other rank takes part, so it also works
@@ -102,6 +132,7 @@ impl Training {
         committed: &CommittedStep,
         reduced: ReducedGradient,
     ) -> Result<AppliedStep, TrainError> {
+        let span = self.recorder.spans.begin();
         let updating = LapTimer::start();
         let step = committed.step;
         let learning_rate = self.learning_rate(step)?;
@@ -138,6 +169,7 @@ impl Training {
             update,
             learning_rate,
             updating,
+            span,
         })
     }
 
@@ -152,8 +184,8 @@ impl Training {
 
     /// Records the step that was applied last, after its weights have been gathered, unless that is done.
     pub(super) fn finish_applied(&mut self) {
-        if let Some((committed, applied, times)) = self.unfinished.take() {
-            self.finish_step(&committed, applied, times);
+        if let Some((committed, applied, timing)) = self.unfinished.take() {
+            self.finish_step(&committed, applied, timing);
         }
     }
 
@@ -165,17 +197,21 @@ impl Training {
         }
     }
 
-    /// Records a step whose weights are up to date. `times` holds the times of the phases before the update.
+    /// Records a step whose weights are up to date. `timing` holds the times of the phases before the update.
     pub(super) fn finish_step(
         &mut self,
         committed: &CommittedStep,
         applied: AppliedStep,
-        mut times: PhaseTimes,
+        StepTiming {
+            mut times,
+            arrived_s,
+        }: StepTiming,
     ) {
         let AppliedStep {
             update,
             learning_rate,
             updating,
+            span,
         } = applied;
         let step = committed.step;
         let values = self.strategy.state().values();
@@ -183,10 +219,12 @@ impl Training {
         times.optimizer_s = updating.total_s();
         let digest = self.digest(step);
         self.session.set_digest(digest);
+        self.recorder.spans.end(span, SpanKind::Optimizer, step.0);
         times.compute_s += updating.total_s();
         self.times.add(&times);
         self.last = Some(committed.clone());
-        self.record_step(committed, update, learning_rate, times);
+        let timing = StepTiming { times, arrived_s };
+        self.record_step(committed, update, learning_rate, timing);
         let report = StepReport {
             step,
             epoch: committed.epoch,
@@ -333,7 +371,7 @@ impl Training {
         committed: &CommittedStep,
         applied: UpdateReport,
         learning_rate: f64,
-        times: PhaseTimes,
+        StepTiming { times, arrived_s }: StepTiming,
     ) {
         let JobGroup {
             rank,
@@ -346,6 +384,7 @@ impl Training {
             rank: *rank,
             step: committed.step,
             times,
+            arrived_s,
             bytes_sent,
         });
         if self.memory_reports.is_due(times.total_s())

@@ -35,6 +35,7 @@ fn labels_are_escaped_and_bounded_and_numbers_are_those_of_prometheus() {
             rank: Rank(rank),
             step: Step(2),
             times: PhaseTimes::default(),
+            arrived_s: None,
             bytes_sent: 7,
         });
     }

@@ -13,6 +13,7 @@ use ronde_monitor::Verbosity;
 use ronde_monitor::render::{bytes, count};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Override, ValueOrigin, check};
 use ronde_train::flight_records::FlightRecordWriter;
+use ronde_train::recording::RecordingRequest;
 use ronde_train::{Extension, Plan, RunConfig, TrainError, WorkerTask, initial_weights};
 
 use super::TrainArguments;
@@ -266,6 +267,12 @@ impl PlannedRun {
         }
         FlightRecord::remove_all(&output.path().join(FlightRecordWriter::FOLDER))
             .map_err(|error| failed(format!("cannot remove old flight records: {error}")))?;
+        let requested = match arguments.trace {
+            true => RecordingRequest::submit(output.path(), None).map(|_| ()),
+            false if self.resumes => RecordingRequest::withdraw(output.path()).map(|_| ()),
+            false => RecordingRequest::remove(output.path()),
+        };
+        requested.map_err(|error| failed(format!("cannot prepare the recording: {error}")))?;
         let position = resume::check(
             &mut self.config,
             &mut self.plan,
