@@ -133,12 +133,9 @@ fn outline(
         }
         Operation::Barrier => (CallKind::Barrier, none, 0, 0),
         Operation::ExactSum(sum) => {
-            let len = operand_len(sum, buffer, member)?;
-            let len = if contributes_nothing(sum) {
-                ANY_LEN
-            } else {
-                len as u64
-            };
+            let len = operand_len(sum, buffer, member)? as u64;
+            let is_unknown = contributes_nothing(sum);
+            let len = if is_unknown { ANY_LEN } else { len };
             (CallKind::ExactSum, none, spread(sum), len)
         }
         Operation::ExactSumScatter { sum, lens } => {

@@ -94,7 +94,7 @@ pub struct HeldVector<'a> {
 }
 
 impl<'a> HeldVector<'a> {
-    /// Describes a vector of which this rank holds all elements.
+    /// Describes a vector that this rank holds completely.
     #[must_use]
     pub fn whole(values: &'a [f32]) -> Self {
         let held = HeldRanges::new(std::iter::once(0..values.len()));
@@ -116,7 +116,7 @@ pub struct HeldVectorMut<'a> {
 }
 
 impl<'a> HeldVectorMut<'a> {
-    /// Describes a vector of which this rank holds all elements.
+    /// Describes a vector that this rank holds completely.
     pub fn whole(values: &'a mut [f32]) -> Self {
         let held = HeldRanges::new(std::iter::once(0..values.len()));
         Self {
@@ -145,7 +145,7 @@ pub trait Strategy: Send {
     /// A reduction failed; the state has not changed.
     fn reduce(&mut self) -> Result<ReducedGradient, ParallelError>;
 
-    /// Returns what other ranks need from this one to apply the gradient, for the vote; empty if they hold the whole
+    /// Returns the sums that all ranks need to apply the gradient, for the vote; empty if they hold the whole
     /// gradient. `samples` is the number of samples of this rank. All ranks call it together, because some update rules
     /// need sums over all ranks first.
     ///
@@ -183,7 +183,7 @@ pub trait Strategy: Send {
     fn abort(&mut self);
 
     /// Continues in another group, or with another assignment of shards. No step is in flight: the caller has aborted it or
-    /// applied its gradient. This rank holds what it held before, until [`Strategy::hold`].
+    /// applied its gradient. The held elements stay the same until [`Strategy::hold`].
     fn regroup(&mut self, group: Arc<dyn Collectives>, shards: ShardPlan);
 
     /// Returns the elements of the flat state that this rank holds.

@@ -442,14 +442,7 @@ impl Training {
                 self.unpin();
                 loader = self.load()?;
             }
-            if committed.epoch_verdict.is_some() || self.is_complete() {
-                self.report_waiting(&loader);
-                self.report_traffic(committed.epoch);
-            }
-            if committed.epoch_verdict.is_some() && !self.is_complete() {
-                // Clocks of different hosts drift apart.
-                self.align_clocks()?;
-            }
+            self.end_epoch_if_due(&committed, &loader)?;
             evaluation = self.evaluate_if_due()?.or(evaluation);
         }
         self.unpin();
@@ -483,6 +476,22 @@ impl Training {
             true => GenerationEnd::RunComplete(Box::new(trained)),
             false => GenerationEnd::NextGeneration,
         })
+    }
+
+    /// Reports the data of an epoch after its last step, and aligns the clocks, because those of different hosts drift apart.
+    fn end_epoch_if_due(
+        &mut self,
+        committed: &CommittedStep,
+        loader: &Loader,
+    ) -> Result<(), TrainError> {
+        if committed.epoch_verdict.is_some() || self.is_complete() {
+            self.report_waiting(loader);
+            self.report_traffic(committed.epoch);
+        }
+        if committed.epoch_verdict.is_some() && !self.is_complete() {
+            self.align_clocks()?;
+        }
+        Ok(())
     }
 
     /// Publishes the model on rank 0. Returns false if a member needs this worker in a later generation.

@@ -89,22 +89,9 @@ fn interrupted_predictions_continue_where_they_ended() {
     let dir = trained_long();
     let command = |samples: &str| -> Vec<String> {
         let samples = format!("data.test_samples={samples}");
-        let words = [
-            "predict",
-            "long",
-            "--data",
-            "long.toml",
-            "--to",
-            "out.csv",
-            "-n",
-            "2",
-            "--set",
-        ];
-        words
-            .iter()
-            .map(ToString::to_string)
-            .chain([samples])
-            .collect()
+        let words = "predict long --data long.toml --to out.csv -n 2 --set";
+        let words = words.split(' ').map(ToString::to_string);
+        words.chain([samples]).collect()
     };
     let long = command("30000");
     let long: Vec<&str> = long.iter().map(String::as_str).collect();

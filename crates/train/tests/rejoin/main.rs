@@ -259,15 +259,10 @@ fn start(
         )?;
         let plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
         let (saving, name) = (config.checkpoint.clone(), config.run.name.clone());
-        let chain = config
-            .model
-            .config
-            .build(
-                &split.train.description().shape,
-                split.train.description().classes,
-                &plan.seeds,
-            )
-            .map_err(TrainError::Model)?;
+        let description = split.train.description();
+        let (shape, classes) = (&description.shape, description.classes);
+        let chain = config.model.config.build(shape, classes, &plan.seeds);
+        let chain = chain.map_err(TrainError::Model)?;
         let access = JobAccess {
             member,
             assignment,
