@@ -141,9 +141,12 @@ impl WorkerRecorder {
     }
 }
 
+/// A request to write all spans now; the answer follows when they are written.
+type FlushRequest = Sender<()>;
+
 /// The thread that writes the recordings of a worker; ends when dropped, after the last spans are written.
 pub(crate) struct RecordingThread {
-    end: Option<Sender<()>>,
+    requests: Option<Sender<FlushRequest>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -155,7 +158,7 @@ impl RecordingThread {
         flight_records: Arc<FlightRecordWriter>,
         tracker: Arc<dyn Tracker>,
     ) -> Self {
-        let (end, ended) = mpsc::channel();
+        let (requests, received) = mpsc::channel::<FlushRequest>();
         let thread = std::thread::Builder::new().name("ronde-trace".to_owned());
         let run = move || {
             let mut writer = RecordingWriter {
@@ -165,20 +168,9 @@ impl RecordingThread {
                 open: None,
                 failed: None,
             };
+            let mut answer: Option<FlushRequest> = None;
             let mut is_last = false;
-            while !is_last {
-                let pause = if writer.open.is_some() {
-                    WRITE_EVERY
-                } else {
-                    LOOK_EVERY
-                };
-                // A recording of the whole run begins as soon as there is a group.
-                let pause = if writer.flight_records.group().is_none() {
-                    WRITE_EVERY / 10
-                } else {
-                    pause
-                };
-                is_last = ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
+            loop {
                 if let Err(error) = writer.turn(is_last) {
                     tracker.record(Event::Notice {
                         rank: writer.rank(),
@@ -187,18 +179,50 @@ impl RecordingThread {
                         ),
                     });
                 }
+                if let Some(answer) = answer.take() {
+                    // The worker may have ended meanwhile.
+                    let _ignored = answer.send(());
+                }
+                if is_last {
+                    break;
+                }
+                // A recording of the whole run begins as soon as there is a group.
+                let pause = match (&writer.open, writer.flight_records.group()) {
+                    (_, None) => WRITE_EVERY / 10,
+                    (Some(_), _) => WRITE_EVERY,
+                    (None, _) => LOOK_EVERY,
+                };
+                match received.recv_timeout(pause) {
+                    Ok(request) => answer = Some(request),
+                    Err(error) => is_last = error == RecvTimeoutError::Disconnected,
+                }
             }
         };
         Self {
-            end: Some(end),
+            requests: Some(requests),
             thread: thread.spawn(run).ok(),
+        }
+    }
+}
+
+impl RecordingThread {
+    /// Writes all spans so far. A worker calls it before its farewell, after which the job may end its process at any time.
+    pub(crate) fn flush(&self) {
+        let (request, answer) = mpsc::channel();
+        let sent = self
+            .requests
+            .as_ref()
+            .is_some_and(|requests| requests.send(request).is_ok());
+        if sent {
+            // An error means that the thread has ended, so there is nothing to wait for.
+            let _ignored = answer.recv();
         }
     }
 }
 
 impl Drop for RecordingThread {
     fn drop(&mut self) {
-        self.end.take();
+        self.requests.take();
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has written nothing more.
             let _ended = thread.join();

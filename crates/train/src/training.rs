@@ -28,7 +28,7 @@ use crate::event_history::EventHistory;
 use crate::model_copies::ModelCopies;
 use crate::process_memory::MemoryReports;
 use crate::progress::{BestModel, RunProgress};
-use crate::recording::WorkerRecorder;
+use crate::recording::{RecordingThread, WorkerRecorder};
 use crate::state_transfer::StateTransfer;
 use crate::{JobGroup, Plan, TrainError};
 
@@ -110,6 +110,8 @@ pub struct Training {
     /// The offset of this host's clock in this generation.
     alignment: ClockAlignment,
     recorder: Arc<WorkerRecorder>,
+    /// The thread that writes recordings; `None`: this worker is not recorded.
+    recording: Option<RecordingThread>,
     memory_reports: MemoryReports,
     /// The gradient of a step whose vote failed; other members may have committed the step.
     held: Option<(Step, ReducedGradient)>,
@@ -205,6 +207,7 @@ impl Training {
             history: EventHistory::default(),
             alignment: ClockAlignment::default(),
             recorder,
+            recording: None,
             memory_reports: MemoryReports::default(),
             held: None,
             unfinished: None,
@@ -242,6 +245,13 @@ impl Training {
         stop: Arc<AtomicBool>,
     ) -> Self {
         (self.checkpoints, self.resume, self.stop) = (checkpoints, resume, stop);
+        self
+    }
+
+    /// Adds the thread that writes recordings of this worker.
+    #[must_use]
+    pub(crate) fn with_recording(mut self, recording: RecordingThread) -> Self {
+        self.recording = Some(recording);
         self
     }
 
@@ -502,6 +512,9 @@ impl Training {
     ) -> Result<bool, TrainError> {
         if self.member.rank == Rank(0) {
             publish(self, trained)?;
+        }
+        if let Some(recording) = &self.recording {
+            recording.flush();
         }
         self.member.group.barrier().map_err(TrainError::Farewell)?;
         Ok(self.member.finish())

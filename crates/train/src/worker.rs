@@ -111,13 +111,14 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     };
     let (flight_records, run) = (job.flight_records.clone(), task.output.clone());
     let group = join_job(job, &plan)?;
-    let mut training = Training::new(group, plan, chain, split)?
+    let training = Training::new(group, plan, chain, split)?
         .with_checkpoints(Some(saving), resume, context.stop.clone())
         .with_cores(cores.flatten())
         .with_engine(config.train.engine, threads)?
         .with_free_cores(core_pinning::free(workers, threads));
     let recorder = training.recorder();
-    let _recording = RecordingThread::start(run, recorder, flight_records, tracker.clone());
+    let recording = RecordingThread::start(run, recorder, flight_records, tracker.clone());
+    let mut training = training.with_recording(recording);
     let model = ModelDescription {
         config: Some(model.clone()),
         input_shape,
