@@ -203,6 +203,10 @@ mod tests {
         HeldRanges::new(ranges.iter().cloned())
     }
 
+    fn one(range: Range<usize>) -> HeldRanges {
+        HeldRanges::new(std::iter::once(range))
+    }
+
     #[test]
     fn ranges_are_joined_and_located() {
         let some = held(&[10..20, 5..7, 20..25, 7..7, 40..50]);
@@ -223,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_joining_rank_receives_a_part_from_each_holder() {
-        let whole = held(&[0..256]);
+        let whole = one(0..256);
         let have = [whole.clone(), HeldRanges::default(), whole.clone()];
         let found = moves(&have, &[whole.clone(), whole.clone(), whole]).unwrap();
         let expected = |from, elements| Move {
@@ -236,8 +240,8 @@ mod tests {
 
     #[test]
     fn elements_without_a_holder_are_reported() {
-        let have = [held(&[0..64]), held(&[128..192])];
-        let lost = moves(&have, &[held(&[0..192]), held(&[])]).unwrap_err();
+        let have = [one(0..64), one(128..192)];
+        let lost = moves(&have, &[one(0..192), HeldRanges::default()]).unwrap_err();
         assert_eq!(lost.elements, 64..128);
         assert!(lost.to_string().contains("64 to 128"));
     }

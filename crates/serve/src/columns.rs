@@ -161,7 +161,8 @@ impl Table<'_> {
             .map(|boxes| boxes.iter().map(|found| found.class).collect());
         let classes = TableValues::IntegerLists(classes.collect());
         self.push("box_classes", classes);
-        let parts: [(&'static str, fn(&FoundBox) -> f32); 5] = [
+        type PartOfBox = fn(&FoundBox) -> f32;
+        let parts: [(&'static str, PartOfBox); 5] = [
             ("box_probabilities", |found| found.probability),
             ("top", |found| found.top),
             ("left", |found| found.left),

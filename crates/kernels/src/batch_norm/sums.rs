@@ -151,8 +151,8 @@ impl<const T: usize> NormBlockSums<T> {
         owners: &[usize],
         places: usize,
     ) {
-        for term in 0..T {
-            let totals = sums_of_lanes::<V>(&lanes[term], places.min(LANES));
+        for (term, lanes) in lanes.iter().enumerate() {
+            let totals = sums_of_lanes::<V>(lanes, places.min(LANES));
             for (owner, total) in owners.iter().zip(totals) {
                 self.sums[*owner][term] += total;
             }

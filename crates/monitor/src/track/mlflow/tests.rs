@@ -12,9 +12,12 @@ use super::*;
 use crate::event_writer::EventWriter;
 use crate::track::RunDescription;
 
+/// A path and the body of a request.
+type ReceivedRequest = (String, Value);
+
 /// The requests that a server has received, and whether it is away.
 #[derive(Clone, Default)]
-struct Received(Arc<Mutex<(Vec<(String, Value)>, bool)>>);
+struct Received(Arc<Mutex<(Vec<ReceivedRequest>, bool)>>);
 
 impl Received {
     fn set_away(&self, is_away: bool) {

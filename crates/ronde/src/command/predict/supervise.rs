@@ -57,6 +57,9 @@ struct WorkerProcess {
     chunks: ChildStdin,
 }
 
+/// The number of a worker, and what it reports.
+type WorkerReport = (u64, ChunkReport);
+
 /// The workers and the chunks that are still to be computed. Dropping it kills the workers.
 pub(super) struct WorkerPool<'a> {
     arguments: &'a ScoringArguments,
@@ -68,7 +71,7 @@ pub(super) struct WorkerPool<'a> {
     /// The number of finished chunks and of all.
     progress: (u64, u64),
     show: Arc<dyn Fn(&DataEvent) + Send + Sync>,
-    reports: (Sender<(u64, ChunkReport)>, Receiver<(u64, ChunkReport)>),
+    reports: (Sender<WorkerReport>, Receiver<WorkerReport>),
 }
 
 impl<'a> WorkerPool<'a> {
