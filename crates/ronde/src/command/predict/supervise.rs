@@ -58,7 +58,7 @@ struct WorkerProcess {
 }
 
 /// The number of a worker, and what it reports.
-type WorkerReport = (u64, ChunkReport);
+type ReportOfWorker = (u64, ChunkReport);
 
 /// The workers and the chunks that are still to be computed. Dropping it kills the workers.
 pub(super) struct WorkerPool<'a> {
@@ -71,7 +71,7 @@ pub(super) struct WorkerPool<'a> {
     /// The number of finished chunks and of all.
     progress: (u64, u64),
     show: Arc<dyn Fn(&DataEvent) + Send + Sync>,
-    reports: (Sender<WorkerReport>, Receiver<WorkerReport>),
+    reports: (Sender<ReportOfWorker>, Receiver<ReportOfWorker>),
 }
 
 impl<'a> WorkerPool<'a> {
