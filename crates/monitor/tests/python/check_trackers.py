@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import urllib.request
 from pathlib import Path
 
@@ -27,22 +29,29 @@ SETTINGS = [
 ]
 
 
-def train(ronde, folder, arguments, settings):
-    """Runs `ronde train`, and returns the metrics that it serves while it runs."""
-    command = [ronde, "train", *arguments]
+def command(ronde, arguments, settings):
+    """The command that trains with every tracker."""
+    words = [ronde, "train", *arguments]
     for setting in SETTINGS + settings:
-        command += ["--set", setting]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-    metrics, url = "", None
-    for line in process.stderr:
-        if "metrics for Prometheus: " in line:
-            url = line.split("metrics for Prometheus: ")[1].split()[0].rstrip(",")
-        if url and line.startswith("step "):
-            try:
-                metrics = urllib.request.urlopen(url, timeout=10).read().decode() or metrics
-            except OSError:
-                pass  # The run has ended.
-    assert process.wait() == 0, "ronde train failed"
+        words += ["--set", setting]
+    return words
+
+
+def served_metrics(ronde, folder):
+    """Returns the metrics of a run under way, read again until they hold a loss, and then stops the run."""
+    words = command(ronde, ["-n", "2"], ["run.output=watched", "train.steps=10000000"])
+    process = subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        url = next(line for line in process.stderr if "metrics for Prometheus: " in line)
+        url = url.split("metrics for Prometheus: ")[1].split()[0].rstrip(",")
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        metrics = ""
+        while "ronde_loss{" not in metrics and process.poll() is None:
+            metrics = urllib.request.urlopen(url, timeout=10).read().decode()
+            time.sleep(0.05)
+    finally:
+        process.terminate()
+        process.wait()
     return metrics
 
 
@@ -94,13 +103,14 @@ def main():
     ronde = sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        train(ronde, folder, ["-n", "2"], [f"train.steps={STEPS}"])
+        subprocess.run(command(ronde, ["-n", "2"], [f"train.steps={STEPS}"]), cwd=folder, check=True, stderr=subprocess.DEVNULL)
         # The model and the checkpoint of the last step are removed, so that steps are computed again.
         for name in ("model.safetensors", "model.json"):
             (run / name).unlink()
         for checkpoint in (run / "checkpoints").glob(f"*{STEPS}*"):
             shutil.rmtree(checkpoint) if checkpoint.is_dir() else checkpoint.unlink()
-        metrics = train(ronde, folder, ["--resume", "run", "-n", "3"], [f"train.steps={STEPS}"])
+        resumed = command(ronde, ["--resume", "run", "-n", "3"], [f"train.steps={STEPS}"])
+        subprocess.run(resumed, cwd=folder, check=True, stderr=subprocess.DEVNULL)
         committed, evaluated, commits = {}, None, 0
         for line in (run / "events.jsonl").read_text().splitlines()[1:]:
             event = json.loads(line)
@@ -112,7 +122,7 @@ def main():
         assert len(committed) == STEPS < commits, (len(committed), commits)
         check_tensorboard(run / "tensorboard", committed, evaluated)
         check_csv(run, committed, evaluated)
-        check_prometheus(metrics)
+        check_prometheus(served_metrics(ronde, folder))
     print(f"TensorBoard, csv and Prometheus read the {STEPS} steps of a resumed run")
 
 
