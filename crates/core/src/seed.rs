@@ -23,6 +23,8 @@ pub enum Purpose {
     Engine = 6,
     /// The data that a benchmark sends; coordinates: rank.
     Benchmark = 7,
+    /// Choices of generated tokens; coordinates: text, number of the token.
+    Generation = 8,
 }
 
 /// The root of all randomness of a run.

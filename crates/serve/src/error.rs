@@ -46,6 +46,19 @@ pub enum ServeError {
         /// The number of classes or values of the model.
         expected_classes: u32,
     },
+    /// A setting of the generation of text is invalid.
+    #[error("invalid {setting} `{found}`: expected {expected}")]
+    Generation {
+        /// The setting.
+        setting: &'static str,
+        /// Its value.
+        found: String,
+        /// A description of the valid values.
+        expected: &'static str,
+    },
+    /// The scores of the next token have no greatest finite value.
+    #[error("cannot choose the next token: the outputs of the model are not finite numbers")]
+    TokenScores,
     /// Predictions cannot be written in the format of the output.
     #[error("cannot write predictions: {problem}")]
     Encode {

@@ -18,6 +18,7 @@ mod prediction_form;
 mod predictor;
 mod scoring;
 mod table_file;
+mod token_sampling;
 
 pub use chunks::{ChunkPlan, ChunkQueue};
 pub use error::ServeError;
@@ -27,3 +28,4 @@ pub use prediction::{ClassProbability, FoundBox, Prediction};
 pub use prediction_form::{ClassDetail, PredictionForm};
 pub use predictor::Predictor;
 pub use scoring::{Scorer, Scoring};
+pub use token_sampling::TokenSampling;
