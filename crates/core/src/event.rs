@@ -381,6 +381,15 @@ pub enum Event {
         /// The resulting number of buckets.
         buckets: u64,
     },
+    /// The shards were apportioned to workers of different speed. Recorded by rank 0; see [`crate::balance`].
+    SharesChanged {
+        /// The first step with these shares.
+        step: Step,
+        /// The number of shards of each worker, by rank.
+        shares: Vec<u32>,
+        /// The measured seconds of each worker for one shard, by rank.
+        shard_s: Vec<f64>,
+    },
     /// The model was evaluated on data that it was not trained on. Recorded by rank 0.
     Evaluated {
         /// The step after which the model was evaluated.

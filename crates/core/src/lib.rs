@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assignment;
+pub mod balance;
 pub mod batch;
 pub mod buffer;
 pub mod collectives;

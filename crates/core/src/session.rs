@@ -13,7 +13,7 @@
 //! All decisions are those of [`Transaction`], which does no I/O: the bytes of all ranks in, the outcome out. A session
 //! exchanges these bytes over a group; the simulation of a cluster exchanges them in its own way.
 //!
-//! Cost of a commit: one all-gather of about 32 bytes per rank, 28 per shard and 8 per sample.
+//! Cost of a commit: one all-gather of about 70 bytes per rank, 28 per shard and 8 per sample.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,6 +57,7 @@ pub struct OpenStep {
     run: Range<u32>,
     reports: Vec<ShardReport>,
     sample_ids: Vec<u64>,
+    busy_s: f64,
 }
 
 impl OpenStep {
@@ -89,6 +90,11 @@ impl OpenStep {
         self.reports.push(report);
         self.sample_ids.extend_from_slice(sample_ids);
     }
+
+    /// Sets the seconds that this rank was busy with its shards; they arrive in [`CommittedStep::busy_s`] of all ranks.
+    pub fn set_busy(&mut self, seconds: f64) {
+        self.busy_s = seconds;
+    }
 }
 
 /// A step that is final on all ranks.
@@ -113,6 +119,9 @@ pub struct CommittedStep {
     pub newest: Generation,
     /// The requests of all ranks; see [`Session::request`].
     pub requests: VoteRequests,
+    /// The seconds that each rank was busy with its shards, by rank; 0 for a rank that has not set them. See
+    /// [`OpenStep::set_busy`].
+    pub busy_s: Vec<f64>,
     /// The sums that ranks attached to their votes for applying the step, by rank; see [`Session::attach_sums`].
     pub sums: Vec<Vec<u8>>,
     /// The notes that ranks attached to their votes, by rank; see [`Session::attach`].

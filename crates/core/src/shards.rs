@@ -5,6 +5,7 @@
 //! consists of few complete subtrees of the exact sum.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::exact::ExactSum;
 use crate::{GroupRank, Shard, WorldSize};
@@ -19,10 +20,10 @@ pub fn even_range(len: u64, parts: u64, part: u64) -> Range<u64> {
 }
 
 /// The division of a global batch into logical shards, and the assignment of shards to ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardPlan {
-    shards: u32,
-    world_size: WorldSize,
+    /// The first shard of each rank, then the number of shards.
+    bounds: Arc<[u32]>,
     /// The number of ranks that compute, which are the first ones; the remaining ranks are spares.
     computing: u32,
 }
@@ -39,11 +40,38 @@ impl ShardPlan {
     #[must_use]
     pub fn with_spares(shards: u32, world_size: WorldSize, computing: u32) -> Option<Self> {
         let possible = 1..=shards.min(world_size.get());
-        possible.contains(&computing).then_some(Self {
-            shards,
-            world_size,
+        if !possible.contains(&computing) {
+            return None;
+        }
+        let share = |rank: u32| {
+            let range = even_range(shards.into(), computing.into(), rank.into());
+            (range.end - range.start) as u32
+        };
+        let shares = (0..world_size.get()).map(|rank| match rank < computing {
+            true => share(rank),
+            false => 0,
+        });
+        Some(Self::of_shares(shares, computing))
+    }
+
+    /// Assigns a number of shards to each rank, in the order of ranks; `None` if there is no rank, or one without a shard.
+    #[must_use]
+    pub fn with_shares(shares: &[u32]) -> Option<Self> {
+        let is_valid = !shares.is_empty() && !shares.contains(&0);
+        let total: u64 = shares.iter().map(|&share| u64::from(share)).sum();
+        let is_valid = is_valid && u32::try_from(total).is_ok();
+        is_valid.then(|| Self::of_shares(shares.iter().copied(), shares.len() as u32))
+    }
+
+    fn of_shares(shares: impl Iterator<Item = u32>, computing: u32) -> Self {
+        let ends = shares.scan(0, |end, share| {
+            *end += share;
+            Some(*end)
+        });
+        Self {
+            bounds: std::iter::once(0).chain(ends).collect(),
             computing,
-        })
+        }
     }
 
     /// Returns the number of ranks that compute, which are the first ones.
@@ -52,26 +80,34 @@ impl ShardPlan {
         self.computing
     }
 
+    /// Returns the number of ranks, spares included.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
     /// Returns the number of logical shards.
     #[must_use]
     pub fn shards(&self) -> u32 {
-        self.shards
+        self.bounds[self.ranks()]
     }
 
-    /// Returns the shards of a rank; the numbers of shards of computing ranks differ by at most one.
+    /// Returns the shards of a rank; none for a spare and for a rank outside the group.
     #[must_use]
     pub fn run(&self, rank: GroupRank) -> Range<u32> {
-        if rank.0 >= self.computing {
-            return self.shards..self.shards;
-        }
-        let run = even_range(self.shards.into(), self.computing.into(), rank.0.into());
-        run.start as u32..run.end as u32
+        let bound = |index: usize| self.bounds[index.min(self.ranks())];
+        bound(rank.index())..bound(rank.index() + 1)
+    }
+
+    /// Returns the number of shards of each rank.
+    pub fn shares(&self) -> impl Iterator<Item = u32> + '_ {
+        self.bounds.windows(2).map(|pair| pair[1] - pair[0])
     }
 
     /// Returns the positions of a shard in a global batch of `samples` samples; may be empty.
     #[must_use]
     pub fn samples(&self, shard: Shard, samples: u64) -> Range<u64> {
-        even_range(samples, self.shards.into(), shard.0.into())
+        even_range(samples, self.shards().into(), shard.0.into())
     }
 
     /// Returns the assignment as the exact sum needs it.
@@ -80,17 +116,15 @@ impl ShardPlan {
     /// Never: the ranges are contiguous and there is at least one shard.
     #[must_use]
     pub fn exact_sum(&self) -> ExactSum {
-        let bounds = (0..self.world_size.get()).map(|r| self.run(GroupRank(r)).start);
-        ExactSum::new(bounds.chain([self.shards]).collect())
-            .expect("ranges of shards are contiguous")
+        ExactSum::new(self.bounds.to_vec()).expect("ranges of shards are contiguous")
     }
 
     /// Returns the share of the ranks' time that is used if all shards take the same time: 1 if the world size
     /// divides the number of shards.
     #[must_use]
     pub fn efficiency(&self) -> f64 {
-        let longest = self.shards.div_ceil(self.computing);
-        f64::from(self.shards) / (f64::from(longest) * f64::from(self.world_size.get()))
+        let longest = self.shares().max().unwrap_or_default();
+        f64::from(self.shards()) / (f64::from(longest) * self.ranks() as f64)
     }
 }
 
@@ -119,6 +153,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn shares_may_be_unequal() {
+        let plan = ShardPlan::with_shares(&[5, 1, 2]).unwrap();
+        let runs: Vec<_> = (0..4).map(|rank| plan.run(GroupRank(rank))).collect();
+        assert_eq!(runs, [0..5, 5..6, 6..8, 8..8]);
+        assert_eq!((plan.shards(), plan.computing(), plan.ranks()), (8, 3, 3));
+        assert_eq!(plan.shares().collect::<Vec<_>>(), [5, 1, 2]);
+        assert_eq!(plan.exact_sum().shards(), 8);
+        assert!((plan.efficiency() - 8.0 / 15.0).abs() < 1e-12);
+        assert!(ShardPlan::with_shares(&[]).is_none());
+        assert!(ShardPlan::with_shares(&[3, 0]).is_none());
+        assert!(ShardPlan::with_shares(&[u32::MAX, 1]).is_none());
     }
 
     #[test]

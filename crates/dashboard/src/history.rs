@@ -305,6 +305,7 @@ impl RunHistory {
             | Event::CheckpointFailed { .. } => self.apply_checkpoint(t, event),
             Event::StragglerDetected { .. }
             | Event::StragglerRecovered { .. }
+            | Event::SharesChanged { .. }
             | Event::WorkerStarted { .. }
             | Event::MembershipChanged { .. }
             | Event::Resumed { .. }
@@ -421,6 +422,13 @@ impl RunHistory {
                 let text = format!("rank {rank} no longer delays the other ranks");
                 record(None, None, text)
             }
+            Event::SharesChanged { .. } => match &self.view.shares {
+                Some(shares) => {
+                    let sentence = render::shares(shares);
+                    record(None, None, format!("shards divided by speed: {sentence}"))
+                }
+                None => return,
+            },
             Event::AttemptStarted { attempt } => {
                 record(None, None, format!("attempt {attempt} of the run started"))
             }

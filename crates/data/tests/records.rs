@@ -110,7 +110,7 @@ fn load(
     for rank in 0..workers {
         let plan = LoaderPlan {
             batches,
-            shards,
+            shards: shards.clone(),
             run: shards.run(GroupRank(rank)),
             steps: first..batches.steps_per_epoch() * 2,
             stride: 1,

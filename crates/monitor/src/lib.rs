@@ -35,5 +35,5 @@ pub use terminal::{Terminal, Verbosity};
 pub use throughput::Throughput;
 pub use timeline::RunTimeline;
 pub use view::{
-    EpochView, EvaluationView, ModelView, RunView, StepView, StragglerView, WorkerView,
+    EpochView, EvaluationView, ModelView, RunView, SharesView, StepView, StragglerView, WorkerView,
 };

@@ -7,7 +7,7 @@ mod values;
 
 use ronde_core::Rank;
 
-pub use announcement::{announcement, details, is_warning, straggler};
+pub use announcement::{announcement, details, is_warning, shares, straggler};
 pub use summary::summary;
 pub use values::{bytes, count, duration, number, printable, short_number};
 

@@ -35,6 +35,8 @@ pub struct RunView {
     pub workers: BTreeMap<Rank, WorkerView>,
     /// The newest stragglers, the last one last; at most eight.
     pub stragglers: Vec<StragglerView>,
+    /// The shares of workers of different speed; `None`: they are equal.
+    pub shares: Option<SharesView>,
     /// The last finished epoch.
     pub epoch: Option<EpochView>,
     /// The last evaluation.
@@ -139,6 +141,15 @@ pub struct StragglerView {
     pub share: f64,
 }
 
+/// The shards of workers of different speed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SharesView {
+    /// The first step with these shares.
+    pub since: u64,
+    /// The number of shards and the measured seconds for one shard, by rank.
+    pub ranks: Vec<(u32, f64)>,
+}
+
 /// The number of stragglers that a view keeps.
 const STRAGGLERS_MAX: usize = 8;
 
@@ -201,6 +212,7 @@ impl RunView {
                 self.parameters = *parameters;
                 (self.steps, self.epochs) = (*steps, *epochs);
                 self.end_straggler(None);
+                self.shares = None;
             }
             Event::StepCommitted {
                 step,
@@ -416,8 +428,22 @@ impl RunView {
                 });
             }
             Event::StragglerRecovered { step, .. } => self.end_straggler(Some(step.0)),
+            Event::SharesChanged {
+                step,
+                shares,
+                shard_s,
+            } => {
+                let ranks = shares.iter().copied().zip(shard_s.iter().copied());
+                self.shares = Some(SharesView {
+                    since: step.0,
+                    ranks: ranks.collect(),
+                });
+            }
             // Ranks change.
-            Event::MembershipChanged { .. } => self.end_straggler(None),
+            Event::MembershipChanged { .. } => {
+                self.end_straggler(None);
+                self.shares = None;
+            }
             _ => {}
         }
     }

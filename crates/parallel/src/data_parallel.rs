@@ -66,6 +66,8 @@ pub struct ComputeTimes {
     pub forward_s: f64,
     /// The seconds of the backward pass, including adding shards and starting reductions.
     pub backward_s: f64,
+    /// The part of both in which this rank waited for sums over all ranks.
+    pub waited_s: f64,
 }
 
 /// A monotonic clock that returns seconds.
@@ -239,7 +241,9 @@ impl DataParallel {
         if self.config.zero < ZeroLevel::Gradients || !self.is_divided() {
             return Ok(());
         }
+        let begun = self.now();
         let released = self.buckets[index].release();
+        self.times.waited_s += self.now() - begun;
         released.map_err(|source| self.bucket_error(index, source))
     }
 

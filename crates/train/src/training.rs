@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use ronde_core::balance::Balance;
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{CommittedStep, Session};
 use ronde_core::spans::SpanKind;
@@ -32,6 +33,7 @@ use crate::recording::{RecordingThread, WorkerRecorder};
 use crate::state_transfer::StateTransfer;
 use crate::{JobGroup, Plan, TrainError};
 
+mod balancing;
 mod buckets;
 mod evaluation;
 mod generations;
@@ -130,6 +132,8 @@ pub struct Training {
     skipped: BTreeSet<(String, u64, Option<u64>)>,
     /// The tuning of the bucket size; `None` after the size was chosen.
     tuning: Option<BucketTuning>,
+    /// The measurement of the ranks' speeds; `None`: all have equal shares.
+    balance: Option<Balance>,
     /// The checkpoints of the run; `None`: none are saved or loaded.
     checkpoints: Option<RunCheckpoints>,
     layout: ReplicaLayout,
@@ -163,7 +167,7 @@ fn strategy(
     config.copies = plan.config.parallel.copies;
     let chain = plan.prepare(chain).map_err(TrainError::Model)?;
     let group = member.group.clone();
-    let mut strategy = DataParallel::new(chain, group, plan.shards, plan.seeds, config);
+    let mut strategy = DataParallel::new(chain, group, plan.shards.clone(), plan.seeds, config);
     strategy.set_clock(clock::seconds);
     strategy.set_recorder(recorder.spans.clone());
     Ok(Box::new(strategy))
@@ -189,7 +193,7 @@ impl Training {
             member.group.clone(),
             member.generation,
             plan.batches,
-            plan.shards,
+            plan.shards.clone(),
         );
         // The first vote compares it: ranks with different initial weights must not train.
         session.set_digest(weight_hash::hash(strategy.state().values()));
@@ -218,6 +222,7 @@ impl Training {
             is_waiting_reported: false,
             skipped: BTreeSet::new(),
             tuning: None,
+            balance: None,
             checkpoints: None,
             layout,
             resume: Resume::Never,
@@ -448,7 +453,7 @@ impl Training {
             if self.member.ends_after(&committed) {
                 return Ok(GenerationEnd::NextGeneration);
             }
-            if !some_copy_state && self.all_compute()? {
+            if !some_copy_state && (self.all_compute()? || self.balance_shards(&committed)) {
                 self.unpin();
                 loader = self.load()?;
             }
@@ -538,7 +543,7 @@ impl Training {
     fn load(&self) -> Result<Loader, TrainError> {
         let plan = LoaderPlan {
             batches: self.plan.batches,
-            shards: self.plan.shards,
+            shards: self.plan.shards.clone(),
             run: self.plan.shards.run(self.member.group.rank()),
             steps: self.session.next_step().0..self.plan.steps,
             stride: 1,

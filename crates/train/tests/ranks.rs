@@ -147,7 +147,7 @@ fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader
         .map_err(TrainError::Model)?;
     let load = LoaderPlan {
         batches: plan.batches,
-        shards: plan.shards,
+        shards: plan.shards.clone(),
         run: plan.shards.run(group.rank()),
         steps: 0..plan.steps,
         stride: 1,

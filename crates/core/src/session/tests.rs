@@ -94,6 +94,7 @@ fn peer(step: u64, digest: Option<u64>, shard: u32, ids: &[u64]) -> Vote {
         reports: vec![report(shard, 3.0)],
         sample_ids: ids.to_vec(),
         requests: VoteRequests::default(),
+        busy_s: 0.5,
         sums: Vec::new(),
         note: Vec::new(),
     }

@@ -142,6 +142,7 @@ impl Transaction {
             run: self.shards.run(self.place.rank),
             reports: Vec::new(),
             sample_ids: Vec::new(),
+            busy_s: 0.0,
         }
     }
 
@@ -200,6 +201,7 @@ impl Transaction {
                 heals: !self.is_complete,
                 ..self.requests
             },
+            busy_s: open.busy_s,
             sums: self.sums.clone(),
             note: self.note.clone(),
         };
@@ -279,6 +281,7 @@ impl Transaction {
                 .max()
                 .unwrap_or_default(),
             requests: VoteRequests::union(votes.iter().map(|vote| vote.requests)),
+            busy_s: votes.iter().map(|vote| vote.busy_s).collect(),
             sums: votes
                 .iter_mut()
                 .map(|v| std::mem::take(&mut v.sums))

@@ -1,7 +1,7 @@
 //! [`Vote`]: a rank's vote on a step, and its encoding.
 //!
 //! Little-endian: version, number of reports, number of ids, lengths of the sums and the note (u32 each), step,
-//! has-digest, digest, newest generation, requests (u64 each), reports (shard u32, samples u64, skipped u64, loss_sum
+//! has-digest, digest, newest generation, requests (u64 each), busy_s (f64), reports (shard u32, samples u64, skipped u64, loss_sum
 //! f64), ids (u64 each), the sums, the note.
 
 use crate::session::ShardReport;
@@ -9,7 +9,7 @@ use crate::session::bytes::ByteReader;
 use crate::session::requests::VoteRequests;
 use crate::{Generation, Shard, Step};
 
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Vote {
@@ -20,6 +20,8 @@ pub(super) struct Vote {
     pub(super) reports: Vec<ShardReport>,
     pub(super) sample_ids: Vec<u64>,
     pub(super) requests: VoteRequests,
+    /// The seconds that the rank was busy with its shards.
+    pub(super) busy_s: f64,
     /// Bytes that all ranks need to apply the step; see [`super::Session::attach_sums`].
     pub(super) sums: Vec<u8>,
     /// Bytes for all ranks; see [`super::Session::attach`].
@@ -30,7 +32,7 @@ impl Vote {
     pub(super) fn encode(&self) -> Vec<u8> {
         let ids = 8 * self.sample_ids.len();
         let attached = self.sums.len() + self.note.len();
-        let mut bytes = Vec::with_capacity(60 + 28 * self.reports.len() + ids + attached);
+        let mut bytes = Vec::with_capacity(68 + 28 * self.reports.len() + ids + attached);
         for count in [
             VERSION,
             self.reports.len() as u32,
@@ -46,6 +48,7 @@ impl Vote {
             self.digest.unwrap_or_default(),
             self.newest.0,
             self.requests.to_bits(),
+            self.busy_s.to_bits(),
         ] {
             bytes.extend(word.to_le_bytes());
         }
@@ -78,6 +81,7 @@ impl Vote {
         };
         let newest = Generation(reader.u64()?);
         let requests = VoteRequests::from_bits(reader.u64()?)?;
+        let busy_s = f64::from_bits(reader.u64()?);
         // Collecting into a `Result` reserves no memory up front, so a wrong number cannot cause a large allocation.
         let reports = (0..reports)
             .map(|_| {
@@ -101,6 +105,7 @@ impl Vote {
             reports,
             sample_ids,
             requests,
+            busy_s,
             sums,
             note,
         })
@@ -144,6 +149,7 @@ mod tests {
                 complete: true,
                 heals: true,
             },
+            busy_s: 0.25,
             sums: vec![9, 8],
             note: vec![1, 2, 3],
         }
@@ -156,6 +162,7 @@ mod tests {
             reports: vec![],
             sample_ids: vec![],
             requests: VoteRequests::default(),
+            busy_s: 0.0,
             sums: vec![],
             note: vec![],
             ..vote()
@@ -173,7 +180,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..101, value in any::<u8>()) {
+        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..109, value in any::<u8>()) {
             let mut bytes = vote().encode();
             let at = at % bytes.len();
             prop_assume!(bytes[at] != value);

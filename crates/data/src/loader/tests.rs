@@ -30,7 +30,7 @@ fn load(batches: BatchPlan, shards: u32, workers: u32, steps: Range<u64>) -> Vec
         let set = Arc::clone(&set);
         let plan = LoaderPlan {
             batches,
-            shards: plan,
+            shards: plan.clone(),
             run: run.clone(),
             steps: steps.clone(),
             stride: 1,

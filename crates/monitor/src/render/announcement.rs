@@ -4,7 +4,7 @@ use ronde_core::Event;
 
 use super::values::{bytes, count, counted};
 use super::{metrics, started};
-use crate::view::{RunView, StragglerView};
+use crate::view::{RunView, SharesView, StragglerView};
 
 /// Returns the line printed for an event as soon as it happens, or `None` for most events. `view` must
 /// include the event already. Only the first failure is printed: later ones are usually caused by it.
@@ -76,6 +76,10 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
         Event::StragglerDetected { .. } | Event::StragglerRecovered { .. } => {
             of_straggler(view, event)
         }
+        Event::SharesChanged { .. } => {
+            let sentence = shares(view.shares.as_ref()?);
+            Some(format!("shards divided by speed: {sentence}"))
+        }
         _ => of_checkpoints(event),
     }
 }
@@ -106,6 +110,33 @@ pub fn straggler(straggler: &StragglerView) -> String {
         1e3 * straggler.delay_s,
         100.0 * straggler.share,
         straggler.phase
+    )
+}
+
+/// Returns the shares of workers of different speed, and the measured times behind them.
+#[must_use]
+pub fn shares(shares: &SharesView) -> String {
+    let total: u64 = shares
+        .ranks
+        .iter()
+        .map(|&(share, _)| u64::from(share))
+        .sum();
+    let each = shares
+        .ranks
+        .iter()
+        .enumerate()
+        .map(|(rank, (share, time))| {
+            format!(
+                "rank {rank} {} ({:.1} ms each)",
+                count((*share).into()),
+                1e3 * time
+            )
+        });
+    format!(
+        "{} of {} shards since step {}",
+        each.collect::<Vec<_>>().join(", "),
+        count(total),
+        count(shares.since)
     )
 }
 

@@ -14,22 +14,27 @@ use ronde_engine::{
     Activation, EngineError, LockStep, Mode, NotSummed, ShardGradient, ShardInput, ShardSums,
 };
 
-use super::DataParallel;
+use super::{ComputeClock, DataParallel};
 use crate::bucket::joined;
 use crate::{MicroBatch, ParallelError};
 
 /// Sums over the shards of all ranks of a group.
 struct GroupSums<'a> {
     group: &'a dyn Collectives,
-    shards: ShardPlan,
+    shards: &'a ShardPlan,
+    clock: Option<ComputeClock>,
+    /// The seconds that this rank has waited for sums.
+    waited_s: f64,
     failed: Option<CollectiveError>,
 }
 
 impl<'a> GroupSums<'a> {
-    fn new(group: &'a dyn Collectives, shards: ShardPlan) -> Self {
+    fn new(group: &'a dyn Collectives, shards: &'a ShardPlan, clock: Option<ComputeClock>) -> Self {
         Self {
             group,
             shards,
+            clock,
+            waited_s: 0.0,
             failed: None,
         }
     }
@@ -60,7 +65,11 @@ impl ShardSums for GroupSums<'_> {
             joined(self.group, subtrees, len, &mut Vec::new())
         };
         let operation = Operation::ExactSum(self.shards.exact_sum());
-        match buffer.and_then(|buffer| self.group.start_and_wait(operation, buffer)) {
+        let now = || self.clock.map_or(0.0, |clock| clock());
+        let begun = now();
+        let sum = buffer.and_then(|buffer| self.group.start_and_wait(operation, buffer));
+        self.waited_s += now() - begun;
+        match sum {
             Ok(sum) => Ok(sum.as_slice::<f64>().to_vec()),
             Err(error) => {
                 self.failed = Some(error);
@@ -127,8 +136,9 @@ impl DataParallel {
                 context: self.context(step, batch.shard, 0, Mode::Train),
             });
         }
-        let mut sums = GroupSums::new(&*self.group, self.shards);
+        let mut sums = GroupSums::new(&*self.group, &self.shards, self.clock);
         let outputs = self.chain.forward_shards(inputs, &mut sums);
+        self.times.waited_s += sums.waited_s;
         let first = batches.first().map_or(Shard(0), |batch| batch.shard);
         outputs.map_err(|source| sums.cause(first, source))
     }
@@ -141,8 +151,8 @@ impl DataParallel {
         mut outputs: Vec<Activation>,
         buffers: &mut [Buffer],
     ) -> Result<Vec<Activation>, ParallelError> {
-        let group = self.group.clone();
-        let mut sums = GroupSums::new(&*group, self.shards);
+        let (group, shards) = (self.group.clone(), self.shards.clone());
+        let mut sums = GroupSums::new(&*group, &shards, self.clock);
         let first = batches.first().map_or(Shard(0), |batch| batch.shard);
         let bucket = self.buckets[index].plan.clone();
         for layer in bucket.layers.clone().rev() {
@@ -162,6 +172,7 @@ impl DataParallel {
             }
             outputs = inputs.into_iter().flatten().collect();
         }
+        self.times.waited_s += sums.waited_s;
         Ok(outputs)
     }
 }

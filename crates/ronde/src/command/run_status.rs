@@ -115,6 +115,11 @@ impl RunStatus {
                 "delay_s": late.delay_s,
                 "share": late.share,
             })),
+            "shares": self.view.shares.as_ref().filter(|_| self.is_running).map(|shares| json!({
+                "since": shares.since,
+                "shards": shares.ranks.iter().map(|(share, _)| share).collect::<Vec<_>>(),
+                "shard_s": shares.ranks.iter().map(|(_, time)| time).collect::<Vec<_>>(),
+            })),
             "workers": workers,
             "failure": self.failure(),
             "model": self.view.model.as_ref().map(|model| &model.path),
@@ -152,6 +157,9 @@ impl fmt::Display for RunStatus {
         let straggler = self.view.straggler().filter(|_| self.is_running);
         if let Some(straggler) = straggler {
             line("straggler", render::straggler(straggler))?;
+        }
+        if let Some(shares) = self.view.shares.as_ref().filter(|_| self.is_running) {
+            line("shares", render::shares(shares))?;
         }
         if let Some(failure) = self.failure().filter(|_| !self.is_running) {
             line("failure", failure)?;

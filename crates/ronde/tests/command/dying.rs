@@ -30,7 +30,7 @@ fn panics_at_step_5() {
     let mut session = Session::new(member.group.clone(), member.generation, batches, all);
     loop {
         let shards = shards(&member).unwrap();
-        member.rejoin(&mut session, shards, false).unwrap();
+        member.rejoin(&mut session, shards.clone(), false).unwrap();
         while session.next_step().0 < 5 {
             step(&member, &mut session, &batches, &shards);
         }

@@ -45,10 +45,10 @@ pub use origin::ValueOrigin;
 pub use problem::{ConfigProblem, Severity};
 pub use run_config::RunConfig;
 pub use sections::{
-    CheckSection, CheckpointSection, CommSection, EarlyStoppingSection, ElasticSection,
-    EventsSection, LoaderSection, MetricName, ModelSection, ParallelSection, PlateauSection,
-    RunSection, StartSection, TensorboardTarget, TrackSection, TrainLength, TrainSection,
-    WorkersSection,
+    BalanceMode, CheckSection, CheckpointSection, CommSection, EarlyStoppingSection,
+    ElasticSection, EventsSection, LoaderSection, MetricName, ModelSection, ParallelSection,
+    PlateauSection, RunSection, StartSection, TensorboardTarget, TrackSection, TrainLength,
+    TrainSection, WorkersSection,
 };
 
 /// The commented run file of the embedded example.

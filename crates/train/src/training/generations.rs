@@ -47,7 +47,7 @@ impl Training {
         let RejoinOutcome {
             plan: catch_up,
             committed,
-        } = self.member.rejoin(&mut self.session, even, holds)?;
+        } = self.member.rejoin(&mut self.session, even.clone(), holds)?;
         let held = self.held.take();
         if let (Some(committed), Some((_, reduced))) = (committed, held) {
             let applied = self.apply(&committed, reduced)?;
@@ -64,11 +64,11 @@ impl Training {
                 self.share_progress(&catch_up)?;
             }
         }
-        let spared = self.spared_shards(&catch_up, even);
-        self.plan.shards = spared.unwrap_or(even);
-        self.session.reshard(self.plan.shards);
-        self.strategy.regroup(group.clone(), self.plan.shards);
+        let spared = self.spared_shards(&catch_up, &even);
+        let all_compute = spared.is_none();
+        self.assign(spared.unwrap_or(even));
         self.tune_buckets();
+        self.measure_speeds();
         if self.is_divided() {
             self.exchange_slices(&catch_up)?;
             self.finish_unfinished();
@@ -80,7 +80,7 @@ impl Training {
             let transfer = start_transfer(&catch_up, &*group, &self.vectors());
             self.transfer = transfer.map_err(TrainError::Heal)?;
         }
-        if spared.is_none() {
+        if all_compute {
             self.catch_up()?;
         }
         self.record_resumed(&catch_up.each);
@@ -94,7 +94,7 @@ impl Training {
 
     /// Returns the assignment of shards to the members that have the state, while the remaining ones copy it. `None` if all
     /// wait: when no member copies it, at the end of the run, and when the state is divided among the members.
-    fn spared_shards(&self, catch_up: &CatchUpPlan, even: ShardPlan) -> Option<ShardPlan> {
+    fn spared_shards(&self, catch_up: &CatchUpPlan, even: &ShardPlan) -> Option<ShardPlan> {
         if self.is_complete() || self.is_divided() {
             return None;
         }
@@ -170,13 +170,20 @@ impl Training {
     /// Assigns shards to all members again after their states are complete. Returns whether the assignment changed.
     pub(super) fn all_compute(&mut self) -> Result<bool, TrainError> {
         let even = self.even_shards()?;
-        if self.plan.shards == even {
+        if self.plan.shards.computing() == even.computing() {
             return Ok(false);
         }
-        self.plan.shards = even;
-        self.session.reshard(even);
-        self.strategy.regroup(self.member.group.clone(), even);
+        self.assign(even);
         Ok(true)
+    }
+
+    /// Replaces the assignment of shards to ranks between two steps. All members call it at the same step; their loaders
+    /// start anew.
+    pub(super) fn assign(&mut self, shards: ShardPlan) {
+        self.session.reshard(shards.clone());
+        self.strategy
+            .regroup(self.member.group.clone(), shards.clone());
+        self.plan.shards = shards;
     }
 
     /// Returns the shards assigned evenly to as many ranks as possible.

@@ -72,6 +72,7 @@ impl Training {
         times.compute_s = watch.lap_s();
         let computed = self.strategy.take_times();
         (times.forward_s, times.backward_s) = (computed.forward_s, computed.backward_s);
+        open.set_busy(times.wait_data_s + times.compute_s - computed.waited_s);
         self.heal_if_received()?;
         let waiting = LapTimer::start();
         let span = spans.begin();

@@ -141,7 +141,7 @@ fn start(
     let load = |rank| {
         let plan = LoaderPlan {
             batches,
-            shards,
+            shards: shards.clone(),
             run: shards.run(GroupRank(rank)),
             steps: 0..batches.steps_per_epoch() * 2,
             stride: 1,

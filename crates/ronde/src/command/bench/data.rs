@@ -75,7 +75,7 @@ fn measure(
         .unwrap_or_else(|| plan.batches.steps_per_epoch());
     let all = LoaderPlan {
         batches: plan.batches,
-        shards: plan.shards,
+        shards: plan.shards.clone(),
         run: plan.shards.run(GroupRank(0)),
         steps: 0..steps,
         stride: 1,

@@ -31,7 +31,7 @@ pub use selection::{EarlyStoppingSection, PlateauSection};
 pub use track::{TensorboardTarget, TrackSection};
 pub use train::{MetricName, TrainLength, TrainSection};
 pub use weight_check::CheckSection;
-pub use workers::WorkersSection;
+pub use workers::{BalanceMode, WorkersSection};
 
 use super::ConfigProblem;
 

@@ -34,6 +34,25 @@ pub struct WorkersSection {
     )]
     #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
     pub pin_cores: bool,
+    /// How logical shards are divided among workers; default `equal`. The trained bits do not depend on it.
+    #[serde(
+        skip_serializing_if = "is_default",
+        serialize_with = "ronde_core::outside_identity"
+    )]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = "equal")))]
+    pub balance: BalanceMode,
+}
+
+/// How logical shards are divided among workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum BalanceMode {
+    /// Every worker has the same number of shards, or one more or less.
+    #[default]
+    Equal,
+    /// Faster workers have more shards, according to their measured speeds.
+    Measured,
 }
 
 impl Default for WorkersSection {
@@ -43,6 +62,7 @@ impl Default for WorkersSection {
             logical_shards: 8,
             threads: 1,
             pin_cores: false,
+            balance: BalanceMode::Equal,
         }
     }
 }
@@ -83,7 +103,15 @@ impl WorkersSection {
             problems.push(ConfigProblem::error("workers.count", message).hint(hint));
             return;
         };
-        if plan.efficiency() < 1.0 {
+        if self.balance == BalanceMode::Measured {
+            if count > 1 && logical_shards < 2 * count {
+                let message = format!(
+                    "{count} workers share {logical_shards} logical shards, so `workers.balance` has too few shards to move"
+                );
+                let hint = "set `workers.logical_shards` to four times the number of workers or more; this changes the trained bits";
+                problems.push(ConfigProblem::notice("workers.balance", message).hint(hint));
+            }
+        } else if plan.efficiency() < 1.0 {
             let message = format!(
                 "{count} workers share {logical_shards} logical shards unevenly: they are busy {:.0} % of the time",
                 100.0 * plan.efficiency()

@@ -8,7 +8,7 @@ use super::super::{identity, schema};
 use super::{DEFAULT_RUN_FILE, RunConfig, load};
 
 /// The sections and keys that do not change the trained bits.
-const OUTSIDE_IDENTITY: [&str; 26] = [
+const OUTSIDE_IDENTITY: [&str; 27] = [
     "check",
     "checkpoint",
     "comm",
@@ -33,6 +33,7 @@ const OUTSIDE_IDENTITY: [&str; 26] = [
     "train.metrics",
     "train.recompute_activations",
     "workers.count",
+    "workers.balance",
     "workers.pin_cores",
     "workers.threads",
 ];
