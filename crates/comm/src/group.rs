@@ -272,6 +272,11 @@ impl Collectives for ProcessGroup {
         self.sent().0
     }
 
+    fn hosts(&self) -> Vec<usize> {
+        let hosts = self.chooser.hosts();
+        (0..hosts.size()).map(|rank| hosts.of(rank)).collect()
+    }
+
     fn under_way_s(&self) -> f64 {
         match &self.link {
             Link::Alone(_) => 0.0,

@@ -117,6 +117,12 @@ pub trait Collectives: Send + Sync {
     /// Returns the number of bytes that this rank has sent so far, including headers.
     fn bytes_sent(&self) -> u64;
 
+    /// Returns the host of each rank, as an index from 0 in the order of first appearance. Ranks of one host are lost
+    /// together when it fails. One host if the group does not know.
+    fn hosts(&self) -> Vec<usize> {
+        vec![0; self.size()]
+    }
+
     /// Returns the summed duration of all finished operations in seconds, including the wait for slower ranks. 0 if
     /// the group does not measure it.
     fn under_way_s(&self) -> f64 {

@@ -111,6 +111,23 @@ impl HeldRanges {
     }
 }
 
+/// Returns the rank that holds a second copy of the slice of each rank: on another host for as many ranks as possible.
+/// Every rank holds the copy of one other slice. `hosts` has the host of each rank. On one host, it is the next rank.
+#[must_use]
+pub fn second_holders(hosts: &[usize]) -> Vec<usize> {
+    let mut ranks: Vec<usize> = (0..hosts.len()).collect();
+    ranks.sort_by_key(|&rank| hosts[rank]);
+    let of_host = ranks.chunk_by(|&a, &b| hosts[a] == hosts[b]);
+    let largest = of_host.map(<[usize]>::len).max().unwrap_or_default();
+    // Ranks of one host are neighbours in the circle of all ranks, so a step of this size leaves every host, if it can.
+    let step = if largest == ranks.len() { 1 } else { largest };
+    let mut holders = vec![0; ranks.len()];
+    for (index, &rank) in ranks.iter().enumerate() {
+        holders[rank] = ranks[(index + step) % ranks.len()];
+    }
+    holders
+}
+
 /// Elements that one rank sends to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
@@ -257,7 +274,32 @@ mod tests {
         (0..ranks).map(|rank| HeldRanges::new(of(rank))).collect()
     }
 
+    #[test]
+    fn second_copies_are_on_other_hosts() {
+        assert_eq!(second_holders(&[0, 0, 0]), [1, 2, 0]);
+        assert_eq!(second_holders(&[0, 0, 1, 1]), [2, 3, 0, 1]);
+        assert_eq!(second_holders(&[0, 1, 0, 1]), [1, 0, 3, 2]);
+        assert_eq!(second_holders(&[0, 0, 0, 1]), [3, 0, 1, 2]);
+        assert_eq!(second_holders(&[0]), [0]);
+        assert!(second_holders(&[]).is_empty());
+    }
+
     proptest! {
+        #[test]
+        fn each_rank_holds_one_copy_and_as_many_as_possible_are_on_other_hosts(
+            hosts in prop::collection::vec(0_usize..4, 2..10),
+        ) {
+            let holders = second_holders(&hosts);
+            let mut each = holders.clone();
+            each.sort_unstable();
+            prop_assert_eq!(each, (0..hosts.len()).collect::<Vec<_>>());
+            prop_assert!((0..hosts.len()).all(|rank| holders[rank] != rank));
+            let apart = (0..hosts.len()).filter(|&rank| hosts[rank] != hosts[holders[rank]]);
+            let largest = (0..4).map(|host| hosts.iter().filter(|&&of| of == host).count()).max();
+            let others = hosts.len() - largest.unwrap_or_default();
+            prop_assert_eq!(apart.count(), hosts.len().min(2 * others));
+        }
+
         #[test]
         fn after_the_moves_every_rank_holds_what_it_needs(
             len in 1_usize..2000,

@@ -134,10 +134,9 @@ impl Bucket {
         }
     }
 
-    /// Returns the elements of which a rank has a second copy: the slice of the rank before it.
-    pub(crate) fn copied_by(&self, rank: GroupRank) -> Option<Range<usize>> {
-        let slices = self.slices.as_ref()?;
-        Some(slices[(rank.index() + slices.len() - 1) % slices.len()].clone())
+    /// Returns the slice of a rank; `None`: the bucket is not divided.
+    pub(crate) fn slice_of(&self, rank: usize) -> Option<Range<usize>> {
+        Some(self.slices.as_ref()?[rank].clone())
     }
 
     /// Returns the operation that reduces the bucket.

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::holdings::HeldRanges;
+use ronde_core::holdings::{HeldRanges, second_holders};
 use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
@@ -137,11 +137,8 @@ impl DataParallel {
     ) -> Self {
         let state = ModelState::of(&chain);
         let buckets = fresh_buckets(&state, &config, &shards, group.size());
-        let held = held_by(
-            &buckets,
-            group.rank(),
-            DataParallelConfig::copies_among(config.copies, group.size()),
-        );
+        let partners = CopyPartners::of(group.rank(), &*group, &config);
+        let held = held_by(&buckets, group.rank(), partners);
         let optimizer_states = config
             .optimizer
             .state_names()
@@ -301,11 +298,31 @@ fn fresh_buckets(
         .collect()
 }
 
-/// Returns the elements that a rank updates: its own slices, and with two copies those of the rank before it.
-fn held_by(buckets: &[Bucket], rank: GroupRank, copies: u32) -> HeldRanges {
+/// The ranks that exchange second copies of their slices with a rank.
+#[derive(Debug, Clone, Copy)]
+struct CopyPartners {
+    /// The rank that holds the second copy of this rank's slice.
+    holder: usize,
+    /// The rank of whose slice this rank holds the second copy.
+    owner: usize,
+}
+
+impl CopyPartners {
+    /// Returns those of a rank; `None` if each slice is held once.
+    fn of(rank: GroupRank, group: &dyn Collectives, config: &DataParallelConfig) -> Option<Self> {
+        let copies = DataParallelConfig::copies_among(config.copies, group.size());
+        let holders = (copies > 1).then(|| second_holders(&group.hosts()))?;
+        let owner = holders.iter().position(|&holder| holder == rank.index())?;
+        let holder = holders[rank.index()];
+        Some(Self { holder, owner })
+    }
+}
+
+/// Returns the elements that a rank updates: its own slices, and those of which it has the second copy.
+fn held_by(buckets: &[Bucket], rank: GroupRank, partners: Option<CopyPartners>) -> HeldRanges {
     let held = buckets.iter().flat_map(|bucket| {
-        let copied = (copies > 1).then(|| bucket.copied_by(rank));
-        [Some(bucket.received_by(rank)), copied.flatten()]
+        let copied = partners.and_then(|partners| bucket.slice_of(partners.owner));
+        [Some(bucket.received_by(rank)), copied]
     });
     HeldRanges::new(held.flatten())
 }
@@ -355,10 +372,9 @@ impl Strategy for DataParallel {
                 }
             }
         }
-        if self.is_divided()
-            && DataParallelConfig::copies_among(self.config.copies, self.group.size()) > 1
-        {
-            self.copy_slices(&mut parts)?;
+        let partners = CopyPartners::of(self.group.rank(), &*self.group, &self.config);
+        if let Some(partners) = partners.filter(|_| self.is_divided()) {
+            self.copy_slices(partners, &mut parts)?;
         }
         Ok(ReducedGradient { parts })
     }
@@ -446,15 +462,16 @@ impl Strategy for DataParallel {
     }
 
     fn owned(&self) -> HeldRanges {
-        held_by(&self.buckets, self.group.rank(), 1)
+        held_by(&self.buckets, self.group.rank(), None)
     }
 
     fn layout(&self) -> Vec<HeldRanges> {
-        let copies = DataParallelConfig::copies_among(self.config.copies, self.group.size());
         let ranks = (0..self.group.size()).map(|rank| GroupRank(rank as u32));
-        ranks
-            .map(|rank| held_by(&self.buckets, rank, copies))
-            .collect()
+        let held = ranks.map(|rank| {
+            let partners = CopyPartners::of(rank, &*self.group, &self.config);
+            held_by(&self.buckets, rank, partners)
+        });
+        held.collect()
     }
 
     fn hold(&mut self, elements: HeldRanges) {

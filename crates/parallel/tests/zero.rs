@@ -5,14 +5,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_comm::{ProcessGroup, testing};
+use ronde_comm::{GroupConfig, ProcessGroup, testing};
+use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::ShardPlan;
-use ronde_core::{Collectives, CollectivesExt, Shard, Step, WorldSize};
+use ronde_core::{Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
 use ronde_engine::{CrossEntropy, ModelConfig, OptimizerConfig};
 use ronde_parallel::{
     DataParallel, DataParallelConfig, LossScaling, MicroBatch, Strategy, ZeroLevel,
 };
+use ronde_schedule::Hosts;
 
 const SHARDS: u32 = 8;
 const SAMPLES: usize = 2;
@@ -65,8 +67,8 @@ struct Outcome {
     norms: Vec<u64>,
 }
 
-/// Trains some steps; returns the outcome, and the share of the state of the optimizer that this rank holds.
-fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel, copies: u32) -> (Outcome, usize) {
+/// Trains some steps; returns the outcome, and the elements of the optimizer's state that this rank holds.
+fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel, copies: u32) -> (Outcome, HeldRanges) {
     let group = Arc::new(group);
     let world_size = WorldSize::new(group.size() as u32).unwrap();
     let shards = ShardPlan::new(SHARDS, world_size).unwrap();
@@ -110,7 +112,7 @@ fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel, copies: u32) -> (Out
         weights: weights.collect(),
         norms,
     };
-    (outcome, strategy.held().len())
+    (outcome, strategy.held().clone())
 }
 
 #[test]
@@ -141,7 +143,7 @@ fn divided_states_train_to_the_bits_of_plain_data_parallelism() {
                 Ok::<_, String>(train(group, &case, zero, copies))
             })
         };
-        let (plain, elements) = run(1, ZeroLevel::Off, 1).remove(0);
+        let (plain, all) = run(1, ZeroLevel::Off, 1).remove(0);
         for ranks in [1, 2, 3, 4, 5, 8] {
             for (zero, copies) in [
                 (ZeroLevel::OptimizerStates, 1),
@@ -155,11 +157,43 @@ fn divided_states_train_to_the_bits_of_plain_data_parallelism() {
                         outcome == plain,
                         "{case:?}, {ranks} ranks, {zero:?}, {copies}"
                     );
-                    sum += held;
+                    sum += held.len();
                 }
                 let holders = (copies as usize).min(ranks);
-                assert_eq!(sum, elements * holders, "every element has its holders");
+                assert_eq!(sum, all.len() * holders, "every element has its holders");
             }
         }
+    }
+}
+
+#[test]
+fn the_ranks_of_every_host_hold_everything_together_with_those_of_the_others() {
+    let case = Case {
+        optimizer: r#"{"kind": "lamb"}"#,
+        clip_norm: Some(0.1),
+        loss_scaling: None,
+    };
+    for hosts in [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 2]] {
+        let run = |copies| {
+            let configs = (0..4).map(|rank| {
+                let mut config = GroupConfig::new("test", "test", GroupRank(rank));
+                config.timeout = LIMIT;
+                config.hosts = Some(Hosts::new(&hosts));
+                config
+            });
+            let groups = testing::in_process_groups(configs.collect());
+            let case = case.clone();
+            testing::run_ranks(groups, LIMIT, move |group| {
+                Ok::<_, String>(train(group, &case, ZeroLevel::Gradients, copies))
+            })
+        };
+        let (plain, each) = (run(1), run(2));
+        let all = HeldRanges::new(plain.iter().flat_map(|(_, held)| held.ranges().to_vec()));
+        for lost in 0..=2 {
+            let remaining = each.iter().zip(hosts).filter(|(_, host)| *host != lost);
+            let held = remaining.flat_map(|((_, held), _)| held.ranges().to_vec());
+            assert_eq!(HeldRanges::new(held), all, "{hosts:?} without host {lost}");
+        }
+        assert!(plain.iter().zip(&each).all(|(one, two)| one.0 == two.0));
     }
 }

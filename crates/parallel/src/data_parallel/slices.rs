@@ -3,8 +3,8 @@
 use ronde_core::{Buffer, CollectiveError, CollectivesExt, DType, Operation, Work};
 use ronde_engine::Layer;
 
-use super::DataParallel;
 use super::update::incomplete;
+use super::{CopyPartners, DataParallel};
 use crate::ParallelError;
 use crate::strategy::GradientPart;
 use crate::update_sums::{UpdateSums, WholeSums};
@@ -30,22 +30,25 @@ impl DataParallel {
         Ok((total, whole))
     }
 
-    /// Sends each reduced slice to the next rank, which holds a copy of it, and receives that of the rank before.
-    pub(super) fn copy_slices(&self, parts: &mut Vec<GradientPart>) -> Result<(), ParallelError> {
-        let (me, size) = (self.group.rank().index(), self.group.size());
-        let (next, before) = ((me + 1) % size, (me + size - 1) % size);
+    /// Sends each reduced slice to the rank that holds its second copy, and receives the one of which this rank has the
+    /// copy.
+    pub(super) fn copy_slices(
+        &self,
+        CopyPartners { holder, owner }: CopyPartners,
+        parts: &mut Vec<GradientPart>,
+    ) -> Result<(), ParallelError> {
+        let size = self.group.size();
         let mut works = Vec::with_capacity(parts.len());
         for (index, part) in parts.iter().enumerate() {
-            let copied = self.buckets[index].copied_by(self.group.rank());
-            let elements = copied.unwrap_or_default();
+            let elements = self.buckets[index].slice_of(owner).unwrap_or_default();
             let lens = |rank: usize, len: usize| {
                 let mut lens = vec![0; size];
                 lens[rank] = len;
                 lens
             };
             let operation = Operation::AllToAllUnequal {
-                send_lens: lens(next, part.sum.len()),
-                receive_lens: lens(before, elements.len()),
+                send_lens: lens(holder, part.sum.len()),
+                receive_lens: lens(owner, elements.len()),
             };
             let slice = Buffer::copy_of(part.sum.as_slice::<f32>());
             let work = self.group.start(operation, slice);

@@ -55,17 +55,18 @@ impl Hosts {
         dir.start("ip", &words, &[])
     }
 
-    /// Starts a job with a worker on each host and the coordinator on the first. Returns the launcher and the second
-    /// host's agent.
-    fn train(&self, dir: &TestFolder, epochs: u64, sets: &[&str]) -> (Running, Running) {
+    /// Starts a job with `each` workers on each host and the coordinator on the first. Returns the launcher and the
+    /// second host's agent.
+    fn train(&self, dir: &TestFolder, each: u32, epochs: u64, sets: &[&str]) -> (Running, Running) {
+        let (here, all) = (each.to_string(), (2 * each).to_string());
         let mut arguments = vec![
             "train",
             "--json",
             "--listen=10.77.0.1",
             "--here",
-            "1",
+            &here,
             "-n",
-            "2",
+            &all,
         ];
         let epochs = format!("train.epochs={epochs}");
         let usual = ["elastic.silence_s=0.5", &epochs];
@@ -90,6 +91,8 @@ impl Hosts {
             "out/job/token",
             "--host",
             "b",
+            "-n",
+            &here,
         ];
         let mut agent = self.start(1, dir, &join);
         agent.wait_stderr("host b joined", 1);
@@ -116,7 +119,7 @@ fn two_hosts_train_over_tls_and_a_cut_link_heals() {
         return;
     };
     let dir = TestFolder::new();
-    let (mut running, agent) = hosts.train(&dir, EPOCHS, &[]);
+    let (mut running, agent) = hosts.train(&dir, 1, EPOCHS, &[]);
     let before = running.after_steps(20);
     hosts.cable("down");
     running.wait_stdout("\"event\":\"recovered\"", 1);
@@ -150,7 +153,7 @@ fn half_of_the_hosts_is_not_a_majority() {
     };
     let dir = TestFolder::new();
     let sets = ["elastic.succession=\"majority\""];
-    let (mut running, agent) = hosts.train(&dir, 60, &sets);
+    let (mut running, agent) = hosts.train(&dir, 1, 60, &sets);
     let before = running.after_steps(20);
     hosts.cable("down");
     running.wait_stdout("waiting: 1 of 2 members of generation ", 1);
@@ -161,6 +164,35 @@ fn half_of_the_hosts_is_not_a_majority() {
     agent.wait().expect(0, &[]);
     let alone = |event: &&Value| event["world_size"] == 1;
     assert_eq!(of_kind(&events, "membership_changed").find(alone), None);
+    for pid in coordinators(&dir) {
+        send(pid, rustix::process::Signal::KILL);
+    }
+}
+
+#[test]
+fn a_divided_state_survives_the_loss_of_a_host() {
+    let Some(hosts) = Hosts::new() else {
+        eprintln!("skipped: cannot create network namespaces");
+        return;
+    };
+    let dir = TestFolder::new();
+    let sets = ["parallel.zero=2", "checkpoint.every_steps=1000000"];
+    let (mut running, agent) = hosts.train(&dir, 2, EPOCHS, &sets);
+    running.after_steps(20);
+    let on_b = |line: &str| -> Option<u32> {
+        let event: Value = serde_json::from_str(line).ok()?;
+        let is_on_b = event["event"] == "worker_started" && event["host"] == "b";
+        is_on_b.then(|| event["pid"].as_u64().unwrap() as u32)
+    };
+    let on_b: Vec<u32> = running.stdout().lines().filter_map(on_b).collect();
+    assert_eq!(on_b.len(), 2);
+    for pid in on_b {
+        send(pid, rustix::process::Signal::KILL);
+    }
+    running.wait_stdout("\"event\":\"recovered\"", 1);
+    let events = whole(&dir, running.wait(), EPOCHS);
+    agent.wait().expect(0, &[]);
+    assert_eq!(of_kind(&events, "checkpoint_loaded").count(), 0);
     for pid in coordinators(&dir) {
         send(pid, rustix::process::Signal::KILL);
     }

@@ -83,6 +83,10 @@ impl Collectives for FaultyGroup {
     fn bytes_sent(&self) -> u64 {
         self.inner.bytes_sent()
     }
+
+    fn hosts(&self) -> Vec<usize> {
+        self.inner.hosts()
+    }
 }
 
 impl PointToPoint for FaultyGroup {
