@@ -403,6 +403,13 @@ pub enum Event {
         #[serde(flatten, deserialize_with = "numbers")]
         metrics: BTreeMap<String, f64>,
     },
+    /// The classes that the model predicts after the last step. Recorded by rank 0 if the run measures them.
+    ConfusionMeasured {
+        /// The step after which the model was evaluated.
+        step: Step,
+        /// For each true class, how often each class was predicted.
+        rows: Vec<Vec<u64>>,
+    },
     /// The trained model was written. Recorded by rank 0.
     ModelSaved {
         /// Path of the weights, as safetensors.

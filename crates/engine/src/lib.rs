@@ -64,8 +64,8 @@ pub use loss::{
     NearestDistance, SmoothL1, SquaredError, ValueLoss,
 };
 pub use metric::{
-    Inertia, IntersectionOverUnion, MacroF1, MeanAbsoluteError, MeanAveragePrecision, Metric,
-    Perplexity, TopAccuracy,
+    ConfusionCounts, ConfusionMatrix, Inertia, IntersectionOverUnion, MacroF1, MeanAbsoluteError,
+    MeanAveragePrecision, Metric, Perplexity, TopAccuracy,
 };
 pub use models::{ModelConfig, ModelSize, Normalisation};
 pub use operations::{AfterNorm, SourcePadding, TiedTable};

@@ -2,6 +2,7 @@
 
 mod average_precision;
 mod classes;
+mod confusion;
 
 use ronde_kernels::{Vectorised, vectorised};
 
@@ -10,6 +11,7 @@ use crate::{EngineError, IGNORED, Predictions};
 
 pub use average_precision::MeanAveragePrecision;
 pub use classes::{MacroF1, MeanAbsoluteError};
+pub use confusion::{ConfusionCounts, ConfusionMatrix};
 
 /// A measure of a model's predictions, computed from sums over samples: its value is displayed and stored with each
 /// evaluation, and does not depend on the number of workers, because the sums of fixed batches are added in order.

@@ -165,6 +165,7 @@ mod tests {
                 .map(|name| (name.to_owned(), value))
                 .into(),
             samples: 1,
+            confusion: None,
             lower_is_better: ["error".to_owned()].into(),
         }
     }

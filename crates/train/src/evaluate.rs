@@ -7,7 +7,7 @@ use ronde_core::batch::BatchPlan;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Collectives, CollectivesExt, WorldSize};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches};
-use ronde_engine::{Activation, Chain, Predictions};
+use ronde_engine::{Activation, Chain, ConfusionMatrix, Predictions};
 use ronde_parallel::{MicroBatch, ParallelError, Strategy};
 
 use crate::micro_batch::micro_batch;
@@ -27,6 +27,8 @@ pub struct Evaluation {
     pub loss: f64,
     /// The values of the metrics by name.
     pub metrics: BTreeMap<String, f64>,
+    /// How often each class was predicted as each class, if it was measured.
+    pub confusion: Option<ConfusionMatrix>,
     /// The number of samples.
     pub samples: u64,
     /// The names of the metrics whose lower values are better.
@@ -154,8 +156,9 @@ struct Totals {
 impl Totals {
     fn new(objective: &Objective) -> Self {
         let metrics = objective.metrics.iter().map(|metric| metric.sums());
+        let confusion = objective.confusion.map_or(0, |counts| counts.sums());
         Self {
-            sums: vec![0.0; FIRST_METRIC + metrics.sum::<usize>()],
+            sums: vec![0.0; FIRST_METRIC + metrics.sum::<usize>() + confusion],
         }
     }
 
@@ -186,6 +189,7 @@ impl Totals {
             evaluation.metrics.insert(name, metric.value(sums));
             rest = after;
         }
+        evaluation.confusion = objective.confusion.map(|counts| counts.matrix(rest));
         evaluation
     }
 }
@@ -193,7 +197,8 @@ impl Totals {
 /// The number of columns of a result before the sums of the metrics: number of the batch, samples and loss sum.
 const FIRST_METRIC: usize = 3;
 
-/// Returns the result of a batch: its number, its samples, its loss sum and the sums of each metric.
+/// Returns the result of a batch: its number, its samples, its loss sum, the sums of each metric and those of the
+/// confusion matrix.
 fn evaluate_batch(
     predict: &mut Predict<'_>,
     objective: &Objective,
@@ -212,6 +217,11 @@ fn evaluate_batch(
         metric
             .add(&predictions, loss.loss_sum, &mut sums)
             .map_err(engine)?;
+        result.extend(sums);
+    }
+    if let Some(counts) = &objective.confusion {
+        let mut sums = vec![0.0; counts.sums()];
+        counts.add(&predictions, &mut sums).map_err(engine)?;
         result.extend(sums);
     }
     Ok(result)

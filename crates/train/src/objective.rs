@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use ronde_data::{Dataset, Targets};
 use ronde_engine::{
-    CrossEntropy, DetectedImages, DetectionLoss, Inertia, IntersectionOverUnion, Loss, MacroF1,
-    MeanAbsoluteError, MeanAveragePrecision, Metric, ModelConfig, NearestDistance, Perplexity,
-    TopAccuracy, ValueLoss,
+    ConfusionCounts, CrossEntropy, DetectedImages, DetectionLoss, Inertia, IntersectionOverUnion,
+    Loss, MacroF1, MeanAbsoluteError, MeanAveragePrecision, Metric, ModelConfig, NearestDistance,
+    Perplexity, TopAccuracy, ValueLoss,
 };
 
 use crate::TrainError;
 use crate::config::MetricName;
 
 /// Names that the fields of an `evaluated` event use.
-const RESERVED: [&str; 5] = ["event", "loss", "samples", "step", "t"];
+const RESERVED: [&str; 6] = ["confusion_matrix", "event", "loss", "samples", "step", "t"];
 
 /// The loss that a run minimises, and the metrics of its evaluations.
 #[derive(Clone)]
@@ -22,6 +22,8 @@ pub struct Objective {
     pub loss: Arc<dyn Loss>,
     /// The metrics, in the order in which they are computed.
     pub metrics: Vec<Arc<dyn Metric>>,
+    /// The counts of the confusion matrix, if it is measured.
+    pub confusion: Option<ConfusionCounts>,
 }
 
 impl std::fmt::Debug for Objective {
@@ -65,6 +67,16 @@ impl Objective {
         let name = String::from(metric);
         let metric: Arc<dyn Metric> = match metric {
             MetricName::F1 if are_classes => Arc::new(MacroF1 { classes }),
+            MetricName::ConfusionMatrix if are_classes => {
+                self.confusion = ConfusionCounts::new(classes);
+                let most = ConfusionCounts::CLASSES_MAX;
+                return self.confusion.map(drop).ok_or_else(|| TrainError::Impossible {
+                    problem: format!(
+                        "cannot measure `{name}` of {classes} classes: at most {most} are counted"
+                    ),
+                    hint: "remove it from train.metrics".to_owned(),
+                });
+            }
             MetricName::AccuracyTop(top) if are_classes && (top as usize) < classes => {
                 Arc::new(TopAccuracy::new(classes, top))
             }
@@ -167,6 +179,7 @@ impl Objective {
         Self {
             loss,
             metrics: Vec::new(),
+            confusion: None,
         }
     }
 

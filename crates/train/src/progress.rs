@@ -186,6 +186,7 @@ impl SavedEvaluation {
                 .map(|(name, value)| (name.clone(), value.0))
                 .collect(),
             samples: self.samples,
+            confusion: None,
             lower_is_better: self.lower_is_better.clone(),
         }
     }

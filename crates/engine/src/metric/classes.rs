@@ -86,7 +86,7 @@ impl Metric for MeanAbsoluteError {
 }
 
 /// Returns the index of the greatest number, of equal ones the first; `None` if all are NaN.
-fn greatest(row: &[f32]) -> Option<usize> {
+pub(super) fn greatest(row: &[f32]) -> Option<usize> {
     let numbers = (0..row.len()).filter(|index| !row[*index].is_nan());
     numbers.reduce(|best, index| if row[index] > row[best] { index } else { best })
 }

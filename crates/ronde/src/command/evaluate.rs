@@ -4,12 +4,17 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use clap::Args;
+use ronde_data::{Dataset, Targets};
+use ronde_engine::{ConfusionCounts, ConfusionMatrix, ModelConfig};
 use ronde_train::Objective;
 use ronde_train::evaluate::{Evaluation, evaluate_alone};
 
 use super::console::{Printable, message};
 use super::exit;
 use super::model_data::{ModelData, ModelDataArguments};
+
+/// The largest number of classes whose confusion matrix is printed as a table.
+const CLASSES_PRINTED_MAX: usize = 20;
 
 /// Arguments of `ronde evaluate`.
 #[derive(Args)]
@@ -52,8 +57,19 @@ fn evaluate(arguments: &EvaluateArguments) -> Result<Evaluation, String> {
     let objective = Objective::of(kind, &*test, config.train.loss, &config.train.metrics);
     let settings = config.loader.settings(&*test, 1);
     objective
+        .map(|objective| with_confusion(objective, kind, &*test))
         .and_then(|objective| evaluate_alone(&mut model, &test, &objective, settings))
         .map_err(|error| format!("error: {error}"))
+}
+
+/// Adds the confusion matrix to the objective of samples that have one class each, unless there are too many classes.
+fn with_confusion(mut objective: Objective, model: &ModelConfig, data: &dyn Dataset) -> Objective {
+    let description = data.description();
+    let has_classes = model.uses_targets() && description.targets == Targets::Classes;
+    if has_classes && description.targets_per_sample == 1 {
+        objective.confusion = ConfusionCounts::new(description.classes as usize);
+    }
+    objective
 }
 
 fn text(evaluation: &Evaluation) -> String {
@@ -67,16 +83,47 @@ fn text(evaluation: &Evaluation) -> String {
     for (name, value) in metrics {
         let _ = write!(text, "\n{name:<22}{value:.6}");
     }
+    if let Some(matrix) = &evaluation.confusion {
+        text.push_str(&table(matrix));
+    }
     text
 }
 
-/// Returns the fields of an `evaluated` event.
+/// Returns a confusion matrix as text after a blank line, or where to find it if it is too wide for a terminal.
+fn table(matrix: &ConfusionMatrix) -> String {
+    let rows = matrix.rows();
+    let classes = rows.len();
+    if classes > CLASSES_PRINTED_MAX {
+        return format!("\n\nconfusion matrix      {classes} classes: pass --json to print it");
+    }
+    let most = rows.iter().flatten().max().copied().unwrap_or(0);
+    let width = most.max(classes as u64).to_string().len() + 2;
+    let mut text = format!(
+        "\n\nconfusion matrix      a row for each true class, a column for each predicted one\n{:width$}",
+        ""
+    );
+    for class in 0..classes {
+        let _ = write!(text, "{class:>width$}");
+    }
+    for (class, row) in rows.iter().enumerate() {
+        let _ = write!(text, "\n{class:>width$}");
+        for count in row {
+            let _ = write!(text, "{count:>width$}");
+        }
+    }
+    text
+}
+
+/// Returns the fields of an `evaluated` event, and the confusion matrix.
 fn json(evaluation: &Evaluation) -> String {
     let mut fields = serde_json::Map::new();
     fields.insert("loss".to_owned(), evaluation.loss.into());
     fields.insert("samples".to_owned(), evaluation.samples.into());
     for (name, value) in &evaluation.metrics {
         fields.insert(name.clone(), (*value).into());
+    }
+    if let Some(matrix) = &evaluation.confusion {
+        fields.insert("confusion_matrix".to_owned(), matrix.rows().into());
     }
     serde_json::Value::Object(fields).to_string()
 }

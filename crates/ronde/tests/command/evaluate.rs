@@ -19,7 +19,8 @@ const SMALL: [&str; 9] = [
 #[test]
 fn a_saved_model_has_the_loss_and_metrics_of_its_run() {
     let dir = TestFolder::new();
-    let arguments = [&SMALL[..], &["train.metrics=[\"f1\"]"]].concat();
+    let metrics = "train.metrics=[\"f1\", \"confusion_matrix\"]";
+    let arguments = [&SMALL[..], &[metrics, "-n", "3"]].concat();
     let events = dir.run(&arguments).expect(0, &[]).events();
     let trained = of_kind(&events, "evaluated").last().unwrap().clone();
     let ended = dir.run(&["evaluate", "out", "--json"]).expect(0, &[]);
@@ -29,9 +30,19 @@ fn a_saved_model_has_the_loss_and_metrics_of_its_run() {
         fields.contains_key("f1") && fields.contains_key("accuracy"),
         "{found}"
     );
+    let measured = of_kind(&events, "confusion_measured").collect::<Vec<_>>();
+    assert_eq!(measured.len(), 1);
     for (name, value) in fields {
-        assert_eq!(*value, trained[name], "{name}");
+        let trained = match name.as_str() {
+            "confusion_matrix" => &measured[0]["rows"],
+            name => &trained[name],
+        };
+        assert_eq!(value, trained, "{name}");
     }
+    let rows: Vec<Vec<u64>> = serde_json::from_value(found["confusion_matrix"].clone()).unwrap();
+    assert_eq!(rows.iter().flatten().sum::<u64>(), 360);
+    let hits: u64 = (0..10).map(|class| rows[class][class]).sum();
+    assert_eq!(found["accuracy"], hits as f64 / 360.0);
     let text = dir
         .run(&["evaluate", "out/model.safetensors"])
         .expect(0, &[]);
@@ -45,6 +56,13 @@ fn a_saved_model_has_the_loss_and_metrics_of_its_run() {
         "{}",
         text.stdout
     );
+    let first: Vec<String> = rows[0].iter().map(ToString::to_string).collect();
+    let printed = text
+        .stdout
+        .lines()
+        .find(|line| line.trim_start().starts_with("0  "));
+    let printed: Vec<&str> = printed.unwrap().split_whitespace().skip(1).collect();
+    assert_eq!(printed, first, "{}", text.stdout);
 }
 
 #[test]

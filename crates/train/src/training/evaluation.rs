@@ -74,6 +74,13 @@ impl Training {
             }
             self.report_decisions(step, self.progress.reductions() > reductions);
         }
+        if let (true, Some(matrix)) = (self.is_complete(), &evaluation.confusion) {
+            self.history.push(Event::ConfusionMeasured {
+                step,
+                rows: matrix.rows().to_vec(),
+            });
+            self.report_history();
+        }
         Ok(Some(evaluation))
     }
 

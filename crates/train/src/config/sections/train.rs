@@ -23,6 +23,8 @@ pub enum TrainLength {
 pub enum MetricName {
     /// `f1`.
     F1,
+    /// `confusion_matrix`: not a number, but how often each class is predicted as each class.
+    ConfusionMatrix,
     /// `mean_absolute_error`.
     MeanAbsoluteError,
     /// `accuracy_top` and a number from 2: a target counts if it is among the classes with the greatest outputs.
@@ -39,10 +41,12 @@ impl TryFrom<String> for MetricName {
             .filter(|top| *top >= 2);
         match (name.as_str(), top) {
             ("f1", _) => Ok(Self::F1),
+            ("confusion_matrix", _) => Ok(Self::ConfusionMatrix),
             ("mean_absolute_error", _) => Ok(Self::MeanAbsoluteError),
             (_, Some(top)) => Ok(Self::AccuracyTop(top)),
             _ => Err(format!(
-                "unknown metric `{name}`: expected `f1`, `mean_absolute_error`, or `accuracy_top` and a number from 2"
+                "unknown metric `{name}`: expected `f1`, `confusion_matrix`, `mean_absolute_error`, or `accuracy_top` and a \
+                 number from 2"
             )),
         }
     }
@@ -52,6 +56,7 @@ impl From<MetricName> for String {
     fn from(metric: MetricName) -> Self {
         match metric {
             MetricName::F1 => "f1".to_owned(),
+            MetricName::ConfusionMatrix => "confusion_matrix".to_owned(),
             MetricName::MeanAbsoluteError => "mean_absolute_error".to_owned(),
             MetricName::AccuracyTop(top) => format!("accuracy_top{top}"),
         }
@@ -67,9 +72,9 @@ impl schemars::JsonSchema for MetricName {
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
             "type": "string",
-            "pattern": "^(f1|mean_absolute_error|accuracy_top([2-9]|[1-9][0-9]+))$",
-            "examples": ["f1", "mean_absolute_error", "accuracy_top3"],
-            "description": "`f1`, `mean_absolute_error`, or `accuracy_top` and a number from 2."
+            "pattern": "^(f1|confusion_matrix|mean_absolute_error|accuracy_top([2-9]|[1-9][0-9]+))$",
+            "examples": ["f1", "confusion_matrix", "mean_absolute_error", "accuracy_top3"],
+            "description": "`f1`, `confusion_matrix`, `mean_absolute_error`, or `accuracy_top` and a number from 2."
         })
     }
 }
@@ -95,8 +100,8 @@ pub struct TrainSection {
     /// cross-entropy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<ValueLoss>,
-    /// Metrics of evaluations besides the usual ones: `f1`, `accuracy_top3` and so on for classes, `mean_absolute_error` for
-    /// values.
+    /// Metrics of evaluations besides the usual ones: `f1`, `confusion_matrix`, `accuracy_top3` and so on for classes,
+    /// `mean_absolute_error` for values.
     #[serde(
         skip_serializing_if = "Vec::is_empty",
         serialize_with = "ronde_core::outside_identity"
