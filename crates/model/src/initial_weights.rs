@@ -1,6 +1,7 @@
 //! [`InitialWeights`]: the weights of a file as the initial weights of a model, for fine-tuning.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ronde_core::layout::{Arena, StateLayout, TensorEntry};
@@ -114,16 +115,27 @@ impl InitialWeights {
         let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
         let mut values = vec![0.0; arena.len()];
         chain.save(&mut values, arena.ranges());
-        for (entry, range) in tensors.iter().zip(arena.ranges()) {
+        self.write_into(
+            tensors.iter().zip(arena.ranges().iter().cloned()),
+            &mut values,
+        );
+        let ranges = arena.ranges().to_vec();
+        chain.load(&values, &ranges);
+    }
+
+    /// Sets the loaded tensors in the state of a model, whose tensors have these ranges; the remaining values stay.
+    pub fn write_into<'a>(
+        &self,
+        tensors: impl IntoIterator<Item = (&'a TensorEntry, Range<usize>)>,
+        values: &mut [f32],
+    ) {
+        for (entry, to) in tensors {
             let loaded = self.loaded.iter().find(|one| one.entry.name == entry.name);
-            let range =
-                loaded.and_then(|one| Some((one, one.stored.range.clone()?, range.clone())));
-            if let Some((loaded, from, to)) = range {
+            let from = loaded.and_then(|one| Some((one, one.stored.range.clone()?)));
+            if let Some((loaded, from)) = from {
                 loaded.convert(&self.file.values()[from], &mut values[to]);
             }
         }
-        let ranges = arena.ranges().to_vec();
-        chain.load(&values, &ranges);
     }
 
     /// Describes the tensors that were loaded, those that were not, and those of the file that are not used.

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use ronde_core::Step;
 use ronde_data::Split;
-use ronde_engine::{Chain, EngineError, Layer, LearningRate, Loss, Metric};
+use ronde_engine::{Chain, EngineError, LearningRate, Loss, Metric};
 use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
 use ronde_train::export::ModelDescription;
+use ronde_train::initial_weights::InitialWeightFile;
 use ronde_train::worker::publish;
-use ronde_train::{
-    Callback, Extension, Objective, Plan, RunConfig, TrainError, Training, initial_weights,
-};
+use ronde_train::{Callback, Extension, Objective, Plan, RunConfig, TrainError, Training};
 
 use crate::run_output::RunOutput;
 use crate::sigterm::SigtermGuard;
@@ -164,15 +163,11 @@ impl<'a> Trainer<'a> {
         self.bind(&mut plan)?;
         #[cfg(feature = "burn")]
         ronde_burn::seed_engine(&plan.seeds);
-        let mut chain = model()?;
+        let chain = model()?;
         plan.bind_own_model(&chain)?;
         plan.bind_evaluations(self.data.test.as_deref())?;
         let start = &self.config.model.start;
-        let weights = initial_weights::read(start, Path::new("."), None, chain.layout())?;
-        if let Some(weights) = weights {
-            weights.load_into(&mut chain);
-            plan.bind_initial_weights(&weights);
-        }
+        let initial = InitialWeightFile::of(start, Path::new("."), None);
         self.bind_lineage(&mut plan)?;
         let output = self.open_folder()?;
         let tracker = match &output {
@@ -192,6 +187,7 @@ impl<'a> Trainer<'a> {
         let threads = self.config.workers.threads;
         let mut training = Training::new(member, plan, chain, self.data.clone())?
             .with_engine(self.config.train.engine, threads)?
+            .with_initial_weights(initial)
             .with_callbacks(std::mem::take(&mut self.callbacks))
             .with_checkpoints(self.checkpoints()?, self.resume, sigterm.stop.clone());
         let folder = self.folder();
@@ -238,6 +234,13 @@ impl<'a> Trainer<'a> {
             return Ok(());
         };
         if let Some(newest) = checkpoints::newest(saving.store())? {
+            // Rank 0 compares the hash with that of the file when training begins.
+            let hash = newest.identity.part("model.init");
+            if self.config.model.start.init.is_some()
+                && let Some(hash) = hash.and_then(|hash| hash.strip_prefix("blake3:"))
+            {
+                plan.bind_initial_weights(hash);
+            }
             self.extension.bind(plan, &newest)?;
         }
         Ok(())

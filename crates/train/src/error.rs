@@ -191,6 +191,12 @@ pub enum TrainError {
     /// Rank 0 could not load the checkpoint to resume from.
     #[error("rank 0 cannot load the checkpoint")]
     NotLoaded,
+    /// Another rank could not read the initial weights.
+    #[error("rank {rank} cannot read the initial weights")]
+    InitialWeightsNotRead {
+        /// The rank that reads the file.
+        rank: ronde_core::Rank,
+    },
     /// The run stopped after a step, as requested.
     #[error("the run stopped before step {step}, as requested{}", saved_or_not(*.saved))]
     Stopped {
@@ -295,8 +301,10 @@ impl TrainError {
     /// Returns whether this error is only a consequence of another worker's failure.
     #[must_use]
     pub fn is_secondary(&self) -> bool {
-        matches!(self, Self::Membership(_) | Self::NotLoaded)
-            || self.collective().is_some_and(saw_another)
+        matches!(
+            self,
+            Self::Membership(_) | Self::NotLoaded | Self::InitialWeightsNotRead { .. }
+        ) || self.collective().is_some_and(saw_another)
     }
 
     /// Returns a hint, unless the message already contains one.

@@ -1,6 +1,6 @@
 //! The initial weights of a run that a file provides: `model.init`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ronde_core::layout::StateLayout;
 use ronde_engine::ModelConfig;
@@ -9,49 +9,63 @@ use ronde_model::{InitialWeights, ModelError, WeightFile};
 use crate::config::StartSection;
 use crate::{Plan, TrainError};
 
-/// Reads the file of `model.init` and matches it with the tensors of a model; `None` if there is no such file. A relative
-/// path is resolved against `base`; `model` is absent for a user's own model. Every worker reads the file, and the plan
-/// has its hash, so all workers start with the same bits.
-///
-/// # Errors
-/// The file cannot be read, or its tensors are not those of the model.
-pub fn read(
-    section: &StartSection,
-    base: &Path,
-    model: Option<&ModelConfig>,
-    layout: &StateLayout,
-) -> Result<Option<InitialWeights>, TrainError> {
-    let Some(path) = &section.init else {
-        return Ok(None);
-    };
-    let impossible = |error: ModelError| {
-        TrainError::Impossible {
-        hint: match error {
-            ModelError::Tensors { .. } => {
-                "list tensors that are not in the file, such as a new head, in model.init_new: \
-                 init_new = [\"head.*\"]"
-            }
-            ModelError::Pattern { .. } => "change model.init_new",
-            _ => {
-                "set model.init to a safetensors file or the folder of a run; relative paths start at the run file, and \
-                 every host needs the file at the same path, such as in a shared folder"
-            }
-        }
-        .to_owned(),
-        problem: error.to_string(),
+/// The file of `model.init`.
+#[derive(Debug, Clone)]
+pub struct InitialWeightFile {
+    path: PathBuf,
+    /// The tensors that are not loaded.
+    drawn: Vec<String>,
+    /// The model, whose tensors may have other names in the file; absent for a user's own model.
+    model: Option<ModelConfig>,
+}
+
+impl InitialWeightFile {
+    /// Returns the file that a run file names; `None` if it names none. A relative path is resolved against `base`; `model`
+    /// is absent for a user's own model.
+    #[must_use]
+    pub fn of(section: &StartSection, base: &Path, model: Option<&ModelConfig>) -> Option<Self> {
+        let path = section.init.as_ref()?;
+        Some(Self {
+            path: base.join(path),
+            drawn: section.init_new.clone(),
+            model: model.cloned(),
+        })
     }
+
+    /// Reads the file and matches it with the tensors of a model.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its tensors are not those of the model.
+    pub fn read(&self, layout: &StateLayout) -> Result<InitialWeights, TrainError> {
+        // The path may be on a shared folder that is mounted late, so it is examined when it is read.
+        let path = InitialWeights::file_of(&self.path);
+        WeightFile::read(&path)
+            .and_then(|file| InitialWeights::new(file, self.model.as_ref(), layout, &self.drawn))
+            .map_err(impossible)
+    }
+}
+
+fn impossible(error: ModelError) -> TrainError {
+    let hint = match error {
+        ModelError::Tensors { .. } => {
+            "list tensors that are not in the file, such as a new head, in model.init_new: init_new = [\"head.*\"]"
+        }
+        ModelError::Pattern { .. } => "change model.init_new",
+        _ => {
+            "set model.init to a safetensors file or the folder of a run; relative paths start at the run file, and the \
+             hosts of the command and of rank 0 need the file"
+        }
     };
-    let path = InitialWeights::file_of(&base.join(path));
-    let file = WeightFile::read(&path).map_err(impossible)?;
-    let weights = InitialWeights::new(file, model, layout, &section.init_new);
-    weights.map(Some).map_err(impossible)
+    TrainError::Impossible {
+        problem: error.to_string(),
+        hint: hint.to_owned(),
+    }
 }
 
 impl Plan {
     /// Puts the hash of the initial weights into the identity, in place of the name of their file.
-    pub fn bind_initial_weights(&mut self, weights: &InitialWeights) {
-        self.identity
-            .set("model.init", format!("blake3:{}", weights.blake3()));
+    pub fn bind_initial_weights(&mut self, blake3: &str) {
+        self.identity.set("model.init", format!("blake3:{blake3}"));
         let drawn = &self.config.model.start.init_new;
         if !drawn.is_empty() {
             self.identity.set("model.init_new", format!("{drawn:?}"));

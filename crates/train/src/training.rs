@@ -18,6 +18,7 @@ use ronde_parallel::{
 };
 
 use self::buckets::BucketTuning;
+use self::initial::SharedInitialWeights;
 use self::step::AppliedStep;
 use crate::callback::Callback;
 use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
@@ -37,6 +38,7 @@ mod balancing;
 mod buckets;
 mod evaluation;
 mod generations;
+mod initial;
 mod saving;
 mod slices;
 mod step;
@@ -143,6 +145,10 @@ pub struct Training {
     callbacks: Vec<Box<dyn Callback>>,
     progress: RunProgress,
     copies: ModelCopies,
+    /// The initial weights of a file; `None`: the seed determines them.
+    initial: Option<SharedInitialWeights>,
+    /// Whether the start of the run is to be recorded.
+    is_starting: bool,
     /// Whether a notice that callbacks cannot save checkpoints was recorded.
     is_missing_folder_reported: bool,
 }
@@ -230,6 +236,8 @@ impl Training {
             callbacks: Vec::new(),
             progress: RunProgress::default(),
             copies,
+            initial: None,
+            is_starting: true,
             is_missing_folder_reported: false,
         })
     }
@@ -391,7 +399,6 @@ impl Training {
         &mut self,
         publish: &mut PublishModel<'_>,
     ) -> Result<TrainingResult, TrainError> {
-        self.record_start();
         let begun = LapTimer::start();
         // A worker that joins a running job has to catch up first.
         let mut ready = self.synchronize();

@@ -12,17 +12,17 @@ use ronde_core::{
     Rank, Tracker,
 };
 use ronde_data::DataEvent;
-use ronde_engine::{Chain, Layer};
-use ronde_model::InitialWeights;
+use ronde_engine::Layer;
 
 use crate::checkpoints::{self, ProcessContext, Resume, RunCheckpoints};
 use crate::core_pinning::{self, CorePinning};
 use crate::export::{self, ModelDescription};
 use crate::flight_records::FlightRecordWriter;
+use crate::initial_state;
+use crate::initial_weights::InitialWeightFile;
 use crate::recording::RecordingThread;
 use crate::training::TrainingResult;
 use crate::{GenerationConnector, JobGroup, Plan, RunConfig, TrainError, Training, WorkerTask};
-use crate::{initial_state, initial_weights};
 
 /// A function that returns how the connections of an assignment's group are secured. Equal on all members.
 pub type SecurityPolicy = Arc<dyn Fn(&Assignment) -> Security + Send + Sync>;
@@ -85,16 +85,7 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
         .build(&input_shape, classes, &plan.seeds)
         .map_err(TrainError::Model)?;
     initial_state::from_samples(&plan, &mut chain, &*split.train)?;
-    let start = &config.model.start;
-    let weights = initial_weights::read(start, &task.base, Some(model), chain.layout())?;
-    if let Some(weights) = weights {
-        load_weights(
-            &weights,
-            &mut chain,
-            &mut plan,
-            (assignment.rank, &*tracker),
-        );
-    }
+    let initial = InitialWeightFile::of(&config.model.start, &task.base, Some(model));
     plan.bind_model(chain.layout())?;
     plan.bind_evaluations(split.test.as_deref())?;
 
@@ -112,6 +103,7 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     let (flight_records, run) = (job.flight_records.clone(), task.output.clone());
     let group = join_job(job, &plan)?;
     let training = Training::new(group, plan, chain, split)?
+        .with_initial_weights(initial)
         .with_checkpoints(Some(saving), resume, context.stop.clone())
         .with_cores(cores.flatten())
         .with_engine(config.train.engine, threads)?
@@ -129,23 +121,6 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     training.run_and_publish(&mut |training, trained| {
         publish(training, &task.output, model.clone(), trained, &*tracker)
     })
-}
-
-/// Loads the initial weights of a file, and adds them to the plan. Rank 0 reports them.
-fn load_weights(
-    weights: &InitialWeights,
-    chain: &mut Chain,
-    plan: &mut Plan,
-    (rank, tracker): (Rank, &dyn Tracker),
-) {
-    weights.load_into(chain);
-    plan.bind_initial_weights(weights);
-    if rank == Rank(0) {
-        tracker.record(Event::Notice {
-            rank: Some(rank),
-            message: weights.summary(),
-        });
-    }
 }
 
 /// Returns a function that records notices about the data. Progress of opening it is shown by the launcher.

@@ -31,6 +31,15 @@ global_batch_size = 16
 
 /// Runs one worker per element of `sets` in threads, and returns their errors. Results are written to `output`.
 fn train(sets: &[&[&str]], base: &Path, output: &Path) -> Vec<Option<TrainError>> {
+    train_on_hosts(sets, |_| base, output)
+}
+
+/// Does [`train`] with workers whose relative paths start at folders of their own, as on hosts with different files.
+fn train_on_hosts<'a>(
+    sets: &[&[&str]],
+    base: impl Fn(usize) -> &'a Path,
+    output: &Path,
+) -> Vec<Option<TrainError>> {
     std::fs::create_dir_all(output).unwrap();
     let world_size = WorldSize::new(sets.len() as u32).unwrap();
     let bound: Vec<_> = sets
@@ -45,7 +54,7 @@ fn train(sets: &[&[&str]], base: &Path, output: &Path) -> Vec<Option<TrainError>
             let sets: Vec<Override> = sets.collect();
             let (config, _) = Document::load(RUN, "test", &[], &sets)
                 .unwrap_or_else(|error| panic!("{}", error.render(false)));
-            let task = WorkerTask::new(&config, base.to_owned(), output.to_owned()).unwrap();
+            let task = WorkerTask::new(&config, base(rank).to_owned(), output.to_owned()).unwrap();
             let assignment = Assignment {
                 job: "job".to_owned(),
                 generation: Generation::FIRST,
@@ -99,6 +108,43 @@ fn a_run_from_saved_weights_has_the_same_bits_on_any_number_of_workers() {
     let saved = SavedModel::open(path("on1")).unwrap();
     let expected = format!("blake3:{}", hash(&path("first")));
     assert_eq!(saved.manifest().setting("model.init"), Some(&*expected));
+}
+
+#[test]
+fn rank_0_alone_reads_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    assert!(train(&[&[]], folder.path(), &path("first"))[0].is_none());
+    // The copies of the model start from the weights too, and a divided state has them on every worker.
+    for more in [&[][..], &["train.average_decay=0.9"], &["parallel.zero=2"]] {
+        let sets = [&["model.init='first'", "run.seed=9"], more].concat();
+        let mut hashes = Vec::new();
+        for workers in 1..=3 {
+            let output = path(&format!("on{workers}"));
+            let base = |rank| match rank {
+                0 => folder.path(),
+                _ => empty.path(),
+            };
+            let errors = train_on_hosts(&vec![&sets[..]; workers], base, &output);
+            assert!(errors.iter().all(Option::is_none), "{errors:?}");
+            hashes.push(hash(&output));
+        }
+        assert!(hashes.iter().all(|one| *one == hashes[0]), "{hashes:?}");
+    }
+    // Rank 0 names the file that it lacks, and the remaining ranks end.
+    let sets = ["model.init='first'"];
+    let base = |rank| match rank {
+        0 => empty.path(),
+        _ => folder.path(),
+    };
+    let errors = train_on_hosts(&[&sets, &sets, &sets], base, &path("refused"));
+    let messages: Vec<String> = errors.iter().flatten().map(TrainError::to_string).collect();
+    let file = empty.path().join("first").display().to_string();
+    assert!(messages[0].contains(&file), "{messages:?}");
+    assert_eq!(messages[1..], ["rank 0 cannot read the initial weights"; 2]);
+    assert!(errors[0].as_ref().unwrap().is_user_error());
+    assert!(errors[1].as_ref().unwrap().is_secondary());
 }
 
 #[test]

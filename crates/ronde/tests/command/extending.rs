@@ -158,3 +158,25 @@ fn an_extended_run_that_is_interrupted_resumes_without_its_arguments() {
     dir.run(&["train", "--allow-change", "learning_rate"])
         .expect(2, &["--resume"]);
 }
+
+#[test]
+fn a_run_from_the_weights_of_another_has_the_same_bits_on_any_number_of_workers() {
+    let dir = TestFolder::new();
+    train(&dir, "2", &[]);
+    let weights = dir.path().join("out/model.safetensors");
+    std::fs::rename(weights, dir.path().join("weights.safetensors")).unwrap();
+    let tuned = |workers, more: &[&str]| {
+        let arguments = ["train", "--json", "-n", workers, "--set", "train.epochs=1"];
+        let sets = ["--set", "model.channels=4", "--set", "run.output=tuned"];
+        dir.run(&[&arguments[..], &sets, &["--overwrite"], more].concat())
+    };
+    let from = ["--init-from", "weights.safetensors"];
+    let hashes = ["1", "2", "3"].map(|workers| tuned(workers, &from).expect(0, &[]).blake3());
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+    let file = dir
+        .path()
+        .join("out/model.safetensors")
+        .display()
+        .to_string();
+    tuned("2", &["--init-from", "out"]).expect(2, &[&file, "model.init"]);
+}

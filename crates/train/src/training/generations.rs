@@ -40,6 +40,10 @@ impl Training {
         let group = self.member.group.clone();
         self.align_clocks()?;
         self.transfer = StateTransfer::default();
+        self.share_initial_weights()?;
+        if std::mem::take(&mut self.is_starting) {
+            self.record_start();
+        }
         self.find_state()?;
         let next = self.session.next_step();
         let holds = self.holds_gradient(next);

@@ -29,7 +29,7 @@ impl Training {
         self.checkpoints.as_mut().map(|saving| (saving, now))
     }
 
-    fn poll_interval(&self) -> Duration {
+    pub(super) fn poll_interval(&self) -> Duration {
         checkpoints::poll_interval(self.plan.config.comm.timeout())
     }
 

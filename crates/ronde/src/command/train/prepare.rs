@@ -13,8 +13,9 @@ use ronde_monitor::Verbosity;
 use ronde_monitor::render::{bytes, count};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Override, ValueOrigin, check};
 use ronde_train::flight_records::FlightRecordWriter;
+use ronde_train::initial_weights::InitialWeightFile;
 use ronde_train::recording::RecordingRequest;
-use ronde_train::{Extension, Plan, RunConfig, TrainError, WorkerTask, initial_weights};
+use ronde_train::{Extension, Plan, RunConfig, TrainError, WorkerTask};
 
 use super::TrainArguments;
 use crate::command::capacity::{check_disk, check_memory, memory_per_worker};
@@ -155,9 +156,9 @@ fn bind_initial_weights(
     (shape, classes): (&[usize], u32),
 ) -> Result<(), TrainError> {
     let section = &plan.config.model;
-    if section.start.init.is_none() {
+    let Some(file) = InitialWeightFile::of(&section.start, base, Some(&section.config)) else {
         return Ok(());
-    }
+    };
     let layers = section.config.outline(shape, classes);
     let layers = layers.map_err(TrainError::Model)?;
     let tensors = layers
@@ -166,10 +167,8 @@ fn bind_initial_weights(
     let layout = StateLayout {
         tensors: tensors.collect(),
     };
-    let model = Some(&section.config);
-    if let Some(weights) = initial_weights::read(&section.start, base, model, &layout)? {
-        plan.bind_initial_weights(&weights);
-    }
+    let weights = file.read(&layout)?;
+    plan.bind_initial_weights(weights.blake3());
     Ok(())
 }
 
