@@ -10,6 +10,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 
+/// Number of bytes after which [`Journal::lines_from`] reads no further line.
+const LINES_BYTES: usize = 1 << 20;
+
+/// Consecutive complete lines of a job's event file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventLines {
+    /// The lines with their line breaks; empty if there are no more yet.
+    pub text: String,
+    /// The position of the next line in bytes.
+    pub next: u64,
+}
+
 #[derive(Serialize, Deserialize)]
 struct JournalLine<E> {
     t: f64,
@@ -82,6 +94,24 @@ impl Journal {
             number < self.count
         })?;
         Ok(events)
+    }
+
+    /// Reads complete lines from a position on, the header included, until they have about 1 MiB.
+    pub(crate) fn lines_from(&self, position: u64) -> std::io::Result<EventLines> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(position))?;
+        let (mut reader, mut lines) = (BufReader::new(file), Vec::new());
+        while lines.len() < LINES_BYTES {
+            let whole = lines.len();
+            reader.read_until(b'\n', &mut lines)?;
+            if lines.len() == whole || !lines.ends_with(b"\n") {
+                lines.truncate(whole);
+                break;
+            }
+        }
+        let next = position.saturating_add(lines.len() as u64);
+        let text = String::from_utf8_lossy(&lines).into_owned();
+        Ok(EventLines { text, next })
     }
 }
 
@@ -157,7 +187,19 @@ mod tests {
         assert_eq!(journal.append(&notice("three")).unwrap(), 3);
         let after = [(2, Some(two)), (3, Some(notice("three")))];
         assert_eq!(journal.after(1).unwrap(), after);
+        let first = journal.lines_from(0).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!((&first.text, first.next), (&text, text.len() as u64));
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"{\"t\":1.0,").unwrap();
+        for beyond in [0, 1_000] {
+            let position = first.next + beyond;
+            let none = journal.lines_from(position).unwrap();
+            assert_eq!((none.text.as_str(), none.next), ("", position));
+        }
+        let from_last = text.trim_end().rfind('\n').unwrap() as u64 + 1;
+        let last = journal.lines_from(from_last).unwrap();
+        assert_eq!(last.text, text[from_last as usize..]);
         assert!(text.starts_with("{\"format\":\"ronde.events\",\"version\":1}\n"));
         assert_eq!(text.lines().count(), 4, "{text}");
     }

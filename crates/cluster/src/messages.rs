@@ -9,6 +9,7 @@ use ronde_elastic::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::journal::EventLines;
 use crate::status::Status;
 
 /// Version of these messages; mixed versions are refused.
@@ -33,6 +34,8 @@ pub(crate) enum RequestBody {
     Certificate { host: String },
     /// Requests the job's status.
     Status,
+    /// Requests the lines of the job's event file from this byte on.
+    Events { from: u64 },
     /// Changes the target number of workers.
     Scale { workers: u32 },
 }
@@ -45,6 +48,8 @@ pub(crate) enum TokenReply {
     Certificate { job: String, identity: String },
     /// The job's status.
     Status(Box<Status>),
+    /// Lines of the job's event file.
+    Events(EventLines),
     /// The request will be carried out; a note for the user.
     Done { note: String },
     /// The request is refused.

@@ -1,4 +1,4 @@
-//! Requests of a user's command to a job: its status, or a new number of workers.
+//! Requests of a user's command to a job: its status, its events, or a new number of workers.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::agent::Invitation;
 use crate::coordinator::CoordinatorState;
 use crate::error::ClusterError;
 use crate::job::{JobFolder, job_error};
-use crate::journal;
+use crate::journal::{self, EventLines};
 use crate::messages::{RequestBody, TokenReply};
 use crate::status::{Status, StatusBoard};
 
@@ -18,6 +18,22 @@ use crate::status::{Status, StatusBoard};
 pub fn status(invitation: &Invitation, limit: Duration) -> Result<Status, ClusterError> {
     match invitation.ask(&mut || RequestBody::Status, limit)? {
         TokenReply::Status(status) => Ok(*status),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+/// Returns about 1 MiB of the lines of the job's event file from a byte on, from its coordinator within `limit`. The first
+/// line, at byte 0, is the header.
+///
+/// # Errors
+/// Errors as for [`status`], and [`ClusterError::Refused`] if the coordinator cannot read the file.
+pub fn event_lines(
+    invitation: &Invitation,
+    from: u64,
+    limit: Duration,
+) -> Result<EventLines, ClusterError> {
+    match invitation.ask(&mut || RequestBody::Events { from }, limit)? {
+        TokenReply::Events(lines) => Ok(lines),
         _ => Err(unexpected_reply()),
     }
 }

@@ -37,6 +37,7 @@ const FOLLOWED_FOR: Duration = Duration::from_secs(60);
 pub struct RunLibrary {
     shared: Arc<SharedLibrary>,
     thread: Option<JoinHandle<()>>,
+    label: String,
 }
 
 /// A run with its history, at one moment.
@@ -107,15 +108,23 @@ impl RunLibrary {
             .spawn(move || follow(&of_thread))
             .map_err(|cause| DashboardError::Start { cause })?;
         Ok(Self {
+            label: root.display().to_string(),
             shared,
             thread: Some(thread),
         })
     }
 
-    /// Returns the folder.
+    /// Shows `label` in place of the folder.
     #[must_use]
-    pub fn root(&self) -> &Path {
-        &self.shared.root
+    pub fn labelled(mut self, label: String) -> Self {
+        self.label = label;
+        self
+    }
+
+    /// Returns the text that displays show for the whole library: its folder unless there is another label.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.label
     }
 
     /// Returns a number that changes with every change of a run, the summaries of all runs with the newest first, and why the

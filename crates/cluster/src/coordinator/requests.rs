@@ -1,5 +1,5 @@
-//! Requests that are authenticated by a join token: a certificate, the status, a new number of
-//! workers.
+//! Requests that are authenticated by a join token: a certificate, the status, the events, a new
+//! number of workers.
 
 use std::net::SocketAddr;
 
@@ -22,6 +22,7 @@ impl CoordinatorShell<'_> {
                 others: self.coordinators.clone(),
             },
             RequestBody::Status => TokenReply::Status(Box::new(self.status())),
+            RequestBody::Events { from } => self.event_lines(from),
             RequestBody::Scale { workers } => self.scale(workers),
         }
     }
@@ -50,6 +51,20 @@ impl CoordinatorShell<'_> {
             }
             Err(error) => TokenReply::Refused {
                 reason: error.to_string(),
+            },
+        }
+    }
+
+    fn event_lines(&self, from: u64) -> TokenReply {
+        let Some(journal) = &self.journal else {
+            return TokenReply::Refused {
+                reason: "this coordinator cannot write the events of the job".to_owned(),
+            };
+        };
+        match journal.lines_from(from) {
+            Ok(lines) => TokenReply::Events(lines),
+            Err(error) => TokenReply::Refused {
+                reason: format!("cannot read the events of the job: {error}"),
             },
         }
     }

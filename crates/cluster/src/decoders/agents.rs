@@ -17,6 +17,7 @@ pub(super) fn questions() -> Vec<TokenRequest> {
             host: "gpu-02".to_owned(),
         },
         RequestBody::Status,
+        RequestBody::Events { from: 1 << 40 },
         RequestBody::Scale { workers: 5 },
     ];
     let question = |asks| TokenRequest {

@@ -30,7 +30,7 @@ pub(super) fn list(library: &RunLibrary) -> Value {
     }
     json!({
         "version": version,
-        "folder": library.root(),
+        "folder": library.label(),
         "problem": problem,
         "runs": summaries,
     })

@@ -7,14 +7,26 @@ use clap::Args;
 use ronde_cluster::StopFlag;
 
 #[cfg(feature = "full")]
+mod job_mirror;
+#[cfg(feature = "full")]
 mod show;
+
+/// Selects the runs that are shown.
+#[derive(Args)]
+pub(crate) struct ShownRuns {
+    /// Folder of runs or of one run, or `ADDRESS:PORT` of a job's coordinator [default: runs].
+    #[arg(value_name = "RUNS")]
+    runs: Option<PathBuf>,
+    /// File with the join token of the job: the file `token` of its folder.
+    #[arg(long, value_name = "FILE")]
+    join_token_file: Option<PathBuf>,
+}
 
 /// Arguments of `ronde dashboard`.
 #[derive(Args)]
 pub(crate) struct DashboardArguments {
-    /// Folder of runs, or of one run [default: runs].
-    #[arg(value_name = "RUNS")]
-    runs: Option<PathBuf>,
+    #[command(flatten)]
+    shown: ShownRuns,
     /// Address of the page; without it, only this host can open it [default: 127.0.0.1:7373].
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
@@ -26,9 +38,8 @@ pub(crate) struct DashboardArguments {
 /// Arguments of `ronde top`.
 #[derive(Args)]
 pub(crate) struct TopArguments {
-    /// Folder of runs, or of one run [default: runs].
-    #[arg(value_name = "RUNS")]
-    runs: Option<PathBuf>,
+    #[command(flatten)]
+    shown: ShownRuns,
 }
 
 /// Runs `ronde dashboard`.

@@ -42,19 +42,24 @@ impl TokenArguments {
     /// # Errors
     /// A message: the token is missing or invalid.
     pub(crate) fn read(&self) -> Result<JoinToken, String> {
-        let text = match (&self.token, &self.token_file) {
-            (Some(text), _) => text.clone(),
-            (None, Some(path)) => std::fs::read_to_string(path).map_err(|error| {
-                format!("error: cannot read token file {}: {error}", path.display())
-            })?,
-            (None, None) => {
-                return Err("error: a coordinator's address requires the job's token\n  \
-                     help: pass `--token-file FILE`; the token is in the file `token` of the job's folder"
-                    .to_owned());
-            }
-        };
-        text.parse().map_err(|error| format!("error: {error}"))
+        match (&self.token, &self.token_file) {
+            (Some(text), _) => text.parse().map_err(|error| format!("error: {error}")),
+            (None, Some(path)) => read_token(path),
+            (None, None) => Err("error: a coordinator's address requires the job's token\n  \
+                 help: pass `--token-file FILE`; the token is in the file `token` of the job's folder"
+                .to_owned()),
+        }
     }
+}
+
+/// Reads a join token from a file.
+///
+/// # Errors
+/// A message: the file cannot be read, or is not a token.
+pub(crate) fn read_token(path: &Path) -> Result<JoinToken, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("error: cannot read token file {}: {error}", path.display()))?;
+    text.parse().map_err(|error| format!("error: {error}"))
 }
 
 /// Returns the folder of the newest run.

@@ -307,6 +307,34 @@ fn an_interrupted_job_is_reported_as_stopped_afterwards() {
     }
 }
 
+#[cfg(feature = "full")]
+#[test]
+fn a_job_at_an_address_is_shown_until_it_ends() {
+    let mut job = Job::lasting(600, "2", "2", &[]);
+    job.running().after_steps(20);
+    let address = status(&job.dir)["coordinator"].as_str().unwrap().to_owned();
+    let refused = job.dir.run(&["top", &address]);
+    refused.expect(2, &["requires the job's token", "--join-token-file"]);
+    let token = ["--join-token-file", "out/job/token"];
+    let shown = job
+        .dir
+        .start(RONDE, &["top", &address, token[0], token[1]], &[]);
+    let folder = job.dir.run(&["top", "out", token[0], token[1]]);
+    folder.expect(2, &["needs the address of a coordinator"]);
+    job.whole();
+    let shown = shown.wait().expect(0, &[]).stdout;
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(lines[0].starts_with("digits-"), "{shown}");
+    assert!(lines[0].contains(": running, step "), "{shown}");
+    let (first, last) = (lines[0], lines[lines.len() - 1]);
+    assert!(
+        first != last && last.contains(" of 13,800, loss "),
+        "{shown}"
+    );
+    let refused = job.dir.run(&["top", &address, token[0], token[1]]);
+    refused.expect(2, &["cannot show the job at", "Connection refused"]);
+}
+
 /// Starts an agent for one worker as another host.
 fn join(dir: &TestFolder, host: &str, token_file: &str) -> Running {
     let status = status(dir);

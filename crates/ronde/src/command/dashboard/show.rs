@@ -8,7 +8,8 @@ use std::sync::Arc;
 use ronde_cluster::StopFlag;
 use ronde_dashboard::{AccessToken, DashboardError, RunLibrary, ServerSettings};
 
-use super::{DashboardArguments, TopArguments};
+use super::job_mirror::JobMirror;
+use super::{DashboardArguments, ShownRuns, TopArguments};
 use crate::command::console::{Printable, console, message};
 use crate::command::exit;
 use crate::command::run_folder::JOB_FOLDER;
@@ -33,8 +34,8 @@ pub(super) fn dashboard(arguments: &DashboardArguments, stop: &StopFlag) -> i32 
 
 /// Draws on the terminal until the user or a signal ends it; prints lines where there is no terminal.
 pub(super) fn top(arguments: &TopArguments, stop: &StopFlag) -> i32 {
-    let library = match open(arguments.runs.as_deref()) {
-        Ok(library) => library,
+    let (library, _mirror) = match open(&arguments.shown) {
+        Ok(opened) => opened,
         Err(message) => {
             message!("{message}");
             return exit::USER_ERROR;
@@ -60,7 +61,8 @@ pub(super) fn top(arguments: &TopArguments, stop: &StopFlag) -> i32 {
 }
 
 fn serve(arguments: &DashboardArguments, stop: &StopFlag) -> Result<(), String> {
-    let library = Arc::new(open(arguments.runs.as_deref())?);
+    let (library, _mirror) = open(&arguments.shown)?;
+    let library = Arc::new(library);
     let default = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
     let listen = arguments.listen.unwrap_or(default);
     if !listen.ip().is_loopback() {
@@ -75,8 +77,7 @@ fn serve(arguments: &DashboardArguments, stop: &StopFlag) -> Result<(), String> 
             token: token(arguments)?,
         };
         let ready = |_, url: &str| {
-            let shown = library.root().display();
-            message!("showing {shown}; press Ctrl-C to stop");
+            message!("showing {}; press Ctrl-C to stop", library.label());
             // The reader may have closed the pipe.
             let _ = writeln!(std::io::stdout(), "{url}");
         };
@@ -112,18 +113,18 @@ fn token(arguments: &DashboardArguments) -> Result<AccessToken, String> {
     })
 }
 
-/// Opens a folder of runs, of one run, or of a job.
-fn open(runs: Option<&Path>) -> Result<RunLibrary, String> {
-    let folder = runs.map_or_else(|| PathBuf::from(RUNS), Path::to_owned);
-    let is_address = !folder.exists()
-        && folder
-            .to_str()
-            .and_then(|text| text.rsplit_once(':'))
-            .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    if is_address {
+/// Opens a folder of runs, of one run or of a job, or the job at an address. The mirror must outlive the library.
+fn open(shown: &ShownRuns) -> Result<(RunLibrary, Option<JobMirror>), String> {
+    let folder = shown.runs.clone().unwrap_or_else(|| PathBuf::from(RUNS));
+    if let Some(address) = address(&folder) {
+        let mirror = JobMirror::start(address, shown.join_token_file.as_deref())?;
+        let library = library(mirror.runs())?.labelled(format!("the job at {address}"));
+        return Ok((library, Some(mirror)));
+    }
+    if shown.join_token_file.is_some() {
         return Err(format!(
-            "error: cannot show `{}`: a coordinator does not send the history of its job\n  help: pass the folder of the run \
-             on the host of the coordinator; `ronde status` accepts an address",
+            "error: `--join-token-file` needs the address of a coordinator, but {} is a folder\n  \
+             help: pass `ADDRESS:PORT`, or leave the token out",
             folder.display()
         ));
     }
@@ -133,7 +134,18 @@ fn open(runs: Option<&Path>) -> Result<RunLibrary, String> {
         (true, Some(run)) => run.to_owned(),
         _ => folder,
     };
-    RunLibrary::open(&folder).map_err(|error| {
+    Ok((library(&folder)?, None))
+}
+
+/// Returns the address that stands in place of a folder.
+fn address(folder: &Path) -> Option<&str> {
+    let text = folder.to_str().filter(|_| !folder.exists())?;
+    let (_, port) = text.rsplit_once(':')?;
+    port.parse::<u16>().is_ok().then_some(text)
+}
+
+fn library(folder: &Path) -> Result<RunLibrary, String> {
+    RunLibrary::open(folder).map_err(|error| {
         format!("error: {error}\n  help: pass a folder of runs, such as the one that `ronde train` creates")
     })
 }
