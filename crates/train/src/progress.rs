@@ -99,6 +99,13 @@ impl RunProgress {
         self.is_stopped
     }
 
+    /// Continues in an extension of the run: early stopping counts evaluations without an improvement from zero, also if it
+    /// has ended the run. The best score stays.
+    pub(crate) fn extend(&mut self) {
+        self.is_stopped = false;
+        self.early_stopping.without = 0;
+    }
+
     /// Returns the last step of the best model, if there is one.
     pub(crate) fn best_step(&self) -> Option<Step> {
         self.best.as_ref().map(|best| best.step)

@@ -180,3 +180,34 @@ fn a_run_from_the_weights_of_another_has_the_same_bits_on_any_number_of_workers(
         .to_string();
     tuned("2", &["--init-from", "out"]).expect(2, &[&file, "model.init"]);
 }
+
+#[test]
+fn an_extension_of_a_run_that_stopped_early_counts_the_evaluations_again() {
+    let stopping = "train.early_stopping={metric='loss', patience=2, min_delta=100.0}";
+    let sets = [stopping, "train.evaluate_every_epochs=1", "train.epochs=9"];
+    let dir = TestFolder::new();
+    let ended = train(&dir, "2", &sets);
+    // The first evaluation sets the score, and two follow without an improvement.
+    let evaluated = |ended: &Ended| -> Vec<u64> {
+        let events = ended.events();
+        let evaluated = of_kind(&events, "evaluated").map(|event| event["step"].as_u64().unwrap());
+        evaluated.collect()
+    };
+    assert_eq!(evaluated(&ended), [22, 45, 68]);
+    extend(&dir, "1", &[]).expect(0, &["this run is finished: 69 steps"]);
+    let again = extend(&dir, "3", &["--set", "train.epochs=12"]).expect(0, &[]);
+    assert_eq!(of_kind(&again.events(), "run_extended").count(), 1);
+    // The evaluation at the checkpoint is repeated, and does not count again.
+    assert_eq!(evaluated(&again), [68, 91, 114]);
+    assert_eq!(manifest(&dir)["steps"], 115);
+    let one = TestFolder::new();
+    train(&one, "1", &sets);
+    let alone = extend(&one, "1", &["--set", "train.epochs=12"]).expect(0, &[]);
+    assert_eq!(alone.blake3(), again.blake3());
+    // A longer patience continues as well, and is a change that must be named.
+    let patient = ["--set", "train.early_stopping.patience=3"];
+    extend(&dir, "2", &patient).expect(2, &["--allow-change early_stopping"]);
+    let named = [&patient[..], &["--allow-change", "early_stopping"]].concat();
+    extend(&dir, "2", &named).expect(0, &[]);
+    assert_eq!(manifest(&dir)["steps"], 184);
+}

@@ -317,6 +317,11 @@ impl Training {
             Some(text) => RunProgress::decode(text, &mut self.callbacks)?,
             None => RunProgress::default(),
         };
+        let parents = self.plan.identity.lineage();
+        let parent = parents.last().filter(|parent| parent.plan == loaded.plan);
+        if parent.is_some() {
+            self.progress.extend();
+        }
         let step = loaded.step;
         let digest = self.digest(Step(step.0.saturating_sub(1)));
         if !self.session.resume(&loaded.session, digest) || self.session.next_step() != step {
@@ -338,8 +343,6 @@ impl Training {
             address,
             skipped: loaded.skipped,
         });
-        let parents = self.plan.identity.lineage();
-        let parent = parents.last().filter(|parent| parent.plan == loaded.plan);
         if let Some(parent) = parent {
             self.member.tracker.record(Event::RunExtended {
                 step,
