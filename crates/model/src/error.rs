@@ -83,7 +83,7 @@ pub enum ModelError {
     /// A library has no module like the model.
     #[error(
         "cannot use the names of {naming}: it has no model like `{model}`\n  \
-         help: use the names of ronde, the default for this model"
+         help: pass `--names ronde`, or leave `--names` out"
     )]
     NoCounterpart {
         /// The kind of the model.
@@ -189,6 +189,13 @@ pub enum TensorProblem {
         /// The type in the file.
         found: String,
     },
+    /// The file has values that are infinite or not a number.
+    NotFinite {
+        /// The name.
+        name: String,
+        /// The number of such values.
+        count: usize,
+    },
 }
 
 impl fmt::Display for TensorProblem {
@@ -207,6 +214,10 @@ impl fmt::Display for TensorProblem {
             Self::Format { name, found } => write!(
                 f,
                 "`{name}` has values of type {found}; expected F32, F16, BF16 or F64"
+            ),
+            Self::NotFinite { name, count } => write!(
+                f,
+                "`{name}` has {count} values that are infinite or not a number"
             ),
         }
     }

@@ -243,7 +243,10 @@ fn stored(
             found: stored.dtype.clone(),
         });
     }
-    Ok(stored.clone())
+    match file.not_finite(name) {
+        Some(problem) => Err(problem),
+        None => Ok(stored.clone()),
+    }
 }
 
 fn first_names<'a>(names: impl Iterator<Item = &'a str>) -> String {

@@ -38,7 +38,7 @@ pub use initial_weights::InitialWeights;
 pub use manifest::{BestEvaluation, MANIFEST_FILE, ModelEvaluation, ModelManifest, WEIGHTS_FILE};
 pub use names::Naming;
 pub use onnx::{ONNX_OPSET, write_onnx};
-pub use publish::{publish, temporary};
+pub use publish::{check_target, publish, temporary};
 pub use saved_model::SavedModel;
 pub use torch::write_torch;
 pub use weight_file::{StoredTensor, WeightFile};

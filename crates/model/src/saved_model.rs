@@ -151,7 +151,10 @@ fn ranges_of(weights: &WeightFile, layout: &StateLayout) -> Result<Vec<Range<usi
                 expected: entry.shape.clone(),
             }),
             Some(stored) => match &stored.range {
-                Some(range) => ranges.push(range.clone()),
+                Some(range) => {
+                    problems.extend(weights.not_finite(&name));
+                    ranges.push(range.clone());
+                }
                 None => problems.push(TensorProblem::Format {
                     name,
                     found: stored.dtype.clone(),

@@ -12,7 +12,7 @@ use ronde_core::layout::Arena;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
-use crate::ModelError;
+use crate::{ModelError, TensorProblem};
 
 /// The largest header that is read, in bytes: about 100,000 tensors.
 const HEADER_BYTES_MAX: u64 = 16 << 20;
@@ -128,6 +128,17 @@ impl WeightFile {
     #[must_use]
     pub fn tensors(&self) -> &BTreeMap<String, StoredTensor> {
         &self.tensors
+    }
+
+    /// Returns the problem of a tensor with values that are infinite or not a number; `None` if all are finite. Cost: one pass
+    /// over its values.
+    pub(crate) fn not_finite(&self, name: &str) -> Option<TensorProblem> {
+        let values = self.values_of(name)?.iter();
+        let count = values.filter(|value| !value.is_finite()).count();
+        (count > 0).then(|| TensorProblem::NotFinite {
+            name: name.to_owned(),
+            count,
+        })
     }
 
     /// Returns the values of all tensors.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{ChunkPlan, OutputFormat, ServeError, table_file};
 
 /// The format of the folder.
-const FORMAT: (&str, u32) = ("ronde.predictions", 1);
+const FORMAT: (&str, u32) = ("ronde.predictions", 2);
 /// The file with the identity of the job.
 const JOB_FILE: &str = "job.json";
 /// The file that the running command locks.
@@ -242,6 +242,8 @@ impl PartFolder {
                 first: joined.skipped.into_iter().next().unwrap_or_default(),
             });
         }
+        ronde_model::check_target(output)
+            .map_err(|source| ServeError::file("write", output, source))?;
         let temporary = ronde_model::temporary(output);
         let written = self.write(&parts, &temporary);
         let published = written.and_then(|()| {

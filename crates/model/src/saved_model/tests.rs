@@ -1,9 +1,11 @@
 //! A saved model is loaded with its bits, and each kind of damage is reported by file.
 
+use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
-use ronde_engine::{Activation, Chain, ModelConfig};
+use ronde_engine::{Activation, Chain, Layer, ModelConfig};
 
 use super::*;
+use crate::InitialWeights;
 use crate::testing::{built, save_to};
 
 fn trained() -> (Chain, ModelManifest) {
@@ -87,4 +89,28 @@ fn tensors_that_do_not_fit_are_named() {
     save_to(folder.path(), &chain, &own);
     let error = SavedModel::open(folder.path()).unwrap().chain().map(drop);
     assert!(matches!(error, Err(ModelError::OwnModel { .. })));
+}
+
+#[test]
+fn values_that_are_not_finite_are_refused_with_their_tensor() {
+    let (mut chain, manifest) = trained();
+    let tensors = &chain.layout().tensors;
+    let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
+    let mut values = vec![0.5; arena.len()];
+    let (name, range) = (tensors[1].name.clone(), arena.ranges()[1].clone());
+    (values[range.start], values[range.start + 1]) = (f32::NAN, f32::INFINITY);
+    chain.load(&values, arena.ranges());
+    let folder = tempfile::tempdir().unwrap();
+    save_to(folder.path(), &chain, &manifest);
+    let saved = SavedModel::open(folder.path()).unwrap();
+    let expected = format!("`{name}` has 2 values that are infinite or not a number");
+    let error = saved.chain().map(drop).unwrap_err().to_string();
+    assert!(error.contains(&expected), "{error}");
+    let file = WeightFile::read(&folder.path().join(WEIGHTS_FILE)).unwrap();
+    let model = manifest.model.as_ref();
+    let start = InitialWeights::new(file.clone(), model, chain.layout(), &[]);
+    let error = start.map(drop).unwrap_err().to_string();
+    assert!(error.contains(&expected), "{error}");
+    // A new tensor in its place is not read.
+    assert!(InitialWeights::new(file, model, chain.layout(), &[name]).is_ok());
 }
