@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ronde_core::Epoch;
 
-use crate::DataError;
 use crate::decode::scratch::DecodeScratch;
+use crate::{DataError, Vocabulary};
 
 /// The maximum number of elements of a sample.
 pub(crate) const SAMPLE_ELEMENTS_MAX: usize = 1 << 24;
@@ -55,6 +55,13 @@ pub trait Dataset: Send + Sync {
 
     /// Returns the bytes read so far in this process, for data that is read from other machines through a cache.
     fn traffic(&self) -> Option<Traffic> {
+        None
+    }
+
+    /// Returns the record of a file from which a sample is read; `None` if it has none, as a computed sample, or there is no
+    /// such sample.
+    fn origin(&self, sample: u64) -> Option<SampleOrigin> {
+        let _ = sample;
         None
     }
 
@@ -133,6 +140,8 @@ pub struct DatasetDescription {
     pub locality: Option<Locality>,
     /// The treatment of samples that fail with [`DataError::Record`].
     pub bad_records: BadRecordPolicy,
+    /// The text of the tokens, for sets of texts whose text is known.
+    pub vocabulary: Option<Arc<Vocabulary>>,
 }
 
 impl DatasetDescription {
@@ -148,6 +157,7 @@ impl DatasetDescription {
             files: Vec::new(),
             locality: None,
             bad_records: BadRecordPolicy::default(),
+            vocabulary: None,
         }
     }
 
@@ -156,6 +166,15 @@ impl DatasetDescription {
     pub fn sample_elements(&self) -> usize {
         self.shape.iter().product()
     }
+}
+
+/// The record from which a sample is read.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct SampleOrigin {
+    /// The location of the file.
+    pub file: String,
+    /// The number of the record among those of the file that were found when it was indexed, from 0.
+    pub record: u64,
 }
 
 /// A file of a data set, or a group of files, with a hash of its contents.

@@ -174,6 +174,17 @@ impl Index {
         self.samples
     }
 
+    /// Returns the index of a sample's file, and the number of its record there; `None` past the last sample.
+    #[must_use]
+    pub fn record_of(&self, sample: u64) -> Option<(usize, u64)> {
+        let place = self.locate(sample)?;
+        let first = match &self.layout {
+            IndexLayout::Files(files) => files.get(place.file)?.0,
+            IndexLayout::Whole { .. } => sample,
+        };
+        Some((place.file, sample - first))
+    }
+
     /// Returns the location of a sample; `None` past the last one. Cost: two binary searches.
     #[must_use]
     pub fn locate(&self, sample: u64) -> Option<SampleLocation> {

@@ -50,11 +50,12 @@ pub mod records;
 pub mod source;
 mod stored;
 mod tokenized;
+mod vocabulary;
 
 pub use config::DataConfig;
 pub use dataset::{
     BadRecordPolicy, Dataset, DatasetDescription, DatasetExt, FetchedSamples, FileContent, IGNORED,
-    Locality, Split, Targets, Traffic,
+    Locality, SampleOrigin, Split, Targets, Traffic,
 };
 pub use demo::{RatingsConfig, SquareImagesConfig};
 pub use error::DataError;
@@ -62,3 +63,4 @@ pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBat
 pub use memory::MemoryDataset;
 pub use open_context::{DataEvent, OpenContext};
 pub use pipeline::open;
+pub use vocabulary::Vocabulary;

@@ -6,7 +6,7 @@ use ronde_core::Epoch;
 
 use crate::dataset::{DatasetDescription, FetchedSamples, FileContent, check_form};
 use crate::decode::{DecodeScratch, RecordDecoder};
-use crate::{DataError, Dataset, Targets};
+use crate::{DataError, Dataset, SampleOrigin, Targets};
 
 /// Samples by number, without I/O.
 pub(crate) trait SampleSource: Send + Sync {
@@ -20,6 +20,8 @@ pub struct MemoryDataset {
     source: Arc<dyn SampleSource>,
     samples: u64,
     description: DatasetDescription,
+    /// The file of which the samples are the records, if there is one.
+    file: Option<String>,
 }
 
 /// Features and targets, row-major. Memory: 4 bytes for each.
@@ -77,6 +79,7 @@ impl MemoryDataset {
             source,
             samples,
             description,
+            file: None,
         }
     }
 
@@ -90,6 +93,7 @@ impl MemoryDataset {
     #[must_use]
     pub(crate) fn with_file(mut self, name: String) -> Self {
         let hash = self.description.identity.clone();
+        self.file = Some(name.clone());
         self.description.files = vec![FileContent { name, hash }];
         self
     }
@@ -176,6 +180,14 @@ impl Dataset for MemoryDataset {
 
     fn description(&self) -> &DatasetDescription {
         &self.description
+    }
+
+    fn origin(&self, sample: u64) -> Option<SampleOrigin> {
+        let file = self.file.as_ref().filter(|_| sample < self.samples)?;
+        Some(SampleOrigin {
+            file: file.clone(),
+            record: sample,
+        })
     }
 
     fn fetch(&self, samples: &[u64]) -> Result<Box<dyn FetchedSamples>, DataError> {

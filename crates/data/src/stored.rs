@@ -15,7 +15,7 @@ use crate::dataset::{
 use crate::decode::RecordDecoder;
 use crate::format::Format;
 use crate::index::{DataFile, Index, SampleLocation};
-use crate::{DataError, DataEvent, Dataset};
+use crate::{DataError, DataEvent, Dataset, SampleOrigin, Vocabulary};
 
 mod fetch;
 mod files;
@@ -94,6 +94,7 @@ impl StoredDataset {
                 skip_limit: reading.bad_record_limit,
                 skipped: index.bad_count(),
             },
+            vocabulary: None,
         };
         Self {
             files: OpenFiles::new(files, format),
@@ -110,6 +111,12 @@ impl StoredDataset {
     /// Sets the names of the files with hashes of their contents.
     pub(crate) fn with_files(mut self, files: Vec<FileContent>) -> Self {
         self.description.files = files;
+        self
+    }
+
+    /// Sets the text of the tokens, if it is known.
+    pub(crate) fn with_vocabulary(mut self, vocabulary: Option<Arc<Vocabulary>>) -> Self {
+        self.description.vocabulary = vocabulary;
         self
     }
 
@@ -140,6 +147,15 @@ impl Dataset for StoredDataset {
 
     fn description(&self) -> &DatasetDescription {
         &self.description
+    }
+
+    fn origin(&self, sample: u64) -> Option<SampleOrigin> {
+        let record = self.selection.record(sample)?;
+        let (file, record) = self.index.record_of(record)?;
+        Some(SampleOrigin {
+            file: self.files.location(file).to_owned(),
+            record,
+        })
     }
 
     fn fetch(&self, samples: &[u64]) -> Result<Box<dyn FetchedSamples>, DataError> {

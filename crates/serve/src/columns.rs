@@ -1,5 +1,7 @@
 //! [`Column`]: predictions as columns of a table.
 
+use ronde_data::SampleOrigin;
+
 use crate::output::PredictedSample;
 use crate::{FoundBox, Prediction};
 
@@ -33,6 +35,13 @@ pub(crate) fn of(rows: &[PredictedSample]) -> Vec<Column> {
     };
     let samples = rows.iter().map(|row| row.sample).collect();
     table.push("sample", TableValues::Integers(samples));
+    let origins: Option<Vec<&SampleOrigin>> = rows.iter().map(|row| row.origin.as_ref()).collect();
+    if let Some(origins) = origins.filter(|origins| !origins.is_empty()) {
+        let files = origins.iter().map(|origin| origin.file.clone());
+        table.push("file", TableValues::Texts(files.collect()));
+        let records = origins.iter().map(|origin| origin.record);
+        table.push("record", TableValues::Integers(records.collect()));
+    }
     match rows.first().map(|row| &row.prediction) {
         None => {}
         Some(Prediction::Class { .. }) => table.add_classes(),

@@ -56,6 +56,33 @@ pub enum ServeError {
         /// A description of the valid values.
         expected: &'static str,
     },
+    /// A prompt cannot be used.
+    #[error(
+        "cannot use the prompts in {}: {}{problem}", .path.display(),
+        .line.map_or_else(String::new, |line| format!("line {line}: "))
+    )]
+    Prompt {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1; `None`: the whole file.
+        line: Option<u64>,
+        /// The cause.
+        problem: String,
+    },
+    /// The model does not generate texts from the given samples.
+    #[error(
+        "cannot generate text with a model of kind `{kind}` from these samples: expected `gpt` with prompts, or `transformer`"
+    )]
+    NoText {
+        /// The kind of the model.
+        kind: &'static str,
+    },
+    /// The data of a translating model does not say how a translation begins.
+    #[error(
+        "cannot translate prompts: the data set does not define the token that begins a translation\n  \
+         help: predict a data set, whose samples have it"
+    )]
+    NoStart,
     /// The scores of the next token have no greatest finite value.
     #[error("cannot choose the next token: the outputs of the model are not finite numbers")]
     TokenScores,

@@ -1,7 +1,8 @@
 //! Predictions of saved models.
 //!
 //! A [`Predictor`] holds a model and the [`PredictionForm`] of its outputs, and returns a [`Prediction`] for each
-//! sample. The same code serves files and requests, so both have the same bits.
+//! sample. The same code serves files and requests, so both have the same bits. A [`TextGenerator`] continues or translates
+//! texts, token by token.
 //!
 //! A data set is predicted in the chunks of a [`ChunkPlan`]. [`Scoring`] computes them in any number of processes and
 //! publishes each in a [`PartFolder`], which joins them into the output.
@@ -16,8 +17,10 @@ mod part_folder;
 mod prediction;
 mod prediction_form;
 mod predictor;
+mod prompts;
 mod scoring;
 mod table_file;
+mod text_generator;
 mod token_sampling;
 
 pub use chunks::{ChunkPlan, ChunkQueue};
@@ -27,5 +30,7 @@ pub use part_folder::{ChunkRecord, JoinedOutput, PartFolder, ScoringIdentity};
 pub use prediction::{ClassProbability, FoundBox, Prediction};
 pub use prediction_form::{ClassDetail, PredictionForm};
 pub use predictor::Predictor;
+pub use prompts::{Prompt, Prompts};
 pub use scoring::{Scorer, Scoring};
+pub use text_generator::{GenerationSettings, TextGenerator};
 pub use token_sampling::TokenSampling;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ronde_data::SampleOrigin;
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{self, Column, TableValues};
@@ -12,6 +13,9 @@ use crate::{Prediction, ServeError};
 pub struct PredictedSample {
     /// The number of the sample in its data set.
     pub sample: u64,
+    /// The record of the sample, for data in files.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<SampleOrigin>,
     /// The prediction.
     #[serde(flatten)]
     pub prediction: Prediction,
@@ -162,7 +166,11 @@ mod tests {
     fn text(format: OutputFormat, predictions: Vec<Prediction>) -> String {
         let rows = predictions.into_iter().zip(5..);
         let rows: Vec<PredictedSample> = rows
-            .map(|(prediction, sample)| PredictedSample { sample, prediction })
+            .map(|(prediction, sample)| PredictedSample {
+                sample,
+                origin: None,
+                prediction,
+            })
             .collect();
         String::from_utf8(format.encode(&rows).unwrap()).unwrap()
     }
@@ -250,6 +258,27 @@ mod tests {
             "sample,cluster,distance\n5,3,0.5\n"
         );
         assert_eq!(OutputFormat::Csv.encode(&[]).unwrap(), b"");
+    }
+
+    #[test]
+    fn samples_of_files_have_file_and_record() {
+        let row = PredictedSample {
+            sample: 3,
+            origin: Some(SampleOrigin {
+                file: "a,b.csv".to_owned(),
+                record: 1,
+            }),
+            prediction: Prediction::Values { values: vec![0.5] },
+        };
+        let text = |format: OutputFormat| {
+            String::from_utf8(format.encode(std::slice::from_ref(&row)).unwrap()).unwrap()
+        };
+        assert_eq!(
+            text(OutputFormat::Csv),
+            "sample,file,record,value\n3,\"a,b.csv\",1,0.5\n"
+        );
+        let json = "{\"sample\":3,\"file\":\"a,b.csv\",\"record\":1,\"values\":[0.5]}\n";
+        assert_eq!(text(OutputFormat::JsonLines), json);
     }
 
     #[test]

@@ -97,9 +97,11 @@ impl Scoring {
                 batch.labels.clear();
                 let predictions = self.scorer.score(batch, &numbers)?;
                 let samples = numbers.into_iter().zip(predictions);
-                rows.extend(
-                    samples.map(|(sample, prediction)| PredictedSample { sample, prediction }),
-                );
+                rows.extend(samples.map(|(sample, prediction)| PredictedSample {
+                    sample,
+                    origin: self.dataset.origin(sample),
+                    prediction,
+                }));
             }
         }
         let part = self.format.encode(&rows)?;

@@ -215,6 +215,7 @@ mod full {
             };
             let row = |sample: u64| PredictedSample {
                 sample,
+                origin: None,
                 prediction: Prediction::Boxes {
                     boxes: vec![found(sample); sample as usize % 3],
                 },

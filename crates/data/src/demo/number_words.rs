@@ -11,7 +11,7 @@ use ronde_core::seed::{Purpose, SeedTree};
 use super::SplitSizes;
 use crate::dataset::DatasetDescription;
 use crate::memory::SampleSource;
-use crate::{IGNORED, MemoryDataset, Split};
+use crate::{IGNORED, MemoryDataset, Split, Vocabulary};
 
 /// All words; the index of a word is its number. The first one is padding, the second one marks beginning and end.
 const WORDS: [&str; 57] = [
@@ -100,6 +100,7 @@ pub(super) fn split(counts: SplitSizes, seed: u64) -> Split {
         let identity = format!("number_words version 1: seed {seed}, samples {samples}, {part}");
         let description = DatasetDescription {
             targets_per_sample: TARGET,
+            vocabulary: Some(Arc::new(Vocabulary::words(&WORDS, (0, 1)))),
             ..DatasetDescription::new(vec![SOURCE + TARGET], WORDS.len() as u32, identity)
         };
         MemoryDataset::of(

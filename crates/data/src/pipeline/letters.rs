@@ -9,7 +9,7 @@ use ronde_core::seed::{Purpose, SeedTree};
 use super::OpenedFile;
 use crate::dataset::{DatasetDescription, FileContent, check_form};
 use crate::memory::SampleSource;
-use crate::{DataError, Dataset, IGNORED, MemoryDataset, Split};
+use crate::{DataError, Dataset, IGNORED, MemoryDataset, Split, Vocabulary};
 
 /// The maximum bytes of a text.
 const TEXT_BYTES_MAX: u64 = 1 << 28;
@@ -90,6 +90,8 @@ fn split(
         count += 1;
     }
     check_form(&[context], count.max(1))?;
+    let letters = (0..=u8::MAX).filter(|byte| known[usize::from(*byte)]);
+    let vocabulary = Arc::new(Vocabulary::letters(letters.collect()));
     let hash = blake3::hash(&text).to_hex();
     text.iter_mut()
         .for_each(|byte| *byte = class_of[usize::from(*byte)]);
@@ -118,6 +120,7 @@ fn split(
         let classes = count + u32::from(masks.is_some());
         let description = DatasetDescription {
             targets_per_sample: context,
+            vocabulary: Some(Arc::clone(&vocabulary)),
             files: vec![FileContent {
                 name: name.clone(),
                 hash: format!("blake3:{}", &hash[..16]),

@@ -18,7 +18,7 @@ use crate::open_context::{DataEvent, OpenContext};
 use crate::source::{SourceFile, expand};
 use crate::stored::{ReadSettings, Selection, StoredDataset};
 use crate::tokenized::{self, Tokenization, tokenize};
-use crate::{DataError, Dataset, Split};
+use crate::{DataError, Dataset, Split, Vocabulary};
 
 /// The number of concurrent reads from another machine; each one mostly waits.
 const REMOTE_READS: usize = 8;
@@ -344,7 +344,13 @@ impl OpenTask<'_> {
             decoder,
             reading,
         )
-        .with_files(loaded.file_contents());
+        .with_files(loaded.file_contents())
+        .with_vocabulary(
+            loaded
+                .tokenization
+                .clone()
+                .map(|tokenization| Arc::new(Vocabulary::tokenizer(tokenization))),
+        );
         let set = match self.cache.get().cloned().flatten() {
             Some(cache) if is_remote => set.with_cache(cache, Arc::clone(&self.opening.report)),
             _ => set,

@@ -58,8 +58,7 @@ impl Tokenizer {
     }
 
     /// Returns the text of tokens.
-    #[cfg(test)]
-    pub(super) fn decode(&self, tokens: &[u32]) -> String {
+    pub(crate) fn decode(&self, tokens: &[u32]) -> String {
         self.inner.decode(tokens, true).unwrap_or_default()
     }
 
@@ -82,6 +81,11 @@ impl Tokenizer {
     /// Returns `None`.
     pub(crate) fn token(&self, _: &str) -> Option<u32> {
         None
+    }
+
+    /// Returns no text.
+    pub(crate) fn decode(&self, _: &[u32]) -> String {
+        String::new()
     }
 
     /// Returns no tokens.

@@ -4,13 +4,15 @@ use std::io::Write as _;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 
 use clap::Args;
 use ronde_cluster::StopFlag;
 use ronde_data::Dataset;
 use ronde_serve::{
-    ChunkPlan, ClassDetail, JoinedOutput, OutputFormat, PartFolder, PredictionForm, Predictor,
-    Scoring, ScoringIdentity, ServeError,
+    ChunkPlan, ClassDetail, GenerationSettings, JoinedOutput, OutputFormat, PartFolder,
+    PredictionForm, Predictor, Prompts, Scorer, Scoring, ScoringIdentity, ServeError,
+    TextGenerator,
 };
 
 use super::console::{Printable, info, message};
@@ -18,9 +20,11 @@ use super::exit;
 use super::model_data::{ModelData, ModelDataArguments};
 use super::signals::begin_supervision;
 
+mod generation;
 mod supervise;
 mod worker;
 
+use generation::GenerationArguments;
 use supervise::{Interruption, WorkerPool};
 pub(crate) use worker::work;
 
@@ -38,6 +42,8 @@ pub(crate) struct ScoringArguments {
     /// Write the K most probable classes instead of the probabilities of all.
     #[arg(long, value_name = "K")]
     top: Option<NonZeroUsize>,
+    #[command(flatten)]
+    generation: GenerationArguments,
 }
 
 /// Arguments of `ronde predict`.
@@ -56,11 +62,21 @@ pub(crate) struct PredictArguments {
     json: bool,
 }
 
-/// A model, its data and the output, opened by the command and by each worker.
+/// A model, its samples and the output, opened by the command and by each worker.
 struct ScoringJob {
     source: ModelData,
-    form: PredictionForm,
+    /// The samples that are predicted: the test data or the prompts.
+    samples: Arc<dyn Dataset>,
+    form: OutputForm,
     identity: ScoringIdentity,
+}
+
+/// What is predicted for each sample.
+enum OutputForm {
+    /// The outputs of the model.
+    Outputs(PredictionForm),
+    /// A text.
+    Text(Option<Arc<Prompts>>, GenerationSettings),
 }
 
 impl ScoringArguments {
@@ -72,18 +88,45 @@ impl ScoringArguments {
             None => (ClassDetail::All, "all classes".to_owned()),
             Some(count) => (ClassDetail::Top(count.get()), format!("--top {count}")),
         };
+        let failed = |error: ServeError| format!("error: {error}");
         let (manifest, description) = (source.saved.manifest(), source.test.description());
-        let form = PredictionForm::of(manifest, description.targets, detail)
-            .map_err(|error| format!("error: {error}"))?;
+        let mut samples = Arc::clone(&source.test);
+        let (form, data, settings) = match self.generation.settings(&source)? {
+            None => {
+                let form = PredictionForm::of(manifest, description.targets, detail);
+                let form = OutputForm::Outputs(form.map_err(failed)?);
+                (form, description.identity.clone(), settings)
+            }
+            Some(_) if self.top.is_some() => {
+                let help = "leave it out; --top-k limits the tokens that are drawn from";
+                return Err(format!(
+                    "error: --top has no effect on generated text\n  help: {help}"
+                ));
+            }
+            Some((prompts, generation)) => {
+                if let Some(prompts) = &prompts {
+                    samples = prompts.dataset().map_err(failed)?;
+                }
+                let vocabulary = description.vocabulary.as_ref();
+                let vocabulary = vocabulary.map_or_else(String::new, |one| one.identity());
+                let data = match &prompts {
+                    Some(prompts) => format!("{} of {vocabulary}", prompts.identity()),
+                    None => description.identity.clone(),
+                };
+                let settings = format!("text: {generation:?}");
+                (OutputForm::Text(prompts, generation), data, settings)
+            }
+        };
         let identity = ScoringIdentity {
             model: manifest.blake3.clone(),
-            data: description.identity.clone(),
-            samples: source.test.len(),
+            data,
+            samples: samples.len(),
             format,
             settings,
         };
         Ok(ScoringJob {
             source,
+            samples,
             form,
             identity,
         })
@@ -95,6 +138,7 @@ impl ScoringArguments {
         if let Some(top) = self.top {
             command.arg("--top").arg(top.to_string());
         }
+        self.generation.pass_to(command);
         self.source.pass_to(command);
     }
 }
@@ -108,10 +152,17 @@ impl ScoringJob {
             test,
         } = self.source;
         let chain = saved.chain().map_err(|error| format!("error: {error}"))?;
-        let settings = config.loader.settings(&*test, 1);
-        let predictor = Box::new(Predictor::new(chain, self.form));
+        let settings = config.loader.settings(&*self.samples, 1);
+        let scorer: Box<dyn Scorer> = match self.form {
+            OutputForm::Outputs(form) => Box::new(Predictor::new(chain, form)),
+            OutputForm::Text(prompts, generation) => {
+                let texts = (test.description().vocabulary.clone(), prompts);
+                let generator = TextGenerator::new(chain, saved.manifest(), texts, generation);
+                Box::new(generator.map_err(|error| format!("error: {error}"))?)
+            }
+        };
         let output = (parts, self.identity.format);
-        Ok(Scoring::new(predictor, test, output, settings))
+        Ok(Scoring::new(scorer, self.samples, output, settings))
     }
 }
 
@@ -130,26 +181,29 @@ pub(crate) fn run(arguments: &PredictArguments, stop: &StopFlag) -> i32 {
 fn predict(arguments: &PredictArguments, stop: &StopFlag) -> Result<JoinedOutput, (i32, String)> {
     let to = &arguments.scoring.to;
     let user_error = |problem| (exit::USER_ERROR, problem);
-    if to.is_dir() || (to.exists() && !arguments.force) {
-        let help = if to.is_dir() {
-            "name a file"
-        } else {
-            "pass --force to replace it, or name another file"
-        };
+    let refused = match ronde_model::check_target(to) {
+        Err(error) => Some((error.to_string(), "name a file")),
+        Ok(()) if to.exists() && !arguments.force => {
+            let help = "pass --force to replace it, or name another file";
+            Some(("it exists".to_owned(), help))
+        }
+        Ok(()) => None,
+    };
+    if let Some((cause, help)) = refused {
         return Err(user_error(format!(
-            "error: cannot write predictions to {}: it exists\n  help: {help}",
+            "error: cannot write predictions to {}: {cause}\n  help: {help}",
             to.display()
         )));
     }
     let job = arguments.scoring.open(arguments.json).map_err(user_error)?;
-    if job.source.test.is_empty() {
+    if job.samples.is_empty() {
         return Err(user_error("error: the data has no samples".to_owned()));
     }
     let parts = PartFolder::claim(&PartFolder::path_of(to), &job.identity, arguments.force);
     let parts = parts.map_err(|error| user_error(format!("error: {error}")))?;
     begin_supervision();
     let (plan, missing) = (ChunkPlan::new(job.identity.samples), parts.missing());
-    announce(&*job.source.test, (plan, missing.len() as u64), arguments);
+    announce(&*job.samples, (plan, missing.len() as u64), arguments);
     let mut pool = WorkerPool::new(&arguments.scoring, (plan.chunks(), missing), arguments.json);
     pool.run(arguments.workers.get(), stop)
         .map_err(|Interruption { code, cause }| {

@@ -184,7 +184,7 @@ fn mistakes_are_named() {
         .expect(0, &[]);
     std::fs::create_dir(dir.path().join("b.csv")).unwrap();
     dir.run(&["predict", "out", "--to", "b.csv", "--force"])
-        .expect(2, &["b.csv: it exists", "name a file"]);
+        .expect(2, &["b.csv: is a directory", "name a file"]);
     let damaged = dir.path().join("out/model.safetensors");
     let mut bytes = std::fs::read(&damaged).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -201,4 +201,145 @@ fn parquet_is_written() {
         .expect(0, &["360 predictions"]);
     let bytes = read(&dir, "a.parquet");
     assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
+}
+
+/// A small model of letters, and one that translates numbers.
+const GPT: &str = "[data]\nsource = \"text\"\ncontext = 32\n[model]\nkind = \"gpt\"\nlayers = 1\nwidth = 16\nheads = 2\n\
+    [train]\nsteps = 20\n[run]\noutput = \"gpt\"\n";
+const TRANSFORMER: &str = "[data]\nsource = \"number_words\"\nsamples = 200\ntest_samples = 130\n[model]\n\
+    kind = \"transformer\"\nsource = 9\nlayers = 1\nwidth = 16\nheads = 2\n[train]\nsteps = 20\n[run]\noutput = \"numbers\"\n";
+
+#[test]
+fn generated_text_does_not_depend_on_the_workers() {
+    let dir = TestFolder::new();
+    dir.write("gpt.toml", GPT);
+    dir.run(&["train", "gpt.toml", "--json"]).expect(0, &[]);
+    let prompts: String = (0..150)
+        .map(|line| format!("It was {}\n", "the ".repeat(line % 6)))
+        .collect();
+    dir.write("prompts.txt", &prompts);
+    let predict = |to: &str, more: &str| {
+        let words = format!("predict gpt --prompts prompts.txt --to {to} {more}");
+        dir.run(&words.split_whitespace().collect::<Vec<_>>())
+    };
+    for (name, more) in [
+        ("greedy", ""),
+        (
+            "drawn",
+            "--temperature 0.9 --top-k 7 --seed 3 --max-tokens 5",
+        ),
+    ] {
+        predict(&format!("{name}1.jsonl"), more).expect(0, &["150 predictions"]);
+        predict(&format!("{name}3.jsonl"), &format!("-n 3 {more}")).expect(0, &[]);
+        assert_eq!(
+            read(&dir, &format!("{name}1.jsonl")),
+            read(&dir, &format!("{name}3.jsonl"))
+        );
+    }
+    let text = String::from_utf8(read(&dir, "drawn1.jsonl")).unwrap();
+    let row: Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
+    assert_eq!(row["prompt"], "It was the ");
+    assert_eq!(row["tokens"].as_array().unwrap().len(), 5);
+    assert_eq!(row["text"].as_str().unwrap().chars().count(), 5, "{row}");
+    // Equal prompts have different random numbers, and the same most probable text.
+    let greedy = String::from_utf8(read(&dir, "greedy1.jsonl")).unwrap();
+    let texts = |text: &str| -> Vec<Value> {
+        let rows = text
+            .lines()
+            .step_by(6)
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        rows.map(|row| row["text"].clone()).collect()
+    };
+    assert!(texts(&greedy).iter().all(|one| *one == texts(&greedy)[0]));
+    assert!(texts(&text).iter().any(|one| *one != texts(&text)[0]));
+    predict("x.csv", "--temperature=-1").expect(2, &["temperature `-1`"]);
+    predict("x.csv", "--top 3").expect(2, &["--top", "--top-k"]);
+    dir.run(&["predict", "gpt", "--to", "x.csv", "--seed", "1"])
+        .expect(2, &["--seed", "--prompts"]);
+    dir.write("prompts.txt", "It was\n\u{416}");
+    predict("x.csv", "").expect(2, &["line 2", "\u{416}"]);
+    assert!(!dir.list(".").iter().any(|name| name.starts_with("x.csv")));
+}
+
+#[test]
+fn translations_have_source_and_target_texts() {
+    let dir = TestFolder::new();
+    dir.write("numbers.toml", TRANSFORMER);
+    dir.run(&["train", "numbers.toml", "--json"]).expect(0, &[]);
+    dir.run(&["predict", "numbers", "--to", "1.jsonl"])
+        .expect(0, &["130 predictions"]);
+    dir.run(&["predict", "numbers", "--to", "2.jsonl", "-n", "2"])
+        .expect(0, &[]);
+    assert_eq!(read(&dir, "1.jsonl"), read(&dir, "2.jsonl"));
+    dir.write("prompts.txt", "twenty one\nfive hundred");
+    dir.run(&[
+        "predict",
+        "numbers",
+        "--to",
+        "3.csv",
+        "--prompts",
+        "prompts.txt",
+    ])
+    .expect(0, &[]);
+    let text = String::from_utf8(read(&dir, "3.csv")).unwrap();
+    assert!(
+        text.starts_with("sample,prompt,text,tokens\n0,twenty one,"),
+        "{text}"
+    );
+    dir.write("prompts.txt", "twenty onions");
+    dir.run(&[
+        "predict",
+        "numbers",
+        "--to",
+        "x.csv",
+        "--prompts",
+        "prompts.txt",
+    ])
+    .expect(2, &["line 1", "`onions`"]);
+}
+
+#[test]
+fn samples_of_files_have_the_file_and_the_record() {
+    let dir = TestFolder::new();
+    let lines = |from: u32, to: u32| -> String {
+        let line = |number: u32| format!("{number}.5,0.5,{}\n", number % 2);
+        (from..to).map(line).collect()
+    };
+    dir.write("train.csv", &lines(0, 40));
+    dir.write("test-1.csv", &format!("a,b,label\n{}", lines(0, 70)));
+    dir.write("test-2.csv", &lines(70, 75));
+    let run = "[data]\nsource = \"records\"\ntrain = \"train.csv\"\ntest = [\"test-1.csv\", \"test-2.csv\"]\n\
+        features = { decode = \"numbers\", field = [\"0\", \"1\"], shape = [2] }\n\
+        label = { field = \"2\", classes = 2 }\n[model]\nkind = \"linear\"\n\
+        [train]\nsteps = 3\nglobal_batch_size = 8\n[run]\noutput = \"out\"\n";
+    dir.write("run.toml", run);
+    dir.run(&["train", "run.toml", "--json"]).expect(0, &[]);
+    for format in ["csv", "jsonl", "parquet"] {
+        let to = format!("of.{format}");
+        dir.run(&["predict", "out", "--to", &to, "-n", "2"])
+            .expect(0, &["75 predictions"]);
+    }
+    let text = String::from_utf8(read(&dir, "of.csv")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(
+        lines[0].starts_with("sample,file,record,class,"),
+        "{}",
+        lines[0]
+    );
+    assert!(
+        lines[70].starts_with("69,") && lines[70].contains("test-1.csv,69,"),
+        "{}",
+        lines[70]
+    );
+    assert!(
+        lines[75].starts_with("74,") && lines[75].contains("test-2.csv,4,"),
+        "{}",
+        lines[75]
+    );
+    let text = String::from_utf8(read(&dir, "of.jsonl")).unwrap();
+    let row: Value = serde_json::from_str(text.lines().nth(72).unwrap()).unwrap();
+    assert_eq!(
+        (row["sample"].as_u64(), row["record"].as_u64()),
+        (Some(72), Some(2))
+    );
 }

@@ -110,6 +110,7 @@ fn chunks_are_the_predictions_of_their_samples() {
             .remove(0);
         let row = PredictedSample {
             sample: number as u64,
+            origin: None,
             prediction,
         };
         assert_eq!(line, serde_json::to_string(&row).unwrap());

@@ -1,0 +1,176 @@
+//! [`Vocabulary`]: the text of the tokens of a data set, to encode prompts and to show generated tokens.
+
+use std::sync::Arc;
+
+use crate::tokenized::Tokenization;
+
+/// The text of the tokens of a data set.
+#[derive(Debug, Clone)]
+pub struct Vocabulary {
+    form: TokenForm,
+    start: Option<u32>,
+    end: Option<u32>,
+    padding: Option<u32>,
+}
+
+/// How tokens and text correspond.
+#[derive(Debug, Clone)]
+enum TokenForm {
+    /// Each token is a byte; those of the list, in order.
+    Letters(Vec<u8>),
+    /// Each token is a word; words are separated by spaces.
+    Words(&'static [&'static str]),
+    /// The tokens of a tokenizer.
+    Tokenizer(Arc<Tokenization>),
+}
+
+impl PartialEq for Vocabulary {
+    fn eq(&self, other: &Self) -> bool {
+        self.identity() == other.identity()
+    }
+}
+
+impl Vocabulary {
+    /// Creates the vocabulary of texts whose tokens are bytes.
+    pub(crate) fn letters(letters: Vec<u8>) -> Self {
+        Self {
+            form: TokenForm::Letters(letters),
+            start: None,
+            end: None,
+            padding: None,
+        }
+    }
+
+    /// Creates the vocabulary of pairs of texts whose tokens are words. The second text of a sample begins and ends with the
+    /// word `mark`; the first one is padded with the word `padding`.
+    pub(crate) fn words(words: &'static [&'static str], (padding, mark): (u32, u32)) -> Self {
+        Self {
+            form: TokenForm::Words(words),
+            start: Some(mark),
+            end: Some(mark),
+            padding: Some(padding),
+        }
+    }
+
+    /// Creates the vocabulary of a tokenizer.
+    pub(crate) fn tokenizer(tokenization: Arc<Tokenization>) -> Self {
+        Self {
+            start: None,
+            end: tokenization.end_of_text,
+            padding: None,
+            form: TokenForm::Tokenizer(tokenization),
+        }
+    }
+
+    /// Returns the token with which a translation begins, if there is one.
+    #[must_use]
+    pub fn start(&self) -> Option<u32> {
+        self.start
+    }
+
+    /// Returns the token that ends a text, if there is one.
+    #[must_use]
+    pub fn end(&self) -> Option<u32> {
+        self.end
+    }
+
+    /// Returns the token that pads short texts, if there is one.
+    #[must_use]
+    pub fn padding(&self) -> Option<u32> {
+        self.padding
+    }
+
+    /// Returns the tokens of a text.
+    ///
+    /// # Errors
+    /// A description of the first part of the text that has no token.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+        match &self.form {
+            TokenForm::Letters(letters) => {
+                let token = |letter: char| {
+                    let mut bytes = [0; 4];
+                    let bytes = letter.encode_utf8(&mut bytes).as_bytes().to_vec();
+                    let tokens = bytes.into_iter().map(|byte| letters.binary_search(&byte));
+                    let tokens: Result<Vec<usize>, usize> = tokens.collect();
+                    tokens.map_err(|_| format!("the letter `{letter}` is not in the training text"))
+                };
+                let tokens: Result<Vec<Vec<usize>>, String> = text.chars().map(token).collect();
+                Ok(tokens?
+                    .concat()
+                    .into_iter()
+                    .map(|token| token as u32)
+                    .collect())
+            }
+            TokenForm::Words(words) => {
+                let token = |word: &str| {
+                    let found = words.iter().position(|known| *known == word);
+                    found
+                        .map(|token| token as u32)
+                        .ok_or_else(|| format!("the word `{word}` is not in the vocabulary"))
+                };
+                text.split_whitespace().map(token).collect()
+            }
+            TokenForm::Tokenizer(tokenization) => {
+                let tokens = tokenization.tokenizer.encode(text);
+                tokens.map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// Returns the text of tokens. A token without text, and bytes that are not valid UTF-8, become the replacement
+    /// character.
+    #[must_use]
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        match &self.form {
+            TokenForm::Letters(letters) => {
+                let byte = |token: &u32| letters.get(*token as usize).copied().unwrap_or(0xFF);
+                let bytes: Vec<u8> = tokens.iter().map(byte).collect();
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+            TokenForm::Words(words) => {
+                let word = |token: &u32| words.get(*token as usize).copied().unwrap_or("\u{FFFD}");
+                let words: Vec<&str> = tokens.iter().map(word).collect();
+                words.join(" ")
+            }
+            TokenForm::Tokenizer(tokenization) => tokenization.tokenizer.decode(tokens),
+        }
+    }
+
+    /// Returns a text that differs for vocabularies with different tokens.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        match &self.form {
+            TokenForm::Letters(letters) => format!("letters {letters:?}"),
+            TokenForm::Words(words) => format!("words {}", words.join(" ")),
+            TokenForm::Tokenizer(tokenization) => tokenization.identity(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_bytes_of_utf8() {
+        let mut letters = "abé ".as_bytes().to_vec();
+        letters.sort_unstable();
+        let vocabulary = Vocabulary::letters(letters);
+        let tokens = vocabulary.encode("bé a").unwrap();
+        assert_eq!(tokens, [2, 3, 4, 0, 1]);
+        assert_eq!(vocabulary.decode(&tokens), "bé a");
+        assert_eq!(vocabulary.decode(&tokens[..2]), "b\u{FFFD}");
+        assert_eq!(vocabulary.decode(&[99]), "\u{FFFD}");
+        let error = vocabulary.encode("abc").unwrap_err();
+        assert_eq!(error, "the letter `c` is not in the training text");
+    }
+
+    #[test]
+    fn words_are_separated_by_spaces() {
+        let vocabulary = Vocabulary::words(&["-", "|", "one", "two"], (0, 1));
+        assert_eq!(vocabulary.encode(" two  one "), Ok(vec![3, 2]));
+        assert_eq!(vocabulary.decode(&[3, 2, 9]), "two one \u{FFFD}");
+        let error = vocabulary.encode("one three").unwrap_err();
+        assert_eq!(error, "the word `three` is not in the vocabulary");
+    }
+}
