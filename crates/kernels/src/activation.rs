@@ -110,7 +110,12 @@ fn sigmoid_and_slope(x: f32) -> [f32; 2] {
 
 #[inline(always)]
 fn silu(x: f32) -> [f32; 2] {
-    let share = sigmoid(x);
+    // The limit, so that -infinity is not multiplied by the least sigmoid.
+    let share = if x == f32::NEG_INFINITY {
+        0.0
+    } else {
+        sigmoid(x)
+    };
     [x * share, share * (1.0 + x * (1.0 - share))]
 }
 

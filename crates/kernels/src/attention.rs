@@ -96,7 +96,11 @@ impl Attention {
     }
 
     /// Computes `softmax(q k' / sqrt(width)) v` for each head: writes the output and the weights. Queries attend only to
-    /// the first `lengths[i]` tokens (at least one) of sequence `i`, or to all tokens if there are no lengths.
+    /// the first `lengths[i]` tokens (at least one) of sequence `i`, or to all tokens if there are no lengths. Without keys the
+    /// output is zero.
+    ///
+    /// Keys and values beyond the length are not read. Those after the query's token in causal attention have a weight of zero,
+    /// by which NaN and infinite values may be multiplied.
     ///
     /// # Panics
     /// If lengths do not match.
@@ -109,7 +113,10 @@ impl Attention {
         weights: &mut [f32],
     ) {
         self.check(q, kv, y, weights, lengths);
-        let each = (self.queries * self.keys).max(1);
+        let each = self.queries * self.keys;
+        if each == 0 {
+            return y.fill(0.0);
+        }
         for (place, weights) in self.places().zip(weights.chunks_exact_mut(each)) {
             let seen = self.seen(lengths, place);
             let [keys, values] = self.looked_at(kv, seen, place);
@@ -150,9 +157,13 @@ impl Attention {
         self.check(q, kv, dy, weights, lengths);
         self.check(dq, dkv, dy, weights, lengths);
         let (each, row) = (self.queries * self.keys, self.row());
+        if each == 0 {
+            dq.fill(0.0);
+            return dkv.fill(0.0);
+        }
         let mut slopes = vec![0.0; each];
         let below = self.if_causal(Triangle::BelowInLeft);
-        for (place, weights) in self.places().zip(weights.chunks_exact(each.max(1))) {
+        for (place, weights) in self.places().zip(weights.chunks_exact(each)) {
             let seen = self.seen(lengths, place);
             let [keys, values] = self.looked_at(kv, seen, place);
             let (given, [start, memory]) = (self.asking(dy, place), self.starts(place));

@@ -94,6 +94,11 @@ impl BatchNorm {
         self.samples * self.channels * self.places
     }
 
+    /// Returns the number of values of a channel, at least 1: the mean and the variance of no values are zero.
+    fn count(&self) -> f64 {
+        (self.samples * self.places).max(1) as f64
+    }
+
     /// Computes `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta + added`, then the rectifier, with batch
     /// statistics. Cost: five passes over a channel, two of them in the cache.
     ///
@@ -198,7 +203,7 @@ impl BatchNorm {
     /// Returns the means of some channels from their sums.
     #[inline(always)]
     fn means_of(self, totals: &NormBlockSums<1>) -> [f32; CHANNELS_MAX] {
-        let count = (self.samples * self.places) as f64;
+        let count = self.count();
         totals.sums.map(|[total]| (total / count) as f32)
     }
 
@@ -281,7 +286,7 @@ impl SimdKernel for BatchNormForward<'_> {
     #[inline(always)]
     fn run<V: SimdVector>(self) -> BatchStatistics {
         let shape = self.shape;
-        let count = (shape.samples * shape.places) as f64;
+        let count = shape.count();
         let mut found = BatchStatistics::default();
         for channels in shape.blocks() {
             let means = shape.means_of(&shape.totals_of::<V>(&channels, self.x));
@@ -320,7 +325,7 @@ impl SimdKernel for BatchNormBackward<'_> {
     #[inline(always)]
     fn run<V: SimdVector>(mut self) {
         let shape = self.shape;
-        let count = (shape.samples * shape.places) as f64;
+        let count = shape.count();
         for channels in shape.blocks() {
             for channel in channels.clone() {
                 self.open_channel(channel);
@@ -353,7 +358,7 @@ impl BatchNormBackward<'_> {
             if self.shape.rectified {
                 let open = self.y[run.clone()].iter().zip(&self.dy[run.clone()]);
                 for (to, (y, dy)) in input.iter_mut().zip(open) {
-                    *to = if *y > 0.0 { *dy } else { 0.0 };
+                    *to = if *y <= 0.0 { 0.0 } else { *dy };
                 }
             } else {
                 input.copy_from_slice(&self.dy[run.clone()]);

@@ -46,7 +46,7 @@ pub use loss::{RowLoss, softmax_cross_entropy};
 pub use pool::{
     AverageAreas, SlidingWindow, average_pool, average_pool_backward, max_pool, max_pool_backward,
 };
-pub use rectifier::{mask_gradient, rectified, rectified_backward, rectified_with_mask};
+pub use rectifier::{rectified, rectified_backward};
 pub use scratch::buffer_bytes;
 pub use short::{ShortFormat, pack_short, round_and_pack, round_short, unpack_short};
 pub use simd::{Level, Vectorised, has_products_of, vectorised, with_level};

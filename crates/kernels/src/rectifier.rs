@@ -20,7 +20,7 @@ impl Vectorised for RectifierForward<'_> {
     }
 }
 
-/// Computes `dx`: the gradient `dy` where the output `y` was above zero, otherwise zero.
+/// Computes `dx`: zero where the output `y` is zero, otherwise the gradient `dy`, also where `y` is NaN.
 ///
 /// # Panics
 /// If lengths differ.
@@ -44,58 +44,7 @@ impl Vectorised for RectifierBackward<'_> {
     #[inline(always)]
     fn run(self) {
         for ((dx, y), dy) in self.dx.iter_mut().zip(self.y).zip(self.dy) {
-            *dx = if *y > 0.0 { *dy } else { 0.0 };
-        }
-    }
-}
-
-/// Computes `max(x, 0)` in place, and the mask `open`: 1 where the result is above zero, otherwise 0.
-///
-/// # Panics
-/// If lengths differ.
-pub fn rectified_with_mask(values: &mut [f32], open: &mut [u8]) {
-    assert_eq!(values.len(), open.len(), "lengths of a rectifier's mask");
-    vectorised(RectifierWithMask { values, open });
-}
-
-struct RectifierWithMask<'a> {
-    values: &'a mut [f32],
-    open: &'a mut [u8],
-}
-
-impl Vectorised for RectifierWithMask<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        for (value, open) in self.values.iter_mut().zip(self.open) {
-            *value = if *value <= 0.0 { 0.0 } else { *value };
-            *open = u8::from(*value > 0.0);
-        }
-    }
-}
-
-/// Sets a gradient to zero, in place, where the mask of [`rectified_with_mask`] is 0.
-///
-/// # Panics
-/// If lengths differ.
-pub fn mask_gradient(gradient: &mut [f32], open: &[u8]) {
-    assert_eq!(gradient.len(), open.len(), "lengths of a rectifier's mask");
-    vectorised(MaskedGradient { gradient, open });
-}
-
-struct MaskedGradient<'a> {
-    gradient: &'a mut [f32],
-    open: &'a [u8],
-}
-
-impl Vectorised for MaskedGradient<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        for (gradient, open) in self.gradient.iter_mut().zip(self.open) {
-            *gradient = if *open == 0 { 0.0 } else { *gradient };
+            *dx = if *y <= 0.0 { 0.0 } else { *dy };
         }
     }
 }
@@ -112,19 +61,14 @@ mod tests {
             y[3] = f32::NAN;
             let x = y.clone();
             rectified(&mut y);
-            let (mut noted, mut open) = (x.clone(), vec![7; 40]);
-            rectified_with_mask(&mut noted, &mut open);
             let dy: Vec<f32> = (0..40).map(|i| i as f32).collect();
             let mut dx = vec![f32::NAN; 40];
             rectified_backward(&y, &dy, &mut dx);
-            let mut in_place = dy.clone();
-            mask_gradient(&mut in_place, &open);
-            assert_eq!(in_place, dx);
             for i in (0..40).filter(|&i| i != 3) {
-                assert_eq!((y[i], noted[i]), (x[i].max(0.0), y[i]));
+                assert_eq!(y[i], x[i].max(0.0));
                 assert_eq!(dx[i], if x[i] > 0.0 { dy[i] } else { 0.0 });
             }
-            assert!(y[3].is_nan() && noted[3].is_nan() && dx[3] == 0.0);
+            assert!(y[3].is_nan() && dx[3] == dy[3]);
         });
     }
 }

@@ -1,19 +1,23 @@
 //! The check that a device computes what the host computes.
 
-use ronde_kernels::{
-    ActivationFunction, Attention, AverageAreas, BatchNorm, Convolution, GroupNorm,
-    GroupedConvolution, ShortFormat, SlidingWindow, round_short,
-};
+mod empty;
+mod kernels;
+mod non_finite;
+mod propagation;
 
-use crate::{ForwardContext, Mode};
+use ronde_kernels::{ShortFormat, round_short};
 
-use super::{
-    AffineSlices, Device, DeviceBuffer, DeviceSlice, HostDevice, MatrixSlice, PlaneMap, RowCopy,
-};
+use super::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, HostDevice};
 
-/// Runs each kernel of a device twice, and compares the results with those of [`HostDevice`]; returns a sentence for each
-/// kernel whose results differ by more than `tolerance` times the greatest value of the result, or in a bit between both
-/// calls. For implementations of [`Device`]: one that fits returns nothing.
+/// Checks an implementation of [`Device`]; returns a sentence for each fault, and nothing for a device that fits.
+///
+/// - Each kernel runs twice, and its results are compared with those of [`HostDevice`]: they may differ by `tolerance` times
+///   the greatest value of the result, and not in a bit between both calls.
+/// - Kernels without samples, rows or terms of a sum write all outputs: zeros for sums.
+/// - NaN in an input reaches the outputs that depend on this input, and no others.
+/// - Infinite values have the results that the methods of the device state.
+///
+/// Cost: about a second on the host.
 ///
 /// ```
 /// assert!(ronde_engine::check_device(&ronde_engine::HostDevice::new(), 0.0).is_empty());
@@ -26,17 +30,9 @@ pub fn check_device(device: &dyn Device, tolerance: f32) -> Vec<String> {
         tolerance,
         found: Vec::new(),
     };
-    all.memory();
-    all.matrices();
-    all.convolutions();
-    all.pools();
-    all.batch_norms();
-    all.sums_over_shards();
-    all.norms_of_samples();
-    all.sequences();
-    all.tables();
-    all.elements();
-    all.short_formats();
+    all.ordinary_values();
+    all.empty_inputs();
+    all.non_finite_inputs();
     if let Some(cause) = device.take_error() {
         all.found.push(format!("the device failed: {cause}"));
     }
@@ -76,7 +72,7 @@ fn rounded(mut values: Vec<f32>, format: Option<ShortFormat>) -> Vec<f32> {
 }
 
 /// Returns the views of buffers for writing.
-fn writable<const N: usize>(buffers: &mut [DeviceBuffer]) -> [super::DeviceSliceMut<'_>; N] {
+fn writable<const N: usize>(buffers: &mut [DeviceBuffer]) -> [DeviceSliceMut<'_>; N] {
     let mut all = buffers.iter_mut();
     std::array::from_fn(|_| all.next().expect("a case has all outputs").slice_mut())
 }
@@ -123,12 +119,14 @@ impl KernelComparison<'_> {
         }
     }
 
+    /// Compares values: NaN and infinite ones are equal to themselves only.
     fn compare(&mut self, name: &str, expected: &[f32], found: &[f32]) {
-        let size = expected.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        let finite = expected.iter().filter(|x| x.is_finite());
+        let size = finite.fold(0.0_f32, |most, x| most.max(x.abs()));
         let differs = |(expected, found): (&f32, &f32)| {
             let equal = expected.to_bits() == found.to_bits();
             let near = (expected - found).abs() <= self.tolerance * size;
-            !equal && !near
+            !(equal || near || expected.is_nan() && found.is_nan())
         };
         let at = expected.iter().zip(found).position(differs);
         if let Some(at) = at {
@@ -142,419 +140,18 @@ impl KernelComparison<'_> {
         }
     }
 
-    fn memory(&mut self) {
-        self.case(
-            "copy",
-            &[values(37, 1)],
-            &[unwritten(37)],
-            &|device, x, to| {
-                device.copy(x[0], to[0].slice_mut());
-            },
-        );
-        self.case("fill", &[], &[unwritten(5)], &|device, _, to| {
-            device.fill(to[0].slice_mut(), 2.5);
-        });
-        self.case("an empty buffer", &[vec![]], &[vec![]], &|device, x, to| {
-            device.copy(x[0], to[0].slice_mut());
-        });
-    }
-
-    fn matrices(&mut self) {
-        let bf16 = Some(ShortFormat::Bf16);
-        for [rows, inner, columns] in [[1, 1, 1], [5, 7, 3], [33, 70, 49], [3, 600, 17]] {
-            for (transposes, adds, formats) in [
-                ([false; 2], false, [None; 2]),
-                ([true, false], true, [None; 2]),
-                ([false, true], false, [None; 2]),
-                ([false; 2], true, [bf16; 2]),
-                ([true, false], false, [bf16; 2]),
-                ([false, true], false, [bf16, None]),
-            ] {
-                let inputs = [
-                    rounded(values(rows * inner, 2), formats[0]),
-                    rounded(values(inner * columns, 3), formats[1]),
-                ];
-                let name = format!("multiply {rows} x {inner} x {columns} of {formats:?}");
-                self.case(
-                    &name,
-                    &inputs,
-                    &[values(rows * columns, 4)],
-                    &|device, x, to| {
-                        let view = |index: usize, [rows, columns]: [usize; 2]| {
-                            let view = if transposes[index] {
-                                MatrixSlice::new(x[index], columns, rows).transposed()
-                            } else {
-                                MatrixSlice::new(x[index], rows, columns)
-                            };
-                            view.rounded_to(formats[index])
-                        };
-                        let (left, right) = (view(0, [rows, inner]), view(1, [inner, columns]));
-                        device.multiply(left, right, to[0].slice_mut(), adds);
-                    },
-                );
-            }
-        }
-        let row = [values(6, 5), values(24, 6)];
-        let outputs = [unwritten(24), unwritten(6)];
-        self.case(
-            "repeat_row and sum_rows",
-            &row,
-            &outputs,
-            &|device, x, to| {
-                let [repeated, sums] = writable(to);
-                device.repeat_row(x[0], repeated);
-                device.sum_rows(x[1], sums);
-            },
-        );
-    }
-
-    fn convolutions(&mut self) {
-        let shape = |channels, outputs, kernel, stride, padding, groups| GroupedConvolution {
-            each: Convolution {
-                channels,
-                size: [9, 8],
-                outputs,
-                kernel,
-                stride: [stride; 2],
-                padding,
-            },
-            groups,
-        };
-        let shapes = [
-            shape(3, 5, [3, 3], 1, [1, 1], 1),
-            shape(16, 32, [3, 3], 1, [1, 1], 1),
-            shape(4, 6, [1, 1], 1, [0, 0], 1),
-            shape(3, 4, [3, 1], 2, [1, 0], 1),
-            shape(2, 3, [3, 3], 2, [1, 1], 2),
-            shape(1, 1, [3, 3], 1, [1, 1], 6),
-        ];
-        let samples = 3;
-        for shape in shapes {
-            let each = shape.each;
-            let images = samples * shape.groups * each.channels * 72;
-            let weights =
-                shape.groups * each.outputs * each.channels * each.kernel[0] * each.kernel[1];
-            let places: usize = each.output_size().iter().product();
-            let results = samples * shape.groups * each.outputs * places;
-            for format in [None, Some(ShortFormat::Bf16)] {
-                let inputs = [values(images, 7), values(weights, 8), values(results, 9)];
-                let inputs = inputs.map(|values| rounded(values, format));
-                let outputs = [unwritten(results), unwritten(images), unwritten(weights)];
-                self.case(
-                    &format!("convolution {shape:?} of {format:?}"),
-                    &inputs,
-                    &outputs,
-                    &|device, x, to| {
-                        let [y, dx, dw] = writable(to);
-                        device.convolve(&shape, format, samples, x[0], x[1], y);
-                        device.convolve_input_gradient(&shape, format, samples, x[1], x[2], dx);
-                        device.convolve_weight_gradient(&shape, samples, x[0], x[2], dw);
-                    },
-                );
-            }
-        }
-        let inputs = [values(4, 10), values(2 * 4 * 6, 11)];
-        let outputs = [values(2 * 4 * 6, 12), unwritten(4)];
-        self.case("sums of channels", &inputs, &outputs, &|device, x, to| {
-            let [y, sums] = writable(to);
-            device.add_to_channels(y, 6, x[0]);
-            device.sum_channels(x[1], 6, sums);
-        });
-    }
-
-    fn pools(&mut self) {
-        let (size, window) = ([7, 6], SlidingWindow::new(3, 2, 1));
-        let images = [values(4 * 42, 13), values(4 * 12, 14)];
-        let outputs = [unwritten(4 * 12), vec![0.0; 4 * 12], unwritten(4 * 42)];
-        self.case("max_pool", &images, &outputs, &|device, x, to| {
-            let [y, from, _] = writable(to);
-            device.max_pool(size, window, x[0], y, from);
-            let (left, right) = to.split_at_mut(2);
-            device.max_pool_gradient(size, window, x[1], left[1].slice(), right[0].slice_mut());
-        });
-        let areas = AverageAreas {
-            size,
-            areas: [3, 2],
-        };
-        let maps = [
-            (PlaneMap::Average { size, window }, 12),
-            (PlaneMap::Areas(areas), 6),
-            (PlaneMap::Enlarge { size, factor: 2 }, 168),
-        ];
-        for (map, results) in maps {
-            let inputs = [values(4 * 42, 15), values(4 * results, 16)];
-            let outputs = [unwritten(4 * results), unwritten(4 * 42)];
-            self.case(&format!("{map:?}"), &inputs, &outputs, &|device, x, to| {
-                let [y, dx] = writable(to);
-                device.map_planes(map, x[0], y);
-                device.map_planes_gradient(map, x[1], dx);
-            });
-        }
-    }
-
-    fn batch_norms(&mut self) {
-        for (rectified, adds) in [(false, false), (true, true)] {
-            let shape = BatchNorm {
-                samples: 3,
-                channels: 4,
-                places: 35,
-                epsilon: 1e-5,
-                rectified,
-            };
-            let all = 3 * 4 * 35;
-            let [x, dy, added] = [17, 18, 19].map(|seed| values(all, seed));
-            let inputs = [x, dy, added, values(4, 20), values(4, 21), vec![0.5; 4]];
-            let outputs = [all, 12, all, 4, 4, all, all, 12, 4, 4].map(unwritten);
-            self.case(
-                &format!("batch_norm {shape:?}"),
-                &inputs,
-                &outputs,
-                &|device, x, to| {
-                    let affine = AffineSlices {
-                        gamma: x[3],
-                        beta: x[4],
-                    };
-                    let added = adds.then_some(x[2]);
-                    let (first, rest) = to.split_at_mut(2);
-                    let [y, statistics] = writable(first);
-                    device.batch_norm(&shape, x[0], affine, added, y, statistics);
-                    let statistics = first[1].slice();
-                    let [dx, dgamma, dbeta, dadded, again, _, mean, variance] = writable(rest);
-                    let inputs = [x[0], first[0].slice(), x[1], x[3]];
-                    let gradients = [dx, dgamma, dbeta];
-                    device.batch_norm_gradient(
-                        &shape,
-                        inputs,
-                        statistics,
-                        gradients,
-                        adds.then_some(dadded),
-                    );
-                    device.batch_norm_by(&shape, x[0], affine, added, again, statistics);
-                    device.move_statistics([x[4], x[5]], statistics, 0.1, [mean, variance]);
-                    device.known_statistics([x[4], x[5]], 1e-5, rest[5].slice_mut());
-                },
-            );
-        }
-    }
-
-    fn sums_over_shards(&mut self) {
-        let shape = BatchNorm {
-            samples: 2,
-            channels: 3,
-            places: 20,
-            epsilon: 1e-5,
-            rectified: false,
-        };
-        let statistics = [values(3, 22), vec![1.5; 3], vec![0.8; 3]].concat();
-        let inputs = [values(120, 23), values(120, 24), statistics, values(3, 25)];
-        let outputs = [values(120, 26), unwritten(3), unwritten(3), unwritten(14)];
-        self.case("sums over shards", &inputs, &outputs, &|device, x, to| {
-            let moments = device.batch_moments(&shape, x[0]);
-            let sums = device.batch_gradient_sums(&shape, x[0], x[1], x[2]);
-            let all: Vec<f32> = moments.iter().chain(&sums).map(|sum| *sum as f32).collect();
-            let [dy, dgamma, dbeta, found] = writable(to);
-            device.batch_input_gradient(&shape, x[0], x[3], x[2], &sums, dy);
-            device.batch_affine_gradients(&shape, &sums, x[2], [dgamma, dbeta]);
-            device.write(&all, found);
-        });
-    }
-
-    fn norms_of_samples(&mut self) {
-        let shape = GroupNorm {
-            samples: 2,
-            channels: 6,
-            places: 10,
-            groups: 3,
-            epsilon: 1e-5,
-        };
-        for (name, affine) in [("group_norm", 6), ("layer_norm", 10)] {
-            let statistics = if affine == 6 { 12 } else { 24 };
-            let inputs = [
-                values(120, 27),
-                values(120, 28),
-                values(affine, 29),
-                values(affine, 30),
-            ];
-            let outputs = [120, statistics, 120, affine, affine].map(unwritten);
-            self.case(name, &inputs, &outputs, &|device, x, to| {
-                let of = AffineSlices {
-                    gamma: x[2],
-                    beta: x[3],
-                };
-                let (first, rest) = to.split_at_mut(2);
-                let [y, statistics] = writable(first);
-                let gradients = writable(rest);
-                let inputs = [x[0], x[1], x[2]];
-                if affine == 6 {
-                    device.group_norm(&shape, x[0], of, y, statistics);
-                    device.group_norm_gradient(&shape, inputs, first[1].slice(), gradients);
-                } else {
-                    device.layer_norm(x[0], of, 1e-5, y, statistics);
-                    device.layer_norm_gradient(inputs, first[1].slice(), gradients);
-                }
-            });
-        }
-    }
-
-    fn sequences(&mut self) {
-        for (queries, causal, lengths) in [
-            (5, true, vec![]),
-            (4, false, vec![]),
-            (3, false, vec![2, 5]),
-        ] {
-            let shape = Attention {
-                batch: 2,
-                queries,
-                keys: 5,
-                heads: 2,
-                width: 4,
-                causal,
-            };
-            let [asking, looked_at, weights] = shape.elements();
-            let inputs = [
-                values(asking, 31),
-                values(looked_at, 32),
-                values(asking, 33),
-            ];
-            let outputs = [asking, weights, asking, looked_at].map(unwritten);
-            self.case(
-                &format!("{shape:?}"),
-                &inputs,
-                &outputs,
-                &|device, x, to| {
-                    let (first, rest) = to.split_at_mut(2);
-                    let [y, weights] = writable(first);
-                    device.attend(&shape, [x[0], x[1]], &lengths, y, weights);
-                    let weights = first[1].slice();
-                    device.attend_gradient(
-                        &shape,
-                        [x[0], x[1]],
-                        &lengths,
-                        weights,
-                        x[2],
-                        writable(rest),
-                    );
-                },
-            );
-        }
-        let tokens = vec![0.0, 3.0, 3.0, 1.0, -2.0, 99.0];
-        let inputs = [
-            tokens,
-            values(4 * 5, 34),
-            values(3 * 5, 35),
-            values(6 * 5, 36),
-        ];
-        let outputs = [6 * 5, 4 * 5, 3 * 5].map(unwritten);
-        self.case("embed", &inputs, &outputs, &|device, x, to| {
-            let [y, vectors, positions] = writable(to);
-            device.embed(5, x[0], [x[1], x[2]], y);
-            device.embed_gradient(5, x[0], x[3], [vectors, positions]);
-        });
-    }
-
-    fn tables(&mut self) {
-        let inputs = [values(4 * 5, 44), values(3 * 5, 45), values(4 * 3, 46)];
-        let outputs = [4 * 3, 4 * 5, 3 * 5].map(unwritten);
-        self.case("squared_distances", &inputs, &outputs, &|device, x, to| {
-            let [y, of_points, of_centres] = writable(to);
-            device.squared_distances(5, [x[0], x[1]], y);
-            device.point_gradients(5, [x[0], x[1]], x[2], of_points);
-            let scales = [1.0, 0.5, 3.0];
-            device.centre_gradients(5, [x[0], x[1]], x[2], &scales, of_centres);
-        });
-        let lengths = [4 * 3, 2 * 3, 4, 2, 1];
-        let mut inputs: Vec<Vec<f32>> = (47..).zip(lengths).map(|(s, n)| values(n, s)).collect();
-        inputs.push(vec![0.0, 1.0, 3.0, 0.0, 3.0, 1.0]);
-        inputs.push(values(3, 52));
-        let outputs = [3, 4 * 3, 2 * 3, 4, 2, 1].map(unwritten);
-        self.case("factor_scores", &inputs, &outputs, &|device, x, to| {
-            let [y, gradients @ ..]: [_; 6] = writable(to);
-            device.factor_scores(3, x[5], [x[0], x[1], x[2], x[3], x[4]], y);
-            device.factor_gradients(3, x[5], [x[0], x[1]], x[6], gradients);
-        });
-    }
-
-    fn elements(&mut self) {
-        let inputs = [values(50, 37), values(50, 38)];
-        let outputs = [
-            values(50, 39),
-            values(50, 40),
-            values(50, 41),
-            unwritten(50),
-        ];
-        self.case(
-            "add, multiply_by and rectify",
-            &inputs,
-            &outputs,
-            &|device, x, to| {
-                let [sum, product, rectified, gradient] = writable(to);
-                device.add(sum, x[0]);
-                device.multiply_by(product, x[0]);
-                device.rectify(rectified);
-                device.rectify_gradient(x[0], x[1], gradient);
-            },
-        );
-        use ActivationFunction::{Gelu, Sigmoid, Silu, Tanh};
-        for function in [Gelu, Silu, Sigmoid, Tanh] {
-            let outputs = [unwritten(50), unwritten(50), unwritten(50)];
-            self.case(
-                &format!("{function:?}"),
-                &inputs,
-                &outputs,
-                &|device, x, to| {
-                    let [y, slope, alone] = writable(to);
-                    device.activate(function, x[0], y, Some(slope));
-                    device.activate(function, x[0], alone, None);
-                },
-            );
-        }
-        let context = ForwardContext {
-            mode: Mode::Train,
-            ..ForwardContext::evaluate()
-        };
-        self.case("draw_dropout", &[], &[unwritten(50)], &|device, _, to| {
-            device.draw_dropout(&context, 0.3, 2, to[0].slice_mut());
-        });
-        let copy = RowCopy {
-            from: [10, 3],
-            to: [6, 2],
-            length: 4,
-        };
-        self.case(
-            "copy_rows",
-            &[values(50, 42)],
-            &[values(30, 43)],
-            &|device, x, to| {
-                device.copy_rows(copy, x[0], to[0].slice_mut());
-            },
-        );
-    }
-
-    /// The order of packed values is the device's, so they are compared after they are unpacked.
-    fn short_formats(&mut self) {
-        for format in [ShortFormat::Bf16, ShortFormat::F16] {
-            const LENGTH: usize = 40_001;
-            let outputs = [
-                values(LENGTH, 44),
-                values(LENGTH, 45),
-                unwritten(LENGTH),
-                unwritten(LENGTH),
-            ];
-            self.case(
-                &format!("{format:?}"),
-                &[values(LENGTH, 46)],
-                &outputs,
-                &|device, x, to| {
-                    let [rounded, also_packed, first, second] = writable(to);
-                    let [mut own, mut of_rounded] =
-                        [(); 2].map(|()| device.allocate(ShortFormat::packed_length(LENGTH)));
-                    device.round(format, rounded, None);
-                    device.round(format, also_packed, Some(of_rounded.slice_mut()));
-                    device.pack(format, x[0], own.slice_mut());
-                    device.unpack(format, own.slice(), first);
-                    device.unpack(format, of_rounded.slice(), second);
-                },
-            );
+    /// Compares the outputs of a kernel with known values.
+    fn known_case(
+        &mut self,
+        name: &str,
+        inputs: &[Vec<f32>],
+        outputs: &[Vec<f32>],
+        expected: &[Vec<f32>],
+        kernel: Kernel<'_>,
+    ) {
+        let found = Self::run(self.device, inputs, outputs, kernel);
+        for (number, (expected, found)) in expected.iter().zip(&found).enumerate() {
+            self.compare(&format!("{name}, output {number}"), expected, found);
         }
     }
 }

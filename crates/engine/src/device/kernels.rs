@@ -2,7 +2,11 @@
 //!
 //! Shapes: N samples, C channels, P positions of a channel (height times width), T and S positions of a sequence, E width.
 //! All values are row-major, the first dimension outermost. A kernel writes all of its outputs, except where it
-//! adds to them.
+//! adds to them. Without samples, rows or terms it writes zeros to sums and gradients, and nothing else.
+//!
+//! NaN and infinite values are not hidden: NaN in an input makes each output NaN that depends on it, unless the method
+//! states another result, and infinite values give what arithmetic in f32 gives, `0 * infinity` being NaN. Samples do not
+//! affect each other, except through statistics of a batch. [`check_device`](crate::check_device) checks all of this.
 
 use ronde_kernels::{
     ActivationFunction, Attention, AverageAreas, BatchNorm, GroupNorm, GroupedConvolution,
@@ -107,6 +111,9 @@ impl PlaneMap {
 }
 
 /// Convolution and pooling of images `[N, C, height, width]`.
+///
+/// Padding counts as zeros, by which weights and gradients may be multiplied. A convolution may be computed in a transformed
+/// form, in which NaN or an infinite value reaches all outputs of the same tile of its sample, as NaN.
 pub trait ImageKernels {
     /// Computes the convolution of `samples` images `x` by the weights `w`. If both are rounded to a format, products may be
     /// computed in it; sums and the result are f32.
@@ -148,7 +155,8 @@ pub trait ImageKernels {
     /// Writes the sum of each channel over samples and positions.
     fn sum_channels(&self, x: DeviceSlice<'_>, places: usize, to: DeviceSliceMut<'_>);
 
-    /// Writes the greatest value of each window, and to `from` its position in its plane, as the bits of a u32.
+    /// Writes the greatest value of each window, and to `from` its position in its plane, as the bits of a u32. NaN counts as
+    /// the greatest value; of equal values the first is taken. Padding is not a value: a window of -infinity has this result.
     fn max_pool(
         &self,
         size: [usize; 2],
@@ -190,7 +198,7 @@ pub struct AffineSlices<'a> {
 /// rows and groups are `[.., 2]`: mean and inverse deviation.
 pub trait NormKernels {
     /// Normalises channels by the statistics of the batch, which it writes; then adds `added` if given, then rectifies if
-    /// configured.
+    /// configured. NaN or an infinite value makes its whole channel NaN. Without samples, mean and variance are zero.
     fn batch_norm(
         &self,
         shape: &BatchNorm,
@@ -314,7 +322,12 @@ pub trait NormKernels {
 /// Attention and embeddings.
 pub trait SequenceKernels {
     /// Computes the attention of several heads from queries, and keys and values side by side; writes the weights that backward needs, of
-    /// [`Attention::elements`]. `lengths` has the number of attended keys of each sequence, or is empty for all.
+    /// [`Attention::elements`]. `lengths` has the number of attended keys of each sequence, or is empty for all. Without keys
+    /// the output is zero.
+    ///
+    /// A score of -infinity has a weight of zero. A score of NaN or infinity, and scores that are all -infinity, make all
+    /// weights of their query NaN. Keys and values beyond the length have no effect, whatever they are; those after the query's
+    /// token in causal attention have a weight of zero, by which they may be multiplied.
     fn attend(
         &self,
         shape: &Attention,
@@ -336,7 +349,7 @@ pub trait SequenceKernels {
     );
 
     /// Writes the sum of the vector of each token and that of its position. `tables` are both sets of vectors. Tokens are
-    /// `[N, T]`, the output `[N, T, width]`. A number outside the table counts as the nearest one inside.
+    /// `[N, T]`, the output `[N, T, width]`. A number outside the table counts as the nearest one inside, and NaN as 0.
     fn embed(
         &self,
         width: usize,
@@ -361,7 +374,8 @@ pub trait TableKernels {
     /// rows of `width` floats.
     fn squared_distances(&self, width: usize, inputs: [DeviceSlice<'_>; 2], to: DeviceSliceMut<'_>);
 
-    /// Writes the gradient of the points of [`TableKernels::squared_distances`].
+    /// Writes the gradient of the points of [`TableKernels::squared_distances`]. A distance whose gradient is zero has no
+    /// effect, even if it is NaN; the same holds for the centres.
     fn point_gradients(
         &self,
         width: usize,
@@ -425,10 +439,10 @@ pub trait ElementKernels {
     /// Sets negative values to zero; NaN is preserved.
     fn rectify(&self, y: DeviceSliceMut<'_>);
 
-    /// Writes `dy` where the output `y` of a rectifier is above zero, else zero.
+    /// Writes zero where the output `y` of a rectifier is zero, else `dy`, also where `y` is NaN.
     fn rectify_gradient(&self, y: DeviceSlice<'_>, dy: DeviceSlice<'_>, dx: DeviceSliceMut<'_>);
 
-    /// Writes a function of each element, and its slope if wanted.
+    /// Writes a function of each element, and its slope if wanted. Those of infinite values are limits or NaN.
     fn activate(
         &self,
         function: ActivationFunction,
@@ -452,7 +466,8 @@ pub trait ElementKernels {
 
 /// Rounding to short formats, and storage in 2 bytes.
 pub trait PrecisionKernels {
-    /// Rounds values in place, and packs them if `packed` is given, in one pass. `packed` has
+    /// Rounds values in place, and packs them if `packed` is given, in one pass. Values beyond the greatest of the format
+    /// become infinite; NaN remains NaN. `packed` has
     /// [`ShortFormat::packed_length`] floats, whose bits have an order that the device chooses.
     fn round(
         &self,

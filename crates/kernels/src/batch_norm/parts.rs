@@ -9,10 +9,10 @@ use super::{Affine, BatchNorm, BatchStatistics, ChannelGradient};
 use crate::simd::{SimdKernel, SimdVector, Vectorised, dispatch, vectorised};
 
 impl BatchStatistics {
-    /// Returns the mean of each channel of `count` values from its sum.
+    /// Returns the mean of each channel of `count` values from its sum; zero for no values.
     #[must_use]
     pub fn mean_of(totals: &[f64], count: usize) -> Vec<f32> {
-        let mean = |total: &f64| (total / count as f64) as f32;
+        let mean = |total: &f64| (total / count.max(1) as f64) as f32;
         totals.iter().map(mean).collect()
     }
 
@@ -22,7 +22,7 @@ impl BatchStatistics {
     pub fn of_squares(mean: &[f32], squares: &[f64], count: usize, epsilon: f64) -> Self {
         let mut found = Self::default();
         for (mean, squares) in mean.iter().zip(squares) {
-            found.push(*mean, squares / count as f64, epsilon);
+            found.push(*mean, squares / count.max(1) as f64, epsilon);
         }
         found
     }
@@ -38,11 +38,10 @@ impl BatchStatistics {
         let mut found = Self::default();
         for (sum, squares) in moments[..channels].iter().zip(&moments[channels..]) {
             let mean = sum / count;
-            found.push(
-                mean as f32,
-                (squares / count - mean * mean).max(0.0),
-                epsilon,
-            );
+            let variance = squares / count - mean * mean;
+            // Rounding may lead below zero. NaN remains.
+            let variance = if variance < 0.0 { 0.0 } else { variance };
+            found.push(mean as f32, variance, epsilon);
         }
         found
     }

@@ -299,3 +299,14 @@ fn sums_have_one_order_for_every_shape() {
         }
     });
 }
+
+#[test]
+fn moments_that_are_not_finite_have_no_variance() {
+    let of = |sum: f64| BatchStatistics::of_moments(&[4.0, sum, f64::INFINITY], 1e-5);
+    for sum in [f64::NAN, f64::INFINITY] {
+        let found = of(sum);
+        assert!(found.variance[0].is_nan() && found.inverse[0].is_nan());
+    }
+    let rounded = BatchStatistics::of_moments(&[2.0, 2.0, 1.999_999], 0.25);
+    assert_eq!((rounded.variance[0], rounded.inverse[0]), (0.0, 2.0));
+}
