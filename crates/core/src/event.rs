@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
+use crate::histogram::{TensorValues, ValueHistogram};
 use crate::{Epoch, Generation, Rank, Step};
 
 /// Reads a number. JSON cannot represent NaN and infinity: they are written as `null` and read as NaN.
@@ -389,6 +390,20 @@ pub enum Event {
         shares: Vec<u32>,
         /// The measured seconds of each worker for one shard, by rank.
         shard_s: Vec<f64>,
+    },
+    /// The distribution of the weights of a tensor after a step, or of its gradient. Recorded by rank 0, or for a divided gradient
+    /// by each rank with a part of the tensor; the parts are to be merged.
+    TensorHistogram {
+        /// The step.
+        step: Step,
+        /// The name of the tensor.
+        tensor: String,
+        /// Weights or gradients.
+        values: TensorValues,
+        /// The number of elements of the whole tensor.
+        elements: u64,
+        /// The histogram of these elements, or of a part of them.
+        histogram: ValueHistogram,
     },
     /// The model was evaluated on data that it was not trained on. Recorded by rank 0.
     Evaluated {

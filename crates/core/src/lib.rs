@@ -16,6 +16,7 @@ pub mod error;
 pub mod event;
 pub mod exact;
 pub mod header;
+pub mod histogram;
 pub mod holdings;
 pub mod identity;
 pub mod layout;

@@ -6,6 +6,7 @@
 //! the last shard of the rank, a bucket's reduction over ranks starts as soon as its layers have finished
 //! their backward pass, while earlier layers still compute.
 
+mod gradient_values;
 mod lock_step;
 mod shard;
 mod slices;
@@ -397,6 +398,15 @@ impl Strategy for DataParallel {
             }
         }
         Ok(sums.encode())
+    }
+
+    fn visit_gradient(
+        &self,
+        reduced: &ReducedGradient,
+        samples: u64,
+        visit: &mut dyn FnMut(usize, &[f32]),
+    ) {
+        self.visit_reported(reduced, samples, visit);
     }
 
     fn apply(

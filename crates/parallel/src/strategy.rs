@@ -158,6 +158,16 @@ pub trait Strategy: Send {
         samples: u64,
     ) -> Result<Vec<u8>, ParallelError>;
 
+    /// Passes the mean gradient over `samples` of each trained tensor to `visit`, with the index of the tensor, in runs of its
+    /// elements in order: of the elements that this rank reports. Together, the ranks of the group report each element
+    /// once. Cost: one pass over these elements.
+    fn visit_gradient(
+        &self,
+        reduced: &ReducedGradient,
+        samples: u64,
+        visit: &mut dyn FnMut(usize, &[f32]),
+    );
+
     /// Updates the state that this rank holds; no other rank takes part. Called after the vote. `sums` are the results of
     /// [`Strategy::vote_sums`] of all ranks that voted. `samples` is the global number of samples, which may be zero.
     ///

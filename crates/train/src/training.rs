@@ -38,6 +38,7 @@ mod balancing;
 mod buckets;
 mod evaluation;
 mod generations;
+mod histograms;
 mod initial;
 mod saving;
 mod slices;

@@ -1,5 +1,7 @@
 //! [`TensorboardFiles`]: event files that TensorBoard reads.
 
+mod histograms;
+
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use super::tensorboard_record::{
 };
 use super::{restart, scalars};
 use crate::event_writer::EventWriter;
+use histograms::HistogramParts;
 
 /// What trackers show of a run besides its events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,7 +26,7 @@ pub struct RunDescription {
     pub parameters: Vec<(String, String)>,
 }
 
-/// Writes event files of TensorBoard: scalars by step, the run file as text and the parameters for the hparams plugin.
+/// Writes event files of TensorBoard: scalars and histograms by step, the run file as text and the parameters for the hparams plugin.
 ///
 /// A run that resumes, and one that continues from a checkpoint, writes to another file of the same folder, which begins
 /// with a mark that lets TensorBoard discard the steps that are computed again. A scalar takes about 70 bytes.
@@ -33,6 +36,7 @@ pub struct TensorboardFiles {
     host: String,
     resumes: bool,
     writer: Option<BufWriter<File>>,
+    histograms: HistogramParts,
 }
 
 /// Largest number of files of one second in a folder.
@@ -49,6 +53,7 @@ impl TensorboardFiles {
             host: host.chars().filter(|&c| is_plain(c)).collect(),
             resumes,
             writer: None,
+            histograms: HistogramParts::default(),
         }
     }
 
@@ -102,12 +107,17 @@ impl EventWriter for TensorboardFiles {
 
     fn write(&mut self, t: f64, event: &Event) -> std::io::Result<()> {
         if let Some(committed) = restart(event) {
+            self.histograms.clear();
             self.begin(t)?;
             self.add(session_start(t, committed.saturating_add(1)))?;
         }
         for point in scalars(event) {
             let value = scalar(&point.name, point.value);
             self.add(summary(t, point.step, value))?;
+        }
+        if let Some(whole) = self.histograms.add(event) {
+            let value = histograms::value(&whole.name, &whole.histogram);
+            self.add(summary(t, whole.step, value))?;
         }
         if let Event::RunFinished { .. } = event {
             // SessionEndInfo: status 1, success, and the time.

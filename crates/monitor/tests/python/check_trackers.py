@@ -5,7 +5,9 @@ Usage: check_trackers.py PATH_OF_RONDE
 
 import csv
 import json
+import math
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,7 @@ SETTINGS = [
     "model.channels=1",
     "checkpoint.every_steps=20",
     "track.tensorboard=true",
+    "track.histogram_every_steps=20",
     "track.csv=true",
     "track.prometheus=127.0.0.1:0",
 ]
@@ -74,6 +77,62 @@ def check_tensorboard(folder, committed, evaluated):
     assert values["model.kind"].string_value == "digits_cnn", values
 
 
+def check_histograms(folder, model):
+    """Compares the histograms of the last step with the saved model, and those of gradients with the number of elements."""
+    events = EventAccumulator(str(folder), size_guidance={"histograms": 0})
+    events.Reload()
+    tags = events.Tags()["histograms"]
+    assert sorted(tags) == sorted(f"{kind}/{name}" for name in model for kind in ("weights", "gradients")), tags
+    for name, values in model.items():
+        for kind in ("weights", "gradients"):
+            points = events.Histograms(f"{kind}/{name}")
+            assert [point.step for point in points] == [20, 40, 60], (name, points)
+            last = points[-1].histogram_value
+            limits, counts = list(last.bucket_limit), list(last.bucket)
+            assert limits == sorted(set(limits)) and len(limits) == len(counts), name
+            assert last.num == sum(counts) == len(values), (name, last.num)
+            assert limits[0] <= last.min <= last.max <= limits[-1], name
+            assert last.sum_squares > 0, name
+            if kind == "weights":
+                assert last.min == min(values) and last.max == max(values), name
+                assert math.isclose(last.sum, sum(values), rel_tol=1e-9, abs_tol=1e-9), name
+                for begin, end, count in zip(limits, limits[1:], counts[1:]):
+                    # A value at an end may count in either of the buckets.
+                    assert sum(begin < v < end for v in values) <= count <= sum(begin <= v <= end for v in values), name
+
+
+def histograms(ronde, folder, workers, settings):
+    """Trains, and returns the histograms as their names, steps, numbers of values and buckets."""
+    output = Path(folder) / f"divided-{workers}"
+    settings = [f"run.output={output}", f"train.steps={STEPS}", *settings]
+    words = command(ronde, ["-n", str(workers)], settings)
+    subprocess.run(words, cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    events = EventAccumulator(str(output / "tensorboard"), size_guidance={"histograms": 0})
+    events.Reload()
+    found = []
+    for tag in sorted(events.Tags()["histograms"]):
+        for point in events.Histograms(tag):
+            value = point.histogram_value
+            found.append((tag, point.step, value.min, value.max, list(value.bucket_limit), list(value.bucket)))
+    return found
+
+
+def weights(file):
+    """Returns the parameters of a safetensors file as lists of numbers."""
+    data = file.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header, data = json.loads(data[8 : 8 + length]), data[8 + length :]
+    header.pop("__metadata__", None)
+    found = {}
+    for name, tensor in header.items():
+        assert tensor["dtype"] == "F32", tensor
+        if name.endswith(("running_mean", "running_var")):
+            continue
+        begin, end = tensor["data_offsets"]
+        found[name] = struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
+    return found
+
+
 def check_csv(folder, committed, evaluated):
     """Compares the lines with the events."""
     with open(folder / "metrics.csv", newline="") as file:
@@ -121,6 +180,9 @@ def main():
                 evaluated = event
         assert len(committed) == STEPS < commits, (len(committed), commits)
         check_tensorboard(run / "tensorboard", committed, evaluated)
+        check_histograms(run / "tensorboard", weights(run / "model.safetensors"))
+        whole = histograms(ronde, folder, 1, [])
+        assert whole and histograms(ronde, folder, 3, ["parallel.zero=2"]) == whole, "histograms of divided gradients"
         check_csv(run, committed, evaluated)
         check_prometheus(served_metrics(ronde, folder))
     print(f"TensorBoard, csv and Prometheus read the {STEPS} steps of a resumed run")

@@ -39,7 +39,7 @@ pub(super) struct StepFactors {
 
 /// Returns the elements that a tensor and a part of the flat state have in common, in runs of `most` elements from the
 /// tensor's first one. `most` is a multiple of [`BLOCK`]; a part begins at a block or before the tensor.
-fn runs(
+pub(super) fn runs(
     tensor: &Range<usize>,
     part: &Range<usize>,
     most: usize,
@@ -58,13 +58,13 @@ fn runs(
 
 impl DataParallel {
     /// Returns whether the gradient of a tensor counts in the norm, and its optimizer changes it.
-    fn is_trained(&self, index: usize) -> bool {
+    pub(super) fn is_trained(&self, index: usize) -> bool {
         let role = self.state.tensors()[index].entry.role;
         role == Role::Parameter && !self.rules[index].is_frozen
     }
 
     /// Returns the indices of the tensors that have elements in a part of the flat state.
-    fn tensors_in(&self, part: &Range<usize>) -> Range<usize> {
+    pub(super) fn tensors_in(&self, part: &Range<usize>) -> Range<usize> {
         let tensors = self.state.tensors();
         let first = tensors.partition_point(|tensor| tensor.range.end <= part.start);
         let end = tensors.partition_point(|tensor| tensor.range.start < part.end);

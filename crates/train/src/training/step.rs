@@ -149,6 +149,7 @@ impl Training {
             self.copies.keep_best(self.strategy.state().values());
         }
         let (sums, samples) = (&committed.sums, committed.samples);
+        self.record_gradient(step, &reduced, samples);
         let update = self
             .strategy
             .apply(step, reduced, sums, samples, learning_rate)
@@ -218,6 +219,7 @@ impl Training {
         let values = self.strategy.state().values();
         self.copies.update_average(step, values);
         times.optimizer_s = updating.total_s();
+        self.record_weights(step);
         let digest = self.digest(step);
         self.session.set_digest(digest);
         self.recorder.spans.end(span, SpanKind::Optimizer, step.0);

@@ -20,6 +20,9 @@ pub struct TrackSection {
     /// Whether to write event files for TensorBoard: `true` for `tensorboard` in the run's folder, or a folder, in which
     /// each run has a folder with its name; default false.
     pub tensorboard: TensorboardTarget,
+    /// Write histograms of all weights and gradients to TensorBoard after every this many steps, and after the last one; default
+    /// 0: none. A histogram takes about 1 kB.
+    pub histogram_every_steps: u64,
     /// Whether to write `metrics.csv` and `evaluations.csv` to the run's folder; default false.
     pub csv: bool,
     /// The address at which Prometheus reads the metrics, such as `127.0.0.1:9095`; default none. Other hosts can read
@@ -40,6 +43,7 @@ impl Default for TrackSection {
         Self {
             every_steps: 1,
             tensorboard: TensorboardTarget::Off,
+            histogram_every_steps: 0,
             csv: false,
             prometheus: None,
             mlflow: None,
@@ -91,6 +95,13 @@ impl TrackSection {
                 "track.tensorboard",
                 message.to_owned(),
             ));
+        }
+        if self.histogram_every_steps > 0 && self.tensorboard == TensorboardTarget::Off {
+            let message = "`track.histogram_every_steps` has no effect without `track.tensorboard`";
+            let hint = "set track.tensorboard = true";
+            let problem =
+                ConfigProblem::error("track.histogram_every_steps", message.to_owned()).hint(hint);
+            problems.push(problem);
         }
         if let Some(problem) = self.mlflow.as_deref().and_then(Self::mlflow_problem) {
             let message = format!("invalid `track.mlflow`: {problem}");

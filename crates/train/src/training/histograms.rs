@@ -1,0 +1,69 @@
+//! The histograms of weights and gradients of a [`Training`], for trackers.
+
+use ronde_core::histogram::{HistogramCounter, TensorValues};
+use ronde_core::layout::Role;
+use ronde_core::{Event, Rank, Step};
+use ronde_parallel::ReducedGradient;
+
+use super::Training;
+
+impl Training {
+    /// Returns whether the run records histograms after a step.
+    fn records_histograms(&self, step: Step) -> bool {
+        let every = self.plan.config.track.histogram_every_steps;
+        let committed = step.0 + 1;
+        every > 0 && (committed.is_multiple_of(every) || committed == self.plan.steps)
+    }
+
+    /// Records the histograms of the gradient of a step: each rank those of its slices if the gradient is divided, rank 0 all
+    /// of them otherwise.
+    pub(super) fn record_gradient(&self, step: Step, reduced: &ReducedGradient, samples: u64) {
+        if !self.records_histograms(step) {
+            return;
+        }
+        let mut counter = HistogramCounter::default();
+        let mut counted: Option<usize> = None;
+        self.strategy
+            .visit_gradient(reduced, samples, &mut |index, values| {
+                if let Some(previous) = counted.replace(index).filter(|&old| old != index) {
+                    self.record_histogram(step, previous, TensorValues::Gradients, &mut counter);
+                }
+                counter.add(values);
+            });
+        if let Some(last) = counted {
+            self.record_histogram(step, last, TensorValues::Gradients, &mut counter);
+        }
+    }
+
+    /// Records the histograms of the weights after a step on rank 0, which has all of them.
+    pub(super) fn record_weights(&self, step: Step) {
+        if self.member.rank != Rank(0) || !self.records_histograms(step) {
+            return;
+        }
+        let mut counter = HistogramCounter::default();
+        let state = self.strategy.state();
+        for (index, tensor) in state.tensors().iter().enumerate() {
+            if tensor.entry.role == Role::Parameter {
+                counter.add(&state.values()[tensor.range.clone()]);
+                self.record_histogram(step, index, TensorValues::Weights, &mut counter);
+            }
+        }
+    }
+
+    fn record_histogram(
+        &self,
+        step: Step,
+        index: usize,
+        values: TensorValues,
+        counter: &mut HistogramCounter,
+    ) {
+        let tensor = &self.strategy.state().tensors()[index];
+        self.member.tracker.record(Event::TensorHistogram {
+            step,
+            tensor: tensor.entry.name.clone(),
+            values,
+            elements: tensor.range.len() as u64,
+            histogram: counter.take(),
+        });
+    }
+}
