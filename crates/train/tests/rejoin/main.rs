@@ -4,6 +4,7 @@
 
 mod choices;
 mod faulty_group;
+mod initial;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,6 +24,7 @@ use ronde_store::{LocalStore, Store};
 use ronde_train::callback::{Actions, StepReport};
 use ronde_train::checkpoints::{Resume, RunCheckpoints};
 use ronde_train::config::{Document, Override};
+use ronde_train::initial_weights::InitialWeightFile;
 use ronde_train::worker::{JobAccess, join_job};
 use ronde_train::{Callback, Plan, RunConfig, TrainError, Training};
 
@@ -283,7 +285,9 @@ fn start(
                 operations,
             });
         }
-        let mut training = Training::new(member, plan, chain, split)?;
+        let (start, model) = (&config.model.start, &config.model.config);
+        let initial = InitialWeightFile::of(start, "/".as_ref(), Some(model));
+        let mut training = Training::new(member, plan, chain, split)?.with_initial_weights(initial);
         if let Some(folder) = &job.checkpoints {
             let store: Arc<dyn Store> = Arc::new(LocalStore::new(folder.path()));
             let run = (String::new(), PathBuf::new());
