@@ -40,6 +40,10 @@ pub(crate) fn convert(
     naming: Naming,
 ) -> Result<Vec<ConvertedTensor<'_>>, ModelError> {
     if naming == Naming::Ronde {
+        // The tensors of a user's own model are not known.
+        if saved.manifest().model.is_some() {
+            saved.check()?;
+        }
         return Ok(unchanged(saved));
     }
     let layers = saved.outline()?;

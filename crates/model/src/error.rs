@@ -217,7 +217,7 @@ impl fmt::Display for TensorProblem {
             ),
             Self::NotFinite { name, count } => write!(
                 f,
-                "`{name}` has {count} values that are infinite or not a number"
+                "`{name}` has values that are infinite or not a number: {count}"
             ),
         }
     }

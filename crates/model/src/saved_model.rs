@@ -73,6 +73,14 @@ impl SavedModel {
         outline.map_err(|source| self.engine_failed(source))
     }
 
+    /// Checks that the weights are those of the model and finite, without building it. Cost: one pass over the weights.
+    ///
+    /// # Errors
+    /// As [`SavedModel::chain`].
+    pub fn check(&self) -> Result<(), ModelError> {
+        self.check_tensors(&self.outline()?)
+    }
+
     /// Checks that the weights are those of the layers.
     pub(crate) fn check_tensors(&self, layers: &[GraphOutline]) -> Result<(), ModelError> {
         let tensors = layers

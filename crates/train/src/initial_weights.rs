@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ronde_core::layout::StateLayout;
 use ronde_engine::ModelConfig;
-use ronde_model::{InitialWeights, ModelError, WeightFile};
+use ronde_model::{InitialWeights, ModelError, TensorProblem, WeightFile};
 
 use crate::config::StartSection;
 use crate::{Plan, TrainError};
@@ -47,6 +47,13 @@ impl InitialWeightFile {
 
 fn impossible(error: ModelError) -> TrainError {
     let hint = match error {
+        ModelError::Tensors { ref problems, .. }
+            if problems
+                .iter()
+                .all(|problem| matches!(problem, TensorProblem::NotFinite { .. })) =>
+        {
+            "use the weights of a training that has not diverged, or restore the file from a copy"
+        }
         ModelError::Tensors { .. } => {
             "list tensors that are not in the file, such as a new head, in model.init_new: init_new = [\"head.*\"]"
         }

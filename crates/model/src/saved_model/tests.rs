@@ -103,9 +103,21 @@ fn values_that_are_not_finite_are_refused_with_their_tensor() {
     let folder = tempfile::tempdir().unwrap();
     save_to(folder.path(), &chain, &manifest);
     let saved = SavedModel::open(folder.path()).unwrap();
-    let expected = format!("`{name}` has 2 values that are infinite or not a number");
-    let error = saved.chain().map(drop).unwrap_err().to_string();
-    assert!(error.contains(&expected), "{error}");
+    let expected = format!("`{name}` has values that are infinite or not a number: 2");
+    let to = folder.path().join("exported");
+    for error in [
+        saved.chain().map(drop),
+        saved.check(),
+        crate::export(
+            &saved,
+            crate::ExportFormat::Torch,
+            crate::Naming::Ronde,
+            &to,
+        ),
+    ] {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(&expected), "{error}");
+    }
     let file = WeightFile::read(&folder.path().join(WEIGHTS_FILE)).unwrap();
     let model = manifest.model.as_ref();
     let start = InitialWeights::new(file.clone(), model, chain.layout(), &[]);

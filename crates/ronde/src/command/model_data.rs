@@ -41,6 +41,7 @@ impl ModelDataArguments {
     /// A message if one of them cannot be opened, or they do not fit.
     pub(crate) fn open(&self, quiet: bool) -> Result<ModelData, String> {
         let saved = SavedModel::open(&self.model).map_err(|error| format!("error: {error}"))?;
+        saved.check().map_err(|error| format!("error: {error}"))?;
         let beside = saved.weights().path().with_file_name("run.toml");
         let file = self.data.as_ref().unwrap_or(&beside);
         if self.data.is_none() && !file.exists() {

@@ -13,6 +13,9 @@ use crate::command::model_data::ModelData;
 /// The maximum number of bytes of a file of prompts.
 const PROMPTS_BYTES_MAX: u64 = 1 << 30;
 
+/// The prompts of a file, if there is one, and the settings of the texts.
+type Generation = (Option<Arc<Prompts>>, GenerationSettings);
+
 /// Arguments about generated text.
 #[derive(Args)]
 pub(super) struct GenerationArguments {
@@ -38,10 +41,7 @@ impl GenerationArguments {
     ///
     /// # Errors
     /// A message if the prompts or a setting cannot be used, or nothing would use them.
-    pub(super) fn settings(
-        &self,
-        source: &ModelData,
-    ) -> Result<Option<(Option<Arc<Prompts>>, GenerationSettings)>, String> {
+    pub(super) fn settings(&self, source: &ModelData) -> Result<Option<Generation>, String> {
         let manifest = source.saved.manifest();
         let tokens_max = TextGenerator::prompt_tokens_max(manifest);
         if self.prompts.is_none() && !TextGenerator::translates(manifest) {
