@@ -113,7 +113,8 @@ impl SavedPart {
 pub struct Saver {
     jobs: Option<SyncSender<WriteTask>>,
     outcomes: Receiver<WriteResult>,
-    reserved: Receiver<Vec<u8>>,
+    /// The memory that the thread allocates, until the first save takes it.
+    reserved: Option<Receiver<Vec<u8>>>,
     thread: Option<JoinHandle<()>>,
     give_up: Arc<AtomicBool>,
     buffer: Vec<u8>,
@@ -122,7 +123,8 @@ pub struct Saver {
 
 impl Saver {
     /// Starts the thread `ronde-checkpoint`, which writes to `store`. The thread first allocates memory for `reserve_bytes` of
-    /// slices, so that the first copy is as fast as later ones; 0 allocates it at the first copy.
+    /// slices, so that the first copy is as fast as later ones; 0 allocates it at the first copy, which waits until the thread has
+    /// allocated.
     ///
     /// # Errors
     /// [`CheckpointError::Thread`].
@@ -145,7 +147,7 @@ impl Saver {
         Ok(Self {
             jobs: Some(jobs),
             outcomes,
-            reserved,
+            reserved: Some(reserved),
             thread: Some(thread),
             give_up,
             buffer: Vec::new(),
@@ -178,8 +180,9 @@ impl Saver {
             &names::attempt(),
         )?;
         let mut buffer = std::mem::take(&mut self.buffer);
-        if let Ok(reserved) = self.reserved.try_recv() {
-            buffer = reserved;
+        // Waiting for the rest of the allocation takes no longer than a second one, and no more memory.
+        if let Some(reserved) = self.reserved.take() {
+            buffer = reserved.recv().unwrap_or_default();
         }
         buffer.clear();
         buffer.reserve(save.slices.iter().map(|slice| slice.bytes.len()).sum());
@@ -321,4 +324,32 @@ fn pieces(save: &SaveRequest<'_>) -> Result<Vec<CopiedSlice>, CheckpointError> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_store::LocalStore;
+
+    use super::*;
+
+    #[test]
+    fn a_first_save_uses_the_memory_that_is_still_being_allocated() {
+        const RESERVED: usize = 64 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(LocalStore::new(folder.path()));
+        let mut saver = Saver::start(store, RESERVED).unwrap();
+        for step in [1, 2] {
+            let save = SaveRequest {
+                step: Step(step),
+                fence: Fence::default(),
+                rank: Rank(0),
+                world_size: WorldSize::ONE,
+                vectors: &[],
+                slices: &[],
+            };
+            saver.begin(&save).unwrap();
+            saver.wait(Duration::from_secs(60)).unwrap();
+            assert!(saver.buffer.capacity() >= RESERVED);
+        }
+    }
 }

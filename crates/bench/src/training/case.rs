@@ -238,7 +238,7 @@ impl TrainingCase {
         format!(
             "version = 1\n[run]\nname = \"bench\"\n[workers]\ncount = {workers}\nlogical_shards = {shards}\n\
              [train]\nsteps = {steps}\nglobal_batch_size = {}\nlearning_rate = {}\n\
-             [schedule]\nkind = \"constant\"\n{comm}{}{}",
+             [schedule]\nkind = \"constant\"\n[checkpoint]\nat_end = false\n{comm}{}{}",
             self.batch * u64::from(workers),
             self.learning_rate,
             self.data,
