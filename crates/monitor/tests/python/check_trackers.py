@@ -6,7 +6,9 @@ Usage: check_trackers.py PATH_OF_RONDE
 import csv
 import json
 import math
+import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 STEPS = 60
+KILLED_STEPS = 2000
 SETTINGS = [
     "run.name=tracked",
     "run.output=run",
@@ -158,6 +161,89 @@ def check_prometheus(metrics):
     assert checked.returncode == 0, "promtool check metrics"
 
 
+def killed(ronde, folder):
+    """Kills a run and its workers while they write, resumes it, and returns its folder."""
+    run = Path(folder) / "killed"
+    settings = ["run.output=killed", "track.mlflow=http://127.0.0.1:1", f"train.steps={KILLED_STEPS}"]
+    words = command(ronde, ["-n", "2", "--trace"], settings)
+    process = subprocess.Popen(words, cwd=folder, stderr=subprocess.DEVNULL, start_new_session=True)
+    events = run / "events.jsonl"
+    while not events.exists() or events.read_text().count("step_committed") < KILLED_STEPS // 2:
+        assert process.poll() is None, "the run ended before it was killed"
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    subprocess.run([ronde, "trace", "killed"], cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    check_timeline(run / "trace" / "trace.json", 2)
+    # A reader can open what was written, and a crash may cut off the last line of each file.
+    EventAccumulator(str(run / "tensorboard")).Reload()
+    for name in ("metrics.csv", "mlflow/spool.jsonl", "events.jsonl"):
+        with open(run / name, "rb+") as file:
+            size = file.seek(0, 2)
+            file.truncate(size - 5)
+    for name in (run / "tensorboard").iterdir():
+        os.truncate(name, name.stat().st_size - 5)
+    resumed = command(ronde, ["--resume", "killed", "-n", "2"], settings)
+    subprocess.run(resumed, cwd=folder, check=True, stderr=subprocess.DEVNULL)
+    return run
+
+
+def check_timeline(file, ranks):
+    """Reads a timeline as the description of the trace event format requires it: complete events that nest within a
+    thread, counters, and names of processes and threads. Perfetto's trace_processor is not in a package of PyPI."""
+    timeline = json.loads(file.read_text(), parse_constant=lambda name: 1 / 0)
+    assert set(timeline) == {"displayTimeUnit", "otherData", "traceEvents"}, set(timeline)
+    named, spans = set(), {}
+    for event in timeline["traceEvents"]:
+        kind, process = event["ph"], event["pid"]
+        assert isinstance(event["name"], str) and isinstance(process, int), event
+        if kind == "M":
+            assert event["name"] in ("process_name", "thread_name"), event
+            assert isinstance(event["args"]["name"], str), event
+            named.add((process, event["tid"]))
+        elif kind == "C":
+            assert event["ts"] >= 0 and event["args"]["bytes"] >= 0, event
+        else:
+            assert kind == "X" and event["ts"] >= 0 and event["dur"] >= 0, event
+            spans.setdefault((process, event["tid"]), []).append(event)
+    assert {process for process, _ in spans} == set(range(ranks)), set(spans)
+    assert set(spans) <= named, "every thread has a name"
+    for events in spans.values():
+        open_until = []
+        for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
+            end = event["ts"] + event["dur"]
+            while open_until and open_until[-1] <= event["ts"] + 0.0005:
+                open_until.pop()
+            assert not open_until or end <= open_until[-1] + 0.0005, "spans of a thread overlap without nesting"
+            open_until.append(end)
+    names = {event["name"] for events in spans.values() for event in events}
+    assert {"step", "forward", "backward", "optimizer", "collective"} <= names, names
+
+
+def check_killed(run):
+    """Each step is once in the files of a run that was killed."""
+    steps = list(range(1, KILLED_STEPS + 1))
+    with open(run / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == steps
+    assert all(float(row["loss"]) > 0 for row in rows)
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    shown = [point.step for point in events.Scalars("train/loss")]
+    # The last records before the end may be missing if no checkpoint was saved after them.
+    assert shown == steps, sorted(set(steps) - set(shown))
+    lines = (run / "mlflow" / "spool.jsonl").read_text().splitlines()
+    spooled = [step for step in (loss_step(json.loads(line)) for line in lines) if step is not None]
+    assert spooled == steps, sorted(set(steps) - set(spooled))
+
+
+def loss_step(entry):
+    """Returns the step of a line of the spool with a loss."""
+    metrics = entry.get("metrics", {})
+    names = [name for name, _ in metrics.get("values", [])]
+    return metrics["step"] if "train/loss" in names else None
+
+
 def main():
     ronde = sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:
@@ -184,6 +270,7 @@ def main():
         whole = histograms(ronde, folder, 1, [])
         assert whole and histograms(ronde, folder, 3, ["parallel.zero=2"]) == whole, "histograms of divided gradients"
         check_csv(run, committed, evaluated)
+        check_killed(killed(ronde, folder))
         check_prometheus(served_metrics(ronde, folder))
     print(f"TensorBoard, csv and Prometheus read the {STEPS} steps of a resumed run")
 

@@ -1,6 +1,7 @@
 //! Output folders that are full, not writable, or in use by another run.
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::support::{RONDE, TestFolder};
 
@@ -67,6 +68,13 @@ impl<'a> SmallDisk<'a> {
         }
         Some(Self(dir))
     }
+
+    /// Changes the size.
+    fn grow(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        let grown = self.0.start("mount", &["-o", &options, "disk"], &[]);
+        grown.wait().expect(0, &[]);
+    }
 }
 
 impl Drop for SmallDisk<'_> {
@@ -90,6 +98,59 @@ fn a_full_disk_is_detected_before_the_start() {
         ],
     );
     assert_eq!(dir.list("disk"), [""; 0]);
+}
+
+#[test]
+fn trackers_on_a_full_disk_do_not_stop_training_and_continue_after_it() {
+    let dir = TestFolder::new();
+    let Some(disk) = SmallDisk::mount(&dir, "1m") else {
+        return;
+    };
+    let sets = [
+        "run.output=disk/out",
+        "train.steps=1500",
+        "model.channels=1",
+        "checkpoint.every_steps=50",
+        "track.tensorboard=true",
+        "track.csv=true",
+        "track.mlflow=http://127.0.0.1:1",
+        "track.histogram_every_steps=10",
+    ];
+    let sets: Vec<&str> = sets.into_iter().flat_map(|set| ["--set", set]).collect();
+    let arguments = [&["train", "-n", "2", "--trace"], &sets[..]].concat();
+    let ended = dir.run(&arguments).expect(3, &["1,500 of 1,500"]);
+    let mut missing = Vec::new();
+    for what in [
+        "cannot write events:",
+        "cannot write TensorBoard events:",
+        "cannot write metrics in CSV:",
+        "cannot write the spool for MLflow:",
+    ] {
+        missing.extend((!ended.stderr.contains(what)).then_some(what));
+    }
+    assert_eq!(missing, [""; 0], "{}", ended.stderr);
+    dir.run(&["trace", "disk/out", "--to", "trace.json"])
+        .expect(0, &["trace.json: "]);
+    disk.grow("64m");
+    let arguments = [&["train", "--resume", "disk/out", "-n", "2"], &sets[..]].concat();
+    let ended = dir.run(&arguments).expect(0, &["blake3"]);
+    assert!(!ended.stderr.contains("cannot write"), "{}", ended.stderr);
+    let path = dir.path().join("disk/out");
+    let rows = std::fs::read_to_string(path.join("metrics.csv")).unwrap();
+    let mut steps: Vec<u64> = Vec::new();
+    for row in rows.lines().skip(1) {
+        let fields: Vec<&str> = row.split(',').collect();
+        assert_eq!(fields.len(), 8, "{row}");
+        steps.push(fields[0].parse().unwrap());
+    }
+    assert!(steps.is_sorted_by(|a, b| a < b), "each step at most once");
+    assert_eq!(steps.last(), Some(&1500));
+    let spool = std::fs::read_to_string(path.join("mlflow/spool.jsonl")).unwrap();
+    for line in spool.lines() {
+        let entry: Result<Value, _> = serde_json::from_str(line);
+        assert!(entry.is_ok(), "{line}");
+    }
+    assert!(spool.contains("\"step\":1500") && spool.contains("FINISHED"));
 }
 
 #[test]

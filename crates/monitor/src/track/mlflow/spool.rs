@@ -1,5 +1,6 @@
 //! [`MlflowSpool`]: writes the numbers of a run to the spool in its folder.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use crate::track::{RunDescription, restart, scalars};
 /// The files of a saved model that MLflow receives as artifacts, if they exist.
 const MODEL_FILES: [&str; 4] = ["model.safetensors", "model.json", "README.md", "run.toml"];
 
-/// The steps whose numbers are in the spool.
+/// The steps of a series whose numbers are in the spool.
 #[derive(Debug, Clone, Copy, Default)]
 struct SpooledSteps {
     /// The newest one.
@@ -27,8 +28,9 @@ struct SpooledSteps {
 pub struct MlflowSpool {
     run: PathBuf,
     description: RunDescription,
-    steps: SpooledSteps,
-    evaluations: SpooledSteps,
+    /// By the first name of an entry, so that each rank's times, the losses and the evaluations count apart: a crash may
+    /// have cut off the numbers of a step between them.
+    spooled: BTreeMap<String, SpooledSteps>,
     is_failed: bool,
     writer: Option<BufWriter<File>>,
 }
@@ -54,8 +56,7 @@ impl MlflowSpool {
         Self {
             run: run.to_owned(),
             description,
-            steps: SpooledSteps::default(),
-            evaluations: SpooledSteps::default(),
+            spooled: BTreeMap::new(),
             is_failed: false,
             writer: None,
         }
@@ -71,7 +72,7 @@ impl MlflowSpool {
 
     /// Skips the steps in the spool, because they are computed again.
     fn repeat(&mut self) {
-        for spooled in [&mut self.steps, &mut self.evaluations] {
+        for spooled in self.spooled.values_mut() {
             spooled.until = spooled.newest;
         }
     }
@@ -84,13 +85,11 @@ impl MlflowSpool {
     /// Adds the numbers of an event, unless they are in the spool.
     fn numbers(&mut self, at: u64, event: &Event) -> std::io::Result<()> {
         let points = scalars(event);
-        let Some(step) = points.first().map(|point| point.step) else {
+        let Some(first) = points.first() else {
             return Ok(());
         };
-        let spooled = match event {
-            Event::Evaluated { .. } => &mut self.evaluations,
-            _ => &mut self.steps,
-        };
+        let (step, series) = (first.step, first.name.clone());
+        let spooled = self.spooled.entry(series).or_default();
         if step <= spooled.until {
             return Ok(());
         }
@@ -119,11 +118,8 @@ impl MlflowSpool {
             }
             complete += length as u64;
             if let Ok(SpoolEntry::Metrics { step, values, .. }) = serde_json::from_slice(&line) {
-                let is_evaluation = values.iter().any(|(name, _)| name.starts_with("test/"));
-                let spooled = match is_evaluation {
-                    true => &mut self.evaluations,
-                    false => &mut self.steps,
-                };
+                let series = values.into_iter().next().map(|(name, _)| name);
+                let spooled = self.spooled.entry(series.unwrap_or_default()).or_default();
                 spooled.newest = spooled.newest.max(step);
             }
         }

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ronde_core::{Epoch, Event, Generation, Step};
+use ronde_core::event::PhaseTimes;
+use ronde_core::{Epoch, Event, Generation, Rank, Step};
 use serde_json::{Value, json};
 
 use super::sender::MlflowError;
@@ -192,4 +193,32 @@ fn requests_have_at_most_a_thousand_metrics_and_an_incomplete_line_is_removed() 
         all.extend(steps(body));
     }
     assert_eq!(all, (1..=501).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_numbers_of_a_step_that_a_crash_separated_are_completed() {
+    let dir = tempfile::tempdir().unwrap();
+    let times = |step| Event::StepTimes {
+        rank: Rank(0),
+        step: Step(step),
+        times: PhaseTimes::default(),
+        arrived_s: None,
+        bytes_sent: 0,
+    };
+    spool(
+        dir.path(),
+        &[times(0), committed(0), times(1), committed(1)],
+    );
+    let path = spool_file(dir.path());
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &text[..text.len() - 5]).unwrap();
+    spool(
+        dir.path(),
+        &[times(0), committed(0), times(1), committed(1)],
+    );
+    let text = std::fs::read_to_string(&path).unwrap();
+    for series in ["train/loss", "time/rank_0/compute_s"] {
+        let lines = text.lines().filter(|line| line.contains(series));
+        assert_eq!(lines.count(), 2, "{series} in\n{text}");
+    }
 }
