@@ -414,19 +414,10 @@ impl RunHistory {
                 );
                 record(Some(generation.0), None, text)
             }
-            Event::StragglerDetected { .. } => match self.view.straggler() {
-                Some(late) => record(None, None, render::straggler(late)),
-                None => return,
-            },
-            Event::StragglerRecovered { rank, .. } => {
-                let text = format!("rank {rank} no longer delays the other ranks");
-                record(None, None, text)
-            }
-            Event::SharesChanged { .. } => match &self.view.shares {
-                Some(shares) => {
-                    let sentence = render::shares(shares);
-                    record(None, None, format!("shards divided by speed: {sentence}"))
-                }
+            Event::StragglerDetected { .. }
+            | Event::StragglerRecovered { .. }
+            | Event::SharesChanged { .. } => match self.speed_text(event) {
+                Some(text) => record(None, None, text),
                 None => return,
             },
             Event::AttemptStarted { attempt } => {
@@ -444,6 +435,20 @@ impl RunHistory {
             _ => return,
         };
         push(&mut self.members, record);
+    }
+
+    /// Returns the sentence about an event that concerns the speed of ranks.
+    fn speed_text(&self, event: &Event) -> Option<String> {
+        match event {
+            Event::StragglerDetected { .. } => self.view.straggler().map(render::straggler),
+            Event::StragglerRecovered { rank, .. } => {
+                Some(format!("rank {rank} no longer delays the other ranks"))
+            }
+            _ => {
+                let shares = render::shares(self.view.shares.as_ref()?);
+                Some(format!("shards divided by speed: {shares}"))
+            }
+        }
     }
 
     fn message(&mut self, t: f64, rank: Option<Rank>, is_warning: bool, text: &str) {

@@ -207,8 +207,7 @@ impl RunView {
                 self.remember("run", event);
                 (self.failure, self.is_stopped) = (None, false);
                 (self.name, self.plan) = (name.clone(), plan.clone());
-                self.world_size = *world_size;
-                self.logical_shards = *logical_shards;
+                (self.world_size, self.logical_shards) = (*world_size, *logical_shards);
                 self.parameters = *parameters;
                 (self.steps, self.epochs) = (*steps, *epochs);
                 self.end_straggler(None);

@@ -73,13 +73,9 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
                 metrics.join(", ")
             ))
         }
-        Event::StragglerDetected { .. } | Event::StragglerRecovered { .. } => {
-            of_straggler(view, event)
-        }
-        Event::SharesChanged { .. } => {
-            let sentence = shares(view.shares.as_ref()?);
-            Some(format!("shards divided by speed: {sentence}"))
-        }
+        Event::StragglerDetected { .. }
+        | Event::StragglerRecovered { .. }
+        | Event::SharesChanged { .. } => of_speed(view, event),
         _ => of_checkpoints(event),
     }
 }
@@ -151,12 +147,16 @@ pub fn details(event: &Event) -> Option<String> {
     }
 }
 
-/// Returns the line printed for an event about a straggler.
-fn of_straggler(view: &RunView, event: &Event) -> Option<String> {
+/// Returns the line printed for an event that concerns the speed of ranks.
+fn of_speed(view: &RunView, event: &Event) -> Option<String> {
     match event {
         Event::StragglerDetected { .. } => {
             let sentence = straggler(view.straggler()?);
             Some(format!("note: {sentence}"))
+        }
+        Event::SharesChanged { .. } => {
+            let sentence = shares(view.shares.as_ref()?);
+            Some(format!("shards divided by speed: {sentence}"))
         }
         Event::StragglerRecovered { rank, .. } => {
             Some(format!("rank {rank} no longer delays the other ranks"))
