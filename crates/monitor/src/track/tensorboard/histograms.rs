@@ -18,13 +18,16 @@ pub(super) struct WholeHistogram {
     pub(super) histogram: ValueHistogram,
 }
 
-/// The histograms of which parts are missing, by name, with their steps.
+/// Largest number of steps of a tensor of which parts are missing. The ranks report a step at different times; parts that never
+/// arrive belong to a rank that was lost.
+const OPEN_STEPS_MAX: usize = 64;
+
+/// The histograms of which parts are missing, by name and step.
 #[derive(Debug, Default)]
-pub(super) struct HistogramParts(BTreeMap<String, (u64, ValueHistogram)>);
+pub(super) struct HistogramParts(BTreeMap<String, BTreeMap<u64, ValueHistogram>>);
 
 impl HistogramParts {
-    /// Adds a part, and returns the histogram once all elements of the tensor are in it. The parts of an earlier step are
-    /// forgotten: one of its ranks was lost.
+    /// Adds a part, and returns the histogram once all elements of the tensor are in it.
     pub(super) fn add(&mut self, event: &Event) -> Option<WholeHistogram> {
         let Event::TensorHistogram {
             step,
@@ -37,13 +40,14 @@ impl HistogramParts {
             return None;
         };
         let (name, step) = (format!("{}/{tensor}", values.name()), committed(*step));
-        let mut histogram = match self.0.remove(&name) {
-            Some((begun, histogram)) if begun == step => histogram,
-            _ => ValueHistogram::default(),
-        };
+        let open = self.0.entry(name.clone()).or_default();
+        let mut histogram = open.remove(&step).unwrap_or_default();
         histogram.merge(part);
         if histogram.count() + histogram.non_finite < *elements {
-            self.0.insert(name, (step, histogram));
+            open.insert(step, histogram);
+            if open.len() > OPEN_STEPS_MAX {
+                open.pop_first();
+            }
             return None;
         }
         Some(WholeHistogram {
@@ -128,8 +132,10 @@ mod tests {
     #[test]
     fn a_histogram_is_complete_with_the_parts_of_all_ranks() {
         let mut parts = HistogramParts::default();
-        assert_eq!(parts.add(&part(0, &[9.0])), None, "the next part is lost");
+        assert_eq!(parts.add(&part(0, &[9.0])), None);
         assert_eq!(parts.add(&part(1, &[1.0])), None);
+        let late = parts.add(&part(0, &[1.0, 2.0])).unwrap();
+        assert_eq!((late.step, late.histogram.sum), (1, 12.0));
         let whole = parts.add(&part(1, &[f32::NAN, -2.0])).unwrap();
         assert_eq!((whole.name.as_str(), whole.step), ("gradients/w", 2));
         let histogram = whole.histogram;
@@ -138,5 +144,7 @@ mod tests {
         assert_eq!(parts.add(&part(2, &[1.0])), None);
         parts.clear();
         assert_eq!(parts.add(&part(2, &[1.0, 2.0])), None);
+        (3..1_000).for_each(|step| assert_eq!(parts.add(&part(step, &[1.0])), None));
+        assert_eq!(parts.0["gradients/w"].len(), OPEN_STEPS_MAX);
     }
 }
