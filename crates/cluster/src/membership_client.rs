@@ -353,6 +353,10 @@ impl JobMember for MembershipClient {
             .filter(|newest| Some(*newest) > state.entered)
     }
 
+    fn is_stopping(&self) -> bool {
+        self.lock().machine.is_stopping()
+    }
+
     fn entered(&self, generation: Generation, group: Arc<dyn Collectives>) {
         let mut state = self.lock();
         state.entered = state.entered.max(Some(generation));

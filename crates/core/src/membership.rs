@@ -130,6 +130,11 @@ pub trait JobMember: Send + Sync {
     /// entered. Does not block.
     fn pending(&self) -> Option<Generation>;
 
+    /// Returns whether the [`JobMember::pending`] generation has no members, because the job stops. Does not block.
+    fn is_stopping(&self) -> bool {
+        false
+    }
+
     /// Reports that the worker has entered a generation with a group. If the generation ends because a member
     /// stopped responding, `group` is aborted.
     fn entered(&self, generation: Generation, group: Arc<dyn Collectives>);

@@ -26,6 +26,7 @@ use crate::{CollectiveError, Collectives, CollectivesExt, Epoch, Generation, Sha
 mod bytes;
 mod catch_up;
 mod error;
+mod member_state;
 mod rejoin;
 mod requests;
 mod transaction;
@@ -33,6 +34,7 @@ mod vote;
 
 pub use catch_up::{CatchUp, CatchUpPlan, StateReport};
 pub use error::{SessionError, ShardProblem};
+pub use member_state::MemberState;
 pub use requests::VoteRequests;
 pub use transaction::{RankInGroup, Transaction};
 

@@ -99,6 +99,13 @@ impl WorkerMachine {
         pending.max(self.generation)
     }
 
+    /// Returns whether the newest generation has no members, because the job stops.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        let pending = self.pending.as_ref();
+        pending.is_some_and(|next| next.members.is_empty())
+    }
+
     /// Returns the worker's activity in its generation.
     #[must_use]
     pub fn phase(&self) -> WorkerPhase {

@@ -186,6 +186,12 @@ impl JobGroup {
         self.connector.member().farewell()
     }
 
+    /// Returns whether the job stops after this generation.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.connector.member().is_stopping()
+    }
+
     /// Returns the number of members of the group.
     #[must_use]
     pub fn world_size(&self) -> Option<WorldSize> {

@@ -45,7 +45,9 @@ impl Training {
             .checkpoints()
             .map(|(saving, now)| saving.before_vote(&now));
         let (save, note) = prepared.unwrap_or_default();
-        let stop = self.stop.load(Ordering::Relaxed);
+        // One member can save the state alone after all have left, unless each has a part of it.
+        let stops_together = self.is_divided() && self.member.is_stopping();
+        let stop = self.stop.load(Ordering::Relaxed) || stops_together;
         self.session.request(VoteRequests {
             save,
             stop,
@@ -155,6 +157,12 @@ impl Training {
             saving.enter(&now, None);
         }
         let step = self.session.next_step();
+        let is_whole = self.strategy.held().len() == self.strategy.state().values().len();
+        if !is_whole {
+            let saved = self.checkpoints.as_ref().and_then(RunCheckpoints::saved) == Some(step);
+            self.member.tracker.record(Event::RunStopped { step, saved });
+            return Err(TrainError::Stopped { step, saved });
+        }
         let saved = self.save_last(step)?;
         let tracker = &self.member.tracker;
         tracker.record(Event::RunStopped { step, saved });
@@ -215,7 +223,7 @@ impl Training {
         let members = self.member_states(saving.term())?;
         let term = members.iter().map(|member| member.term).max();
         let term = term.filter(|term| *term > 0);
-        let is_covered = slices::is_covered(&members, self.strategy.state().values().len());
+        let is_covered = MemberState::is_covered(&members, self.strategy.state().values().len());
         let some_have_state = members.iter().any(|member| member.has_state);
         let has_state = some_have_state && is_covered;
         let is_later = self.member.generation > Generation::FIRST || some_have_state;

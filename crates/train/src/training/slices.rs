@@ -1,73 +1,12 @@
 //! The divided state of a [`Training`]: which member holds which slices, and how they move in a new generation.
 
 use ronde_core::holdings::{HeldRanges, Move, moves};
-use ronde_core::session::{CatchUp, CatchUpPlan};
+use ronde_core::session::{CatchUp, CatchUpPlan, MemberState};
 use ronde_core::{CollectivesExt, Step};
 
 use super::Training;
 use crate::TrainError;
 use crate::state_transfer::StateTransfer;
-
-/// A member's state before a generation begins, as all members see it.
-pub(super) struct MemberState {
-    /// Whether the member has a complete state after at least one step.
-    pub(super) has_state: bool,
-    /// The term of its checkpoints; 0: none.
-    pub(super) term: u64,
-    next: Step,
-    holds_gradient: bool,
-    held: HeldRanges,
-}
-
-impl MemberState {
-    fn encode(&self) -> Vec<u64> {
-        let held = self.held.encode();
-        let mut words = vec![
-            u64::from(self.has_state),
-            self.term,
-            self.next.0,
-            u64::from(self.holds_gradient),
-            held.len() as u64,
-        ];
-        words.extend(held);
-        words
-    }
-
-    /// Decodes the states of all members, one after the other by rank; `None` if the words are not those of states.
-    fn decode_all(mut words: &[u64]) -> Option<Vec<Self>> {
-        let mut members = Vec::new();
-        while let Some((header, rest)) = words.split_first_chunk::<5>() {
-            let [has_state, term, next, holds_gradient, len] = *header;
-            let (held, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
-            members.push(Self {
-                has_state: has_state == 1,
-                term,
-                next: Step(next),
-                holds_gradient: holds_gradient == 1,
-                held: HeldRanges::decode(held)?,
-            });
-            words = rest;
-        }
-        words.is_empty().then_some(members)
-    }
-}
-
-/// Returns whether the members with the newest state hold all of it together. True if no member has a state.
-pub(super) fn is_covered(members: &[MemberState], elements: usize) -> bool {
-    let Some(newest) = members.iter().filter(|m| m.has_state).map(|m| m.next).max() else {
-        return true;
-    };
-    let is_newest = |member: &&MemberState| {
-        let applies = member.holds_gradient && member.next.next() == newest;
-        member.next == newest || applies
-    };
-    let holders = members
-        .iter()
-        .filter(|member| member.has_state)
-        .filter(is_newest);
-    let held = HeldRanges::new(holders.flat_map(|member| member.held.ranges().to_vec()));
-    held.len() == elements
-}
 
 impl Training {
     /// Returns whether the run divides its state among the members.
