@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use ronde_core::balance::Balance;
 use ronde_core::event::PhaseTimes;
+use ronde_core::holdings::HeldRanges;
 use ronde_core::session::{CommittedStep, Session};
 use ronde_core::spans::SpanKind;
 use ronde_core::weight_hash;
@@ -123,6 +124,8 @@ pub struct Training {
     /// The step that was applied last, until the weights of all slices have been gathered and it is recorded.
     unfinished: Option<(CommittedStep, AppliedStep, StepTiming)>,
     transfer: StateTransfer,
+    /// The elements of the state that this rank has. The strategy may have memory for more of them while they are received.
+    slices: HeldRanges,
     /// The cores of this worker's threads; `None`: the system chooses.
     cores: Option<CorePinning>,
     /// The number of cores on which this worker may decode samples.
@@ -206,6 +209,7 @@ impl Training {
         session.set_digest(weight_hash::hash(strategy.state().values()));
         let copies = ModelCopies::new(&plan.config.train, strategy.state().values());
         let names = ModelCopies::names(&plan.config.train);
+        let slices = strategy.held().clone();
         let layout = ReplicaLayout::of(strategy.state(), layout_of_optimizer, loss_scaling, &names);
         Ok(Self {
             member,
@@ -223,6 +227,7 @@ impl Training {
             held: None,
             unfinished: None,
             transfer: StateTransfer::default(),
+            slices,
             cores: None,
             free_cores: 1,
             traffic: Traffic::default(),

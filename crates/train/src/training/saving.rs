@@ -5,10 +5,11 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup};
-use ronde_core::session::{CommittedStep, VoteRequests};
+use ronde_core::holdings::HeldRanges;
+use ronde_core::session::{CommittedStep, MemberState, VoteRequests};
 use ronde_core::{CollectivesExt, Event, Generation, GroupRank, Rank, Step, weight_hash};
 
-use super::{Training, slices, vectors, vectors_mut};
+use super::{Training, vectors, vectors_mut};
 use crate::TrainError;
 use crate::checkpoints::{
     self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, StateSnapshot,
@@ -160,7 +161,9 @@ impl Training {
         let is_whole = self.strategy.held().len() == self.strategy.state().values().len();
         if !is_whole {
             let saved = self.checkpoints.as_ref().and_then(RunCheckpoints::saved) == Some(step);
-            self.member.tracker.record(Event::RunStopped { step, saved });
+            self.member
+                .tracker
+                .record(Event::RunStopped { step, saved });
             return Err(TrainError::Stopped { step, saved });
         }
         let saved = self.save_last(step)?;
@@ -250,17 +253,21 @@ impl Training {
         }
         let shards = self.even_shards()?;
         self.strategy.regroup(self.member.group.clone(), shards);
-        let layout = self.strategy.layout();
-        self.strategy
-            .hold(layout[self.member.group.rank().index()].clone());
+        // The state that the members have is not complete, and is given up.
+        self.slices = HeldRanges::default();
+        let mine = self.strategy.layout()[self.member.group.rank().index()].clone();
+        self.strategy.hold(mine.clone());
         // Ranks read different slices, so one may find damage in a checkpoint that the others can read.
         let mut end = u64::MAX;
         loop {
-            let mine = self.load_before(end)?.map_or(0, |step| step.0 as i64 + 1);
-            let all = self.member.group.all_gather(&[mine]);
+            let loaded = self.load_before(end)?.map_or(0, |step| step.0 as i64 + 1);
+            let all = self.member.group.all_gather(&[loaded]);
             let all = all.map_err(TrainError::Heal)?;
-            if all.iter().all(|step| *step == mine) {
-                return Ok(mine > 0);
+            if all.iter().all(|step| *step == loaded) {
+                if loaded > 0 {
+                    self.slices = mine;
+                }
+                return Ok(loaded > 0);
             }
             end = all.into_iter().min().unwrap_or_default().cast_unsigned();
         }

@@ -55,7 +55,7 @@ impl Training {
             term: term.unwrap_or_default(),
             next,
             holds_gradient: self.holds_gradient(next),
-            held: self.strategy.held().clone(),
+            held: self.slices.clone(),
         };
         // Words are sent as i64 with the same bits, because there is no unsigned 64-bit element type.
         let words: Vec<i64> = mine.encode().into_iter().map(u64::cast_signed).collect();
@@ -70,66 +70,82 @@ impl Training {
 
     /// Moves the slices of the state to the members that hold them in this generation, and waits. All members call it
     /// together; `catch_up` says whose slices are up to date.
+    ///
+    /// A member keeps what it had until all have received their slices, which the exchange of weights proves, and it has
+    /// what it receives from the moment when it has received all of it. So a loss at any moment leaves every slice with the
+    /// members that had it, or with those that have it now.
     pub(super) fn exchange_slices(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
-        let group = self.member.group.clone();
         let layout = self.strategy.layout();
-        let is_fresh = catch_up.next == Step(0);
-        let copies = catch_up.each[group.rank().index()] == CatchUp::CopyState;
-        let held = if copies {
-            HeldRanges::default()
-        } else {
-            self.strategy.held().clone()
-        };
-        let held: Vec<i64> = held.encode().into_iter().map(u64::cast_signed).collect();
-        let lens = group
-            .all_gather(&[held.len() as i64])
-            .map_err(TrainError::Heal)?;
-        let all = group.all_gather(&held).map_err(TrainError::Heal)?;
-        let mut rest = all.as_slice();
-        let mut have = Vec::with_capacity(layout.len());
-        for len in lens {
-            let (words, after) = rest
-                .split_at_checked(usize::try_from(len).unwrap_or_default())
-                .ok_or_else(|| inconsistent("slices of its members"))?;
-            let words: Vec<u64> = words.iter().map(|word| word.cast_unsigned()).collect();
-            let held = HeldRanges::decode(&words);
-            have.push(held.ok_or_else(|| inconsistent("slices of its members"))?);
-            rest = after;
+        let me = self.member.group.rank().index();
+        let copies = catch_up.each[me] == CatchUp::CopyState;
+        if copies {
+            self.slices = HeldRanges::default();
         }
-        let mine = layout[group.rank().index()].clone();
+        let have = self.gather_slices()?;
+        let is_fresh = catch_up.next == Step(0);
         if !is_fresh {
-            let slices = moves(&have, &layout).map_err(|lost| TrainError::SliceLost {
+            let moves = moves(&have, &layout).map_err(|lost| TrainError::SliceLost {
                 step: catch_up.next,
                 elements: lost.elements,
             })?;
-            // Slices that leave this rank are sent from what it holds now; those that arrive need their memory.
-            let everything = HeldRanges::new(
-                self.strategy
-                    .held()
-                    .ranges()
-                    .iter()
-                    .chain(mine.ranges())
-                    .cloned(),
-            );
-            self.strategy.hold(everything);
-            let vectors = self.vector_moves(catch_up, &slices);
-            let transfer = StateTransfer::start(&vectors, &*group, &self.strategy.vectors());
-            let mut transfer = transfer.map_err(TrainError::Heal)?;
-            transfer.send_all(&*group).map_err(TrainError::Heal)?;
-            let received = transfer.receive(&mut self.strategy.vectors_mut());
-            received.map_err(TrainError::Heal)?;
-            transfer.wait_sent().map_err(TrainError::Heal)?;
+            self.move_slices(catch_up, &moves, &layout[me])?;
         }
-        self.strategy.hold(mine);
         let last = Step(catch_up.next.0.saturating_sub(1));
-        self.gather_weights(last)?;
-        let digest = self.digest(last);
         if copies {
+            // The weights follow, also in a later generation.
+            let digest = self.digest(last);
             self.member.healed(&mut self.session, digest);
-        } else {
-            self.session.set_digest(digest);
         }
+        self.gather_weights(last)?;
+        self.strategy.hold(layout[me].clone());
+        self.slices.clone_from(&layout[me]);
+        let digest = self.digest(last);
+        self.session.set_digest(digest);
         Ok(())
+    }
+
+    /// Returns the elements that each member has, by rank.
+    fn gather_slices(&self) -> Result<Vec<HeldRanges>, TrainError> {
+        let group = &*self.member.group;
+        let mine: Vec<i64> = self
+            .slices
+            .encode()
+            .into_iter()
+            .map(u64::cast_signed)
+            .collect();
+        let lens = group.all_gather(&[mine.len() as i64]);
+        let lens = lens.map_err(TrainError::Heal)?;
+        let all = group.all_gather(&mine).map_err(TrainError::Heal)?;
+        let mut rest = all.as_slice();
+        let each = lens.into_iter().map(|len| {
+            let (words, after) = rest.split_at_checked(usize::try_from(len).ok()?)?;
+            let words: Vec<u64> = words.iter().map(|word| word.cast_unsigned()).collect();
+            rest = after;
+            HeldRanges::decode(&words)
+        });
+        let each: Option<Vec<HeldRanges>> = each.collect();
+        each.ok_or_else(|| inconsistent("slices of its members"))
+    }
+
+    /// Executes the moves; this rank then has the elements `mine` beside those that it had.
+    fn move_slices(
+        &mut self,
+        catch_up: &CatchUpPlan,
+        moves: &[Move],
+        mine: &HeldRanges,
+    ) -> Result<(), TrainError> {
+        let group = self.member.group.clone();
+        let had = self.slices.ranges().iter();
+        let all = HeldRanges::new(had.chain(mine.ranges()).cloned());
+        self.strategy.hold(all.clone());
+        let vectors = self.vector_moves(catch_up, moves);
+        let transfer = StateTransfer::start(&vectors, &*group, &self.strategy.vectors());
+        let mut transfer = transfer.map_err(TrainError::Heal)?;
+        transfer.send_all(&*group).map_err(TrainError::Heal)?;
+        let received = transfer.receive(&mut self.strategy.vectors_mut());
+        received.map_err(TrainError::Heal)?;
+        self.slices = all;
+        transfer.wait_sent().map_err(TrainError::Heal)
     }
 
     /// Returns the moves of each vector of the state: those of the slices for the weights and the states of the optimizer, and

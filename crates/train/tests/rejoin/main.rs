@@ -372,7 +372,14 @@ fn train_with(
                     let (listener, address) = bound();
                     let new = 100 + id;
                     job.change(|members| members.present.push((new, address)));
-                    workers.push((new, start(&job, new, listener, fault_of_new)));
+                    let thread = start(&job, new, listener, fault_of_new);
+                    if !matches!(fault_of_new, Some(InjectedFault::Dies(_))) {
+                        workers.push((new, thread));
+                    } else if let Ok(Ok(end)) = thread.join() {
+                        bits.push(end);
+                    } else {
+                        job.change(|members| members.present.retain(|(id, _)| *id != new));
+                    }
                 }
             }
         }
@@ -590,12 +597,13 @@ fn without_a_second_copy_the_workers_load_the_newest_checkpoint_or_report_the_lo
         "checkpoint.overlap=false",
     ]);
     let undisturbed = alone(run(&[WIDE]));
-    let mut loaded = 0;
-    for operation in (30..72).step_by(3) {
+    let (mut loaded, mut lost) = (0, 0);
+    for operation in (9..72).step_by(3) {
         let end = train_with(saving, 3, &[(1, operation)], false, None);
         let is_save = |event: &Event| matches!(event, Event::CheckpointSaved { .. });
         if !end.events.iter().any(is_save) {
             assert_eq!((end.bits.len(), end.lost), (0, 2), "{operation}");
+            lost += 1;
             continue;
         }
         assert_eq!((end.bits.len(), end.lost), (2, 0), "{operation}");
@@ -611,7 +619,7 @@ fn without_a_second_copy_the_workers_load_the_newest_checkpoint_or_report_the_lo
         let is_load = |event: &&Event| matches!(event, Event::CheckpointLoaded { .. });
         loaded += end.events.iter().filter(is_load).count();
     }
-    assert!(loaded > 3, "{loaded}");
+    assert!(loaded > 3 && lost > 2, "{loaded}, {lost}");
     let unsaved = run(&[WIDE, "parallel.zero=1", "parallel.copies=1"]);
     let end = train_with(unsaved, 3, &[(1, 40)], false, None);
     assert_eq!((end.bits.len(), end.lost), (0, 2));
@@ -629,6 +637,26 @@ fn slices_move_to_a_worker_that_replaces_another_one() {
                 end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
                 "{name}"
             );
+        }
+    }
+}
+
+#[test]
+fn a_second_loss_while_slices_move_changes_no_bit() {
+    for run in DIVIDED {
+        let undisturbed = alone(run);
+        for operation in [14, 21] {
+            for second in 0..22 {
+                // The ranks of the remaining workers change, so slices move between them too.
+                let fault = Some(InjectedFault::Dies(second));
+                let end = train_with(run, 4, &[(0, operation)], true, fault);
+                let name = format!("{:?}: {operation}, then {second}", run.sets);
+                assert!(end.bits.len() >= 3, "{name}: {} lost a slice", end.lost);
+                assert!(
+                    end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
+                    "{name}"
+                );
+            }
         }
     }
 }
