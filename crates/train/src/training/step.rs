@@ -49,12 +49,11 @@ impl Training {
         };
 
         let span = spans.begin();
-        let batches = next_batches(loader, step)?;
+        let batches = next_batches(loader, step)?.batches.into_iter();
         spans.end(span, SpanKind::Data, step.0);
         times.wait_data_s = watch.lap_s();
         self.strategy.take_times();
         let reduced_before_s = self.member.group.under_way_s();
-        let batches = batches.batches.into_iter();
         let (sample_ids, micro_batches): (Vec<_>, Vec<_>) = batches
             .inspect(|batch| self.report_skipped(batch))
             .map(micro_batch)
