@@ -10,7 +10,8 @@ use ronde_cluster::StopFlag;
 use command::console::{ConsoleArguments, message};
 use command::{
     bench, check, checkpoint, coordinator, dashboard, data, doctor, evaluate, export, flight, init,
-    join, predict, run, scale, schema, shell, status, trace, track, train, usage, watchdog, worker,
+    join, predict, run, scale, schema, serve, shell, status, trace, track, train, usage, watchdog,
+    worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -57,6 +58,8 @@ enum RondeCommand {
     Evaluate(evaluate::EvaluateArguments),
     /// Predict the samples of a data set with a saved model, on several workers.
     Predict(predict::PredictArguments),
+    /// Answer requests for predictions and generated text of a saved model over HTTP.
+    Serve(serve::ServeArguments),
     /// Write a saved model for other programs: ONNX, safetensors or PyTorch.
     Export(export::ExportArguments),
     /// Send what a run has recorded for an MLflow server and not sent yet.
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         RondeCommand::Evaluate(arguments) => evaluate::run(&arguments),
         RondeCommand::Predict(arguments) => with_signals(|stop| predict::run(&arguments, stop)),
         RondeCommand::PredictWorker(arguments) => predict::work(&arguments),
+        RondeCommand::Serve(arguments) => with_signals(|stop| serve::run(&arguments, stop)),
         RondeCommand::Export(arguments) => export::run(&arguments),
         RondeCommand::Dashboard(arguments) => {
             supervising(|stop| dashboard::dashboard(&arguments, stop))

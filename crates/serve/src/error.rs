@@ -1,6 +1,7 @@
 //! [`ServeError`]: errors of predictions.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ronde_core::Recovery;
@@ -45,6 +46,30 @@ pub enum ServeError {
         expected: Vec<usize>,
         /// The number of classes or values of the model.
         expected_classes: u32,
+    },
+    /// The address of a server cannot be used.
+    #[error("cannot listen at {address}: {cause}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The operating system's error.
+        cause: io::Error,
+    },
+    /// The system refuses a thread of a server.
+    #[error("cannot start the server: {cause}")]
+    Start {
+        /// The operating system's error.
+        cause: io::Error,
+    },
+    /// The token of a server is not usable.
+    #[error(
+        "invalid token: {length} characters, expected at least {min} printable ASCII characters without spaces"
+    )]
+    Token {
+        /// The number of characters.
+        length: usize,
+        /// The smallest number of characters.
+        min: usize,
     },
     /// A setting of the generation of text is invalid.
     #[error("invalid {setting} `{found}`: expected {expected}")]

@@ -4,6 +4,8 @@
 //! sample. The same code serves files and requests, so both have the same bits. A [`TextGenerator`] continues or translates
 //! texts, token by token.
 //!
+//! With the feature `http`, `serve` answers requests over HTTP.
+//!
 //! A data set is predicted in the chunks of a [`ChunkPlan`]. [`Scoring`] computes them in any number of processes and
 //! publishes each in a [`PartFolder`], which joins them into the output.
 
@@ -12,6 +14,8 @@
 mod chunks;
 mod columns;
 mod error;
+#[cfg(feature = "http")]
+mod http;
 mod output;
 mod part_folder;
 mod prediction;
@@ -25,6 +29,8 @@ mod token_sampling;
 
 pub use chunks::{ChunkPlan, ChunkQueue};
 pub use error::ServeError;
+#[cfg(feature = "http")]
+pub use http::{HttpSettings, RequestToken, ServedModel, serve};
 pub use output::{OutputFormat, PredictedSample};
 pub use part_folder::{ChunkRecord, JoinedOutput, PartFolder, ScoringIdentity};
 pub use prediction::{ClassProbability, FoundBox, Prediction};

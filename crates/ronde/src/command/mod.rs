@@ -31,6 +31,7 @@ mod run_position;
 mod run_status;
 pub(crate) mod scale;
 pub(crate) mod schema;
+pub(crate) mod serve;
 pub(crate) mod shell;
 pub(crate) mod signals;
 mod start_error;

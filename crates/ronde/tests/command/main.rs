@@ -25,6 +25,8 @@ mod predict;
 mod remote_data;
 mod run;
 mod same_bits;
+#[cfg(feature = "full")]
+mod serve;
 mod stopping;
 #[cfg(feature = "full")]
 mod stores;

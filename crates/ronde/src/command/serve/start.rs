@@ -1,0 +1,97 @@
+//! Opens the model, and serves it until the command is asked to stop.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_cluster::StopFlag;
+use ronde_serve::{
+    ClassDetail, HttpSettings, PredictionForm, RequestToken, ServeError, ServedModel,
+};
+
+use super::ServeArguments;
+use crate::command::console::{Printable, info, message};
+use crate::command::exit;
+use crate::command::model_data::ModelData;
+use crate::command::signals::begin_supervision;
+
+/// The longest time in which the head and the body of a request must arrive, each.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest number of bytes of a token file.
+const TOKEN_BYTES_MAX: u64 = 4096;
+
+/// Serves the model, and returns the exit code.
+pub(super) fn start(arguments: &ServeArguments, stop: &StopFlag) -> i32 {
+    match serve(arguments, stop) {
+        Ok(()) => exit::DONE,
+        Err(message) => {
+            message!("{message}");
+            exit::USER_ERROR
+        }
+    }
+}
+
+fn serve(arguments: &ServeArguments, stop: &StopFlag) -> Result<(), String> {
+    let failed = |error: ServeError| format!("error: {error}");
+    let token = arguments.token_file.as_deref().map(token).transpose()?;
+    let ModelData { saved, test, .. } = arguments.source.open(false)?;
+    let description = test.description();
+    let form = PredictionForm::of(saved.manifest(), description.targets, ClassDetail::All);
+    let vocabulary = description.vocabulary.clone();
+    let model = ServedModel::new(saved, form.map_err(failed)?, vocabulary);
+    // Requests have their own samples.
+    drop(test);
+    let listen = arguments.listen;
+    if !listen.ip().is_loopback() {
+        let without_token = if token.is_none() {
+            "; anyone who reaches it can use the model: `--token-file` requires a token"
+        } else {
+            ""
+        };
+        message!(
+            "warning: other hosts can reach the server at {listen}, and its connections are not encrypted{without_token}"
+        );
+    }
+    let settings = HttpSettings {
+        listen,
+        token,
+        workers: arguments.workers,
+        batch_max: arguments.batch_max,
+        batch_wait: Duration::from_millis(arguments.batch_wait),
+        queue_max: arguments.queue_max,
+        connections_max: arguments.connections_max,
+        body_bytes_max: arguments.body_max,
+        read_timeout: READ_TIMEOUT,
+        compute_timeout: Duration::from_secs(arguments.timeout),
+    };
+    let run = model.manifest().run.clone();
+    begin_supervision();
+    let ready = |address| {
+        message!("serving the model of {run}; press Ctrl-C to stop");
+        // The reader may have closed the pipe.
+        let _ = writeln!(Printable(std::io::stdout()), "http://{address}");
+    };
+    let served = ronde_serve::serve(Arc::new(model), settings, ready, || stop.signal() != 0);
+    served.map_err(|error| match error {
+        ServeError::Listen { .. } => {
+            format!(
+                "error: {error}\n  help: choose another address, such as `--listen 127.0.0.1:0`"
+            )
+        }
+        error => format!("error: {error}"),
+    })?;
+    info!("stopped; all requests that had arrived are answered");
+    Ok(())
+}
+
+/// Reads a token file.
+fn token(path: &Path) -> Result<RequestToken, String> {
+    let bytes = ronde_store::read_regular(path, TOKEN_BYTES_MAX);
+    let bytes = bytes
+        .map_err(|error| format!("error: cannot read token file {}: {error}", path.display()))?;
+    let token = RequestToken::parse(&String::from_utf8_lossy(&bytes));
+    token.map_err(|error| {
+        format!("error: {error}\n  help: `openssl rand -hex 16 > FILE` writes a good one")
+    })
+}

@@ -1,0 +1,327 @@
+//! `ronde serve`: predictions and texts over HTTP, limits, hostile requests, and the end.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{RONDE, Running, TestFolder};
+
+/// An answer: the status, the head and the body.
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn parse(text: &str) -> Self {
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+        Self {
+            status: status.unwrap_or(0),
+            head: head.to_owned(),
+            body: body.to_owned(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    /// Checks that the answer is an error that contains `problem`.
+    fn refuses(&self, status: u16, problem: &str) {
+        assert_eq!(self.status, status, "{}", self.body);
+        let message = self.json()["error"].as_str().unwrap().to_owned();
+        assert!(message.contains(problem), "{problem}: {message}");
+    }
+}
+
+/// A server of a test.
+struct Server {
+    running: Running,
+    address: String,
+}
+
+impl Server {
+    fn start(dir: &TestFolder, arguments: &str) -> Self {
+        let words = format!("serve {arguments} --listen 127.0.0.1:0");
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let mut running = dir.start(RONDE, &words, &[]);
+        running.wait_stdout("http://", 1);
+        let output = running.stdout();
+        let address = output.lines().find_map(|line| line.strip_prefix("http://"));
+        Self {
+            address: address.unwrap().to_owned(),
+            running,
+        }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        let limit = Some(Duration::from_secs(60));
+        stream.set_read_timeout(limit).unwrap();
+        stream
+    }
+
+    /// Sends bytes and returns all that is answered.
+    fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        // The server may close the connection before it has read everything.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+        let length = body.len();
+        let text = format!(
+            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        );
+        Answer::parse(&self.raw(text.as_bytes()))
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, "", "")
+    }
+
+    fn post(&self, path: &str, body: &str) -> Answer {
+        self.send("POST", path, "", body)
+    }
+
+    fn stop(self) {
+        self.running.signal(Signal::TERM);
+        self.running.wait().expect(0, &["stopped"]);
+    }
+}
+
+/// Trains a model of two numbers whose test data is in `test.csv`.
+fn trained() -> TestFolder {
+    let dir = TestFolder::new();
+    let lines = |from: u32, to: u32| -> String {
+        let line = |number: u32| format!("{number}.5,0.5,{}\n", number % 3);
+        (from..to).map(line).collect()
+    };
+    dir.write("train.csv", &lines(0, 40));
+    dir.write("test.csv", &lines(40, 60));
+    let run = "[data]\nsource = \"records\"\ntrain = \"train.csv\"\ntest = \"test.csv\"\n\
+        features = { decode = \"numbers\", field = [\"0\", \"1\"], shape = [2] }\n\
+        label = { field = \"2\", classes = 3 }\n[model]\nkind = \"linear\"\n\
+        [train]\nsteps = 3\nglobal_batch_size = 8\n[run]\noutput = \"out\"\n";
+    dir.write("run.toml", run);
+    dir.run(&["train", "run.toml", "--json"]).expect(0, &[]);
+    dir
+}
+
+#[test]
+fn requests_have_the_predictions_of_the_command() {
+    let dir = trained();
+    dir.run(&["predict", "out", "--to", "all.jsonl"])
+        .expect(0, &[]);
+    let text = std::fs::read_to_string(dir.path().join("all.jsonl")).unwrap();
+    let expected: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let server = Server::start(&dir, "out -n 2 --batch-max 8");
+    let whole: Vec<Value> = (40..60)
+        .map(|number| json!([f64::from(number) + 0.5, 0.5]))
+        .collect();
+    let check = |answer: Answer, expected: &[Value]| {
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = answer.json();
+        let found = answer["predictions"].as_array().unwrap();
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert_eq!(found["class"], expected["class"]);
+            assert_eq!(found["probabilities"], expected["probabilities"]);
+        }
+    };
+    let body = |inputs: &[Value]| json!({ "inputs": inputs }).to_string();
+    check(server.post("/v1/predict", &body(&whole)), &expected);
+    // Requests that arrive together are computed together.
+    std::thread::scope(|scope| {
+        for (index, sample) in whole.iter().enumerate() {
+            let (server, expected, body) = (&server, &expected, &body);
+            scope.spawn(move || {
+                let answer = server.post("/v1/predict", &body(std::slice::from_ref(sample)));
+                check(answer, &expected[index..=index]);
+            });
+        }
+    });
+    let model = server.get("/v1/model").json();
+    assert_eq!(model["input_shape"], json!([2]));
+    assert_eq!(server.get("/openapi.json").json()["openapi"], "3.1.0");
+    assert_eq!(server.get("/healthz").body, "ok\n");
+    assert_eq!(server.get("/readyz").status, 200);
+    let metrics = server.get("/metrics").body;
+    let line = "ronde_serve_requests_total{endpoint=\"predict\",status=\"200\"} 21";
+    assert!(metrics.contains(line), "{metrics}");
+    assert!(
+        metrics.contains("ronde_serve_samples_total 40"),
+        "{metrics}"
+    );
+    server.stop();
+}
+
+#[test]
+fn hostile_requests_get_errors_and_harm_no_others() {
+    let dir = trained();
+    let server = Server::start(&dir, "out --body-max 4096");
+    let deep = format!("{{\"inputs\":{}", "[".repeat(4000));
+    let large = format!("{{\"inputs\":[[{}1]]}}", " ".repeat(5000));
+    for (body, status, problem) in [
+        ("", 400, "EOF"),
+        ("{\"inputs\":[[1,NaN]]}", 400, "expected value"),
+        ("{\"inputs\":[[1,1e39]]}", 400, "out of the range"),
+        ("{\"inputs\":[[1,2,3]]}", 400, "shape [3], expected [2]"),
+        ("{\"inputs\":[[1,2],[3]]}", 400, "different lengths"),
+        ("{\"inputs\":\"text\"}", 400, "invalid type: string"),
+        ("{\"input\":[[1,2]]}", 400, "unknown field `input`"),
+        (&*deep, 400, "deeper than 8"),
+        (&*large, 413, "the limit is 4096 bytes"),
+    ] {
+        server.post("/v1/predict", body).refuses(status, problem);
+    }
+    let generate = server.post("/v1/generate", "{\"prompt\":[1]}");
+    generate.refuses(400, "not of kind `gpt`");
+    server.get("/v1/predict").refuses(405, "another method");
+    server.get("/v1/nothing").refuses(404, "no such endpoint");
+    for junk in [
+        &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"[..],
+        b"GET /healthz HTTP/9.9\r\n\r\n",
+        b"POST /v1/predict HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/predict HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    ] {
+        let answer = server.raw(junk);
+        assert!(!answer.contains(" 200 "), "{answer}");
+    }
+    let good = server.post("/v1/predict", "{\"inputs\":[[1,2]]}");
+    assert_eq!(good.status, 200, "{}", good.body);
+    server.stop();
+}
+
+#[test]
+fn a_token_is_required_where_one_is_set() {
+    let dir = trained();
+    dir.write("token", "0123456789abcdef\n");
+    let server = Server::start(&dir, "out --token-file token");
+    let body = "{\"inputs\":[[1,2]]}";
+    let refused = server.post("/v1/predict", body);
+    refused.refuses(401, "a token is required");
+    assert!(
+        refused.head.contains("www-authenticate: Bearer"),
+        "{}",
+        refused.head
+    );
+    let with = |token: &str| {
+        let header = format!("authorization: Bearer {token}\r\n");
+        server.send("POST", "/v1/predict", &header, body).status
+    };
+    assert_eq!(with("0123456789abcdeX"), 401);
+    assert_eq!(with("0123456789abcdef"), 200);
+    assert_eq!(server.get("/metrics").status, 401);
+    assert_eq!(server.get("/healthz").status, 200);
+    server.stop();
+    dir.write("token", "short");
+    dir.run(&["serve", "out", "--token-file", "token"])
+        .expect(2, &["invalid token: 5 characters", "openssl"]);
+}
+
+#[test]
+fn requests_that_have_arrived_are_answered_before_the_end() {
+    let dir = trained();
+    // The batch is closed by the end of the server alone.
+    let server = Server::start(&dir, "out --batch-wait 20000 --queue-max 1");
+    let body = "{\"inputs\":[[1,2]]}";
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| server.post("/v1/predict", body));
+        crate::support::until("the request waits", || {
+            let metrics = server.get("/metrics").body;
+            metrics.contains("ronde_serve_queued_requests 1")
+        });
+        let refused = server.post("/v1/predict", body);
+        refused.refuses(503, "the queue is full");
+        assert!(refused.head.contains("retry-after: 1"), "{}", refused.head);
+        server.running.signal(Signal::TERM);
+        let answer = waiting.join().unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    });
+    server.running.wait().expect(0, &["stopped"]);
+}
+
+#[test]
+fn texts_are_generated_token_by_token() {
+    let dir = TestFolder::new();
+    let run = "[data]\nsource = \"text\"\ncontext = 32\n[model]\nkind = \"gpt\"\nlayers = 1\nwidth = 16\nheads = 2\n\
+        [train]\nsteps = 20\n[run]\noutput = \"gpt\"\n";
+    dir.write("gpt.toml", run);
+    dir.run(&["train", "gpt.toml", "--json"]).expect(0, &[]);
+    dir.write("prompts.txt", "It was\nIt was the\nI\n");
+    dir.run(&[
+        "predict",
+        "gpt",
+        "--prompts",
+        "prompts.txt",
+        "--to",
+        "texts.jsonl",
+    ])
+    .expect(0, &[]);
+    let text = std::fs::read_to_string(dir.path().join("texts.jsonl")).unwrap();
+    let expected: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let server = Server::start(&dir, "gpt");
+    std::thread::scope(|scope| {
+        for expected in &expected {
+            let server = &server;
+            scope.spawn(move || {
+                let body = json!({ "prompt": expected["prompt"] }).to_string();
+                let answer = server.post("/v1/generate", &body).json();
+                assert_eq!(answer["tokens"], expected["tokens"]);
+                assert_eq!(answer["text"], expected["text"]);
+            });
+        }
+    });
+    let streamed = server.post(
+        "/v1/generate",
+        "{\"prompt\":\"It was\",\"max_tokens\":3,\"stream\":true}",
+    );
+    assert!(
+        streamed.head.contains("text/event-stream"),
+        "{}",
+        streamed.head
+    );
+    // The keys of an event are in alphabetical order.
+    let tokens = streamed.body.matches("data: {\"text\":").count();
+    assert_eq!(tokens, 3, "{}", streamed.body);
+    assert!(streamed.body.contains("event: end"), "{}", streamed.body);
+    for (body, problem) in [
+        ("{}", "missing field `prompt`"),
+        ("{\"prompt\":[]}", "0 tokens, expected 1 to 32"),
+        ("{\"prompt\":[70000]}", "token `70000`"),
+        ("{\"prompt\":[-1]}", "a text or an array of token numbers"),
+        ("{\"prompt\":\"\u{416}\"}", "\u{416}"),
+        ("{\"prompt\":\"a\",\"temperature\":-1}", "temperature"),
+        ("{\"prompt\":\"a\",\"max_tokens\":0}", "nonzero"),
+    ] {
+        server.post("/v1/generate", body).refuses(400, problem);
+    }
+    server.stop();
+}
+
+#[test]
+fn mistakes_are_named() {
+    let dir = trained();
+    dir.run(&["serve", "nothing"]).expect(2, &["nothing"]);
+    dir.run(&["serve", "out", "--batch-max", "0"])
+        .expect(2, &["--batch-max"]);
+    let server = Server::start(&dir, "out");
+    dir.run(&["serve", "out", "--listen", &server.address])
+        .expect(2, &["cannot listen at", "--listen 127.0.0.1:0"]);
+    server.stop();
+}

@@ -1,0 +1,18 @@
+//! The HTTP server of a model: requests wait in queues, and threads compute them together.
+
+mod access;
+mod batch_queue;
+mod clock;
+mod endpoints;
+mod metrics;
+mod number_array;
+mod openapi;
+mod prediction_worker;
+mod requests;
+mod served_model;
+mod server;
+mod text_worker;
+
+pub use access::RequestToken;
+pub use served_model::ServedModel;
+pub use server::{HttpSettings, serve};

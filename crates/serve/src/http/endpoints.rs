@@ -1,0 +1,307 @@
+//! The endpoints: from requests to jobs, and from their results to answers.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::sse::{Event as StreamEvent, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::prediction_worker::{ComputeFailure, PredictionJob};
+use super::requests::{GenerateRequest, PredictRequest};
+use super::server::ServingState;
+use super::text_worker::{TextJob, TextPart};
+use super::{clock, openapi};
+use crate::Prediction;
+
+type StateExtractor = State<Arc<ServingState>>;
+
+/// An answer that is not the requested one: the status and a message.
+struct Refusal(StatusCode, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = json_response(self.0, &json!({ "error": self.1 }));
+        let headers = response.headers_mut();
+        if self.0 == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+        }
+        if self.0 == StatusCode::UNAUTHORIZED {
+            let value = header::HeaderValue::from_static("Bearer");
+            headers.insert(header::WWW_AUTHENTICATE, value);
+        }
+        response
+    }
+}
+
+impl From<ComputeFailure> for Refusal {
+    fn from(failure: ComputeFailure) -> Self {
+        match failure {
+            ComputeFailure::Request(problem) => Self(StatusCode::BAD_REQUEST, problem),
+            ComputeFailure::Server => Self(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "cannot compute the request: the model failed; see the log of the server"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+fn json_response(status: StatusCode, value: &Value) -> Response {
+    let headers = [(header::CONTENT_TYPE, "application/json")];
+    (status, headers, value.to_string()).into_response()
+}
+
+/// Returns the routes. All but those about health require the token, if there is one.
+pub(super) fn router(state: Arc<ServingState>) -> Router {
+    let protected = Router::new()
+        .route("/v1/predict", post(predict))
+        .route("/v1/generate", post(generate))
+        .route("/v1/model", get(manifest))
+        .route("/metrics", get(metrics))
+        .route("/openapi.json", get(description))
+        .layer(from_fn_with_state(state.clone(), require_token));
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .merge(protected)
+        .fallback(|| async { Refusal(StatusCode::NOT_FOUND, "no such endpoint".to_owned()) })
+        .method_not_allowed_fallback(|| async {
+            let message = "this endpoint has another method".to_owned();
+            Refusal(StatusCode::METHOD_NOT_ALLOWED, message)
+        })
+        .layer(from_fn_with_state(state.clone(), count))
+        .with_state(state)
+}
+
+/// Counts each request and its time.
+async fn count(State(state): StateExtractor, request: Request, next: Next) -> Response {
+    let endpoint = match request.uri().path() {
+        "/v1/predict" => "predict",
+        "/v1/generate" => "generate",
+        "/v1/model" => "model",
+        "/healthz" | "/readyz" => "health",
+        "/metrics" => "metrics",
+        _ => "other",
+    };
+    let start = clock::now();
+    let response = next.run(request).await;
+    let time = clock::now().duration_since(start);
+    let status = response.status().as_u16();
+    state.metrics.count_request(endpoint, status, time);
+    response
+}
+
+/// Refuses requests without the token.
+async fn require_token(State(state): StateExtractor, request: Request, next: Next) -> Response {
+    match &state.settings.token {
+        Some(token) if !token.allows(request.headers()) => {
+            let message = "a token is required: send `Authorization: Bearer TOKEN`".to_owned();
+            Refusal(StatusCode::UNAUTHORIZED, message).into_response()
+        }
+        _ => next.run(request).await,
+    }
+}
+
+async fn ready(State(state): StateExtractor) -> Response {
+    match state.is_stopping() {
+        false => "ready\n".into_response(),
+        true => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n").into_response(),
+    }
+}
+
+async fn manifest(State(state): StateExtractor) -> Response {
+    match serde_json::to_value(state.model.manifest()) {
+        Ok(manifest) => json_response(StatusCode::OK, &manifest),
+        Err(error) => Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn metrics(State(state): StateExtractor) -> Response {
+    let queued = state.predictions.len() + state.texts.len();
+    let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+    (headers, state.metrics.render(queued)).into_response()
+}
+
+async fn description(State(state): StateExtractor) -> Response {
+    json_response(StatusCode::OK, &openapi::describe(&state.model))
+}
+
+/// Reads a body within its limits of bytes and time.
+async fn read_body(state: &ServingState, body: Body) -> Result<Bytes, Refusal> {
+    let limit = state.settings.body_bytes_max;
+    let read = timeout(
+        state.settings.read_timeout,
+        axum::body::to_bytes(body, limit),
+    )
+    .await;
+    let Ok(read) = read else {
+        let message = "the body was not received in time".to_owned();
+        return Err(Refusal(StatusCode::REQUEST_TIMEOUT, message));
+    };
+    read.map_err(|error| {
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        if source.is_some_and(|source| source.contains("limit")) {
+            let message = format!("the body is too large: the limit is {limit} bytes");
+            return Refusal(StatusCode::PAYLOAD_TOO_LARGE, message);
+        }
+        Refusal(
+            StatusCode::BAD_REQUEST,
+            format!("cannot read the body: {error}"),
+        )
+    })
+}
+
+fn busy() -> Refusal {
+    let message = "the queue is full, or the server is stopping; try again later".to_owned();
+    Refusal(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+fn too_slow(limit: Duration) -> Refusal {
+    let message = format!(
+        "the request was not computed within {} s",
+        limit.as_secs_f64()
+    );
+    Refusal(StatusCode::GATEWAY_TIMEOUT, message)
+}
+
+fn bad_request(message: String) -> Refusal {
+    Refusal(StatusCode::BAD_REQUEST, message)
+}
+
+/// The answer to a request for predictions.
+#[derive(Serialize)]
+struct PredictAnswer<'a> {
+    predictions: &'a [Prediction],
+    /// The hash of the model.
+    model: &'a str,
+}
+
+async fn predict(State(state): StateExtractor, body: Body) -> Result<Response, Refusal> {
+    let body = read_body(&state, body).await?;
+    let request = PredictRequest::parse(&body, &state.model.manifest().input_shape);
+    let request = request.map_err(bad_request)?;
+    drop(body);
+    let samples = request.samples;
+    let (reply, result) = oneshot::channel();
+    if !state
+        .predictions
+        .push(PredictionJob { request, reply }, samples)
+    {
+        return Err(busy());
+    }
+    let limit = state.settings.compute_timeout;
+    let result = timeout(limit, result).await.map_err(|_| too_slow(limit))?;
+    let predictions = result.unwrap_or(Err(ComputeFailure::Server))?;
+    let model = &state.model.manifest().blake3;
+    let answer = PredictAnswer {
+        predictions: &predictions,
+        model,
+    };
+    // Not by way of a value, which has no f32: its numbers would have more digits.
+    match serde_json::to_string(&answer) {
+        Ok(text) => Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response()),
+        Err(_) => Err(ComputeFailure::Server.into()),
+    }
+}
+
+async fn generate(State(state): StateExtractor, body: Body) -> Result<Response, Refusal> {
+    let body = read_body(&state, body).await?;
+    let request = GenerateRequest::parse(&body, &state.model).map_err(bad_request)?;
+    drop(body);
+    let streams = request.streams;
+    // At most as many messages as the model has positions.
+    let (parts, received) = mpsc::unbounded_channel();
+    if !state.texts.push(TextJob { request, parts }, 1) {
+        return Err(busy());
+    }
+    let deadline = Instant::from_std(clock::now() + state.settings.compute_timeout);
+    let text = IncomingText {
+        state,
+        received,
+        tokens: Vec::new(),
+        deadline,
+        has_ended: false,
+    };
+    match streams {
+        true => Ok(text.stream()),
+        false => text.complete().await,
+    }
+}
+
+/// A text whose tokens arrive one after the other.
+struct IncomingText {
+    state: Arc<ServingState>,
+    received: mpsc::UnboundedReceiver<TextPart>,
+    tokens: Vec<u32>,
+    deadline: Instant,
+    has_ended: bool,
+}
+
+impl IncomingText {
+    /// Returns the next token; `None` at the end of the text.
+    async fn next(&mut self) -> Result<Option<u32>, Refusal> {
+        let part = timeout_at(self.deadline, self.received.recv()).await;
+        let part = part.map_err(|_| too_slow(self.state.settings.compute_timeout))?;
+        let token = part.transpose()?;
+        self.tokens.extend(token);
+        Ok(token)
+    }
+
+    /// Describes the whole text.
+    fn result(&self) -> Value {
+        let mut result = json!({
+            "tokens": self.tokens, "model": self.state.model.manifest().blake3,
+        });
+        if let Some(vocabulary) = self.state.model.vocabulary() {
+            result["text"] = json!(vocabulary.decode(&self.tokens));
+        }
+        result
+    }
+
+    async fn complete(mut self) -> Result<Response, Refusal> {
+        while self.next().await?.is_some() {}
+        Ok(json_response(StatusCode::OK, &self.result()))
+    }
+
+    /// Sends each token as an event, and the whole text as the last one.
+    fn stream(self) -> Response {
+        let events = futures_util::stream::unfold(self, |mut text| async move {
+            if text.has_ended {
+                return None;
+            }
+            let event = match text.next().await {
+                Ok(Some(token)) => {
+                    let mut part = json!({ "token": token });
+                    if let Some(vocabulary) = text.state.model.vocabulary() {
+                        part["text"] = json!(vocabulary.decode(&[token]));
+                    }
+                    StreamEvent::default().data(part.to_string())
+                }
+                ended => {
+                    text.has_ended = true;
+                    match ended {
+                        Err(Refusal(_, message)) => StreamEvent::default()
+                            .event("error")
+                            .data(json!({ "error": message }).to_string()),
+                        Ok(_) => StreamEvent::default()
+                            .event("end")
+                            .data(text.result().to_string()),
+                    }
+                }
+            };
+            Some((Ok::<_, Infallible>(event), text))
+        });
+        Sse::new(events).into_response()
+    }
+}

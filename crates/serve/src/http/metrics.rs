@@ -1,0 +1,149 @@
+//! [`ServerMetrics`]: what a server has done, as text for Prometheus.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The upper limits of the histogram of times, in seconds.
+const SECONDS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10.0];
+
+/// Requests of an endpoint by their time.
+#[derive(Default)]
+struct TimeHistogram {
+    /// By the limits of [`SECONDS`], and those above all of them.
+    counts: [u64; SECONDS.len() + 1],
+    sum: f64,
+}
+
+/// What a server has done since its start.
+#[derive(Default)]
+pub(super) struct ServerMetrics {
+    /// By endpoint and status.
+    requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
+    /// By endpoint.
+    times: Mutex<BTreeMap<&'static str, TimeHistogram>>,
+    batches: AtomicU64,
+    samples: AtomicU64,
+    tokens: AtomicU64,
+}
+
+impl ServerMetrics {
+    /// Counts an answered request. `endpoint` is one of a few names, whatever path was requested.
+    pub(super) fn count_request(&self, endpoint: &'static str, status: u16, time: Duration) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        *requests.entry((endpoint, status)).or_default() += 1;
+        drop(requests);
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        let histogram = times.entry(endpoint).or_default();
+        let seconds = time.as_secs_f64();
+        histogram.counts[SECONDS.partition_point(|limit| *limit < seconds)] += 1;
+        histogram.sum += seconds;
+    }
+
+    /// Counts a batch of samples.
+    pub(super) fn count_batch(&self, samples: usize) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.samples.fetch_add(samples as u64, Ordering::Relaxed);
+    }
+
+    /// Counts generated tokens.
+    pub(super) fn count_tokens(&self, tokens: usize) {
+        self.tokens.fetch_add(tokens as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the text format of Prometheus. `queued` is the number of waiting requests.
+    pub(super) fn render(&self, queued: usize) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write(&mut text, queued);
+        text
+    }
+
+    fn write(&self, text: &mut String, queued: usize) -> std::fmt::Result {
+        let name = "ronde_serve_requests_total";
+        writeln!(
+            text,
+            "# HELP {name} Answered requests.\n# TYPE {name} counter"
+        )?;
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((endpoint, status), count) in &*requests {
+            writeln!(
+                text,
+                "{name}{{endpoint=\"{endpoint}\",status=\"{status}\"}} {count}"
+            )?;
+        }
+        drop(requests);
+        let name = "ronde_serve_request_seconds";
+        writeln!(
+            text,
+            "# HELP {name} Time from the head of a request to that of its answer.\n# TYPE {name} histogram"
+        )?;
+        let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        for (endpoint, histogram) in &*times {
+            let mut total = 0;
+            for (limit, count) in SECONDS.iter().zip(histogram.counts) {
+                total += count;
+                writeln!(
+                    text,
+                    "{name}_bucket{{endpoint=\"{endpoint}\",le=\"{limit}\"}} {total}"
+                )?;
+            }
+            total += histogram.counts[SECONDS.len()];
+            writeln!(
+                text,
+                "{name}_bucket{{endpoint=\"{endpoint}\",le=\"+Inf\"}} {total}"
+            )?;
+            writeln!(
+                text,
+                "{name}_sum{{endpoint=\"{endpoint}\"}} {}",
+                histogram.sum
+            )?;
+            writeln!(text, "{name}_count{{endpoint=\"{endpoint}\"}} {total}")?;
+        }
+        drop(times);
+        for (name, help, value) in [
+            ("batches", "Computed batches of samples.", &self.batches),
+            ("samples", "Samples in computed batches.", &self.samples),
+            ("tokens", "Generated tokens.", &self.tokens),
+        ] {
+            let value = value.load(Ordering::Relaxed);
+            let name = format!("ronde_serve_{name}_total");
+            writeln!(
+                text,
+                "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}"
+            )?;
+        }
+        let name = "ronde_serve_queued_requests";
+        writeln!(
+            text,
+            "# HELP {name} Requests that wait.\n# TYPE {name} gauge\n{name} {queued}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn histograms_are_cumulative() {
+        let metrics = ServerMetrics::default();
+        for seconds in [0.001, 0.002, 99.0] {
+            metrics.count_request("predict", 200, Duration::from_secs_f64(seconds));
+        }
+        metrics.count_batch(7);
+        let text = metrics.render(2);
+        for line in [
+            "ronde_serve_requests_total{endpoint=\"predict\",status=\"200\"} 3",
+            "ronde_serve_request_seconds_bucket{endpoint=\"predict\",le=\"0.001\"} 1",
+            "ronde_serve_request_seconds_bucket{endpoint=\"predict\",le=\"10\"} 2",
+            "ronde_serve_request_seconds_bucket{endpoint=\"predict\",le=\"+Inf\"} 3",
+            "ronde_serve_samples_total 7",
+            "ronde_serve_queued_requests 2",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+    }
+}

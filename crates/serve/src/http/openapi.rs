@@ -1,0 +1,74 @@
+//! The OpenAPI document of a server.
+
+use serde_json::{Value, json};
+
+use super::served_model::ServedModel;
+
+/// Describes the endpoints as an OpenAPI 3.1 document.
+pub(super) fn describe(model: &ServedModel) -> Value {
+    let manifest = model.manifest();
+    let answer = |what: &str| {
+        json!({
+            "200": { "description": what },
+            "default": {
+                "description": "An error.",
+                "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
+            },
+        })
+    };
+    let body = |name: &str| {
+        let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
+        json!({ "required": true, "content": { "application/json": { "schema": schema } } })
+    };
+    let get =
+        |summary: &str| json!({ "get": { "summary": summary, "responses": answer(summary) } });
+    let post = |summary: &str, name: &str| {
+        let operation =
+            json!({ "summary": summary, "requestBody": body(name), "responses": answer(summary) });
+        json!({ "post": operation })
+    };
+    let shape = format!(
+        "One array for each sample, of shape {:?} or flat.",
+        manifest.input_shape
+    );
+    let mut paths = json!({
+        "/v1/predict": post("The predictions of samples.", "Predict"),
+        "/v1/model": get("The manifest of the model."),
+        "/openapi.json": get("This document."),
+        "/healthz": get("Whether the server runs."),
+        "/readyz": get("Whether the server accepts requests."),
+        "/metrics": get("Metrics for Prometheus."),
+    });
+    if model.continued_positions().is_some() {
+        paths["/v1/generate"] = post("The continuation of a prompt.", "Generate");
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": manifest.run, "version": manifest.blake3 },
+        "paths": paths,
+        "components": { "schemas": {
+            "Error": {
+                "type": "object", "required": ["error"],
+                "properties": { "error": { "type": "string" } },
+            },
+            "Predict": {
+                "type": "object", "required": ["inputs"], "additionalProperties": false,
+                "properties": { "inputs": { "type": "array", "description": shape } },
+            },
+            "Generate": {
+                "type": "object", "required": ["prompt"], "additionalProperties": false,
+                "properties": {
+                    "prompt": { "oneOf": [
+                        { "type": "string" },
+                        { "type": "array", "items": { "type": "integer", "minimum": 0 } },
+                    ] },
+                    "max_tokens": { "type": "integer", "minimum": 1 },
+                    "temperature": { "type": "number", "minimum": 0, "default": 0 },
+                    "top_k": { "type": "integer", "minimum": 1 },
+                    "seed": { "type": "integer", "minimum": 0, "default": 0 },
+                    "stream": { "type": "boolean", "default": false },
+                },
+            },
+        } },
+    })
+}

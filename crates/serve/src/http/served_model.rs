@@ -1,0 +1,60 @@
+//! [`ServedModel`]: a saved model with what requests need to know about it.
+
+use std::sync::Arc;
+
+use ronde_data::Vocabulary;
+use ronde_engine::ModelConfig;
+use ronde_model::{ModelManifest, SavedModel};
+
+use crate::{PredictionForm, Predictor, ServeError};
+
+/// A saved model, the form of its outputs and the text of its tokens.
+pub struct ServedModel {
+    saved: SavedModel,
+    form: PredictionForm,
+    vocabulary: Option<Arc<Vocabulary>>,
+}
+
+impl ServedModel {
+    /// Combines a model, the form of its outputs and the text of its tokens, if they have one.
+    #[must_use]
+    pub fn new(
+        saved: SavedModel,
+        form: PredictionForm,
+        vocabulary: Option<Arc<Vocabulary>>,
+    ) -> Self {
+        Self {
+            saved,
+            form,
+            vocabulary,
+        }
+    }
+
+    /// Returns the manifest.
+    #[must_use]
+    pub fn manifest(&self) -> &ModelManifest {
+        self.saved.manifest()
+    }
+
+    /// Builds a model that computes predictions. All of them share the values of the weights.
+    pub(super) fn predictor(&self) -> Result<Predictor, ServeError> {
+        Ok(Predictor::new(self.chain()?, self.form))
+    }
+
+    /// Builds the layers, which share the values of the weights.
+    pub(super) fn chain(&self) -> Result<ronde_engine::Chain, ServeError> {
+        Ok(self.saved.chain()?)
+    }
+
+    pub(super) fn vocabulary(&self) -> Option<&Vocabulary> {
+        self.vocabulary.as_deref()
+    }
+
+    /// Returns the number of positions of a model that continues texts; `None` for another one.
+    pub(super) fn continued_positions(&self) -> Option<usize> {
+        match (&self.manifest().model, &*self.manifest().input_shape) {
+            (Some(ModelConfig::Gpt { .. }), [positions]) => Some(*positions),
+            _ => None,
+        }
+    }
+}
