@@ -55,6 +55,21 @@ pub enum ServeError {
         /// The operating system's error.
         cause: io::Error,
     },
+    /// A newer model cannot replace the served one.
+    #[error(
+        "cannot serve the newer model: it is for samples of shape {shape:?} with {classes} classes or values, but requests are \
+         for shape {expected_shape:?} with {expected_classes}"
+    )]
+    OtherModel {
+        /// The shape of the newer model's samples.
+        shape: Vec<usize>,
+        /// The number of its classes or values.
+        classes: u32,
+        /// The shape of the served model's samples.
+        expected_shape: Vec<usize>,
+        /// The number of its classes or values.
+        expected_classes: u32,
+    },
     /// The system refuses a thread of a server.
     #[error("cannot start the server: {cause}")]
     Start {

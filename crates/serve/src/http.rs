@@ -5,6 +5,7 @@ mod batch_queue;
 mod clock;
 mod endpoints;
 mod metrics;
+mod model_serving;
 mod number_array;
 mod openapi;
 mod prediction_worker;
@@ -15,4 +16,4 @@ mod text_worker;
 
 pub use access::RequestToken;
 pub use served_model::ServedModel;
-pub use server::{HttpSettings, serve};
+pub use server::{HttpSettings, ModelSource, serve};

@@ -14,7 +14,7 @@ use super::data_progress;
 use super::train::read_run_file;
 
 /// Arguments that name a saved model and its data.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct ModelDataArguments {
     /// Folder of a finished run, or its model.safetensors.
     model: PathBuf,

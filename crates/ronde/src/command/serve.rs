@@ -10,6 +10,8 @@ use ronde_cluster::StopFlag;
 use super::model_data::ModelDataArguments;
 
 #[cfg(feature = "full")]
+mod newer;
+#[cfg(feature = "full")]
 mod start;
 
 /// Arguments of `ronde serve`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{RONDE, Running, TestFolder};
+use crate::support::{RONDE, Running, TestFolder, until};
 
 /// An answer: the status, the head and the body.
 struct Answer {
@@ -323,5 +323,42 @@ fn mistakes_are_named() {
     let server = Server::start(&dir, "out");
     dir.run(&["serve", "out", "--listen", &server.address])
         .expect(2, &["cannot listen at", "--listen 127.0.0.1:0"]);
+    server.stop();
+}
+
+#[test]
+fn a_newer_model_replaces_the_served_one_and_a_damaged_one_does_not() {
+    let dir = trained();
+    let server = Server::start(&dir, "out");
+    let sample = r#"{"inputs": [[1.5, 0.5]]}"#;
+    let hash = || server.post("/v1/predict", sample).json()["model"].clone();
+    let first = hash();
+    let train = [
+        "train",
+        "run.toml",
+        "--json",
+        "--set",
+        "train.steps=4",
+        "--set",
+        "run.output=more",
+    ];
+    dir.run(&train).expect(0, &[]);
+    let file = |folder: &str, name: &str| dir.path().join(folder).join(name);
+    std::fs::write(file("out", "model.safetensors"), "damaged").unwrap();
+    until("the damaged model is refused", || {
+        assert_eq!(hash(), first);
+        server
+            .running
+            .stderr()
+            .contains("cannot load the newer model")
+    });
+    // Each file is replaced at once, as training does.
+    for name in ["model.safetensors", "model.json"] {
+        let copy = file("more", "copy");
+        std::fs::copy(file("more", name), &copy).unwrap();
+        std::fs::rename(&copy, file("out", name)).unwrap();
+    }
+    until("the newer model is served", || hash() != first);
+    assert_eq!(server.get("/v1/model").json()["blake3"], hash());
     server.stop();
 }

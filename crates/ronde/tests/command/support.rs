@@ -246,6 +246,11 @@ impl Running {
         self.stdout.text()
     }
 
+    /// Returns what the process has written to standard error so far.
+    pub(crate) fn stderr(&self) -> String {
+        self.stderr.text()
+    }
+
     /// Waits until standard output contains `text` `times` times.
     #[track_caller]
     pub(crate) fn wait_stdout(&mut self, text: &str, times: usize) {

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::model_serving::ModelServing;
 use super::prediction_worker::{ComputeFailure, PredictionJob};
 use super::requests::{GenerateRequest, PredictRequest};
 use super::server::ServingState;
@@ -121,20 +122,20 @@ async fn ready(State(state): StateExtractor) -> Response {
 }
 
 async fn manifest(State(state): StateExtractor) -> Response {
-    match serde_json::to_value(state.model.manifest()) {
+    match serde_json::to_value(state.present().model.manifest()) {
         Ok(manifest) => json_response(StatusCode::OK, &manifest),
         Err(error) => Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
 
 async fn metrics(State(state): StateExtractor) -> Response {
-    let queued = state.predictions.len() + state.texts.len();
+    let queued = state.present().waiting();
     let headers = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (headers, state.metrics.render(queued)).into_response()
 }
 
 async fn description(State(state): StateExtractor) -> Response {
-    json_response(StatusCode::OK, &openapi::describe(&state.model))
+    json_response(StatusCode::OK, &openapi::describe(&state.present().model))
 }
 
 /// Reads a body within its limits of bytes and time.
@@ -189,21 +190,25 @@ struct PredictAnswer<'a> {
 
 async fn predict(State(state): StateExtractor, body: Body) -> Result<Response, Refusal> {
     let body = read_body(&state, body).await?;
-    let request = PredictRequest::parse(&body, &state.model.manifest().input_shape);
-    let request = request.map_err(bad_request)?;
+    let (serving, result) = loop {
+        let serving = state.present();
+        let request = PredictRequest::parse(&body, &serving.model.manifest().input_shape);
+        let request = request.map_err(bad_request)?;
+        let samples = request.samples;
+        let (reply, result) = oneshot::channel();
+        let job = PredictionJob { request, reply };
+        if serving.predictions.push(job, samples) {
+            break (serving, result);
+        }
+        if state.is_present(&serving) {
+            return Err(busy());
+        }
+    };
     drop(body);
-    let samples = request.samples;
-    let (reply, result) = oneshot::channel();
-    if !state
-        .predictions
-        .push(PredictionJob { request, reply }, samples)
-    {
-        return Err(busy());
-    }
     let limit = state.settings.compute_timeout;
     let result = timeout(limit, result).await.map_err(|_| too_slow(limit))?;
     let predictions = result.unwrap_or(Err(ComputeFailure::Server))?;
-    let model = &state.model.manifest().blake3;
+    let model = &serving.model.manifest().blake3;
     let answer = PredictAnswer {
         predictions: &predictions,
         model,
@@ -217,17 +222,24 @@ async fn predict(State(state): StateExtractor, body: Body) -> Result<Response, R
 
 async fn generate(State(state): StateExtractor, body: Body) -> Result<Response, Refusal> {
     let body = read_body(&state, body).await?;
-    let request = GenerateRequest::parse(&body, &state.model).map_err(bad_request)?;
+    let (serving, streams, received) = loop {
+        let serving = state.present();
+        let request = GenerateRequest::parse(&body, &serving.model).map_err(bad_request)?;
+        let streams = request.streams;
+        // At most as many messages as the model has positions.
+        let (parts, received) = mpsc::unbounded_channel();
+        if serving.texts.push(TextJob { request, parts }, 1) {
+            break (serving, streams, received);
+        }
+        if state.is_present(&serving) {
+            return Err(busy());
+        }
+    };
     drop(body);
-    let streams = request.streams;
-    // At most as many messages as the model has positions.
-    let (parts, received) = mpsc::unbounded_channel();
-    if !state.texts.push(TextJob { request, parts }, 1) {
-        return Err(busy());
-    }
     let deadline = Instant::from_std(clock::now() + state.settings.compute_timeout);
     let text = IncomingText {
-        state,
+        limit: state.settings.compute_timeout,
+        serving,
         received,
         tokens: Vec::new(),
         deadline,
@@ -241,7 +253,9 @@ async fn generate(State(state): StateExtractor, body: Body) -> Result<Response, 
 
 /// A text whose tokens arrive one after the other.
 struct IncomingText {
-    state: Arc<ServingState>,
+    serving: Arc<ModelServing>,
+    /// The longest time until the end of the text, which is at the deadline.
+    limit: Duration,
     received: mpsc::UnboundedReceiver<TextPart>,
     tokens: Vec<u32>,
     deadline: Instant,
@@ -252,7 +266,7 @@ impl IncomingText {
     /// Returns the next token; `None` at the end of the text.
     async fn next(&mut self) -> Result<Option<u32>, Refusal> {
         let part = timeout_at(self.deadline, self.received.recv()).await;
-        let part = part.map_err(|_| too_slow(self.state.settings.compute_timeout))?;
+        let part = part.map_err(|_| too_slow(self.limit))?;
         let token = part.transpose()?;
         self.tokens.extend(token);
         Ok(token)
@@ -261,9 +275,9 @@ impl IncomingText {
     /// Describes the whole text.
     fn result(&self) -> Value {
         let mut result = json!({
-            "tokens": self.tokens, "model": self.state.model.manifest().blake3,
+            "tokens": self.tokens, "model": self.serving.model.manifest().blake3,
         });
-        if let Some(vocabulary) = self.state.model.vocabulary() {
+        if let Some(vocabulary) = self.serving.model.vocabulary() {
             result["text"] = json!(vocabulary.decode(&self.tokens));
         }
         result
@@ -283,7 +297,7 @@ impl IncomingText {
             let event = match text.next().await {
                 Ok(Some(token)) => {
                     let mut part = json!({ "token": token });
-                    if let Some(vocabulary) = text.state.model.vocabulary() {
+                    if let Some(vocabulary) = text.serving.model.vocabulary() {
                         part["text"] = json!(vocabulary.decode(&[token]));
                     }
                     StreamEvent::default().data(part.to_string())

@@ -36,6 +36,24 @@ impl ServedModel {
         self.saved.manifest()
     }
 
+    /// Checks that requests which fit this model fit another one.
+    ///
+    /// # Errors
+    /// [`ServeError::OtherModel`].
+    pub(super) fn check_replacement(&self, other: &Self) -> Result<(), ServeError> {
+        let (present, new) = (self.manifest(), other.manifest());
+        let of = |manifest: &ModelManifest| (manifest.input_shape.clone(), manifest.classes);
+        if of(present) != of(new) || self.continued_positions() != other.continued_positions() {
+            return Err(ServeError::OtherModel {
+                shape: new.input_shape.clone(),
+                classes: new.classes,
+                expected_shape: present.input_shape.clone(),
+                expected_classes: present.classes,
+            });
+        }
+        Ok(())
+    }
+
     /// Builds a model that computes predictions. All of them share the values of the weights.
     pub(super) fn predictor(&self) -> Result<Predictor, ServeError> {
         Ok(Predictor::new(self.chain()?, self.form))

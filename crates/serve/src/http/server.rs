@@ -1,10 +1,10 @@
-//! [`serve`]: accepts connections, starts the threads that compute, and ends them in order.
+//! [`serve`]: accepts connections, starts the threads that compute, replaces the model by newer ones, and ends in order.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder, JoinHandle};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,16 +16,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::access::RequestToken;
-use super::batch_queue::BatchQueue;
 use super::endpoints;
 use super::metrics::ServerMetrics;
-use super::prediction_worker::{self, BatchLimits, PredictionJob};
+use super::model_serving::ModelServing;
 use super::served_model::ServedModel;
-use super::text_worker::{self, TextJob};
 use crate::ServeError;
 
 /// The time between two looks at the request to stop.
 const STOP_POLL: Duration = Duration::from_millis(100);
+/// The time between two looks for a newer model.
+const NEWER_POLL: Duration = Duration::from_secs(1);
 /// The pause after a connection could not be accepted, as when the process has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -54,12 +54,21 @@ pub struct HttpSettings {
     pub compute_timeout: Duration,
 }
 
+/// Where newer versions of a served model come from.
+pub trait ModelSource: Send {
+    /// Returns a newer model, if there is one. Called about once a second, from a thread of its own.
+    fn newer(&mut self) -> Option<ServedModel>;
+
+    /// Receives whether the server uses the newer model: its hash, or the problem with it.
+    fn replaced(&mut self, outcome: Result<&str, ServeError>);
+}
+
 /// The state of all requests.
 pub(super) struct ServingState {
-    pub(super) model: Arc<ServedModel>,
+    present: RwLock<Arc<ModelServing>>,
+    /// The threads that compute for present and earlier models.
+    threads: Mutex<Vec<JoinHandle<()>>>,
     pub(super) settings: HttpSettings,
-    pub(super) predictions: BatchQueue<PredictionJob>,
-    pub(super) texts: BatchQueue<TextJob>,
     pub(super) metrics: ServerMetrics,
     stopping: AtomicBool,
 }
@@ -69,43 +78,73 @@ impl ServingState {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Starts the threads that compute: those of predictions, and one for texts if the model generates them.
-    fn start_workers(self: &Arc<Self>) -> Result<Vec<JoinHandle<()>>, ServeError> {
-        let mut threads = Vec::new();
-        let limits = BatchLimits {
-            samples_max: self.settings.batch_max.get(),
-            wait: self.settings.batch_wait,
-        };
-        let failed = |cause| ServeError::Start { cause };
-        for number in 0..self.settings.workers.get() {
-            let (state, predictor) = (Arc::clone(self), self.model.predictor()?);
-            let thread = Builder::new().name(format!("predict {number}"));
-            let work = move || {
-                let (model, metrics) = (&state.model, &state.metrics);
-                prediction_worker::work(model, predictor, &state.predictions, limits, metrics);
-            };
-            threads.push(thread.spawn(work).map_err(failed)?);
+    /// Returns the present model and its queues. A request whose queue is closed takes the next one.
+    pub(super) fn present(&self) -> Arc<ModelServing> {
+        let present = self.present.read();
+        Arc::clone(&present.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns whether no newer model has replaced this one.
+    pub(super) fn is_present(&self, serving: &Arc<ModelServing>) -> bool {
+        Arc::ptr_eq(serving, &self.present())
+    }
+
+    /// Starts the threads of a model.
+    fn start(self: &Arc<Self>, serving: &Arc<ModelServing>) -> Result<(), ServeError> {
+        let started = serving.start(self)?;
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.retain(|thread| !thread.is_finished());
+        threads.extend(started);
+        Ok(())
+    }
+
+    /// Replaces the model. Requests that have arrived are computed with the earlier one, later ones with the new one.
+    fn replace(self: &Arc<Self>, model: ServedModel) -> Result<String, ServeError> {
+        let hash = model.manifest().blake3.clone();
+        self.present().model.check_replacement(&model)?;
+        let queue_max = self.settings.queue_max.get();
+        let serving = Arc::new(ModelServing::new(model, queue_max));
+        self.start(&serving)?;
+        let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
+        let earlier = std::mem::replace(&mut *present, serving);
+        // The server closes only the present queues when it stops.
+        if self.is_stopping() {
+            present.close();
         }
-        if self.model.continued_positions().is_some() {
-            let (state, chain) = (Arc::clone(self), self.model.chain()?);
-            let thread = Builder::new().name("generate".to_owned());
-            let work = move || {
-                let (model, metrics) = (&state.model, &state.metrics);
-                text_worker::work(model, chain, &state.texts, limits.samples_max, metrics);
-            };
-            threads.push(thread.spawn(work).map_err(failed)?);
+        drop(present);
+        earlier.close();
+        Ok(hash)
+    }
+
+    /// Looks for newer models until the server stops.
+    fn follow(self: &Arc<Self>, mut source: Box<dyn ModelSource>) {
+        let mut waited = Duration::ZERO;
+        while !self.is_stopping() {
+            thread::sleep(STOP_POLL);
+            waited += STOP_POLL;
+            if waited < NEWER_POLL {
+                continue;
+            }
+            waited = Duration::ZERO;
+            if let Some(model) = source.newer() {
+                match self.replace(model) {
+                    Ok(hash) => source.replaced(Ok(&hash)),
+                    Err(error) => source.replaced(Err(error)),
+                }
+            }
         }
-        Ok(threads)
     }
 }
 
 /// Serves a model until `is_stopping` returns true, which is called every 100 ms. Then, requests that have arrived are
-/// answered before it returns. `ready` receives the address.
+/// answered before it returns. `ready` receives the address. A newer model of `source` replaces the present one: no request is
+/// dropped, and each is computed by one model, which its answer names.
 ///
 /// # Errors
 /// The address cannot be used, the model cannot be loaded, or the system refuses a thread.
 pub fn serve(
-    model: Arc<ServedModel>,
+    model: ServedModel,
+    source: Box<dyn ModelSource>,
     settings: HttpSettings,
     ready: impl FnOnce(SocketAddr),
     is_stopping: impl Fn() -> bool,
@@ -114,12 +153,11 @@ pub fn serve(
         .enable_all()
         .build()
         .map_err(|cause| ServeError::Start { cause })?;
-    let queue_max = settings.queue_max.get();
+    let serving = Arc::new(ModelServing::new(model, settings.queue_max.get()));
     let state = Arc::new(ServingState {
-        model,
+        present: RwLock::new(Arc::clone(&serving)),
+        threads: Mutex::default(),
         settings,
-        predictions: BatchQueue::new(queue_max),
-        texts: BatchQueue::new(queue_max),
         metrics: ServerMetrics::default(),
         stopping: AtomicBool::new(false),
     });
@@ -127,18 +165,26 @@ pub fn serve(
         address: state.settings.listen,
         cause,
     };
-    let threads = runtime.block_on(async {
+    let follower = runtime.block_on(async {
         let listener = TcpListener::bind(state.settings.listen).await;
         let listener = listener.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let threads = state.start_workers()?;
+        state.start(&serving)?;
+        drop(serving);
+        let following = Arc::clone(&state);
+        let follower = Builder::new().name("newer models".to_owned());
+        let follower = follower.spawn(move || following.follow(source));
+        let follower = follower.map_err(|cause| ServeError::Start { cause })?;
         ready(address);
         run(&state, &listener, is_stopping).await;
-        Ok::<_, ServeError>(threads)
+        Ok::<_, ServeError>(follower)
     })?;
     // Workers end when they have computed what waits; results without a connection are dropped.
     drop(runtime);
-    for thread in threads {
+    // Nobody starts threads after it.
+    let _ = follower.join();
+    let mut threads = state.threads.lock().unwrap_or_else(PoisonError::into_inner);
+    for thread in threads.drain(..) {
         // Workers catch panics.
         let _ = thread.join();
     }
@@ -179,8 +225,8 @@ async fn run(state: &Arc<ServingState>, listener: &TcpListener, is_stopping: imp
     select(Box::pin(accept), Box::pin(asked)).await;
     state.stopping.store(true, Ordering::Relaxed);
     // What waits is computed at once.
-    state.predictions.close();
-    state.texts.close();
+    let present = state.present.read();
+    present.unwrap_or_else(PoisonError::into_inner).close();
     // Receivers exist only while there are connections.
     let _ = stop.send(true);
     let all = u32::try_from(connections_max).unwrap_or(u32::MAX);

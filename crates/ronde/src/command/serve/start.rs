@@ -2,7 +2,6 @@
 
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_cluster::StopFlag;
@@ -11,6 +10,7 @@ use ronde_serve::{
 };
 
 use super::ServeArguments;
+use super::newer::NewerModels;
 use crate::command::console::{Printable, info, message};
 use crate::command::exit;
 use crate::command::model_data::ModelData;
@@ -33,15 +33,10 @@ pub(super) fn start(arguments: &ServeArguments, stop: &StopFlag) -> i32 {
 }
 
 fn serve(arguments: &ServeArguments, stop: &StopFlag) -> Result<(), String> {
-    let failed = |error: ServeError| format!("error: {error}");
     let token = arguments.token_file.as_deref().map(token).transpose()?;
-    let ModelData { saved, test, .. } = arguments.source.open(false)?;
-    let description = test.description();
-    let form = PredictionForm::of(saved.manifest(), description.targets, ClassDetail::All);
-    let vocabulary = description.vocabulary.clone();
-    let model = ServedModel::new(saved, form.map_err(failed)?, vocabulary);
-    // Requests have their own samples.
-    drop(test);
+    let data = arguments.source.open(false)?;
+    let newer = Box::new(NewerModels::of(&arguments.source, &data.saved));
+    let model = served(data)?;
     let listen = arguments.listen;
     if !listen.ip().is_loopback() {
         let without_token = if token.is_none() {
@@ -72,7 +67,7 @@ fn serve(arguments: &ServeArguments, stop: &StopFlag) -> Result<(), String> {
         // The reader may have closed the pipe.
         let _ = writeln!(Printable(std::io::stdout()), "http://{address}");
     };
-    let served = ronde_serve::serve(Arc::new(model), settings, ready, || stop.signal() != 0);
+    let served = ronde_serve::serve(model, newer, settings, ready, || stop.signal() != 0);
     served.map_err(|error| match error {
         ServeError::Listen { .. } => {
             format!(
@@ -83,6 +78,20 @@ fn serve(arguments: &ServeArguments, stop: &StopFlag) -> Result<(), String> {
     })?;
     info!("stopped; all requests that had arrived are answered");
     Ok(())
+}
+
+/// Combines a model with what its data says about its outputs.
+pub(super) fn served(data: ModelData) -> Result<ServedModel, String> {
+    let ModelData { saved, test, .. } = data;
+    let description = test.description();
+    let form = PredictionForm::of(saved.manifest(), description.targets, ClassDetail::All);
+    let form = form.map_err(|error| format!("error: {error}"))?;
+    // Requests have their own samples: the data itself is not kept.
+    Ok(ServedModel::new(
+        saved,
+        form,
+        description.vocabulary.clone(),
+    ))
 }
 
 /// Reads a token file.

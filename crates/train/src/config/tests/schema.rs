@@ -32,8 +32,8 @@ const OUTSIDE_IDENTITY: [&str; 27] = [
     "train.evaluate_every_epochs",
     "train.metrics",
     "train.recompute_activations",
-    "workers.count",
     "workers.balance",
+    "workers.count",
     "workers.pin_cores",
     "workers.threads",
 ];
