@@ -13,7 +13,7 @@
 //! let shards = ShardPlan::new(8, WorldSize::new(2).unwrap()).unwrap();
 //! let plan = LoaderPlan {
 //!     batches,
-//!     shards,
+//!     shards: shards.clone(),
 //!     run: shards.run(GroupRank(1)),
 //!     steps: 0..2,
 //!     stride: 1,
