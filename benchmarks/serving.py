@@ -19,6 +19,11 @@ import tempfile
 import time
 import urllib.request
 
+try:
+    import litserve
+except ImportError:
+    litserve = None
+
 MODELS = {
     "mlp": ([1, 28, 28], ['model={kind="mlp", hidden=[1024, 1024]}']),
     "resnet18": ([3, 32, 32], ['model={kind="resnet18", small_input=true, normalisation="batch"}']),
@@ -46,30 +51,34 @@ def pytorch(name):
     return predict
 
 
+class BatchingApi(litserve.LitAPI if litserve else object):
+    """A model behind LitServe with dynamic batches; its processes are started with this class."""
+
+    name = None
+
+    def setup(self, device):
+        self.compute = pytorch(self.name)
+
+    def decode_request(self, request):
+        return request["inputs"][0]
+
+    def batch(self, inputs):
+        return inputs
+
+    def predict(self, inputs):
+        return self.compute(inputs)
+
+    def unbatch(self, output):
+        return output
+
+    def encode_response(self, output):
+        return {"probabilities": output}
+
+
 def serve_lit(name, port):
-    """Serves a model by LitServe with dynamic batches."""
-    import litserve
-
-    class Api(litserve.LitAPI):
-        def setup(self, device):
-            self.compute = pytorch(name)
-
-        def decode_request(self, request):
-            return request["inputs"][0]
-
-        def batch(self, inputs):
-            return inputs
-
-        def predict(self, inputs):
-            return self.compute(inputs)
-
-        def unbatch(self, output):
-            return output
-
-        def encode_response(self, output):
-            return {"probabilities": output}
-
-    api = Api(max_batch_size=BATCH_MAX, batch_timeout=BATCH_WAIT_MS / 1000, api_path="/v1/predict")
+    """Serves a model by LitServe."""
+    api = BatchingApi(max_batch_size=BATCH_MAX, batch_timeout=BATCH_WAIT_MS / 1000, api_path="/v1/predict")
+    api.name = name
     server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1)
     server.run(host="127.0.0.1", port=port, num_api_servers=1, log_level="error", generate_client_file=False)
 
@@ -153,7 +162,7 @@ def prepare(name, arguments, folder):
     count = shape[0] * shape[1] * shape[2]
     body = json.dumps({"inputs": [[round(random.uniform(-1, 1), 4) for _ in range(count)]]})
     pathlib.Path(f"{folder}/{name}.json").write_text(body)
-    lua = f'wrk.method = "POST"\nwrk.headers["Content-Type"] = "application/json"\nwrk.body = [[{body} ]]\n'
+    lua = f'wrk.method = "POST"\nwrk.headers["Content-Type"] = "application/json"\nwrk.body = [==[{body}]==]\n'
     pathlib.Path(f"{folder}/{name}.lua").write_text(lua)
 
 
