@@ -4,6 +4,7 @@ mod empty;
 mod kernels;
 mod non_finite;
 mod propagation;
+mod shared_cases;
 
 use ronde_kernels::{ShortFormat, round_short};
 

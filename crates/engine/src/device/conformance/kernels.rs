@@ -1,12 +1,13 @@
 //! Kernels on ordinary values, compared with those of the host.
 
 use ronde_kernels::{
-    ActivationFunction, Attention, AverageAreas, BatchNorm, Convolution, GroupNorm,
-    GroupedConvolution, ShortFormat, SlidingWindow,
+    ActivationFunction, AverageAreas, BatchNorm, Convolution, GroupedConvolution, ShortFormat,
+    SlidingWindow,
 };
 
 use crate::{ForwardContext, Mode};
 
+use super::shared_cases::{AttentionCase, SampleNorm};
 use super::{KernelComparison, rounded, unwritten, values, writable};
 use crate::device::{AffineSlices, MatrixSlice, PlaneMap, RowCopy};
 
@@ -243,82 +244,26 @@ impl KernelComparison<'_> {
     }
 
     fn norms_of_samples(&mut self) {
-        let shape = GroupNorm {
-            samples: 2,
-            channels: 6,
-            places: 10,
-            groups: 3,
-            epsilon: 1e-5,
-        };
-        for (name, affine) in [("group_norm", 6), ("layer_norm", 10)] {
-            let statistics = if affine == 6 { 12 } else { 24 };
-            let inputs = [
-                values(120, 27),
-                values(120, 28),
-                values(affine, 29),
-                values(affine, 30),
-            ];
+        for (name, norm, affine, statistics) in SampleNorm::each() {
+            let seeds = [(120, 27), (120, 28), (affine, 29), (affine, 30)];
+            let inputs = seeds.map(|(length, seed)| values(length, seed));
             let outputs = [120, statistics, 120, affine, affine].map(unwritten);
             self.case(name, &inputs, &outputs, &|device, x, to| {
-                let of = AffineSlices {
-                    gamma: x[2],
-                    beta: x[3],
-                };
-                let (first, rest) = to.split_at_mut(2);
-                let [y, statistics] = writable(first);
-                let gradients = writable(rest);
-                let inputs = [x[0], x[1], x[2]];
-                if affine == 6 {
-                    device.group_norm(&shape, x[0], of, y, statistics);
-                    device.group_norm_gradient(&shape, inputs, first[1].slice(), gradients);
-                } else {
-                    device.layer_norm(x[0], of, 1e-5, y, statistics);
-                    device.layer_norm_gradient(inputs, first[1].slice(), gradients);
-                }
+                norm.run(device, x, to)
             });
         }
     }
 
     fn sequences(&mut self) {
-        for (queries, causal, lengths) in [
-            (5, true, vec![]),
-            (4, false, vec![]),
-            (3, false, vec![2, 5]),
-        ] {
-            let shape = Attention {
-                batch: 2,
-                queries,
-                keys: 5,
-                heads: 2,
-                width: 4,
-                causal,
-            };
-            let [asking, looked_at, weights] = shape.elements();
-            let inputs = [
-                values(asking, 31),
-                values(looked_at, 32),
-                values(asking, 33),
-            ];
+        for attention in AttentionCase::each() {
+            let [asking, looked_at, weights] = attention.shape.elements();
+            let seeds = [(asking, 31), (looked_at, 32), (asking, 33)];
+            let inputs = seeds.map(|(length, seed)| values(length, seed));
             let outputs = [asking, weights, asking, looked_at].map(unwritten);
-            self.case(
-                &format!("{shape:?}"),
-                &inputs,
-                &outputs,
-                &|device, x, to| {
-                    let (first, rest) = to.split_at_mut(2);
-                    let [y, weights] = writable(first);
-                    device.attend(&shape, [x[0], x[1]], &lengths, y, weights);
-                    let weights = first[1].slice();
-                    device.attend_gradient(
-                        &shape,
-                        [x[0], x[1]],
-                        &lengths,
-                        weights,
-                        x[2],
-                        writable(rest),
-                    );
-                },
-            );
+            let name = format!("{:?}", attention.shape);
+            self.case(&name, &inputs, &outputs, &|device, x, to| {
+                attention.run(device, x, to)
+            });
         }
         let tokens = vec![0.0, 3.0, 3.0, 1.0, -2.0, 99.0];
         let inputs = [

@@ -1,10 +1,11 @@
 //! How far NaN and infinite values reach.
 
 use ronde_kernels::{
-    ActivationFunction, Attention, AverageAreas, BatchNorm, Convolution, GroupNorm,
-    GroupedConvolution, ShortFormat, SlidingWindow,
+    ActivationFunction, AverageAreas, BatchNorm, Convolution, GroupedConvolution, ShortFormat,
+    SlidingWindow,
 };
 
+use super::shared_cases::{AttentionCase, SampleNorm};
 use super::{Kernel, KernelComparison, rounded, unwritten, values, writable};
 use crate::device::{AffineSlices, MatrixSlice, PlaneMap};
 
@@ -258,74 +259,27 @@ impl KernelComparison<'_> {
     }
 
     fn through_norms_of_samples(&mut self) {
-        let shape = GroupNorm {
-            samples: 2,
-            channels: 6,
-            places: 10,
-            groups: 3,
-            epsilon: 1e-5,
-        };
-        for (name, affine, statistics) in [("group_norm", 6, 12), ("layer_norm", 10, 24)] {
+        for (name, norm, affine, statistics) in SampleNorm::each() {
             let seeds = [(120, 93), (120, 94), (affine, 95), (affine, 96)];
             let inputs = seeds.map(|(length, seed)| values(length, seed));
+            let with = [0, 1, 2, 3].map(Exactly);
             let outputs = [120, statistics, 120, affine, affine];
-            self.reaches(
-                name,
-                &inputs,
-                &[Exactly(0), Exactly(1), Exactly(2), Exactly(3)],
-                &outputs,
-                &|device, x, to| {
-                    let of = AffineSlices {
-                        gamma: x[2],
-                        beta: x[3],
-                    };
-                    let (first, rest) = to.split_at_mut(2);
-                    let [y, statistics] = writable(first);
-                    let gradients = writable(rest);
-                    let inputs = [x[0], x[1], x[2]];
-                    if affine == 6 {
-                        device.group_norm(&shape, x[0], of, y, statistics);
-                        device.group_norm_gradient(&shape, inputs, first[1].slice(), gradients);
-                    } else {
-                        device.layer_norm(x[0], of, 1e-5, y, statistics);
-                        device.layer_norm_gradient(inputs, first[1].slice(), gradients);
-                    }
-                },
-            );
+            let run: Kernel<'_> = &|device, x, to| norm.run(device, x, to);
+            self.reaches(name, &inputs, &with, &outputs, run);
         }
     }
 
     fn through_attention(&mut self) {
-        for (queries, causal, lengths) in [
-            (5, true, vec![]),
-            (4, false, vec![]),
-            (3, false, vec![2, 5]),
-        ] {
-            let shape = Attention {
-                batch: 2,
-                queries,
-                keys: 5,
-                heads: 2,
-                width: 4,
-                causal,
-            };
+        for attention in AttentionCase::each() {
+            let AttentionCase { shape, lengths } = &attention;
             let [asking, looked_at, weights] = shape.elements();
-            let inputs = [
-                values(asking, 97),
-                values(looked_at, 98),
-                values(asking, 99),
-            ];
+            let seeds = [(asking, 97), (looked_at, 98), (asking, 99)];
+            let inputs = seeds.map(|(length, seed)| values(length, seed));
             let outputs = [asking, weights, asking, looked_at];
             let name = format!("{shape:?} with the lengths {lengths:?}");
-            let with = [0, 1, 2].map(if causal { AtLeast } else { Exactly });
-            self.reaches(&name, &inputs, &with, &outputs, &|device, x, to| {
-                let (first, rest) = to.split_at_mut(2);
-                let [y, weights] = writable(first);
-                let inputs = [x[0], x[1]];
-                device.attend(&shape, inputs, &lengths, y, weights);
-                let (weights, gradients) = (first[1].slice(), writable(rest));
-                device.attend_gradient(&shape, inputs, &lengths, weights, x[2], gradients);
-            });
+            let with = [0, 1, 2].map(if shape.causal { AtLeast } else { Exactly });
+            let run: Kernel<'_> = &|device, x, to| attention.run(device, x, to);
+            self.reaches(&name, &inputs, &with, &outputs, run);
         }
     }
 
