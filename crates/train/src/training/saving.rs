@@ -147,6 +147,10 @@ impl Training {
 
     /// Saves a last checkpoint alone, after all workers have left the ending job. This worker has the newest state
     /// and saves it in a generation in which no worker trains.
+    ///
+    /// # Errors
+    /// The checkpoint cannot be saved; [`TrainError::Stopped`] if this worker has only some slices of the state, when members
+    /// were lost before they could save theirs together.
     pub(super) fn save_alone(&mut self, generation: Generation) -> Result<(), TrainError> {
         let left = self.member.generation;
         let job = self.plan.config.run.name.clone();
@@ -158,12 +162,10 @@ impl Training {
             saving.enter(&now, None);
         }
         let step = self.session.next_step();
-        let is_whole = self.strategy.held().len() == self.strategy.state().values().len();
-        if !is_whole {
+        if self.slices.len() < self.strategy.state().values().len() {
             let saved = self.checkpoints.as_ref().and_then(RunCheckpoints::saved) == Some(step);
-            self.member
-                .tracker
-                .record(Event::RunStopped { step, saved });
+            let stopped = Event::RunStopped { step, saved };
+            self.member.tracker.record(stopped);
             return Err(TrainError::Stopped { step, saved });
         }
         let saved = self.save_last(step)?;

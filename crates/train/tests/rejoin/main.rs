@@ -71,6 +71,8 @@ struct Members {
     entered: BTreeMap<u32, Generation>,
     /// Whether a new generation begins when a worker requests one.
     begins_on_request: bool,
+    /// Whether the first worker that leaves its generation has to save the state alone.
+    saves_alone: bool,
 }
 
 #[derive(Default)]
@@ -103,6 +105,16 @@ const PLAIN: RunSettings = RunSettings {
 };
 
 impl Job {
+    /// Returns a job without members.
+    fn of(run: RunSettings) -> Arc<Self> {
+        let saves = run.sets.iter().any(|set| set.starts_with("checkpoint."));
+        Arc::new(Self {
+            run,
+            checkpoints: saves.then(|| tempfile::tempdir().unwrap()),
+            ..Self::default()
+        })
+    }
+
     /// Changes the members and begins another generation.
     fn change(&self, change: impl FnOnce(&mut Members)) {
         let mut members = self.members.lock().unwrap();
@@ -167,6 +179,10 @@ impl JobMember for TestMember {
     fn next(&self, departure: Option<Departure>) -> Result<Assignment, MembershipError> {
         let Departure { left, cause } = departure.expect("the first assignment is given");
         let mut members = self.job.members.lock().unwrap();
+        if std::mem::take(&mut members.saves_alone) {
+            let generation = Generation(members.generation);
+            return Err(MembershipError::CheckpointRequested { generation });
+        }
         if members.begins_on_request && members.generation <= left.0 {
             members.generation += 1;
             self.job.changed.notify_all();
@@ -333,12 +349,17 @@ fn train_with(
     replaced: bool,
     fault_of_new: Option<InjectedFault>,
 ) -> JobResult {
-    let saves = run.sets.iter().any(|set| set.starts_with("checkpoint."));
-    let job = Arc::new(Job {
-        run,
-        checkpoints: saves.then(|| tempfile::tempdir().unwrap()),
-        ..Job::default()
-    });
+    train_job(&Job::of(run), count, deaths, replaced, fault_of_new)
+}
+
+/// As [`train_with`], in a job.
+fn train_job(
+    job: &Arc<Job>,
+    count: u32,
+    deaths: &[(u32, u32)],
+    replaced: bool,
+    fault_of_new: Option<InjectedFault>,
+) -> JobResult {
     let bound = || ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
     let mut listeners = Vec::new();
     for id in 0..count {
@@ -353,7 +374,7 @@ fn train_with(
     let mut workers: Vec<_> = listeners
         .into_iter()
         .zip(0..)
-        .map(|(listener, id)| (id, start(&job, id, listener, fault(id))))
+        .map(|(listener, id)| (id, start(job, id, listener, fault(id))))
         .collect();
     let (mut bits, mut lost) = (Vec::new(), 0);
     // In the order of their deaths, so that no thread join waits for a later one.
@@ -372,7 +393,7 @@ fn train_with(
                     let (listener, address) = bound();
                     let new = 100 + id;
                     job.change(|members| members.present.push((new, address)));
-                    let thread = start(&job, new, listener, fault_of_new);
+                    let thread = start(job, new, listener, fault_of_new);
                     if !matches!(fault_of_new, Some(InjectedFault::Dies(_))) {
                         workers.push((new, thread));
                     } else if let Ok(Ok(end)) = thread.join() {
@@ -623,6 +644,30 @@ fn without_a_second_copy_the_workers_load_the_newest_checkpoint_or_report_the_lo
     let unsaved = run(&[WIDE, "parallel.zero=1", "parallel.copies=1"]);
     let end = train_with(unsaved, 3, &[(1, 40)], false, None);
     assert_eq!((end.bits.len(), end.lost), (0, 2));
+}
+
+#[test]
+fn a_worker_that_holds_all_slices_saves_all_of_them_alone() {
+    let sets: &[&str] = &[
+        WIDE,
+        "parallel.zero=1",
+        "parallel.copies=2",
+        "checkpoint.every_steps=1000",
+    ];
+    let job = Job::of(RunSettings { steps: STEPS, sets });
+    job.members.lock().unwrap().saves_alone = true;
+    let end = train_job(&job, 2, &[(1, 21)], false, None);
+    let saved = end.events.iter().filter_map(|event| match event {
+        Event::CheckpointSaved { step, bytes, .. } => Some((step.0, *bytes)),
+        _ => None,
+    });
+    // The remaining worker saves alone when it loses the other one, and again at the end.
+    let saved: Vec<(u64, u64)> = saved.collect();
+    let [(first, some), (STEPS, all)] = saved[..] else {
+        panic!("{saved:?}")
+    };
+    assert!(first < STEPS, "{saved:?}");
+    assert_eq!(some, all, "{saved:?}");
 }
 
 #[test]
