@@ -223,13 +223,44 @@ pub fn mlflow_login() -> Option<ronde_store::HttpLogin> {
 /// Returns the user's cache folder of ronde: `ronde` in `$XDG_CACHE_HOME`, else in `~/.cache`.
 #[must_use]
 pub fn cache_folder() -> Option<PathBuf> {
+    user_folder("XDG_CACHE_HOME", ".cache")
+}
+
+/// Returns the user's folder for the state of ronde, such as the records of submitted jobs: `ronde` in `$XDG_STATE_HOME`,
+/// else in `~/.local/state`.
+#[must_use]
+pub fn state_folder() -> Option<PathBuf> {
+    user_folder("XDG_STATE_HOME", ".local/state")
+}
+
+/// Returns the user's folder for settings of ronde: `ronde` in `$XDG_CONFIG_HOME`, else in `~/.config`.
+#[must_use]
+pub fn settings_folder() -> Option<PathBuf> {
+    user_folder("XDG_CONFIG_HOME", ".config")
+}
+
+/// Returns `ronde` in the folder that a variable names, else in a folder of the user's home.
+fn user_folder(variable: &str, in_home: &str) -> Option<PathBuf> {
     let absolute = |name| {
         read(name)
             .map(PathBuf::from)
             .filter(|path| path.is_absolute())
     };
-    let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let folder = absolute(variable).or_else(|| Some(absolute("HOME")?.join(in_home)));
     Some(folder?.join("ronde"))
+}
+
+/// Returns the variables that override values of the run file as arguments of `--set`, for a process on another host.
+#[must_use]
+pub fn sets() -> Vec<String> {
+    let set = |(name, value): (String, String)| {
+        let key = name.strip_prefix(ENVIRONMENT_PREFIX)?;
+        Some(format!(
+            "{}={value}",
+            key.to_ascii_lowercase().replace("__", ".")
+        ))
+    };
+    all().into_iter().filter_map(set).collect()
 }
 
 /// Returns the settings for opening a data set. Relative paths start from `base`; `seed` is the run's seed.

@@ -9,9 +9,9 @@ use ronde_cluster::StopFlag;
 
 use command::console::{ConsoleArguments, message};
 use command::{
-    bench, check, checkpoint, coordinator, dashboard, data, doctor, evaluate, export, flight, init,
-    join, predict, run, scale, schema, serve, shell, status, trace, track, train, usage, watchdog,
-    worker,
+    bench, cancel, check, checkpoint, coordinator, dashboard, data, doctor, evaluate, export,
+    fetch, flight, init, job_process, jobs, join, logs, predict, run, scale, schema, serve, shell,
+    status, submit, trace, track, train, usage, wait, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -36,6 +36,18 @@ enum RondeCommand {
     Schema,
     /// Start any program as several ranks with rendezvous variables set.
     Run(run::RunArguments),
+    /// Submit a run as a job to this machine, hosts over SSH or a cluster.
+    Submit(submit::SubmitArguments),
+    /// List the submitted jobs.
+    Jobs(jobs::JobsArguments),
+    /// Show the output of a submitted job.
+    Logs(logs::LogsArguments),
+    /// Wait for the end of a submitted job, and end with its exit code.
+    Wait(wait::WaitArguments),
+    /// End a submitted job after a last checkpoint.
+    Cancel(cancel::CancelArguments),
+    /// Copy the results and logs of a submitted job to a folder.
+    Fetch(fetch::FetchArguments),
     /// Start a replacement or standby coordinator.
     Coordinator(coordinator::CoordinatorArguments),
     /// Join this host to a running job.
@@ -83,6 +95,9 @@ enum RondeCommand {
     /// Run one worker of `ronde predict`.
     #[command(name = "__predict_worker", hide = true)]
     PredictWorker(predict::ScoringArguments),
+    /// Run or inspect the process of a submitted job on this host.
+    #[command(name = "__job", hide = true)]
+    JobProcess(job_process::JobProcessArguments),
     /// End the processes that a killed launcher leaves behind.
     #[command(name = "__watchdog", hide = true)]
     Watchdog,
@@ -94,7 +109,21 @@ fn main() -> ExitCode {
         Err(error) => return exit_code(usage::report(&error)),
     };
     arguments.console.apply();
-    let code = match arguments.command {
+    exit_code(execute(arguments.command))
+}
+
+/// Runs a command line of a submitted job in this process.
+fn execute_words(words: Vec<String>) -> i32 {
+    let words = std::iter::once("ronde".to_owned()).chain(words);
+    match Arguments::try_parse_from(words) {
+        Ok(arguments) => execute(arguments.command),
+        Err(error) => usage::report(&error),
+    }
+}
+
+/// Runs a command and returns its exit code.
+fn execute(command: RondeCommand) -> i32 {
+    match command {
         RondeCommand::Train(arguments) => with_signals(|stop| train::train(arguments, stop)),
         RondeCommand::Run(arguments) => supervising(|stop| run::run(arguments, stop)),
         RondeCommand::Bench(arguments) => supervising(|stop| bench::bench(&arguments, stop)),
@@ -128,9 +157,15 @@ fn main() -> ExitCode {
         }
         RondeCommand::Man(arguments) => shell::man(&arguments, Arguments::command()),
         RondeCommand::Worker => worker::work(),
+        RondeCommand::Submit(arguments) => submit::submit(&arguments),
+        RondeCommand::Jobs(arguments) => jobs::jobs(&arguments),
+        RondeCommand::Logs(arguments) => logs::logs(&arguments),
+        RondeCommand::Wait(arguments) => wait::wait(&arguments),
+        RondeCommand::Cancel(arguments) => cancel::cancel(&arguments),
+        RondeCommand::Fetch(arguments) => fetch::fetch(&arguments),
+        RondeCommand::JobProcess(arguments) => job_process::run(&arguments, execute_words),
         RondeCommand::Watchdog => watchdog::watch(),
-    };
-    exit_code(code)
+    }
 }
 
 fn exit_code(code: i32) -> ExitCode {

@@ -54,6 +54,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-store",
         ],
     ),
+    ("ronde-submit", &["ronde-core"]),
     ("ronde-monitor", &["ronde-core"]),
     ("ronde-dashboard", &["ronde-core", "ronde-monitor"]),
     (
@@ -83,6 +84,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-checkpoint",
             "ronde-train",
             "ronde-cluster",
+            "ronde-submit",
             "ronde-monitor",
             "ronde-bench",
             "ronde-burn",

@@ -8,19 +8,18 @@ use ronde::environment;
 use ronde_cluster::{Invitation, JobFolder};
 use ronde_identity::JoinToken;
 
-use super::run_folder::{EVENT_FILE, JOB_FOLDER};
+use super::run_folder::{EVENT_FILE, JOB_FOLDER, RUNS};
 
-/// Default parent folder of run outputs.
-const RUNS: &str = "runs";
 /// File that only the folder of a job has.
 const JOB_FILE: &str = "job.json";
 
 /// Selects a job.
 #[derive(Args)]
 pub(crate) struct JobArguments {
-    /// Folder of a run or job, or `ADDRESS:PORT` of a job's coordinator [default: the newest run in `runs`].
+    /// Folder of a run or job, name of a submitted job, or `ADDRESS:PORT` of a job's coordinator [default: the newest run
+    /// in `runs`].
     #[arg(value_name = "JOB")]
-    job: Option<String>,
+    pub(crate) job: Option<String>,
     #[command(flatten)]
     token: TokenArguments,
 }

@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 pub(crate) mod bench;
+pub(crate) mod cancel;
 mod capacity;
 pub(crate) mod check;
 pub(crate) mod checkpoint;
@@ -13,10 +14,14 @@ pub(crate) mod doctor;
 pub(crate) mod evaluate;
 pub(crate) mod exit;
 pub(crate) mod export;
+pub(crate) mod fetch;
 pub(crate) mod flight;
 pub(crate) mod init;
 pub(crate) mod job;
+pub(crate) mod job_process;
+pub(crate) mod jobs;
 pub(crate) mod join;
+pub(crate) mod logs;
 mod loss_plot;
 mod model_data;
 pub(crate) mod open;
@@ -36,15 +41,19 @@ pub(crate) mod shell;
 pub(crate) mod signals;
 mod start_error;
 pub(crate) mod status;
+pub(crate) mod submit;
+mod submitted;
 pub(crate) mod trace;
 pub(crate) mod track;
 pub(crate) mod train;
 pub(crate) mod usage;
+pub(crate) mod wait;
 pub(crate) mod watchdog;
 pub(crate) mod worker;
 
 use ronde_cluster::ClusterError;
 use ronde_core::Recovery;
+use ronde_submit::SubmitError;
 
 use console::message;
 
@@ -70,6 +79,18 @@ pub(crate) fn job_failure(error: &ClusterError) -> i32 {
             );
             exit::GAVE_UP
         }
+        _ => exit::GAVE_UP,
+    }
+}
+
+/// Prints why a submitted job cannot be used, and returns the exit code.
+pub(crate) fn submit_failure(error: &SubmitError) -> i32 {
+    message!("error: {error}");
+    match error {
+        SubmitError::EndedEarly { code, .. } => *code,
+        SubmitError::Invalid { .. } | SubmitError::Damaged { .. } => exit::USER_ERROR,
+        error if error.recovery() == Recovery::Retry => exit::GAVE_UP,
+        SubmitError::Host { .. } => exit::USER_ERROR,
         _ => exit::GAVE_UP,
     }
 }

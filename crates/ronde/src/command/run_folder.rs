@@ -6,3 +6,5 @@ pub(crate) const EVENT_FILE: &str = "events.jsonl";
 pub(crate) const LOGS_FOLDER: &str = "logs";
 /// Name of the folder of an open job.
 pub(crate) const JOB_FOLDER: &str = "job";
+/// Default parent folder of run outputs.
+pub(crate) const RUNS: &str = "runs";

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::exit;
 use super::job::{TokenArguments, find};
+use super::{exit, submitted};
 use crate::command::console::message;
 
 /// Time limit for the coordinator's answer; a coordinator that has just started acquires the lease first.
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Arguments of `ronde scale`.
 #[derive(Args)]
 pub(crate) struct ScaleArguments {
-    /// Folder of the job or of its results, or `ADDRESS:PORT` of its coordinator.
+    /// Folder of the job or of its results, name of a submitted job, or `ADDRESS:PORT` of its coordinator.
     job: String,
     /// New number of workers, from `elastic.min_workers` to `elastic.max_workers`.
     #[arg(value_name = "N")]
@@ -24,6 +24,11 @@ pub(crate) struct ScaleArguments {
 }
 
 pub(crate) fn scale(arguments: &ScaleArguments) -> i32 {
+    if let Some((_, job, target)) = submitted::by_name(Some(&arguments.job)) {
+        let workers = arguments.workers.to_string();
+        let scaled = target.command(&job, &["scale", "{}", &workers]);
+        return scaled.unwrap_or_else(|error| super::submit_failure(&error));
+    }
     let found = match find(Some(&arguments.job), &arguments.token) {
         Ok(found) => found,
         Err(message) => {

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde_cluster::{ClusterError, status_of_folder};
+use ronde_submit::{JobState, SubmitError, SubmittedJob, Target};
 
 use super::exit;
 use super::job::{JobArguments, ResolvedJob};
 use super::run_status::RunStatus;
+use super::submitted::{self, SubmittedJobs};
 use crate::command::console::{Printable, message};
 
 /// Time limit for the coordinator's answer.
@@ -26,6 +28,10 @@ pub(crate) struct StatusArguments {
 }
 
 pub(crate) fn status(arguments: &StatusArguments) -> i32 {
+    if let Some((jobs, job, target)) = submitted::by_name(arguments.job.job.as_deref()) {
+        let shown = submitted_status(&jobs, &job, &*target, arguments.json);
+        return shown.unwrap_or_else(|error| super::submit_failure(&error));
+    }
     if let Some(run) = arguments.job.plain_run() {
         return run_status(&run, arguments.json);
     }
@@ -79,5 +85,29 @@ fn run_status(folder: &Path, json: bool) -> i32 {
             message!("{message}");
             exit::USER_ERROR
         }
+    }
+}
+
+/// Prints the state of a submitted job, and the status of its run where it is.
+fn submitted_status(
+    jobs: &SubmittedJobs,
+    job: &SubmittedJob,
+    target: &dyn Target,
+    json: bool,
+) -> Result<i32, SubmitError> {
+    let state = jobs.state(job, target)?;
+    let has_run = !matches!(state, JobState::Starting | JobState::Queued { .. });
+    let mut out = Printable(std::io::stdout());
+    // The reader may have closed the pipe, such as `head`.
+    if !json {
+        let _ = writeln!(out, "job {} on {}: {state}", job.name, job.target);
+    } else if !has_run {
+        let line = serde_json::json!({"job": job.name, "target": job.target, "state": state});
+        let _ = writeln!(out, "{line}");
+    }
+    match (has_run, json) {
+        (true, true) => target.command(job, &["status", "--json", "{}"]),
+        (true, false) => target.command(job, &["status", "{}"]),
+        (false, _) => Ok(exit::DONE),
     }
 }

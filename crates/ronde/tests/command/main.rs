@@ -17,6 +17,7 @@ mod fixed_members;
 mod folders;
 mod help;
 mod hosts;
+mod jobs;
 mod ledger;
 mod open_jobs;
 mod output;

@@ -1,0 +1,55 @@
+//! `ronde cancel`: ends a submitted job.
+
+use std::time::Duration;
+
+use clap::Args;
+use ronde_submit::{JobState, SubmitError};
+
+use super::console::info;
+use super::exit;
+use super::submitted::SubmittedJobs;
+
+/// Arguments of `ronde cancel`.
+#[derive(Args)]
+pub(crate) struct CancelArguments {
+    /// Name of the job.
+    job: String,
+    /// Kill the job at once, without a last checkpoint.
+    #[arg(long)]
+    now: bool,
+    /// Time for a last checkpoint, in seconds; then the job is killed.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120,
+          value_parser = clap::value_parser!(u32).range(1..=86_400), conflicts_with = "now")]
+    grace: u32,
+}
+
+pub(crate) fn cancel(arguments: &CancelArguments) -> i32 {
+    let grace = match arguments.now {
+        true => Duration::ZERO,
+        false => Duration::from_secs(arguments.grace.into()),
+    };
+    match end(&arguments.job, grace) {
+        Ok(state) => {
+            info!("job {}: {state}", arguments.job);
+            exit::DONE
+        }
+        Err(error) => super::submit_failure(&error),
+    }
+}
+
+/// Ends a job and everything that remains of it, and returns its state.
+pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> {
+    let jobs = SubmittedJobs::open()?;
+    let (job, target) = jobs.find(name)?;
+    let state = jobs.state(&job, &*target);
+    let was_over = state.as_ref().is_ok_and(JobState::is_over);
+    if !was_over {
+        jobs.registry.mark_cancelled(name)?;
+    }
+    // Also after the end: a launcher that was killed may have left processes behind.
+    target.cancel(&job, grace)?;
+    match was_over {
+        true => state,
+        false => jobs.state(&job, &*target),
+    }
+}

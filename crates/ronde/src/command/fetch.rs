@@ -1,0 +1,60 @@
+//! `ronde fetch`: copies the results and logs of a submitted job.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use ronde_submit::SubmitError;
+
+use super::console::info;
+use super::exit;
+use super::run_folder::RUNS;
+use super::submitted::SubmittedJobs;
+
+/// Name of the file in a folder of fetched results that names their job.
+const MARKER_FILE: &str = ".ronde-job";
+
+/// Arguments of `ronde fetch`.
+#[derive(Args)]
+pub(crate) struct FetchArguments {
+    /// Name of the job.
+    job: String,
+    /// Folder for the results; an earlier copy of the same job is updated [default: runs/JOB].
+    #[arg(long, value_name = "FOLDER")]
+    to: Option<PathBuf>,
+}
+
+pub(crate) fn fetch(arguments: &FetchArguments) -> i32 {
+    let default = || Path::new(RUNS).join(&arguments.job);
+    let to = arguments.to.clone().unwrap_or_else(default);
+    match copy(&arguments.job, &to) {
+        Ok(()) => {
+            info!("results of job {} in {}", arguments.job, to.display());
+            exit::DONE
+        }
+        Err(error) => super::submit_failure(&error),
+    }
+}
+
+/// Copies the results of a job to a folder that is empty or has an earlier copy.
+pub(super) fn copy(name: &str, to: &Path) -> Result<(), SubmitError> {
+    let jobs = SubmittedJobs::open()?;
+    let (job, target) = jobs.find(name)?;
+    let marker = to.join(MARKER_FILE);
+    let mark = format!("{name} {}", job.submitted_ms);
+    let is_empty = std::fs::read_dir(to).map_or(true, |mut entries| entries.next().is_none());
+    let is_copy = std::fs::read_to_string(&marker).is_ok_and(|text| text == mark);
+    if !is_empty && !is_copy {
+        return Err(SubmitError::Invalid {
+            problem: format!("cannot write {}: it is not empty", to.display()),
+            help: "choose another folder with `--to`".to_owned(),
+        });
+    }
+    let failed = |cause| SubmitError::File {
+        action: "write",
+        path: marker.clone(),
+        cause,
+    };
+    std::fs::create_dir_all(to).map_err(failed)?;
+    std::fs::write(&marker, mark).map_err(failed)?;
+    target.fetch(&job, to)
+}

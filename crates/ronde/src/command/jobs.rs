@@ -1,0 +1,174 @@
+//! `ronde jobs`: lists the submitted jobs.
+
+use std::io::Write;
+
+use clap::Args;
+use ronde_monitor::render;
+use ronde_submit::{JobListing, JobState, SubmitError};
+use serde_json::json;
+
+use super::console::{Printable, info};
+use super::exit;
+use super::submitted::{self, SubmittedJobs};
+
+/// Arguments of `ronde jobs`.
+#[derive(Args)]
+pub(crate) struct JobsArguments {
+    /// Print a line of JSON for each job.
+    #[arg(long)]
+    json: bool,
+    /// Remove a job that is over: its record, its results and its logs on this machine.
+    #[arg(long, value_name = "JOB")]
+    remove: Option<String>,
+}
+
+/// One row of the list.
+struct JobRow {
+    name: String,
+    target: String,
+    state: String,
+    workers: String,
+    age: String,
+}
+
+pub(crate) fn jobs(arguments: &JobsArguments) -> i32 {
+    let result = match &arguments.remove {
+        Some(name) => remove(name),
+        None => list(arguments.json),
+    };
+    match result {
+        Ok(()) => exit::DONE,
+        Err(error) => super::submit_failure(&error),
+    }
+}
+
+fn remove(name: &str) -> Result<(), SubmitError> {
+    let jobs = SubmittedJobs::open()?;
+    // A damaged record can be removed, too: nothing is known about its processes.
+    if let Ok((job, target)) = jobs.find(name) {
+        let state = jobs.state(&job, &*target)?;
+        if !state.is_over() {
+            return Err(SubmitError::Invalid {
+                problem: format!("cannot remove job `{name}`: it is {state}"),
+                help: format!("`ronde cancel {name}` ends it"),
+            });
+        }
+    } else if !jobs.registry.has(name) {
+        jobs.registry.find(name)?;
+    }
+    jobs.registry.remove(name)?;
+    info!("removed job {name}");
+    Ok(())
+}
+
+fn list(is_json: bool) -> Result<(), SubmitError> {
+    let jobs = SubmittedJobs::open()?;
+    let listed = jobs.registry.list()?;
+    let states = states(&jobs, &listed);
+    let mut out = Printable(std::io::stdout());
+    if is_json {
+        for ((name, job), state) in listed.iter().zip(&states) {
+            let job = job.as_ref().ok();
+            let line = json!({
+                "job": name,
+                "target": job.map(|job| &job.target),
+                "state": state,
+                "workers": job.map(|job| job.workers),
+                "submitted_ms": job.map(|job| job.submitted_ms),
+                "run_file": job.and_then(|job| job.run_file.as_ref()),
+                "folder": job.and_then(submitted::folder),
+            });
+            // The reader may have closed the pipe, such as `head`.
+            let _ = writeln!(out, "{line}");
+        }
+        return Ok(());
+    }
+    if listed.is_empty() {
+        info!("no jobs; `ronde submit` starts one");
+        return Ok(());
+    }
+    let now_ms = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64() * 1e3);
+    let rows = listed.iter().zip(&states).map(|((name, job), state)| {
+        let job = job.as_ref().ok();
+        JobRow {
+            name: name.clone(),
+            target: job.map_or_else(String::new, |job| job.target.clone()),
+            state: state.to_string(),
+            workers: job.map_or_else(String::new, |job| job.workers.to_string()),
+            age: job.map_or_else(String::new, |job| {
+                let seconds = (now_ms - job.submitted_ms as f64).max(0.0) / 1e3;
+                format!("{} ago", render::duration(seconds))
+            }),
+        }
+    });
+    let _ = write!(out, "{}", table(&rows.collect::<Vec<_>>()));
+    Ok(())
+}
+
+/// Returns the state of each job; those that are not over are asked for at the same time.
+fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
+    let state = |(_, job): &JobListing| match job {
+        Ok(job) => jobs.state(job, &*job.settings.target(&jobs.path)),
+        Err(error) => Ok(JobState::Unknown {
+            problem: error.to_string(),
+        }),
+    };
+    let unknown = |error: SubmitError| JobState::Unknown {
+        problem: error.to_string(),
+    };
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = listed
+            .iter()
+            .map(|listing| {
+                let name = &listing.0;
+                let is_remote = jobs.registry.ended(name).is_none()
+                    && listing.1.as_ref().is_ok_and(|job| job.settings.is_remote());
+                match is_remote {
+                    true => Err(scope.spawn(move || state(listing))),
+                    false => Ok(state(listing)),
+                }
+            })
+            .collect();
+        let answers = asked.into_iter().map(|asked| match asked {
+            Ok(state) => state.unwrap_or_else(unknown),
+            Err(thread) => match thread.join() {
+                Ok(state) => state.unwrap_or_else(unknown),
+                Err(_) => JobState::Unknown {
+                    problem: "a bug in ronde".to_owned(),
+                },
+            },
+        });
+        answers.collect()
+    })
+}
+
+/// Returns the rows as a table with aligned columns.
+fn table(rows: &[JobRow]) -> String {
+    let head = ["JOB", "TARGET", "STATE", "WORKERS", "SUBMITTED"].map(str::to_owned);
+    let rows = rows.iter().map(|row| {
+        [
+            row.name.clone(),
+            row.target.clone(),
+            row.state.clone(),
+            row.workers.clone(),
+            row.age.clone(),
+        ]
+    });
+    let lines: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| {
+        let lengths = lines.iter().map(|line| line[column].chars().count());
+        lengths.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..4).map(width).collect();
+    let mut text = String::new();
+    for line in &lines {
+        for (cell, width) in line.iter().zip(&widths) {
+            text.push_str(&format!("{cell:<width$}  "));
+        }
+        text.push_str(&line[4]);
+        text.push('\n');
+    }
+    text
+}

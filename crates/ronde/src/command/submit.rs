@@ -1,0 +1,202 @@
+//! `ronde submit`: places a run as a job on a target.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use ronde::environment;
+use ronde_store::Address;
+use ronde_submit::{
+    JobProgram, JobState, NewJob, SubmitError, SubmitRequest, TargetFile, TargetSettings,
+};
+use ronde_train::RunConfig;
+use ronde_train::config::{Document, Override, ValueOrigin};
+
+use super::console::{Printable, info, message};
+use super::submitted::SubmittedJobs;
+use super::train::read_run_file;
+use super::{exit, open};
+
+/// Name of the file with the user's targets.
+const TARGET_FILE: &str = "targets.toml";
+
+/// Arguments of `ronde submit`.
+#[derive(Args)]
+pub(crate) struct SubmitArguments {
+    /// Run file [default: the embedded example].
+    file: Option<PathBuf>,
+    /// Target: `local`, or one that the file of targets describes.
+    #[arg(long, value_name = "TARGET", default_value = "local")]
+    on: String,
+    /// Name of the job [default: the name of the run, with a number if it is in use].
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Number of worker processes; the trained bits do not depend on it.
+    #[arg(short = 'n', long, value_name = "N")]
+    workers: Option<u32>,
+    /// Override a value of the run file, such as `--set train.epochs=3`; can be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// File that describes the targets [default: ~/.config/ronde/targets.toml].
+    #[arg(long, value_name = "FILE")]
+    targets: Option<PathBuf>,
+    /// Print what would be sent and started, without submitting.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// A run that was read for a submission.
+pub(super) struct RunToSubmit {
+    pub(super) config: RunConfig,
+    pub(super) request: SubmitRequest,
+}
+
+/// Submits a run. The job's name is printed on standard output.
+pub(crate) fn submit(arguments: &SubmitArguments) -> i32 {
+    let run = match read_run(
+        arguments.file.as_deref(),
+        arguments.workers,
+        &arguments.sets,
+    ) {
+        Ok(run) => run,
+        Err(problem) => {
+            message!("{problem}");
+            return exit::USER_ERROR;
+        }
+    };
+    let settings = targets(arguments.targets.as_deref()).and_then(|file| file.find(&arguments.on));
+    let name = arguments.name.as_deref();
+    let submitted = settings.and_then(|settings| match arguments.dry_run {
+        true => preview(&settings, name, &run),
+        false => place(
+            &arguments.on,
+            settings,
+            name,
+            arguments.file.as_deref(),
+            &run,
+        ),
+    });
+    let text = match submitted {
+        Ok(text) => text,
+        Err(error) => return super::submit_failure(&error),
+    };
+    let written = writeln!(Printable(std::io::stdout()), "{text}");
+    written.map_or(exit::GAVE_UP, |()| exit::DONE)
+}
+
+fn preview(
+    settings: &TargetSettings,
+    name: Option<&str>,
+    run: &RunToSubmit,
+) -> Result<String, SubmitError> {
+    let jobs = SubmittedJobs::open()?;
+    let name = name.unwrap_or(&run.config.run.name);
+    settings.target(&jobs.path).preview(name, &run.request)
+}
+
+/// Creates the record of a job and places it. Returns its name.
+pub(super) fn place(
+    on: &str,
+    settings: TargetSettings,
+    name: Option<&str>,
+    file: Option<&Path>,
+    run: &RunToSubmit,
+) -> Result<String, SubmitError> {
+    let jobs = SubmittedJobs::open()?;
+    let target = settings.target(&jobs.path);
+    let mut job = jobs.registry.create(name, &run.config.run.name, |name| {
+        Ok(NewJob {
+            name,
+            target: on.to_owned(),
+            settings: settings.clone(),
+            run_file: file.map(Path::to_owned),
+            workers: run.request.workers,
+        })
+    })?;
+    let name = job.name.clone();
+    let mut placed = |placement| jobs.registry.place(&mut job, placement);
+    if let Err(error) = target.submit(&name, &run.request, &mut placed) {
+        // Nothing runs: the name can be used again.
+        jobs.registry.remove(&name)?;
+        return Err(error);
+    }
+    let state = jobs.state(&job, &*target);
+    let state = state.unwrap_or_else(|error| JobState::Unknown {
+        problem: error.to_string(),
+    });
+    info!("job {name} on {on}: {state}");
+    info!("  `ronde logs -f {name}` shows its output, `ronde cancel {name}` ends it");
+    Ok(name)
+}
+
+/// Reads the user's targets.
+pub(super) fn targets(file: Option<&Path>) -> Result<TargetFile, SubmitError> {
+    match file {
+        Some(file) => TargetFile::read(file, true),
+        None => match environment::settings_folder() {
+            Some(folder) => TargetFile::read(&folder.join(TARGET_FILE), false),
+            None => Ok(TargetFile::default()),
+        },
+    }
+}
+
+/// Reads the run file and resolves what a target needs to know. The error is a complete message.
+pub(super) fn read_run(
+    file: Option<&Path>,
+    workers: Option<u32>,
+    sets: &[String],
+) -> Result<RunToSubmit, String> {
+    let colour = super::console::console().colour;
+    let (text, name, _) = read_run_file(file)?;
+    let flag = workers.map(|workers| Override::Flag {
+        name: "--workers".to_owned(),
+        path: "workers.count".to_owned(),
+        value: workers.to_string(),
+    });
+    let overrides: Vec<Override> = sets
+        .iter()
+        .cloned()
+        .map(Override::Set)
+        .chain(flag)
+        .collect();
+    let (config, document) = Document::load(&text, &name, &environment::all(), &overrides)
+        .map_err(|error| error.render(colour))?;
+    let origin = document.origin("run.output");
+    if matches!(
+        origin,
+        ValueOrigin::Set { .. } | ValueOrigin::Environment { .. }
+    ) {
+        return Err(
+            "error: cannot set `run.output` of a submitted job: its results are in the folder of the job\n  \
+             help: `ronde fetch JOB --to FOLDER` copies them"
+                .to_owned(),
+        );
+    }
+    let failed = |what: &str, error: std::io::Error| format!("error: cannot find {what}: {error}");
+    let run_file = file.map(std::path::absolute).transpose();
+    let saves_in_output = config
+        .checkpoint
+        .address(Path::new("results"))
+        .is_ok_and(|address| matches!(address, Address::Folder(folder) if folder.is_relative()));
+    let most = match config.elastic.max_workers {
+        0 => config.workers.logical_shards,
+        most => most,
+    };
+    let request = SubmitRequest {
+        run_file: run_file.map_err(|error| failed("the run file", error))?,
+        workers: config.workers.count,
+        workers_max: most.max(config.workers.count),
+        sets: environment::sets()
+            .into_iter()
+            .chain(sets.iter().cloned())
+            .collect(),
+        directory: std::env::current_dir().map_err(|error| failed("the current folder", error))?,
+        is_elastic: config.elastic.enabled,
+        saves_in_output,
+        program: JobProgram {
+            path: PathBuf::from(open::this_program()),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
+    };
+    Ok(RunToSubmit { config, request })
+}

@@ -1,0 +1,73 @@
+//! Submitted jobs of this machine: where their records are, and how a command finds one.
+
+use std::path::{Path, PathBuf};
+
+use ronde::environment;
+use ronde_submit::{JobPlacement, JobRegistry, JobState, SubmitError, SubmittedJob, Target};
+
+/// Name of the folder of the records in the user's folder for state.
+const JOBS_FOLDER: &str = "jobs";
+
+/// The records of this machine's jobs, and their folder.
+pub(super) struct SubmittedJobs {
+    pub(super) registry: JobRegistry,
+    pub(super) path: PathBuf,
+}
+
+impl SubmittedJobs {
+    /// Finds the folder of the records, which need not exist.
+    pub(super) fn open() -> Result<Self, SubmitError> {
+        let state = environment::state_folder().ok_or_else(|| SubmitError::Invalid {
+            problem: "there is no folder for the records of jobs".to_owned(),
+            help: "set HOME or XDG_STATE_HOME to an absolute path".to_owned(),
+        })?;
+        let path = state.join(JOBS_FOLDER);
+        Ok(Self {
+            registry: JobRegistry::new(&path),
+            path,
+        })
+    }
+
+    /// Finds a job by its name.
+    pub(super) fn find(&self, name: &str) -> Result<(SubmittedJob, Box<dyn Target>), SubmitError> {
+        let job = self.registry.find(name)?;
+        let target = job.settings.target(&self.path);
+        Ok((job, target))
+    }
+
+    /// Returns the state of a job: the final one if it is known, otherwise that on its target.
+    pub(super) fn state(
+        &self,
+        job: &SubmittedJob,
+        target: &dyn Target,
+    ) -> Result<JobState, SubmitError> {
+        if let Some(ended) = self.registry.ended(&job.name) {
+            return Ok(ended);
+        }
+        let state = target.state(job, self.registry.is_cancelled(&job.name))?;
+        self.registry.keep_end(&job.name, &state);
+        Ok(state)
+    }
+}
+
+/// Finds the submitted job that `name` refers to, if there is no file of that name.
+pub(super) fn by_name(
+    name: Option<&str>,
+) -> Option<(SubmittedJobs, SubmittedJob, Box<dyn Target>)> {
+    let name = name.filter(|name| !Path::new(name).exists())?;
+    let jobs = SubmittedJobs::open().ok()?;
+    if !jobs.registry.has(name) {
+        return None;
+    }
+    let (job, target) = jobs.find(name).ok()?;
+    Some((jobs, job, target))
+}
+
+/// Returns the folder of a job on its target, for display.
+pub(super) fn folder(job: &SubmittedJob) -> Option<&Path> {
+    match job.placement.as_ref()? {
+        JobPlacement::Local { folder }
+        | JobPlacement::Ssh { folder, .. }
+        | JobPlacement::Slurm { folder, .. } => Some(folder),
+    }
+}

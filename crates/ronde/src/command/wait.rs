@@ -1,0 +1,59 @@
+//! `ronde wait`: waits for the end of a submitted job.
+
+use std::time::Duration;
+
+use clap::Args;
+use ronde_core::Recovery;
+use ronde_submit::{JobState, SubmitError};
+
+use super::console::{info, message};
+use super::submitted::SubmittedJobs;
+
+/// Interval between two looks at a job whose state costs little.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The same for a job on other machines.
+const LOOK_EVERY_REMOTE: Duration = Duration::from_secs(2);
+
+/// Arguments of `ronde wait`.
+#[derive(Args)]
+pub(crate) struct WaitArguments {
+    /// Name of the job.
+    job: String,
+}
+
+pub(crate) fn wait(arguments: &WaitArguments) -> i32 {
+    match until_over(&arguments.job) {
+        Ok(state) => {
+            info!("job {}: {state}", arguments.job);
+            state.exit_code().unwrap_or(super::exit::BUG)
+        }
+        Err(error) => super::submit_failure(&error),
+    }
+}
+
+/// Waits until a job is over and returns its state. A target that does not answer is asked again.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bounded pause between two looks at a job; the user ends the wait"
+)]
+pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
+    let jobs = SubmittedJobs::open()?;
+    let mut is_reported = false;
+    loop {
+        let (job, target) = jobs.find(name)?;
+        match jobs.state(&job, &*target) {
+            Ok(state) if state.is_over() => return Ok(state),
+            Ok(_) => is_reported = false,
+            Err(error) if error.recovery() == Recovery::Retry => {
+                if !std::mem::replace(&mut is_reported, true) {
+                    message!("warning: {error}");
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        std::thread::sleep(match job.settings.is_remote() {
+            true => LOOK_EVERY_REMOTE,
+            false => LOOK_EVERY,
+        });
+    }
+}

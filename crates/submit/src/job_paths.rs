@@ -1,0 +1,71 @@
+//! [`JobPaths`]: the files of a job where it runs.
+
+use std::path::{Path, PathBuf};
+
+use crate::process_folder::ProcessFolder;
+
+/// The folder of the results that has the job's record, authority and token.
+pub(crate) const JOB_FOLDER: &str = "job";
+
+/// The folder of a job on its target, and what is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobPaths {
+    folder: PathBuf,
+}
+
+impl JobPaths {
+    /// Names the folder, which need not exist.
+    #[must_use]
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+        }
+    }
+
+    /// Returns the folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Returns the output folder of the run.
+    #[must_use]
+    pub fn results(&self) -> PathBuf {
+        self.folder.join("results")
+    }
+
+    /// Returns whether the run has begun: a coordinator listens, or for a run without one, there are events.
+    #[must_use]
+    pub fn has_begun(&self, has_coordinator: bool) -> bool {
+        let results = self.results();
+        match has_coordinator {
+            true => {
+                let coordinators = results.join(JOB_FOLDER).join("coordinators");
+                let is_listed = std::fs::read_dir(coordinators);
+                is_listed.is_ok_and(|mut entries| entries.next().is_some())
+            }
+            false => results.join("events.jsonl").exists(),
+        }
+    }
+
+    /// Returns the folder of the process on the host with this number: the launcher on host 0, agents on the others.
+    #[must_use]
+    pub fn process(&self, host: usize) -> ProcessFolder {
+        ProcessFolder::new(self.process_path(host))
+    }
+
+    /// Returns the path of [`JobPaths::process`].
+    #[must_use]
+    pub fn process_path(&self, host: usize) -> PathBuf {
+        match host {
+            0 => self.folder.join("launcher"),
+            host => self.folder.join(format!("agent-{host}")),
+        }
+    }
+
+    /// Returns the file with the output of a rank.
+    #[must_use]
+    pub fn rank_log(&self, rank: u32) -> PathBuf {
+        self.results().join("logs").join(format!("rank-{rank}.log"))
+    }
+}

@@ -1,0 +1,46 @@
+//! [`LauncherArguments`]: the words of the `ronde train` that leads a submitted job.
+
+use std::path::Path;
+
+use crate::target::SubmitRequest;
+
+/// A run with the paths and addresses of the host of its launcher.
+pub(crate) struct LauncherArguments<'a> {
+    /// The path of the run file there; `None`: the embedded example.
+    pub(crate) run_file: Option<String>,
+    /// The output folder of the run.
+    pub(crate) results: &'a Path,
+    /// The address of the coordinator; `None`: a run with fixed members.
+    pub(crate) listen: Option<String>,
+    /// The largest number of workers on the host.
+    pub(crate) here: u32,
+    pub(crate) request: &'a SubmitRequest,
+}
+
+impl LauncherArguments<'_> {
+    /// Returns the words after `ronde`.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = vec!["train".to_owned()];
+        words.extend(self.run_file.clone());
+        words.extend(["-n".to_owned(), self.request.workers.to_string()]);
+        if let Some(listen) = &self.listen {
+            words.push(format!("--listen={listen}"));
+            words.extend(["--here".to_owned(), self.here.to_string()]);
+        }
+        let output = toml::Value::String(self.results.display().to_string());
+        let output = format!("run.output={output}");
+        for set in self.request.sets.iter().chain([&output]) {
+            words.extend(["--set".to_owned(), set.clone()]);
+        }
+        words
+    }
+}
+
+/// Returns the words with the folder of the results in the place of `{}`.
+pub(crate) fn folder_word(words: &[&str], results: &Path) -> Vec<String> {
+    let word = |word: &&str| match *word {
+        "{}" => results.display().to_string(),
+        word => word.to_owned(),
+    };
+    words.iter().map(word).collect()
+}

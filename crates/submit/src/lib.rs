@@ -1,0 +1,39 @@
+//! Jobs on a target: this machine, hosts over SSH, a Slurm cluster.
+//!
+//! A [`SubmittedJob`] is the submitting machine's record of a job; [`JobRegistry`] is the folder of all records. A
+//! [`Target`] places jobs and answers for them with the same operations everywhere: submit, state, logs, command,
+//! cancel, fetch. What runs on the target is the ordinary `ronde train` and `ronde join`, each in a [`ProcessFolder`]
+//! that has its output, its process and its exit code. Start reading at [`Target`].
+
+mod clock;
+mod copying;
+mod error;
+mod fetching;
+mod hosts;
+mod job;
+mod job_paths;
+mod launcher_arguments;
+mod local;
+mod log_reader;
+mod names;
+mod process_folder;
+mod process_identity;
+mod registry;
+mod session;
+mod shell_words;
+mod state;
+mod target;
+mod target_file;
+
+pub use error::SubmitError;
+pub use hosts::{HostSlots, parse_host_file, parse_hosts};
+pub use job::{JobPlacement, PlacedHost, SubmittedJob};
+pub use job_paths::JobPaths;
+pub use local::{LocalSettings, LocalTarget};
+pub use log_reader::LogReader;
+pub use process_folder::{ProcessCommand, ProcessFolder, ProcessGuard, ProcessState};
+pub use process_identity::ProcessIdentity;
+pub use registry::{JobListing, JobRegistry, NewJob};
+pub use state::JobState;
+pub use target::{JobProgram, LogRequest, SubmitRequest, Target};
+pub use target_file::{TargetFile, TargetSettings};

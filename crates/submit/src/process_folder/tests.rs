@@ -1,0 +1,62 @@
+//! Tests of the state of a process from its folder.
+
+use super::*;
+
+fn folder() -> (tempfile::TempDir, ProcessFolder) {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = ProcessFolder::new(dir.path().join("launcher"));
+    let command = ProcessCommand {
+        arguments: vec!["train".to_owned()],
+        directory: dir.path().to_owned(),
+    };
+    folder.prepare(&command).unwrap();
+    assert_eq!(folder.command().unwrap(), command);
+    (dir, folder)
+}
+
+#[test]
+fn a_process_runs_while_it_holds_the_lock_and_leaves_its_exit_code() {
+    let (_dir, folder) = folder();
+    assert_eq!(folder.state().unwrap(), ProcessState::NotStarted);
+    let guard = folder.enter().unwrap();
+    let pid = std::process::id();
+    assert_eq!(folder.state().unwrap(), ProcessState::Running { pid });
+    let second = folder.enter().unwrap_err().to_string();
+    assert!(second.contains("another process has locked"), "{second}");
+    let again = folder.prepare(&folder.command().unwrap()).unwrap_err();
+    assert!(again.to_string().contains("still runs"), "{again}");
+    guard.finish(3).unwrap();
+    let state = folder.state().unwrap();
+    assert!(
+        matches!(state, ProcessState::Exited { code: 3, .. }),
+        "{state:?}"
+    );
+}
+
+#[test]
+fn a_killed_process_and_one_of_an_earlier_boot_are_lost() {
+    let (_dir, folder) = folder();
+    // As after SIGKILL: the lock is released, and there is no exit code.
+    drop(folder.enter().unwrap());
+    assert_eq!(folder.state().unwrap(), ProcessState::Lost);
+    let path = folder.path.join(PROCESS_FILE);
+    let mut process: ProcessIdentity = read_json(&path).unwrap().unwrap();
+    process.boot = "earlier".to_owned();
+    copying::publish_json(&path, &process).unwrap();
+    assert_eq!(folder.state().unwrap(), ProcessState::Lost);
+    assert!(
+        folder.stop(Duration::from_secs(1)).unwrap(),
+        "this test is not ended"
+    );
+}
+
+#[test]
+fn damaged_files_are_errors_and_a_missing_folder_is_not() {
+    let (dir, folder) = folder();
+    std::fs::write(folder.path.join(EXIT_FILE), "{").unwrap();
+    let error = folder.state().unwrap_err().to_string();
+    assert!(error.contains("exit.json"), "{error}");
+    let gone = ProcessFolder::new(dir.path().join("gone"));
+    assert_eq!(gone.state().unwrap(), ProcessState::NotStarted);
+    assert!(gone.stop(Duration::ZERO).unwrap());
+}

@@ -1,0 +1,331 @@
+//! [`JobRegistry`]: the folder with the records of all jobs of the submitting machine.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use ronde_core::FormatHeader;
+
+use crate::clock;
+use crate::copying::publish_json;
+use crate::error::SubmitError;
+use crate::job::{FORMAT, JobPlacement, SubmittedJob};
+use crate::names;
+use crate::process_folder::{create_private, read_json};
+use crate::process_identity::ProcessIdentity;
+use crate::state::JobState;
+use crate::target_file::TargetSettings;
+
+const RECORD_FILE: &str = "job.json";
+/// Exists once the job was cancelled.
+const CANCELLED_FILE: &str = "cancelled.json";
+/// The final state of a job, so that no further request to its target is needed.
+const ENDED_FILE: &str = "ended.json";
+/// The maximum number of jobs whose names begin alike.
+const NUMBERED_MAX: u32 = 10_000;
+
+/// The folder of all records: a folder for each job, with its name.
+#[derive(Debug, Clone)]
+pub struct JobRegistry {
+    path: PathBuf,
+}
+
+/// A name in the registry, with its record or the reason that it cannot be read.
+pub type JobListing = (String, Result<SubmittedJob, SubmitError>);
+
+impl JobRegistry {
+    /// Names the folder, which need not exist.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Returns the folder of a job's record.
+    #[must_use]
+    pub fn folder(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Creates the record of a new job. Without a name, the job gets that of its run, with a number if it is in use. Two
+    /// processes never create the same job.
+    ///
+    /// # Errors
+    /// The name is not valid or in use, or the record cannot be written.
+    pub fn create(
+        &self,
+        name: Option<&str>,
+        run: &str,
+        describe: impl Fn(String) -> Result<NewJob, SubmitError>,
+    ) -> Result<SubmittedJob, SubmitError> {
+        create_private(&self.path)?;
+        if let Some(name) = name {
+            names::check("job", name)?;
+            return self.claim(describe(name.to_owned())?)?.ok_or_else(|| {
+                SubmitError::invalid(
+                    format!("there is a job `{name}` already"),
+                    format!(
+                        "choose another name with `--name`, or remove that job with `ronde jobs --remove {name}`"
+                    ),
+                )
+            });
+        }
+        let run = names::cleaned(run);
+        for number in 1..=NUMBERED_MAX {
+            let name = match number {
+                1 => run.clone(),
+                number => format!("{run}-{number}"),
+            };
+            if !self.folder(&name).exists()
+                && let Some(job) = self.claim(describe(name)?)?
+            {
+                return Ok(job);
+            }
+        }
+        Err(SubmitError::invalid(
+            format!("there are {NUMBERED_MAX} jobs `{run}` already"),
+            "choose another name with `--name`",
+        ))
+    }
+
+    /// Creates the folder of a job with its record in one step, or returns `None` if the name is in use.
+    fn claim(&self, new: NewJob) -> Result<Option<SubmittedJob>, SubmitError> {
+        let folder = self.folder(&new.name);
+        let job = SubmittedJob {
+            header: FormatHeader::of(FORMAT),
+            submitter: ProcessIdentity::of_this_process()
+                .map_err(SubmitError::file("read", Path::new("/proc/self/stat")))?,
+            submitted_ms: clock::unix_ms(),
+            name: new.name,
+            target: new.target,
+            settings: new.settings,
+            run_file: new.run_file,
+            workers: new.workers,
+            placement: None,
+        };
+        let prepared = tempfile::Builder::new()
+            .prefix(".new-")
+            .tempdir_in(&self.path)
+            .map_err(SubmitError::file("create", &self.path))?;
+        publish_json(&prepared.path().join(RECORD_FILE), &job)?;
+        // A folder replaces an empty one only, and the folder of a job never is.
+        match std::fs::rename(prepared.path(), &folder) {
+            Ok(()) => {
+                // The folder is not temporary any more.
+                let _ = prepared.keep();
+                Ok(Some(job))
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::DirectoryNotEmpty
+                        | ErrorKind::AlreadyExists
+                        | ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(SubmitError::file("create", &folder)(error)),
+        }
+    }
+
+    /// Writes where a job was placed.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn place(
+        &self,
+        job: &mut SubmittedJob,
+        placement: JobPlacement,
+    ) -> Result<(), SubmitError> {
+        job.placement = Some(placement);
+        publish_json(&self.folder(&job.name).join(RECORD_FILE), job)
+    }
+
+    /// Finds a job by its name.
+    ///
+    /// # Errors
+    /// No job has this name, or its record is damaged.
+    pub fn find(&self, name: &str) -> Result<SubmittedJob, SubmitError> {
+        names::check("job", name)?;
+        self.read(name)?.ok_or_else(|| {
+            SubmitError::invalid(
+                format!("there is no job `{name}`"),
+                "`ronde jobs` lists the jobs of this machine",
+            )
+        })
+    }
+
+    /// Returns whether there is a job of this name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        names::check("job", name).is_ok() && self.folder(name).join(RECORD_FILE).is_file()
+    }
+
+    fn read(&self, name: &str) -> Result<Option<SubmittedJob>, SubmitError> {
+        let path = self.folder(name).join(RECORD_FILE);
+        let job: Option<SubmittedJob> = read_json(&path)?;
+        if let Some(job) = &job {
+            let checked = job.header.check(FORMAT);
+            checked.map_err(|problem| SubmitError::damaged(&path, problem))?;
+        }
+        Ok(job)
+    }
+
+    /// Returns all jobs, the newest last.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn list(&self) -> Result<Vec<JobListing>, SubmitError> {
+        let entries = match std::fs::read_dir(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(SubmitError::file("read", &self.path))?,
+        };
+        let names = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| names::check("job", name).is_ok());
+        let mut jobs: Vec<JobListing> = names
+            .filter_map(|name| {
+                let job = self.read(&name).transpose()?;
+                Some((name, job))
+            })
+            .collect();
+        let key = |(name, job): &JobListing| {
+            let since = job.as_ref().map_or(0, |job| job.submitted_ms);
+            (since, name.clone())
+        };
+        jobs.sort_by_key(key);
+        Ok(jobs)
+    }
+
+    /// Notes that a job was cancelled.
+    ///
+    /// # Errors
+    /// The note cannot be written.
+    pub fn mark_cancelled(&self, name: &str) -> Result<(), SubmitError> {
+        publish_json(&self.folder(name).join(CANCELLED_FILE), &clock::unix_ms())
+    }
+
+    /// Returns whether a job was cancelled.
+    #[must_use]
+    pub fn is_cancelled(&self, name: &str) -> bool {
+        self.folder(name).join(CANCELLED_FILE).exists()
+    }
+
+    /// Returns the final state of a job, if it is known.
+    #[must_use]
+    pub fn ended(&self, name: &str) -> Option<JobState> {
+        read_json(&self.folder(name).join(ENDED_FILE))
+            .ok()
+            .flatten()
+    }
+
+    /// Keeps the final state of a job. A state that cannot be written is requested from the target again.
+    pub fn keep_end(&self, name: &str, state: &JobState) {
+        if state.is_over() && *state != JobState::Lost {
+            let _ = publish_json(&self.folder(name).join(ENDED_FILE), state);
+        }
+    }
+
+    /// Removes the record of a job, and everything in its folder.
+    ///
+    /// # Errors
+    /// The folder cannot be removed.
+    pub fn remove(&self, name: &str) -> Result<(), SubmitError> {
+        let folder = self.folder(name);
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(SubmitError::file("remove", &folder)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The description of a job before it is placed.
+#[derive(Debug, Clone)]
+pub struct NewJob {
+    /// Its name.
+    pub name: String,
+    /// The name of its target.
+    pub target: String,
+    /// The target.
+    pub settings: TargetSettings,
+    /// The run file as it was named.
+    pub run_file: Option<PathBuf>,
+    /// The number of workers.
+    pub workers: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local::LocalSettings;
+
+    fn new_job(name: String) -> Result<NewJob, SubmitError> {
+        Ok(NewJob {
+            name,
+            target: "local".to_owned(),
+            settings: TargetSettings::Local(LocalSettings::default()),
+            run_file: None,
+            workers: 2,
+        })
+    }
+
+    fn registry() -> (tempfile::TempDir, JobRegistry) {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = JobRegistry::new(dir.path().join("jobs"));
+        assert!(registry.list().unwrap().is_empty());
+        (dir, registry)
+    }
+
+    #[test]
+    fn names_are_unique_also_for_jobs_that_are_submitted_together() {
+        let (_dir, registry) = registry();
+        let create = || registry.create(None, "digits", new_job).unwrap().name;
+        let mut names: Vec<String> = std::thread::scope(|scope| {
+            let jobs: Vec<_> = (0..8).map(|_| scope.spawn(create)).collect();
+            jobs.into_iter().map(|job| job.join().unwrap()).collect()
+        });
+        names.sort();
+        let expected: Vec<String> = (1..=8)
+            .map(|number| match number {
+                1 => "digits".to_owned(),
+                number => format!("digits-{number}"),
+            })
+            .collect();
+        assert_eq!(names, expected);
+        let again = registry.create(Some("digits"), "x", new_job).unwrap_err();
+        assert!(
+            again.to_string().contains("a job `digits` already"),
+            "{again}"
+        );
+        assert_eq!(
+            registry.list().unwrap().len(),
+            8,
+            "no unfinished folder is listed"
+        );
+    }
+
+    #[test]
+    fn a_damaged_record_is_listed_with_its_problem_and_a_removed_folder_is_not() {
+        let (_dir, registry) = registry();
+        for name in ["a", "b"] {
+            registry.create(Some(name), "x", new_job).unwrap();
+        }
+        std::fs::write(registry.folder("a").join(RECORD_FILE), "{}").unwrap();
+        std::fs::remove_dir_all(registry.folder("b")).unwrap();
+        let jobs = registry.list().unwrap();
+        assert_eq!(jobs.len(), 1);
+        assert!(
+            jobs[0]
+                .1
+                .as_ref()
+                .unwrap_err()
+                .to_string()
+                .contains("job.json")
+        );
+        let gone = registry.find("b").unwrap_err().to_string();
+        assert!(gone.contains("there is no job `b`"), "{gone}");
+        assert!(registry.find("../x").is_err());
+    }
+}

@@ -1,0 +1,105 @@
+//! [`Target`]: a place that runs jobs, with the same operations everywhere.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::SubmitError;
+use crate::job::{JobPlacement, SubmittedJob};
+use crate::state::JobState;
+
+/// This build of `ronde`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobProgram {
+    /// The path of the program on this machine.
+    pub path: PathBuf,
+    /// Its version, which must be the same on all hosts.
+    pub version: String,
+}
+
+/// A run that is to be submitted.
+#[derive(Debug, Clone)]
+pub struct SubmitRequest {
+    /// The absolute path of the run file; `None`: the embedded example.
+    pub run_file: Option<PathBuf>,
+    /// The number of workers at the start.
+    pub workers: u32,
+    /// The largest number of workers that the run can have.
+    pub workers_max: u32,
+    /// Overrides of the run file, as after `--set`.
+    pub sets: Vec<String>,
+    /// The current folder.
+    pub directory: PathBuf,
+    /// Whether workers may join and leave.
+    pub is_elastic: bool,
+    /// Whether checkpoints are saved in the run's output folder.
+    pub saves_in_output: bool,
+    /// This build of `ronde`.
+    pub program: JobProgram,
+}
+
+/// The output to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRequest {
+    /// The rank; `None`: the output of the launcher, with progress and errors.
+    pub rank: Option<u32>,
+    /// Whether to wait for further output until the job is over.
+    pub follow: bool,
+}
+
+/// A kind of place that runs jobs. Operations on an existing job need its record only.
+pub trait Target {
+    /// Returns the commands and files that [`Target::submit`] would send. Sends nothing.
+    ///
+    /// # Errors
+    /// The request does not fit the target.
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError>;
+
+    /// Places a job and returns when it is under way or queued. Calls `placed` before the first process of the job
+    /// exists wherever its placement is known by then. Leaves nothing running if it fails.
+    ///
+    /// # Errors
+    /// The first problem, before anything trains where possible.
+    fn submit(
+        &self,
+        name: &str,
+        request: &SubmitRequest,
+        placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
+    ) -> Result<(), SubmitError>;
+
+    /// Returns the state of a job.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError>;
+
+    /// Writes the output of a job to `out`.
+    ///
+    /// # Errors
+    /// The target does not answer, or `out` cannot be written.
+    fn logs(
+        &self,
+        job: &SubmittedJob,
+        request: LogRequest,
+        out: &mut dyn Write,
+    ) -> Result<(), SubmitError>;
+
+    /// Runs `ronde` with these words where the results of the job are, `{}` standing for their folder, with the
+    /// standard streams of this process. Returns its exit code.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError>;
+
+    /// Ends a job: it saves a checkpoint if it can within `grace`; then everything that remains is killed.
+    ///
+    /// # Errors
+    /// The target does not answer, or a process remains.
+    fn cancel(&self, job: &SubmittedJob, grace: Duration) -> Result<(), SubmitError>;
+
+    /// Copies the results and logs of a job to a folder of this machine.
+    ///
+    /// # Errors
+    /// The target does not answer, or the folder cannot be written.
+    fn fetch(&self, job: &SubmittedJob, to: &std::path::Path) -> Result<(), SubmitError>;
+}

@@ -1,0 +1,132 @@
+//! [`TargetFile`]: the targets that a user has described, `targets.toml`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::SubmitError;
+use crate::local::{LocalSettings, LocalTarget};
+use crate::names;
+use crate::target::Target;
+
+/// The name of the target that always exists.
+const LOCAL: &str = "local";
+/// The maximum size of the file in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum TargetSettings {
+    /// This machine.
+    Local(LocalSettings),
+}
+
+impl TargetSettings {
+    /// Returns whether answers about jobs need the network or a scheduler.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        match self {
+            Self::Local(_) => false,
+        }
+    }
+
+    /// Returns the target. `jobs` is the folder of the registry.
+    #[must_use]
+    pub fn target(&self, jobs: &Path) -> Box<dyn Target> {
+        match self {
+            Self::Local(settings) => Box::new(LocalTarget::new(settings.clone(), jobs)),
+        }
+    }
+}
+
+/// The targets of a user by name.
+#[derive(Debug, Clone, Default)]
+pub struct TargetFile {
+    targets: BTreeMap<String, TargetSettings>,
+}
+
+impl TargetFile {
+    /// Reads the file. Without `is_required`, a missing file describes no targets.
+    ///
+    /// # Errors
+    /// The file cannot be read or is not valid.
+    pub fn read(path: &Path, is_required: bool) -> Result<Self, SubmitError> {
+        let text = match std::fs::metadata(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_required => {
+                return Ok(Self::default());
+            }
+            Ok(found) if !found.is_file() || found.len() > FILE_BYTES_MAX => {
+                let problem = format!("expected a file of at most {FILE_BYTES_MAX} bytes");
+                return Err(SubmitError::damaged(path, problem));
+            }
+            _ => std::fs::read_to_string(path).map_err(SubmitError::file("read", path))?,
+        };
+        Self::parse(&text).map_err(|problem| SubmitError::damaged(path, problem))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let targets: BTreeMap<String, TargetSettings> =
+            toml::from_str(text).map_err(|error| error.to_string())?;
+        for name in targets.keys() {
+            names::check("target", name).map_err(|error| error.to_string())?;
+        }
+        Ok(Self { targets })
+    }
+
+    /// Finds a target. `local` exists without a description.
+    ///
+    /// # Errors
+    /// There is no such target; the message names those that exist.
+    pub fn find(&self, name: &str) -> Result<TargetSettings, SubmitError> {
+        match self.targets.get(name) {
+            Some(found) => Ok(found.clone()),
+            None if name == LOCAL => Ok(TargetSettings::Local(LocalSettings::default())),
+            None => {
+                let mut names: Vec<&str> = self.targets.keys().map(String::as_str).collect();
+                if !names.contains(&LOCAL) {
+                    names.push(LOCAL);
+                }
+                Err(SubmitError::invalid(
+                    format!("there is no target `{}`", name.escape_debug()),
+                    format!(
+                        "targets: {}; describe others in `~/.config/ronde/targets.toml`, or name the file with `--targets`",
+                        names.join(", ")
+                    ),
+                ))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_found_by_name_and_mistakes_are_named() {
+        let file = TargetFile::parse("[big]\nkind = \"local\"\nslots = 8\n").unwrap();
+        assert!(
+            matches!(file.find("big"), Ok(TargetSettings::Local(found)) if found.slots == Some(8))
+        );
+        assert!(file.find("local").is_ok());
+        let unknown = file.find("other").unwrap_err().to_string();
+        assert!(unknown.contains("targets: big, local"), "{unknown}");
+        for (text, problem) in [
+            ("[x]\nkind = \"cloud\"", "unknown variant `cloud`"),
+            ("[x]\n", "missing field `kind`"),
+            (
+                "[x]\nkind = \"local\"\nsloots = 1",
+                "unknown field `sloots`",
+            ),
+            (
+                "[\"a b\"]\nkind = \"local\"",
+                "invalid name of a target `a b`",
+            ),
+        ] {
+            let error = TargetFile::parse(text).unwrap_err();
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+}
