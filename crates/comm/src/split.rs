@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ronde_core::{CollectiveError, Collectives, CollectivesExt, GroupRank, Mesh, Rank};
+use ronde_core::{CollectiveError, Collectives, CollectivesExt, Group, GroupRank, Mesh, Rank};
 use ronde_schedule::Hosts;
 
 use crate::connect::bind;
@@ -268,6 +268,17 @@ impl ProcessGroup {
                 cause: "a member failed to listen".to_owned(),
             }),
         }
+    }
+}
+
+impl Group for ProcessGroup {
+    fn sub_group(
+        &self,
+        colour: Option<u32>,
+        key: u32,
+    ) -> Result<Option<Arc<dyn Group>>, CollectiveError> {
+        let group = self.split(colour, key)?;
+        Ok(group.map(|group| Arc::new(group) as Arc<dyn Group>))
     }
 }
 

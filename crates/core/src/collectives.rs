@@ -2,6 +2,8 @@
 //!
 //! Implemented by `ronde_comm::ProcessGroup`; strategies see only these traits.
 
+use std::sync::Arc;
+
 use crate::exact::ExactSum;
 use crate::{Buffer, CollectiveError, DType, GroupRank, ReduceOp};
 
@@ -140,10 +142,21 @@ pub trait Collectives: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u32);
 
-/// A group that supports collectives and messages.
-pub trait Group: Collectives + PointToPoint {}
-
-impl<T: Collectives + PointToPoint + ?Sized> Group for T {}
+/// A group that supports collectives and messages, and can be divided into others.
+pub trait Group: Collectives + PointToPoint {
+    /// Returns the sub-group of the members that give the same colour, ordered by key and, for equal keys, by their ranks
+    /// here; `None` for members that give no colour. All members call it, in the same order relative to their collectives.
+    ///
+    /// A sub-group has its own order of operations and its own failures: it does not end with this group.
+    ///
+    /// # Errors
+    /// Those of an operation and of connecting.
+    fn sub_group(
+        &self,
+        colour: Option<u32>,
+        key: u32,
+    ) -> Result<Option<Arc<dyn Group>>, CollectiveError>;
+}
 
 /// Messages between two members of a group.
 pub trait PointToPoint: Send + Sync {

@@ -36,6 +36,7 @@ pub mod seed;
 pub mod session;
 pub mod shards;
 pub mod spans;
+pub mod step_layout;
 pub mod straggler;
 pub mod weight_hash;
 

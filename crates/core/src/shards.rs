@@ -51,7 +51,7 @@ impl ShardPlan {
             true => share(rank),
             false => 0,
         });
-        Some(Self::of_shares(shares, computing))
+        Some(Self::uneven(shares, computing))
     }
 
     /// Assigns a number of shards to each rank, in the order of ranks; `None` if there is no rank, or one without a shard.
@@ -60,10 +60,12 @@ impl ShardPlan {
         let is_valid = !shares.is_empty() && !shares.contains(&0);
         let total: u64 = shares.iter().map(|&share| u64::from(share)).sum();
         let is_valid = is_valid && u32::try_from(total).is_ok();
-        is_valid.then(|| Self::of_shares(shares.iter().copied(), shares.len() as u32))
+        is_valid.then(|| Self::uneven(shares.iter().copied(), shares.len() as u32))
     }
 
-    fn of_shares(shares: impl Iterator<Item = u32>, computing: u32) -> Self {
+    /// Assigns a number of shards to each rank, in the order of ranks; some ranks may have none. `computing` is the number of
+    /// ranks that divide the shards among themselves.
+    pub(crate) fn uneven(shares: impl Iterator<Item = u32>, computing: u32) -> Self {
         let ends = shares.scan(0, |end, share| {
             *end += share;
             Some(*end)

@@ -36,11 +36,13 @@ pub enum SpanKind {
     CatchUp,
     /// A collective; the detail is the number of bytes of this rank's buffer.
     Collective,
+    /// Waiting for the values or gradients of a shard, the detail, from another stage of a pipeline.
+    Border,
 }
 
 impl SpanKind {
     /// All kinds; the position of each one is its number in recordings.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Step,
         Self::Data,
         Self::Forward,
@@ -52,6 +54,7 @@ impl SpanKind {
         Self::Checkpoint,
         Self::CatchUp,
         Self::Collective,
+        Self::Border,
     ];
 
     /// Returns the number of the kind in recordings.
@@ -81,6 +84,7 @@ impl SpanKind {
             Self::Checkpoint => "checkpoint",
             Self::CatchUp => "catch up",
             Self::Collective => "collective",
+            Self::Border => "wait for another stage",
         }
     }
 }

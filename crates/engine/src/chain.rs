@@ -65,6 +65,12 @@ impl Chain {
         self
     }
 
+    /// Returns the parameter that the first and the last layer share, if there is one.
+    #[must_use]
+    pub fn shared_parameter(&self) -> Option<&'static str> {
+        self.shared
+    }
+
     /// Cuts the chain before each of the given layers, counted from its own first one.
     ///
     /// # Errors

@@ -260,7 +260,7 @@ impl RankTimeline {
 /// Returns the name of the detail of a span.
 fn detail(kind: SpanKind) -> &'static str {
     match kind {
-        SpanKind::Forward => "shard",
+        SpanKind::Forward | SpanKind::Border => "shard",
         SpanKind::Backward => "bucket",
         SpanKind::Collective => "bytes",
         _ => "step",

@@ -9,11 +9,14 @@ use std::ops::Range;
 
 use ronde_core::exact::{ExactSum, Node, TreeSum};
 use ronde_core::norm::BLOCK;
-use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, Work};
+use ronde_core::step_layout::PipelineStage;
+use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Work};
 
 /// The layers of a bucket and its range of the flat state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
+    /// The stage of the pipeline that has the layers.
+    pub stage: usize,
     /// The layers in backward order: the last layer of the range is first.
     pub layers: Range<usize>,
     /// The elements of the flat state.
@@ -21,18 +24,26 @@ pub struct BucketPlan {
 }
 
 /// Groups layers into buckets. `layer_elements[i]` is the range of layer `i` in the flat state, which
-/// is laid out in backward order, with the last layer first. Returns buckets in backward order.
+/// is laid out in backward order, with the last layer first. A bucket ends at the first layer of each of `stages`, which are
+/// in order. Returns buckets in backward order.
 #[must_use]
-pub fn plan(layer_elements: &[Range<usize>], bucket_bytes_max: usize) -> Vec<BucketPlan> {
+pub fn plan(
+    layer_elements: &[Range<usize>],
+    stages: &[PipelineStage],
+    bucket_bytes_max: usize,
+) -> Vec<BucketPlan> {
     let mut buckets: Vec<BucketPlan> = Vec::new();
     for (layer, elements) in layer_elements.iter().enumerate().rev() {
+        let stage = stages.partition_point(|stage| stage.layers.end <= layer);
         if let Some(bucket) = buckets.last_mut()
+            && bucket.stage == stage
             && (elements.end - bucket.elements.start) * DType::F32.size() <= bucket_bytes_max
         {
             bucket.layers.start = layer;
             bucket.elements.end = elements.end;
         } else {
             buckets.push(BucketPlan {
+                stage,
                 layers: layer..layer + 1,
                 elements: elements.clone(),
             });
@@ -105,8 +116,10 @@ pub(crate) fn joined(
 /// A bucket during a step: sums shard gradients over all shards of all ranks.
 pub(crate) struct Bucket {
     pub(crate) plan: BucketPlan,
-    /// The slice of each rank; `None`: every rank receives the whole sum.
-    pub(crate) slices: Option<Vec<Range<usize>>>,
+    /// The slice of each rank that has the layers.
+    slices: Vec<Range<usize>>,
+    /// Whether each of these ranks receives the sum of its slice only.
+    is_scattered: bool,
     sum: TreeSum,
     free: Vec<Buffer>,
     in_flight: Option<Box<dyn Work>>,
@@ -115,10 +128,16 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    pub(crate) fn new(plan: BucketPlan, slices: Option<Vec<Range<usize>>>, shards: u32) -> Self {
+    pub(crate) fn new(
+        plan: BucketPlan,
+        slices: Vec<Range<usize>>,
+        is_scattered: bool,
+        shards: u32,
+    ) -> Self {
         Self {
             plan,
             slices,
+            is_scattered,
             sum: TreeSum::new(shards),
             free: Vec::new(),
             in_flight: None,
@@ -126,27 +145,31 @@ impl Bucket {
         }
     }
 
-    /// Returns the elements of the flat state whose sum a rank receives.
-    pub(crate) fn received_by(&self, rank: GroupRank) -> Range<usize> {
-        match &self.slices {
-            Some(slices) => slices[rank.index()].clone(),
-            None => self.plan.elements.clone(),
+    /// Returns the elements of the flat state whose sum a rank receives, given its coordinate along the data axis.
+    pub(crate) fn received_by(&self, replica: usize) -> Range<usize> {
+        match self.is_scattered {
+            true => self.slice_of(replica),
+            false => self.plan.elements.clone(),
         }
     }
 
-    /// Returns the slice of a rank; `None`: the bucket is not divided.
-    pub(crate) fn slice_of(&self, rank: usize) -> Option<Range<usize>> {
-        Some(self.slices.as_ref()?[rank].clone())
+    /// Returns the slice of a rank, given its coordinate along the data axis.
+    pub(crate) fn slice_of(&self, replica: usize) -> Range<usize> {
+        self.slices[replica].clone()
+    }
+
+    pub(crate) fn is_scattered(&self) -> bool {
+        self.is_scattered
     }
 
     /// Returns the operation that reduces the bucket.
     pub(crate) fn reduction(&self, sum: ExactSum) -> Operation {
-        match &self.slices {
-            Some(slices) => Operation::ExactSumScatter {
+        match self.is_scattered {
+            true => Operation::ExactSumScatter {
                 sum,
-                lens: slices.iter().map(Range::len).collect(),
+                lens: self.slices.iter().map(Range::len).collect(),
             },
-            None => Operation::ExactSum(sum),
+            false => Operation::ExactSum(sum),
         }
     }
 
@@ -242,15 +265,21 @@ mod tests {
         #[test]
         fn buckets_are_whole_layers_in_backward_order_and_cover_all(
             lengths in prop::collection::vec(0_usize..500, 1..30),
+            cut in 0_usize..30,
             bytes in 1_usize..4000,
         ) {
             let ranges = layout(&lengths);
-            let buckets = plan(&ranges, bytes);
+            let cut = cut.min(lengths.len());
+            let stages = [0..cut, cut..lengths.len()].map(|layers| PipelineStage { layers, column: 0 });
+            let buckets = plan(&ranges, &stages, bytes);
             let mut element = 0;
             let mut layer = lengths.len();
             for bucket in &buckets {
                 prop_assert_eq!(bucket.elements.start, element);
                 prop_assert_eq!(bucket.layers.end, layer);
+                let stage = usize::from(bucket.layers.start >= cut);
+                prop_assert_eq!(bucket.stage, stage);
+                prop_assert!(stage == 1 || bucket.layers.end <= cut, "one stage");
                 let sum: usize = lengths[bucket.layers.clone()].iter().sum();
                 prop_assert_eq!(bucket.elements.len(), sum);
                 prop_assert!(bucket.layers.len() == 1 || sum * 4 <= bytes);

@@ -35,6 +35,14 @@ pub enum ParallelError {
         /// The collective's error.
         source: CollectiveError,
     },
+    /// Another exchange with other ranks failed.
+    #[error("cannot {action}: {source}")]
+    Exchange {
+        /// What the rank wanted to do, such as `receive the values of shard 3 before layer 5`.
+        action: String,
+        /// The error of the group.
+        source: CollectiveError,
+    },
     /// The batches are not those of the planned shards, or a step is incomplete.
     #[error("{problem}")]
     OutOfOrder {
@@ -61,7 +69,9 @@ impl ParallelError {
     pub fn recovery(&self) -> Recovery {
         match self {
             Self::Engine { source, .. } => source.recovery(),
-            Self::Collective { source, .. } | Self::LayerSum { source, .. } => source.recovery(),
+            Self::Collective { source, .. }
+            | Self::LayerSum { source, .. }
+            | Self::Exchange { source, .. } => source.recovery(),
             Self::OutOfOrder { .. } | Self::NotFinite { .. } => Recovery::Abort,
         }
     }

@@ -2,24 +2,24 @@
 //!
 //! A strategy sees the group through [`ronde_core::Collectives`] and the model through
 //! [`ronde_engine::Layer`]: no socket, no thread; a clock only where one is handed in. Read [`bucket`],
-//! then [`data_parallel`].
+//! then [`synchronous`].
 
 #![forbid(unsafe_code)]
 
 pub mod bucket;
-pub mod data_parallel;
 pub mod error;
 pub mod loss_scale;
 pub mod state;
 pub mod strategy;
+pub mod synchronous;
 mod update_sums;
 pub mod zero;
 
-pub use data_parallel::{ComputeClock, ComputeTimes, DataParallel, DataParallelConfig};
 pub use error::ParallelError;
 pub use loss_scale::LossScaling;
 pub use state::{ModelState, TensorRange};
 pub use strategy::{
     HeldVector, HeldVectorMut, MicroBatch, ReducedGradient, Strategy, UpdateReport,
 };
+pub use synchronous::{ComputeClock, ComputeTimes, SynchronousConfig, SynchronousStrategy};
 pub use zero::ZeroLevel;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ronde_core::holdings::HeldRanges;
 use ronde_core::session::ShardReport;
-use ronde_core::shards::ShardPlan;
-use ronde_core::{Buffer, Collectives, Shard, Step};
+use ronde_core::step_layout::StepLayout;
+use ronde_core::{Buffer, Group, Shard, Step};
 use ronde_engine::{Activation, Chain, Device};
 
 use crate::{ComputeTimes, ModelState, ParallelError};
@@ -128,8 +128,9 @@ impl<'a> HeldVectorMut<'a> {
 
 /// A method of distributing the steps of a model over a process group.
 pub trait Strategy: Send {
-    /// Runs forward and backward of this rank's logical shards in order, and starts the reductions over ranks. A
-    /// rank without shards also calls it.
+    /// Runs forward and backward of this rank's logical shards through its layers, and starts the reductions over ranks. A
+    /// rank without shards also calls it. Takes the batches of the shards that the layout lets this rank load, and returns
+    /// the reports of those whose loss it computes.
     ///
     /// # Errors
     /// The batches are of other shards, the engine failed, or a reduction could not be started.
@@ -192,9 +193,12 @@ pub trait Strategy: Send {
     /// Aborts the step in flight without changing the state.
     fn abort(&mut self);
 
-    /// Continues in another group, or with another assignment of shards. No step is in flight: the caller has aborted it or
-    /// applied its gradient. The held elements stay the same until [`Strategy::hold`].
-    fn regroup(&mut self, group: Arc<dyn Collectives>, shards: ShardPlan);
+    /// Continues in another group, or with another layout. All ranks call it together. No step is in flight: the caller has
+    /// aborted it or applied its gradient. The held elements stay the same until [`Strategy::hold`].
+    ///
+    /// # Errors
+    /// The ranks of a part of the mesh cannot connect.
+    fn regroup(&mut self, group: Arc<dyn Group>, layout: StepLayout) -> Result<(), ParallelError>;
 
     /// Returns the elements of the flat state that this rank holds.
     fn held(&self) -> &HeldRanges;

@@ -9,13 +9,14 @@ use std::time::Duration;
 use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::ShardPlan;
-use ronde_core::{Collectives, GroupRank, Recovery, Shard, Step, WorldSize};
+use ronde_core::step_layout::StepLayout;
+use ronde_core::{Group, GroupRank, Recovery, Shard, Step, WorldSize};
 use ronde_engine::{
     AfterNorm, Chain, CrossEntropy, GraphBuilder, ModelConfig, Normalisation, OptimizerConfig,
     SlidingWindow,
 };
 use ronde_parallel::{
-    DataParallel, DataParallelConfig, MicroBatch, ModelState, ParallelError, Strategy,
+    MicroBatch, ModelState, ParallelError, Strategy, SynchronousConfig, SynchronousStrategy,
 };
 
 /// The number of samples of each shard.
@@ -50,10 +51,11 @@ fn of_own_layers() -> Chain {
     Chain::new(layers.into()).unwrap()
 }
 
-fn strategy(chain: Chain, group: Arc<dyn Collectives>, shards: ShardPlan) -> DataParallel {
+fn strategy(chain: Chain, group: Arc<dyn Group>, shards: ShardPlan) -> SynchronousStrategy {
     let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "sgd"}"#).unwrap();
-    let config = DataParallelConfig::new(optimizer, Arc::new(CrossEntropy { classes: CLASSES }));
-    DataParallel::new(chain, group, shards, seeds(), config)
+    let config = SynchronousConfig::new(optimizer, Arc::new(CrossEntropy { classes: CLASSES }));
+    let layout = StepLayout::data_parallel(shards, chain.len());
+    SynchronousStrategy::new(chain, group, layout, seeds(), config)
 }
 
 fn micro_batch(step: u64, shard: u32) -> MicroBatch {
@@ -76,11 +78,7 @@ fn bits(state: &ModelState) -> Vec<u32> {
 }
 
 /// Returns weights and losses after some steps, with `computing` ranks that have shards.
-fn trained(
-    model: fn() -> Chain,
-    group: Arc<dyn Collectives>,
-    computing: u32,
-) -> (Vec<u32>, Vec<u64>) {
+fn trained(model: fn() -> Chain, group: Arc<dyn Group>, computing: u32) -> (Vec<u32>, Vec<u64>) {
     let world_size = WorldSize::new(group.size() as u32).unwrap();
     let shards = COUNTS.len() as u32;
     let shards = ShardPlan::with_spares(shards, world_size, computing).unwrap();
@@ -102,7 +100,7 @@ fn trained(
     (bits(strategy.state()), losses)
 }
 
-fn alone() -> Arc<dyn Collectives> {
+fn alone() -> Arc<dyn Group> {
     Arc::new(ProcessGroup::alone(GroupConfig::new(
         "dp",
         "lock step",
@@ -136,7 +134,7 @@ fn the_bits_do_not_depend_on_the_ranks() {
 #[test]
 fn a_failed_sum_reports_its_layer_and_its_cause() {
     let failures = testing::spawn_ranks(2, LIMIT, |group| {
-        let group: Arc<dyn Collectives> = Arc::new(group);
+        let group: Arc<dyn Group> = Arc::new(group);
         let shards = ShardPlan::new(4, WorldSize::new(2).unwrap()).unwrap();
         let run = shards.run(group.rank());
         let mut strategy = strategy(resnet(), group.clone(), shards);

@@ -9,10 +9,11 @@ use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::ShardPlan;
+use ronde_core::step_layout::StepLayout;
 use ronde_core::{Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
 use ronde_engine::{CrossEntropy, ModelConfig, OptimizerConfig};
 use ronde_parallel::{
-    DataParallel, DataParallelConfig, LossScaling, MicroBatch, Strategy, ZeroLevel,
+    LossScaling, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
 };
 use ronde_schedule::Hosts;
 
@@ -77,15 +78,15 @@ fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel, copies: u32) -> (Out
     };
     let chain = model.build(&[FEATURES], CLASSES as u32, &seeds()).unwrap();
     let optimizer: OptimizerConfig = serde_json::from_str(case.optimizer).unwrap();
-    let mut config =
-        DataParallelConfig::new(optimizer, Arc::new(CrossEntropy { classes: CLASSES }));
+    let mut config = SynchronousConfig::new(optimizer, Arc::new(CrossEntropy { classes: CLASSES }));
     config.bucket_bytes_max = 20_000;
     config.clip_norm = case.clip_norm;
     config.loss_scaling = case.loss_scaling;
     config.zero = zero;
     config.copies = Some(copies);
     let run = shards.run(group.rank());
-    let mut strategy = DataParallel::new(chain, group.clone(), shards, seeds(), config);
+    let layout = StepLayout::data_parallel(shards, chain.len());
+    let mut strategy = SynchronousStrategy::new(chain, group.clone(), layout, seeds(), config);
     let mut norms = Vec::new();
     for step in 0..STEPS {
         let batches = run.clone().map(|shard| micro_batch(step, shard));

@@ -1,10 +1,10 @@
-//! Collective and pipeline schedules as data, their interpreter and their cost.
+//! Collectives and training steps as data, their interpreters and their cost.
 //!
 //! A collective is a pure function (algorithm, group rank, size, element counts) -> [`Schedule`]: for
 //! one rank, rounds of concurrent transfers followed by local actions. [`interpret()`] runs all ranks
 //! on real data in one thread, which verifies the result and the absence of deadlocks;
 //! [`Schedule::cost`] counts messages and bytes. Read [`Schedule`] first, then one of [`ring`],
-//! [`direct`], [`halving_doubling`]. [`pipeline`] does the same for pipelines.
+//! [`direct`], [`halving_doubling`]. [`step_program`] and [`timeline()`] do the same for the steps of pipelines.
 
 #![forbid(unsafe_code)]
 
@@ -28,11 +28,12 @@ pub mod hosts;
 pub mod interpret;
 mod least_squares;
 pub mod make;
-pub mod pipeline;
 pub mod ring;
 pub mod rooted;
 pub mod schedule;
 pub mod slices;
+pub mod step_program;
+pub mod timeline;
 pub mod tree;
 
 pub use algorithm::Algorithm;
@@ -52,3 +53,5 @@ pub use make::{
 };
 pub use rooted::{gather, scatter};
 pub use schedule::{Cost, LocalAction, Region, Round, Schedule, Transfer};
+pub use step_program::{Border, PipelineSchedule, StageShape, StepAction, StepShape, programs};
+pub use timeline::{RankTimeline, StepCosts, StepTimeline, timeline};

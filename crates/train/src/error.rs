@@ -330,7 +330,8 @@ impl TrainError {
         match self {
             Self::Step { source, .. } | Self::Evaluate(source) => match &**source {
                 ParallelError::Collective { source, .. }
-                | ParallelError::LayerSum { source, .. } => Some(source),
+                | ParallelError::LayerSum { source, .. }
+                | ParallelError::Exchange { source, .. } => Some(source),
                 _ => None,
             },
             Self::EvaluateGather(source)

@@ -14,8 +14,8 @@ use ronde_core::{CollectivesExt, Epoch, Event, Rank, Recovery, Shard, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
-    DataParallel, DataParallelConfig, HeldVector, HeldVectorMut, LossScaling, MicroBatch,
-    ModelState, ReducedGradient, Strategy,
+    HeldVector, HeldVectorMut, LossScaling, MicroBatch, ModelState, ReducedGradient, Strategy,
+    SynchronousConfig, SynchronousStrategy,
 };
 
 use self::buckets::BucketTuning;
@@ -165,7 +165,7 @@ fn strategy(
     (loss_scaling, recorder): (Option<LossScaling>, &WorkerRecorder),
 ) -> Result<Box<dyn Strategy>, TrainError> {
     let loss = plan.objective.loss.clone();
-    let mut config = DataParallelConfig::new(plan.config.optimizer, loss);
+    let mut config = SynchronousConfig::new(plan.config.optimizer, loss);
     config.loss_scaling = loss_scaling;
     config.weight_decay_on = plan.config.train.weight_decay_on;
     let groups = &plan.config.train.parameter_groups;
@@ -177,7 +177,8 @@ fn strategy(
     config.copies = plan.config.parallel.copies;
     let chain = plan.prepare(chain).map_err(TrainError::Model)?;
     let group = member.group.clone();
-    let mut strategy = DataParallel::new(chain, group, plan.shards.clone(), plan.seeds, config);
+    let mut strategy =
+        SynchronousStrategy::new(chain, group, plan.shards.clone(), plan.seeds, config);
     strategy.set_clock(clock::seconds);
     strategy.set_recorder(recorder.spans.clone());
     Ok(Box::new(strategy))

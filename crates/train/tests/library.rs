@@ -18,7 +18,7 @@ use ronde_engine::{
     Activation, Chain, EngineError, ForwardContext, Layer, LayerCost, LearningRate, Loss,
     LossOutput, Metric, Precision, Predictions, TopAccuracy,
 };
-use ronde_parallel::{DataParallel, DataParallelConfig, HeldVector, MicroBatch, Strategy};
+use ronde_parallel::{HeldVector, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy};
 use ronde_store::LocalStore;
 use ronde_train::callback::{Actions, EarlyStopping, StepReport};
 use ronde_train::checkpoints::{Resume, RunCheckpoints};
@@ -380,9 +380,9 @@ fn a_panic_of_a_layer_is_an_error_that_names_it() {
     let group = ProcessGroup::alone(GroupConfig::new("dp", "test", GroupRank(0)));
     let shards = ShardPlan::new(1, WorldSize::ONE).unwrap();
     let optimizer = config(RUN, &[]).optimizer;
-    let settings = DataParallelConfig::new(optimizer, Arc::new(Brier::default()));
+    let settings = SynchronousConfig::new(optimizer, Arc::new(Brier::default()));
     let group = Arc::new(group);
-    let mut strategy = DataParallel::new(chain, group, shards, SeedTree::new(1), settings);
+    let mut strategy = SynchronousStrategy::new(chain, group, shards, SeedTree::new(1), settings);
     let batch = |samples: usize| MicroBatch {
         shard: Shard(0),
         shape: vec![samples, 3],

@@ -1,6 +1,6 @@
 //! `[parallel]`: how the state of a run is divided among the workers.
 
-use ronde_parallel::{DataParallelConfig, ZeroLevel};
+use ronde_parallel::{SynchronousConfig, ZeroLevel};
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigProblem;
@@ -29,7 +29,7 @@ impl ParallelSection {
     /// Returns how many of `workers` workers hold each slice.
     #[must_use]
     pub fn copies_among(&self, workers: u32) -> u32 {
-        DataParallelConfig::copies_among(self.copies, workers as usize)
+        SynchronousConfig::copies_among(self.copies, workers as usize)
     }
 
     /// Adds the problems of the section.

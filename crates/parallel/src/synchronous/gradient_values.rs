@@ -4,11 +4,11 @@ use ronde_core::GroupRank;
 use ronde_core::norm::BLOCK;
 use ronde_engine::GradientScale;
 
-use super::DataParallel;
+use super::SynchronousStrategy;
 use super::update::runs;
 use crate::strategy::ReducedGradient;
 
-impl DataParallel {
+impl SynchronousStrategy {
     /// Passes the mean gradient of the trained tensors to `visit`, a run of elements at a time: that of the slices of this rank
     /// if the gradient is divided, and otherwise all of it on rank 0.
     pub(super) fn visit_reported(
@@ -17,7 +17,7 @@ impl DataParallel {
         samples: u64,
         visit: &mut dyn FnMut(usize, &[f32]),
     ) {
-        if !self.is_divided() && self.group.rank() != GroupRank(0) {
+        if !self.is_divided() && self.groups.all.rank() != GroupRank(0) {
             return;
         }
         let scale = GradientScale::new(samples.max(1), self.scale.inverse().unwrap_or(1.0));

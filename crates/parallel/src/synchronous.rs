@@ -1,32 +1,38 @@
-//! Synchronous data parallelism: every rank has a full replica and its own logical shards, and gradients are
+//! Synchronous training: every shard passes through every layer once, on the ranks that the layout names, and gradients are
 //! summed exactly over shards before the optimizer step.
 //!
-//! Shards of a rank run one after the other, unless a layer needs lock step: see `lock_step`.
-//! A shard's gradients are added bucket by bucket along the fixed tree ([`ronde_core::exact`]). During
-//! the last shard of the rank, a bucket's reduction over ranks starts as soon as its layers have finished
-//! their backward pass, while earlier layers still compute.
+//! A step is the program of this rank ([`ronde_schedule::step_program`]). Plain data parallelism is that of one stage, and a
+//! pipeline has several. Shards of a rank run one after the other, unless a layer needs lock step: see `lock_step`.
+//! A shard's gradients are added bucket by bucket along the fixed tree ([`ronde_core::exact`]). During the last shard of the
+//! rank, a bucket's reduction over the ranks with the same layers starts as soon as these have finished their backward pass,
+//! while earlier layers still compute.
 
+mod borders;
 mod gradient_values;
 mod lock_step;
+mod mesh;
+mod program;
 mod shard;
 mod slices;
 mod update;
 
 use std::borrow::Cow;
-use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::holdings::{HeldRanges, second_holders};
+use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
-use ronde_core::shards::ShardPlan;
 use ronde_core::spans::{SpanKind, SpanRecorder, SpanStart};
-use ronde_core::{Buffer, Collectives, GroupRank, Shard, Step};
+use ronde_core::step_layout::StepLayout;
+use ronde_core::{Buffer, Group, GroupRank, Shard, Step, Work};
 use ronde_engine::{
     Activation, Chain, Device, ForwardContext, Layer, Loss, Mode, OptimizerConfig, ParameterGroup,
     ParameterRule, WeightDecayOn,
 };
+use ronde_schedule::PipelineSchedule;
 
+use self::borders::BorderForms;
+use self::mesh::{Division, MeshGroups, fresh_buckets};
 use crate::bucket::{self, Bucket};
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::strategy::GradientPart;
@@ -38,7 +44,7 @@ use crate::{
 /// The settings of a step.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct DataParallelConfig {
+pub struct SynchronousConfig {
     /// The update rule.
     pub optimizer: OptimizerConfig,
     /// The parameters to which weight decay applies.
@@ -58,6 +64,12 @@ pub struct DataParallelConfig {
     /// The number of ranks that hold each slice of a divided state, 1 or 2; `None`: 2 with more than two ranks, otherwise 1.
     /// The second one updates its copy from the same gradient, so the state survives the loss of either.
     pub copies: Option<u32>,
+    /// The order in which the ranks of a pipeline compute the shards.
+    pub schedule: PipelineSchedule,
+    /// The shape of one sample, which the borders of a pipeline follow from.
+    pub sample_shape: Vec<usize>,
+    /// The most samples of a shard.
+    pub shard_samples_max: usize,
 }
 
 /// The computing times of a step so far.
@@ -74,7 +86,7 @@ pub struct ComputeTimes {
 /// A monotonic clock that returns seconds.
 pub type ComputeClock = fn() -> f64;
 
-impl DataParallelConfig {
+impl SynchronousConfig {
     /// Creates settings with weight decay on all parameters, no clipping and buckets of 4 MiB.
     #[must_use]
     pub fn new(optimizer: OptimizerConfig, loss: Arc<dyn Loss>) -> Self {
@@ -88,6 +100,9 @@ impl DataParallelConfig {
             loss_scaling: None,
             zero: ZeroLevel::Off,
             copies: None,
+            schedule: PipelineSchedule::default(),
+            sample_shape: Vec::new(),
+            shard_samples_max: 0,
         }
     }
 
@@ -102,10 +117,10 @@ impl DataParallelConfig {
 const BUCKETS_IN_FLIGHT: usize = 3;
 
 /// The strategy's state on one rank.
-pub struct DataParallel {
-    group: Arc<dyn Collectives>,
-    config: DataParallelConfig,
-    shards: ShardPlan,
+pub struct SynchronousStrategy {
+    groups: MeshGroups,
+    layout: StepLayout,
+    config: SynchronousConfig,
     seeds: SeedTree,
     chain: Chain,
     state: ModelState,
@@ -119,6 +134,9 @@ pub struct DataParallel {
     buckets: Vec<Bucket>,
     /// A buffer for a part of the scaled gradient, small enough to stay in the cache during the update.
     part: Vec<f32>,
+    forms: BorderForms,
+    /// The values of this step that are being sent to other ranks.
+    sends: Vec<Box<dyn Work>>,
     /// Whether all shards of this rank are computed and the reductions have begun.
     is_computed: bool,
     clock: Option<ComputeClock>,
@@ -126,20 +144,27 @@ pub struct DataParallel {
     recorder: Option<Arc<SpanRecorder>>,
 }
 
-impl DataParallel {
-    /// Creates the strategy for a model. All ranks must have the same model and plan.
+impl SynchronousStrategy {
+    /// Creates the strategy for a model. All ranks must have the same model and plan. In a layout with pipelines,
+    /// [`Strategy::regroup`] must follow, which connects the ranks.
     #[must_use]
     pub fn new(
         chain: Chain,
-        group: Arc<dyn Collectives>,
-        shards: ShardPlan,
+        group: Arc<dyn Group>,
+        layout: StepLayout,
         seeds: SeedTree,
-        config: DataParallelConfig,
+        config: SynchronousConfig,
     ) -> Self {
         let state = ModelState::of(&chain);
-        let buckets = fresh_buckets(&state, &config, &shards, group.size());
-        let partners = CopyPartners::of(group.rank(), &*group, &config);
-        let held = held_by(&buckets, group.rank(), partners);
+        let buckets = fresh_buckets(&state, &config, &layout);
+        let division = Division {
+            layout: &layout,
+            buckets: &buckets,
+            hosts: group.hosts(),
+            config: &config,
+        };
+        let held = division.held_by(group.rank());
+        let groups = MeshGroups::unconnected(group, &layout);
         let optimizer_states = config
             .optimizer
             .state_names()
@@ -154,9 +179,9 @@ impl DataParallel {
         let rules = rules.collect();
         let scale = LossScale::new(config.loss_scaling);
         let mut this = Self {
-            group,
+            groups,
+            layout,
             config,
-            shards,
             seeds,
             chain,
             state,
@@ -166,13 +191,36 @@ impl DataParallel {
             scale,
             buckets,
             part: Vec::new(),
+            forms: BorderForms::default(),
+            sends: Vec::new(),
             is_computed: false,
             clock: None,
             times: ComputeTimes::default(),
             recorder: None,
         };
+        this.forms = this.border_forms();
         this.state.load_into(&mut this.chain);
         this
+    }
+
+    fn border_forms(&self) -> BorderForms {
+        let mut shape: Vec<usize> = std::iter::once(1)
+            .chain(self.config.sample_shape.iter().copied())
+            .collect();
+        let mut shapes = Vec::new();
+        let stages = self.layout.stages();
+        // The output of the last stage stays where it is.
+        for stage in &stages[..stages.len() - 1] {
+            for layer in &self.chain.layers()[stage.layers.clone()] {
+                shape = layer.cost(&shape).output_shape;
+            }
+            shapes.push(shape[1..].to_vec());
+        }
+        BorderForms {
+            shapes,
+            samples_max: self.config.shard_samples_max,
+            shards: self.layout.shards().shards(),
+        }
     }
 
     /// Sets the clock that measures the forward and backward passes.
@@ -206,11 +254,7 @@ impl DataParallel {
     }
 
     fn renew_buckets(&mut self) {
-        self.buckets = fresh_buckets(&self.state, &self.config, &self.shards, self.group.size());
-    }
-
-    fn run(&self) -> Range<u32> {
-        self.shards.run(self.group.rank())
+        self.buckets = fresh_buckets(&self.state, &self.config, &self.layout);
     }
 
     fn context(&self, step: Step, shard: Shard, layer: usize, mode: Mode) -> ForwardContext {
@@ -225,18 +269,22 @@ impl DataParallel {
 
     /// Starts the sum of a bucket over all shards of all ranks.
     fn start_bucket(&mut self, index: usize) -> Result<(), ParallelError> {
-        let operation = self.buckets[index].reduction(self.shards.exact_sum());
-        let started = self.buckets[index].start(&*self.group, operation);
+        let operation = self.buckets[index].reduction(self.layout.shards().exact_sum());
+        let group = self.same_layers()?.clone();
+        let started = self.buckets[index].start(&*group, operation);
         started.map_err(|source| self.bucket_error(index, source))?;
-        if let Some(earlier) = index.checked_sub(BUCKETS_IN_FLIGHT - 1) {
-            self.release_bucket(earlier)?;
+        let own = self.own_buckets();
+        let position = own.iter().position(|&own| own == index);
+        let earlier = position.and_then(|position| position.checked_sub(BUCKETS_IN_FLIGHT - 1));
+        if let Some(earlier) = earlier {
+            self.release_bucket(own[earlier])?;
         }
         Ok(())
     }
 
     /// Releases the memory of a bucket as soon as its slice is reduced, if gradients are divided.
     fn release_bucket(&mut self, index: usize) -> Result<(), ParallelError> {
-        if self.config.zero < ZeroLevel::Gradients || !self.is_divided() {
+        if self.config.zero < ZeroLevel::Gradients || !self.buckets[index].is_scattered() {
             return Ok(());
         }
         let begun = self.now();
@@ -247,7 +295,8 @@ impl DataParallel {
 
     /// Returns a buffer of a bucket for one shard's gradient.
     fn take_buffer(&mut self, index: usize) -> Result<Buffer, ParallelError> {
-        let taken = self.buckets[index].take_buffer(&*self.group);
+        let group = self.same_layers()?.clone();
+        let taken = self.buckets[index].take_buffer(&*group);
         taken.map_err(|source| self.bucket_error(index, source))
     }
 
@@ -282,88 +331,42 @@ impl DataParallel {
     }
 }
 
-fn fresh_buckets(
-    state: &ModelState,
-    config: &DataParallelConfig,
-    shards: &ShardPlan,
-    ranks: usize,
-) -> Vec<Bucket> {
-    let tensors: Vec<Range<usize>> = state.tensors().iter().map(|t| t.range.clone()).collect();
-    bucket::plan(state.layer_elements(), config.bucket_bytes_max)
-        .into_iter()
-        .map(|plan| {
-            let is_sharded = config.zero.is_sharded() && ranks > 1;
-            let slices = is_sharded.then(|| bucket::slices(&plan.elements, &tensors, ranks));
-            Bucket::new(plan, slices, shards.shards())
-        })
-        .collect()
-}
-
-/// The ranks that exchange second copies of their slices with a rank.
-#[derive(Debug, Clone, Copy)]
-struct CopyPartners {
-    /// The rank that holds the second copy of this rank's slice.
-    holder: usize,
-    /// The rank of whose slice this rank holds the second copy.
-    owner: usize,
-}
-
-impl CopyPartners {
-    /// Returns those of a rank; `None` if each slice is held once.
-    fn of(rank: GroupRank, group: &dyn Collectives, config: &DataParallelConfig) -> Option<Self> {
-        let copies = DataParallelConfig::copies_among(config.copies, group.size());
-        let holders = (copies > 1).then(|| second_holders(&group.hosts()))?;
-        let owner = holders.iter().position(|&holder| holder == rank.index())?;
-        let holder = holders[rank.index()];
-        Some(Self { holder, owner })
-    }
-}
-
-/// Returns the elements that a rank updates: its own slices, and those of which it has the second copy.
-fn held_by(buckets: &[Bucket], rank: GroupRank, partners: Option<CopyPartners>) -> HeldRanges {
-    let held = buckets.iter().flat_map(|bucket| {
-        let copied = partners.and_then(|partners| bucket.slice_of(partners.owner));
-        [Some(bucket.received_by(rank)), copied]
-    });
-    HeldRanges::new(held.flatten())
-}
-
-impl Strategy for DataParallel {
+impl Strategy for SynchronousStrategy {
     fn backward(
         &mut self,
         step: Step,
         micro_batches: Vec<MicroBatch>,
     ) -> Result<Vec<ShardReport>, ParallelError> {
-        let run = self.run();
+        let run = self.layout.loads(self.groups.all.rank());
         let given = micro_batches.iter().map(|batch| batch.shard.0);
         if !given.clone().eq(run.clone()) {
             let given: Vec<u32> = given.collect();
             let problem = format!("expected batches of shards {run:?}, received {given:?}");
             return Err(ParallelError::OutOfOrder { problem });
         }
-        let reports = if self.chain.in_lock_step().is_some() {
-            self.backward_together(step, micro_batches)?
-        } else {
-            self.backward_apart(step, micro_batches)?
-        };
+        let reports = self.run_program(step, micro_batches)?;
         self.is_computed = true;
         Ok(reports)
     }
 
     fn reduce(&mut self) -> Result<ReducedGradient, ParallelError> {
         if !std::mem::take(&mut self.is_computed) {
-            let problem = format!("shards {:?} were not computed", self.run());
+            let problem = "the shards of this step were not computed".to_owned();
             return Err(ParallelError::OutOfOrder { problem });
         }
-        let mut parts = Vec::with_capacity(self.buckets.len());
-        for index in 0..self.buckets.len() {
+        self.finish_sends()?;
+        let replica = self.place().map_or(0, |place| place.replica);
+        let own = self.own_buckets();
+        let mut parts = Vec::with_capacity(own.len());
+        for index in own {
             self.release_bucket(index)?;
-            let elements = self.buckets[index].received_by(self.group.rank());
-            match self.buckets[index].wait() {
+            let bucket = &mut self.buckets[index];
+            let (elements, is_scattered) = (bucket.received_by(replica), bucket.is_scattered());
+            match bucket.wait() {
                 Some(Ok(sum)) => parts.push(GradientPart {
                     elements,
                     sum,
-                    is_owned: true,
+                    is_owned: is_scattered || replica == 0 || !self.is_divided(),
                 }),
                 Some(Err(source)) => return Err(self.bucket_error(index, source)),
                 None => {
@@ -373,9 +376,8 @@ impl Strategy for DataParallel {
                 }
             }
         }
-        let partners = CopyPartners::of(self.group.rank(), &*self.group, &self.config);
-        if let Some(partners) = partners.filter(|_| self.is_divided()) {
-            self.copy_slices(partners, &mut parts)?;
+        if let Some(partners) = self.partners().filter(|_| self.is_divided()) {
+            self.copy_parts(partners, &mut parts)?;
         }
         Ok(ReducedGradient { parts })
     }
@@ -452,6 +454,8 @@ impl Strategy for DataParallel {
 
     fn abort(&mut self) {
         self.is_computed = false;
+        self.groups.abort_parts();
+        self.sends.clear();
         self.buckets.iter_mut().for_each(Bucket::reset);
         self.chain
             .layers_mut()
@@ -459,12 +463,20 @@ impl Strategy for DataParallel {
             .for_each(|layer| layer.discard());
     }
 
-    fn regroup(&mut self, group: Arc<dyn Collectives>, shards: ShardPlan) {
-        self.group = group;
-        self.shards = shards;
+    fn regroup(&mut self, group: Arc<dyn Group>, layout: StepLayout) -> Result<(), ParallelError> {
+        let is_connected = Arc::ptr_eq(&group, &self.groups.all)
+            && self.groups.same_layers.is_some()
+            && (self.layout.columns(), self.layout.replicas())
+                == (layout.columns(), layout.replicas());
+        if !is_connected {
+            self.groups = MeshGroups::connect(group, &layout)?;
+        }
+        self.layout = layout;
         // The old buckets are in memory of the previous group.
         self.renew_buckets();
+        self.forms = self.border_forms();
         self.is_computed = false;
+        Ok(())
     }
 
     fn held(&self) -> &HeldRanges {
@@ -472,16 +484,13 @@ impl Strategy for DataParallel {
     }
 
     fn owned(&self) -> HeldRanges {
-        held_by(&self.buckets, self.group.rank(), None)
+        self.division().owned_by(self.groups.all.rank())
     }
 
     fn layout(&self) -> Vec<HeldRanges> {
-        let ranks = (0..self.group.size()).map(|rank| GroupRank(rank as u32));
-        let held = ranks.map(|rank| {
-            let partners = CopyPartners::of(rank, &*self.group, &self.config);
-            held_by(&self.buckets, rank, partners)
-        });
-        held.collect()
+        let division = self.division();
+        let ranks = (0..self.layout.ranks()).map(|rank| GroupRank(rank as u32));
+        ranks.map(|rank| division.held_by(rank)).collect()
     }
 
     fn hold(&mut self, elements: HeldRanges) {
@@ -561,7 +570,8 @@ impl Strategy for DataParallel {
     }
 
     fn buckets_of(&self, bucket_bytes_max: usize) -> usize {
-        bucket::plan(self.state.layer_elements(), bucket_bytes_max).len()
+        let stages = self.layout.stages();
+        bucket::plan(self.state.layer_elements(), stages, bucket_bytes_max).len()
     }
 
     fn set_bucket_bytes(&mut self, bucket_bytes_max: usize) {
@@ -573,7 +583,11 @@ impl Strategy for DataParallel {
 
     fn predict(&mut self, batch: &mut MicroBatch) -> Result<Activation, ParallelError> {
         let shard = batch.shard;
-        self.forward(Step(0), batch, Mode::Evaluate)
-            .map_err(|source| ParallelError::Engine { shard, source })
+        let features = std::mem::take(&mut batch.features);
+        let input = Activation::from_host(&batch.shape, features);
+        let of = (Step(0), shard, Mode::Evaluate);
+        let output = self.forward(0..self.chain.len(), of, input);
+        let output = output.map(Activation::on_host);
+        output.map_err(|source| ParallelError::Engine { shard, source })
     }
 }

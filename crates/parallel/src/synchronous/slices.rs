@@ -1,18 +1,23 @@
 //! The exchanges of a divided state: sums before the vote, and weights after the update.
 
-use ronde_core::{Buffer, CollectiveError, CollectivesExt, DType, Operation, Work};
+use ronde_core::{Buffer, CollectiveError, CollectivesExt, DType, Operation, Tag, Work};
 use ronde_engine::Layer;
 
+use super::SynchronousStrategy;
+use super::mesh::CopyPartners;
+use super::program::exchange;
 use super::update::incomplete;
-use super::{CopyPartners, DataParallel};
 use crate::ParallelError;
 use crate::strategy::GradientPart;
 use crate::update_sums::{UpdateSums, WholeSums};
 
+/// The tag of the second copies of gradients.
+const COPY_TAG: Tag = Tag(0x636f_7079);
+
 /// The number of buckets whose weights are in flight at once.
 const IN_FLIGHT: usize = 2;
 
-impl DataParallel {
+impl SynchronousStrategy {
     /// Gathers the samples and the sums of all ranks; returns the number of all samples and the sums over all blocks.
     pub(super) fn gather_sums(
         &self,
@@ -23,50 +28,46 @@ impl DataParallel {
         let mut bytes = samples.to_le_bytes().to_vec();
         bytes.extend((sums.len() as u64).to_le_bytes());
         bytes.extend(sums);
-        let gathered = self.group.all_gather(&bytes);
+        let gathered = self.groups.all.all_gather(&bytes);
         let gathered = gathered.map_err(|source| self.bucket_error(0, source))?;
         let (total, ranks) = decode_gathered(&gathered).ok_or_else(incomplete)?;
         let whole = WholeSums::new(&self.state, &ranks).ok_or_else(incomplete)?;
         Ok((total, whole))
     }
 
-    /// Sends each reduced slice to the rank that holds its second copy, and receives the one of which this rank has the
-    /// copy.
-    pub(super) fn copy_slices(
+    /// Sends each reduced part to the rank that holds its second copy, and receives those of which this rank has the copy.
+    pub(super) fn copy_parts(
         &self,
         CopyPartners { holder, owner }: CopyPartners,
         parts: &mut Vec<GradientPart>,
     ) -> Result<(), ParallelError> {
-        let size = self.group.size();
-        let mut works = Vec::with_capacity(parts.len());
-        for (index, part) in parts.iter().enumerate() {
-            let elements = self.buckets[index].slice_of(owner).unwrap_or_default();
-            let lens = |rank: usize, len: usize| {
-                let mut lens = vec![0; size];
-                lens[rank] = len;
-                lens
-            };
-            let operation = Operation::AllToAllUnequal {
-                send_lens: lens(holder, part.sum.len()),
-                receive_lens: lens(owner, elements.len()),
-            };
-            let slice = Buffer::copy_of(part.sum.as_slice::<f32>());
-            let work = self.group.start(operation, slice);
-            works.push((
-                index,
-                elements,
-                work.map_err(|source| self.bucket_error(index, source))?,
-            ));
+        let all = &*self.groups.all;
+        let failed =
+            |source| exchange("exchange the second copies of gradients".to_owned(), source);
+        let division = self.division();
+        let mut received = Vec::new();
+        for elements in division
+            .received_by(owner)
+            .filter(|range| !range.is_empty())
+        {
+            let copy = Buffer::host(DType::F32, elements.len());
+            let work = all.receive(owner, COPY_TAG, copy).map_err(failed)?;
+            received.push((elements, work));
         }
-        for (index, elements, work) in works {
-            let sum = work
-                .wait()
-                .map_err(|source| self.bucket_error(index, source))?;
+        let mut sent = Vec::new();
+        for part in parts.iter().filter(|part| !part.elements.is_empty()) {
+            let copy = Buffer::copy_of(part.sum.as_slice::<f32>());
+            sent.push(all.send(holder, COPY_TAG, copy).map_err(failed)?);
+        }
+        for (elements, work) in received {
             parts.push(GradientPart {
                 elements,
-                sum,
+                sum: work.wait().map_err(failed)?,
                 is_owned: false,
             });
+        }
+        for work in sent {
+            work.wait().map_err(failed)?;
         }
         parts.sort_by_key(|part| part.elements.start);
         Ok(())
@@ -98,11 +99,14 @@ impl DataParallel {
 
     /// Starts to gather the weights of a bucket.
     fn start_gathering(&self, index: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        let mine = self.buckets[index].received_by(self.group.rank());
-        let mut weights = self.group.allocate(DType::F32, mine.len())?;
+        let all = &self.groups.all;
+        let place = self.place();
+        let mine = place.filter(|place| place.column == self.column_of(index));
+        let mine = mine.map_or(0..0, |place| self.buckets[index].slice_of(place.replica));
+        let mut weights = all.allocate(DType::F32, mine.len())?;
         let values = &self.state.values()[mine];
         weights.as_mut_slice::<f32>().copy_from_slice(values);
-        self.group.start(Operation::AllGather, weights)
+        all.start(Operation::AllGather, weights)
     }
 }
 

@@ -6,17 +6,16 @@
 //! ranks. A bucket is sent when its layers have finished the backward pass of all shards.
 
 use ronde_core::exact::TreeSum;
-use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
-use ronde_core::spans::SpanKind;
-use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Shard, Step};
+use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Shard};
 use ronde_engine::{
-    Activation, EngineError, LockStep, Mode, NotSummed, ShardGradient, ShardInput, ShardSums,
+    Activation, EngineError, Layer, LockStep, Mode, NotSummed, ShardGradient, ShardInput, ShardSums,
 };
 
-use super::{ComputeClock, DataParallel};
+use super::program::RunningStep;
+use super::{ComputeClock, SynchronousStrategy};
+use crate::ParallelError;
 use crate::bucket::joined;
-use crate::{MicroBatch, ParallelError};
 
 /// Sums over the shards of all ranks of a group.
 struct GroupSums<'a> {
@@ -79,87 +78,82 @@ impl ShardSums for GroupSums<'_> {
     }
 }
 
-impl DataParallel {
-    /// Runs forward and backward of all shards of this rank, layer by layer.
-    pub(super) fn backward_together(
-        &mut self,
-        step: Step,
-        mut batches: Vec<MicroBatch>,
-    ) -> Result<Vec<ShardReport>, ParallelError> {
-        let begun = self.now();
-        let span = self.begin_span();
-        let outputs = self.forward_together(step, &mut batches)?;
-        let mut reports = Vec::new();
-        let mut gradients = Vec::new();
-        for (output, batch) in outputs.iter().zip(&batches) {
-            let mut report = ShardReport {
-                shard: batch.shard,
-                samples: batch.samples() as u64,
-                skipped: 0,
-                loss_sum: 0.0,
-            };
-            gradients.push(if batch.samples() > 0 {
-                self.loss_gradient(output, batch, &mut report)?
-            } else {
-                Activation::from_host(output.shape(), Vec::new())
-            });
-            reports.push(report);
-        }
-        self.end_span(span, SpanKind::Forward, 0);
-        let forward_done = self.now();
-        for index in 0..self.buckets.len() {
-            let span = self.begin_span();
-            let buffers = batches.iter().map(|_| self.take_buffer(index));
-            let mut buffers = buffers.collect::<Result<Vec<Buffer>, _>>()?;
-            gradients = self.bucket_together(index, &batches, gradients, &mut buffers)?;
-            for (batch, buffer) in batches.iter().zip(buffers) {
-                self.buckets[index].add_shard(batch.shard.0, buffer);
-            }
-            self.start_bucket(index)?;
-            self.end_span(span, SpanKind::Backward, index as u64);
-        }
-        self.times.forward_s += forward_done - begun;
-        self.times.backward_s += self.now() - forward_done;
-        Ok(reports)
+impl SynchronousStrategy {
+    /// Returns whether a layer needs sums over all shards within its pass.
+    pub(super) fn in_lock_step(&mut self) -> bool {
+        self.chain.in_lock_step().is_some()
     }
 
-    fn forward_together(
+    /// Runs the forward pass of all shards of this rank, layer by layer.
+    pub(super) fn forward_together(
         &mut self,
-        step: Step,
-        batches: &mut [MicroBatch],
-    ) -> Result<Vec<Activation>, ParallelError> {
+        running: &mut RunningStep,
+    ) -> Result<(), ParallelError> {
+        let group = self.same_layers()?.clone();
         let mut inputs = Vec::new();
-        for batch in &mut *batches {
+        for batch in running.batches.values_mut() {
             let features = std::mem::take(&mut batch.features);
             inputs.push(ShardInput {
                 input: Activation::from_host(&batch.shape, features),
-                context: self.context(step, batch.shard, 0, Mode::Train),
+                context: self.context(running.step, batch.shard, 0, Mode::Train),
             });
         }
-        let mut sums = GroupSums::new(&*self.group, &self.shards, self.clock);
+        let mut sums = GroupSums::new(&*group, self.layout.shards(), self.clock);
         let outputs = self.chain.forward_shards(inputs, &mut sums);
         self.times.waited_s += sums.waited_s;
-        let first = batches.first().map_or(Shard(0), |batch| batch.shard);
-        outputs.map_err(|source| sums.cause(first, source))
+        let first = running.batches.keys().next().copied().unwrap_or(0);
+        let outputs = outputs.map_err(|source| sums.cause(Shard(first), source))?;
+        for (&shard, output) in running.batches.keys().zip(outputs) {
+            running.outputs.insert((0, shard), Some(output));
+        }
+        Ok(())
+    }
+
+    /// Runs the backward pass of all shards of this rank through the layers of a bucket, and adds their gradients.
+    pub(super) fn backward_together(
+        &mut self,
+        index: usize,
+        running: &mut RunningStep,
+    ) -> Result<(), ParallelError> {
+        let batches: Vec<(u32, usize)> = running
+            .batches
+            .iter()
+            .map(|(&shard, batch)| (shard, batch.samples()))
+            .collect();
+        let buffers = batches.iter().map(|_| self.take_buffer(index));
+        let mut buffers = buffers.collect::<Result<Vec<Buffer>, _>>()?;
+        let outputs = batches.iter().filter_map(|&(shard, _)| {
+            let gradient = running.gradients.remove(&(0, shard));
+            gradient.flatten()
+        });
+        let outputs = outputs.collect();
+        let gradients = self.bucket_together(index, &batches, outputs, &mut buffers)?;
+        for (&(shard, _), gradient) in batches.iter().zip(gradients) {
+            running.gradients.insert((0, shard), Some(gradient));
+        }
+        for ((shard, _), buffer) in batches.into_iter().zip(buffers) {
+            self.buckets[index].add_shard(shard, buffer);
+        }
+        Ok(())
     }
 
     /// Runs backward of the layers of one bucket and returns the gradients of their inputs.
     fn bucket_together(
         &mut self,
         index: usize,
-        batches: &[MicroBatch],
+        batches: &[(u32, usize)],
         mut outputs: Vec<Activation>,
         buffers: &mut [Buffer],
     ) -> Result<Vec<Activation>, ParallelError> {
-        let (group, shards) = (self.group.clone(), self.shards.clone());
+        let (group, shards) = (self.same_layers()?.clone(), self.layout.shards().clone());
         let mut sums = GroupSums::new(&*group, &shards, self.clock);
-        let first = batches.first().map_or(Shard(0), |batch| batch.shard);
+        let first = Shard(batches.first().map_or(0, |batch| batch.0));
         let bucket = self.buckets[index].plan.clone();
         for layer in bucket.layers.clone().rev() {
             let ranges = self.state.layer_ranges(layer, bucket.elements.start);
             let given = batches.iter().zip(outputs).zip(&mut *buffers);
             let given = given.map(|((batch, grad_output), buffer)| ShardGradient {
-                shard: batch.shard,
+                shard: Shard(batch.0),
                 grad_output,
                 gradients: buffer.as_mut_slice(),
             });
@@ -168,7 +162,7 @@ impl DataParallel {
             let inputs = layers[layer].backward_shards(given, &ranges, layer > 0, &mut sums);
             let inputs = inputs.map_err(|source| sums.cause(first, source))?;
             for (batch, buffer) in batches.iter().zip(&mut *buffers) {
-                self.weigh_buffers(layer, batch.samples(), &ranges, buffer.as_mut_slice());
+                self.weigh_buffers(layer, batch.1, &ranges, buffer.as_mut_slice());
             }
             outputs = inputs.into_iter().flatten().collect();
         }

@@ -1,15 +1,15 @@
-//! Runs shards one after the other: forward, loss, and backward into the buckets.
+//! Passes of single shards: forward, loss, and backward into the buckets.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ronde_core::Step;
 use ronde_core::layout::Role;
 use ronde_core::session::ShardReport;
-use ronde_core::spans::SpanKind;
+use ronde_core::{Shard, Step};
 use ronde_engine::{Activation, Chain, EngineError, Layer, Mode, Predictions};
 
-use super::DataParallel;
+use super::SynchronousStrategy;
+use super::program::{RunningStep, not_loaded};
 use crate::{MicroBatch, ParallelError};
 
 /// Runs a pass of a layer and returns a panic as an error that names the layer.
@@ -38,71 +38,90 @@ fn guarded<T>(
     })
 }
 
-impl DataParallel {
-    /// Runs forward and backward of this rank's shards, one after the other.
-    pub(super) fn backward_apart(
-        &mut self,
-        step: Step,
-        micro_batches: Vec<MicroBatch>,
-    ) -> Result<Vec<ShardReport>, ParallelError> {
-        if micro_batches.is_empty() {
-            // A rank without shards contributes nothing but receives the sum.
-            for index in 0..self.buckets.len() {
-                self.start_bucket(index)?;
-            }
-        }
-        let each = micro_batches.into_iter();
-        each.map(|batch| self.backward_shard(step, batch)).collect()
-    }
+/// Takes the features of a batch; `None` for one without samples.
+pub(super) fn features(batch: &mut MicroBatch) -> Option<Activation> {
+    let features = std::mem::take(&mut batch.features);
+    (batch.samples() > 0).then(|| Activation::from_host(&batch.shape, features))
+}
 
+impl SynchronousStrategy {
+    /// Passes values through layers of the model.
     pub(super) fn forward(
         &mut self,
-        step: Step,
-        batch: &mut MicroBatch,
-        mode: Mode,
+        layers: Range<usize>,
+        (step, shard, mode): (Step, Shard, Mode),
+        values: Activation,
     ) -> Result<Activation, EngineError> {
-        let mut activation =
-            Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
-        for layer in 0..self.chain.len() {
-            let context = self.context(step, batch.shard, layer, mode);
+        let mut activation = values;
+        for layer in layers {
+            let context = self.context(step, shard, layer, mode);
             let shape = activation.shape().to_vec();
             activation = guarded(&mut self.chain, layer, "forward", shape, |layer| {
                 layer.forward(activation, &context)
             })?;
         }
-        Ok(activation.on_host())
+        Ok(activation)
     }
 
-    /// Runs backward of all layers, last first; fills and adds buckets, and sends them with the rank's last shard.
-    fn backward_buckets(
+    /// Runs the forward pass of shards through a stage, one after the other.
+    pub(super) fn forward_shards(
         &mut self,
-        batch: &MicroBatch,
-        gradient: Option<Activation>,
-        last: bool,
+        stage: usize,
+        shards: Range<u32>,
+        running: &mut RunningStep,
     ) -> Result<(), ParallelError> {
-        let mut gradient = gradient;
-        for index in 0..self.buckets.len() {
-            let span = self.begin_span();
-            let mut buffer = self.take_buffer(index)?;
-            match gradient.take() {
-                Some(output) => {
-                    let input = self
-                        .backward_layers(index, batch, output, buffer.as_mut_slice())
-                        .map_err(|source| ParallelError::Engine {
-                            shard: batch.shard,
-                            source,
-                        })?;
-                    gradient = input;
+        let layers = self.layout.stages()[stage].layers.clone();
+        for shard in shards {
+            let input = match stage.checked_sub(1) {
+                Some(before) => running.outputs.remove(&(before, shard)).flatten(),
+                None => {
+                    let batch = running.batches.get_mut(&shard);
+                    features(batch.ok_or_else(|| not_loaded(shard))?)
                 }
-                // A shard without samples contributes zeros.
-                None => buffer.as_mut_slice::<f32>().fill(0.0),
-            }
-            self.buckets[index].add_shard(batch.shard.0, buffer);
-            if last {
-                self.start_bucket(index)?;
-            }
-            self.end_span(span, SpanKind::Backward, index as u64);
+            };
+            let samples = input.as_ref().map_or(0, Activation::samples);
+            running.samples.insert(shard, samples);
+            let output = input.map(|input| {
+                let of = (running.step, Shard(shard), Mode::Train);
+                self.forward(layers.clone(), of, input)
+            });
+            let output = output.transpose().map_err(|source| {
+                let shard = Shard(shard);
+                ParallelError::Engine { shard, source }
+            })?;
+            running.outputs.insert((stage, shard), output);
         }
+        Ok(())
+    }
+
+    /// Runs the backward pass of a shard through the layers of a bucket, and adds its gradient.
+    pub(super) fn backward_shard(
+        &mut self,
+        index: usize,
+        shard: u32,
+        running: &mut RunningStep,
+    ) -> Result<(), ParallelError> {
+        let stage = self.buckets[index].plan.stage;
+        let mut buffer = self.take_buffer(index)?;
+        let gradient = running.gradients.remove(&(stage, shard)).flatten();
+        let gradient = match gradient {
+            Some(output) => {
+                let samples = running.samples.get(&shard).copied().unwrap_or(0);
+                let of = (Shard(shard), samples);
+                self.backward_layers(index, of, output, buffer.as_mut_slice())
+                    .map_err(|source| {
+                        let shard = Shard(shard);
+                        ParallelError::Engine { shard, source }
+                    })?
+            }
+            // A shard without samples contributes zeros.
+            None => {
+                buffer.as_mut_slice::<f32>().fill(0.0);
+                None
+            }
+        };
+        running.gradients.insert((stage, shard), gradient);
+        self.buckets[index].add_shard(shard, buffer);
         Ok(())
     }
 
@@ -110,7 +129,7 @@ impl DataParallel {
     fn backward_layers(
         &mut self,
         index: usize,
-        batch: &MicroBatch,
+        (shard, samples): (Shard, usize),
         output: Activation,
         buffer: &mut [f32],
     ) -> Result<Option<Activation>, EngineError> {
@@ -121,44 +140,11 @@ impl DataParallel {
             let ranges = self.state.layer_ranges(layer, bucket.elements.start);
             let (shape, needs_input) = (output.shape().to_vec(), layer > 0);
             gradient = guarded(&mut self.chain, layer, "backward", shape, |layer| {
-                layer.backward(batch.shard, output, buffer, &ranges, needs_input)
+                layer.backward(shard, output, buffer, &ranges, needs_input)
             })?;
-            self.weigh_buffers(layer, batch.samples(), &ranges, buffer);
+            self.weigh_buffers(layer, samples, &ranges, buffer);
         }
         Ok(gradient)
-    }
-
-    /// Runs forward and backward of one shard.
-    fn backward_shard(
-        &mut self,
-        step: Step,
-        mut batch: MicroBatch,
-    ) -> Result<ShardReport, ParallelError> {
-        let shard = batch.shard;
-        let engine = |source| ParallelError::Engine { shard, source };
-        let last = shard.0 + 1 == self.run().end;
-        let samples = batch.samples();
-        let mut report = ShardReport {
-            shard,
-            samples: samples as u64,
-            skipped: 0,
-            loss_sum: 0.0,
-        };
-        let mut gradient = None;
-        let begun = self.now();
-        let span = self.begin_span();
-        if samples > 0 {
-            let output = self
-                .forward(step, &mut batch, Mode::Train)
-                .map_err(engine)?;
-            gradient = Some(self.loss_gradient(&output, &batch, &mut report)?);
-        }
-        self.end_span(span, SpanKind::Forward, shard.0.into());
-        let forward_done = self.now();
-        self.backward_buckets(&batch, gradient, last)?;
-        self.times.forward_s += forward_done - begun;
-        self.times.backward_s += self.now() - forward_done;
-        Ok(report)
     }
 
     /// Computes the loss, writes it to the report, and returns its gradient.

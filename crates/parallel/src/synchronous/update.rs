@@ -10,8 +10,9 @@ use ronde_core::layout::Role;
 use ronde_core::norm::{BLOCK, NumberTree, blocks, clip_factor};
 use ronde_engine::{GradientScale, Layer, ParameterRule, TrustSquares, TrustTree, sum_of_squares};
 
-use super::DataParallel;
+use super::SynchronousStrategy;
 use crate::ParallelError;
+use crate::bucket::Bucket;
 use crate::strategy::GradientPart;
 use crate::update_sums::{UpdateSums, WholeSums};
 
@@ -56,7 +57,7 @@ pub(super) fn runs(
     })
 }
 
-impl DataParallel {
+impl SynchronousStrategy {
     /// Returns whether the gradient of a tensor counts in the norm, and its optimizer changes it.
     pub(super) fn is_trained(&self, index: usize) -> bool {
         let role = self.state.tensors()[index].entry.role;
@@ -73,7 +74,7 @@ impl DataParallel {
 
     /// Returns whether a rank holds a part of the state only.
     pub(super) fn is_divided(&self) -> bool {
-        self.buckets.iter().any(|bucket| bucket.slices.is_some())
+        self.layout.columns() > 1 || self.buckets.iter().any(Bucket::is_scattered)
     }
 
     pub(super) fn has_trust_ratios(&self) -> bool {

@@ -1,0 +1,347 @@
+//! [`StepLayout`]: the layers and the shards that each rank computes.
+//!
+//! The ranks of a run form a mesh of two axes. Along the pipeline axis, each rank has some of the model's layers; along the
+//! data axis, each rank has some of the shards. Ranks with the same layers are neighbours. A layout never changes the trained
+//! bits: every shard passes through every layer once, wherever that is.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::shards::ShardPlan;
+use crate::{GroupRank, WorldSize};
+
+/// Consecutive layers of a model that one rank of a pipeline computes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PipelineStage {
+    /// The layers.
+    pub layers: Range<usize>,
+    /// The coordinate of its ranks along the pipeline axis. One rank may have several stages.
+    pub column: usize,
+}
+
+/// The coordinates of a rank in the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MeshPlace {
+    /// The coordinate along the pipeline axis.
+    pub column: usize,
+    /// The coordinate along the data axis.
+    pub replica: usize,
+}
+
+/// The layers and the shards that each rank computes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepLayout {
+    ranks: usize,
+    columns: usize,
+    stages: Arc<[PipelineStage]>,
+    /// The shards of each rank along the data axis.
+    shards: ShardPlan,
+}
+
+impl StepLayout {
+    /// Returns the layout in which every rank has all layers. Spares of the plan have no shards, but the whole state.
+    #[must_use]
+    pub fn data_parallel(shards: ShardPlan, layers: usize) -> Self {
+        let all = PipelineStage {
+            layers: 0..layers,
+            column: 0,
+        };
+        Self {
+            ranks: shards.ranks(),
+            columns: 1,
+            stages: Arc::new([all]),
+            shards,
+        }
+    }
+
+    /// Returns the layout of pipelines among `ranks` ranks: as many of them as there are ranks and shards for. The remaining
+    /// ranks are spares without layers. `None` if there are fewer ranks than one pipeline needs, or no shards or stages.
+    #[must_use]
+    pub fn pipelines(ranks: usize, shards: u32, stages: Vec<PipelineStage>) -> Option<Self> {
+        let columns = stages.iter().map(|stage| stage.column + 1).max()?;
+        let replicas = u32::try_from(ranks / columns).ok()?.min(shards);
+        let shards = ShardPlan::new(shards, WorldSize::new(replicas)?)?;
+        Some(Self {
+            ranks: if columns == 1 { shards.ranks() } else { ranks },
+            columns,
+            stages: stages.into(),
+            shards,
+        })
+    }
+
+    /// Returns the same layout with another assignment of the shards, along the data axis.
+    #[must_use]
+    pub fn resharded(&self, shards: ShardPlan) -> Self {
+        Self {
+            shards,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the number of ranks, spares included.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Returns the number of ranks that share the layers of a model.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Returns the number of ranks that have the same layers.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.shards.ranks()
+    }
+
+    /// Returns the stages in the order of the layers.
+    #[must_use]
+    pub fn stages(&self) -> &[PipelineStage] {
+        &self.stages
+    }
+
+    /// Returns the shards of each rank along the data axis.
+    #[must_use]
+    pub fn shards(&self) -> &ShardPlan {
+        &self.shards
+    }
+
+    /// Returns the coordinates of a rank; `None` for a spare.
+    #[must_use]
+    pub fn place(&self, rank: GroupRank) -> Option<MeshPlace> {
+        let replicas = self.replicas();
+        let place = MeshPlace {
+            column: rank.index() / replicas,
+            replica: rank.index() % replicas,
+        };
+        (place.column < self.columns).then_some(place)
+    }
+
+    /// Returns the rank at coordinates.
+    #[must_use]
+    pub fn rank_at(&self, place: MeshPlace) -> GroupRank {
+        GroupRank((place.column * self.replicas() + place.replica) as u32)
+    }
+
+    /// Returns the ranks with the same layers as a rank, in the order of their shards; `None` for a spare.
+    #[must_use]
+    pub fn with_same_layers(&self, rank: GroupRank) -> Option<Vec<GroupRank>> {
+        let column = self.place(rank)?.column;
+        let ranks = (0..self.replicas()).map(|replica| self.rank_at(MeshPlace { column, replica }));
+        Some(ranks.collect())
+    }
+
+    /// Returns the shards that pass through the layers of a rank; none for a spare.
+    #[must_use]
+    pub fn run(&self, rank: GroupRank) -> Range<u32> {
+        match self.place(rank) {
+            Some(place) => self.shards.run(GroupRank(place.replica as u32)),
+            None => 0..0,
+        }
+    }
+
+    /// Returns the shards whose samples a rank needs: for the first layer, or for the loss after the last one.
+    #[must_use]
+    pub fn loads(&self, rank: GroupRank) -> Range<u32> {
+        let ends = [self.stages.first(), self.stages.last()];
+        let is_needed = self.place(rank).is_some_and(|place| {
+            let mut ends = ends.into_iter().flatten();
+            ends.any(|stage| stage.column == place.column)
+        });
+        match is_needed {
+            true => self.run(rank),
+            false => 0..0,
+        }
+    }
+
+    /// Returns the shards whose loss each rank computes and reports.
+    #[must_use]
+    pub fn reports(&self) -> ShardPlan {
+        if self.columns == 1 {
+            return self.shards.clone();
+        }
+        let last = self.stages.last().map_or(0, |stage| stage.column);
+        let shares = (0..self.ranks).map(|rank| {
+            let rank = GroupRank(rank as u32);
+            let reports = self.place(rank).is_some_and(|place| place.column == last);
+            if reports {
+                self.run(rank).len() as u32
+            } else {
+                0
+            }
+        });
+        ShardPlan::uneven(shares, self.shards.computing())
+    }
+}
+
+/// Divides a model among the columns of a pipeline so that the largest cost of a column is as small as possible. `pieces` are
+/// the layers that stay together, in order, and `costs` has the cost of each layer, in any unit. With `is_tied`, the first
+/// and the last layer share a parameter, so the first column has the last layer too. `None` if there are too few pieces.
+#[must_use]
+pub fn divide_layers(
+    pieces: &[Range<usize>],
+    costs: &[f64],
+    columns: usize,
+    is_tied: bool,
+) -> Option<Vec<PipelineStage>> {
+    let cost = |layers: &Range<usize>| costs.get(layers.clone()).map(|costs| costs.iter().sum());
+    let mut pieces = pieces.to_vec();
+    let mut loads: Vec<f64> = pieces.iter().map(cost).collect::<Option<_>>()?;
+    let mut last = None;
+    if is_tied && columns > 1 {
+        let piece = pieces.last_mut()?;
+        let layer = piece.end.checked_sub(1)?;
+        piece.end = layer;
+        last = Some(layer..layer + 1);
+        let cost = *costs.get(layer)?;
+        *loads.last_mut()? -= cost;
+        if pieces.last()?.is_empty() {
+            pieces.pop();
+            loads.pop();
+        }
+        *loads.first_mut()? += cost;
+    }
+    let ends = balanced(&loads, columns)?;
+    let mut begin = 0;
+    let mut stages = Vec::with_capacity(columns + 1);
+    for (column, end) in ends.into_iter().enumerate() {
+        stages.push(PipelineStage {
+            layers: pieces[begin].start..pieces[end - 1].end,
+            column,
+        });
+        begin = end;
+    }
+    stages.extend(last.map(|layers| PipelineStage { layers, column: 0 }));
+    Some(stages)
+}
+
+/// Divides loads into `parts` runs, none of them empty, with the smallest largest sum. Returns the end of each run.
+fn balanced(loads: &[f64], parts: usize) -> Option<Vec<usize>> {
+    let count = loads.len();
+    if parts == 0 || count < parts {
+        return None;
+    }
+    let mut before = vec![0.0; count + 1];
+    for (index, load) in loads.iter().enumerate() {
+        before[index + 1] = before[index] + load;
+    }
+    // The best largest sum of the first `end` loads in the runs so far, and where the last of these runs begins.
+    let mut best: Vec<f64> = before.clone();
+    let mut begins: Vec<Vec<usize>> = vec![vec![0; count + 1]];
+    for part in 1..parts {
+        let mut next = vec![f64::INFINITY; count + 1];
+        let mut from = vec![0; count + 1];
+        for end in part + 1..=count {
+            for begin in part..end {
+                let largest = best[begin].max(before[end] - before[begin]);
+                if largest < next[end] {
+                    (next[end], from[end]) = (largest, begin);
+                }
+            }
+        }
+        best = next;
+        begins.push(from);
+    }
+    let mut ends = vec![count];
+    for from in begins.iter().skip(1).rev() {
+        let end = *ends.last()?;
+        ends.push(from[end]);
+    }
+    ends.reverse();
+    Some(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn layers(count: usize) -> Vec<Range<usize>> {
+        (0..count).map(|layer| layer..layer + 1).collect()
+    }
+
+    fn stages(costs: &[f64], columns: usize, is_tied: bool) -> Option<Vec<(Range<usize>, usize)>> {
+        let divided = divide_layers(&layers(costs.len()), costs, columns, is_tied)?;
+        let each = divided.into_iter();
+        Some(each.map(|stage| (stage.layers, stage.column)).collect())
+    }
+
+    #[test]
+    fn layers_are_divided_by_cost() {
+        let costs = [1.0, 1.0, 1.0, 3.0];
+        assert_eq!(stages(&costs, 1, true).unwrap(), [(0..4, 0)]);
+        assert_eq!(stages(&costs, 2, false).unwrap(), [(0..3, 0), (3..4, 1)]);
+        // The last layer belongs to the first column, which has nothing else but the first layer.
+        let tied = stages(&costs, 2, true).unwrap();
+        assert_eq!(tied, [(0..1, 0), (1..3, 1), (3..4, 0)]);
+        assert_eq!(stages(&costs, 4, true), None);
+        assert_eq!(stages(&costs, 5, false), None);
+        assert_eq!(stages(&[], 1, false), None);
+        let named = divide_layers(&[0..3, 3..6], &[1.0; 6], 2, false).unwrap();
+        assert_eq!(named[1].layers, 3..6);
+    }
+
+    #[test]
+    fn ranks_with_the_same_layers_are_neighbours_and_the_rest_are_spares() {
+        let stages = divide_layers(&layers(4), &[1.0; 4], 2, false).unwrap();
+        let layout = StepLayout::pipelines(7, 8, stages).unwrap();
+        assert_eq!((layout.replicas(), layout.columns()), (3, 2));
+        assert_eq!(layout.place(GroupRank(6)), None);
+        let peers = layout.with_same_layers(GroupRank(4)).unwrap();
+        assert_eq!(peers, [3, 4, 5].map(GroupRank));
+        assert_eq!(layout.run(GroupRank(1)), layout.run(GroupRank(4)));
+        assert_eq!(layout.run(GroupRank(1)), 3..6);
+        let reports = layout.reports();
+        let runs: Vec<_> = (0..7).map(|rank| reports.run(GroupRank(rank))).collect();
+        assert_eq!(runs, [0..0, 0..0, 0..0, 0..3, 3..6, 6..8, 8..8]);
+    }
+
+    #[test]
+    fn ranks_between_the_ends_load_no_samples() {
+        let stages = divide_layers(&layers(3), &[1.0; 3], 3, false).unwrap();
+        let layout = StepLayout::pipelines(3, 4, stages).unwrap();
+        let loads: Vec<_> = (0..3).map(|rank| layout.loads(GroupRank(rank))).collect();
+        assert_eq!(loads, [0..4, 0..0, 0..4]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_layer_is_in_one_stage_and_no_other_division_is_better(
+            costs in prop::collection::vec(0_u8..50, 1..8),
+            columns in 1_usize..5,
+        ) {
+            let costs: Vec<f64> = costs.into_iter().map(f64::from).collect();
+            let Some(found) = stages(&costs, columns, false) else {
+                prop_assert!(costs.len() < columns);
+                return Ok(());
+            };
+            let mut next = 0;
+            let mut largest: f64 = 0.0;
+            for (column, (layers, of)) in found.iter().enumerate() {
+                prop_assert_eq!((layers.start, *of), (next, column));
+                prop_assert!(!layers.is_empty());
+                largest = largest.max(costs[layers.clone()].iter().sum());
+                next = layers.end;
+            }
+            prop_assert_eq!(next, costs.len());
+            // Every set of borders between layers.
+            for borders in 0_u32..1 << (costs.len() - 1) {
+                if borders.count_ones() as usize + 1 != columns {
+                    continue;
+                }
+                let (mut most, mut sum) = (0.0_f64, 0.0);
+                for (layer, cost) in costs.iter().enumerate() {
+                    if layer > 0 && borders & (1 << (layer - 1)) != 0 {
+                        sum = 0.0;
+                    }
+                    sum += cost;
+                    most = most.max(sum);
+                }
+                prop_assert!(largest <= most);
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The groups of a rank in the mesh, and the parts of the state that it holds because of its place there.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ronde_core::holdings::{HeldRanges, second_holders};
+use ronde_core::step_layout::{MeshPlace, StepLayout};
+use ronde_core::{Group, GroupRank};
+
+use super::{SynchronousConfig, SynchronousStrategy};
+use crate::bucket::{self, Bucket};
+use crate::{ModelState, ParallelError};
+
+/// The groups of a rank.
+pub(super) struct MeshGroups {
+    /// All ranks of the run.
+    pub(super) all: Arc<dyn Group>,
+    /// The ranks with the same layers, which sum their gradients; `None` for a spare, and until they are connected.
+    pub(super) same_layers: Option<Arc<dyn Group>>,
+}
+
+impl MeshGroups {
+    /// Returns the groups of a rank before ranks with the same layers are connected. In a layout of one column, these are all
+    /// ranks.
+    pub(super) fn unconnected(all: Arc<dyn Group>, layout: &StepLayout) -> Self {
+        let same_layers = (layout.columns() == 1).then(|| all.clone());
+        Self { all, same_layers }
+    }
+
+    /// Connects the ranks with the same layers. All ranks call it together.
+    pub(super) fn connect(all: Arc<dyn Group>, layout: &StepLayout) -> Result<Self, ParallelError> {
+        if layout.columns() == 1 {
+            return Ok(Self::unconnected(all, layout));
+        }
+        let place = layout.place(all.rank());
+        let (column, replica) = match place {
+            Some(MeshPlace { column, replica }) => (Some(column as u32), replica as u32),
+            None => (None, 0),
+        };
+        let same_layers =
+            all.sub_group(column, replica)
+                .map_err(|source| ParallelError::Exchange {
+                    action: "connect the workers with the same layers".to_owned(),
+                    source,
+                })?;
+        Ok(Self { all, same_layers })
+    }
+
+    /// Ends the groups other than that of all ranks, so that no rank waits in them.
+    pub(super) fn abort_parts(&self) {
+        if let Some(group) = &self.same_layers
+            && !Arc::ptr_eq(group, &self.all)
+        {
+            group.abort("another group of the same worker has failed");
+        }
+    }
+}
+
+/// The ranks that exchange second copies of their parts of the state with a rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CopyPartners {
+    /// The rank that holds the second copy of this rank's part.
+    pub(super) holder: GroupRank,
+    /// The rank of whose part this rank holds the second copy.
+    pub(super) owner: GroupRank,
+}
+
+impl CopyPartners {
+    /// Returns those of a rank; `None` if the layout has no second copies, or needs none because several ranks hold the same
+    /// part anyway. Copies are among the ranks with the same layers, or, when there is one of each, among those of a
+    /// pipeline. `hosts` has the host of each rank.
+    pub(super) fn of(
+        rank: GroupRank,
+        layout: &StepLayout,
+        hosts: &[usize],
+        config: &SynchronousConfig,
+    ) -> Option<Self> {
+        let members = match layout.replicas() {
+            1 => (0..layout.columns())
+                .map(|rank| GroupRank(rank as u32))
+                .collect(),
+            _ if config.zero.is_sharded() => layout.with_same_layers(rank)?,
+            _ => return None,
+        };
+        if SynchronousConfig::copies_among(config.copies, members.len()) < 2 {
+            return None;
+        }
+        let hosts: Vec<usize> = members.iter().map(|rank| hosts[rank.index()]).collect();
+        let holders = second_holders(&hosts);
+        let me = members.iter().position(|&member| member == rank)?;
+        let owner = holders.iter().position(|&holder| holder == me)?;
+        (owner != me).then(|| Self {
+            holder: members[holders[me]],
+            owner: members[owner],
+        })
+    }
+}
+
+/// Creates the buckets of all stages.
+pub(super) fn fresh_buckets(
+    state: &ModelState,
+    config: &SynchronousConfig,
+    layout: &StepLayout,
+) -> Vec<Bucket> {
+    let tensors: Vec<Range<usize>> = state.tensors().iter().map(|t| t.range.clone()).collect();
+    let replicas = layout.replicas();
+    let is_scattered = config.zero.is_sharded() && replicas > 1;
+    let (elements, stages) = (state.layer_elements(), layout.stages());
+    bucket::plan(elements, stages, config.bucket_bytes_max)
+        .into_iter()
+        .map(|plan| {
+            let slices = bucket::slices(&plan.elements, &tensors, replicas);
+            Bucket::new(plan, slices, is_scattered, layout.shards().shards())
+        })
+        .collect()
+}
+
+/// The view of all ranks on the division of the state.
+pub(super) struct Division<'a> {
+    pub(super) layout: &'a StepLayout,
+    pub(super) buckets: &'a [Bucket],
+    pub(super) hosts: Vec<usize>,
+    pub(super) config: &'a SynchronousConfig,
+}
+
+impl Division<'_> {
+    /// Returns the buckets of the layers of a rank, each with its index, and the rank's coordinate along the data axis.
+    fn buckets_of(&self, rank: GroupRank) -> impl Iterator<Item = (&Bucket, usize)> {
+        let place = self.layout.place(rank);
+        let each = place.map(|MeshPlace { column, replica }| {
+            let of_column = self
+                .buckets
+                .iter()
+                .filter(move |bucket| self.layout.stages()[bucket.plan.stage].column == column);
+            of_column.map(move |bucket| (bucket, replica))
+        });
+        each.into_iter().flatten()
+    }
+
+    /// Returns the elements whose reduced gradient a rank receives in the reductions.
+    pub(super) fn received_by(&self, rank: GroupRank) -> impl Iterator<Item = Range<usize>> {
+        let buckets = self.buckets_of(rank);
+        buckets.map(|(bucket, replica)| bucket.received_by(replica))
+    }
+
+    /// Returns the elements that a rank updates: those whose gradient it receives, and those of which it has the second copy.
+    pub(super) fn held_by(&self, rank: GroupRank) -> HeldRanges {
+        let partners = CopyPartners::of(rank, self.layout, &self.hosts, self.config);
+        let copied = partners.map(|partners| self.received_by(partners.owner));
+        HeldRanges::new(self.received_by(rank).chain(copied.into_iter().flatten()))
+    }
+
+    /// Returns the elements that a rank answers for: together, the ranks answer for each element once, if the state is
+    /// divided.
+    pub(super) fn owned_by(&self, rank: GroupRank) -> HeldRanges {
+        let is_divided = self.layout.columns() > 1;
+        let owned = self.buckets_of(rank).map(|(bucket, replica)| {
+            if is_divided {
+                bucket.slice_of(replica)
+            } else {
+                bucket.received_by(replica)
+            }
+        });
+        HeldRanges::new(owned)
+    }
+}
+
+impl SynchronousStrategy {
+    pub(super) fn division(&self) -> Division<'_> {
+        Division {
+            layout: &self.layout,
+            buckets: &self.buckets,
+            hosts: self.groups.all.hosts(),
+            config: &self.config,
+        }
+    }
+
+    /// Returns this rank's coordinates in the mesh; `None` for a spare.
+    pub(super) fn place(&self) -> Option<MeshPlace> {
+        self.layout.place(self.groups.all.rank())
+    }
+
+    /// Returns the indices of the buckets of this rank's layers, in backward order.
+    pub(super) fn own_buckets(&self) -> Vec<usize> {
+        let column = self.place().map(|place| place.column);
+        let indices = 0..self.buckets.len();
+        let is_own = |index: &usize| Some(self.column_of(*index)) == column;
+        indices.filter(is_own).collect()
+    }
+
+    /// Returns the pipeline coordinate of the ranks that have the layers of a bucket.
+    pub(super) fn column_of(&self, bucket: usize) -> usize {
+        self.layout.stages()[self.buckets[bucket].plan.stage].column
+    }
+
+    /// Returns the second copies that this rank exchanges; `None` if there are none.
+    pub(super) fn partners(&self) -> Option<CopyPartners> {
+        let hosts = self.groups.all.hosts();
+        CopyPartners::of(self.groups.all.rank(), &self.layout, &hosts, &self.config)
+    }
+
+    /// Returns the ranks with the same layers.
+    pub(super) fn same_layers(&self) -> Result<&Arc<dyn Group>, ParallelError> {
+        self.groups.same_layers.as_ref().ok_or_else(|| {
+            let problem = "the workers with the same layers are not connected".to_owned();
+            ParallelError::OutOfOrder { problem }
+        })
+    }
+}

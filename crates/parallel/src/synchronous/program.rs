@@ -1,0 +1,250 @@
+//! Runs the program of a step on this rank.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ronde_core::session::ShardReport;
+use ronde_core::spans::SpanKind;
+use ronde_core::step_layout::MeshPlace;
+use ronde_core::{CollectiveError, Shard, Step};
+use ronde_engine::Activation;
+use ronde_schedule::{Border, StageShape, StepAction, StepShape, programs};
+
+use super::SynchronousStrategy;
+use super::borders::Inbox;
+use crate::bucket::Bucket;
+use crate::{MicroBatch, ParallelError};
+
+/// The values or the gradients at the borders of stages, by stage and shard; `None` for a shard without samples.
+type ByStageAndShard = BTreeMap<(usize, u32), Option<Activation>>;
+
+/// A step on its way through its program.
+pub(super) struct RunningStep {
+    pub(super) step: Step,
+    pub(super) batches: BTreeMap<u32, MicroBatch>,
+    /// The number of samples of each shard, from its forward pass on.
+    pub(super) samples: BTreeMap<u32, usize>,
+    /// The outputs of stages.
+    pub(super) outputs: ByStageAndShard,
+    /// The gradients of the outputs of stages, on their way back through these stages.
+    pub(super) gradients: ByStageAndShard,
+    pub(super) reports: Vec<ShardReport>,
+    inbox: Inbox,
+}
+
+impl SynchronousStrategy {
+    /// Returns the programs of the ranks that compute the same shards as this rank, by column.
+    fn programs(&mut self) -> Vec<Vec<StepAction>> {
+        let stages = self.layout.stages().iter().enumerate();
+        let stages = stages.map(|(index, stage)| {
+            // In backward order, the buckets of later stages are first.
+            let is_later = |bucket: &Bucket| bucket.plan.stage > index;
+            let first = self.buckets.partition_point(is_later);
+            let is_own_or_later = |bucket: &Bucket| bucket.plan.stage >= index;
+            StageShape {
+                column: stage.column,
+                buckets: first..self.buckets.partition_point(is_own_or_later),
+                cost: 1,
+            }
+        });
+        let shape = StepShape {
+            stages: stages.collect(),
+            shards: self.layout.run(self.groups.all.rank()),
+            in_lock_step: self.in_lock_step(),
+        };
+        programs(self.config.schedule, &shape)
+    }
+
+    /// Runs forward and backward of the shards of this rank, and starts the reductions.
+    pub(super) fn run_program(
+        &mut self,
+        step: Step,
+        batches: Vec<MicroBatch>,
+    ) -> Result<Vec<ShardReport>, ParallelError> {
+        let Some(MeshPlace { column, replica }) = self.place() else {
+            return Ok(Vec::new());
+        };
+        let programs = self.programs();
+        let ranks = (0..self.layout.columns()).map(|column| {
+            let place = MeshPlace { column, replica };
+            self.layout.rank_at(place)
+        });
+        let ranks: Vec<_> = ranks.collect();
+        let mut running = RunningStep {
+            step,
+            batches: batches.into_iter().map(|b| (b.shard.0, b)).collect(),
+            samples: BTreeMap::new(),
+            outputs: BTreeMap::new(),
+            gradients: BTreeMap::new(),
+            reports: Vec::new(),
+            inbox: Inbox::new(&programs, column, &ranks),
+        };
+        let opened = running.inbox.open(&*self.groups.all, &self.forms);
+        opened
+            .map_err(|source| exchange("receive the values of another stage".to_owned(), source))?;
+        for action in &programs[column] {
+            self.act(action, &mut running)?;
+        }
+        Ok(running.reports)
+    }
+
+    fn act(&mut self, action: &StepAction, running: &mut RunningStep) -> Result<(), ParallelError> {
+        match action {
+            StepAction::Receive(border) => self.receive(*border, running),
+            StepAction::Send(border) => self.send(*border, running),
+            StepAction::Forward { stage, shards } => {
+                let begun = self.now();
+                let span = self.begin_span();
+                if self.in_lock_step() {
+                    self.forward_together(running)?;
+                } else {
+                    self.forward_shards(*stage, shards.clone(), running)?;
+                }
+                self.times.forward_s += self.now() - begun;
+                self.end_span(span, SpanKind::Forward, shards.start.into());
+                Ok(())
+            }
+            StepAction::Loss { shards } => {
+                let begun = self.now();
+                for shard in shards.clone() {
+                    self.loss(shard, running)?;
+                }
+                self.times.forward_s += self.now() - begun;
+                Ok(())
+            }
+            StepAction::Backward { bucket, shards } => {
+                let begun = self.now();
+                let span = self.begin_span();
+                self.backward_bucket(*bucket, shards.clone(), running)?;
+                self.times.backward_s += self.now() - begun;
+                self.end_span(span, SpanKind::Backward, *bucket as u64);
+                Ok(())
+            }
+            StepAction::Reduce { bucket } => {
+                let begun = self.now();
+                self.start_bucket(*bucket)?;
+                self.times.backward_s += self.now() - begun;
+                Ok(())
+            }
+        }
+    }
+
+    fn receive(&mut self, border: Border, running: &mut RunningStep) -> Result<(), ParallelError> {
+        let begun = self.now();
+        let span = self.begin_span();
+        let received = running
+            .inbox
+            .receive(&*self.groups.all, &self.forms, border);
+        self.times.waited_s += self.now() - begun;
+        self.end_span(span, SpanKind::Border, border.shard.into());
+        let values = received.map_err(|source| {
+            let (what, stage) = match border.from < border.to {
+                true => ("values", border.to),
+                false => ("gradients", border.from),
+            };
+            let layer = self.layout.stages()[stage].layers.start;
+            let shard = border.shard;
+            exchange(
+                format!("receive the {what} of shard {shard} before layer {layer}"),
+                source,
+            )
+        })?;
+        let (from, to, shard) = (border.from, border.to, border.shard);
+        match from < to {
+            true => running.outputs.insert((from, shard), values),
+            false => running.gradients.insert((to, shard), values),
+        };
+        Ok(())
+    }
+
+    fn send(&mut self, border: Border, running: &mut RunningStep) -> Result<(), ParallelError> {
+        let Border { from, to, shard } = border;
+        let values = match from < to {
+            true => running.outputs.remove(&(from, shard)),
+            false => running.gradients.remove(&(to, shard)),
+        };
+        let column = self.layout.stages()[to].column;
+        let replica = self.place().map_or(0, |place| place.replica);
+        let rank = self.layout.rank_at(MeshPlace { column, replica });
+        let all = &*self.groups.all;
+        let sent = self.forms.send(all, rank, border, values.flatten());
+        let work = sent.map_err(|source| {
+            exchange(
+                format!("send the values of shard {shard} to rank {rank}"),
+                source,
+            )
+        })?;
+        self.sends.push(work);
+        Ok(())
+    }
+
+    /// Waits until all values of this step have been sent.
+    pub(super) fn finish_sends(&mut self) -> Result<(), ParallelError> {
+        let mut sends = std::mem::take(&mut self.sends).into_iter();
+        let sent = sends.try_for_each(|work| work.wait().map(drop));
+        sent.map_err(|source| exchange("send the values of a stage".to_owned(), source))
+    }
+
+    /// Computes the loss of a shard and its gradient.
+    fn loss(&mut self, shard: u32, running: &mut RunningStep) -> Result<(), ParallelError> {
+        let last = self.layout.stages().len() - 1;
+        let output = running.outputs.remove(&(last, shard)).flatten();
+        let Some(batch) = running.batches.get(&shard) else {
+            return Err(not_loaded(shard));
+        };
+        let mut report = ShardReport {
+            shard: Shard(shard),
+            samples: batch.samples() as u64,
+            skipped: 0,
+            loss_sum: 0.0,
+        };
+        let gradient = match output {
+            Some(output) if batch.samples() > 0 => {
+                Some(self.loss_gradient(&output, batch, &mut report)?)
+            }
+            Some(output) => Some(Activation::from_host(output.shape(), Vec::new())),
+            None => None,
+        };
+        running.gradients.insert((last, shard), gradient);
+        running.reports.push(report);
+        Ok(())
+    }
+
+    /// Runs the backward pass of the layers of a bucket, and adds the gradients of the shards.
+    fn backward_bucket(
+        &mut self,
+        index: usize,
+        shards: Range<u32>,
+        running: &mut RunningStep,
+    ) -> Result<(), ParallelError> {
+        let stage = self.buckets[index].plan.stage;
+        if self.in_lock_step() {
+            self.backward_together(index, running)?;
+        } else {
+            for shard in shards.clone() {
+                self.backward_shard(index, shard, running)?;
+            }
+        }
+        // The gradient of the stage's input is that of the output of the stage before it.
+        let plan = &self.buckets[index].plan;
+        if plan.layers.start == self.layout.stages()[stage].layers.start {
+            for shard in shards {
+                let gradient = running.gradients.remove(&(stage, shard)).flatten();
+                if let Some(before) = stage.checked_sub(1) {
+                    running.gradients.insert((before, shard), gradient);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn exchange(action: String, source: CollectiveError) -> ParallelError {
+    ParallelError::Exchange { action, source }
+}
+
+pub(super) fn not_loaded(shard: u32) -> ParallelError {
+    ParallelError::OutOfOrder {
+        problem: format!("the samples of shard {shard} were not loaded"),
+    }
+}

@@ -1,0 +1,317 @@
+//! Pipelines: every layout of layers, shards and slices has the bits of one rank.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_comm::{GroupConfig, ProcessGroup, testing};
+use ronde_core::holdings::HeldRanges;
+use ronde_core::seed::{Purpose, SeedTree};
+use ronde_core::step_layout::{StepLayout, divide_layers};
+use ronde_core::{Collectives, CollectivesExt, GroupRank, Shard, Step};
+use ronde_engine::{Chain, CrossEntropy, ModelConfig, OptimizerConfig};
+use ronde_parallel::{MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel};
+use ronde_schedule::PipelineSchedule;
+
+/// The number of samples of each shard.
+const COUNTS: [usize; 6] = [2, 2, 1, 2, 0, 1];
+const STEPS: u64 = 2;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A model and how it is trained.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    model: &'static str,
+    /// The shape of a sample.
+    sample: &'static [usize],
+    classes: u32,
+    /// The number of labels of a sample.
+    labels: usize,
+    optimizer: &'static str,
+    recomputes: bool,
+}
+
+const MLP: Case = Case {
+    model: r#"{"kind": "mlp", "hidden": [70, 33, 20]}"#,
+    sample: &[150],
+    classes: 4,
+    labels: 1,
+    optimizer: r#"{"kind": "lamb"}"#,
+    recomputes: false,
+};
+
+const GPT: Case = Case {
+    model: r#"{"kind": "gpt", "layers": 2, "width": 16, "heads": 2, "dropout": 0.1}"#,
+    sample: &[5],
+    classes: 7,
+    labels: 5,
+    optimizer: r#"{"kind": "adamw"}"#,
+    recomputes: true,
+};
+
+/// The first and the last layer share the vectors of the tokens.
+const TIED: Case = Case {
+    model: r#"{"kind": "gpt", "layers": 2, "width": 16, "heads": 2, "tied": true}"#,
+    recomputes: false,
+    ..GPT
+};
+
+const TRANSFORMER: Case = Case {
+    model: r#"{"kind": "transformer", "source": 3, "layers": 1, "width": 16, "heads": 2, "dropout": 0.1}"#,
+    sample: &[7],
+    classes: 7,
+    labels: 4,
+    optimizer: r#"{"kind": "sgd"}"#,
+    recomputes: false,
+};
+
+const RESNET: Case = Case {
+    model: r#"{"kind": "resnet18", "small_input": true}"#,
+    sample: &[3, 8, 8],
+    classes: 4,
+    labels: 1,
+    optimizer: r#"{"kind": "lars"}"#,
+    recomputes: false,
+};
+
+impl Case {
+    fn chain(&self) -> Chain {
+        let model: ModelConfig = serde_json::from_str(self.model).unwrap();
+        let chain = model.build(self.sample, self.classes, &seeds()).unwrap();
+        match self.recomputes {
+            true => chain.with_recomputation(),
+            false => chain,
+        }
+    }
+
+    /// Returns the samples of a shard: tokens for models of texts.
+    fn micro_batch(&self, step: u64, shard: u32) -> MicroBatch {
+        let samples = COUNTS[shard as usize];
+        let mut features = vec![0.0; samples * self.sample.iter().product::<usize>()];
+        let stream = seeds().stream(Purpose::Synthetic, &[step, shard.into()]);
+        stream.fill_uniform(&mut features);
+        if self.sample.len() == 1 && self.labels > 1 {
+            let classes = self.classes as f32;
+            features
+                .iter_mut()
+                .for_each(|x| *x = (*x * classes).floor());
+        }
+        let labels =
+            (0..(samples * self.labels) as u32).map(|i| (i + shard + step as u32) % self.classes);
+        MicroBatch {
+            shard: Shard(shard),
+            shape: [&[samples], self.sample].concat(),
+            features,
+            labels: labels.collect(),
+        }
+    }
+}
+
+/// How the ranks divide the work and the state.
+#[derive(Debug, Clone, Copy)]
+struct Division {
+    ranks: usize,
+    columns: usize,
+    zero: ZeroLevel,
+    copies: u32,
+    schedule: PipelineSchedule,
+}
+
+const ALONE: Division = Division {
+    ranks: 1,
+    columns: 1,
+    zero: ZeroLevel::Off,
+    copies: 1,
+    schedule: PipelineSchedule::OneForwardOneBackward,
+};
+
+fn seeds() -> SeedTree {
+    SeedTree::new(11)
+}
+
+/// Exchanges byte strings of different lengths.
+fn exchange(group: &ProcessGroup, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let lens = group.all_gather(&[bytes.len() as u32]).unwrap();
+    let all = group.all_gather(bytes).unwrap();
+    let mut rest = all.as_slice();
+    let parts = lens.into_iter().map(|len| {
+        let (part, after) = rest.split_at(len as usize);
+        rest = after;
+        part.to_vec()
+    });
+    parts.collect()
+}
+
+/// What a rank has after some steps.
+struct Outcome {
+    weights: Vec<u32>,
+    norms: Vec<u64>,
+    /// The loss of each shard that the rank has reported, by step and shard.
+    losses: Vec<(u64, u32, u64)>,
+    held: HeldRanges,
+    owned: HeldRanges,
+}
+
+fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
+    let group = Arc::new(group);
+    let chain = case.chain();
+    let layers: Vec<_> = (0..chain.len()).map(|layer| layer..layer + 1).collect();
+    let is_tied = chain.shared_parameter().is_some();
+    let costs = vec![1.0; layers.len()];
+    let stages = divide_layers(&layers, &costs, division.columns, is_tied).unwrap();
+    let shards = COUNTS.len() as u32;
+    let layout = StepLayout::pipelines(division.ranks, shards, stages).unwrap();
+    let optimizer: OptimizerConfig = serde_json::from_str(case.optimizer).unwrap();
+    let loss = CrossEntropy {
+        classes: case.classes as usize,
+    };
+    let mut config = SynchronousConfig::new(optimizer, Arc::new(loss));
+    config.bucket_bytes_max = 20_000;
+    config.clip_norm = Some(0.5);
+    config.zero = division.zero;
+    config.copies = Some(division.copies);
+    config.schedule = division.schedule;
+    config.sample_shape = case.sample.to_vec();
+    config.shard_samples_max = 2;
+    let rank = group.rank();
+    let mut strategy =
+        SynchronousStrategy::new(chain, group.clone(), layout.clone(), seeds(), config);
+    strategy.regroup(group.clone(), layout.clone()).unwrap();
+    let (mut norms, mut losses) = (Vec::new(), Vec::new());
+    for step in 0..STEPS {
+        let batches = layout
+            .loads(rank)
+            .map(|shard| case.micro_batch(step, shard));
+        let reports = strategy.backward(Step(step), batches.collect()).unwrap();
+        let reported = reports.iter().map(|report| report.shard.0);
+        assert!(reported.eq(layout.reports().run(rank)));
+        let of_step = reports.iter();
+        losses.extend(of_step.map(|report| (step, report.shard.0, report.loss_sum.to_bits())));
+        let reduced = strategy.reduce().unwrap();
+        let samples = reports.iter().map(|report| report.samples).sum();
+        let sums = strategy.vote_sums(Step(step), &reduced, samples).unwrap();
+        let sums = exchange(&group, &sums);
+        let samples = COUNTS.iter().sum::<usize>() as u64;
+        let report = strategy
+            .apply(Step(step), reduced, &sums, samples, 0.05)
+            .unwrap();
+        norms.push(report.gradient_norm.to_bits());
+        strategy.gather_weights().unwrap();
+    }
+    let values = strategy.state().values().iter();
+    assert_eq!(strategy.held(), &strategy.layout()[rank.index()]);
+    Outcome {
+        weights: values.map(|value| value.to_bits()).collect(),
+        norms,
+        losses,
+        held: strategy.held().clone(),
+        owned: strategy.owned(),
+    }
+}
+
+fn check(case: Case, division: Division, alone: &Outcome) {
+    let ranks = testing::spawn_ranks(division.ranks, LIMIT, move |group| {
+        Ok::<_, String>(train(group, case, division))
+    });
+    let mut losses: Vec<_> = ranks.iter().flat_map(|rank| rank.losses.clone()).collect();
+    losses.sort_unstable();
+    assert_eq!(losses, alone.losses, "{} {division:?}", case.model);
+    for rank in &ranks {
+        assert_eq!(rank.norms, alone.norms, "{} {division:?}", case.model);
+        assert!(rank.weights == alone.weights, "{} {division:?}", case.model);
+    }
+    let all = |of: fn(&Outcome) -> &HeldRanges| {
+        let ranges = ranks.iter().flat_map(|rank| of(rank).ranges().to_vec());
+        HeldRanges::new(ranges)
+    };
+    assert_eq!(
+        all(|rank| &rank.held),
+        alone.held,
+        "every element has a holder"
+    );
+    assert_eq!(
+        all(|rank| &rank.owned),
+        alone.held,
+        "every element has an owner"
+    );
+    let owned: usize = ranks.iter().map(|rank| rank.owned.len()).sum();
+    if division.columns > 1 {
+        assert_eq!(owned, alone.held.len(), "{division:?}: exactly one owner");
+    }
+}
+
+fn alone(case: Case) -> Outcome {
+    let group = ProcessGroup::alone(GroupConfig::new("all", "pipelines", GroupRank(0)));
+    train(group, case, ALONE)
+}
+
+#[test]
+fn every_layout_of_a_perceptron_has_the_bits_of_one_rank() {
+    let expected = alone(MLP);
+    for (ranks, columns) in [(2, 2), (3, 3), (4, 2), (4, 4), (5, 2), (6, 3), (6, 2)] {
+        for schedule in [
+            PipelineSchedule::GPipe,
+            PipelineSchedule::OneForwardOneBackward,
+        ] {
+            for zero in [
+                ZeroLevel::Off,
+                ZeroLevel::OptimizerStates,
+                ZeroLevel::Gradients,
+            ] {
+                for copies in [1, 2] {
+                    let division = Division {
+                        ranks,
+                        columns,
+                        zero,
+                        copies,
+                        schedule,
+                    };
+                    check(MLP, division, &expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn models_of_texts_and_images_have_the_bits_of_one_rank() {
+    for case in [GPT, TIED, TRANSFORMER, RESNET] {
+        let expected = alone(case);
+        for (ranks, columns, zero) in [(2, 2, 0), (3, 3, 0), (4, 2, 2), (7, 3, 1)] {
+            let division = Division {
+                ranks,
+                columns,
+                zero: ZeroLevel::new(zero).unwrap(),
+                ..ALONE
+            };
+            check(case, division, &expected);
+        }
+    }
+}
+
+#[test]
+fn with_two_copies_any_one_rank_of_a_pipeline_may_be_lost() {
+    for (ranks, columns, zero) in [(3, 3, 0), (4, 2, 1), (4, 2, 0), (6, 3, 2)] {
+        let division = Division {
+            ranks,
+            columns,
+            zero: ZeroLevel::new(zero).unwrap(),
+            copies: 2,
+            ..ALONE
+        };
+        let all = alone(MLP).held;
+        let ranks = testing::spawn_ranks(ranks, LIMIT, move |group| {
+            Ok::<_, String>(train(group, MLP, division).held)
+        });
+        for lost in 0..ranks.len() {
+            let remaining = ranks.iter().enumerate().filter(|(rank, _)| *rank != lost);
+            let held = remaining.flat_map(|(_, held)| held.ranges().to_vec());
+            assert_eq!(
+                HeldRanges::new(held),
+                all,
+                "{division:?} without rank {lost}"
+            );
+        }
+    }
+}
