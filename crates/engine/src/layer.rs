@@ -30,6 +30,15 @@ pub trait Layer: Send {
     /// process.
     fn layout(&self) -> &StateLayout;
 
+    /// Returns the name of the layer: the part of the names of its tensors before the first dot, or another one that the model
+    /// gives. Empty for a layer without both.
+    fn name(&self) -> &str {
+        let first = self.layout().tensors.first();
+        first.map_or("", |tensor| {
+            tensor.name.split('.').next().unwrap_or_default()
+        })
+    }
+
     /// Sets parameters and buffers to the given values: the committed state. Pending shards keep
     /// the values of their own forward. Cost: one copy of the state.
     fn load(&mut self, state: &[f32], ranges: &[Range<usize>]);

@@ -140,6 +140,10 @@ impl Layer for Recomputed {
         self.inner.set_precision(precision)
     }
 
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
     fn engine(&self) -> String {
         self.inner.engine()
     }

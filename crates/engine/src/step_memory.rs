@@ -1,14 +1,15 @@
 //! [`StepShape`]: the memory of a training step, found by running the code of the layers on a [`PlanningDevice`].
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ronde_core::seed::SeedTree;
 use ronde_core::{Shard, Step};
 
 use crate::lock_step::SingleRankSums;
 use crate::{
-    Activation, Chain, Device, EngineError, ForwardContext, GraphLayer, Layer, LockStep, Mode,
-    ModelConfig, PlanningDevice, Precision, ShardGradient, ShardInput,
+    Activation, Chain, Device, EngineError, ForwardContext, GraphLayer, KernelCall, KernelObserver,
+    Layer, LockStep, Mode, ModelConfig, ObservedDevice, PlanningDevice, Precision, ShardGradient,
+    ShardInput,
 };
 
 /// The largest number of samples of a shard that is planned.
@@ -41,16 +42,7 @@ impl ModelConfig {
     pub fn step_floats(&self, step: &StepShape<'_>) -> Result<u64, EngineError> {
         let device = Arc::new(PlanningDevice::new());
         let shared: Arc<dyn Device> = device.clone();
-        let layers = self.outline(step.sample, step.classes)?.into_iter();
-        let layers = layers.map(|layer| -> Box<dyn Layer> {
-            Box::new(GraphLayer::planned(layer, &shared, step.precision))
-        });
-        let chain = Chain::new(layers.collect())?;
-        let mut chain = if step.recomputes {
-            chain.with_recomputation()
-        } else {
-            chain
-        };
+        let mut chain = self.planned(step, &shared)?;
         let before = device.memory().taken;
         // Larger shards are planned in proportion, because their lengths could be beyond the range of `usize`.
         let planned = StepShape {
@@ -61,6 +53,90 @@ impl ModelConfig {
         let floats = (device.memory().peak - before) as u64;
         let (samples, planned) = (step.samples as u64, planned.samples.max(1) as u64);
         Ok(floats.saturating_mul(samples.div_ceil(planned)))
+    }
+
+    /// Returns the work of forward and backward of a shard in each layer, as multiply-adds of matrix products that take as
+    /// long on a usual processor. Cost: microseconds per operation of the model.
+    ///
+    /// # Errors
+    /// When the model does not accept such samples.
+    pub fn layer_work(&self, step: &StepShape<'_>) -> Result<Vec<f64>, EngineError> {
+        let counter = Arc::new(WorkCounter::default());
+        let planning: Arc<dyn Device> = Arc::new(PlanningDevice::new());
+        let device = ObservedDevice::new(planning.clone(), counter.clone());
+        let device: Arc<dyn Device> = Arc::new(device);
+        let mut chain = self.planned(step, &device)?;
+        let mut shape = vec![step.samples.min(SAMPLES_MAX)];
+        shape.extend_from_slice(step.sample);
+        let mut work = vec![0.0; chain.len()];
+        let mut values = Activation::unwritten(&*planning, &shape);
+        for (index, layer) in chain.layers_mut().iter_mut().enumerate() {
+            values = layer.forward(values, &context(0).at_layer(index as u32))?;
+            work[index] += counter.take();
+        }
+        let mut gradient = Some(Activation::unwritten(&*planning, values.shape()));
+        let ranges = vec![0..0; chain.layout().tensors.len()];
+        for index in (0..chain.len()).rev() {
+            let ranges = &ranges[chain.tensors_of(index)];
+            let Some(output) = gradient.take() else { break };
+            let layer = &mut chain.layers_mut()[index];
+            gradient = layer.backward(Shard(0), output, &mut [], ranges, index > 0)?;
+            work[index] += counter.take();
+        }
+        Ok(work)
+    }
+
+    /// Builds the model on a device that only plans.
+    fn planned(
+        &self,
+        step: &StepShape<'_>,
+        device: &Arc<dyn Device>,
+    ) -> Result<Chain, EngineError> {
+        let layers = self.outline(step.sample, step.classes)?.into_iter();
+        let layers = layers.map(|layer| -> Box<dyn Layer> {
+            Box::new(GraphLayer::planned(layer, device, step.precision))
+        });
+        let chain = Chain::new(layers.collect())?;
+        Ok(match step.recomputes {
+            true => chain.with_recomputation(),
+            false => chain,
+        })
+    }
+}
+
+/// The multiply-adds that take as long as one float that a kernel reads or writes.
+const WORK_OF_A_FLOAT: f64 = 32.0;
+
+/// Sums the work of the kernels.
+#[derive(Debug, Default)]
+struct WorkCounter {
+    work: Mutex<f64>,
+}
+
+impl WorkCounter {
+    /// Returns the work since the last call.
+    fn take(&self) -> f64 {
+        std::mem::take(&mut *self.work.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl KernelObserver for WorkCounter {
+    fn begin(&self) {}
+
+    fn end(&self, call: KernelCall) {
+        let work = call.multiply_adds + WORK_OF_A_FLOAT * call.floats as f64;
+        *self.work.lock().unwrap_or_else(PoisonError::into_inner) += work;
+    }
+}
+
+/// Returns the context of a shard in the first layer.
+fn context(shard: u32) -> ForwardContext {
+    ForwardContext {
+        seeds: SeedTree::new(0),
+        step: Step(0),
+        shard: Shard(shard),
+        layer: 0,
+        mode: Mode::Train,
     }
 }
 
@@ -73,13 +149,7 @@ fn run_step(
     let shape = [&[step.samples], step.sample].concat();
     let inputs = (0..step.shards).map(|shard| ShardInput {
         input: Activation::unwritten(device, &shape),
-        context: ForwardContext {
-            seeds: SeedTree::new(0),
-            step: Step(0),
-            shard: Shard(shard),
-            layer: 0,
-            mode: Mode::Train,
-        },
+        context: context(shard),
     });
     let outputs = chain.forward_shards(inputs.collect(), &mut SingleRankSums)?;
     let gradients = outputs
@@ -108,6 +178,27 @@ fn run_step(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_work_of_a_layer_grows_with_its_matrices() {
+        let model = ModelConfig::Mlp {
+            hidden: vec![512, 512],
+        };
+        let step = StepShape {
+            sample: &[64],
+            classes: 10,
+            samples: 16,
+            shards: 1,
+            recomputes: false,
+            precision: Precision::F32,
+        };
+        let work = model.layer_work(&step).unwrap();
+        assert_eq!(work.len(), 3);
+        // The first layer needs no gradient of its input.
+        assert!(work[0] >= 2.0 * 16.0 * 64.0 * 512.0, "{work:?}");
+        assert!(work[1] >= 3.0 * 16.0 * 512.0 * 512.0, "{work:?}");
+        assert!(work[1] > work[0] && work[0] > work[2], "{work:?}");
+    }
 
     #[test]
     fn memory_grows_with_samples_and_saturates() {

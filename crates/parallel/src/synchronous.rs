@@ -464,8 +464,7 @@ impl Strategy for SynchronousStrategy {
     }
 
     fn regroup(&mut self, group: Arc<dyn Group>, layout: StepLayout) -> Result<(), ParallelError> {
-        let is_connected = Arc::ptr_eq(&group, &self.groups.all)
-            && self.groups.same_layers.is_some()
+        let is_connected = self.groups.are_those_of(&group)
             && (self.layout.columns(), self.layout.replicas())
                 == (layout.columns(), layout.replicas());
         if !is_connected {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ronde_core::Step;
+use ronde_core::{Generation, Step};
 use ronde_data::Split;
 use ronde_engine::{Chain, EngineError, LearningRate, Loss, Metric};
 use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
@@ -160,6 +160,9 @@ impl<'a> Trainer<'a> {
     ) -> Result<TrainedModel, Error> {
         let world_size = self.worker.assignment().world_size;
         let mut plan = Plan::resolve(&self.config, world_size, &*self.data.train)?;
+        if self.worker.assignment().generation == Generation::FIRST {
+            plan.check_workers(world_size)?;
+        }
         self.bind(&mut plan)?;
         #[cfg(feature = "burn")]
         ronde_burn::seed_engine(&plan.seeds);

@@ -13,7 +13,7 @@ use ronde_data::Dataset;
 use ronde_engine::{Chain, EngineError, Layer, LearningRate};
 
 use crate::evaluate::LOSS;
-use crate::{Objective, RunConfig, TrainError};
+use crate::{Objective, RunConfig, TrainError, model_parts};
 
 /// A validated run.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub struct Plan {
     pub config: RunConfig,
     /// The samples of each step.
     pub batches: BatchPlan,
-    /// The assignment of logical shards to ranks.
+    /// The assignment of logical shards to ranks with all layers, or to pipelines.
     pub shards: ShardPlan,
     /// The number of steps of the whole run.
     pub steps: u64,
@@ -50,7 +50,8 @@ impl Plan {
         world_size: WorldSize,
         train: &dyn Dataset,
     ) -> Result<Self, TrainError> {
-        let shards = ShardPlan::new(config.workers.logical_shards, world_size).ok_or_else(|| {
+        let replicas = model_parts::replicas(config, world_size);
+        let shards = ShardPlan::new(config.workers.logical_shards, replicas).ok_or_else(|| {
             TrainError::Impossible {
                 problem: format!(
                     "{world_size} workers cannot share {} logical shards: each worker needs at least one",
@@ -110,6 +111,25 @@ impl Plan {
                 .learning_rate(config.train.base_learning_rate(), steps),
             identity,
         })
+    }
+
+    /// Checks that the run can start with a number of workers. A run that loses workers may continue with fewer.
+    ///
+    /// # Errors
+    /// [`TrainError::Impossible`] when there are too few workers or logical shards for the pipelines of the run.
+    pub fn check_workers(&self, world_size: WorldSize) -> Result<(), TrainError> {
+        model_parts::check_workers(&self.config, world_size)
+    }
+
+    /// Returns the most samples of a shard.
+    #[must_use]
+    pub fn shard_samples_max(&self) -> usize {
+        let samples = self
+            .config
+            .train
+            .global_batch_size
+            .min(self.batches.samples());
+        samples.div_ceil(self.shards.shards().into()) as usize
     }
 
     /// Returns a model as this run trains it: with its precision, and with recomputation if it is configured.

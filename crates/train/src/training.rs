@@ -9,8 +9,9 @@ use ronde_core::event::PhaseTimes;
 use ronde_core::holdings::HeldRanges;
 use ronde_core::session::{CommittedStep, Session};
 use ronde_core::spans::SpanKind;
+use ronde_core::step_layout::StepLayout;
 use ronde_core::weight_hash;
-use ronde_core::{CollectivesExt, Epoch, Event, Rank, Recovery, Shard, Step};
+use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Shard, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
@@ -33,7 +34,7 @@ use crate::process_memory::MemoryReports;
 use crate::progress::{BestModel, RunProgress};
 use crate::recording::{RecordingThread, WorkerRecorder};
 use crate::state_transfer::StateTransfer;
-use crate::{JobGroup, Plan, TrainError};
+use crate::{JobGroup, ModelParts, Plan, TrainError};
 
 mod balancing;
 mod buckets;
@@ -105,6 +106,9 @@ impl TrainingResult {
 pub struct Training {
     member: JobGroup,
     plan: Plan,
+    parts: ModelParts,
+    /// The layers and the shards of each rank in this generation.
+    mesh: StepLayout,
     strategy: Box<dyn Strategy>,
     session: Session,
     split: Split,
@@ -160,10 +164,10 @@ pub struct Training {
 /// Creates the strategy that a plan chooses.
 fn strategy(
     plan: &Plan,
-    member: &JobGroup,
-    chain: Chain,
+    (group, mesh): (Arc<dyn Group>, StepLayout),
+    (chain, sample_shape): (Chain, &[usize]),
     (loss_scaling, recorder): (Option<LossScaling>, &WorkerRecorder),
-) -> Result<Box<dyn Strategy>, TrainError> {
+) -> Box<dyn Strategy> {
     let loss = plan.objective.loss.clone();
     let mut config = SynchronousConfig::new(plan.config.optimizer, loss);
     config.loss_scaling = loss_scaling;
@@ -175,13 +179,13 @@ fn strategy(
     config.bucket_bytes_max = bucket_bytes.map_or_else(BucketTuning::first, |bytes| bytes as usize);
     config.zero = plan.config.parallel.zero_level();
     config.copies = plan.config.parallel.copies;
-    let chain = plan.prepare(chain).map_err(TrainError::Model)?;
-    let group = member.group.clone();
-    let mut strategy =
-        SynchronousStrategy::new(chain, group, plan.shards.clone(), plan.seeds, config);
+    config.schedule = plan.config.parallel.pipeline_schedule();
+    config.sample_shape = sample_shape.to_vec();
+    config.shard_samples_max = plan.shard_samples_max();
+    let mut strategy = SynchronousStrategy::new(chain, group, mesh, plan.seeds, config);
     strategy.set_clock(clock::seconds);
     strategy.set_recorder(recorder.spans.clone());
-    Ok(Box::new(strategy))
+    Box::new(strategy)
 }
 
 impl Training {
@@ -199,12 +203,20 @@ impl Training {
         let loss_scaling =
             (plan.config.train.precision == Precision::F16).then(LossScaling::default);
         let recorder = Arc::<WorkerRecorder>::default();
-        let strategy = strategy(&plan, &member, chain, (loss_scaling, &recorder))?;
+        let mut chain = plan.prepare(chain).map_err(TrainError::Model)?;
+        let parts = ModelParts::of(&plan, &mut chain, &*split.train)?;
+        let mesh = parts.layout(plan.shards.shards(), member.group.size())?;
+        let strategy = strategy(
+            &plan,
+            (member.group.clone(), mesh.clone()),
+            (chain, &split.train.description().shape),
+            (loss_scaling, &recorder),
+        );
         let mut session = Session::new(
             member.group.clone(),
             member.generation,
             plan.batches,
-            plan.shards.clone(),
+            mesh.reports(),
         );
         // The first vote compares it: ranks with different initial weights must not train.
         session.set_digest(weight_hash::hash(strategy.state().values()));
@@ -215,6 +227,8 @@ impl Training {
         Ok(Self {
             member,
             plan,
+            parts,
+            mesh,
             strategy,
             session,
             split,
@@ -467,7 +481,7 @@ impl Training {
             if self.member.ends_after(&committed) {
                 return Ok(GenerationEnd::NextGeneration);
             }
-            if !some_copy_state && (self.all_compute()? || self.balance_shards(&committed)) {
+            if !some_copy_state && (self.all_compute()? || self.balance_shards(&committed)?) {
                 self.unpin();
                 loader = self.load()?;
             }
@@ -557,8 +571,8 @@ impl Training {
     fn load(&self) -> Result<Loader, TrainError> {
         let plan = LoaderPlan {
             batches: self.plan.batches,
-            shards: self.plan.shards.clone(),
-            run: self.plan.shards.run(self.member.group.rank()),
+            shards: self.mesh.shards().clone(),
+            run: self.mesh.loads(self.member.group.rank()),
             steps: self.session.next_step().0..self.plan.steps,
             stride: 1,
         };

@@ -354,6 +354,10 @@ impl Layer for GraphLayer {
         &self.outline.layout
     }
 
+    fn name(&self) -> &str {
+        &self.outline.name
+    }
+
     fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
         let arena = Arena::new(ranges.iter().map(ExactSizeIterator::len));
         let mut own = vec![0.0; arena.len()];

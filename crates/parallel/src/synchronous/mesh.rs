@@ -17,14 +17,20 @@ pub(super) struct MeshGroups {
     pub(super) all: Arc<dyn Group>,
     /// The ranks with the same layers, which sum their gradients; `None` for a spare, and until they are connected.
     pub(super) same_layers: Option<Arc<dyn Group>>,
+    /// Whether the ranks with the same layers are connected.
+    is_connected: bool,
 }
 
 impl MeshGroups {
     /// Returns the groups of a rank before ranks with the same layers are connected. In a layout of one column, these are all
     /// ranks.
     pub(super) fn unconnected(all: Arc<dyn Group>, layout: &StepLayout) -> Self {
-        let same_layers = (layout.columns() == 1).then(|| all.clone());
-        Self { all, same_layers }
+        let is_connected = layout.columns() == 1;
+        Self {
+            same_layers: is_connected.then(|| all.clone()),
+            all,
+            is_connected,
+        }
     }
 
     /// Connects the ranks with the same layers. All ranks call it together.
@@ -43,7 +49,16 @@ impl MeshGroups {
                     action: "connect the workers with the same layers".to_owned(),
                     source,
                 })?;
-        Ok(Self { all, same_layers })
+        Ok(Self {
+            all,
+            same_layers,
+            is_connected: true,
+        })
+    }
+
+    /// Returns whether these are the connected groups of a group of all ranks.
+    pub(super) fn are_those_of(&self, all: &Arc<dyn Group>) -> bool {
+        self.is_connected && Arc::ptr_eq(&self.all, all)
     }
 
     /// Ends the groups other than that of all ranks, so that no rank waits in them.

@@ -5,6 +5,7 @@ use ronde_core::session::CommittedStep;
 use ronde_core::{Event, Rank};
 
 use super::Training;
+use crate::TrainError;
 use crate::config::BalanceMode;
 
 impl Training {
@@ -17,16 +18,19 @@ impl Training {
 
     /// Records the times of the ranks in a step, and assigns shards by speed if that is worth it. All ranks make the same
     /// choice, because they have the same votes. Returns whether the assignment changed.
-    pub(super) fn balance_shards(&mut self, committed: &CommittedStep) -> bool {
+    ///
+    /// # Errors
+    /// As [`Training::assign`].
+    pub(super) fn balance_shards(&mut self, committed: &CommittedStep) -> Result<bool, TrainError> {
         // The sizes that are tried change the times.
         if self.tuning.is_some() {
-            return false;
+            return Ok(false);
         }
-        let present = &self.plan.shards;
+        let present = self.mesh.shards();
         let observed = self.balance.as_mut();
         let Some(chosen) = observed.and_then(|balance| balance.observe(&committed.busy_s, present))
         else {
-            return false;
+            return Ok(false);
         };
         if self.member.rank == Rank(0) {
             self.member.tracker.record(Event::SharesChanged {
@@ -35,7 +39,8 @@ impl Training {
                 shard_s: chosen.shard_s,
             });
         }
-        self.assign(chosen.shards);
-        true
+        let mesh = self.mesh.resharded(chosen.shards);
+        self.assign(mesh)?;
+        Ok(true)
     }
 }

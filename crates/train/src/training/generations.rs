@@ -8,6 +8,7 @@
 use ronde_core::session::{CatchUp, CatchUpPlan, RejoinOutcome};
 use ronde_core::shards::ShardPlan;
 use ronde_core::spans::SpanKind;
+use ronde_core::step_layout::StepLayout;
 use ronde_core::{CollectiveError, Event, Group, MembershipError, Rank, Step};
 use ronde_parallel::{HeldVector, HeldVectorMut};
 
@@ -47,11 +48,13 @@ impl Training {
         self.find_state()?;
         let next = self.session.next_step();
         let holds = self.holds_gradient(next);
-        let even = self.even_shards()?;
+        let even = self.even_mesh()?;
         let RejoinOutcome {
             plan: catch_up,
             committed,
-        } = self.member.rejoin(&mut self.session, even.clone(), holds)?;
+        } = self
+            .member
+            .rejoin(&mut self.session, even.reports(), holds)?;
         let held = self.held.take();
         if let (Some(committed), Some((_, reduced))) = (committed, held) {
             let applied = self.apply(&committed, reduced)?;
@@ -70,7 +73,7 @@ impl Training {
         }
         let spared = self.spared_shards(&catch_up, &even);
         let all_compute = spared.is_none();
-        self.assign(spared.unwrap_or(even));
+        self.assign(spared.unwrap_or(even))?;
         self.tune_buckets();
         self.measure_speeds();
         if self.is_divided() {
@@ -98,12 +101,14 @@ impl Training {
 
     /// Returns the assignment of shards to the members that have the state, while the remaining ones copy it. `None` if all
     /// wait: when no member copies it, at the end of the run, and when the state is divided among the members.
-    fn spared_shards(&self, catch_up: &CatchUpPlan, even: &ShardPlan) -> Option<ShardPlan> {
+    fn spared_shards(&self, catch_up: &CatchUpPlan, even: &StepLayout) -> Option<StepLayout> {
         if self.is_complete() || self.is_divided() {
             return None;
         }
-        let computing = catch_up.computing()?.min(even.computing());
-        ShardPlan::with_spares(even.shards(), self.member.world_size()?, computing)
+        let shards = even.shards();
+        let computing = catch_up.computing()?.min(shards.computing());
+        let spared = ShardPlan::with_spares(shards.shards(), self.member.world_size()?, computing)?;
+        Some(even.resharded(spared))
     }
 
     /// Copies the copies of the model to the members that copy the state, and waits.
@@ -173,35 +178,39 @@ impl Training {
 
     /// Assigns shards to all members again after their states are complete. Returns whether the assignment changed.
     pub(super) fn all_compute(&mut self) -> Result<bool, TrainError> {
-        let even = self.even_shards()?;
-        if self.plan.shards.computing() == even.computing() {
+        let even = self.even_mesh()?;
+        if self.mesh.shards().computing() == even.shards().computing() {
             return Ok(false);
         }
-        self.assign(even);
+        self.assign(even)?;
         Ok(true)
     }
 
-    /// Replaces the assignment of shards to ranks between two steps. All members call it at the same step; their loaders
-    /// start anew.
-    pub(super) fn assign(&mut self, shards: ShardPlan) {
-        self.session.reshard(shards.clone());
-        self.strategy
-            .regroup(self.member.group.clone(), shards.clone());
-        self.plan.shards = shards;
+    /// Replaces the assignment of layers and shards to ranks between two steps. All members call it at the same step; their
+    /// loaders start anew.
+    ///
+    /// # Errors
+    /// The members of a part of the mesh cannot connect.
+    pub(super) fn assign(&mut self, mesh: StepLayout) -> Result<(), TrainError> {
+        self.session.reshard(mesh.reports());
+        self.regroup(mesh)
     }
 
-    /// Returns the shards assigned evenly to as many ranks as possible.
-    pub(super) fn even_shards(&self) -> Result<ShardPlan, TrainError> {
-        let shards = self.plan.shards.shards();
-        self.member
-            .world_size()
-            .and_then(|world_size| {
-                ShardPlan::with_spares(shards, world_size, shards.min(world_size.get()))
-            })
-            .ok_or_else(|| TrainError::Impossible {
-                problem: "the group has no members".to_owned(),
-                hint: "this is a bug of ronde; please report it".to_owned(),
-            })
+    /// Brings the strategy into the group of this generation.
+    pub(super) fn regroup(&mut self, mesh: StepLayout) -> Result<(), TrainError> {
+        let group = self.member.group.clone();
+        let regrouped = self.strategy.regroup(group, mesh.clone());
+        self.mesh = mesh;
+        regrouped.map_err(|source| TrainError::Step {
+            step: self.session.next_step(),
+            source: Box::new(source),
+        })
+    }
+
+    /// Returns the layout in which as many members as possible have shards, evenly.
+    pub(super) fn even_mesh(&self) -> Result<StepLayout, TrainError> {
+        let shards = self.mesh.shards().shards();
+        self.parts.layout(shards, self.member.group.size())
     }
 
     fn record_resumed(&mut self, catch_up: &[CatchUp]) {

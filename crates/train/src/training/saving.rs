@@ -253,8 +253,8 @@ impl Training {
         if !self.is_divided() {
             return self.load_before(u64::MAX).map(|step| step.is_some());
         }
-        let shards = self.even_shards()?;
-        self.strategy.regroup(self.member.group.clone(), shards);
+        let even = self.even_mesh()?;
+        self.regroup(even)?;
         // The state that the members have is not complete, and is given up.
         self.slices = HeldRanges::default();
         let mine = self.strategy.layout()[self.member.group.rank().index()].clone();

@@ -11,7 +11,7 @@ use crate::state_transfer::StateTransfer;
 impl Training {
     /// Returns whether the run divides its state among the members.
     pub(super) fn is_divided(&self) -> bool {
-        self.plan.config.parallel.zero_level().is_sharded()
+        self.plan.config.parallel.is_divided()
     }
 
     /// Describes how the state is divided, and what the loss of a worker costs; `None` if every worker holds all of it.

@@ -346,17 +346,16 @@ impl Training {
         if self.member.rank != Rank(0) {
             return;
         }
-        if let Some(message) = self.division() {
-            self.member.tracker.record(Event::Notice {
-                rank: None,
-                message,
-            });
+        for message in [self.parts.describe(&self.mesh), self.division()] {
+            let Some(message) = message else { continue };
+            let rank = None;
+            self.member.tracker.record(Event::Notice { rank, message });
         }
         self.member.tracker.record(Event::RunStarted {
             name: self.plan.config.run.name.clone(),
             plan: self.plan.identity.hex(),
             world_size: self.member.group.size() as u32,
-            logical_shards: self.plan.shards.shards(),
+            logical_shards: self.mesh.shards().shards(),
             parameters: self.strategy.state().parameters() as u64,
             steps: self.plan.steps,
             epochs: self.plan.epochs,

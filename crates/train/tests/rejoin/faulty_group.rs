@@ -61,10 +61,7 @@ impl Collectives for FaultyGroup {
         operation: Operation,
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        let number = self.operations.fetch_add(1, Ordering::SeqCst);
-        if self.fault == InjectedFault::Dies(number) {
-            std::panic::resume_unwind(Box::new("dies"));
-        }
+        let number = self.begin();
         let work = self.inner.start(operation, buffer)?;
         if self.fault == InjectedFault::MissesOutcome(number) {
             work.wait()?;
@@ -89,6 +86,36 @@ impl Collectives for FaultyGroup {
     }
 }
 
+impl FaultyGroup {
+    /// Counts an operation, at which the worker may die.
+    fn begin(&self) -> u32 {
+        let number = self.operations.fetch_add(1, Ordering::SeqCst);
+        if self.fault == InjectedFault::Dies(number) {
+            std::panic::resume_unwind(Box::new("dies"));
+        }
+        number
+    }
+}
+
+impl Group for FaultyGroup {
+    fn sub_group(
+        &self,
+        colour: Option<u32>,
+        key: u32,
+    ) -> Result<Option<Arc<dyn Group>>, CollectiveError> {
+        self.begin();
+        let inner = self.inner.sub_group(colour, key)?;
+        let faulty = |inner| -> Arc<dyn Group> {
+            Arc::new(Self {
+                inner,
+                fault: self.fault,
+                operations: self.operations.clone(),
+            })
+        };
+        Ok(inner.map(faulty))
+    }
+}
+
 impl PointToPoint for FaultyGroup {
     fn send(
         &self,
@@ -96,6 +123,7 @@ impl PointToPoint for FaultyGroup {
         tag: Tag,
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError> {
+        self.begin();
         self.inner.send(to, tag, buffer)
     }
 
@@ -105,6 +133,7 @@ impl PointToPoint for FaultyGroup {
         tag: Tag,
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError> {
+        self.begin();
         let inner = self.inner.receive(from, tag, buffer)?;
         let InjectedFault::ReceivesLate(until) = self.fault else {
             return Ok(inner);

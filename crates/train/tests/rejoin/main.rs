@@ -86,7 +86,7 @@ struct Job {
 }
 
 /// The settings of a run.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct RunSettings {
     steps: u64,
     sets: &'static [&'static str],
@@ -583,6 +583,43 @@ const DIVIDED: [RunSettings; 3] = [
     },
 ];
 
+/// Runs whose workers have different layers.
+const PIPELINES: [RunSettings; 4] = [
+    // Two workers and a spare, which replaces either of them.
+    RunSettings {
+        steps: STEPS,
+        sets: &[
+            WIDE,
+            "parallel.pipeline=2",
+            "parallel.copies=2",
+            "train.clip_norm=0.1",
+        ],
+    },
+    RunSettings {
+        steps: STEPS,
+        sets: &[WIDE, "parallel.pipeline=3"],
+    },
+    RunSettings {
+        steps: STEPS,
+        sets: &[
+            WIDE,
+            "parallel.pipeline=3",
+            "parallel.schedule=gpipe",
+            "optimizer.kind=lamb",
+        ],
+    },
+    RunSettings {
+        steps: STEPS,
+        sets: &[
+            WIDE,
+            "parallel.pipeline=2",
+            "parallel.cuts=[\"layer2\"]",
+            "parallel.copies=2",
+            "parallel.zero=2",
+        ],
+    },
+];
+
 /// Returns the bits of a run that nothing disturbs, of one worker, with the whole state.
 fn alone(run: RunSettings) -> Bits {
     train_with(run, 1, &[], false, None).bits.remove(0)
@@ -644,6 +681,32 @@ fn without_a_second_copy_the_workers_load_the_newest_checkpoint_or_report_the_lo
     let unsaved = run(&[WIDE, "parallel.zero=1", "parallel.copies=1"]);
     let end = train_with(unsaved, 3, &[(1, 40)], false, None);
     assert_eq!((end.bits.len(), end.lost), (0, 2));
+}
+
+#[test]
+fn a_pipeline_survives_the_loss_of_one_worker_at_any_operation() {
+    for run in PIPELINES {
+        let undisturbed = alone(run);
+        for workers in [3, 4] {
+            let end = train_with(run, workers, &[], false, None);
+            assert!(
+                end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
+                "{run:?} on {workers}"
+            );
+        }
+        for operation in (0..80).step_by(3) {
+            for id in 0..3 {
+                let end = train_with(run, 3, &[(id, operation + id)], false, None);
+                let place = format!("{id} at {operation} with {run:?}");
+                // A spare may finish before it reaches that operation.
+                assert!(end.bits.len() >= 2, "{place}");
+                assert!(
+                    end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
+                    "{place}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

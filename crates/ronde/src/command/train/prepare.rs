@@ -111,6 +111,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     let world_size = WorldSize::new(config.workers.count)
         .ok_or_else(|| "error: invalid `workers.count`: expected at least 1 worker".to_owned())?;
     let mut plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
+    plan.check_workers(world_size).map_err(failed)?;
     plan.bind_evaluations(split.test.as_deref())
         .map_err(failed)?;
     let model = &config.model.config;

@@ -7,6 +7,7 @@
 mod algorithm;
 mod checkpoint;
 mod comm;
+mod cuts;
 mod elastic;
 mod events;
 mod loader;

@@ -1,0 +1,352 @@
+//! [`ModelParts`]: the parts of a model that workers of a pipeline may have, and the layout of a run among its workers.
+
+use std::ops::Range;
+
+use ronde_core::WorldSize;
+use ronde_core::shards::ShardPlan;
+use ronde_core::step_layout::{PipelineStage, StepLayout, divide_layers};
+use ronde_data::Dataset;
+use ronde_engine::{Chain, Layer, StepShape};
+
+use crate::config::{BalanceMode, ParallelSection, RunConfig};
+use crate::{Plan, TrainError};
+
+/// The parts of a model that workers of a pipeline may have.
+#[derive(Debug, Clone)]
+pub struct ModelParts {
+    /// The names of the layers.
+    layers: Vec<String>,
+    /// The work of each layer.
+    work: Vec<f64>,
+    /// Layers that stay together, in order.
+    pieces: Vec<Range<usize>>,
+    /// Whether the first and the last layer share a parameter.
+    is_tied: bool,
+    /// The number of workers that divide the layers among themselves, if there are enough.
+    columns: usize,
+}
+
+impl ModelParts {
+    /// Returns the parts of a model as a plan trains it.
+    ///
+    /// # Errors
+    /// [`TrainError::Impossible`] when the model cannot be divided as `[parallel]` says.
+    pub fn of(plan: &Plan, chain: &mut Chain, train: &dyn Dataset) -> Result<Self, TrainError> {
+        let section = &plan.config.parallel;
+        let layers: Vec<String> = chain.layers().iter().map(|l| l.name().to_owned()).collect();
+        let is_tied = chain.shared_parameter().is_some();
+        if section.pipeline > 1 && chain.in_lock_step().is_some() {
+            return Err(TrainError::Impossible {
+                problem: "a pipeline cannot train this model: a layer needs sums over all samples of a step within its pass"
+                    .to_owned(),
+                hint: "use `model.normalisation = \"batch\"` or `\"group\"`, or set parallel.pipeline = 1".to_owned(),
+            });
+        }
+        let work = work(&plan.config, chain, train, plan.shard_samples_max());
+        Self::new(section, layers, work, is_tied)
+    }
+
+    fn new(
+        section: &ParallelSection,
+        layers: Vec<String>,
+        work: Vec<f64>,
+        is_tied: bool,
+    ) -> Result<Self, TrainError> {
+        let count = layers.len();
+        let mut begins = vec![0];
+        for name in &section.cuts {
+            let after = begins.last().map_or(0, |begin| begin + 1);
+            let found = layers.iter().skip(after).position(|layer| layer == name);
+            let begin = found.ok_or_else(|| unknown_cut(name, &layers, after))?;
+            begins.push(after + begin);
+        }
+        let ends = begins.iter().skip(1).copied().chain([count]);
+        let named = begins.iter().zip(ends).map(|(&begin, end)| begin..end);
+        let pieces = match section.cuts.is_empty() {
+            true => (0..count).map(|layer| layer..layer + 1).collect(),
+            false => named.collect(),
+        };
+        let this = Self {
+            layers,
+            work,
+            pieces,
+            is_tied,
+            columns: section.pipeline as usize,
+        };
+        if this.stages(this.columns).is_none() {
+            let shared = if is_tied {
+                ", of which the first and the last share a parameter and stay on one worker"
+            } else {
+                ""
+            };
+            return Err(TrainError::Impossible {
+                problem: format!(
+                    "a pipeline of {} workers cannot divide {count} layers{shared}",
+                    this.columns
+                ),
+                hint: format!("set parallel.pipeline to {} or less", this.columns_max()),
+            });
+        }
+        Ok(this)
+    }
+
+    /// Returns the most workers that can divide the layers among themselves.
+    fn columns_max(&self) -> usize {
+        let mut columns = (1..=self.layers.len()).rev();
+        columns
+            .find(|columns| self.stages(*columns).is_some())
+            .unwrap_or(1)
+    }
+
+    fn stages(&self, columns: usize) -> Option<Vec<PipelineStage>> {
+        divide_layers(&self.pieces, &self.work, columns, self.is_tied)
+    }
+
+    /// Returns the layout of a run of `shards` logical shards among `ranks` workers. With too few of them for the pipeline
+    /// that the run file asks for, it is shorter.
+    ///
+    /// # Errors
+    /// [`TrainError::Impossible`] when there are no workers.
+    pub fn layout(&self, shards: u32, ranks: usize) -> Result<StepLayout, TrainError> {
+        let columns = self.columns.min(ranks);
+        let layout = match columns {
+            0 | 1 => WorldSize::new(ranks as u32)
+                .and_then(|size| ShardPlan::with_spares(shards, size, shards.min(size.get())))
+                .map(|shards| StepLayout::data_parallel(shards, self.layers.len())),
+            columns => self
+                .stages(columns)
+                .and_then(|stages| StepLayout::pipelines(ranks, shards, stages)),
+        };
+        layout.ok_or_else(|| TrainError::Impossible {
+            problem: "the group has no members".to_owned(),
+            hint: "this is a bug of ronde; please report it".to_owned(),
+        })
+    }
+
+    /// Describes the layers of each worker of a pipeline; `None` if each worker has all of them.
+    #[must_use]
+    pub fn describe(&self, layout: &StepLayout) -> Option<String> {
+        if layout.columns() == 1 {
+            return None;
+        }
+        let total: f64 = self.work.iter().sum();
+        let of_column = |column: usize| {
+            let mut share = 0.0;
+            let mut parts = Vec::new();
+            for stage in layout
+                .stages()
+                .iter()
+                .filter(|stage| stage.column == column)
+            {
+                share += self.work[stage.layers.clone()].iter().sum::<f64>();
+                let (first, last) = (stage.layers.start, stage.layers.end - 1);
+                parts.push(match first == last {
+                    true => self.layers[first].clone(),
+                    false => format!("{} to {}", self.layers[first], self.layers[last]),
+                });
+            }
+            format!("{} ({:.0} %)", parts.join(" and "), 100.0 * share / total)
+        };
+        let columns: Vec<String> = (0..layout.columns()).map(of_column).collect();
+        let replicas = layout.replicas();
+        let spares = layout.ranks() - replicas * layout.columns();
+        let mut text = format!(
+            "each of {replicas} pipelines divides the layers and their work among {} workers: {}",
+            layout.columns(),
+            columns.join(", ")
+        );
+        if replicas == 1 {
+            text = text.replacen("each of 1 pipelines", "a pipeline", 1);
+        }
+        if spares > 0 {
+            text.push_str(&format!(
+                "; {spares} of {} workers are spares",
+                layout.ranks()
+            ));
+        }
+        Some(text)
+    }
+}
+
+/// Returns the number of workers with the same layers.
+pub(crate) fn replicas(config: &RunConfig, world_size: WorldSize) -> WorldSize {
+    let columns = config.parallel.pipeline.clamp(1, world_size.get());
+    let shards = match columns {
+        1 => u32::MAX,
+        _ => config.workers.logical_shards.max(1),
+    };
+    WorldSize::new((world_size.get() / columns).min(shards)).unwrap_or(WorldSize::ONE)
+}
+
+/// Checks that a run can start with a number of workers. A run that loses workers may continue with fewer.
+pub(crate) fn check_workers(config: &RunConfig, world_size: WorldSize) -> Result<(), TrainError> {
+    let (workers, columns) = (world_size.get(), config.parallel.pipeline);
+    if columns < 2 {
+        return Ok(());
+    }
+    if workers < columns {
+        return Err(TrainError::Impossible {
+            problem: format!("a pipeline of {columns} workers cannot start with {workers}"),
+            hint: format!("use --workers {columns}, or set parallel.pipeline to {workers}"),
+        });
+    }
+    if config.workers.balance == BalanceMode::Measured {
+        return Err(TrainError::Impossible {
+            problem: "a pipeline cannot balance the shards of its workers: all of them compute the same shards"
+                .to_owned(),
+            hint: "set workers.balance = \"equal\"".to_owned(),
+        });
+    }
+    let (shards, replicas) = (config.workers.logical_shards, replicas(config, world_size));
+    let least = shards / replicas.get();
+    if least < columns {
+        return Err(TrainError::Impossible {
+            problem: format!(
+                "a pipeline of {columns} workers needs at least {columns} logical shards, but one of {replicas} has {least} \
+                 of {shards}"
+            ),
+            hint: format!(
+                "raise workers.logical_shards to {} (which changes the trained bits), or lower parallel.pipeline",
+                columns * replicas.get()
+            ),
+        });
+    }
+    Ok(())
+}
+
+/// Returns the work of each layer: that of the built-in model, or the number of parameters of layers of a user's own model.
+fn work(config: &RunConfig, chain: &Chain, train: &dyn Dataset, samples: usize) -> Vec<f64> {
+    let description = train.description();
+    let step = StepShape {
+        sample: &description.shape,
+        classes: description.classes,
+        samples,
+        shards: 1,
+        recomputes: config.train.recompute_activations,
+        precision: config.train.precision,
+    };
+    let model = &config.model.config;
+    let outline = model.outline(&description.shape, description.classes);
+    let outlined = outline.unwrap_or_default();
+    let is_built_in = outlined.len() == chain.len()
+        && outlined
+            .iter()
+            .zip(chain.layers())
+            .all(|(outlined, layer)| outlined.layout() == layer.layout());
+    let by_parameters = || {
+        let elements = |layer: &Box<dyn Layer>| -> usize {
+            let tensors = &layer.layout().tensors;
+            tensors.iter().map(|tensor| tensor.elements()).sum()
+        };
+        let layers = chain.layers().iter();
+        layers.map(|layer| 1.0 + elements(layer) as f64).collect()
+    };
+    match is_built_in {
+        true => model.layer_work(&step).unwrap_or_else(|_| by_parameters()),
+        false => by_parameters(),
+    }
+}
+
+fn unknown_cut(name: &str, layers: &[String], after: usize) -> TrainError {
+    let is_earlier = layers.iter().take(after).any(|layer| layer == name);
+    let is_first = layers.first().is_some_and(|layer| layer == name);
+    let problem = match is_earlier {
+        true if is_first => {
+            format!("parallel.cuts names `{name}`, the first layer: no part would be before it")
+        }
+        true => {
+            format!("parallel.cuts names `{name}` too late or twice: a part cannot begin there")
+        }
+        false => format!("parallel.cuts names `{name}`, but the model has no such layer"),
+    };
+    let possible = layers.iter().skip(1).map(String::as_str);
+    let possible: Vec<&str> = possible.collect();
+    TrainError::Impossible {
+        problem,
+        hint: format!(
+            "name layers in their order, each once: {}",
+            possible.join(", ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(section: &str, is_tied: bool) -> Result<ModelParts, TrainError> {
+        let section: ParallelSection = toml::from_str(section).unwrap();
+        let layers = ["embedding", "block1", "block2", "block3", "head"];
+        let work = vec![1.0, 4.0, 4.0, 4.0, 3.0];
+        ModelParts::new(&section, layers.map(str::to_owned).to_vec(), work, is_tied)
+    }
+
+    fn described(section: &str, is_tied: bool, ranks: usize) -> String {
+        let parts = parts(section, is_tied).unwrap();
+        let layout = parts.layout(8, ranks).unwrap();
+        parts.describe(&layout).unwrap_or_default()
+    }
+
+    #[test]
+    fn layers_are_divided_by_work_or_at_named_ones() {
+        assert_eq!(
+            described("pipeline = 2", false, 2),
+            "a pipeline divides the layers and their work among 2 workers: embedding to block2 (56 %), block3 to head (44 %)"
+        );
+        let named = described("pipeline = 2\ncuts = [\"block1\"]", false, 5);
+        assert!(named.starts_with("each of 2 pipelines"), "{named}");
+        assert!(
+            named.contains("embedding (6 %), block1 to head (94 %)"),
+            "{named}"
+        );
+        assert!(named.ends_with("; 1 of 5 workers are spares"), "{named}");
+        let tied = described("pipeline = 2", true, 2);
+        assert!(
+            tied.contains("embedding to block1 and head (50 %), block2 to block3"),
+            "{tied}"
+        );
+        // Too few workers for the pipeline of the run file.
+        assert!(described("pipeline = 4", false, 3).contains("among 3 workers"));
+        assert_eq!(described("pipeline = 4", false, 1), "");
+    }
+
+    #[test]
+    fn a_pipeline_needs_workers_and_shards_to_start() {
+        let refused = |sets: &str, workers| {
+            let text = format!("[data]\nsource = 'digits'\n[model]\nkind = 'linear'\n{sets}");
+            let config: RunConfig = toml::from_str(&text).unwrap();
+            let checked = check_workers(&config, WorldSize::new(workers).unwrap());
+            checked.map_or_else(|error| error.to_string(), |()| String::new())
+        };
+        let four = "[parallel]\npipeline = 4\n";
+        assert_eq!(refused(four, 4), "");
+        assert!(refused(four, 3).contains("cannot start with 3"));
+        assert!(refused(four, 12).contains("one of 3 has 2 of 8"));
+        let balanced = format!("{four}[workers]\nbalance = 'measured'");
+        assert!(refused(&balanced, 4).contains("cannot balance"));
+    }
+
+    #[test]
+    fn models_that_cannot_be_divided_are_refused_with_what_works() {
+        let refused = |section, is_tied| parts(section, is_tied).unwrap_err().to_string();
+        let message = refused("pipeline = 6", false);
+        assert!(message.contains("cannot divide 5 layers"), "{message}");
+        assert!(
+            message.contains("set parallel.pipeline to 5 or less"),
+            "{message}"
+        );
+        let message = refused("pipeline = 5", true);
+        assert!(message.contains("stay on one worker"), "{message}");
+        assert!(message.contains("to 4 or less"), "{message}");
+        let message = refused("pipeline = 2\ncuts = [\"block9\"]", false);
+        assert!(message.contains("no such layer"), "{message}");
+        assert!(
+            message.contains("block1, block2, block3, head"),
+            "{message}"
+        );
+        let message = refused("pipeline = 3\ncuts = [\"block2\", \"block1\"]", false);
+        assert!(message.contains("too late or twice"), "{message}");
+        let message = refused("pipeline = 2\ncuts = [\"embedding\"]", false);
+        assert!(message.contains("the first layer"), "{message}");
+    }
+}
