@@ -53,5 +53,7 @@ pub use make::{
 };
 pub use rooted::{gather, scatter};
 pub use schedule::{Cost, LocalAction, Region, Round, Schedule, Transfer};
-pub use step_program::{Border, PipelineSchedule, StageShape, StepAction, StepShape, programs};
-pub use timeline::{RankTimeline, StepCosts, StepTimeline, timeline};
+pub use step_program::{
+    Border, PipelineSchedule, ProgramAction, ProgramShape, StageShape, programs,
+};
+pub use timeline::{RankWork, StepCosts, StepTimeline, timeline};

@@ -33,7 +33,7 @@ pub struct Border {
 
 /// One action of a rank in a step. Several shards in one action pass through each layer together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StepAction {
+pub enum ProgramAction {
     /// Waits for values from the rank of another stage.
     Receive(Border),
     /// Starts to send values to the rank of another stage.
@@ -78,7 +78,7 @@ pub struct StageShape {
 
 /// The step of one replica of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StepShape {
+pub struct ProgramShape {
     /// The stages in the order of the layers.
     pub stages: Vec<StageShape>,
     /// The shards that pass through all of them.
@@ -89,7 +89,7 @@ pub struct StepShape {
 
 /// Returns the programs of the ranks of one replica, by their coordinates in the pipeline.
 #[must_use]
-pub fn programs(schedule: PipelineSchedule, shape: &StepShape) -> Vec<Vec<StepAction>> {
+pub fn programs(schedule: PipelineSchedule, shape: &ProgramShape) -> Vec<Vec<ProgramAction>> {
     let columns = shape.stages.iter().map(|stage| stage.column + 1).max();
     let mut programs = vec![Vec::new(); columns.unwrap_or(0)];
     if shape.in_lock_step || shape.shards.is_empty() {
@@ -110,62 +110,62 @@ pub fn programs(schedule: PipelineSchedule, shape: &StepShape) -> Vec<Vec<StepAc
 
 /// Adds the passes of all shards of a stage together. Without shards, only the reductions remain, and in lock step the
 /// passes, in which ranks exchange sums.
-fn add_together(shape: &StepShape, index: usize, programs: &mut [Vec<StepAction>]) {
+fn add_together(shape: &ProgramShape, index: usize, programs: &mut [Vec<ProgramAction>]) {
     let (stage, shards) = (&shape.stages[index], shape.shards.clone());
     let program = &mut programs[stage.column];
     if shape.in_lock_step {
-        program.push(StepAction::Forward {
+        program.push(ProgramAction::Forward {
             stage: index,
             shards: shards.clone(),
         });
-        program.push(StepAction::Loss {
+        program.push(ProgramAction::Loss {
             shards: shards.clone(),
         });
     }
     for bucket in stage.buckets.clone() {
         if shape.in_lock_step {
             let shards = shards.clone();
-            program.push(StepAction::Backward { bucket, shards });
+            program.push(ProgramAction::Backward { bucket, shards });
         }
-        program.push(StepAction::Reduce { bucket });
+        program.push(ProgramAction::Reduce { bucket });
     }
 }
 
-fn add_forward(shape: &StepShape, index: usize, shard: u32, program: &mut Vec<StepAction>) {
+fn add_forward(shape: &ProgramShape, index: usize, shard: u32, program: &mut Vec<ProgramAction>) {
     let column = shape.stages[index].column;
     let is_elsewhere = |stage: usize| shape.stages[stage].column != column;
     let border = |from, to| Border { from, to, shard };
     if index > 0 && is_elsewhere(index - 1) {
-        program.push(StepAction::Receive(border(index - 1, index)));
+        program.push(ProgramAction::Receive(border(index - 1, index)));
     }
     let shards = shard..shard + 1;
-    program.push(StepAction::Forward {
+    program.push(ProgramAction::Forward {
         stage: index,
         shards: shards.clone(),
     });
     if index + 1 == shape.stages.len() {
-        program.push(StepAction::Loss { shards });
+        program.push(ProgramAction::Loss { shards });
     } else if is_elsewhere(index + 1) {
-        program.push(StepAction::Send(border(index, index + 1)));
+        program.push(ProgramAction::Send(border(index, index + 1)));
     }
 }
 
-fn add_backward(shape: &StepShape, index: usize, shard: u32, program: &mut Vec<StepAction>) {
+fn add_backward(shape: &ProgramShape, index: usize, shard: u32, program: &mut Vec<ProgramAction>) {
     let stage = &shape.stages[index];
     let is_elsewhere = |other: usize| shape.stages[other].column != stage.column;
     let border = |from, to| Border { from, to, shard };
     if index + 1 < shape.stages.len() && is_elsewhere(index + 1) {
-        program.push(StepAction::Receive(border(index + 1, index)));
+        program.push(ProgramAction::Receive(border(index + 1, index)));
     }
     for bucket in stage.buckets.clone() {
         let shards = shard..shard + 1;
-        program.push(StepAction::Backward { bucket, shards });
+        program.push(ProgramAction::Backward { bucket, shards });
         if shard + 1 == shape.shards.end {
-            program.push(StepAction::Reduce { bucket });
+            program.push(ProgramAction::Reduce { bucket });
         }
     }
     if index > 0 && is_elsewhere(index - 1) {
-        program.push(StepAction::Send(border(index, index - 1)));
+        program.push(ProgramAction::Send(border(index, index - 1)));
     }
 }
 
@@ -185,7 +185,7 @@ struct StageEnds {
 
 /// Returns all passes through all stages in the order in which they begin if every stage takes its cost. Both passes of a
 /// stage take the shards in order.
-fn order(schedule: PipelineSchedule, shape: &StepShape) -> Vec<(Pass, usize, u32)> {
+fn order(schedule: PipelineSchedule, shape: &ProgramShape) -> Vec<(Pass, usize, u32)> {
     let count = shape.shards.len();
     let stages = shape.stages.len();
     let mut ends: Vec<StageEnds> = (0..stages).map(|_| StageEnds::default()).collect();
@@ -208,7 +208,7 @@ fn order(schedule: PipelineSchedule, shape: &StepShape) -> Vec<(Pass, usize, u32
 /// Returns the pass that can begin first, and when. At equal times, 1F1B prefers backward passes, and the later stage.
 fn next_pass(
     schedule: PipelineSchedule,
-    shape: &StepShape,
+    shape: &ProgramShape,
     ends: &[StageEnds],
     free: &[u64],
 ) -> Option<(u64, Pass, usize)> {
@@ -254,13 +254,13 @@ fn next_pass(
 mod tests {
     use super::*;
 
-    fn shape(columns: &[usize], shards: u32) -> StepShape {
+    fn shape(columns: &[usize], shards: u32) -> ProgramShape {
         let stage = |(index, &column): (usize, &usize)| StageShape {
             column,
             buckets: index..index + 1,
             cost: 1,
         };
-        StepShape {
+        ProgramShape {
             stages: columns.iter().enumerate().map(stage).collect(),
             shards: 0..shards,
             in_lock_step: false,
@@ -268,10 +268,10 @@ mod tests {
     }
 
     /// Returns the passes of a program: shards of forward passes, and of backward passes as negative numbers, from 1.
-    fn passes(program: &[StepAction]) -> Vec<i32> {
+    fn passes(program: &[ProgramAction]) -> Vec<i32> {
         let passes = program.iter().filter_map(|action| match action {
-            StepAction::Forward { shards, .. } => Some(shards.start as i32 + 1),
-            StepAction::Backward { shards, .. } => Some(-(shards.start as i32) - 1),
+            ProgramAction::Forward { shards, .. } => Some(shards.start as i32 + 1),
+            ProgramAction::Backward { shards, .. } => Some(-(shards.start as i32) - 1),
             _ => None,
         });
         passes.collect()
@@ -316,10 +316,10 @@ mod tests {
     fn plain_data_parallelism_is_the_program_of_one_stage() {
         let mut one = shape(&[0], 2);
         one.stages[0].buckets = 0..2;
-        let forward = |shards| StepAction::Forward { stage: 0, shards };
-        let loss = |shards| StepAction::Loss { shards };
-        let backward = |bucket, shards| StepAction::Backward { bucket, shards };
-        let reduce = |bucket| StepAction::Reduce { bucket };
+        let forward = |shards| ProgramAction::Forward { stage: 0, shards };
+        let loss = |shards| ProgramAction::Loss { shards };
+        let backward = |bucket, shards| ProgramAction::Backward { bucket, shards };
+        let reduce = |bucket| ProgramAction::Reduce { bucket };
         let each = [
             [forward(0..1), loss(0..1)].to_vec(),
             [backward(0, 0..1), backward(1, 0..1)].to_vec(),
@@ -346,9 +346,9 @@ mod tests {
         // The last stage is on the rank of the first one, as with tied tables.
         let programs = programs(PipelineSchedule::default(), &shape(&[0, 1, 0], 1));
         let border = |from, to| Border { from, to, shard: 0 };
-        let borders = |program: &[StepAction]| {
+        let borders = |program: &[ProgramAction]| {
             let borders = program.iter().filter_map(|action| match action {
-                StepAction::Receive(border) | StepAction::Send(border) => Some(*border),
+                ProgramAction::Receive(border) | ProgramAction::Send(border) => Some(*border),
                 _ => None,
             });
             borders.collect::<Vec<_>>()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::ScheduleError;
-use crate::step_program::{Border, StepAction};
+use crate::step_program::{Border, ProgramAction};
 
 /// The costs of the actions of a step. Times are in seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -24,7 +24,7 @@ pub struct StepCosts {
 
 /// What one rank does in a step.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct RankTimeline {
+pub struct RankWork {
     /// The seconds in which the rank computes.
     pub busy_s: f64,
     /// When its last action and its last reduction have ended.
@@ -41,7 +41,7 @@ pub struct RankTimeline {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTimeline {
     /// The ranks.
-    pub ranks: Vec<RankTimeline>,
+    pub ranks: Vec<RankWork>,
     /// The seconds of the step, to the end of the last reduction.
     pub end_s: f64,
 }
@@ -63,7 +63,7 @@ struct RunningRank {
     reduced_s: f64,
     kept_bytes: usize,
     in_flight: usize,
-    done: RankTimeline,
+    done: RankWork,
 }
 
 /// Runs the programs of all ranks of one replica, each action as soon as its inputs are there. `buckets_of` has the stage of
@@ -72,17 +72,17 @@ struct RunningRank {
 /// # Errors
 /// [`ScheduleError::Broken`] when ranks wait for each other forever, or a border is never received.
 pub fn timeline(
-    programs: &[Vec<StepAction>],
+    programs: &[Vec<ProgramAction>],
     buckets_of: &[usize],
     costs: &StepCosts,
 ) -> Result<StepTimeline, ScheduleError> {
-    let start = |_: &Vec<StepAction>| RunningRank {
+    let start = |_: &Vec<ProgramAction>| RunningRank {
         next: 0,
         now_s: 0.0,
         reduced_s: 0.0,
         kept_bytes: 0,
         in_flight: 0,
-        done: RankTimeline::default(),
+        done: RankWork::default(),
     };
     let mut ranks: Vec<RunningRank> = programs.iter().map(start).collect();
     // When the borders that were sent arrive.
@@ -111,11 +111,11 @@ pub fn timeline(
     if let Some(problem) = problem {
         return Err(ScheduleError::Broken { problem });
     }
-    let ranks = ranks.into_iter().map(|rank| RankTimeline {
+    let ranks = ranks.into_iter().map(|rank| RankWork {
         end_s: rank.now_s.max(rank.reduced_s),
         ..rank.done
     });
-    let ranks: Vec<RankTimeline> = ranks.collect();
+    let ranks: Vec<RankWork> = ranks.collect();
     let end_s = ranks.iter().map(|rank| rank.end_s).fold(0.0, f64::max);
     Ok(StepTimeline { ranks, end_s })
 }
@@ -124,32 +124,32 @@ impl RunningRank {
     /// Runs an action; returns false if its input is not there.
     fn run(
         &mut self,
-        action: &StepAction,
+        action: &ProgramAction,
         buckets_of: &[usize],
         costs: &StepCosts,
         arrivals: &mut BTreeMap<Border, f64>,
     ) -> bool {
         match action {
-            StepAction::Receive(border) => {
+            ProgramAction::Receive(border) => {
                 let Some(arrival) = arrivals.remove(border) else {
                     return false;
                 };
                 self.now_s = self.now_s.max(arrival);
             }
-            StepAction::Send(border) => {
+            ProgramAction::Send(border) => {
                 let before = border.from.min(border.to);
                 arrivals.insert(*border, self.now_s + costs.border_s[before]);
                 self.done.sent_bytes += costs.border_bytes[before];
             }
-            StepAction::Forward { stage, shards } => {
+            ProgramAction::Forward { stage, shards } => {
                 self.compute(costs.forward_s[*stage] * shards.len() as f64);
                 self.kept_bytes += costs.kept_bytes[*stage] * shards.len();
                 self.in_flight += shards.len();
                 self.done.kept_bytes_max = self.done.kept_bytes_max.max(self.kept_bytes);
                 self.done.in_flight_max = self.done.in_flight_max.max(self.in_flight);
             }
-            StepAction::Loss { .. } => {}
-            StepAction::Backward { bucket, shards } => {
+            ProgramAction::Loss { .. } => {}
+            ProgramAction::Backward { bucket, shards } => {
                 self.compute(costs.backward_s[*bucket] * shards.len() as f64);
                 let stage = buckets_of[*bucket];
                 if buckets_of.get(bucket + 1) != Some(&stage) {
@@ -157,7 +157,7 @@ impl RunningRank {
                     self.in_flight -= shards.len();
                 }
             }
-            StepAction::Reduce { bucket } => {
+            ProgramAction::Reduce { bucket } => {
                 self.reduced_s = self.reduced_s.max(self.now_s) + costs.reduce_s[*bucket];
             }
         }
@@ -173,7 +173,7 @@ impl RunningRank {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step_program::{PipelineSchedule, StageShape, StepShape, programs};
+    use crate::step_program::{PipelineSchedule, ProgramShape, StageShape, programs};
 
     fn even(stages: usize) -> StepCosts {
         StepCosts {
@@ -192,7 +192,7 @@ mod tests {
             buckets: column..column + 1,
             cost: 1,
         };
-        let shape = StepShape {
+        let shape = ProgramShape {
             stages: (0..stages).map(stage).collect(),
             shards: 0..shards,
             in_lock_step: false,
@@ -234,15 +234,16 @@ mod tests {
         let actions = [0, 1].map(|bucket| {
             let shards = 0..1;
             [
-                StepAction::Backward { bucket, shards },
-                StepAction::Reduce { bucket },
+                ProgramAction::Backward { bucket, shards },
+                ProgramAction::Reduce { bucket },
             ]
         });
-        let forward = StepAction::Forward {
+        let forward = ProgramAction::Forward {
             stage: 0,
             shards: 0..1,
         };
-        let program: Vec<StepAction> = std::iter::once(forward).chain(actions.concat()).collect();
+        let program: Vec<ProgramAction> =
+            std::iter::once(forward).chain(actions.concat()).collect();
         let costs = StepCosts {
             backward_s: vec![2.0, 2.0],
             reduce_s: vec![1.0, 1.5],
@@ -255,10 +256,10 @@ mod tests {
     #[test]
     fn a_deadlock_and_a_lost_border_are_errors() {
         let border = |from, to| Border { from, to, shard: 0 };
-        let wait = |from, to| StepAction::Receive(border(from, to));
+        let wait = |from, to| ProgramAction::Receive(border(from, to));
         let error = timeline(&[vec![wait(1, 0)], vec![wait(0, 1)]], &[], &even(2)).unwrap_err();
         assert!(error.to_string().contains("waits forever"), "{error}");
-        let sent = vec![StepAction::Send(border(0, 1))];
+        let sent = vec![ProgramAction::Send(border(0, 1))];
         let error = timeline(&[sent, vec![]], &[], &even(2)).unwrap_err();
         assert!(error.to_string().contains("nothing receives"), "{error}");
     }

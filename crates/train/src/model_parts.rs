@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use ronde_core::WorldSize;
+use ronde_core::layout::TensorEntry;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::{PipelineStage, StepLayout, divide_layers};
 use ronde_data::Dataset;
@@ -234,12 +235,12 @@ fn work(config: &RunConfig, chain: &Chain, train: &dyn Dataset, samples: usize) 
             .zip(chain.layers())
             .all(|(outlined, layer)| outlined.layout() == layer.layout());
     let by_parameters = || {
-        let elements = |layer: &Box<dyn Layer>| -> usize {
-            let tensors = &layer.layout().tensors;
-            tensors.iter().map(|tensor| tensor.elements()).sum()
-        };
         let layers = chain.layers().iter();
-        layers.map(|layer| 1.0 + elements(layer) as f64).collect()
+        let elements = layers.map(|layer| {
+            let tensors = layer.layout().tensors.iter();
+            tensors.map(TensorEntry::elements).sum::<usize>()
+        });
+        elements.map(|elements| 1.0 + elements as f64).collect()
     };
     match is_built_in {
         true => model.layer_work(&step).unwrap_or_else(|_| by_parameters()),

@@ -12,6 +12,7 @@ use ronde_comm::{GroupConfig, ProcessGroup};
 use ronde_core::layout::StateLayout;
 use ronde_core::seed::SeedTree;
 use ronde_core::shards::ShardPlan;
+use ronde_core::step_layout::StepLayout;
 use ronde_core::{Collectives, Event, GroupRank, Shard, Step, Tracker, WorldSize};
 use ronde_data::OpenContext;
 use ronde_engine::{
@@ -382,7 +383,8 @@ fn a_panic_of_a_layer_is_an_error_that_names_it() {
     let optimizer = config(RUN, &[]).optimizer;
     let settings = SynchronousConfig::new(optimizer, Arc::new(Brier::default()));
     let group = Arc::new(group);
-    let mut strategy = SynchronousStrategy::new(chain, group, shards, SeedTree::new(1), settings);
+    let layout = StepLayout::data_parallel(shards, chain.len());
+    let mut strategy = SynchronousStrategy::new(chain, group, layout, SeedTree::new(1), settings);
     let batch = |samples: usize| MicroBatch {
         shard: Shard(0),
         shape: vec![samples, 3],

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, PointToPoint, Tag, Work};
 use ronde_engine::Activation;
-use ronde_schedule::{Border, StepAction};
+use ronde_schedule::{Border, ProgramAction};
 
 /// The tags of borders begin here, apart from those of other messages.
 const FIRST_TAG: u32 = 0x7000_0000;
@@ -119,9 +119,9 @@ pub(super) struct Inbox {
 impl Inbox {
     /// Returns the inbox of the rank in column `me`. `programs` has the programs of the pipeline by column, and `ranks` the
     /// rank of each column.
-    pub(super) fn new(programs: &[Vec<StepAction>], me: usize, ranks: &[GroupRank]) -> Self {
+    pub(super) fn new(programs: &[Vec<ProgramAction>], me: usize, ranks: &[GroupRank]) -> Self {
         let mine: Vec<Border> = programs[me].iter().filter_map(received).collect();
-        let from = |(program, &rank): (&Vec<StepAction>, &GroupRank)| {
+        let from = |(program, &rank): (&Vec<ProgramAction>, &GroupRank)| {
             let sent = program.iter().filter_map(sent);
             let later: VecDeque<Border> = sent.filter(|border| mine.contains(border)).collect();
             (!later.is_empty()).then(|| PeerInbox {
@@ -187,16 +187,16 @@ impl Inbox {
     }
 }
 
-fn received(action: &StepAction) -> Option<Border> {
+fn received(action: &ProgramAction) -> Option<Border> {
     match action {
-        StepAction::Receive(border) => Some(*border),
+        ProgramAction::Receive(border) => Some(*border),
         _ => None,
     }
 }
 
-fn sent(action: &StepAction) -> Option<Border> {
+fn sent(action: &ProgramAction) -> Option<Border> {
     match action {
-        StepAction::Send(border) => Some(*border),
+        ProgramAction::Send(border) => Some(*border),
         _ => None,
     }
 }

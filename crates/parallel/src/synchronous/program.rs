@@ -8,7 +8,7 @@ use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::MeshPlace;
 use ronde_core::{CollectiveError, Shard, Step};
 use ronde_engine::Activation;
-use ronde_schedule::{Border, StageShape, StepAction, StepShape, programs};
+use ronde_schedule::{Border, ProgramAction, ProgramShape, StageShape, programs};
 
 use super::SynchronousStrategy;
 use super::borders::Inbox;
@@ -34,7 +34,7 @@ pub(super) struct RunningStep {
 
 impl SynchronousStrategy {
     /// Returns the programs of the ranks that compute the same shards as this rank, by column.
-    fn programs(&mut self) -> Vec<Vec<StepAction>> {
+    fn programs(&mut self) -> Vec<Vec<ProgramAction>> {
         let stages = self.layout.stages().iter().enumerate();
         let stages = stages.map(|(index, stage)| {
             // In backward order, the buckets of later stages are first.
@@ -47,7 +47,7 @@ impl SynchronousStrategy {
                 cost: 1,
             }
         });
-        let shape = StepShape {
+        let shape = ProgramShape {
             stages: stages.collect(),
             shards: self.layout.run(self.groups.all.rank()),
             in_lock_step: self.in_lock_step(),
@@ -88,11 +88,15 @@ impl SynchronousStrategy {
         Ok(running.reports)
     }
 
-    fn act(&mut self, action: &StepAction, running: &mut RunningStep) -> Result<(), ParallelError> {
+    fn act(
+        &mut self,
+        action: &ProgramAction,
+        running: &mut RunningStep,
+    ) -> Result<(), ParallelError> {
         match action {
-            StepAction::Receive(border) => self.receive(*border, running),
-            StepAction::Send(border) => self.send(*border, running),
-            StepAction::Forward { stage, shards } => {
+            ProgramAction::Receive(border) => self.receive(*border, running),
+            ProgramAction::Send(border) => self.send(*border, running),
+            ProgramAction::Forward { stage, shards } => {
                 let begun = self.now();
                 let span = self.begin_span();
                 if self.in_lock_step() {
@@ -104,7 +108,7 @@ impl SynchronousStrategy {
                 self.end_span(span, SpanKind::Forward, shards.start.into());
                 Ok(())
             }
-            StepAction::Loss { shards } => {
+            ProgramAction::Loss { shards } => {
                 let begun = self.now();
                 for shard in shards.clone() {
                     self.loss(shard, running)?;
@@ -112,7 +116,7 @@ impl SynchronousStrategy {
                 self.times.forward_s += self.now() - begun;
                 Ok(())
             }
-            StepAction::Backward { bucket, shards } => {
+            ProgramAction::Backward { bucket, shards } => {
                 let begun = self.now();
                 let span = self.begin_span();
                 self.backward_bucket(*bucket, shards.clone(), running)?;
@@ -120,7 +124,7 @@ impl SynchronousStrategy {
                 self.end_span(span, SpanKind::Backward, *bucket as u64);
                 Ok(())
             }
-            StepAction::Reduce { bucket } => {
+            ProgramAction::Reduce { bucket } => {
                 let begun = self.now();
                 self.start_bucket(*bucket)?;
                 self.times.backward_s += self.now() - begun;

@@ -16,10 +16,6 @@ mod start;
 
 /// Arguments of `ronde serve`.
 #[derive(Args)]
-#[cfg_attr(
-    not(feature = "full"),
-    expect(dead_code, reason = "this build has no server")
-)]
 pub(crate) struct ServeArguments {
     #[command(flatten)]
     source: ModelDataArguments,

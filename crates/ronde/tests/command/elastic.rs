@@ -104,23 +104,29 @@ fn after_a_worker_is_killed_one_step_is_recomputed() {
 
 #[test]
 fn a_divided_state_survives_killed_workers_that_are_replaced() {
-    let dir = TestFolder::new();
-    let mut running = start(&dir, "3", &["parallel.zero=2", "parallel.copies=2"]);
-    for (round, killed) in [(1, 1), (2, 0)] {
-        let workers = running.after_steps(20);
-        send(workers[&killed], Signal::KILL);
-        // The loss, and the replacement that joins.
-        running.wait_stdout("\"event\":\"membership_changed\"", 2 * round);
+    for sets in [
+        ["parallel.zero=2", "parallel.copies=2"],
+        ["parallel.pipeline=3", "parallel.copies=2"],
+        ["parallel.pipeline=2", "parallel.copies=2"],
+    ] {
+        let dir = TestFolder::new();
+        let mut running = start(&dir, "3", &sets);
+        for (round, killed) in [(1, 1), (2, 0)] {
+            let workers = running.after_steps(20);
+            send(workers[&killed], Signal::KILL);
+            // The loss, and the replacement that joins.
+            running.wait_stdout("\"event\":\"membership_changed\"", 2 * round);
+        }
+        let changes = whole(running.wait());
+        let sizes: Vec<u64> = changes
+            .iter()
+            .filter_map(|change| change["world_size"].as_u64())
+            .collect();
+        assert!(
+            sizes.contains(&2) && sizes.last() == Some(&3),
+            "{sets:?}: {changes:?}"
+        );
     }
-    let changes = whole(running.wait());
-    let sizes: Vec<u64> = changes
-        .iter()
-        .filter_map(|change| change["world_size"].as_u64())
-        .collect();
-    assert!(
-        sizes.contains(&2) && sizes.last() == Some(&3),
-        "{changes:?}"
-    );
 }
 
 #[test]

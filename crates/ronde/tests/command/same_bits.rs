@@ -137,6 +137,10 @@ fn how_the_state_is_divided_does_not_change_the_bits() {
             (3, &["parallel.zero=2"]),
             (4, &["parallel.zero=1", "parallel.copies=1"]),
             (5, &["parallel.zero=2", "comm.bucket_bytes_max=1024"]),
+            (2, &["parallel.pipeline=2"]),
+            (3, &["parallel.pipeline=3", "parallel.schedule=gpipe"]),
+            (4, &["parallel.pipeline=2", "parallel.zero=2"]),
+            (5, &["parallel.pipeline=2", "comm.transport=tcp"]),
         ] {
             let sets = [&[optimizer], sets].concat();
             let divided = train(40, workers, &sets, &[]);

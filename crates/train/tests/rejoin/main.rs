@@ -694,7 +694,7 @@ fn a_pipeline_survives_the_loss_of_one_worker_at_any_operation() {
                 "{run:?} on {workers}"
             );
         }
-        for operation in (0..80).step_by(3) {
+        for operation in (0..80).step_by(5) {
             for id in 0..3 {
                 let end = train_with(run, 3, &[(id, operation + id)], false, None);
                 let place = format!("{id} at {operation} with {run:?}");
