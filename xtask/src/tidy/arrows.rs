@@ -58,6 +58,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-monitor", &["ronde-core"]),
     ("ronde-dashboard", &["ronde-core", "ronde-monitor"]),
     (
+        "ronde-rpc",
+        &["ronde-core", "ronde-identity", "ronde-engine"],
+    ),
+    (
         "ronde-bench",
         &[
             "ronde-core",
@@ -89,6 +93,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-bench",
             "ronde-burn",
             "ronde-dashboard",
+            "ronde-rpc",
         ],
     ),
     ("ronde-burn", &["ronde-core", "ronde-engine"]),
