@@ -156,8 +156,9 @@ fn test() -> Result<()> {
 /// Installs the programs without which tests skip themselves.
 fn install_programs(steps: &mut Steps) {
     type Install = fn() -> Result<()>;
-    let parts: [(&'static str, Install); 3] = [
+    let parts: [(&'static str, Install); 4] = [
         ("network namespaces", outside::network_namespaces),
+        ("SSH server", outside::ssh_server),
         ("browser", outside::browser),
         ("oneDNN", outside::one_dnn),
     ];

@@ -98,6 +98,14 @@ pub(crate) fn network_namespaces() -> Result<()> {
     has_both()
 }
 
+/// Installs an SSH server where it is missing: the hosts of jobs in the tests.
+pub(crate) fn ssh_server() -> Result<()> {
+    if Path::new("/usr/sbin/sshd").exists() {
+        return Ok(());
+    }
+    install_packages(&["openssh-server", "openssh-client"]).context("no sshd")
+}
+
 /// Installs Chromium where it is missing, in which a test opens the page of the dashboard; without it that test skips itself.
 ///
 /// # Errors

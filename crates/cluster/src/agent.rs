@@ -171,6 +171,12 @@ impl Agent {
         &self.remote.welcome.job
     }
 
+    /// Returns the number of this host's first slot; those of all hosts are numbered consecutively.
+    #[must_use]
+    pub fn first_slot(&self) -> u64 {
+        self.remote.welcome.first.0
+    }
+
     /// Returns the workers' task as opaque text.
     #[must_use]
     pub fn task(&self) -> &str {

@@ -1,8 +1,12 @@
 //! [`JobPaths`]: the files of a job where it runs.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::process_folder::ProcessFolder;
+use crate::error::SubmitError;
+use crate::log_reader::LogReader;
+use crate::process_folder::{ProcessFolder, ProcessState};
+use crate::target::LogRequest;
 
 /// The folder of the results that has the job's record, authority and token.
 pub(crate) const JOB_FOLDER: &str = "job";
@@ -63,9 +67,46 @@ impl JobPaths {
         }
     }
 
-    /// Returns the file with the output of a rank.
-    #[must_use]
-    pub fn rank_log(&self, rank: u32) -> PathBuf {
-        self.results().join("logs").join(format!("rank-{rank}.log"))
+    /// Returns the files that may have the output of a rank on the host with this number.
+    fn rank_logs(&self, host: usize, rank: u32) -> [PathBuf; 2] {
+        let name = format!("rank-{rank}.log");
+        let folders = [self.results(), self.process_path(host)];
+        folders.map(|folder| folder.join("logs").join(&name))
+    }
+
+    /// Writes the output of the process of a host to `out`, or that of a rank there; with `follow`, until the process is
+    /// over.
+    ///
+    /// # Errors
+    /// The rank has printed nothing on this host, or a file cannot be read.
+    pub fn write_logs(
+        &self,
+        host: usize,
+        request: LogRequest,
+        out: &mut dyn Write,
+    ) -> Result<(), SubmitError> {
+        let process = self.process(host);
+        let mut is_over = || {
+            let state = process.state();
+            !matches!(state, Ok(ProcessState::Running { .. }))
+        };
+        let path = match request.rank {
+            None => process.output(),
+            Some(rank) => {
+                let logs = self.rank_logs(host, rank);
+                let first = logs.into_iter().find(|path| path.exists());
+                first.ok_or_else(|| {
+                    SubmitError::invalid(
+                        format!("rank {rank} has printed nothing"),
+                        "`ronde logs JOB` without `--rank` shows progress and errors",
+                    )
+                })?
+            }
+        };
+        let mut reader = LogReader::new(path);
+        match request.follow {
+            true => reader.follow(out, &mut is_over),
+            false => reader.copy(out).map(|_| ()),
+        }
     }
 }

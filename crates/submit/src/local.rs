@@ -13,7 +13,6 @@ use crate::fetching;
 use crate::job::{JobPlacement, SubmittedJob};
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::{LauncherArguments, folder_word};
-use crate::log_reader::LogReader;
 use crate::process_folder::{ProcessCommand, ProcessState};
 use crate::shell_words;
 use crate::state::JobState;
@@ -106,30 +105,6 @@ pub(crate) fn state_before_placement(job: &SubmittedJob) -> JobState {
     }
 }
 
-/// Writes the output of a job whose files are on this machine.
-pub(crate) fn write_logs(
-    paths: &JobPaths,
-    request: LogRequest,
-    out: &mut dyn Write,
-    is_over: &mut dyn FnMut() -> bool,
-) -> Result<(), SubmitError> {
-    let path = match request.rank {
-        None => paths.process(0).output(),
-        Some(rank) => paths.rank_log(rank),
-    };
-    if !request.follow && request.rank.is_some() && !path.exists() {
-        return Err(SubmitError::invalid(
-            format!("rank {} has printed nothing", request.rank.unwrap_or(0)),
-            "`ronde logs JOB` without `--rank` shows progress and errors",
-        ));
-    }
-    let mut reader = LogReader::new(path);
-    match request.follow {
-        true => reader.follow(out, is_over),
-        false => reader.copy(out).map(|_| ()),
-    }
-}
-
 /// Runs `ronde` with words in which `{}` is the folder of the results.
 pub(crate) fn run_command(paths: &JobPaths, words: &[&str]) -> Result<i32, SubmitError> {
     let program = std::env::current_exe().map_err(SubmitError::file("find", Path::new("ronde")))?;
@@ -205,8 +180,7 @@ impl Target for LocalTarget {
         out: &mut dyn Write,
     ) -> Result<(), SubmitError> {
         let paths = paths_of(job)?;
-        let mut is_over = || self.state(job, false).map_or(true, |state| state.is_over());
-        write_logs(&paths, request, out, &mut is_over)
+        paths.write_logs(0, request, out)
     }
 
     fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError> {

@@ -48,7 +48,7 @@ pub struct LogRequest {
 }
 
 /// A kind of place that runs jobs. Operations on an existing job need its record only.
-pub trait Target {
+pub trait Target: Send + Sync {
     /// Returns the commands and files that [`Target::submit`] would send. Sends nothing.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::SubmitError;
 use crate::local::{LocalSettings, LocalTarget};
 use crate::names;
+use crate::ssh::{SshSettings, SshTarget};
 use crate::target::Target;
 
 /// The name of the target that always exists.
@@ -21,6 +22,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub enum TargetSettings {
     /// This machine.
     Local(LocalSettings),
+    /// Hosts over SSH.
+    Ssh(SshSettings),
 }
 
 impl TargetSettings {
@@ -29,6 +32,7 @@ impl TargetSettings {
     pub fn is_remote(&self) -> bool {
         match self {
             Self::Local(_) => false,
+            Self::Ssh(_) => true,
         }
     }
 
@@ -37,6 +41,10 @@ impl TargetSettings {
     pub fn target(&self, jobs: &Path) -> Box<dyn Target> {
         match self {
             Self::Local(settings) => Box::new(LocalTarget::new(settings.clone(), jobs)),
+            Self::Ssh(settings) => {
+                let state = jobs.parent().unwrap_or(jobs);
+                Box::new(SshTarget::new(settings.clone(), state))
+            }
         }
     }
 }
@@ -63,14 +71,24 @@ impl TargetFile {
             }
             _ => std::fs::read_to_string(path).map_err(SubmitError::file("read", path))?,
         };
-        Self::parse(&text).map_err(|problem| SubmitError::damaged(path, problem))
+        let base = path.parent().unwrap_or(Path::new("."));
+        Self::parse(&text, base).map_err(|problem| SubmitError::damaged(path, problem))
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
-        let targets: BTreeMap<String, TargetSettings> =
+    fn parse(text: &str, base: &Path) -> Result<Self, String> {
+        let described: BTreeMap<String, TargetSettings> =
             toml::from_str(text).map_err(|error| error.to_string())?;
-        for name in targets.keys() {
-            names::check("target", name).map_err(|error| error.to_string())?;
+        let mut targets = BTreeMap::new();
+        for (name, settings) in described {
+            names::check("target", &name).map_err(|error| error.to_string())?;
+            let settings = match settings {
+                TargetSettings::Ssh(settings) => {
+                    let resolved = settings.resolve(base);
+                    TargetSettings::Ssh(resolved.map_err(|error| format!("[{name}]: {error}"))?)
+                }
+                settings => settings,
+            };
+            targets.insert(name, settings);
         }
         Ok(Self { targets })
     }
@@ -106,15 +124,29 @@ mod tests {
 
     #[test]
     fn targets_are_found_by_name_and_mistakes_are_named() {
-        let file = TargetFile::parse("[big]\nkind = \"local\"\nslots = 8\n").unwrap();
+        let base = tempfile::tempdir().unwrap();
+        std::fs::write(base.path().join("hosts"), "gpu1 slots=4\n").unwrap();
+        let parse = |text: &str| TargetFile::parse(text, base.path());
+        let text = "[big]\nkind = \"local\"\nslots = 8\n[gpus]\nkind = \"ssh\"\nhostfile = \"hosts\"\nhosts = [\"gpu2:2\"]\n";
+        let file = parse(text).unwrap();
+        let Ok(TargetSettings::Ssh(gpus)) = file.find("gpus") else {
+            panic!("no target of hosts");
+        };
+        let slots: Vec<u32> = gpus.hosts.iter().map(|host| host.slots).collect();
+        assert_eq!(slots, [2, 4]);
         assert!(
             matches!(file.find("big"), Ok(TargetSettings::Local(found)) if found.slots == Some(8))
         );
         assert!(file.find("local").is_ok());
         let unknown = file.find("other").unwrap_err().to_string();
-        assert!(unknown.contains("targets: big, local"), "{unknown}");
+        assert!(unknown.contains("targets: big, gpus, local"), "{unknown}");
         for (text, problem) in [
             ("[x]\nkind = \"cloud\"", "unknown variant `cloud`"),
+            ("[x]\nkind = \"ssh\"", "[x]: the list of hosts is empty"),
+            (
+                "[x]\nkind = \"ssh\"\nhosts = [\"a:0\"]",
+                "invalid host `a:0`",
+            ),
             ("[x]\n", "missing field `kind`"),
             (
                 "[x]\nkind = \"local\"\nsloots = 1",
@@ -125,7 +157,7 @@ mod tests {
                 "invalid name of a target `a b`",
             ),
         ] {
-            let error = TargetFile::parse(text).unwrap_err();
+            let error = parse(text).unwrap_err();
             assert!(error.contains(problem), "{error}");
         }
     }

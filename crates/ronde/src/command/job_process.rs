@@ -1,11 +1,16 @@
 //! `ronde __job`: runs the process of a submitted job on the host where it is, in the folder of the process.
 
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use ronde_submit::{ProcessFolder, SubmitError};
+use ronde_submit::{HostFacts, JobPaths, LogRequest, ProcessFolder, StartOrder, SubmitError};
 
-use super::exit;
+use super::{exit, open};
+
+/// The maximum size of an order.
+const ORDER_BYTES_MAX: u64 = 1 << 20;
 
 /// Arguments of `ronde __job`.
 #[derive(Args)]
@@ -18,14 +23,88 @@ pub(crate) struct JobProcessArguments {
 enum JobProcessAction {
     /// Run the command of a folder in this process, in a session of its own.
     Run { folder: PathBuf },
+    /// Start a detached process by an order on standard input, and print a report.
+    Start,
+    /// Print the state of the process of a folder.
+    State { folder: PathBuf },
+    /// End the process of a folder, and every process of its session.
+    Stop {
+        /// Time for a graceful end in seconds.
+        #[arg(long)]
+        grace: u64,
+        folder: PathBuf,
+    },
+    /// Print the output of a process in the folder of a job, or that of a rank.
+    Logs {
+        folder: PathBuf,
+        /// The number of the host of the process.
+        #[arg(long)]
+        host: usize,
+        #[arg(long)]
+        rank: Option<u32>,
+        #[arg(long)]
+        follow: bool,
+    },
+    /// Print what is needed to know whether this host can train together with others.
+    Facts,
 }
 
 /// Runs an action; `execute` runs a command line of `ronde` in this process.
 pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i32) -> i32 {
     let result = match &arguments.action {
         JobProcessAction::Run { folder } => run_command(&ProcessFolder::new(folder), execute),
+        JobProcessAction::Start => start(),
+        JobProcessAction::State { folder } => {
+            let state = ProcessFolder::new(folder).state();
+            state.map(|state| answer(serde_json::to_string(&state)))
+        }
+        JobProcessAction::Stop { grace, folder } => {
+            let stopped = ProcessFolder::new(folder).stop(Duration::from_secs(*grace));
+            stopped.map(|is_empty| if is_empty { exit::DONE } else { exit::GAVE_UP })
+        }
+        JobProcessAction::Logs {
+            folder,
+            host,
+            rank,
+            follow,
+        } => {
+            let request = LogRequest {
+                rank: *rank,
+                follow: *follow,
+            };
+            let paths = JobPaths::new(folder);
+            let shown = paths.write_logs(*host, request, &mut std::io::stdout());
+            shown.map(|()| exit::DONE)
+        }
+        JobProcessAction::Facts => Ok(answer(serde_json::to_string(&HostFacts {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            cpu_features: ronde_engine::cpu_features(),
+        }))),
     };
     result.unwrap_or_else(|error| super::submit_failure(&error))
+}
+
+/// Starts a process by an order on standard input.
+fn start() -> Result<i32, SubmitError> {
+    let read = |cause| SubmitError::File {
+        action: "read",
+        path: PathBuf::from("the standard input"),
+        cause,
+    };
+    let mut text = Vec::new();
+    let mut input = std::io::stdin().take(ORDER_BYTES_MAX);
+    input.read_to_end(&mut text).map_err(read)?;
+    let order: StartOrder = serde_json::from_slice(&text).map_err(|error| read(error.into()))?;
+    let report = order.execute(Path::new(&open::this_program()))?;
+    Ok(answer(serde_json::to_string(&report)))
+}
+
+/// Prints an answer for the program that has called this one.
+fn answer(text: serde_json::Result<String>) -> i32 {
+    // Numbers and texts can always be written.
+    let text = text.unwrap_or_default();
+    let written = writeln!(std::io::stdout(), "{text}");
+    written.map_or(exit::GAVE_UP, |()| exit::DONE)
 }
 
 fn run_command(

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use ronde_core::WorldSize;
 use ronde_monitor::Terminal;
 
 use super::job::{TokenArguments, addresses};
+use super::rank_logs::RankLogs;
 use super::rank_output::{RankPrefixLog, report_failure};
 use super::{exit, open};
 use crate::command::console::{console, message};
@@ -34,6 +36,9 @@ pub(crate) struct JoinArguments {
     /// Name of this host [default: its host name]; needed when an agent of this host has joined already.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
+    /// Also write what each rank prints to a file in the folder `logs` of this folder.
+    #[arg(long, value_name = "FOLDER")]
+    logs: Option<PathBuf>,
 }
 
 /// Joins, and runs workers until the job is over. On SIGTERM the workers finish their step and leave.
@@ -66,7 +71,11 @@ pub(crate) fn join(arguments: &JoinArguments, stop: &StopFlag) -> i32 {
     let terminal = Terminal::stderr(false, console().verbosity);
     let notice = format!("host {host} joined {}", agent.job());
     terminal.line(&notice);
-    let log: Arc<dyn LogSink> = Arc::new(RankPrefixLog { stop: stop.clone() });
+    let mut log: Arc<dyn LogSink> = Arc::new(RankPrefixLog { stop: stop.clone() });
+    if let Some(folder) = &arguments.logs {
+        let first = u32::try_from(agent.first_slot()).unwrap_or(u32::MAX);
+        log = Arc::new(RankLogs::new(folder, first, log));
+    }
     let spec = agent_spec(&agent, slots);
     let outcome = agent.supervise(&spec, &mut LocalLauncher::new(), &terminal, &log, stop);
     terminal.finish();

@@ -18,6 +18,8 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 /// file. Output that cannot be written is only passed on.
 pub(super) struct RankLogs {
     folder: PathBuf,
+    /// The number in the job of this host's first rank.
+    first: u32,
     /// `None`: the file of the rank cannot be written.
     files: Mutex<BTreeMap<Rank, Option<LogFile>>>,
     next: Arc<dyn LogSink>,
@@ -30,9 +32,10 @@ struct LogFile {
 }
 
 impl RankLogs {
-    pub(super) fn new(run: &Path, next: Arc<dyn LogSink>) -> Self {
+    pub(super) fn new(run: &Path, first: u32, next: Arc<dyn LogSink>) -> Self {
         Self {
             folder: run.join(LOGS_FOLDER),
+            first,
             files: Mutex::default(),
             next,
         }
@@ -67,9 +70,10 @@ impl LogSink for RankLogs {
     fn line(&self, rank: Rank, stream: OutputStream, line: &str) {
         {
             let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+            let number = Rank(self.first.saturating_add(rank.0));
             let file = files
                 .entry(rank)
-                .or_insert_with(|| LogFile::open(&self.folder, rank).ok());
+                .or_insert_with(|| LogFile::open(&self.folder, number).ok());
             if file.as_mut().is_some_and(|file| file.write(line).is_err()) {
                 *file = None;
             }
@@ -95,7 +99,7 @@ mod tests {
     fn output_is_written_by_rank_bounded_and_passed_on() {
         let dir = tempfile::tempdir().unwrap();
         let next = Arc::new(LineCounter::default());
-        let logs = RankLogs::new(dir.path(), next.clone());
+        let logs = RankLogs::new(dir.path(), 0, next.clone());
         let folder = dir.path().join(LOGS_FOLDER);
         assert!(!folder.exists(), "no folder without output");
         logs.line(Rank(0), OutputStream::Stdout, "one");

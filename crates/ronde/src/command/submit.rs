@@ -84,7 +84,7 @@ pub(crate) fn submit(arguments: &SubmitArguments) -> i32 {
     written.map_or(exit::GAVE_UP, |()| exit::DONE)
 }
 
-fn preview(
+pub(super) fn preview(
     settings: &TargetSettings,
     name: Option<&str>,
     run: &RunToSubmit,
@@ -174,8 +174,9 @@ pub(super) fn read_run(
     }
     let failed = |what: &str, error: std::io::Error| format!("error: cannot find {what}: {error}");
     let run_file = file.map(std::path::absolute).transpose();
-    let saves_in_output = config
-        .checkpoint
+    let checkpoint = &config.checkpoint;
+    let saves = checkpoint.at_end || checkpoint.every_steps > 0 || checkpoint.every_minutes > 0.0;
+    let in_output = checkpoint
         .address(Path::new("results"))
         .is_ok_and(|address| matches!(address, Address::Folder(folder) if folder.is_relative()));
     let most = match config.elastic.max_workers {
@@ -192,7 +193,7 @@ pub(super) fn read_run(
             .collect(),
         directory: std::env::current_dir().map_err(|error| failed("the current folder", error))?,
         is_elastic: config.elastic.enabled,
-        saves_in_output,
+        saves_in_output: saves && in_output,
         program: JobProgram {
             path: PathBuf::from(open::this_program()),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -67,6 +67,11 @@ pub(crate) struct TrainArguments {
     /// Record what all workers do from the start; `ronde trace` writes the timeline.
     #[arg(long)]
     trace: bool,
+    /// Hosts and their slots, such as `gpu1:4,gpu2:4`: submit the run to them over SSH, show its progress, and copy its
+    /// results at the end.
+    #[arg(short = 'H', long, value_name = "HOSTS",
+          conflicts_with_all = ["resume", "init_from", "overwrite", "json", "plot", "trace", "listen"])]
+    hosts: Option<String>,
     #[command(flatten)]
     open: OpenArguments,
 }
@@ -77,12 +82,16 @@ const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_GRACE: Duration = Duration::from_millis(1200);
 
 mod member;
+mod on_hosts;
 mod prepare;
 
 use prepare::PreparedRun;
 pub(super) use prepare::{PlanRequest, plan, read_run_file};
 
 pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
+    if let Some(hosts) = &arguments.hosts {
+        return on_hosts::train(&arguments, hosts, stop);
+    }
     match WorkerEnvironment::read() {
         Ok(Some(WorkerEnvironment::Fixed(mine))) => {
             return member::train(&mine, &arguments, stop);
@@ -376,7 +385,7 @@ fn prepare_events(prepared: &PreparedRun) -> Result<(), String> {
 
 /// Returns the sink of the output of the ranks: shown, and written to the folder of the run.
 fn rank_logs(prepared: &PreparedRun, shown: Arc<ProgressOutput>) -> Arc<dyn LogSink> {
-    Arc::new(RankLogs::new(prepared.output.path(), shown))
+    Arc::new(RankLogs::new(prepared.output.path(), 0, shown))
 }
 
 fn job_name(prepared: &PreparedRun) -> String {
@@ -428,6 +437,7 @@ fn settings(config: &RunConfig) -> ElasticSettings {
         rendezvous: RENDEZVOUS_TIMEOUT,
         succession: elastic.succession,
         wait_limit: seconds(elastic.wait_s),
+        orphan_limit: seconds(elastic.contact_s),
         restart: RestartLimits {
             restarts_max: elastic.max_restarts,
             window: seconds(elastic.restart_window_s),

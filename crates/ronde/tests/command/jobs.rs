@@ -9,7 +9,7 @@ use crate::support::{Ended, RONDE, TestFolder, send, until};
 const LONG: &str = "train.epochs=100000";
 
 /// Runs `ronde` with the records of jobs in the folder of the test.
-fn ronde(dir: &TestFolder, arguments: &[&str]) -> Ended {
+pub(crate) fn ronde(dir: &TestFolder, arguments: &[&str]) -> Ended {
     let state = dir.path().join(".state");
     let settings = dir.path().join(".config");
     let variables = [
@@ -20,7 +20,7 @@ fn ronde(dir: &TestFolder, arguments: &[&str]) -> Ended {
 }
 
 /// Returns the listed jobs.
-fn listed(dir: &TestFolder) -> Vec<Value> {
+pub(crate) fn listed(dir: &TestFolder) -> Vec<Value> {
     let jobs = ronde(dir, &["jobs", "--json"]).expect(0, &[]);
     let lines = jobs.stdout.lines();
     lines
@@ -29,7 +29,7 @@ fn listed(dir: &TestFolder) -> Vec<Value> {
 }
 
 /// Returns the name and the state of the listed jobs.
-fn states(dir: &TestFolder) -> Vec<String> {
+pub(crate) fn states(dir: &TestFolder) -> Vec<String> {
     let state = |job: &Value| {
         format!(
             "{} {}",
@@ -50,7 +50,7 @@ fn process(dir: &TestFolder, job: &str) -> u32 {
 }
 
 /// Returns the processes of a session that have not ended.
-fn session(leader: u32) -> Vec<u32> {
+pub(crate) fn session(leader: u32) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| {

@@ -18,6 +18,7 @@ mod folders;
 mod help;
 mod hosts;
 mod jobs;
+mod jobs_on_hosts;
 mod ledger;
 mod open_jobs;
 mod output;
@@ -28,6 +29,7 @@ mod run;
 mod same_bits;
 #[cfg(feature = "full")]
 mod serve;
+mod ssh_hosts;
 mod stopping;
 #[cfg(feature = "full")]
 mod stores;

@@ -42,6 +42,9 @@ pub struct ElasticSection {
     pub succession: SuccessionPolicy,
     /// How long the job waits for `min_workers` before it ends; default 600 seconds.
     pub wait_s: f64,
+    /// With several hosts: how long a host trains without contact to any coordinator before its workers end; default
+    /// 600 seconds.
+    pub contact_s: f64,
 }
 
 impl Default for ElasticSection {
@@ -56,6 +59,7 @@ impl Default for ElasticSection {
             lease_s: 3.0,
             succession: SuccessionPolicy::Lease,
             wait_s: 600.0,
+            contact_s: 600.0,
         }
     }
 }
@@ -90,6 +94,11 @@ impl ElasticSection {
             ("elastic.lease_s", self.lease_s, LEASE_S_MIN),
             ("elastic.restart_window_s", self.restart_window_s, 0.0),
             ("elastic.wait_s", self.wait_s, 0.0),
+            (
+                "elastic.contact_s",
+                self.contact_s,
+                self.silence_s + self.lease_s,
+            ),
         ] {
             if !(value >= least && value <= TIMEOUT_S_MAX) {
                 let message =

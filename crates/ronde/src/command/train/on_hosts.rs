@@ -1,0 +1,109 @@
+//! `ronde train -H`: submits the run to hosts over SSH, shows its progress, and copies its results at the end.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ronde_cluster::{StopFlag, StopLevel};
+use ronde_submit::{
+    JobState, LogRequest, SshSettings, SubmitError, SubmittedJob, Target, TargetSettings,
+    parse_hosts,
+};
+
+use super::TrainArguments;
+use crate::command::console::{Printable, info, message};
+use crate::command::submitted::SubmittedJobs;
+use crate::command::{cancel, exit, fetch, signals, submit, submit_failure};
+
+/// The name of the target in the list of jobs.
+const TARGET: &str = "hosts";
+/// Time for a last checkpoint after the first signal.
+const GRACE: Duration = Duration::from_secs(120);
+/// Interval at which signals and the end of the job are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Trains on the hosts of `list` and returns the exit code of the run.
+pub(super) fn train(arguments: &TrainArguments, list: &str, stop: &StopFlag) -> i32 {
+    let read = submit::read_run(
+        arguments.file.as_deref(),
+        arguments.workers,
+        &arguments.sets,
+    );
+    let run = match read {
+        Ok(run) => run,
+        Err(problem) => {
+            message!("{problem}");
+            return exit::USER_ERROR;
+        }
+    };
+    let trained = parse_hosts(list).and_then(|hosts| {
+        let settings = TargetSettings::Ssh(SshSettings {
+            hosts,
+            ..SshSettings::default()
+        });
+        if arguments.dry_run {
+            let text = submit::preview(&settings, None, &run)?;
+            let written = writeln!(Printable(std::io::stdout()), "{text}");
+            return Ok(written.map_or(exit::GAVE_UP, |()| exit::DONE));
+        }
+        let name = submit::place(TARGET, settings, None, arguments.file.as_deref(), &run)?;
+        follow(&name, stop, run.config.run.output_folder())
+    });
+    trained.unwrap_or_else(|error| submit_failure(&error))
+}
+
+/// Shows a job until it is over and copies its results. The first signal ends the job after a checkpoint.
+fn follow(name: &str, stop: &StopFlag, to: PathBuf) -> Result<i32, SubmitError> {
+    signals::begin_supervision();
+    let jobs = SubmittedJobs::open()?;
+    let (job, target) = jobs.find(name)?;
+    let shown = std::thread::Builder::new().name("logs".to_owned());
+    let shown = shown.spawn(move || show(&job, &*target));
+    let shown = shown.map_err(|cause| SubmitError::File {
+        action: "start",
+        path: PathBuf::from("a thread"),
+        cause,
+    })?;
+    while !shown.is_finished() && stop.level() == StopLevel::Run {
+        pause();
+    }
+    let state = match stop.level() {
+        StopLevel::Run => {
+            let _ = shown.join();
+            jobs.find(name)
+                .and_then(|(job, target)| jobs.state(&job, &*target))?
+        }
+        _ => cancel::end(name, GRACE)?,
+    };
+    if !state.is_over() {
+        info!("job {name} continues: {state}; `ronde logs -f {name}` shows it");
+        return Ok(exit::GAVE_UP);
+    }
+    match fetch::copy(name, &to) {
+        Ok(()) => info!("results of job {name} in {}", to.display()),
+        Err(error) if state == JobState::Finished => return Err(error),
+        Err(error) => message!("warning: {error}"),
+    }
+    Ok(state.exit_code().unwrap_or(exit::BUG))
+}
+
+/// Copies the output of a job to standard error.
+fn show(job: &SubmittedJob, target: &dyn Target) {
+    let request = LogRequest {
+        rank: None,
+        follow: true,
+    };
+    if let Err(error) = target.logs(job, request, &mut std::io::stderr()) {
+        message!("warning: {error}");
+    }
+    // Standard error may be closed.
+    let _ = std::io::stderr().flush();
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bounded pause between two looks at a job; the user ends the wait"
+)]
+fn pause() {
+    std::thread::sleep(LOOK_EVERY);
+}

@@ -1,0 +1,132 @@
+//! [`InputFolder`]: the run file and the data beside it, as they are copied to other hosts.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::SubmitError;
+
+/// The maximum number of files.
+const FILES_MAX: usize = 100_000;
+/// The maximum size of all files.
+const BYTES_MAX: u64 = 16 << 30;
+/// The maximum depth of folders.
+const DEPTH_MAX: u32 = 32;
+/// The file that the folder of a run's results has.
+const EVENT_FILE: &str = "events.jsonl";
+
+/// The files of a run, relative to the folder of its run file. Hidden files and folders with the results of runs are left
+/// out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct InputFolder {
+    pub(crate) base: PathBuf,
+    /// Sorted.
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) bytes: u64,
+    /// The hash of all names and contents, in hexadecimal digits.
+    pub(crate) hash: String,
+    /// The name of the run file.
+    pub(crate) run_file: PathBuf,
+}
+
+impl InputFolder {
+    /// Reads the folder of a run file. Costs one read of all files.
+    pub(crate) fn read(run_file: &Path) -> Result<Self, SubmitError> {
+        let base = run_file.parent().unwrap_or(Path::new("/")).to_owned();
+        let name = run_file.file_name().unwrap_or_default();
+        let mut folder = Self {
+            files: vec![PathBuf::from(name)],
+            bytes: 0,
+            hash: String::new(),
+            run_file: PathBuf::from(name),
+            base,
+        };
+        folder.scan(Path::new(""), DEPTH_MAX)?;
+        folder.files.sort();
+        folder.files.dedup();
+        let mut hasher = blake3::Hasher::new();
+        for file in &folder.files {
+            let path = folder.base.join(file);
+            let mut content = blake3::Hasher::new();
+            std::fs::File::open(&path)
+                .and_then(|file| content.update_reader(file).map(|_| ()))
+                .map_err(SubmitError::file("read", &path))?;
+            hasher.update(file.as_os_str().as_encoded_bytes());
+            hasher.update(&[0]);
+            hasher.update(content.finalize().as_bytes());
+        }
+        folder.hash = hasher.finalize().to_hex().to_string();
+        Ok(folder)
+    }
+
+    fn scan(&mut self, below: &Path, depth: u32) -> Result<(), SubmitError> {
+        let folder = self.base.join(below);
+        let entries = std::fs::read_dir(&folder).map_err(SubmitError::file("read", &folder))?;
+        for entry in entries {
+            let entry = entry.map_err(SubmitError::file("read", &folder))?;
+            let (name, path) = (entry.file_name(), entry.path());
+            if name.as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            // A link to a file is copied as a file; one that leads nowhere is left out.
+            let Ok(found) = std::fs::metadata(&path) else {
+                continue;
+            };
+            let inside = below.join(&name);
+            if found.is_file() {
+                self.bytes = self.bytes.saturating_add(found.len());
+                self.files.push(inside);
+                self.check_size()?;
+            } else if found.is_dir() && !path.is_symlink() && depth > 0 && !is_output(&path) {
+                self.scan(&inside, depth - 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_size(&self) -> Result<(), SubmitError> {
+        if self.files.len() <= FILES_MAX && self.bytes <= BYTES_MAX {
+            return Ok(());
+        }
+        Err(SubmitError::invalid(
+            format!(
+                "cannot copy {}: it has more than {FILES_MAX} files or {} GiB",
+                self.base.display(),
+                BYTES_MAX >> 30
+            ),
+            "move the run file to a folder that has only its data, and name larger data by addresses or by absolute paths \
+             that exist on all hosts",
+        ))
+    }
+}
+
+/// Returns whether a folder has the results of a run, or runs.
+fn is_output(folder: &Path) -> bool {
+    folder.join(EVENT_FILE).is_file() || folder.file_name().is_some_and(|name| name == "runs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_copied_and_results_and_hidden_files_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("run.toml", "");
+        write("data/a.csv", "1,2");
+        write("runs/x/model.safetensors", "large");
+        write("old/events.jsonl", "");
+        write("old/model.safetensors", "large");
+        write(".git/config", "secret");
+        std::os::unix::fs::symlink("/nowhere", dir.path().join("broken")).unwrap();
+        let read = || InputFolder::read(&dir.path().join("run.toml")).unwrap();
+        let folder = read();
+        assert_eq!(folder.files, ["data/a.csv", "run.toml"].map(PathBuf::from));
+        assert_eq!(read().hash, folder.hash);
+        write("data/a.csv", "1,3");
+        assert_ne!(read().hash, folder.hash);
+    }
+}

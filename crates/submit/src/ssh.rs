@@ -1,0 +1,233 @@
+//! [`SshTarget`]: jobs on hosts over SSH. The launcher runs on the first host, an agent on each other one; all of them
+//! are detached and need no connection to the submitting machine.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::SubmitError;
+use crate::hosts::{HostSlots, different, parse_host_file};
+use crate::job::{JobPlacement, PlacedHost, SubmittedJob};
+use crate::job_paths::JobPaths;
+use crate::launcher_arguments::folder_word;
+use crate::local::{not_placed, state_before_placement};
+use crate::process_folder::ProcessState;
+use crate::shell_words;
+use crate::state::JobState;
+use crate::target::{LogRequest, SubmitRequest, Target};
+
+mod connection;
+mod facts;
+mod fetch;
+mod preparation;
+mod start;
+mod submission;
+
+pub use facts::HostFacts;
+pub use start::{StartOrder, StartReport};
+
+use connection::{Input, SshConnection, each};
+use submission::Submission;
+
+/// The folder on the hosts, unless the target names another one.
+const FOLDER: &str = "~/.local/share/ronde";
+/// Time limit for short answers of a host.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Time for the agents to end after the launcher.
+const AGENT_GRACE: Duration = Duration::from_secs(10);
+
+/// Settings of a target of hosts over SSH.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SshSettings {
+    /// The hosts: `host:slots`. The first one runs the launcher.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostSlots>,
+    /// A file with the hosts, as `horovodrun` and `mpirun` read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostfile: Option<PathBuf>,
+    /// The folder of ronde on the hosts, `~/.local/share/ronde` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
+    /// Further arguments of `ssh`, such as `-F` and a file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+    /// The path of `ronde` on the hosts; by default this program is copied to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// The address of the first host at which the others reach it; by default the one to which `ssh` has connected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+}
+
+impl SshSettings {
+    /// Reads the host file, if there is one; relative paths start from `base`.
+    ///
+    /// # Errors
+    /// The file is not valid, or there are no hosts.
+    pub fn resolve(mut self, base: &Path) -> Result<Self, SubmitError> {
+        if let Some(file) = self.hostfile.take() {
+            let path = base.join(file);
+            let text = std::fs::read_to_string(&path).map_err(SubmitError::file("read", &path))?;
+            self.hosts.extend(parse_host_file(&text)?);
+        }
+        self.hosts = different(self.hosts)?;
+        Ok(self)
+    }
+}
+
+/// Hosts over SSH.
+pub struct SshTarget {
+    settings: SshSettings,
+    /// The folder for sockets of shared connections.
+    sockets: PathBuf,
+}
+
+/// A job on hosts.
+struct RemoteJob<'a> {
+    hosts: &'a [PlacedHost],
+    paths: JobPaths,
+    program: &'a str,
+}
+
+impl SshTarget {
+    /// Creates the target; `state` is the user's folder for the state of ronde.
+    #[must_use]
+    pub fn new(settings: SshSettings, state: &Path) -> Self {
+        Self {
+            settings,
+            sockets: state.join("ssh"),
+        }
+    }
+
+    fn connection(&self, host: &str) -> SshConnection {
+        SshConnection::new(host, &self.settings.options, &self.sockets)
+    }
+
+    fn job<'a>(&self, job: &'a SubmittedJob) -> Option<RemoteJob<'a>> {
+        match &job.placement {
+            Some(JobPlacement::Ssh {
+                hosts,
+                folder,
+                program,
+            }) => Some(RemoteJob {
+                hosts,
+                paths: JobPaths::new(folder),
+                program,
+            }),
+            _ => None,
+        }
+    }
+
+    fn placed<'a>(&self, job: &'a SubmittedJob) -> Result<RemoteJob<'a>, SubmitError> {
+        self.job(job).ok_or_else(|| not_placed(job))
+    }
+
+    /// Ends the processes on all hosts: first the launcher, whose end ends the agents. Tries all hosts before it returns
+    /// the first error.
+    fn stop(&self, job: &RemoteJob<'_>, grace: Duration) -> Result<(), SubmitError> {
+        let stop = |number: usize, grace: Duration| {
+            let Some(host) = job.hosts.get(number) else {
+                return Ok(());
+            };
+            let folder = job.paths.process_path(number).display().to_string();
+            let grace_s = grace.as_secs().to_string();
+            let words = [job.program, "__job", "stop", "--grace", &grace_s, &folder];
+            let connection = self.connection(&host.host);
+            let command = shell_words::join(words);
+            connection
+                .call(&command, Input::Nothing, grace + ANSWER_MAX * 2)
+                .map(|_| ())
+        };
+        let launcher = stop(0, grace);
+        let agents: Vec<usize> = (1..job.hosts.len()).collect();
+        let agents = each(&agents, |number| stop(*number, grace.min(AGENT_GRACE)));
+        launcher?;
+        agents.into_iter().collect()
+    }
+}
+
+impl Target for SshTarget {
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError> {
+        Submission::new(self, name, request)?.preview()
+    }
+
+    fn submit(
+        &self,
+        name: &str,
+        request: &SubmitRequest,
+        placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
+    ) -> Result<(), SubmitError> {
+        Submission::new(self, name, request)?.run(placed)
+    }
+
+    fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError> {
+        let Some(remote) = self.job(job) else {
+            return Ok(state_before_placement(job));
+        };
+        let folder = remote.paths.process_path(0).display().to_string();
+        let connection = self.connection(&remote.hosts[0].host);
+        let command = shell_words::join([remote.program, "__job", "state", &folder]);
+        let answer = connection.call(&command, Input::Nothing, ANSWER_MAX)?;
+        let state: ProcessState = connection.parse(&answer)?;
+        match state {
+            ProcessState::NotStarted => Ok(state_before_placement(job)),
+            state => Ok(JobState::of(&state, is_cancelled)),
+        }
+    }
+
+    fn logs(
+        &self,
+        job: &SubmittedJob,
+        request: LogRequest,
+        out: &mut dyn Write,
+    ) -> Result<(), SubmitError> {
+        let remote = self.placed(job)?;
+        let follow = if request.follow { "--follow" } else { "" };
+        let rank = request.rank.map(|rank| rank.to_string());
+        for (number, host) in remote.hosts.iter().enumerate() {
+            let folder = remote.paths.folder().display().to_string();
+            let number = number.to_string();
+            let mut words = vec![remote.program, "__job", "logs", &folder, "--host", &number];
+            if let Some(rank) = &rank {
+                words.extend(["--rank", rank]);
+            }
+            words.extend(Some(follow).filter(|word| !word.is_empty()));
+            let connection = self.connection(&host.host);
+            match connection.stream(&shell_words::join(words), out)? {
+                0 => return Ok(()),
+                // Another host may have the rank.
+                _ if rank.is_some() => {}
+                code => {
+                    return Err(connection
+                        .failed(format!("`ronde __job logs` ended with exit code {code}")));
+                }
+            }
+        }
+        Err(SubmitError::invalid(
+            format!("rank {} has printed nothing", request.rank.unwrap_or(0)),
+            "`ronde logs JOB` without `--rank` shows progress and errors",
+        ))
+    }
+
+    fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError> {
+        let remote = self.placed(job)?;
+        let words = folder_word(words, &remote.paths.results());
+        let words = std::iter::once(remote.program).chain(words.iter().map(String::as_str));
+        let connection = self.connection(&remote.hosts[0].host);
+        connection.run(&shell_words::join(words))
+    }
+
+    fn cancel(&self, job: &SubmittedJob, grace: Duration) -> Result<(), SubmitError> {
+        match self.job(job) {
+            Some(remote) => self.stop(&remote, grace),
+            None => Ok(()),
+        }
+    }
+
+    fn fetch(&self, job: &SubmittedJob, to: &Path) -> Result<(), SubmitError> {
+        fetch::fetch(self, &self.placed(job)?, to)
+    }
+}

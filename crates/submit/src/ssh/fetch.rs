@@ -1,0 +1,65 @@
+//! Copies the results of a job from its hosts, as one archive of each.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::preparation::script;
+use super::{RemoteJob, SshTarget};
+use crate::error::SubmitError;
+use crate::fetching::{LAUNCHER_LOG, create};
+
+/// Writes the results as an archive, without the job's secrets, and the launcher's output. Argument: the folder of the job.
+/// Files that a run replaces meanwhile are no failure.
+const SEND: &str = r#"
+cd -- "$1" || exit 71
+set --
+test -d results && set -- --exclude=./job -C results .
+test -f launcher/output.log && set -- "$@" -C "${1:+../}launcher" output.log
+test $# -gt 0 || exit 0
+tar -c -f - "$@" 2>/dev/null
+test $? -le 1
+"#;
+
+/// Copies the results from all hosts; those of the first one replace those of the others.
+pub(super) fn fetch(target: &SshTarget, job: &RemoteJob<'_>, to: &Path) -> Result<(), SubmitError> {
+    create(to)?;
+    let folder = job.paths.folder().display().to_string();
+    for host in job.hosts.iter().rev() {
+        let failed = |error: std::io::Error| SubmitError::Program {
+            program: "tar".to_owned(),
+            problem: error.to_string(),
+        };
+        let mut tar = Command::new("tar")
+            .args(["-x", "-f", "-", "-C"])
+            .arg(to)
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        let connection = target.connection(&host.host);
+        let sent = match tar.stdin.take() {
+            Some(mut stdin) => connection.stream(&script(SEND, &[&folder]), &mut stdin),
+            None => Ok(0),
+        };
+        let unpacked = tar.wait_with_output().map_err(failed)?;
+        match sent {
+            Ok(0) if unpacked.status.success() => {}
+            // The archive of a host without results is empty.
+            Ok(0) if unpacked.stderr.is_empty() => {}
+            Err(error) if unpacked.status.success() => return Err(error),
+            _ => {
+                let problem = String::from_utf8_lossy(&unpacked.stderr);
+                let problem = format!("the results cannot be copied: {}", problem.trim());
+                return Err(connection.failed(problem));
+            }
+        }
+    }
+    let log = to.join("output.log");
+    if log.is_file() {
+        let logs = to.join("logs");
+        create(&logs)?;
+        let renamed = std::fs::rename(&log, logs.join(LAUNCHER_LOG));
+        renamed.map_err(SubmitError::file("write", &logs))?;
+    }
+    Ok(())
+}

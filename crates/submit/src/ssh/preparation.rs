@@ -1,0 +1,169 @@
+//! [`PreparedHost`]: a host that has been checked and has the program and the data of a job.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::connection::{Input, SshConnection, tar};
+use super::facts::HostFacts;
+use super::{ANSWER_MAX, HostSlots};
+use crate::error::SubmitError;
+use crate::input_folder::InputFolder;
+use crate::shell_words;
+
+/// Time limit for a copy to a host.
+const COPY_MAX: Duration = Duration::from_secs(4 * 3600);
+/// The line that a working shell prints first.
+const MARK: &str = "ronde-begins";
+/// Creates the folder of ronde and reports what is in it. Arguments: the folder, the name of the program, that of the data.
+const PROBE: &str = r#"
+echo ronde-begins
+umask 077
+case "$1" in "~/"*) folder=$HOME/${1#"~/"};; *) folder=$1;; esac
+mkdir -p -- "$folder/bin" "$folder/inputs" "$folder/jobs" && cd -- "$folder" || exit 71
+: > ".test.$$" && rm -f ".test.$$" || exit 72
+echo "folder $(pwd -P)"
+echo "address $SSH_CONNECTION"
+test -x "bin/$2/ronde" && echo has-program
+test -d "inputs/$3" && echo has-inputs
+exit 0
+"#;
+/// Stores the program. Arguments: its folder, its size, a name for the unfinished file.
+const STORE_PROGRAM: &str = r#"
+umask 077
+mkdir -p -- "$1" && cd -- "$1" || exit 71
+if cat > "$3" && test "$(wc -c < "$3")" -eq "$2" && chmod 700 "$3" && mv -f "$3" ronde; then exit 0; fi
+rm -f "$3"
+exit 73
+"#;
+/// Stores the data. Arguments: the folder of all data, the name of this one, a name for the unfinished folder.
+const STORE_INPUTS: &str = r#"
+umask 077
+cd -- "$1" && rm -rf "$3" && mkdir -- "$3" || exit 71
+if tar -x -f - -C "$3"; then
+  test -d "$2" || mv "$3" "$2"
+  rm -rf "$3"
+  exit 0
+fi
+rm -rf "$3"
+exit 73
+"#;
+
+/// What the hosts of a job need.
+pub(super) struct HostNeeds<'a> {
+    /// The folder of ronde on the hosts.
+    pub(super) folder: &'a str,
+    /// The program of this machine, its hash and its size; `None` if the hosts have a program.
+    pub(super) program: Option<(PathBuf, String, u64)>,
+    /// The path of the program on the hosts, if they have one.
+    pub(super) installed: Option<&'a str>,
+    pub(super) inputs: Option<InputFolder>,
+}
+
+impl HostNeeds<'_> {
+    /// Copies the program and the data, unless the host has them.
+    fn copy(
+        &self,
+        connection: &SshConnection,
+        folder: &Path,
+        number: usize,
+        (has_program, has_inputs): (bool, bool),
+    ) -> Result<(), SubmitError> {
+        if let Some((path, hash, bytes)) = self.program.as_ref().filter(|_| !has_program) {
+            let to = folder.join("bin").join(hash).display().to_string();
+            let unfinished = format!(".unfinished-{number}");
+            let store = script(STORE_PROGRAM, &[&to, &bytes.to_string(), &unfinished]);
+            connection.call(&store, Input::File(path), COPY_MAX)?;
+        }
+        if let Some(inputs) = self.inputs.as_ref().filter(|_| !has_inputs) {
+            let to = folder.join("inputs").display().to_string();
+            let unfinished = format!(".{}-{number}", inputs.hash);
+            let store = script(STORE_INPUTS, &[&to, &inputs.hash, &unfinished]);
+            let sent = Input::Output(tar(&inputs.base, &inputs.files)?);
+            connection.call(&store, sent, COPY_MAX)?;
+        }
+        Ok(())
+    }
+}
+
+/// A host that can run its part of a job.
+pub(super) struct PreparedHost {
+    pub(super) host: HostSlots,
+    pub(super) connection: SshConnection,
+    /// The absolute path of the folder of ronde.
+    pub(super) folder: PathBuf,
+    /// The path of `ronde`.
+    pub(super) program: String,
+    /// The address to which `ssh` has connected.
+    pub(super) address: Option<String>,
+    pub(super) facts: HostFacts,
+}
+
+/// Returns a call of a script with arguments for a shell.
+pub(super) fn script(text: &str, arguments: &[&str]) -> String {
+    let words = ["sh", "-c", text, "ronde"];
+    shell_words::join(words.into_iter().chain(arguments.iter().copied()))
+}
+
+impl PreparedHost {
+    /// Checks a host, and copies what it lacks. `number` is that of the host, for names of unfinished files on a shared
+    /// file system.
+    pub(super) fn prepare(
+        needs: &HostNeeds<'_>,
+        host: &HostSlots,
+        connection: SshConnection,
+        number: usize,
+    ) -> Result<Self, SubmitError> {
+        let hash = needs.program.as_ref().map_or("none", |(_, hash, _)| hash);
+        let inputs = needs.inputs.as_ref().map_or("none", |inputs| &inputs.hash);
+        let probe = script(PROBE, &[needs.folder, hash, inputs]);
+        let answer = connection.call(&probe, Input::Nothing, ANSWER_MAX)?;
+        let Some((_, answer)) = answer.split_once(MARK) else {
+            let shown: String = answer.trim().chars().take(200).collect();
+            return Err(connection.failed(format!(
+                "its login shell does not run commands; it printed `{}`",
+                shown.escape_debug()
+            )));
+        };
+        let line = |label: &str| answer.lines().find_map(|line| line.strip_prefix(label));
+        let Some(folder) = line("folder ").map(PathBuf::from) else {
+            return Err(connection.failed("it does not report its folder".to_owned()));
+        };
+        let address = line("address ").and_then(|text| text.split(' ').nth(2));
+        let address = address.map(str::to_owned);
+        let (has_program, has_inputs) =
+            (line("has-program").is_some(), line("has-inputs").is_some());
+        needs.copy(&connection, &folder, number, (has_program, has_inputs))?;
+        let copied = || {
+            folder
+                .join("bin")
+                .join(hash)
+                .join("ronde")
+                .display()
+                .to_string()
+        };
+        let program = needs.installed.map_or_else(copied, str::to_owned);
+        let facts = shell_words::join([program.as_str(), "__job", "facts"]);
+        let facts = connection.call(&facts, Input::Nothing, ANSWER_MAX);
+        let facts = facts.map_err(|error| match error {
+            SubmitError::Host { problem, .. } => connection.failed(format!(
+                "it cannot run {program}: {problem}\n  \
+                 help: for hosts with another system, install ronde there and set `program` of the target"
+            )),
+            error => error,
+        })?;
+        let facts = connection.parse(&facts)?;
+        Ok(Self {
+            host: host.clone(),
+            connection,
+            folder,
+            program,
+            address,
+            facts,
+        })
+    }
+
+    /// Returns the path of a file of the data on the host.
+    pub(super) fn input(&self, inputs: &InputFolder, file: &Path) -> PathBuf {
+        self.folder.join("inputs").join(&inputs.hash).join(file)
+    }
+}

@@ -1,0 +1,408 @@
+//! [`Submission`]: places one job on hosts: checks them, copies what they lack, starts the launcher and the agents.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::connection::{Input, each};
+use super::preparation::{HostNeeds, PreparedHost, script};
+use super::start::{StartOrder, StartReport, TOKEN_WORD};
+use super::{ANSWER_MAX, FOLDER, RemoteJob, SshTarget, facts};
+use crate::clock;
+use crate::error::SubmitError;
+use crate::hosts::different;
+use crate::input_folder::InputFolder;
+use crate::job::{JobPlacement, PlacedHost};
+use crate::job_paths::JobPaths;
+use crate::launcher_arguments::LauncherArguments;
+use crate::process_folder::{ProcessCommand, ProcessState};
+use crate::shell_words;
+use crate::target::SubmitRequest;
+
+/// Time limit for a start on a host; longer than a process may take to begin.
+const START_MAX: Duration = Duration::from_secs(120);
+/// Time limit for all agents to join.
+const JOIN_MAX: Duration = Duration::from_secs(40);
+/// Creates the folder of a job and reports whether it is new. Argument: the folder.
+const CREATE: &str =
+    r#"umask 077; if mkdir -- "$1"; then echo new; else test -e "$1" && echo exists; fi"#;
+/// Reports whether a host sees the folder of the first host, and creates it otherwise. Argument: the folder.
+const JOIN_FOLDER: &str =
+    r#"if test -d "$1"; then echo shared; else umask 077; mkdir -- "$1" && echo separate; fi"#;
+/// Removes the folder of a job. Argument: the folder.
+const REMOVE: &str = r#"rm -rf -- "$1""#;
+
+/// A job that is being placed.
+pub(super) struct Submission<'a> {
+    target: &'a SshTarget,
+    name: &'a str,
+    request: &'a SubmitRequest,
+}
+
+/// The hosts of a job with its folder.
+struct HostsOfJob {
+    hosts: Vec<PreparedHost>,
+    paths: JobPaths,
+    inputs: Option<InputFolder>,
+}
+
+/// The part of the status of a job that shows which hosts have joined.
+#[derive(Deserialize)]
+struct JoinedHosts {
+    hosts: Vec<serde_json::Value>,
+}
+
+impl<'a> Submission<'a> {
+    /// Checks whether a run fits the target.
+    pub(super) fn new(
+        target: &'a SshTarget,
+        name: &'a str,
+        request: &'a SubmitRequest,
+    ) -> Result<Self, SubmitError> {
+        let hosts = different(target.settings.hosts.clone())?;
+        let slots: u32 = hosts.iter().map(|host| host.slots).sum();
+        if request.workers > slots {
+            return Err(SubmitError::invalid(
+                format!(
+                    "cannot start {} workers: the hosts have {slots} slots",
+                    request.workers
+                ),
+                "pass `-n` with fewer workers, or write more slots: `HOST:SLOTS`",
+            ));
+        }
+        if !request.is_elastic && hosts.len() > 1 {
+            return Err(SubmitError::invalid(
+                "cannot use several hosts for a run with `elastic.enabled = false`",
+                "remove `elastic.enabled` from the run file, or use one host",
+            ));
+        }
+        Ok(Self {
+            target,
+            name,
+            request,
+        })
+    }
+
+    fn folder(&self) -> &str {
+        self.target.settings.folder.as_deref().unwrap_or(FOLDER)
+    }
+
+    fn inputs(&self) -> Result<Option<InputFolder>, SubmitError> {
+        let file = self.request.run_file.as_ref();
+        file.map(|file| InputFolder::read(file)).transpose()
+    }
+
+    /// Returns what would be sent to the hosts.
+    pub(super) fn preview(&self) -> Result<String, SubmitError> {
+        let settings = &self.target.settings;
+        let mut lines = Vec::new();
+        if let Some(inputs) = self.inputs()? {
+            lines.push(format!(
+                "copy {} files ({} bytes) of {} to {}/inputs/{}",
+                inputs.files.len(),
+                inputs.bytes,
+                inputs.base.display(),
+                self.folder(),
+                inputs.hash
+            ));
+        }
+        if settings.program.is_none() {
+            let program = self.request.program.path.display();
+            lines.push(format!("copy {program} to {}/bin", self.folder()));
+        }
+        let folder = JobPaths::new(format!("{}/jobs/{}", self.folder(), self.name));
+        let run_file = self.request.run_file.as_ref();
+        let run_file = run_file.and_then(|path| path.file_name());
+        let name = run_file.map(|name| name.to_string_lossy().into_owned());
+        let program = settings.program.as_deref().unwrap_or("ronde");
+        for (number, host) in settings.hosts.iter().enumerate() {
+            let words = match number {
+                0 => self.launcher(
+                    name.clone(),
+                    &folder,
+                    settings.address.as_deref(),
+                    host.slots,
+                ),
+                _ => self.agent("ADDRESS", &host.host, host.slots, number, &folder),
+            };
+            let words = std::iter::once(program).chain(words.iter().map(String::as_str));
+            let connection = self.target.connection(&host.host);
+            lines.push(connection.words(&shell_words::join(words)));
+        }
+        Ok(lines.join("\n"))
+    }
+
+    /// Places the job.
+    pub(super) fn run(
+        &self,
+        placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
+    ) -> Result<(), SubmitError> {
+        let job = self.prepare()?;
+        let placement: Vec<PlacedHost> = job
+            .hosts
+            .iter()
+            .map(|prepared| PlacedHost {
+                host: prepared.host.host.clone(),
+                slots: prepared.host.slots,
+            })
+            .collect();
+        let program = job.hosts[0].program.clone();
+        self.claim_folder(&job)?;
+        let started = self.join_folders(&job).and_then(|()| {
+            placed(JobPlacement::Ssh {
+                hosts: placement.clone(),
+                folder: job.paths.folder().to_owned(),
+                program: program.clone(),
+            })?;
+            self.start(&job)
+        });
+        if started.is_ok() {
+            return started;
+        }
+        // Nothing may be left behind; what fails here is less important than the first error.
+        let remote = RemoteJob {
+            hosts: &placement,
+            paths: job.paths.clone(),
+            program: &program,
+        };
+        let _ = self.target.stop(&remote, Duration::ZERO);
+        self.remove_folders(&job);
+        started
+    }
+
+    /// Checks all hosts and copies what they lack.
+    fn prepare(&self) -> Result<HostsOfJob, SubmitError> {
+        let settings = &self.target.settings;
+        let program = match settings.program {
+            Some(_) => None,
+            None => {
+                let path = self.request.program.path.clone();
+                let mut hasher = blake3::Hasher::new();
+                let read = std::fs::File::open(&path)
+                    .and_then(|file| hasher.update_reader(file).map(|hasher| hasher.count()));
+                let bytes = read.map_err(SubmitError::file("read", &path))?;
+                Some((path, hasher.finalize().to_hex().to_string(), bytes))
+            }
+        };
+        let needs = HostNeeds {
+            folder: self.folder(),
+            program,
+            installed: settings.program.as_deref(),
+            inputs: self.inputs()?,
+        };
+        let numbered: Vec<_> = settings.hosts.iter().enumerate().collect();
+        let hosts = each(&numbered, |(number, host)| {
+            let connection = self.target.connection(&host.host);
+            PreparedHost::prepare(&needs, host, connection, *number)
+        });
+        let hosts: Vec<PreparedHost> = hosts.into_iter().collect::<Result<_, _>>()?;
+        let facts: Vec<_> = hosts
+            .iter()
+            .map(|host| (host.host.host.as_str(), host.facts.clone()))
+            .collect();
+        facts::check(&self.request.program.version, &facts)?;
+        let first = &hosts[0];
+        if let Some(other) = hosts.iter().find(|host| host.folder != first.folder) {
+            return Err(other.connection.failed(format!(
+                "its folder {} has another path than {} of `{}`\n  \
+                 help: set `folder` of the target to a path that is the same on all hosts",
+                other.folder.display(),
+                first.folder.display(),
+                first.host.host
+            )));
+        }
+        Ok(HostsOfJob {
+            paths: JobPaths::new(first.folder.join("jobs").join(self.name)),
+            hosts,
+            inputs: needs.inputs,
+        })
+    }
+
+    /// Creates the folder of the job on the first host, where no other job may have it.
+    fn claim_folder(&self, job: &HostsOfJob) -> Result<(), SubmitError> {
+        let folder = job.paths.folder().display().to_string();
+        let first = &job.hosts[0];
+        let call = script(CREATE, &[&folder]);
+        let answer = first.connection.call(&call, Input::Nothing, ANSWER_MAX)?;
+        match answer.trim() {
+            "new" => Ok(()),
+            _ => Err(SubmitError::invalid(
+                format!(
+                    "host `{}` has the folder of a job `{}` already",
+                    first.host.host, self.name
+                ),
+                format!("choose another name with `--name`, or remove {folder} there"),
+            )),
+        }
+    }
+
+    /// Creates the folder on the other hosts, and checks whether all can save checkpoints together.
+    fn join_folders(&self, job: &HostsOfJob) -> Result<(), SubmitError> {
+        let folder = job.paths.folder().display().to_string();
+        let first = &job.hosts[0];
+        let joined = each(&job.hosts[1..], |host| {
+            let call = script(JOIN_FOLDER, &[&folder]);
+            host.connection.call(&call, Input::Nothing, ANSWER_MAX)
+        });
+        for (host, answer) in job.hosts[1..].iter().zip(joined) {
+            if !answer?.contains("shared") && self.request.saves_in_output {
+                return Err(host.connection.failed(format!(
+                    "it does not share {folder} with `{}`, so that checkpoints cannot be complete\n  \
+                     help: set `folder` of the target to a shared folder, or save checkpoints to an object store: \
+                     --set checkpoint.to=s3://BUCKET/PREFIX",
+                    first.host.host
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_folders(&self, job: &HostsOfJob) {
+        let folder = job.paths.folder().display().to_string();
+        for _removed in each(&job.hosts, |host| {
+            let call = script(REMOVE, &[&folder]);
+            host.connection.call(&call, Input::Nothing, ANSWER_MAX)
+        }) {}
+    }
+
+    /// Starts the launcher and the agents, and waits until all have joined.
+    fn start(&self, job: &HostsOfJob) -> Result<(), SubmitError> {
+        let first = &job.hosts[0];
+        let address = match (&self.target.settings.address, job.hosts.len()) {
+            (Some(address), _) => Some(address.clone()),
+            (None, 1) => None,
+            (None, _) => first.address.clone(),
+        };
+        let run_file = job
+            .inputs
+            .as_ref()
+            .map(|inputs| first.input(inputs, &inputs.run_file));
+        let run_file = run_file.map(|path| path.display().to_string());
+        let words = self.launcher(run_file, &job.paths, address.as_deref(), first.host.slots);
+        let report = self.start_process(job, 0, words, None)?;
+        let (address, token) = match (report.state, report.address, report.token) {
+            // A short run.
+            (ProcessState::Exited { code: 0, .. }, ..) => return Ok(()),
+            (ProcessState::Running { .. }, Some(address), Some(token)) => (address, token),
+            (ProcessState::Running { .. }, ..) if !self.request.is_elastic => return Ok(()),
+            (state, ..) => {
+                return Err(SubmitError::EndedEarly {
+                    job: self.name.to_owned(),
+                    code: match state {
+                        ProcessState::Exited { code, .. } => code,
+                        _ => 3,
+                    },
+                    output: report.output,
+                });
+            }
+        };
+        let agents: Vec<usize> = (1..job.hosts.len()).collect();
+        let started = each(&agents, |number| {
+            let host = &job.hosts[*number].host;
+            let words = self.agent(&address, &host.host, host.slots, *number, &job.paths);
+            self.start_process(job, *number, words, Some(token.clone()))
+        });
+        started.into_iter().collect::<Result<Vec<_>, _>>()?;
+        self.wait_for_agents(job)
+    }
+
+    fn launcher(
+        &self,
+        run_file: Option<String>,
+        paths: &JobPaths,
+        address: Option<&str>,
+        slots: u32,
+    ) -> Vec<String> {
+        let listen = address.unwrap_or("127.0.0.1").to_owned();
+        let arguments = LauncherArguments {
+            run_file,
+            results: &paths.results(),
+            listen: self.request.is_elastic.then_some(listen),
+            here: slots,
+            request: self.request,
+        };
+        arguments.words()
+    }
+
+    fn agent(
+        &self,
+        address: &str,
+        host: &str,
+        slots: u32,
+        number: usize,
+        paths: &JobPaths,
+    ) -> Vec<String> {
+        let logs = paths.process_path(number).display().to_string();
+        let slots = slots.to_string();
+        let words = ["join", address, "--token-file", TOKEN_WORD, "-n", &slots];
+        let more = ["--host", host, "--logs", &logs];
+        words.into_iter().chain(more).map(str::to_owned).collect()
+    }
+
+    fn start_process(
+        &self,
+        job: &HostsOfJob,
+        number: usize,
+        arguments: Vec<String>,
+        token: Option<String>,
+    ) -> Result<StartReport, SubmitError> {
+        let host = &job.hosts[number];
+        let directory: PathBuf = job.paths.folder().to_owned();
+        let order = StartOrder {
+            folder: job.paths.process_path(number),
+            command: ProcessCommand {
+                arguments,
+                directory: directory.clone(),
+            },
+            token,
+            leads: (number == 0).then_some(directory),
+            is_elastic: self.request.is_elastic,
+        };
+        let text = serde_json::to_vec(&order)
+            .map_err(|error| host.connection.failed(error.to_string()))?;
+        let call = shell_words::join([host.program.as_str(), "__job", "start"]);
+        let answer = host
+            .connection
+            .call(&call, Input::Bytes(&text), START_MAX)?;
+        host.connection.parse(&answer)
+    }
+
+    /// Waits until the coordinator lists all hosts, or the run is over.
+    fn wait_for_agents(&self, job: &HostsOfJob) -> Result<(), SubmitError> {
+        let first = &job.hosts[0];
+        let results = job.paths.results().display().to_string();
+        let status = shell_words::join([first.program.as_str(), "status", "--json", &results]);
+        let has_all = clock::wait_until(JOIN_MAX, || {
+            let answer = first.connection.call(&status, Input::Nothing, ANSWER_MAX);
+            let listed = answer.and_then(|answer| first.connection.parse::<JoinedHosts>(&answer));
+            listed.is_ok_and(|status| status.hosts.len() >= job.hosts.len()) || self.is_over(job)
+        });
+        if has_all {
+            return Ok(());
+        }
+        let mut outputs = Vec::new();
+        for (number, host) in job.hosts.iter().enumerate().skip(1) {
+            let log = job.paths.process(number).output().display().to_string();
+            let tail = shell_words::join(["tail", "-n", "5", &log]);
+            let text = host.connection.call(&tail, Input::Nothing, ANSWER_MAX);
+            let text = text.unwrap_or_else(|error| error.to_string());
+            outputs.push(format!("{}: {}", host.host.host, text.trim()));
+        }
+        Err(first.connection.failed(format!(
+            "the other hosts did not join within {} s:\n{}\n  \
+             help: they must reach it by TCP; set `address` of the target to its address in their network",
+            JOIN_MAX.as_secs(),
+            outputs.join("\n")
+        )))
+    }
+
+    fn is_over(&self, job: &HostsOfJob) -> bool {
+        let first = &job.hosts[0];
+        let folder = job.paths.process_path(0).display().to_string();
+        let call = shell_words::join([first.program.as_str(), "__job", "state", &folder]);
+        let answer = first.connection.call(&call, Input::Nothing, ANSWER_MAX);
+        let state = answer.and_then(|answer| first.connection.parse::<ProcessState>(&answer));
+        state.is_ok_and(|state| matches!(state, ProcessState::Exited { .. }))
+    }
+}
