@@ -10,6 +10,7 @@ use ronde_data::decoders::FuzzedFormat;
 use ronde_identity::rustls::pki_types::CertificateDer;
 use ronde_identity::rustls::pki_types::pem::PemObject;
 use ronde_identity::{Authority, Identity, JoinToken, Member, Validity};
+use ronde_rpc::decoders::RpcWireFormat;
 
 const MEMBER: Member = Member::Rank(Rank(3));
 
@@ -30,7 +31,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const ALL: [&Target; 19] = [
+pub const ALL: [&Target; 21] = [
     &FRAME,
     &HELLO,
     &NOTICE,
@@ -50,6 +51,8 @@ pub const ALL: [&Target; 19] = [
     &CSV,
     &INDEX,
     &SAFETENSORS,
+    &RPC_FRAMES,
+    &RPC_HELLO,
 ];
 
 /// The header of a frame: only the text of an error is allocated.
@@ -80,6 +83,27 @@ pub const NOTICE: Target = Target {
     // An invalid UTF-8 byte becomes three bytes, and the text is copied a few times.
     memory: (16, 4 << 10),
     needs_its_end: false,
+    cases: 100_000,
+};
+
+/// Frames of remote calls. Memory for values grows with what has arrived.
+pub const RPC_FRAMES: Target = Target {
+    name: "rpc_frames",
+    samples: || RpcWireFormat::Frames.samples(),
+    read: |bytes| RpcWireFormat::Frames.read(bytes),
+    // The buffer for short frames, and the first memory for the values of a message.
+    memory: (16, 2 << 20),
+    needs_its_end: false,
+    cases: 50_000,
+};
+
+/// The first messages of connections for remote calls.
+pub const RPC_HELLO: Target = Target {
+    name: "rpc_hello",
+    samples: || RpcWireFormat::Hello.samples(),
+    read: |bytes| RpcWireFormat::Hello.read(bytes),
+    memory: (16, 4 << 10),
+    needs_its_end: true,
     cases: 100_000,
 };
 

@@ -213,6 +213,8 @@ bombarded! {
     broken_lines_are_refused: CSV,
     broken_indexes_are_refused: INDEX,
     broken_weights_are_refused: SAFETENSORS,
+    broken_frames_of_remote_calls_are_refused: RPC_FRAMES,
+    broken_first_messages_of_remote_calls_are_refused: RPC_HELLO,
 }
 
 #[test]

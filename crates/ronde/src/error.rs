@@ -36,6 +36,10 @@ pub enum Error {
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// A remote call failed.
+    #[cfg(feature = "rpc")]
+    #[error(transparent)]
+    Rpc(#[from] ronde_rpc::RpcError),
     /// The folder of the run cannot be used; the message has a help line.
     #[error("{0}")]
     Output(String),
@@ -79,6 +83,8 @@ impl Error {
             Self::Data(source) => source.recovery(),
             Self::Engine(source) => source.recovery(),
             Self::Train(source) => source.recovery(),
+            #[cfg(feature = "rpc")]
+            Self::Rpc(source) => source.recovery(),
             Self::Environment(_) | Self::Output(_) | Self::Config(_) | Self::GroupTaken(_) => {
                 Recovery::Abort
             }

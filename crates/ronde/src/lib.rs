@@ -33,6 +33,8 @@ mod error;
 pub mod host;
 pub mod mlflow;
 pub mod output_folder;
+#[cfg(feature = "rpc")]
+mod rpc_members;
 mod run_output;
 mod sigterm;
 pub mod trackers;
@@ -55,6 +57,8 @@ pub use ronde_engine as engine;
 pub use ronde_model as model;
 pub use ronde_monitor as monitor;
 pub use ronde_parallel as parallel;
+#[cfg(feature = "rpc")]
+pub use ronde_rpc as rpc;
 pub use ronde_train as train;
 pub use ronde_train::RunConfig;
 pub use ronde_train::checkpoints::Resume;

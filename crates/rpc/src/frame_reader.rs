@@ -80,6 +80,11 @@ impl FrameReader {
         }
     }
 
+    /// Returns whether no frame has begun.
+    pub(crate) fn is_between_frames(&self) -> bool {
+        self.partial.is_none() && self.at == self.end
+    }
+
     fn make_room(&mut self) {
         if self.at == self.end {
             (self.at, self.end) = (0, 0);

@@ -42,10 +42,13 @@ mod caller;
 mod calls;
 mod clock;
 mod connection;
+#[doc(hidden)]
+pub mod decoders;
 mod error;
 mod frame;
 mod frame_reader;
 mod function;
+mod gradients;
 mod handlers;
 mod hello;
 mod io_thread;
@@ -61,6 +64,9 @@ mod values;
 pub use calls::PendingCall;
 pub use error::{FunctionError, RpcError};
 pub use function::{FunctionRegistry, RemoteFunction};
+pub use gradients::{
+    GradientContext, ModelStage, RemoteStage, ShardPass, StageOutput, register_stage_functions,
+};
 pub use limits::RpcLimits;
 pub use node::{CallContext, RpcConfig, RpcNode};
 pub use peers::{CallTarget, RpcPeer};

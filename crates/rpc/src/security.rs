@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ronde_identity::Identity;
 use ronde_identity::rustls::{ClientConfig, ServerConfig};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 /// The ALPN protocol of remote calls.
 const PROTOCOL: &[u8] = b"ronde-rpc/1";
@@ -31,7 +32,20 @@ impl RpcToken {
         Self(secret.into())
     }
 
-    pub(crate) fn secret(&self) -> &str {
+    /// Generates 256 random bits from the system, as 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn random() -> std::io::Result<Self> {
+        let mut bytes = [0; 32];
+        getrandom(&mut bytes, GetRandomFlags::empty())?;
+        let hash = blake3::Hash::from_bytes(bytes);
+        Ok(Self::new(hash.to_hex().as_str()))
+    }
+
+    /// Returns the secret, for the environment or the configuration of the other workers.
+    #[must_use]
+    pub fn expose(&self) -> &str {
         &self.0
     }
 

@@ -46,6 +46,45 @@ fn collectives_alone_and_on_four_ranks() {
     assert_eq!(together.stdout, format!("[rank 0] 4 ranks: {pi}"));
 }
 
+/// Returns the hash of the weights and the losses that an example of remote calls prints.
+#[cfg(feature = "full")]
+fn weights_and_losses(text: &str) -> Vec<String> {
+    let lines = text.lines().filter_map(|line| {
+        let at = line.find("weights ").or_else(|| line.find("step "))?;
+        Some(line[at..].to_owned())
+    });
+    let mut lines: Vec<String> = lines.collect();
+    lines.sort();
+    lines
+}
+
+#[cfg(feature = "full")]
+#[test]
+fn parameter_servers_and_a_pipeline_by_remote_calls_have_the_bits_of_one_worker() {
+    let dir = TestFolder::new();
+    let [server, pipeline] = ["rpc_parameter_server", "rpc_pipeline"].map(example);
+    let alone = dir.start(&server, &[], &[]).wait().expect(0, &[]);
+    let alone = weights_and_losses(&alone.stdout);
+    assert_eq!(alone.len(), 3, "{alone:?}");
+    let loss = |line: &str| {
+        line.rsplit(' ')
+            .next()
+            .and_then(|text| text.parse::<f64>().ok())
+    };
+    let (first, last) = (loss(&alone[0]).unwrap(), loss(&alone[1]).unwrap());
+    assert!(last < 0.7 * first, "{alone:?}");
+    for (program, ranks, arguments) in [
+        (&server, "2", &["1"][..]),
+        (&server, "5", &["2"]),
+        (&pipeline, "3", &[]),
+    ] {
+        let program = program.to_str().unwrap();
+        let command = [&["run", "-n", ranks, "--", program], arguments].concat();
+        let together = dir.start(RONDE, &command, &[]).wait().expect(0, &[]);
+        assert_eq!(weights_and_losses(&together.stdout), alone, "{command:?}");
+    }
+}
+
 /// Enough epochs that a busy machine does not finish before the signal.
 const EPOCHS: &str = "40";
 

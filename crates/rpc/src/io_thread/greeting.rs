@@ -326,7 +326,7 @@ impl PolledConnection {
 
 fn own_token(shared: &NodeShared) -> Option<String> {
     match &shared.keys {
-        RpcKeys::Token(token) => Some(token.secret().to_owned()),
+        RpcKeys::Token(token) => Some(token.expose().to_owned()),
         RpcKeys::Tls { .. } => None,
     }
 }

@@ -4,6 +4,7 @@
 
 mod calls;
 mod faults;
+mod gradients;
 mod hostile;
 mod references;
 mod support;
