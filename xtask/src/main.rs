@@ -156,9 +156,10 @@ fn test() -> Result<()> {
 /// Installs the programs without which tests skip themselves.
 fn install_programs(steps: &mut Steps) {
     type Install = fn() -> Result<()>;
-    let parts: [(&'static str, Install); 4] = [
+    let parts: [(&'static str, Install); 5] = [
         ("network namespaces", outside::network_namespaces),
         ("SSH server", outside::ssh_server),
+        ("Slurm", outside::slurm),
         ("browser", outside::browser),
         ("oneDNN", outside::one_dnn),
     ];

@@ -106,6 +106,15 @@ pub(crate) fn ssh_server() -> Result<()> {
     install_packages(&["openssh-server", "openssh-client"]).context("no sshd")
 }
 
+/// Installs Slurm where it is missing, with which tests start a cluster; without it they skip themselves.
+pub(crate) fn slurm() -> Result<()> {
+    let programs = ["slurmctld", "slurmd", "munged"].map(|name| Path::new("/usr/sbin").join(name));
+    if programs.iter().all(|path| path.exists()) {
+        return Ok(());
+    }
+    install_packages(&["slurm-client", "slurmd", "slurmctld", "munge"]).context("no Slurm")
+}
+
 /// Installs Chromium where it is missing, in which a test opens the page of the dashboard; without it that test skips itself.
 ///
 /// # Errors

@@ -220,6 +220,41 @@ pub fn mlflow_login() -> Option<ronde_store::HttpLogin> {
         })
 }
 
+/// The number of a job of Slurm.
+pub const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
+/// The name of this node of an allocation of Slurm.
+pub const SLURMD_NODENAME: &str = "SLURMD_NODENAME";
+/// The number of nodes of an allocation.
+pub const SLURM_JOB_NUM_NODES: &str = "SLURM_JOB_NUM_NODES";
+/// How often a job of Slurm was queued again; absent the first time.
+pub const SLURM_RESTART_COUNT: &str = "SLURM_RESTART_COUNT";
+
+/// Returns the allocation of Slurm that this process belongs to.
+///
+/// # Errors
+/// A message that names the missing or invalid variable.
+#[cfg(feature = "cli")]
+pub fn slurm_allocation() -> Result<ronde_submit::SlurmAllocation, String> {
+    let text = |name: &str| {
+        let value = read(name).and_then(|value| value.into_string().ok());
+        value.ok_or_else(|| format!("the variable {name} of Slurm is not set"))
+    };
+    let invalid = |name: &str| format!("the variable {name} of Slurm is not a number");
+    Ok(ronde_submit::SlurmAllocation {
+        id: text(SLURM_JOB_ID)?
+            .parse()
+            .map_err(|_| invalid(SLURM_JOB_ID))?,
+        node: text(SLURMD_NODENAME)?,
+        nodes: text(SLURM_JOB_NUM_NODES)?
+            .parse()
+            .map_err(|_| invalid(SLURM_JOB_NUM_NODES))?,
+        restarts: match text(SLURM_RESTART_COUNT) {
+            Ok(count) => count.parse().map_err(|_| invalid(SLURM_RESTART_COUNT))?,
+            Err(_) => 0,
+        },
+    })
+}
+
 /// Returns the user's cache folder of ronde: `ronde` in `$XDG_CACHE_HOME`, else in `~/.cache`.
 #[must_use]
 pub fn cache_folder() -> Option<PathBuf> {

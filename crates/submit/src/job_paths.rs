@@ -1,11 +1,11 @@
 //! [`JobPaths`]: the files of a job where it runs.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::SubmitError;
 use crate::log_reader::LogReader;
-use crate::process_folder::{ProcessFolder, ProcessState};
+use crate::process_folder::ProcessFolder;
 use crate::target::LogRequest;
 
 /// The folder of the results that has the job's record, authority and token.
@@ -74,8 +74,45 @@ impl JobPaths {
         folders.map(|folder| folder.join("logs").join(&name))
     }
 
-    /// Writes the output of the process of a host to `out`, or that of a rank there; with `follow`, until the process is
-    /// over.
+    /// Returns whether a rank has printed something on the host with this number.
+    #[must_use]
+    pub fn has_rank_log(&self, host: usize, rank: u32) -> bool {
+        self.rank_logs(host, rank).iter().any(|path| path.exists())
+    }
+
+    /// Returns the file with the join token of the job.
+    #[must_use]
+    pub fn token(&self) -> PathBuf {
+        self.results().join(JOB_FOLDER).join("token")
+    }
+
+    /// Returns the address of the newest coordinator that has begun to listen since a time, in milliseconds since 1970.
+    #[must_use]
+    pub fn coordinator(&self, since_ms: u64) -> Option<String> {
+        let folder = self.results().join(JOB_FOLDER).join("coordinators");
+        let listed = std::fs::read_dir(folder).ok()?.flatten();
+        let addresses = listed.filter_map(|entry| {
+            let text = std::fs::read_to_string(entry.path()).ok()?;
+            let (since, address) = text.trim().split_once(' ')?;
+            let since = since.parse::<u64>().ok()?;
+            (since >= since_ms).then(|| (since, address.to_owned()))
+        });
+        addresses.max().map(|(_, address)| address)
+    }
+
+    /// Returns whether the run has saved a checkpoint, by its events.
+    #[must_use]
+    pub fn has_checkpoint(&self) -> bool {
+        let files = ["events.jsonl", "events.1.jsonl"].map(|name| self.results().join(name));
+        files.iter().any(|file| {
+            let lines = std::fs::File::open(file).map(|file| BufReader::new(file).lines());
+            lines.is_ok_and(|mut lines| {
+                lines.any(|line| line.is_ok_and(|line| line.contains("\"checkpoint_saved\"")))
+            })
+        })
+    }
+
+    /// Writes the output of the process of a host to `out`, or that of a rank there; with `follow`, until `is_over`.
     ///
     /// # Errors
     /// The rank has printed nothing on this host, or a file cannot be read.
@@ -84,14 +121,10 @@ impl JobPaths {
         host: usize,
         request: LogRequest,
         out: &mut dyn Write,
+        is_over: &mut dyn FnMut() -> bool,
     ) -> Result<(), SubmitError> {
-        let process = self.process(host);
-        let mut is_over = || {
-            let state = process.state();
-            !matches!(state, Ok(ProcessState::Running { .. }))
-        };
         let path = match request.rank {
-            None => process.output(),
+            None => self.process(host).output(),
             Some(rank) => {
                 let logs = self.rank_logs(host, rank);
                 let first = logs.into_iter().find(|path| path.exists());
@@ -105,7 +138,7 @@ impl JobPaths {
         };
         let mut reader = LogReader::new(path);
         match request.follow {
-            true => reader.follow(out, &mut is_over),
+            true => reader.follow(out, is_over),
             false => reader.copy(out).map(|_| ()),
         }
     }

@@ -180,7 +180,8 @@ impl Target for LocalTarget {
         out: &mut dyn Write,
     ) -> Result<(), SubmitError> {
         let paths = paths_of(job)?;
-        paths.write_logs(0, request, out)
+        let launcher = paths.process(0);
+        paths.write_logs(0, request, out, &mut || launcher.is_over())
     }
 
     fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError> {

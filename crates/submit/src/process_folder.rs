@@ -220,6 +220,12 @@ impl ProcessFolder {
         })
     }
 
+    /// Returns whether the process does not run, also if that is unknown.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        !matches!(self.state(), Ok(ProcessState::Running { .. }))
+    }
+
     /// Ends the process: with SIGTERM, and after `grace` with SIGKILL, together with every process of its session.
     /// Returns whether nothing is left.
     ///

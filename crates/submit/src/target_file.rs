@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::SubmitError;
 use crate::local::{LocalSettings, LocalTarget};
 use crate::names;
+use crate::slurm::{SlurmSettings, SlurmTarget};
 use crate::ssh::{SshSettings, SshTarget};
 use crate::target::Target;
 
@@ -24,6 +25,8 @@ pub enum TargetSettings {
     Local(LocalSettings),
     /// Hosts over SSH.
     Ssh(SshSettings),
+    /// A cluster of Slurm.
+    Slurm(SlurmSettings),
 }
 
 impl TargetSettings {
@@ -32,7 +35,7 @@ impl TargetSettings {
     pub fn is_remote(&self) -> bool {
         match self {
             Self::Local(_) => false,
-            Self::Ssh(_) => true,
+            Self::Ssh(_) | Self::Slurm(_) => true,
         }
     }
 
@@ -41,6 +44,7 @@ impl TargetSettings {
     pub fn target(&self, jobs: &Path) -> Box<dyn Target> {
         match self {
             Self::Local(settings) => Box::new(LocalTarget::new(settings.clone(), jobs)),
+            Self::Slurm(settings) => Box::new(SlurmTarget::new(settings.clone(), jobs)),
             Self::Ssh(settings) => {
                 let state = jobs.parent().unwrap_or(jobs);
                 Box::new(SshTarget::new(settings.clone(), state))

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use ronde_submit::{HostFacts, JobPaths, LogRequest, ProcessFolder, StartOrder, SubmitError};
+use ronde_submit::{
+    HostFacts, JobPaths, LogRequest, ProcessFolder, ProcessGuard, StartOrder, SubmitError,
+};
 
-use super::{exit, open};
+use super::{exit, open, slurm_job};
 
 /// The maximum size of an order.
 const ORDER_BYTES_MAX: u64 = 1 << 20;
@@ -45,6 +47,20 @@ enum JobProcessAction {
         #[arg(long)]
         follow: bool,
     },
+    /// Lead the job of a folder in an allocation of Slurm.
+    Slurm {
+        /// The maximum number of workers on a node.
+        #[arg(long)]
+        slots: u32,
+        folder: PathBuf,
+    },
+    /// Join the job of a folder on a further node of an allocation.
+    SlurmAgent {
+        #[arg(long)]
+        slots: u32,
+        folder: PathBuf,
+        address: String,
+    },
     /// Print what is needed to know whether this host can train together with others.
     Facts,
 }
@@ -73,9 +89,19 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
                 follow: *follow,
             };
             let paths = JobPaths::new(folder);
-            let shown = paths.write_logs(*host, request, &mut std::io::stdout());
+            let process = paths.process(*host);
+            let mut is_over = || process.is_over();
+            let shown = paths.write_logs(*host, request, &mut std::io::stdout(), &mut is_over);
             shown.map(|()| exit::DONE)
         }
+        JobProcessAction::Slurm { slots, folder } => {
+            slurm_job::lead(&JobPaths::new(folder), *slots, execute)
+        }
+        JobProcessAction::SlurmAgent {
+            slots,
+            folder,
+            address,
+        } => slurm_job::join(&JobPaths::new(folder), *slots, address, execute),
         JobProcessAction::Facts => Ok(answer(serde_json::to_string(&HostFacts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             cpu_features: ronde_engine::cpu_features(),
@@ -116,22 +142,31 @@ fn run_command(
     let _ = rustix::process::setsid();
     let guard = folder.enter()?;
     let command = folder.command()?;
-    let entered = std::env::set_current_dir(&command.directory);
-    entered.map_err(|cause| SubmitError::File {
-        action: "use",
-        path: command.directory.clone(),
-        cause,
-    })?;
+    enter_directory(&command.directory)?;
     let code = execute(command.arguments);
+    Ok(finish(guard, code))
+}
+
+/// Makes the folder of a command the current one.
+pub(super) fn enter_directory(folder: &Path) -> Result<(), SubmitError> {
+    std::env::set_current_dir(folder).map_err(|cause| SubmitError::File {
+        action: "use",
+        path: folder.to_owned(),
+        cause,
+    })
+}
+
+/// Writes the exit code of the process, and returns that of the command.
+pub(super) fn finish(guard: ProcessGuard, code: i32) -> i32 {
     match guard.finish(code) {
-        Ok(()) => Ok(code),
+        Ok(()) => code,
         Err(error) => {
             super::submit_failure(&error);
-            Ok(if code == exit::DONE {
+            if code == exit::DONE {
                 exit::GAVE_UP
             } else {
                 code
-            })
+            }
         }
     }
 }

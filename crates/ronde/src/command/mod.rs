@@ -39,6 +39,7 @@ pub(crate) mod schema;
 pub(crate) mod serve;
 pub(crate) mod shell;
 pub(crate) mod signals;
+mod slurm_job;
 mod start_error;
 pub(crate) mod status;
 pub(crate) mod submit;

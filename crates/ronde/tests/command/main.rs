@@ -19,6 +19,7 @@ mod help;
 mod hosts;
 mod jobs;
 mod jobs_on_hosts;
+mod jobs_on_slurm;
 mod ledger;
 mod open_jobs;
 mod output;

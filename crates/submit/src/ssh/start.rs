@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::error::SubmitError;
-use crate::job_paths::{JOB_FOLDER, JobPaths};
+use crate::job_paths::JobPaths;
 use crate::process_folder::{ProcessCommand, ProcessFolder, ProcessState};
 
 /// Time limit for a launcher to begin its run.
@@ -85,7 +85,7 @@ impl StartOrder {
             clock::wait_until(BEGIN_MAX, || {
                 report.state = process.state().unwrap_or(ProcessState::Lost);
                 if self.is_elastic {
-                    report.address = coordinator(&paths);
+                    report.address = paths.coordinator(0);
                 }
                 let has_begun = match self.is_elastic {
                     true => report.address.is_some(),
@@ -93,24 +93,11 @@ impl StartOrder {
                 };
                 has_begun || !matches!(report.state, ProcessState::Running { .. })
             });
-            let token = paths.results().join(JOB_FOLDER).join("token");
-            report.token = std::fs::read_to_string(token).ok();
+            report.token = std::fs::read_to_string(paths.token()).ok();
         }
         report.output = process.last_output();
         Ok(report)
     }
-}
-
-/// Returns the address of the newest coordinator of a job.
-fn coordinator(paths: &JobPaths) -> Option<String> {
-    let folder = paths.results().join(JOB_FOLDER).join("coordinators");
-    let listed = std::fs::read_dir(folder).ok()?.flatten();
-    let addresses = listed.filter_map(|entry| {
-        let text = std::fs::read_to_string(entry.path()).ok()?;
-        let (since, address) = text.trim().split_once(' ')?;
-        Some((since.parse::<u64>().ok()?, address.to_owned()))
-    });
-    addresses.max().map(|(_, address)| address)
 }
 
 /// Writes a file that only its owner may read.

@@ -1,0 +1,62 @@
+//! The processes of a job in an allocation of Slurm: the launcher on the first node, an agent on each other one.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ronde::environment;
+use ronde_submit::{JobPaths, SlurmAllocation, SubmitError};
+use signal_hook::consts::SIGTERM;
+
+use super::job_process::{enter_directory, finish};
+use super::open;
+
+/// Leads the job. After SIGTERM, at the time limit or a preemption, the job is queued again and resumes from the checkpoint
+/// that the launcher has saved.
+pub(super) fn lead(
+    paths: &JobPaths,
+    slots: u32,
+    execute: fn(Vec<String>) -> i32,
+) -> Result<i32, SubmitError> {
+    let allocation = allocation()?;
+    let process = paths.process(0);
+    let guard = process.enter()?;
+    let command = process.command()?;
+    enter_directory(&command.directory)?;
+    let words = allocation.launcher(paths, &command)?;
+    let is_over = AtomicBool::new(false);
+    let program = open::this_program();
+    let code = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let is_over = || is_over.load(Ordering::SeqCst);
+            let run = allocation.run_agents(Path::new(&program), paths, slots, &is_over);
+            if let Err(error) = run {
+                super::submit_failure(&error);
+            }
+        });
+        let code = execute(words);
+        is_over.store(true, Ordering::SeqCst);
+        code
+    });
+    let code = finish(guard, code);
+    if code == 128 + SIGTERM {
+        allocation.queue_again(paths)?;
+    }
+    Ok(code)
+}
+
+/// Joins the job on a further node.
+pub(super) fn join(
+    paths: &JobPaths,
+    slots: u32,
+    address: &str,
+    execute: fn(Vec<String>) -> i32,
+) -> Result<i32, SubmitError> {
+    Ok(execute(allocation()?.agent(paths, slots, address)))
+}
+
+fn allocation() -> Result<SlurmAllocation, SubmitError> {
+    environment::slurm_allocation().map_err(|problem| SubmitError::Invalid {
+        problem,
+        help: "`ronde submit --on TARGET` starts this command in an allocation".to_owned(),
+    })
+}

@@ -1,0 +1,267 @@
+//! [`SlurmTarget`]: jobs in an allocation of Slurm. The batch script is `ronde` itself on the first node: it leads the run
+//! and starts an agent on each other node by `srun`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::copying::publish_json;
+use crate::error::SubmitError;
+use crate::fetching;
+use crate::job::{JobPlacement, SubmittedJob};
+use crate::job_paths::JobPaths;
+use crate::launcher_arguments::LauncherArguments;
+use crate::local::{not_placed, paths_of, run_command, state_before_placement};
+use crate::process_folder::{ProcessCommand, create_private};
+use crate::state::JobState;
+use crate::target::{LogRequest, SubmitRequest, Target};
+
+mod allocation;
+mod client;
+mod queue;
+mod script;
+
+pub use allocation::SlurmAllocation;
+
+use client::call;
+
+/// The word among the arguments of the launcher that stands for the address of its node.
+pub(crate) const ADDRESS_WORD: &str = "{address}";
+/// Exists in the folder of a job that was cancelled, so that it is not queued again.
+pub(crate) const CANCELLED_FILE: &str = "cancelled.json";
+/// The file with the batch script.
+const SCRIPT_FILE: &str = "job.sh";
+/// Time limit for the scheduler to end a job that it was told to end.
+const END_MAX: Duration = Duration::from_secs(90);
+
+/// Settings of a target of Slurm.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlurmSettings {
+    /// The number of nodes; 1 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// The largest number of workers on a node; by default the workers divided by the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// The processors of each worker; 1 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus_per_worker: Option<u32>,
+    /// The partition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    /// The account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// The time limit of the allocation, as `sbatch` reads it. A run that needs longer is queued again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
+    /// Seconds before the time limit at which a checkpoint is saved; 120 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal_s: Option<u32>,
+    /// Further options of `sbatch`, such as `--exclusive`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+    /// The folder in which each job gets a folder, shared by all nodes; by default that of the records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
+}
+
+/// A cluster of Slurm, whose commands this machine has.
+pub struct SlurmTarget {
+    settings: SlurmSettings,
+    jobs: PathBuf,
+}
+
+impl SlurmTarget {
+    /// Creates the target; `jobs` is the folder of the registry.
+    #[must_use]
+    pub fn new(settings: SlurmSettings, jobs: &Path) -> Self {
+        Self {
+            settings,
+            jobs: jobs.to_owned(),
+        }
+    }
+
+    fn paths(&self, name: &str) -> JobPaths {
+        let folder = self.settings.folder.as_ref().unwrap_or(&self.jobs);
+        JobPaths::new(folder.join(name))
+    }
+
+    fn slots(&self, request: &SubmitRequest) -> u32 {
+        let nodes = self.settings.nodes.unwrap_or(1).max(1);
+        let slots = self
+            .settings
+            .slots
+            .unwrap_or(request.workers.div_ceil(nodes));
+        slots.max(1)
+    }
+
+    /// Checks whether a run fits the allocation.
+    fn check(&self, request: &SubmitRequest) -> Result<(), SubmitError> {
+        let nodes = self.settings.nodes.unwrap_or(1);
+        let slots = u64::from(self.slots(request)) * u64::from(nodes);
+        if u64::from(request.workers) > slots {
+            let problem = format!(
+                "cannot start {} workers: {nodes} nodes have {slots} slots",
+                request.workers
+            );
+            let help =
+                "set `nodes` or `slots` of the target to more, or pass `-n` with fewer workers";
+            return Err(SubmitError::invalid(problem, help));
+        }
+        if nodes > 1 && !request.is_elastic {
+            return Err(SubmitError::invalid(
+                "cannot use several nodes for a run with `elastic.enabled = false`",
+                "remove `elastic.enabled` from the run file, or set `nodes = 1`",
+            ));
+        }
+        Ok(())
+    }
+
+    fn command_of(&self, paths: &JobPaths, request: &SubmitRequest) -> ProcessCommand {
+        let arguments = LauncherArguments {
+            run_file: request
+                .run_file
+                .as_ref()
+                .map(|path| path.display().to_string()),
+            results: &paths.results(),
+            listen: request.is_elastic.then(|| ADDRESS_WORD.to_owned()),
+            here: self.slots(request),
+            request,
+        };
+        ProcessCommand {
+            arguments: arguments.words(),
+            directory: request.directory.clone(),
+        }
+    }
+
+    /// Stores this program where a later build does not replace it while the job waits. Returns its path.
+    fn store_program(&self, paths: &JobPaths, program: &Path) -> Result<PathBuf, SubmitError> {
+        let to = paths.folder().join("ronde");
+        let copied = std::fs::copy(program, &to);
+        copied.map_err(SubmitError::file("write", &to))?;
+        Ok(to)
+    }
+}
+
+/// Returns the number of the Slurm job and the job's files.
+fn placed(job: &SubmittedJob) -> Option<(u64, JobPaths)> {
+    match &job.placement {
+        Some(JobPlacement::Slurm { id, folder }) => Some((*id, JobPaths::new(folder))),
+        _ => None,
+    }
+}
+
+impl Target for SlurmTarget {
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError> {
+        self.check(request)?;
+        let paths = self.paths(name);
+        let program = paths.folder().join("ronde");
+        Ok(script::text(
+            &self.settings,
+            name,
+            &paths,
+            &program,
+            self.slots(request),
+        ))
+    }
+
+    fn submit(
+        &self,
+        name: &str,
+        request: &SubmitRequest,
+        placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
+    ) -> Result<(), SubmitError> {
+        self.check(request)?;
+        let paths = self.paths(name);
+        create_private(paths.folder())?;
+        paths
+            .process(0)
+            .prepare(&self.command_of(&paths, request))?;
+        let program = self.store_program(&paths, &request.program.path)?;
+        let text = script::text(&self.settings, name, &paths, &program, self.slots(request));
+        let file = paths.folder().join(SCRIPT_FILE);
+        std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
+        let directory = request.directory.display().to_string();
+        let file = file.display().to_string();
+        let answer = call("sbatch", &["--parsable", "--chdir", &directory, &file])?;
+        let id = answer
+            .trim()
+            .split(';')
+            .next()
+            .and_then(|id| id.parse::<u64>().ok());
+        let id = id.ok_or_else(|| SubmitError::Program {
+            program: "sbatch".to_owned(),
+            problem: format!("unexpected answer `{}`", answer.trim().escape_debug()),
+        })?;
+        let folder = paths.folder().to_owned();
+        let kept = placed(JobPlacement::Slurm { id, folder });
+        if kept.is_err() {
+            // Without a record, no command could end it.
+            call("scancel", &[&id.to_string()])?;
+        }
+        kept
+    }
+
+    fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError> {
+        match placed(job) {
+            Some((id, paths)) => queue::state(id, &paths, is_cancelled),
+            None => Ok(state_before_placement(job)),
+        }
+    }
+
+    fn logs(
+        &self,
+        job: &SubmittedJob,
+        request: LogRequest,
+        out: &mut dyn Write,
+    ) -> Result<(), SubmitError> {
+        let (id, paths) = placed(job).ok_or_else(|| not_placed(job))?;
+        let on_first = request.rank.is_none_or(|rank| paths.has_rank_log(0, rank));
+        let mut is_over = queue::watch(id, &paths);
+        paths.write_logs(if on_first { 0 } else { 1 }, request, out, &mut is_over)
+    }
+
+    fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError> {
+        run_command(&paths_of(job)?, words)
+    }
+
+    fn cancel(&self, job: &SubmittedJob, grace: Duration) -> Result<(), SubmitError> {
+        let Some((id, paths)) = placed(job) else {
+            return Ok(());
+        };
+        // Before the signal, after which the launcher looks for it.
+        publish_json(&paths.folder().join(CANCELLED_FILE), &clock::unix_ms())?;
+        let is_over = || queue::state(id, &paths, true).is_ok_and(|state| state.is_over());
+        if is_over() {
+            return Ok(());
+        }
+        let number = id.to_string();
+        let is_running = matches!(queue::state(id, &paths, true), Ok(JobState::Running));
+        if is_running && !grace.is_zero() {
+            call("scancel", &["--batch", "--signal=TERM", &number])?;
+            clock::wait_until(grace, is_over);
+        }
+        if !is_over() {
+            call("scancel", &[&number])?;
+        }
+        match clock::wait_until(END_MAX, is_over) {
+            true => Ok(()),
+            false => Err(SubmitError::Program {
+                program: "scancel".to_owned(),
+                problem: format!(
+                    "Slurm job {id} has not ended within {} s",
+                    END_MAX.as_secs()
+                ),
+            }),
+        }
+    }
+
+    fn fetch(&self, job: &SubmittedJob, to: &Path) -> Result<(), SubmitError> {
+        fetching::copy_results(&paths_of(job)?, to)
+    }
+}

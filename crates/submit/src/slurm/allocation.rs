@@ -1,0 +1,160 @@
+//! [`SlurmAllocation`]: what the launcher of a job needs to know and to do inside of its allocation.
+
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::client::call;
+use super::{ADDRESS_WORD, CANCELLED_FILE};
+use crate::clock;
+use crate::error::SubmitError;
+use crate::job_paths::JobPaths;
+use crate::limited::wait;
+use crate::process_folder::ProcessCommand;
+
+/// Time for the agents to end after the run.
+const AGENT_GRACE: Duration = Duration::from_secs(15);
+/// Time limit for the coordinator to listen.
+const BEGIN_MAX: Duration = Duration::from_secs(600);
+
+/// The allocation of a job, as Slurm describes it to the processes in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlurmAllocation {
+    /// The number of the job.
+    pub id: u64,
+    /// The name of this node.
+    pub node: String,
+    /// The number of nodes.
+    pub nodes: u32,
+    /// How often the job was queued again.
+    pub restarts: u32,
+}
+
+impl SlurmAllocation {
+    /// Returns the address of this node, at which the other nodes reach it.
+    ///
+    /// # Errors
+    /// Slurm does not answer, or the address cannot be resolved.
+    pub fn address(&self) -> Result<IpAddr, SubmitError> {
+        let answer = call("scontrol", &["show", "node", &self.node, "--oneliner"])?;
+        let name = answer
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("NodeAddr="));
+        let name = name.unwrap_or(&self.node);
+        let resolved = (name, 0)
+            .to_socket_addrs()
+            .ok()
+            .and_then(|mut all| all.next());
+        let address = resolved.ok_or_else(|| SubmitError::Program {
+            program: "scontrol".to_owned(),
+            problem: format!(
+                "the address `{name}` of node `{}` cannot be resolved",
+                self.node
+            ),
+        })?;
+        Ok(address.ip())
+    }
+
+    /// Returns the words of the launcher on this node. A job that was queued again resumes from its checkpoint.
+    ///
+    /// # Errors
+    /// As [`SlurmAllocation::address`].
+    pub fn launcher(
+        &self,
+        paths: &JobPaths,
+        command: &ProcessCommand,
+    ) -> Result<Vec<String>, SubmitError> {
+        let mut words = command.arguments.clone();
+        for word in words.iter_mut().filter(|word| word.contains(ADDRESS_WORD)) {
+            *word = word.replace(ADDRESS_WORD, &self.address()?.to_string());
+        }
+        if self.restarts > 0 && paths.has_checkpoint() {
+            words.push("--resume".to_owned());
+        }
+        Ok(words)
+    }
+
+    /// Starts an agent on each other node once the coordinator listens, and ends them when `is_over` returns true.
+    ///
+    /// # Errors
+    /// `srun` cannot be started.
+    pub fn run_agents(
+        &self,
+        program: &Path,
+        paths: &JobPaths,
+        slots: u32,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), SubmitError> {
+        let since = clock::unix_ms();
+        let mut address = None;
+        clock::wait_until(BEGIN_MAX, || {
+            address = paths.coordinator(since);
+            address.is_some() || is_over()
+        });
+        let Some(address) = address.filter(|_| self.nodes > 1) else {
+            return Ok(());
+        };
+        let mut agents = self.start_agents(program, paths, slots, &address)?;
+        while !is_over() && matches!(agents.try_wait(), Ok(None)) {
+            clock::pause(Duration::from_millis(50));
+        }
+        // They end with the job.
+        wait(&mut agents, AGENT_GRACE);
+        Ok(())
+    }
+
+    fn start_agents(
+        &self,
+        program: &Path,
+        paths: &JobPaths,
+        slots: u32,
+        address: &str,
+    ) -> Result<Child, SubmitError> {
+        let others = self.nodes.saturating_sub(1);
+        let log = paths.folder().join("agents.log");
+        Command::new("srun")
+            .args([
+                "--no-kill",
+                "--kill-on-bad-exit=0",
+                "--wait=0",
+                "--relative=1",
+            ])
+            .arg(format!("--nodes={others}"))
+            .arg(format!("--ntasks={others}"))
+            .args(["--ntasks-per-node=1", "--open-mode=append"])
+            .arg(format!("--output={}", log.display()))
+            .arg(program)
+            .args(["__job", "slurm-agent", "--slots", &slots.to_string()])
+            .arg(paths.folder())
+            .arg(address)
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(|error| SubmitError::Program {
+                program: "srun".to_owned(),
+                problem: error.to_string(),
+            })
+    }
+
+    /// Returns the words of the agent on this node.
+    #[must_use]
+    pub fn agent(&self, paths: &JobPaths, slots: u32, address: &str) -> Vec<String> {
+        let token = paths.token().display().to_string();
+        let logs = paths.process_path(1).display().to_string();
+        let slots = slots.to_string();
+        let words = ["join", address, "--token-file", &token, "-n", &slots];
+        let more = ["--host", &self.node, "--logs", &logs];
+        words.into_iter().chain(more).map(str::to_owned).collect()
+    }
+
+    /// Queues the job again, unless it was cancelled. Slurm then ends this process.
+    ///
+    /// # Errors
+    /// Slurm refuses it.
+    pub fn queue_again(&self, paths: &JobPaths) -> Result<(), SubmitError> {
+        match paths.folder().join(CANCELLED_FILE).exists() {
+            true => Ok(()),
+            false => call("scontrol", &["requeue", &self.id.to_string()]).map(|_| ()),
+        }
+    }
+}

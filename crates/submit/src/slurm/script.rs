@@ -1,0 +1,111 @@
+//! The batch script of a job. It contains no secret: the token of the job is made by the launcher.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::SlurmSettings;
+use crate::job_paths::JobPaths;
+use crate::shell_words;
+
+/// Seconds before the time limit at which the launcher is told to save a checkpoint.
+const SIGNAL_S: u32 = 120;
+
+/// Returns the script. A lost node does not end the job (`--no-kill`); the launcher gets SIGTERM before the time limit and
+/// at a preemption, saves a checkpoint and queues the job again; its exit code is that of the script.
+pub(super) fn text(
+    settings: &SlurmSettings,
+    name: &str,
+    paths: &JobPaths,
+    program: &Path,
+    slots: u32,
+) -> String {
+    let mut text = "#!/bin/sh\n".to_owned();
+    let mut option = |option: String| {
+        // Writing to a text cannot fail.
+        let _ = writeln!(text, "#SBATCH {option}");
+    };
+    let output = paths.process(0).output().display().to_string();
+    let cpus = slots.saturating_mul(settings.cpus_per_worker.unwrap_or(1));
+    option(format!("--job-name={name}"));
+    option(format!("--nodes={}", settings.nodes.unwrap_or(1)));
+    option("--ntasks-per-node=1".to_owned());
+    option(format!("--cpus-per-task={cpus}"));
+    option(format!("--output={}", shell_words::quote(&output)));
+    option("--open-mode=append".to_owned());
+    option("--no-kill".to_owned());
+    option("--requeue".to_owned());
+    option(format!(
+        "--signal=B:TERM@{}",
+        settings.signal_s.unwrap_or(SIGNAL_S)
+    ));
+    for (key, value) in [
+        ("partition", &settings.partition),
+        ("account", &settings.account),
+        ("time", &settings.time),
+    ] {
+        if let Some(value) = value {
+            option(format!("--{key}={}", shell_words::quote(value)));
+        }
+    }
+    for further in &settings.options {
+        option(further.replace('\n', " "));
+    }
+    let (program, folder) = (
+        program.display().to_string(),
+        paths.folder().display().to_string(),
+    );
+    let slots = slots.to_string();
+    let words = [
+        program.as_str(),
+        "__job",
+        "slurm",
+        "--slots",
+        &slots,
+        &folder,
+    ];
+    text.push_str(&format!("exec {}\n", shell_words::join(words)));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_has_the_settings_of_the_target() {
+        let settings = SlurmSettings {
+            nodes: Some(4),
+            partition: Some("gpu".to_owned()),
+            time: Some("2:00:00".to_owned()),
+            cpus_per_worker: Some(3),
+            options: vec!["--exclusive".to_owned()],
+            ..SlurmSettings::default()
+        };
+        let script = text(
+            &settings,
+            "run",
+            &JobPaths::new("/shared/run"),
+            Path::new("/shared/run/ronde"),
+            2,
+        );
+        for line in [
+            "#!/bin/sh",
+            "#SBATCH --job-name=run",
+            "#SBATCH --nodes=4",
+            "#SBATCH --cpus-per-task=6",
+            "#SBATCH --output=/shared/run/launcher/output.log",
+            "#SBATCH --no-kill",
+            "#SBATCH --requeue",
+            "#SBATCH --signal=B:TERM@120",
+            "#SBATCH --partition=gpu",
+            "#SBATCH --time=2:00:00",
+            "#SBATCH --exclusive",
+            "exec /shared/run/ronde __job slurm --slots 2 /shared/run",
+        ] {
+            assert!(
+                script.lines().any(|found| found == line),
+                "{line} in\n{script}"
+            );
+        }
+    }
+}
