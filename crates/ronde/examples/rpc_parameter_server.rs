@@ -171,20 +171,22 @@ fn work(
 }
 
 fn main() -> Result<(), ronde::Error> {
-    let servers = std::env::args()
-        .nth(1)
-        .map_or(Ok(1), |text| text.parse::<usize>());
     let mut worker = Worker::start()?;
     let (rank, size) = (worker.rank().0 as usize, worker.world_size() as usize);
+    let servers = std::env::args().nth(1).unwrap_or_else(|| "1".to_owned());
+    let most = (size - 1).max(1);
+    let invalid = || {
+        let text = format!("invalid number of servers `{servers}`: expected 1 to {most}");
+        ronde::Error::Output(text)
+    };
+    let servers = servers.parse::<usize>().map_err(|_| invalid())?;
+    if !(1..=most).contains(&servers) {
+        return Err(invalid());
+    }
     if size == 1 {
         println!("weights {:016x}", weight_hash::hash(&task::train_alone()?));
         return Ok(());
     }
-    let servers = servers.ok().filter(|servers| (1..size).contains(servers));
-    let servers = servers.ok_or_else(|| {
-        let text = format!("invalid number of servers: expected 1 to {}", size - 1);
-        ronde::Error::Output(text)
-    })?;
     let group = worker.group("servers")?;
     let limits = RpcLimits {
         // Each worker may wait for a step.

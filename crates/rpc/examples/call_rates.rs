@@ -16,6 +16,7 @@ use ronde_rpc::{
 };
 
 const EMPTY: RemoteFunction<(), ()> = RemoteFunction::new("bench.empty", 1);
+const EMPTY_ON_THREAD: RemoteFunction<(), ()> = RemoteFunction::new("bench.empty_on_thread", 1);
 const TAKE: RemoteFunction<(), ()> = RemoteFunction::new("bench.take", 1);
 const ECHO: RemoteFunction<(), ()> = RemoteFunction::new("bench.echo", 1);
 
@@ -49,7 +50,8 @@ fn serve(caller: SocketAddr) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let mut functions = FunctionRegistry::new();
-    functions.register(&EMPTY, |_, (), _| Ok(((), CallValues::none())));
+    functions.register_immediate(&EMPTY, |_, (), _| Ok(((), CallValues::none())));
+    functions.register(&EMPTY_ON_THREAD, |_, (), _| Ok(((), CallValues::none())));
     functions.register(&TAKE, |_, (), _| Ok(((), CallValues::none())));
     functions.register(&ECHO, |_, (), values| Ok(((), values)));
     let _node = node("callee", listener, ("caller", caller), functions)?;
@@ -94,17 +96,26 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Returns the median and the 99th percentile of the time of an empty call, in microseconds.
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-fn measure(node: &RpcNode) -> Result<String, Box<dyn Error>> {
+fn round_trip(
+    node: &RpcNode,
+    function: &RemoteFunction<(), ()>,
+) -> Result<(f64, f64), Box<dyn Error>> {
     let mut times = Vec::with_capacity(EMPTY_CALLS);
     for _ in 0..EMPTY_CALLS {
         let start = Instant::now();
-        node.call(CALLEE, &EMPTY, &(), CallValues::none(), LIMIT)?;
+        node.call(CALLEE, function, &(), CallValues::none(), LIMIT)?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
     }
     times.sort_by(f64::total_cmp);
-    let median = times[EMPTY_CALLS / 2];
-    let p99 = times[EMPTY_CALLS * 99 / 100];
+    Ok((times[EMPTY_CALLS / 2], times[EMPTY_CALLS * 99 / 100]))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+fn measure(node: &RpcNode) -> Result<String, Box<dyn Error>> {
+    let (on_thread, _) = round_trip(node, &EMPTY_ON_THREAD)?;
+    let (median, p99) = round_trip(node, &EMPTY)?;
     let values = std::sync::Arc::new(vec![0.5_f32; VALUES]);
     let mut rates = Vec::new();
     for function in [TAKE, ECHO] {
@@ -133,7 +144,7 @@ fn measure(node: &RpcNode) -> Result<String, Box<dyn Error>> {
     }
     let concurrent = CONCURRENT_CALLS as f64 / start.elapsed().as_secs_f64();
     Ok(format!(
-        r#"{{"empty_us": {median:.1}, "empty_p99_us": {p99:.1}, "take_mib_s": {:.0}, "take_8_mib_s": {:.0}, "echo_mib_s": {:.0}, "echo_8_mib_s": {:.0}, "concurrent_calls_s": {concurrent:.0}}}"#,
+        r#"{{"empty_us": {median:.1}, "empty_p99_us": {p99:.1}, "empty_on_thread_us": {on_thread:.1}, "take_mib_s": {:.0}, "take_8_mib_s": {:.0}, "echo_mib_s": {:.0}, "echo_8_mib_s": {:.0}, "concurrent_calls_s": {concurrent:.0}}}"#,
         rates[0], rates[1], rates[2], rates[3]
     ))
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -14,6 +15,8 @@ use crate::stream::RpcStream;
 const TOGETHER_BYTES: usize = 64 << 10;
 /// Values of up to this many bytes are copied beside their header, which saves a second buffer.
 const COPIED_BYTES: usize = 4 << 10;
+/// How often a full socket is tried again before a thread waits for it.
+const YIELDS: u32 = 256;
 /// How long a thread that calls or answers waits for a full socket.
 const FULL_SOCKET: Timespec = Timespec {
     tv_sec: 0,
@@ -108,7 +111,13 @@ impl RpcConnection {
     /// Writes queued frames on another thread; returns whether the polling thread must continue. Waits shortly while the
     /// socket is full: to pass long values from thread to thread would take longer than to write them.
     pub(crate) fn write_patiently(&self) -> bool {
+        let mut yields = 0;
         while self.write_until_full() {
+            if yields < YIELDS {
+                yields += 1;
+                thread::yield_now();
+                continue;
+            }
             let mut fds = [PollFd::from_borrowed_fd(self.stream.fd(), PollFlags::OUT)];
             let is_writable = poll(&mut fds, Some(&FULL_SOCKET)).is_ok_and(|ready| ready > 0);
             if !is_writable {

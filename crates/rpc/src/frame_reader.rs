@@ -80,6 +80,12 @@ impl FrameReader {
         }
     }
 
+    /// Returns how many bytes of the values of the current frame were received, if they are incomplete.
+    pub(crate) fn received_values(&self) -> Option<usize> {
+        let partial = self.partial.as_ref()?;
+        (partial.received > 0).then_some(partial.received)
+    }
+
     /// Returns whether no frame has begun.
     pub(crate) fn is_between_frames(&self) -> bool {
         self.partial.is_none() && self.at == self.end

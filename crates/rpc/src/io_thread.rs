@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,6 +24,8 @@ use crate::references;
 const TICK: Duration = Duration::from_millis(50);
 /// Frames of one connection that are handled before the next connection has its turn.
 const FRAMES_TOGETHER: usize = 256;
+/// How often the rest of long values is looked for before the thread waits for it.
+const YIELDS: u32 = 64;
 /// How long a refused peer may take to read the reason.
 const REFUSAL: Duration = Duration::from_secs(1);
 
@@ -342,6 +345,7 @@ impl PolledConnection {
     fn receive(&mut self, shared: &Arc<NodeShared>) -> Result<(), RpcConnectionEnd> {
         self.has_more = false;
         let mut received = 0;
+        let (mut yields, mut progress) = (0, None);
         let outcome = loop {
             if received == FRAMES_TOGETHER {
                 self.has_more = true;
@@ -349,6 +353,13 @@ impl PolledConnection {
             }
             let stream = &self.connection.stream;
             match self.reader.next(&mut |into| stream.read(into)) {
+                // The rest of long values follows at once, sooner than a wait would end.
+                Ok(None) if yields < YIELDS && self.reader.received_values().is_some() => {
+                    let now = self.reader.received_values();
+                    yields = if now == progress { yields + 1 } else { 0 };
+                    progress = now;
+                    thread::yield_now();
+                }
                 Ok(None) => {
                     self.has_more = stream.has_more();
                     break Ok(());
