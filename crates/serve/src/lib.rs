@@ -25,6 +25,7 @@ mod prompts;
 mod scoring;
 mod table_file;
 mod text_generator;
+mod text_task;
 mod token_sampling;
 
 pub use chunks::{ChunkPlan, ChunkQueue};

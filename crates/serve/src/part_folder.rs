@@ -13,6 +13,8 @@ use crate::{ChunkPlan, OutputFormat, ServeError, table_file};
 const FORMAT: (&str, u32) = ("ronde.predictions", 2);
 /// The file with the identity of the job.
 const JOB_FILE: &str = "job.json";
+/// The file with the totals and the hash of the joined output.
+const JOINED_FILE: &str = "joined.json";
 /// The file that the running command locks.
 const LOCK_FILE: &str = "lock";
 /// The largest file of JSON that is read, in bytes.
@@ -72,7 +74,7 @@ pub struct ChunkRecord {
 }
 
 /// The totals of a finished output.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct JoinedOutput {
     /// The number of predicted samples.
     pub rows: u64,
@@ -86,13 +88,23 @@ struct ScoringFile {
     identity: ScoringIdentity,
 }
 
+/// The record that the parts were joined. Written before the output appears, removed after all parts.
+#[derive(Serialize, Deserialize)]
+struct JoinedFile {
+    header: FormatHeader,
+    identity: ScoringIdentity,
+    totals: JoinedOutput,
+    /// The BLAKE3 hash of the output.
+    blake3: String,
+}
+
 /// The folder beside an output that holds the finished chunks: a part with their rows, and its record. The record is
 /// published after the part, so a chunk with a record is complete.
 #[derive(Debug)]
 pub struct PartFolder {
     path: PathBuf,
     plan: ChunkPlan,
-    format: OutputFormat,
+    identity: ScoringIdentity,
     /// Locked as long as the command runs.
     _lock: Option<File>,
 }
@@ -122,24 +134,7 @@ impl PartFolder {
             }
             _ => {}
         }
-        let lock_path = path.join(LOCK_FILE);
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .map_err(|source| ServeError::file("create", &lock_path, source))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(ServeError::PartsInUse {
-                    path: path.to_owned(),
-                });
-            }
-            Err(TryLockError::Error(source)) => {
-                return Err(ServeError::file("lock", &lock_path, source));
-            }
-        }
+        let lock = lock(path)?;
         let job = path.join(JOB_FILE);
         let is_same = !job.exists()
             || check(&job, identity).map(|()| true).or_else(|error| {
@@ -163,6 +158,33 @@ impl PartFolder {
         Ok(Self::of(path, identity, Some(lock)))
     }
 
+    /// Finishes the work of a command with the same job that was interrupted after its output appeared: removes the folder and
+    /// returns the totals. Returns `None` if the output is not the joined file of this folder. Cost: reads the output.
+    ///
+    /// # Errors
+    /// Another command uses the folder, or it cannot be removed.
+    pub fn finish_joined(
+        output: &Path,
+        identity: &ScoringIdentity,
+    ) -> Result<Option<JoinedOutput>, ServeError> {
+        let path = Self::path_of(output);
+        let joined = path.join(JOINED_FILE);
+        if !joined.exists() {
+            // Only an empty folder is removed: the command was interrupted before its last action.
+            let _ = std::fs::remove_dir(&path);
+            return Ok(None);
+        }
+        let _lock = lock(&path)?;
+        let Some(file) = read_joined(&joined) else {
+            return Ok(None);
+        };
+        if identity.difference(&file.identity).is_some() || !has_hash(output, &file.blake3)? {
+            return Ok(None);
+        }
+        remove_folder(&path)?;
+        Ok(Some(file.totals))
+    }
+
     /// Opens the folder in a worker of the command that has claimed it.
     ///
     /// # Errors
@@ -176,7 +198,7 @@ impl PartFolder {
         Self {
             path: path.to_owned(),
             plan: ChunkPlan::new(identity.samples),
-            format: identity.format,
+            identity: identity.clone(),
             _lock: lock,
         }
     }
@@ -218,13 +240,20 @@ impl PartFolder {
     /// A part is missing or damaged; a damaged one is removed, so that the next command computes it again. Too many samples
     /// were skipped, or all. The output cannot be written.
     pub fn join(self, output: &Path, skip_limit: f64) -> Result<JoinedOutput, ServeError> {
+        let joined = self.publish_joined(output, skip_limit)?;
+        remove_folder(&self.path)?;
+        Ok(joined)
+    }
+
+    /// Joins the parts into the output, and keeps them.
+    fn publish_joined(&self, output: &Path, skip_limit: f64) -> Result<JoinedOutput, ServeError> {
         let mut joined = JoinedOutput::default();
         let mut parts = Vec::new();
         for chunk in 0..self.plan.chunks() {
             let record = self.record(chunk).ok_or_else(|| self.damaged(chunk))?;
             let samples = self.plan.samples(chunk);
             if record.rows + record.skipped.len() as u64 != samples.end - samples.start
-                || !self.has_hash(chunk, &record.blake3)?
+                || !has_hash(&self.part_path(chunk), &record.blake3)?
             {
                 return Err(self.damaged(chunk));
             }
@@ -246,24 +275,37 @@ impl PartFolder {
             .map_err(|source| ServeError::file("write", output, source))?;
         let temporary = ronde_model::temporary(output);
         let written = self.write(&parts, &temporary);
-        let published = written.and_then(|()| {
-            std::fs::rename(&temporary, output)
-                .map_err(|source| ServeError::file("write", output, source))
-        });
+        let published = written
+            .and_then(|()| self.record_joined(&joined, &temporary))
+            .and_then(|()| {
+                std::fs::rename(&temporary, output)
+                    .map_err(|source| ServeError::file("write", output, source))
+            });
         if let Err(error) = published {
             // Report the write error; ignore an error of removing the temporary file.
             let _ = std::fs::remove_file(&temporary);
             return Err(error);
         }
-        std::fs::remove_dir_all(&self.path)
-            .map_err(|source| ServeError::file("remove", &self.path, source))?;
         Ok(joined)
+    }
+
+    /// Publishes the totals and the hash of an output that is about to appear.
+    fn record_joined(&self, totals: &JoinedOutput, written: &Path) -> Result<(), ServeError> {
+        let hash = hash(written).map_err(|source| ServeError::file("read", written, source))?;
+        let file = JoinedFile {
+            header: FormatHeader::of(FORMAT),
+            identity: self.identity.clone(),
+            totals: totals.clone(),
+            blake3: hash.to_hex().to_string(),
+        };
+        ronde_model::publish(&self.path.join(JOINED_FILE), &json(&file)?)?;
+        Ok(())
     }
 
     fn write(&self, parts: &[PathBuf], to: &Path) -> Result<(), ServeError> {
         let failed = |source| ServeError::file("write", to, source);
         let mut file = File::create(to).map_err(failed)?;
-        if self.format == OutputFormat::Parquet {
+        if self.identity.format == OutputFormat::Parquet {
             let open = |path: &PathBuf| {
                 File::open(path).map_err(|source| ServeError::file("read", path, source))
             };
@@ -271,7 +313,7 @@ impl PartFolder {
             table_file::join(parts, &mut file)?;
         } else {
             for (index, path) in parts.iter().enumerate() {
-                let has_header = self.format == OutputFormat::Csv && index > 0;
+                let has_header = self.identity.format == OutputFormat::Csv && index > 0;
                 let bytes = std::fs::read(path);
                 let bytes = bytes.map_err(|source| ServeError::file("read", path, source))?;
                 let header = bytes
@@ -292,22 +334,6 @@ impl PartFolder {
         (record.chunk == chunk).then_some(record)
     }
 
-    fn has_hash(&self, chunk: u64, expected: &str) -> Result<bool, ServeError> {
-        let path = self.part_path(chunk);
-        let Ok(mut file) = File::open(&path) else {
-            return Ok(false);
-        };
-        let mut hasher = blake3::Hasher::new();
-        let mut buffer = vec![0; COPY_BYTES];
-        loop {
-            let read = file.read(&mut buffer);
-            match read.map_err(|source| ServeError::file("read", &path, source))? {
-                0 => return Ok(hasher.finalize().to_hex().as_str() == expected),
-                count => hasher.update(&buffer[..count]),
-            };
-        }
-    }
-
     /// Removes the record of a chunk, so that it is computed again, and returns the error.
     fn damaged(&self, chunk: u64) -> ServeError {
         // If it cannot be removed, the next command reports the same error.
@@ -326,17 +352,86 @@ impl PartFolder {
     }
 }
 
-/// Removes the job, its records and its parts; the lock stays. The job is removed last, so that an interrupted removal
+/// Locks the folder for a command.
+fn lock(path: &Path) -> Result<File, ServeError> {
+    let lock_path = path.join(LOCK_FILE);
+    let lock = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&lock_path)
+        .map_err(|source| ServeError::file("create", &lock_path, source))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(ServeError::PartsInUse {
+            path: path.to_owned(),
+        }),
+        Err(TryLockError::Error(source)) => Err(ServeError::file("lock", &lock_path, source)),
+    }
+}
+
+/// Returns the BLAKE3 hash of a file.
+fn hash(path: &Path) -> std::io::Result<blake3::Hash> {
+    let mut file = File::open(path)?;
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; COPY_BYTES];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.finalize()),
+            count => hasher.update(&buffer[..count]),
+        };
+    }
+}
+
+/// Returns whether a file has a hash; an absent one has none.
+fn has_hash(path: &Path, expected: &str) -> Result<bool, ServeError> {
+    match hash(path) {
+        Ok(hash) => Ok(hash.to_hex().as_str() == expected),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(ServeError::file("read", path, source)),
+    }
+}
+
+/// Returns the record that the parts were joined; `None` if it cannot be read.
+fn read_joined(path: &Path) -> Option<JoinedFile> {
+    let file: JoinedFile = serde_json::from_slice(&read_limited(path).ok()?).ok()?;
+    file.header.check(FORMAT).is_ok().then_some(file)
+}
+
+/// Removes the folder of a finished output: each chunk's record before its part, and the record of the joined output last, so
+/// that a later command can finish an interrupted removal.
+fn remove_folder(path: &Path) -> Result<(), ServeError> {
+    let failed = |source| ServeError::file("remove", path, source);
+    remove_parts(path)?;
+    for name in [LOCK_FILE, JOINED_FILE] {
+        std::fs::remove_file(path.join(name)).map_err(failed)?;
+    }
+    std::fs::remove_dir(path).map_err(failed)
+}
+
+/// Removes the job, its records and its parts; the lock and the record of the joined output stay. The job is removed last, so that an interrupted removal
 /// leaves nothing that a later command takes for its own.
 fn remove_parts(path: &Path) -> Result<(), ServeError> {
     let failed = |source| ServeError::file("remove", path, source);
+    let mut chunks = Vec::new();
     for entry in std::fs::read_dir(path).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if entry.file_name() != LOCK_FILE && entry.file_name() != JOB_FILE {
-            std::fs::remove_file(entry.path()).map_err(failed)?;
+        let name = entry.map_err(failed)?.file_name();
+        if ![LOCK_FILE, JOB_FILE, JOINED_FILE]
+            .iter()
+            .any(|kept| name == *kept)
+        {
+            chunks.push(path.join(name));
         }
     }
-    std::fs::remove_file(path.join(JOB_FILE)).map_err(failed)
+    let is_record = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
+    chunks.sort_by_key(|path| !is_record(path));
+    for file in chunks {
+        std::fs::remove_file(file).map_err(failed)?;
+    }
+    match std::fs::remove_file(path.join(JOB_FILE)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Checks that the folder of a job file has the parts of a job.

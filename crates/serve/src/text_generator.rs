@@ -8,23 +8,8 @@ use ronde_data::{Batch, Vocabulary};
 use ronde_engine::{Activation, Chain, KeptText, ModelConfig};
 use ronde_model::ModelManifest;
 
+use crate::text_task::{TextTask, last_scores, translation_scores};
 use crate::{Prediction, Prompts, Scorer, ServeError, TokenSampling};
-
-/// What a model generates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TextTask {
-    /// The tokens after a prompt, up to a number of positions of prompt and new tokens.
-    Continue { positions: usize },
-    /// The translation of a source text.
-    Translate {
-        /// The number of positions of the source.
-        source: usize,
-        /// The number of positions of the translation.
-        target: usize,
-        /// The token that pads a short source.
-        padding: u32,
-    },
-}
 
 /// The settings of generated texts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -85,10 +70,7 @@ impl TextGenerator {
     /// Returns the largest number of tokens of a prompt for a model; `None` if the model does not generate texts.
     #[must_use]
     pub fn prompt_tokens_max(manifest: &ModelManifest) -> Option<usize> {
-        Some(match TextTask::of(manifest, None)? {
-            TextTask::Continue { positions } => positions,
-            TextTask::Translate { source, .. } => source,
-        })
+        TextTask::of(manifest, None).map(TextTask::prompt_tokens_max)
     }
 
     /// Returns whether a model translates, so that the samples of a data set have source texts.
@@ -122,17 +104,10 @@ impl TextGenerator {
     /// token with which a translation begins.
     fn prompt(&self, prompts: &Prompts, number: u64) -> Result<Vec<u32>, ServeError> {
         let prompt = prompts.get(number);
-        let mut tokens = prompt.map_or_else(Vec::new, |prompt| prompt.tokens.clone());
-        if let TextTask::Translate {
-            source, padding, ..
-        } = self.task
-        {
-            let vocabulary = self.vocabulary.as_ref();
-            let start = vocabulary.and_then(|vocabulary| vocabulary.start());
-            tokens.resize(source, padding);
-            tokens.push(start.ok_or(ServeError::NoStart)?);
-        }
-        Ok(tokens)
+        let tokens = prompt.map_or_else(Vec::new, |prompt| prompt.tokens.clone());
+        let vocabulary = self.vocabulary.as_ref();
+        let start = vocabulary.and_then(|vocabulary| vocabulary.start());
+        self.task.prompt(tokens, start)
     }
 
     /// Chooses the next token of each text from the scores of its last position, `classes` for each text.
@@ -200,7 +175,9 @@ impl TextGenerator {
         let tokens = tokens.into_iter().map(|token| token as f32).collect();
         let input = Activation::from_host(&[texts.len(), length], tokens);
         let output = self.chain.extend_texts(input, kept)?;
-        let scores = self.last_scores(output.as_slice(), texts.len(), |_| length - 1)?;
+        let scores = last_scores(output.as_slice(), (texts.len(), self.classes), |_| {
+            length - 1
+        })?;
         self.choose(texts, &scores)
     }
 
@@ -212,48 +189,11 @@ impl TextGenerator {
             if open.is_empty() {
                 return Ok(());
             }
-            let mut rows = Vec::with_capacity(open.len() * length);
-            for text in &open {
-                let start = rows.len();
-                rows.extend(
-                    text.prompt
-                        .iter()
-                        .chain(&text.tokens)
-                        .map(|token| *token as f32),
-                );
-                // No position attends to later ones.
-                rows.resize(start + length, 0.0);
-            }
-            let output = self
-                .chain
-                .evaluate(Activation::from_host(&[open.len(), length], rows))?;
-            let next = open
-                .iter()
-                .map(|text| text.tokens.len())
-                .collect::<Vec<_>>();
-            let scores = self.last_scores(output.as_slice(), open.len(), |text| next[text])?;
+            let parts = open.iter().map(|text| (&*text.prompt, &*text.tokens));
+            let parts: Vec<(&[u32], &[u32])> = parts.collect();
+            let scores = translation_scores(&mut self.chain, &parts, (length, self.classes))?;
             self.choose(&mut open, &scores)?;
         }
-    }
-
-    /// Returns the scores of one position of each text, of the scores of all positions.
-    fn last_scores(
-        &self,
-        all: &[f32],
-        texts: usize,
-        position: impl Fn(usize) -> usize,
-    ) -> Result<Vec<f32>, ServeError> {
-        let each = all.len() / texts.max(1);
-        let mut scores = Vec::with_capacity(texts * self.classes);
-        for text in 0..texts {
-            let start = text * each + position(text) * self.classes;
-            let of_text = all.get(start..start + self.classes);
-            scores.extend(of_text.ok_or_else(|| ServeError::OutputCount {
-                found: each,
-                expected: format!("{} for each position", self.classes),
-            })?);
-        }
-        Ok(scores)
     }
 
     /// Returns the prediction of a finished text.
@@ -290,53 +230,6 @@ impl Scorer for TextGenerator {
             .into_iter()
             .map(|text| self.prediction(text))
             .collect())
-    }
-}
-
-impl TextTask {
-    fn of(manifest: &ModelManifest, vocabulary: Option<&Vocabulary>) -> Option<Self> {
-        let [positions] = *manifest.input_shape else {
-            return None;
-        };
-        match *manifest.model.as_ref()? {
-            ModelConfig::Gpt { .. } => Some(Self::Continue { positions }),
-            ModelConfig::Transformer {
-                source, padding, ..
-            } => Some(Self::Translate {
-                source,
-                target: positions.checked_sub(source)?,
-                padding: padding
-                    .or_else(|| vocabulary.and_then(|vocabulary| vocabulary.padding()))
-                    .unwrap_or_default(),
-            }),
-            _ => None,
-        }
-    }
-
-    fn is_translation(self) -> bool {
-        matches!(self, Self::Translate { .. })
-    }
-
-    /// Returns the largest number of new tokens.
-    fn new_tokens(self) -> usize {
-        match self {
-            Self::Continue { positions } => positions,
-            Self::Translate { target, .. } => target,
-        }
-    }
-
-    /// Returns the source text of a prompt, without padding.
-    fn source_of(self, prompt: &[u32]) -> &[u32] {
-        match self {
-            Self::Continue { .. } => prompt,
-            Self::Translate {
-                source, padding, ..
-            } => {
-                let text = &prompt[..source.min(prompt.len())];
-                let used = text.iter().rposition(|token| *token != padding);
-                &text[..used.map_or(0, |last| last + 1)]
-            }
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -30,6 +30,8 @@ pub(crate) use worker::work;
 
 /// The number of bad records that are printed.
 const SKIPPED_PRINTED_MAX: usize = 10;
+/// The next action when the output exists.
+const EXISTS_HELP: &str = "pass --force to replace it, or name another file";
 
 /// Arguments that the workers of `ronde predict` share.
 #[derive(Args)]
@@ -181,21 +183,23 @@ pub(crate) fn run(arguments: &PredictArguments, stop: &StopFlag) -> i32 {
 fn predict(arguments: &PredictArguments, stop: &StopFlag) -> Result<JoinedOutput, (i32, String)> {
     let to = &arguments.scoring.to;
     let user_error = |problem| (exit::USER_ERROR, problem);
-    let refused = match ronde_model::check_target(to) {
-        Err(error) => Some((error.to_string(), "name a file")),
-        Ok(()) if to.exists() && !arguments.force => {
-            let help = "pass --force to replace it, or name another file";
-            Some(("it exists".to_owned(), help))
-        }
-        Ok(()) => None,
-    };
-    if let Some((cause, help)) = refused {
-        return Err(user_error(format!(
-            "error: cannot write predictions to {}: {cause}\n  help: {help}",
-            to.display()
-        )));
+    // Parts beside an output may be those of a command that was interrupted after the output appeared.
+    if let Err(error) = ronde_model::check_target(to) {
+        return Err(user_error(refused(to, &error.to_string(), "name a file")));
+    }
+    let exists = || user_error(refused(to, "it exists", EXISTS_HELP));
+    if to.exists() && !arguments.force && !PartFolder::path_of(to).exists() {
+        return Err(exists());
     }
     let job = arguments.scoring.open(arguments.json).map_err(user_error)?;
+    if to.exists() {
+        let finished = PartFolder::finish_joined(to, &job.identity);
+        match finished.map_err(|error| user_error(format!("error: {error}")))? {
+            Some(joined) => return Ok(joined),
+            None if !arguments.force => return Err(exists()),
+            None => {}
+        }
+    }
     if job.samples.is_empty() {
         return Err(user_error("error: the data has no samples".to_owned()));
     }
@@ -224,6 +228,14 @@ fn predict(arguments: &PredictArguments, stop: &StopFlag) -> Result<JoinedOutput
             ServeError::TooManySkipped { .. } => user_error(format!("error: {error}")),
             error => (exit::GAVE_UP, format!("error: {error}")),
         })
+}
+
+/// Formats the message about an output that cannot be written.
+fn refused(to: &Path, cause: &str, help: &str) -> String {
+    format!(
+        "error: cannot write predictions to {}: {cause}\n  help: {help}",
+        to.display()
+    )
 }
 
 /// Prints what is computed.

@@ -254,6 +254,41 @@ fn requests_that_have_arrived_are_answered_before_the_end() {
 }
 
 #[test]
+fn translations_are_those_of_the_command() {
+    let dir = TestFolder::new();
+    let run = "[data]\nsource = \"number_words\"\nsamples = 200\ntest_samples = 30\n[model]\nkind = \"transformer\"\n\
+        source = 9\nlayers = 1\nwidth = 16\nheads = 2\n[train]\nsteps = 20\n[run]\noutput = \"numbers\"\n";
+    dir.write("numbers.toml", run);
+    dir.run(&["train", "numbers.toml", "--json"]).expect(0, &[]);
+    dir.run(&["predict", "numbers", "--to", "texts.jsonl"])
+        .expect(0, &[]);
+    let text = std::fs::read_to_string(dir.path().join("texts.jsonl")).unwrap();
+    let server = Server::start(&dir, "numbers");
+    std::thread::scope(|scope| {
+        for line in text.lines().take(6) {
+            let server = &server;
+            scope.spawn(move || {
+                let expected: Value = serde_json::from_str(line).unwrap();
+                let body = json!({ "prompt": expected["prompt"] }).to_string();
+                let answer = server.post("/v1/generate", &body).json();
+                assert_eq!(answer["tokens"], expected["tokens"]);
+                assert_eq!(answer["text"], expected["text"]);
+            });
+        }
+    });
+    let short = server.post("/v1/generate", "{\"prompt\":[3],\"max_tokens\":1}");
+    assert!(short.json()["tokens"].as_array().unwrap().len() <= 1);
+    for (prompt, problem) in [
+        ("[]", "0 tokens, expected 1 to 9"),
+        ("[1,1,1,1,1,1,1,1,1,1]", "10 tokens"),
+    ] {
+        let body = format!("{{\"prompt\":{prompt}}}");
+        server.post("/v1/generate", &body).refuses(400, problem);
+    }
+    server.stop();
+}
+
+#[test]
 fn texts_are_generated_token_by_token() {
     let dir = TestFolder::new();
     let run = "[data]\nsource = \"text\"\ncontext = 32\n[model]\nkind = \"gpt\"\nlayers = 1\nwidth = 16\nheads = 2\n\

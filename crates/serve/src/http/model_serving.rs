@@ -59,13 +59,19 @@ impl ModelServing {
             };
             threads.push(thread.spawn(work).map_err(failed)?);
         }
-        if self.model.continued_positions().is_some() {
+        if let Some(task) = self.model.text_task() {
             let (this, server) = (Arc::clone(self), Arc::clone(server));
             let chain = self.model.chain()?;
             let thread = Builder::new().name("generate".to_owned());
             let work = move || {
                 let (model, queue) = (&this.model, &this.texts);
-                text_worker::work(model, chain, queue, limits.samples_max, &server.metrics);
+                text_worker::work(
+                    (model, task),
+                    chain,
+                    queue,
+                    limits.samples_max,
+                    &server.metrics,
+                );
             };
             threads.push(thread.spawn(work).map_err(failed)?);
         }

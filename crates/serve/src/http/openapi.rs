@@ -39,8 +39,11 @@ pub(super) fn describe(model: &ServedModel) -> Value {
         "/readyz": get("Whether the server accepts requests."),
         "/metrics": get("Metrics for Prometheus."),
     });
-    if model.continued_positions().is_some() {
-        paths["/v1/generate"] = post("The continuation of a prompt.", "Generate");
+    if model.text_task().is_some() {
+        paths["/v1/generate"] = post(
+            "The continuation or the translation of a prompt.",
+            "Generate",
+        );
     }
     json!({
         "openapi": "3.1.0",

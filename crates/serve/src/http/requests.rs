@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use ronde_data::Vocabulary;
 use serde::Deserialize;
 
 use super::number_array::NumberArray;
@@ -20,10 +21,10 @@ pub(super) struct PredictRequest {
     pub(super) features: Vec<f32>,
 }
 
-/// A text to continue.
+/// A text to continue or to translate.
 #[derive(Debug)]
 pub(super) struct GenerateRequest {
-    /// The tokens of the prompt, at least one; all are tokens of the model.
+    /// The tokens that the model is given first, at least one: for translation with padding and the token that begins it.
     pub(super) prompt: Vec<u32>,
     /// The largest number of new tokens, at least 1.
     pub(super) tokens_max: usize,
@@ -97,8 +98,9 @@ impl GenerateRequest {
     /// # Errors
     /// A message if it is not JSON of this form, or the prompt does not fit the model.
     pub(super) fn parse(body: &[u8], model: &ServedModel) -> Result<Self, String> {
-        let positions = model.continued_positions().ok_or_else(|| {
-            "cannot generate text: the model is not of kind `gpt`; use /v1/predict".to_owned()
+        let task = model.text_task().ok_or_else(|| {
+            "cannot generate text: the model is not of kind `gpt` or `transformer`; use /v1/predict"
+                .to_owned()
         })?;
         let body: GenerateBody = serde_json::from_slice(body).map_err(|error| invalid(&error))?;
         let prompt = match body.prompt {
@@ -118,15 +120,20 @@ impl GenerateRequest {
                 "invalid `prompt`: token `{token}`, expected numbers below {classes}"
             ));
         }
-        if prompt.is_empty() || prompt.len() > positions {
+        let length_max = task.prompt_tokens_max();
+        if prompt.is_empty() || prompt.len() > length_max {
             return Err(format!(
-                "invalid `prompt`: {} tokens, expected 1 to {positions}",
+                "invalid `prompt`: {} tokens, expected 1 to {length_max}",
                 prompt.len()
             ));
         }
-        // The last token needs no position: nothing is computed from it.
-        let room = positions - prompt.len() + 1;
+        let room = task.room_after(prompt.len());
         let tokens_max = body.max_tokens.map_or(room, |most| room.min(most.get()));
+        let start = model.vocabulary().and_then(Vocabulary::start);
+        let prompt = task.prompt(prompt, start).map_err(|_| {
+            "cannot translate: the data of the model does not define the token that begins a translation"
+                .to_owned()
+        })?;
         let sampling = TokenSampling::new(body.temperature, body.top_k, body.seed);
         Ok(Self {
             prompt,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ronde_data::Vocabulary;
-use ronde_engine::ModelConfig;
 use ronde_model::{ModelManifest, SavedModel};
 
+use crate::text_task::TextTask;
 use crate::{PredictionForm, Predictor, ServeError};
 
 /// A saved model, the form of its outputs and the text of its tokens.
@@ -43,7 +43,7 @@ impl ServedModel {
     pub(super) fn check_replacement(&self, other: &Self) -> Result<(), ServeError> {
         let (present, new) = (self.manifest(), other.manifest());
         let of = |manifest: &ModelManifest| (manifest.input_shape.clone(), manifest.classes);
-        if of(present) != of(new) || self.continued_positions() != other.continued_positions() {
+        if of(present) != of(new) || self.text_task() != other.text_task() {
             return Err(ServeError::OtherModel {
                 shape: new.input_shape.clone(),
                 classes: new.classes,
@@ -68,11 +68,8 @@ impl ServedModel {
         self.vocabulary.as_deref()
     }
 
-    /// Returns the number of positions of a model that continues texts; `None` for another one.
-    pub(super) fn continued_positions(&self) -> Option<usize> {
-        match (&self.manifest().model, &*self.manifest().input_shape) {
-            (Some(ModelConfig::Gpt { .. }), [positions]) => Some(*positions),
-            _ => None,
-        }
+    /// Returns the kind of the texts that the model generates; `None` if it generates none.
+    pub(super) fn text_task(&self) -> Option<TextTask> {
+        TextTask::of(self.manifest(), self.vocabulary())
     }
 }

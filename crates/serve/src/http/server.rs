@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::thread::{self, Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::access::RequestToken;
+use super::clock;
 use super::endpoints;
 use super::metrics::ServerMetrics;
 use super::model_serving::ModelServing;
@@ -120,7 +121,7 @@ impl ServingState {
     fn follow(self: &Arc<Self>, mut source: Box<dyn ModelSource>) {
         let mut waited = Duration::ZERO;
         while !self.is_stopping() {
-            thread::sleep(STOP_POLL);
+            clock::sleep(STOP_POLL);
             waited += STOP_POLL;
             if waited < NEWER_POLL {
                 continue;

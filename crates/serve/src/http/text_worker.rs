@@ -12,6 +12,7 @@ use super::prediction_worker::ComputeFailure;
 use super::requests::GenerateRequest;
 use super::served_model::ServedModel;
 use crate::ServeError;
+use crate::text_task::{TextTask, last_scores, translation_scores};
 
 /// A part of a generated text. The channel ends with the text.
 pub(super) type TextPart = Result<u32, ComputeFailure>;
@@ -25,17 +26,16 @@ pub(super) struct TextJob {
 /// A text that is being generated.
 struct ActiveText {
     job: TextJob,
+    /// What the layers keep of a text that is continued.
     kept: KeptText,
-    /// The number of tokens that have been sent.
-    sent: usize,
-    /// The last token, from which the next one is computed.
-    last: u32,
+    /// The tokens that have been sent.
+    tokens: Vec<u32>,
     has_ended: bool,
 }
 
 /// Generates texts until the queue is closed and empty: at most `texts_max` together. A new text joins before the next token.
 pub(super) fn work(
-    model: &ServedModel,
+    model: (&ServedModel, TextTask),
     mut chain: Chain,
     queue: &BatchQueue<TextJob>,
     texts_max: usize,
@@ -56,35 +56,31 @@ pub(super) fn work(
             let mut text = [ActiveText {
                 job,
                 kept: KeptText::new(),
-                sent: 0,
-                last: 0,
+                tokens: Vec::new(),
                 has_ended: false,
             }];
-            let prompt = text[0].job.request.prompt.clone();
-            step(model, &mut chain, &mut text, (&prompt, prompt.len()));
-            metrics.count_tokens(text[0].sent);
+            step(model, &mut chain, &mut text);
+            metrics.count_tokens(text[0].tokens.len());
             active.extend(text);
         }
         active.retain(|text| !text.has_ended && !text.job.parts.is_closed());
         if active.is_empty() {
             continue;
         }
-        let last: Vec<u32> = active.iter().map(|text| text.last).collect();
         metrics.count_tokens(active.len());
-        step(model, &mut chain, &mut active, (&last, 1));
+        step(model, &mut chain, &mut active);
         active.retain(|text| !text.has_ended && !text.job.parts.is_closed());
     }
 }
 
-/// Computes the given tokens, `length` of each text, and sends the token after them.
-fn step(model: &ServedModel, chain: &mut Chain, texts: &mut [ActiveText], tokens: (&[u32], usize)) {
-    let failure = match catch_unwind(AssertUnwindSafe(|| scores(chain, texts, tokens))) {
+/// Computes the next token of each text and sends it.
+fn step((model, task): (&ServedModel, TextTask), chain: &mut Chain, texts: &mut [ActiveText]) {
+    let classes = model.manifest().classes as usize;
+    let next = AssertUnwindSafe(|| next_scores(task, chain, texts, classes));
+    let failure = match catch_unwind(next) {
         Ok(Ok(scores)) => {
-            let classes = model.manifest().classes as usize;
-            let each = scores.len() / texts.len().max(1);
-            for (text, scores) in texts.iter_mut().zip(scores.chunks_exact(each.max(1))) {
-                let last = scores.len().saturating_sub(classes);
-                text.send_next(&scores[last..], model);
+            for (text, scores) in texts.iter_mut().zip(scores.chunks_exact(classes.max(1))) {
+                text.send_next(scores, model);
             }
             return;
         }
@@ -102,24 +98,37 @@ fn step(model: &ServedModel, chain: &mut Chain, texts: &mut [ActiveText], tokens
     }
 }
 
-/// Returns the scores of the positions of each text.
-fn scores(
+/// Returns the scores of the next token of each text. A text without tokens is computed alone.
+fn next_scores(
+    task: TextTask,
     chain: &mut Chain,
     texts: &mut [ActiveText],
-    (tokens, length): (&[u32], usize),
+    classes: usize,
 ) -> Result<Vec<f32>, ServeError> {
-    let tokens = tokens.iter().map(|token| *token as f32).collect();
-    let input = Activation::from_host(&[texts.len(), length], tokens);
+    if let TextTask::Translate { source, target, .. } = task {
+        let parts = texts
+            .iter()
+            .map(|text| (&*text.job.request.prompt, &*text.tokens));
+        let parts: Vec<(&[u32], &[u32])> = parts.collect();
+        return translation_scores(chain, &parts, (source + target, classes));
+    }
+    let inputs = texts.iter().flat_map(|text| match &*text.tokens {
+        [] => &*text.job.request.prompt,
+        [.., last] => std::slice::from_ref(last),
+    });
+    let inputs: Vec<f32> = inputs.map(|token| *token as f32).collect();
+    let length = inputs.len() / texts.len().max(1);
+    let input = Activation::from_host(&[texts.len(), length], inputs);
     let mut kept: Vec<&mut KeptText> = texts.iter_mut().map(|text| &mut text.kept).collect();
     let output = chain.extend_texts(input, &mut kept)?;
-    Ok(output.as_slice().to_vec())
+    last_scores(output.as_slice(), (texts.len(), classes), |_| length - 1)
 }
 
 impl ActiveText {
     /// Chooses the next token from its scores and sends it.
     fn send_next(&mut self, scores: &[f32], model: &ServedModel) {
         let sampling = self.job.request.sampling;
-        let token = match sampling.choose(scores, 0, self.sent as u64) {
+        let token = match sampling.choose(scores, 0, self.tokens.len() as u64) {
             Ok(token) => token,
             Err(_) => return self.fail(ComputeFailure::Server),
         };
@@ -129,9 +138,8 @@ impl ActiveText {
         }
         // The client may be gone; the text is then removed.
         let _ = self.job.parts.send(Ok(token));
-        self.last = token;
-        self.sent += 1;
-        self.has_ended = self.sent >= self.job.request.tokens_max;
+        self.tokens.push(token);
+        self.has_ended = self.tokens.len() >= self.job.request.tokens_max;
     }
 
     fn fail(&mut self, failure: ComputeFailure) {

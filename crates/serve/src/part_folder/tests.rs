@@ -119,3 +119,62 @@ fn a_damaged_part_is_computed_again() {
     std::fs::write(parts.record_path(0), "junk").unwrap();
     assert_eq!(parts.missing(), [0]);
 }
+
+#[test]
+fn an_interruption_after_the_output_appeared_is_finished_by_the_next_command() {
+    // Each round stops the removal after a number of files, in its order.
+    for removed in 0..=7 {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("out.csv");
+        let path = PartFolder::path_of(&output);
+        let parts = PartFolder::claim(&path, &identity(61), false).unwrap();
+        (0..2).for_each(|chunk| publish(&parts, chunk));
+        let joined = parts.publish_joined(&output, 0.1).unwrap();
+        drop(parts);
+        let order = [
+            "00000000.json",
+            "00000001.json",
+            "00000000.part",
+            "00000001.part",
+            JOB_FILE,
+            LOCK_FILE,
+            JOINED_FILE,
+        ];
+        for name in &order[..removed] {
+            std::fs::remove_file(path.join(name)).unwrap();
+        }
+        assert_eq!(
+            PartFolder::finish_joined(&output, &identity(62)).unwrap(),
+            None
+        );
+        let found = PartFolder::finish_joined(&output, &identity(61)).unwrap();
+        let expected = (removed < order.len()).then_some(joined);
+        assert_eq!(found, expected, "{removed} files removed");
+        assert!(output.exists() && !path.exists(), "{removed} files removed");
+    }
+}
+
+#[test]
+fn an_output_of_another_command_is_not_that_of_the_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out.csv");
+    let path = PartFolder::path_of(&output);
+    let parts = PartFolder::claim(&path, &identity(61), false).unwrap();
+    (0..2).for_each(|chunk| publish(&parts, chunk));
+    assert_eq!(
+        PartFolder::finish_joined(&output, &identity(61)).unwrap(),
+        None
+    );
+    parts.publish_joined(&output, 0.1).unwrap();
+    assert!(
+        PartFolder::finish_joined(&output, &identity(61)).is_err(),
+        "it is in use"
+    );
+    drop(parts);
+    std::fs::write(&output, "other").unwrap();
+    assert_eq!(
+        PartFolder::finish_joined(&output, &identity(61)).unwrap(),
+        None
+    );
+    assert!(path.join(JOB_FILE).exists());
+}
