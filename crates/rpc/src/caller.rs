@@ -114,6 +114,7 @@ impl<T> CallerLink<T> {
     /// Begins a call.
     pub(crate) fn start(
         &mut self,
+        now: Duration,
         kind: RpcFrameKind,
         head: Vec<u8>,
         values: CallValues,
@@ -123,6 +124,10 @@ impl<T> CallerLink<T> {
     ) -> CallNumber {
         let call = self.next;
         self.next += 1;
+        if let Some((since, _)) = self.lost_since.as_mut().filter(|_| self.calls.is_empty()) {
+            // The first call after a pause gets a full period of attempts to connect.
+            *since = now;
+        }
         let body = Arc::new(FrameBody {
             kind,
             call,
@@ -257,8 +262,6 @@ impl<T> CallerLink<T> {
             for number in self.numbers() {
                 self.finish(number, CallEnd::PeerLost(cause.clone()), actions);
             }
-            // Calls that begin from now on get a full period of attempts.
-            self.lost_since = Some((now, cause));
         }
         if self.is_connected && !self.answered.is_empty() {
             self.acknowledge(actions);

@@ -163,7 +163,8 @@ impl RpcNode {
                 limit,
             });
         }
-        let deadline = shared.clock.now() + limit.min(LIMIT_MAX);
+        let now = shared.clock.now();
+        let deadline = now + limit.min(LIMIT_MAX);
         let bytes = HEADER_BYTES + head.len() + 4 * values.len();
         let mut state = shared.lock();
         let index = loop {
@@ -194,7 +195,7 @@ impl RpcNode {
         let peer = &mut state.peers[index];
         let number = peer
             .link
-            .start(kind, head, values, deadline, slot, &mut actions);
+            .start(now, kind, head, values, deadline, slot, &mut actions);
         let peer = &state.peers[index];
         shared.carry_out(peer, actions);
         let begun = BegunCall {

@@ -17,10 +17,11 @@ const TOGETHER_BYTES: usize = 64 << 10;
 const COPIED_BYTES: usize = 4 << 10;
 /// How often a full socket is tried again before a thread waits for it.
 const YIELDS: u32 = 256;
-/// How long a thread that calls or answers waits for a full socket.
+/// How often, and how long each time, a thread that calls or answers then waits for a full socket.
+const WAITS: u32 = 8;
 const FULL_SOCKET: Timespec = Timespec {
     tv_sec: 0,
-    tv_nsec: 1_000_000,
+    tv_nsec: 250_000,
 };
 
 /// A connection whose frames are written by the threads that produce them.
@@ -111,21 +112,21 @@ impl RpcConnection {
     /// Writes queued frames on another thread; returns whether the polling thread must continue. Waits shortly while the
     /// socket is full: to pass long values from thread to thread would take longer than to write them.
     pub(crate) fn write_patiently(&self) -> bool {
-        let mut yields = 0;
-        while self.write_until_full() {
-            if yields < YIELDS {
-                yields += 1;
-                thread::yield_now();
-                continue;
+        for _ in 0..YIELDS {
+            if !self.write_until_full() {
+                return false;
             }
+            thread::yield_now();
+        }
+        for _ in 0..WAITS {
             let mut fds = [PollFd::from_borrowed_fd(self.stream.fd(), PollFlags::OUT)];
             let is_writable = poll(&mut fds, Some(&FULL_SOCKET)).is_ok_and(|ready| ready > 0);
-            if !is_writable {
-                self.is_blocked.store(true, Ordering::SeqCst);
-                return true;
+            if is_writable && !self.write_until_full() {
+                return false;
             }
         }
-        false
+        self.is_blocked.store(true, Ordering::SeqCst);
+        true
     }
 
     /// Writes queued frames until none is left or the socket is full; returns whether it is full. A thread that finds

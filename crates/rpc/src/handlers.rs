@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::connection::RpcConnection;
 use crate::frame::{CallHead, FailureCode, FrameBody, RpcFrameKind, check_size};
 use crate::function::{ErasedResult, RegisteredFunction};
 use crate::lease::ProcessName;
@@ -109,7 +110,11 @@ pub(crate) fn run_all(shared: &Arc<NodeShared>) {
     while let Some(task) = shared.handlers.pop() {
         match task {
             HandlerTask::Drop(ended) => drop(ended),
-            HandlerTask::Run(run) => execute(shared, *run),
+            HandlerTask::Run(run) => {
+                if let Some(connection) = execute(shared, *run) {
+                    shared.write(&connection);
+                }
+            }
         }
         if shared.is_paused.swap(false, Ordering::SeqCst) {
             shared.wake();
@@ -117,11 +122,14 @@ pub(crate) fn run_all(shared: &Arc<NodeShared>) {
     }
 }
 
-/// Runs one function and answers its call.
-pub(crate) fn execute(shared: &Arc<NodeShared>, mut run: FunctionRun) {
+/// Runs one function and queues the answer of its call; returns the connection to write to.
+pub(crate) fn execute(
+    shared: &Arc<NodeShared>,
+    mut run: FunctionRun,
+) -> Option<Arc<RpcConnection>> {
     let call = run.frame.call;
     if !shared.expects_answer(&run) {
-        return;
+        return None;
     }
     let result = if shared.clock.now() >= run.deadline && run.frame.kind == RpcFrameKind::Call {
         let text = "its deadline passed while it waited for a thread";
@@ -144,7 +152,7 @@ pub(crate) fn execute(shared: &Arc<NodeShared>, mut run: FunctionRun) {
         },
         Err((code, text)) => FrameBody::failure(call, code, &text),
     };
-    shared.answer(&run.caller, answer);
+    shared.answer(&run.caller, answer)
 }
 
 fn call_function(shared: &Arc<NodeShared>, run: &mut FunctionRun) -> ErasedResult {

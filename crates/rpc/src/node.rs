@@ -347,21 +347,20 @@ impl NodeShared {
                 .is_some_and(|session| session.session.is_open(run.frame.call))
     }
 
-    /// Answers a call of `caller`.
-    pub(crate) fn answer(&self, caller: &ProcessName, answer: FrameBody) {
+    /// Queues the answer of a call of `caller`; returns the connection to write to.
+    pub(crate) fn answer(
+        &self,
+        caller: &ProcessName,
+        answer: FrameBody,
+    ) -> Option<Arc<RpcConnection>> {
         let mut state = self.lock();
-        let Some(session) = state.sessions.get_mut(caller) else {
-            return;
-        };
+        let session = state.sessions.get_mut(caller)?;
         let answer = session
             .session
             .finished(answer, self.limits.kept_answer_bytes_max);
-        let connection = session.connection.clone();
-        if let Some((answer, connection)) = answer.zip(connection) {
-            connection.queue(answer);
-            drop(state);
-            self.write(&connection);
-        }
+        let (answer, connection) = answer.zip(session.connection.clone())?;
+        connection.queue(answer);
+        Some(connection)
     }
 
     /// Returns the peer of a target.

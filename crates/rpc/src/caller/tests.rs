@@ -174,7 +174,7 @@ impl Simulation {
         let deadline = self.now + LIMIT;
         let values = CallValues::none();
         self.caller
-            .start(kind, head, values, deadline, ticket, actions);
+            .start(self.now, kind, head, values, deadline, ticket, actions);
     }
 
     fn arrive(&mut self) {
@@ -294,6 +294,7 @@ fn bounds_are_reported_and_one_long_message_always_has_room() {
     let mut start = |link: &mut CallerLink<u8>, bytes: usize| {
         let head = vec![0; bytes];
         link.start(
+            Duration::ZERO,
             RpcFrameKind::Call,
             head,
             CallValues::none(),
@@ -311,4 +312,23 @@ fn bounds_are_reported_and_one_long_message_always_has_room() {
     assert_eq!(link.cancel(first, &mut actions), Some(0));
     assert_eq!(link.cancel(first, &mut actions), None);
     assert_eq!(link.check_room(10, &limits), Ok(()));
+}
+
+#[test]
+fn a_call_long_after_a_loss_gets_a_full_period_to_connect() {
+    let mut link = CallerLink::new();
+    let at = Duration::from_secs;
+    let mut actions = Vec::new();
+    link.disconnected(at(1), "a test".to_owned());
+    let none = CallValues::none();
+    let kind = RpcFrameKind::Call;
+    link.start(at(100), kind, Vec::new(), none, at(1_000), 7, &mut actions);
+    link.tick(at(104), RECONNECT, &mut actions);
+    assert!(actions.is_empty());
+    link.disconnected(at(104), "again".to_owned());
+    link.tick(at(105), RECONNECT, &mut actions);
+    let lost = |action: &CallerAction<i32>| {
+        matches!(action, CallerAction::Finish(7, CallEnd::PeerLost(_)))
+    };
+    assert!(actions.iter().all(lost) && actions.len() == 1);
 }

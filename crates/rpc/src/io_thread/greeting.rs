@@ -22,6 +22,8 @@ use crate::peers::RpcPeer;
 use crate::security::RpcKeys;
 use crate::stream::RpcStream;
 
+/// The interval of attempts to connect to a lost peer without calls.
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
 /// Lost sessions of workers with one name that are kept, besides those with a connection.
 const LOST_SESSIONS_MAX: usize = 4;
 
@@ -34,8 +36,14 @@ impl PollingThread<'_> {
         }
         let mut state = shared.lock();
         for (index, peer) in state.peers.iter_mut().enumerate() {
-            let is_needed = peer.link.in_flight() > 0 && !peer.link.is_connected();
-            if !is_needed || peer.is_dialling || now < peer.next_dial {
+            // A lost peer is dialled now and then without calls, so that calls for its role find it when it returns.
+            let pause = match (peer.link.in_flight(), peer.link.is_lost()) {
+                (0, false) => continue,
+                (0, true) => PROBE_PAUSE,
+                _ => Duration::ZERO,
+            };
+            let is_early = now < peer.next_dial + pause;
+            if peer.link.is_connected() || peer.is_dialling || is_early {
                 continue;
             }
             match dial(shared, &peer.peer) {

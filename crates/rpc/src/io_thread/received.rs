@@ -79,7 +79,8 @@ fn from_caller(
     Ok(())
 }
 
-/// Passes a call to its function, or answers why it cannot be executed.
+/// Passes a call to its function, or queues an answer why it cannot be executed. The answers of this thread are written
+/// after the last received frame.
 fn begin(shared: &Arc<NodeShared>, caller: &Arc<ProcessName>, frame: FrameBody) {
     let call = frame.call;
     let found = CallHead::decode(&frame.head)
@@ -92,7 +93,8 @@ fn begin(shared: &Arc<NodeShared>, caller: &Arc<ProcessName>, frame: FrameBody) 
     let (function, limit_ms) = match found {
         Ok(found) => found,
         Err((code, cause)) => {
-            return shared.answer(caller, FrameBody::failure(call, code, &cause));
+            let _written_later = shared.answer(caller, FrameBody::failure(call, code, &cause));
+            return;
         }
     };
     let run = FunctionRun {
@@ -102,14 +104,13 @@ fn begin(shared: &Arc<NodeShared>, caller: &Arc<ProcessName>, frame: FrameBody) 
         function,
     };
     if run.function.is_immediate {
-        return handlers::execute(shared, run);
+        let _written_later = handlers::execute(shared, run);
+        return;
     }
     let max = shared.limits.queued_calls_max;
     if !shared.handlers.push(run, max) {
         let text = format!("{max} calls wait there for a thread, which is the limit");
-        shared.answer(
-            caller,
-            FrameBody::failure(call, FailureCode::Overloaded, &text),
-        );
+        let failure = FrameBody::failure(call, FailureCode::Overloaded, &text);
+        let _written_later = shared.answer(caller, failure);
     }
 }

@@ -221,10 +221,10 @@ fn a_role_is_served_by_all_of_its_workers() {
     let role = CallTarget::Role("server");
     let none = CallValues::none;
     let calls: Vec<_> = (0..20)
-        .map(|_| nodes[0].start(role, &COUNT, &(), none(), LIMIT).unwrap())
+        .map(|_| nodes[0].start(role, &SLEEP, &100, none(), LIMIT).unwrap())
         .collect();
     let served = calls.iter().filter(|call| call.peer() == "server2").count();
-    assert_eq!(served, 10);
+    assert!((1..20).contains(&served), "{served} of 20");
     calls.into_iter().for_each(|call| {
         call.wait().unwrap();
     });

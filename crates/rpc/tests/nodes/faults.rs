@@ -12,7 +12,9 @@ use ronde_rpc::{
     CallTarget, CallValues, FunctionRegistry, RemoteFunction, RpcError, RpcLimits, RpcNode,
 };
 
-use crate::support::{COUNT, ECHO, LIMIT, SLEEP, config, echo, functions, listen, peer};
+use crate::support::{
+    COUNT, ECHO, LIMIT, SLEEP, config, echo, functions, listen, peer, wait_until,
+};
 
 const TWO: CallTarget<'_> = CallTarget::Worker("two");
 
@@ -189,4 +191,41 @@ fn a_call_that_a_restarted_peer_does_not_know_fails_and_is_not_executed_again() 
     );
     assert_eq!(caller.call(TWO, &COUNT, &(), none(), LIMIT).unwrap().0, 1);
     std::mem::forget(_first);
+}
+
+#[test]
+fn a_role_does_without_a_lost_worker_and_finds_it_when_it_returns() {
+    let ((at_client, client), (at_one, one), (at_two, two)) = (listen(), listen(), listen());
+    let open = |name: &str, listener| {
+        let peers = vec![peer("client", client)];
+        RpcNode::open(config(name), listener, peers, functions()).unwrap()
+    };
+    let _first = open("server1", at_one);
+    let second = open("server2", at_two);
+    let mut settings = config("client");
+    settings.limits = short();
+    let peers = vec![peer("server1", one), peer("server2", two)];
+    let caller = RpcNode::open(settings, at_client, peers, FunctionRegistry::new()).unwrap();
+    let start = || {
+        let none = CallValues::none();
+        caller.start(CallTarget::Role("server"), &SLEEP, &20, none, LIMIT)
+    };
+    let served = || {
+        let calls: Vec<_> = (0..10).map(|_| start().unwrap()).collect();
+        let twos = calls.iter().filter(|call| call.peer() == "server2").count();
+        calls.into_iter().for_each(|call| {
+            call.wait().unwrap();
+        });
+        twos
+    };
+    assert!((1..10).contains(&served()));
+    drop(second);
+    wait_until("the loss of a server", || {
+        let call = start().unwrap();
+        let is_one = call.peer() == "server1";
+        is_one && call.wait().is_ok() && start().unwrap().peer() == "server1"
+    });
+    assert_eq!(served(), 0);
+    let _again = open("server2", TcpListener::bind(two).unwrap());
+    wait_until("the return of the server", || served() > 0);
 }
