@@ -50,6 +50,16 @@ pub(crate) enum LinkFull {
     Bytes(usize),
 }
 
+/// A call that begins.
+pub(crate) struct NewCall<T> {
+    /// [`RpcFrameKind::Call`] or [`RpcFrameKind::Send`].
+    pub(crate) kind: RpcFrameKind,
+    pub(crate) head: Vec<u8>,
+    pub(crate) values: CallValues,
+    pub(crate) deadline: Duration,
+    pub(crate) ticket: T,
+}
+
 struct OpenCall<T> {
     body: Arc<FrameBody>,
     deadline: Duration,
@@ -115,11 +125,7 @@ impl<T> CallerLink<T> {
     pub(crate) fn start(
         &mut self,
         now: Duration,
-        kind: RpcFrameKind,
-        head: Vec<u8>,
-        values: CallValues,
-        deadline: Duration,
-        ticket: T,
+        begun: NewCall<T>,
         actions: &mut Vec<CallerAction<T>>,
     ) -> CallNumber {
         let call = self.next;
@@ -129,10 +135,10 @@ impl<T> CallerLink<T> {
             *since = now;
         }
         let body = Arc::new(FrameBody {
-            kind,
+            kind: begun.kind,
             call,
-            head,
-            values,
+            head: begun.head,
+            values: begun.values,
         });
         self.bytes += body.bytes();
         if self.is_connected {
@@ -141,11 +147,11 @@ impl<T> CallerLink<T> {
             }
             actions.push(CallerAction::Transmit(Arc::clone(&body)));
         }
-        self.deadlines.insert((deadline, call));
+        self.deadlines.insert((begun.deadline, call));
         let open = OpenCall {
             body,
-            deadline,
-            ticket,
+            deadline: begun.deadline,
+            ticket: begun.ticket,
             was_sent: self.is_connected,
         };
         self.calls.insert(call, open);

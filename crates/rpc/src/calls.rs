@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::caller::{CallEnd, CallNumber, LinkFull};
+use crate::caller::{CallEnd, CallNumber, LinkFull, NewCall};
 use crate::frame::{CallHead, FailureCode, HEADER_BYTES, RpcFrameKind, check_size};
 use crate::node::CallSlot;
 use crate::{CallTarget, CallValues, RemoteFunction, RpcError, RpcNode};
@@ -193,9 +193,14 @@ impl RpcNode {
         };
         let mut actions = Vec::new();
         let peer = &mut state.peers[index];
-        let number = peer
-            .link
-            .start(now, kind, head, values, deadline, slot, &mut actions);
+        let call = NewCall {
+            kind,
+            head,
+            values,
+            deadline,
+            ticket: slot,
+        };
+        let number = peer.link.start(now, call, &mut actions);
         let peer = &state.peers[index];
         shared.carry_out(peer, actions);
         let begun = BegunCall {

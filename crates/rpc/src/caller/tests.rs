@@ -170,11 +170,14 @@ impl Simulation {
             ..Execution::default()
         };
         self.calls.insert(ticket, call);
-        let head = ticket.to_le_bytes().to_vec();
-        let deadline = self.now + LIMIT;
-        let values = CallValues::none();
-        self.caller
-            .start(self.now, kind, head, values, deadline, ticket, actions);
+        let call = NewCall {
+            kind,
+            head: ticket.to_le_bytes().to_vec(),
+            values: CallValues::none(),
+            deadline: self.now + LIMIT,
+            ticket,
+        };
+        self.caller.start(self.now, call, actions);
     }
 
     fn arrive(&mut self) {
@@ -292,16 +295,14 @@ fn bounds_are_reported_and_one_long_message_always_has_room() {
     let mut actions = Vec::new();
     assert_eq!(link.check_room(1_000, &limits), Ok(()));
     let mut start = |link: &mut CallerLink<u8>, bytes: usize| {
-        let head = vec![0; bytes];
-        link.start(
-            Duration::ZERO,
-            RpcFrameKind::Call,
-            head,
-            CallValues::none(),
-            LIMIT,
-            0,
-            &mut actions,
-        )
+        let call = NewCall {
+            kind: RpcFrameKind::Call,
+            head: vec![0; bytes],
+            values: CallValues::none(),
+            deadline: LIMIT,
+            ticket: 0,
+        };
+        link.start(Duration::ZERO, call, &mut actions)
     };
     let first = start(&mut link, 50);
     assert_eq!(link.check_room(50, &limits), Err(LinkFull::Bytes(100)));
@@ -320,9 +321,14 @@ fn a_call_long_after_a_loss_gets_a_full_period_to_connect() {
     let at = Duration::from_secs;
     let mut actions = Vec::new();
     link.disconnected(at(1), "a test".to_owned());
-    let none = CallValues::none();
-    let kind = RpcFrameKind::Call;
-    link.start(at(100), kind, Vec::new(), none, at(1_000), 7, &mut actions);
+    let call = NewCall {
+        kind: RpcFrameKind::Call,
+        head: Vec::new(),
+        values: CallValues::none(),
+        deadline: at(1_000),
+        ticket: 7,
+    };
+    link.start(at(100), call, &mut actions);
     link.tick(at(104), RECONNECT, &mut actions);
     assert!(actions.is_empty());
     link.disconnected(at(104), "again".to_owned());
