@@ -26,6 +26,8 @@ const OUTPUT_FILE: &str = "output.log";
 const EXIT_BYTES: usize = 128;
 /// Time limit for a process to lock its folder after its start.
 const START_MAX: Duration = Duration::from_secs(30);
+/// Interval at which a process looks whether its folder still exists.
+const DELETED_EVERY: Duration = Duration::from_secs(1);
 /// Time limit for a lock that a reader holds for microseconds.
 const LOCK_MAX: Duration = Duration::from_secs(1);
 
@@ -218,6 +220,25 @@ impl ProcessFolder {
             Some(ExitRecord { code, at_ms }) => ProcessState::Exited { code, at_ms },
             None => ProcessState::Lost,
         })
+    }
+
+    /// Waits until the folder of this process is deleted, and then ends this process and its session: a job without a folder
+    /// cannot keep its results, and no command finds it. Never returns otherwise.
+    pub fn end_when_deleted(&self) {
+        let Ok(process) = ProcessIdentity::of_this_process() else {
+            return;
+        };
+        let path = self.path.join(PROCESS_FILE);
+        let is_deleted = || {
+            let found = std::fs::symlink_metadata(&path);
+            found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        };
+        loop {
+            clock::pause(DELETED_EVERY);
+            if is_deleted() {
+                session::end_own(&process);
+            }
+        }
     }
 
     /// Returns whether the process does not run, also if that is unknown.

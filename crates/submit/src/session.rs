@@ -42,6 +42,14 @@ pub(crate) fn kill(leader: &ProcessIdentity) -> usize {
     remaining
 }
 
+/// Kills all other processes of the session that this process leads, and then this one.
+pub(crate) fn end_own(leader: &ProcessIdentity) {
+    for member in members(leader).iter().filter(|member| *member != leader) {
+        signal(member, Signal::KILL);
+    }
+    signal(leader, Signal::KILL);
+}
+
 /// Sends a signal to a process if it still exists.
 pub(crate) fn signal(process: &ProcessIdentity, signal: Signal) {
     if let Some(pid) = Pid::from_raw(process.pid.cast_signed()).filter(|_| process.is_alive()) {

@@ -143,6 +143,8 @@ fn run_command(
     let guard = folder.enter()?;
     let command = folder.command()?;
     enter_directory(&command.directory)?;
+    let watched = folder.clone();
+    std::thread::spawn(move || watched.end_when_deleted());
     let code = execute(command.arguments);
     Ok(finish(guard, code))
 }

@@ -154,6 +154,17 @@ fn a_killed_job_is_lost_and_cancelling_it_leaves_nothing() {
 }
 
 #[test]
+fn a_job_whose_folder_is_deleted_ends() {
+    let dir = TestFolder::new();
+    ronde(&dir, &["submit", "-n", "1", "--name", "x", "--set", LONG]).expect(0, &[]);
+    under_way(&dir, "x");
+    let leader = process(&dir, "x");
+    std::fs::remove_dir_all(dir.path().join(".state/ronde/jobs/x")).unwrap();
+    assert_eq!(states(&dir), [""; 0]);
+    until("nothing is left", || session(leader).is_empty());
+}
+
+#[test]
 fn mistakes_start_nothing_and_leave_the_name_free() {
     let dir = TestFolder::new();
     dir.write("targets.toml", "[small]\nkind = \"local\"\nslotz = 1\n");

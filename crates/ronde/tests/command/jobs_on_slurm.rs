@@ -276,10 +276,12 @@ fn a_preempted_job_is_queued_again_and_resumes_from_its_checkpoint() {
     until("the job is queued again", || {
         cluster.state("long") == "queued"
     });
-    cluster.slurm(
-        "scontrol",
-        &["update", &format!("JobId={number}"), "StartTime=now"],
-    );
+    let now = format!("JobId={number}");
+    until("the job starts again", || {
+        // Slurm ignores it while the earlier attempt still completes.
+        cluster.slurm("scontrol", &["update", &now, "StartTime=now"]);
+        cluster.state("long") == "running"
+    });
     cluster.events("long", "\"event\":\"checkpoint_loaded\"", 1);
     cluster.events("long", "step_committed", 5);
     assert_eq!(cluster.state("long"), "running");
