@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::caller::{CallEnd, CallNumber, LinkFull, NewCall};
 use crate::frame::{CallHead, FailureCode, HEADER_BYTES, RpcFrameKind, check_size};
-use crate::node::CallSlot;
+use crate::node::{CallSlot, NodeState};
 use crate::{CallTarget, CallValues, RemoteFunction, RpcError, RpcNode};
 
 /// The longest limit of a call.
@@ -166,31 +166,7 @@ impl RpcNode {
         let now = shared.clock.now();
         let deadline = now + limit.min(LIMIT_MAX);
         let bytes = HEADER_BYTES + head.len() + 4 * values.len();
-        let mut state = shared.lock();
-        let index = loop {
-            if shared.is_closing.load(Ordering::SeqCst) {
-                return Err(RpcError::Closing { function: name() });
-            }
-            let found = shared.find(&state, target);
-            let index = found.ok_or_else(|| RpcError::NoSuchWorker {
-                function: name(),
-                target: target.to_string(),
-            })?;
-            let peer = &state.peers[index];
-            let Err(full) = peer.link.check_room(bytes, &shared.limits) else {
-                break index;
-            };
-            let left = deadline.saturating_sub(shared.clock.now());
-            if policy == RoomPolicy::Refuse || left.is_zero() {
-                return Err(RpcError::Overloaded {
-                    peer: peer.peer.name.clone(),
-                    function: name(),
-                    cause: full.to_string(),
-                });
-            }
-            let waited = shared.has_room.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        };
+        let (mut state, index) = self.room(target, function, bytes, deadline, policy)?;
         let mut actions = Vec::new();
         let peer = &mut state.peers[index];
         let call = NewCall {
@@ -218,6 +194,44 @@ impl RpcNode {
             None => {}
         }
         Ok(begun)
+    }
+
+    /// Returns the peer of a target that has room for a call, with the locked state; waits for room if `policy` allows it.
+    fn room(
+        &self,
+        target: CallTarget<'_>,
+        function: &str,
+        bytes: usize,
+        deadline: Duration,
+        policy: RoomPolicy,
+    ) -> Result<(MutexGuard<'_, NodeState>, usize), RpcError> {
+        let shared = &self.shared;
+        let name = || function.to_owned();
+        let mut state = shared.lock();
+        loop {
+            if shared.is_closing.load(Ordering::SeqCst) {
+                return Err(RpcError::Closing { function: name() });
+            }
+            let found = shared.find(&state, target);
+            let index = found.ok_or_else(|| RpcError::NoSuchWorker {
+                function: name(),
+                target: target.to_string(),
+            })?;
+            let peer = &state.peers[index];
+            let Err(full) = peer.link.check_room(bytes, &shared.limits) else {
+                return Ok((state, index));
+            };
+            let left = deadline.saturating_sub(shared.clock.now());
+            if policy == RoomPolicy::Refuse || left.is_zero() {
+                return Err(RpcError::Overloaded {
+                    peer: peer.peer.name.clone(),
+                    function: name(),
+                    cause: full.to_string(),
+                });
+            }
+            let waited = shared.has_room.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 
