@@ -25,21 +25,11 @@ pub enum DashboardError {
         /// The operating system's error.
         cause: std::io::Error,
     },
-    /// The system has no random numbers, or refuses a thread.
+    /// The system refuses a thread.
     #[error("cannot start the server: {cause}")]
     Start {
         /// The operating system's error.
         cause: std::io::Error,
-    },
-    /// The token is too short.
-    #[error(
-        "invalid token: {length} characters, expected at least {min} printable ones without spaces"
-    )]
-    Token {
-        /// The number of characters.
-        length: usize,
-        /// The smallest number of characters.
-        min: usize,
     },
     /// The terminal cannot be used.
     #[error("cannot use the terminal: {cause}")]

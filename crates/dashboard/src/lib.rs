@@ -21,6 +21,6 @@ pub use history::{
     RankHistory, RunHistory, StepBucket,
 };
 pub use library::{RunLibrary, RunSnapshot, RunSummary};
-pub use server::{AccessToken, ServerSettings, serve};
+pub use server::{ServerSettings, serve};
 pub use settings::{flat_settings, masked};
 pub use terminal::{print_lines, show};

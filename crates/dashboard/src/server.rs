@@ -18,13 +18,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::future::{Either, select};
 use futures_util::stream;
+use ronde_identity::AccessToken;
 use serde::Deserialize;
 
 use crate::clock;
 use crate::error::DashboardError;
 use crate::library::RunLibrary;
-
-pub use access::AccessToken;
 
 /// What the browser may load: only files of this server.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
@@ -74,7 +73,11 @@ pub fn serve(
         let address = listener.local_addr().map_err(failed)?;
         ready(
             address,
-            &format!("http://{address}/?token={}", settings.token.text()),
+            // In an address, a plus sign stands for a space.
+            &format!(
+                "http://{address}/?token={}",
+                settings.token.expose().replace('+', "%2B")
+            ),
         );
         let state = Arc::new(ServerState {
             library,

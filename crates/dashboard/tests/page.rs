@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 
-use ronde_dashboard::{AccessToken, RunLibrary, ServerSettings, serve};
+use ronde_dashboard::{RunLibrary, ServerSettings, serve};
+use ronde_identity::AccessToken;
 use serde_json::{Value, json};
 
 /// Number of looks at the page before a condition counts as wrong.

@@ -36,6 +36,16 @@ pub enum IdentityError {
         /// The reason.
         problem: &'static str,
     },
+    /// The token of an HTTP server is too short, or has other characters.
+    #[error(
+        "invalid token: {length} characters, expected at least {min} letters, digits or characters of `-._~+/=`"
+    )]
+    AccessToken {
+        /// The number of characters.
+        length: usize,
+        /// The smallest number of characters.
+        min: usize,
+    },
 }
 
 impl IdentityError {

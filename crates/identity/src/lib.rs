@@ -6,6 +6,8 @@
 //! needed after the job. This crate does not know the protocols that use the connections, and gets
 //! the time as an argument.
 //!
+//! Servers for people use an [`AccessToken`] and a certificate of the user: [`https_server_config`].
+//!
 //! ```
 //! use std::time::{Duration, SystemTime};
 //! use ronde_core::Rank;
@@ -23,19 +25,23 @@
 
 #![forbid(unsafe_code)]
 
+mod access_token;
 mod authority;
 mod bundle;
 mod error;
 mod explain;
+mod https;
 mod identity;
 mod member;
 mod secret;
 mod tls;
 mod token;
 
+pub use access_token::AccessToken;
 pub use authority::{Authority, Validity};
 pub use error::IdentityError;
 pub use explain::explain;
+pub use https::https_server_config;
 pub use identity::Identity;
 pub use member::Member;
 pub use secret::SecretText;

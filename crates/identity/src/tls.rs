@@ -15,7 +15,7 @@ use rustls::{
 use crate::{Fingerprint, Identity, IdentityError, JoinToken};
 
 /// AES-128 comes first, because it is the fastest on processors with AES instructions.
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     use aws_lc_rs::cipher_suite::{
         TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
     };

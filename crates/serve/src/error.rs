@@ -76,16 +76,6 @@ pub enum ServeError {
         /// The operating system's error.
         cause: io::Error,
     },
-    /// The token of a server is not usable.
-    #[error(
-        "invalid token: {length} characters, expected at least {min} printable ASCII characters without spaces"
-    )]
-    Token {
-        /// The number of characters.
-        length: usize,
-        /// The smallest number of characters.
-        min: usize,
-    },
     /// A setting of the generation of text is invalid.
     #[error("invalid {setting} `{found}`: expected {expected}")]
     Generation {

@@ -1,6 +1,5 @@
 //! The HTTP server of a model: requests wait in queues, and threads compute them together.
 
-mod access;
 mod batch_queue;
 mod clock;
 mod endpoints;
@@ -14,6 +13,5 @@ mod served_model;
 mod server;
 mod text_worker;
 
-pub use access::RequestToken;
 pub use served_model::ServedModel;
 pub use server::{HttpSettings, ModelSource, serve};

@@ -31,7 +31,7 @@ mod token_sampling;
 pub use chunks::{ChunkPlan, ChunkQueue};
 pub use error::ServeError;
 #[cfg(feature = "http")]
-pub use http::{HttpSettings, ModelSource, RequestToken, ServedModel, serve};
+pub use http::{HttpSettings, ModelSource, ServedModel, serve};
 pub use output::{OutputFormat, PredictedSample};
 pub use part_folder::{ChunkRecord, JoinedOutput, PartFolder, ScoringIdentity};
 pub use prediction::{ClassProbability, FoundBox, Prediction};

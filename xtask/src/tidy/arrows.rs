@@ -25,7 +25,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-model", &["ronde-core", "ronde-engine"]),
     (
         "ronde-serve",
-        &["ronde-core", "ronde-engine", "ronde-data", "ronde-model"],
+        &[
+            "ronde-core",
+            "ronde-engine",
+            "ronde-data",
+            "ronde-identity",
+            "ronde-model",
+        ],
     ),
     (
         "ronde-parallel",
@@ -56,7 +62,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("ronde-submit", &["ronde-core"]),
     ("ronde-monitor", &["ronde-core"]),
-    ("ronde-dashboard", &["ronde-core", "ronde-monitor"]),
+    (
+        "ronde-dashboard",
+        &["ronde-core", "ronde-identity", "ronde-monitor"],
+    ),
     (
         "ronde-rpc",
         &["ronde-core", "ronde-identity", "ronde-engine"],

@@ -25,6 +25,12 @@ pub(crate) struct ServeArguments {
     /// File with the token that clients must send, at least 16 characters [default: none is needed].
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// File with the certificate of the server and those that lead to its authority, in PEM [default: no TLS].
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// File with the private key of the certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Number of threads that compute predictions.
     #[arg(short = 'n', long, value_name = "N", default_value = "1")]
     workers: NonZeroUsize,

@@ -2,8 +2,11 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use ronde_core::Rank;
+use ronde_identity::rustls::{ClientConnection, StreamOwned};
+use ronde_identity::{Authority, Member, Validity};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -50,9 +53,11 @@ impl Server {
         let words = format!("serve {arguments} --listen 127.0.0.1:0");
         let words: Vec<&str> = words.split_whitespace().collect();
         let mut running = dir.start(RONDE, &words, &[]);
-        running.wait_stdout("http://", 1);
+        running.wait_stdout("://", 1);
         let output = running.stdout();
-        let address = output.lines().find_map(|line| line.strip_prefix("http://"));
+        let address = output
+            .lines()
+            .find_map(|line| Some(line.split_once("://")?.1));
         Self {
             address: address.unwrap().to_owned(),
             running,
@@ -229,6 +234,61 @@ fn a_token_is_required_where_one_is_set() {
     dir.write("token", "short");
     dir.run(&["serve", "out", "--token-file", "token"])
         .expect(2, &["invalid token: 5 characters", "openssl"]);
+}
+
+#[test]
+fn connections_are_encrypted_with_the_certificate_of_the_user() {
+    let dir = trained();
+    let hour = Validity::from_now(SystemTime::now(), Duration::from_secs(3600));
+    let authority = Authority::new("job", hour).unwrap();
+    let member = Member::Rank(Rank(0));
+    let identity = authority.issue(&member, hour).unwrap();
+    dir.write("server.pem", identity.to_pem().expose());
+    let server = Server::start(&dir, "out --tls-cert server.pem --tls-key server.pem");
+    let config = identity.client_config(b"http/1.1").unwrap();
+    let connect = |config| {
+        let client = ClientConnection::new(config, identity.name_of(&member).unwrap()).unwrap();
+        let mut stream = StreamOwned::new(client, server.connect());
+        let body = "{\"inputs\":[[1,2]]}";
+        let request = format!(
+            "POST /v1/predict HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes())?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok::<_, std::io::Error>(Answer::parse(&String::from_utf8_lossy(&answer)))
+    };
+    let answer = connect(config).unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let other = Authority::new("job", hour).unwrap();
+    let stranger = other.issue(&member, hour).unwrap();
+    let refused = connect(stranger.client_config(b"http/1.1").unwrap());
+    assert!(refused.is_err(), "a certificate of another authority");
+    // Without TLS there is no answer, and a connection without a handshake does not delay the end.
+    assert!(
+        !server
+            .raw(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+            .contains("200")
+    );
+    let idle = server.connect();
+    server.stop();
+    drop(idle);
+    dir.write("key.pem", "junk");
+    dir.run(&[
+        "serve",
+        "out",
+        "--tls-cert",
+        "server.pem",
+        "--tls-key",
+        "key.pem",
+    ])
+    .expect(
+        2,
+        &["cannot use the certificate server.pem", "the private key"],
+    );
+    dir.run(&["serve", "out", "--tls-cert", "server.pem"])
+        .expect(2, &["--tls-key"]);
 }
 
 #[test]

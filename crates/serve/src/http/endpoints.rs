@@ -7,11 +7,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{Event as StreamEvent, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use ronde_identity::AccessToken;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -103,10 +104,16 @@ async fn count(State(state): StateExtractor, request: Request, next: Next) -> Re
     response
 }
 
+/// Returns whether a request has the token as `Authorization: Bearer`.
+fn has_token(token: &AccessToken, headers: &HeaderMap) -> bool {
+    let value = headers.get(header::AUTHORIZATION);
+    value.is_some_and(|value| token.accepts_bearer(value.as_bytes()))
+}
+
 /// Refuses requests without the token.
 async fn require_token(State(state): StateExtractor, request: Request, next: Next) -> Response {
     match &state.settings.token {
-        Some(token) if !token.allows(request.headers()) => {
+        Some(token) if !has_token(token, request.headers()) => {
             let message = "a token is required: send `Authorization: Bearer TOKEN`".to_owned();
             Refusal(StatusCode::UNAUTHORIZED, message).into_response()
         }

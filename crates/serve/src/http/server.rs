@@ -12,10 +12,13 @@ use futures_util::future::{Either, select};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use ronde_identity::AccessToken;
+use ronde_identity::rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
 
-use super::access::RequestToken;
 use super::clock;
 use super::endpoints;
 use super::metrics::ServerMetrics;
@@ -36,7 +39,9 @@ pub struct HttpSettings {
     /// The address at which it listens; port 0: any free port.
     pub listen: SocketAddr,
     /// The token that clients must send; `None`: every client is served.
-    pub token: Option<RequestToken>,
+    pub token: Option<AccessToken>,
+    /// The TLS settings of its connections; `None`: they are not encrypted.
+    pub tls: Option<Arc<ServerConfig>>,
     /// The number of threads that compute predictions.
     pub workers: NonZeroUsize,
     /// The largest number of samples that are computed together, and of texts that are generated together.
@@ -195,6 +200,7 @@ pub fn serve(
 /// Accepts connections until the server stops, and waits for those whose requests are computed.
 async fn run(state: &Arc<ServingState>, listener: &TcpListener, is_stopping: impl Fn() -> bool) {
     let router = endpoints::router(Arc::clone(state));
+    let tls = state.settings.tls.clone().map(TlsAcceptor::from);
     let (stop, stopped) = watch::channel(false);
     let connections_max = state.settings.connections_max.get();
     let connections = Arc::new(Semaphore::new(connections_max));
@@ -208,7 +214,7 @@ async fn run(state: &Arc<ServingState>, listener: &TcpListener, is_stopping: imp
                     let connection = (stream, permit);
                     let serving = serve_connection(
                         connection,
-                        router.clone(),
+                        (router.clone(), tls.clone()),
                         stopped.clone(),
                         state.settings.read_timeout,
                     );
@@ -235,15 +241,41 @@ async fn run(state: &Arc<ServingState>, listener: &TcpListener, is_stopping: imp
     let _ = tokio::time::timeout(limit, connections.acquire_many(all)).await;
 }
 
-/// Serves a connection until its client or the server ends it: the server after the request that is under way.
+/// Serves a connection, after the TLS handshake if there is one.
 async fn serve_connection(
     (stream, permit): (TcpStream, OwnedSemaphorePermit),
-    router: Router,
-    mut stopped: watch::Receiver<bool>,
+    (router, tls): (Router, Option<TlsAcceptor>),
+    stopped: watch::Receiver<bool>,
     read_timeout: Duration,
 ) {
     // An answer is one or few writes: waiting to join them only delays it.
     let _ = stream.set_nodelay(true);
+    match tls {
+        None => serve_requests(stream, router, stopped, read_timeout).await,
+        Some(tls) => {
+            let handshake = tokio::time::timeout(read_timeout, tls.accept(stream));
+            let mut ended = stopped.clone();
+            let stop = Box::pin(ended.wait_for(|stopped| *stopped));
+            // Errors are those of clients: they do not speak TLS, or do not trust the certificate.
+            let secured = match select(Box::pin(handshake), stop).await {
+                Either::Left((Ok(Ok(stream)), _)) => Some(stream),
+                _ => None,
+            };
+            if let Some(stream) = secured {
+                serve_requests(stream, router, stopped, read_timeout).await;
+            }
+        }
+    }
+    drop(permit);
+}
+
+/// Serves requests until the client or the server ends the connection: the server after the request that is under way.
+async fn serve_requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    mut stopped: watch::Receiver<bool>,
+    read_timeout: Duration,
+) {
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new());
     server.header_read_timeout(read_timeout);
@@ -257,5 +289,4 @@ async fn serve_connection(
         connection.as_mut().graceful_shutdown();
         let _ = connection.await;
     }
-    drop(permit);
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde_cluster::StopFlag;
-use ronde_dashboard::{AccessToken, DashboardError, RunLibrary, ServerSettings};
+use ronde_dashboard::{DashboardError, RunLibrary, ServerSettings};
+use ronde_identity::AccessToken;
 
 use super::job_mirror::JobMirror;
 use super::{DashboardArguments, ShownRuns, TopArguments};
