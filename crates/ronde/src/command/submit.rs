@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use ronde::environment;
 use ronde_store::Address;
-use ronde_submit::{
-    JobProgram, JobState, NewJob, SubmitError, SubmitRequest, TargetFile, TargetSettings,
-};
+use ronde_submit::{JobProgram, NewJob, SubmitError, SubmitRequest, TargetFile, TargetSettings};
 use ronde_train::RunConfig;
 use ronde_train::config::{Document, Override, ValueOrigin};
 
@@ -120,10 +118,11 @@ pub(super) fn place(
         jobs.registry.remove(&name)?;
         return Err(error);
     }
-    let state = jobs.state(&job, &*target);
-    let state = state.unwrap_or_else(|error| JobState::Unknown {
-        problem: error.to_string(),
-    });
+    // A further question to a host or a scheduler would only delay the answer.
+    let state = match job.settings.is_remote() {
+        true => "submitted".to_owned(),
+        false => jobs.state(&job, &*target)?.to_string(),
+    };
     info!("job {name} on {on}: {state}");
     info!("  `ronde logs -f {name}` shows its output, `ronde cancel {name}` ends it");
     Ok(name)

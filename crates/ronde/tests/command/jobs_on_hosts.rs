@@ -66,7 +66,7 @@ fn a_job_on_two_hosts_is_shown_scaled_and_cancelled() {
     let long = [&["--on", "gpus", "-n", "3", "--name", "long"], &LONG[..]].concat();
     hosts
         .submit(&long)
-        .expect(0, &["job long on gpus: running"]);
+        .expect(0, &["job long on gpus: submitted"]);
     assert_eq!(
         hosts.dir.list("remote/bin").len(),
         1,
