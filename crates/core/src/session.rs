@@ -227,6 +227,11 @@ impl Session {
         self.transaction.set_digest(digest);
     }
 
+    /// Does [`Transaction::set_digest_of`].
+    pub fn set_digest_of(&mut self, part: u32) {
+        self.transaction.set_digest_of(part);
+    }
+
     /// Votes that this rank holds the complete reduced gradient of a step. When this function returns, the
     /// step is final, and the caller applies the gradient.
     ///

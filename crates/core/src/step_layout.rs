@@ -145,15 +145,20 @@ impl StepLayout {
     /// Returns the shards whose samples a rank needs: for the first layer, or for the loss after the last one.
     #[must_use]
     pub fn loads(&self, rank: GroupRank) -> Range<u32> {
-        let ends = [self.stages.first(), self.stages.last()];
-        let is_needed = self.place(rank).is_some_and(|place| {
-            let mut ends = ends.into_iter().flatten();
-            ends.any(|stage| stage.column == place.column)
-        });
-        match is_needed {
+        match self.is_at_an_end(rank) {
             true => self.run(rank),
             false => 0..0,
         }
+    }
+
+    /// Returns whether a rank has the first or the last layer.
+    #[must_use]
+    pub fn is_at_an_end(&self, rank: GroupRank) -> bool {
+        let ends = [self.stages.first(), self.stages.last()];
+        self.place(rank).is_some_and(|place| {
+            let mut ends = ends.into_iter().flatten();
+            ends.any(|stage| stage.column == place.column)
+        })
     }
 
     /// Returns the shards whose loss each rank computes and reports.

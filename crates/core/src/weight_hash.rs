@@ -4,6 +4,7 @@
 //! `1 / parts` of the cost; in addition the whole state is hashed every `full_every` commits. xxh3 runs at about
 //! memory speed. It detects accidental differences, not manipulation, which the transport prevents.
 
+use std::hash::Hasher;
 use std::ops::Range;
 
 use twox_hash::XxHash3_64;
@@ -35,11 +36,27 @@ impl WeightHash {
         element(part.start)..element(part.end)
     }
 
-    /// Returns the digest of a state after `step`.
+    /// Returns the digest of a state, given in parts, after `step`.
     #[must_use]
-    pub fn digest(&self, step: Step, state: &[f32]) -> u64 {
-        hash(&state[self.covered(step, state.len())])
+    pub fn digest(&self, step: Step, state: &[&[f32]]) -> u64 {
+        let covered = self.covered(step, state.iter().map(|part| part.len()).sum());
+        let mut begin = 0;
+        let parts = state.iter().map(|part| {
+            let clamped = |at: usize| at.clamp(begin, begin + part.len()) - begin;
+            let covered = &part[clamped(covered.start)..clamped(covered.end)];
+            begin += part.len();
+            covered
+        });
+        hash_parts(parts)
     }
+}
+
+/// Returns the xxh3 hash of the bits of values that are given in parts.
+#[must_use]
+pub fn hash_parts<'a>(parts: impl Iterator<Item = &'a [f32]>) -> u64 {
+    let mut hasher = XxHash3_64::new();
+    parts.for_each(|values| hasher.write(bytemuck::cast_slice(values)));
+    hasher.finish()
 }
 
 /// Returns the xxh3 hash of the bits of `values`.
@@ -67,9 +84,16 @@ mod tests {
         }
         assert!(covered.iter().all(|&times| times == 1));
         for flipped in [0, 63, 64, 500, 999] {
-            let before: Vec<u64> = (0..5).map(|s| hashing.digest(Step(s), &state)).collect();
+            let digests = |state: &[f32]| -> Vec<u64> {
+                let (first, rest) = state.split_at(300);
+                let of = |step| hashing.digest(Step(step), &[first, &[], rest]);
+                (0..5).map(of).collect()
+            };
+            let before = digests(&state);
             state[flipped] = f32::from_bits(state[flipped].to_bits() ^ 1);
-            let after: Vec<u64> = (0..5).map(|s| hashing.digest(Step(s), &state)).collect();
+            let after = digests(&state);
+            let whole = (0..5).map(|step| hashing.digest(Step(step), &[&state]));
+            assert!(whole.eq(after.iter().copied()));
             assert_eq!(before.iter().zip(&after).filter(|(a, b)| a != b).count(), 1);
         }
     }

@@ -54,6 +54,13 @@ pub trait Layer: Send {
     /// other call; pending shards keep theirs.
     fn release_state(&mut self) {}
 
+    /// Writes the values that parameters and buffers had before any others were loaded, and returns true; false if the layer
+    /// does not know them any more, as by default. Cost: drawing the values.
+    fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        let _ = (state, ranges);
+        false
+    }
+
     /// Writes parameters and committed buffers. Cost: one copy of the state.
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]);
 

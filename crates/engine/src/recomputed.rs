@@ -62,6 +62,10 @@ impl Layer for Recomputed {
         self.inner.release_state();
     }
 
+    fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        self.inner.write_initial(state, ranges)
+    }
+
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
         self.inner.save(state, ranges);
     }

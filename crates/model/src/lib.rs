@@ -42,4 +42,6 @@ pub use publish::{check_target, publish, temporary};
 pub use saved_model::SavedModel;
 pub use torch::write_torch;
 pub use weight_file::{StoredTensor, WeightFile};
-pub use write::{NamedTensor, PublishedModel, save, write_safetensors};
+pub use write::{
+    NamedTensor, PublishedModel, TensorSource, file_order, save, save_from, write_safetensors,
+};

@@ -33,6 +33,50 @@ pub struct PublishedModel {
     pub blake3: String,
 }
 
+/// The tensors of a model whose values are read one after the other while it is written.
+pub trait TensorSource {
+    /// Returns the name and the shape of each tensor.
+    fn tensors(&self) -> Vec<(&str, &[usize])>;
+
+    /// Passes the values of a tensor, by its position in [`TensorSource::tensors`], to `write`, in parts in order. Called once
+    /// for each tensor, in the order of [`file_order`].
+    ///
+    /// # Errors
+    /// `write` failed, or the values cannot be read.
+    fn read(
+        &mut self,
+        index: usize,
+        write: &mut dyn FnMut(&[f32]) -> io::Result<()>,
+    ) -> io::Result<()>;
+}
+
+/// Returns the positions of tensors in the order in which a model file has them: by name.
+#[must_use]
+pub fn file_order(names: &[&str]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..names.len()).collect();
+    // The format sorts tensors of one type by name.
+    order.sort_by_key(|index| names[*index]);
+    order
+}
+
+/// Tensors that are in memory.
+struct TensorsInMemory<'a>(Vec<NamedTensor<'a>>);
+
+impl TensorSource for TensorsInMemory<'_> {
+    fn tensors(&self) -> Vec<(&str, &[usize])> {
+        let each = self.0.iter();
+        each.map(|tensor| (tensor.name, tensor.shape)).collect()
+    }
+
+    fn read(
+        &mut self,
+        index: usize,
+        write: &mut dyn FnMut(&[f32]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        write(self.0[index].values)
+    }
+}
+
 /// Writes weights, manifest and model card into an existing folder; an earlier model is replaced, a README.md of the user is
 /// not. The hash in the manifest is
 /// replaced by that of the weights.
@@ -44,9 +88,22 @@ pub fn save<'a>(
     tensors: impl IntoIterator<Item = NamedTensor<'a>>,
     manifest: &ModelManifest,
 ) -> Result<PublishedModel, ModelError> {
+    let mut source = TensorsInMemory(tensors.into_iter().collect());
+    save_from(folder, &mut source, manifest)
+}
+
+/// Does the same with tensors that are read one after the other, so that the model need not be in memory.
+///
+/// # Errors
+/// As [`save`], and those of the source.
+pub fn save_from(
+    folder: &Path,
+    source: &mut dyn TensorSource,
+    manifest: &ModelManifest,
+) -> Result<PublishedModel, ModelError> {
     let weights = folder.join(WEIGHTS_FILE);
     let blake3 = publish_by(&weights, |file| {
-        write_hashed(tensors, file).map_err(ModelError::Write)
+        write_hashed(source, file).map_err(ModelError::Write)
     })?;
     let manifest = ModelManifest {
         blake3: blake3.clone(),
@@ -67,13 +124,10 @@ pub fn save<'a>(
     })
 }
 
-fn write_hashed<'a>(
-    tensors: impl IntoIterator<Item = NamedTensor<'a>>,
-    file: &mut File,
-) -> io::Result<String> {
+fn write_hashed(source: &mut dyn TensorSource, file: &mut File) -> io::Result<String> {
     let hasher = blake3::Hasher::new();
     let mut to = HashingWriter { file, hasher };
-    write_safetensors(tensors, &mut to)?;
+    write_source(source, &mut to)?;
     Ok(to.hasher.finalize().to_hex().to_string())
 }
 
@@ -86,22 +140,31 @@ pub fn write_safetensors<'a>(
     tensors: impl IntoIterator<Item = NamedTensor<'a>>,
     to: &mut dyn Write,
 ) -> io::Result<()> {
-    // The format sorts tensors of one type by name.
-    let mut tensors: Vec<NamedTensor<'a>> = tensors.into_iter().collect();
-    tensors.sort_by_key(|tensor| tensor.name);
-    let headers = tensors
-        .iter()
-        .map(|tensor| (tensor.name, TensorHeader(tensor)));
+    write_source(&mut TensorsInMemory(tensors.into_iter().collect()), to)
+}
+
+fn write_source(source: &mut dyn TensorSource, to: &mut dyn Write) -> io::Result<()> {
+    let tensors = source.tensors();
+    let names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
+    let order = file_order(&names);
+    let headers = order.iter().map(|index| {
+        let (name, shape) = tensors[*index];
+        (name, TensorHeader { shape })
+    });
     let header = safetensors::serialize(headers, None).map_err(io::Error::other)?;
     to.write_all(&header)?;
-    for tensor in tensors {
-        to.write_all(bytemuck::cast_slice(tensor.values))?;
+    for index in order {
+        source.read(index, &mut |values| {
+            to.write_all(bytemuck::cast_slice(values))
+        })?;
     }
     Ok(())
 }
 
-/// The name, shape and length of a tensor for the file header, without its values.
-struct TensorHeader<'a>(&'a NamedTensor<'a>);
+/// The shape and length of a tensor for the file header, without its values.
+struct TensorHeader<'a> {
+    shape: &'a [usize],
+}
 
 impl View for TensorHeader<'_> {
     fn dtype(&self) -> Dtype {
@@ -109,7 +172,7 @@ impl View for TensorHeader<'_> {
     }
 
     fn shape(&self) -> &[usize] {
-        self.0.shape
+        self.shape
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
@@ -117,7 +180,7 @@ impl View for TensorHeader<'_> {
     }
 
     fn data_len(&self) -> usize {
-        size_of_val(self.0.values)
+        size_of::<f32>() * self.shape.iter().product::<usize>()
     }
 }
 
@@ -166,7 +229,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model");
         let hash = publish_by(&path, |file| {
-            write_hashed(tensors, file).map_err(ModelError::Write)
+            let mut source = TensorsInMemory(tensors.to_vec());
+            write_hashed(&mut source, file).map_err(ModelError::Write)
         })
         .unwrap();
         assert_eq!(hash, blake3::hash(&expected).to_hex().as_str());

@@ -17,9 +17,9 @@ pub mod zero;
 
 pub use error::ParallelError;
 pub use loss_scale::LossScaling;
-pub use state::{ModelState, TensorRange};
+pub use state::{ModelState, TensorRange, remapped};
 pub use strategy::{
-    HeldVector, HeldVectorMut, MicroBatch, ReducedGradient, Strategy, UpdateReport,
+    EvaluationPart, HeldVector, HeldVectorMut, MicroBatch, ReducedGradient, Strategy, UpdateReport,
 };
 pub use synchronous::{ComputeClock, ComputeTimes, SynchronousConfig, SynchronousStrategy};
 pub use zero::ZeroLevel;

@@ -1,4 +1,4 @@
-//! [`ModelState`]: the parameters and buffers of a model in one flat vector.
+//! [`ModelState`]: the parameters and buffers of a model in one flat vector, of which a rank may have a part.
 //!
 //! Layers are in backward order, with the last one first, so that the gradients that are ready first
 //! are adjacent. Within a layer, tensors keep the layer's order. Every tensor starts at a multiple
@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ronde_core::holdings::HeldRanges;
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::weight_hash;
 use ronde_engine::Chain;
@@ -28,14 +29,18 @@ pub struct ModelState {
     tensors: Vec<TensorRange>,
     layer_elements: Vec<Range<usize>>,
     layer_ranges: Vec<Vec<Range<usize>>>,
-    /// Shared with the layers, which read them in place.
+    /// The number of elements of the flat state.
+    len: usize,
+    /// The elements that this rank stores.
+    stored: HeldRanges,
+    /// Their values, one stored range after the other. Shared with the layers, which read them in place.
     values: Arc<Vec<f32>>,
 }
 
 impl ModelState {
-    /// Copies the state of a chain.
+    /// Describes the state of a chain. Nothing of it is stored yet.
     #[must_use]
-    pub fn of(chain: &Chain) -> Self {
+    pub fn outline(chain: &Chain) -> Self {
         let order: Vec<(usize, &TensorEntry)> = chain
             .layers()
             .iter()
@@ -53,7 +58,7 @@ impl ModelState {
                 range: range.clone(),
             })
             .collect();
-        let mut state = Self {
+        Self {
             layer_ranges: (0..chain.len())
                 .map(|layer| {
                     tensors
@@ -65,20 +70,84 @@ impl ModelState {
                 .collect(),
             layer_elements: layer_elements(chain.len(), &tensors, arena.len()),
             tensors,
+            len: arena.len(),
+            stored: HeldRanges::default(),
             values: Arc::default(),
-        };
-        let mut values = vec![0.0; arena.len()];
-        for (layer, ranges) in chain.layers().iter().zip(&state.layer_ranges) {
-            layer.save(&mut values, ranges);
         }
-        state.values = Arc::new(values);
+    }
+
+    /// Copies the state of a chain.
+    #[must_use]
+    pub fn of(chain: &Chain) -> Self {
+        let mut state = Self::outline(chain);
+        state.store(state.all());
+        state.copy_from(chain);
         state
     }
 
-    /// Loads the state into a chain of the same layout, whose layers may share it afterwards.
-    pub fn load_into(&self, chain: &mut Chain) {
-        for (layer, ranges) in chain.layers_mut().iter_mut().zip(&self.layer_ranges) {
-            layer.load_shared(&self.values, ranges);
+    /// Copies the state of a chain, as far as it is stored.
+    pub fn copy_from(&mut self, chain: &Chain) {
+        for layer in 0..chain.len() {
+            self.write_layer(layer, |values, ranges| {
+                chain.layers()[layer].save(values, ranges);
+            });
+        }
+    }
+
+    /// Writes the initial values of a layer of a chain, as far as they are stored. Returns false if the layer does not know them
+    /// any more.
+    pub fn write_initial(&mut self, chain: &Chain, layer: usize) -> bool {
+        let mut is_known = true;
+        self.write_layer(layer, |values, ranges| {
+            is_known = chain.layers()[layer].write_initial(values, ranges);
+        });
+        is_known
+    }
+
+    /// Passes the stored part of a layer to `write`, which writes all of its tensors at the ranges that it receives.
+    fn write_layer(&mut self, layer: usize, write: impl FnOnce(&mut [f32], &[Range<usize>])) {
+        let values = Arc::make_mut(&mut self.values);
+        if let Some(ranges) = located(&self.stored, &self.layer_ranges[layer]) {
+            return write(values, &ranges);
+        }
+        let elements = self.layer_elements[layer].clone();
+        let mut parts = self.stored.within(&elements).peekable();
+        if parts.peek().is_none() {
+            return;
+        }
+        let mut whole = vec![0.0; elements.len()];
+        let shifted =
+            |range: &Range<usize>| range.start - elements.start..range.end - elements.start;
+        let ranges: Vec<Range<usize>> = self.layer_ranges[layer].iter().map(shifted).collect();
+        write(&mut whole, &ranges);
+        for part in parts {
+            if let Some(to) = self.stored.locate(&part) {
+                values[to].copy_from_slice(&whole[shifted(&part)]);
+            }
+        }
+    }
+
+    /// Loads the state of a layer into a chain of the same layout, which may share it afterwards.
+    ///
+    /// # Panics
+    /// When the layer is not stored completely.
+    pub fn load_into(&self, chain: &mut Chain, layer: usize) {
+        let ranges = located(&self.stored, &self.layer_ranges[layer]);
+        let ranges = ranges.expect("the layers of a rank are stored");
+        chain.layers_mut()[layer].load_shared(&self.values, &ranges);
+    }
+
+    /// Returns all elements.
+    #[must_use]
+    pub fn all(&self) -> HeldRanges {
+        HeldRanges::new(std::iter::once(0..self.len))
+    }
+
+    /// Stores other elements from now on. Values that were stored before are kept, the remaining ones are zeros.
+    pub fn store(&mut self, elements: HeldRanges) {
+        if self.stored != elements {
+            let kept = remapped(&self.values, &self.stored, &elements);
+            (self.values, self.stored) = (Arc::new(kept), elements);
         }
     }
 
@@ -103,25 +172,45 @@ impl ModelState {
             .collect()
     }
 
-    /// Returns the flat state.
+    /// Returns the number of elements of the flat state, stored or not.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether the model has no state.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the elements that this rank stores.
+    #[must_use]
+    pub fn stored(&self) -> &HeldRanges {
+        &self.stored
+    }
+
+    /// Returns the values of the stored elements, one stored range after the other.
     #[must_use]
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// Returns the mutable flat state. If layers share it, it is copied first, and they keep their current values.
+    /// Returns the same values, mutable. If layers share them, they are copied first, and the layers keep their current ones.
     pub fn values_mut(&mut self) -> &mut [f32] {
         Arc::make_mut(&mut self.values).as_mut_slice()
     }
 
-    /// Exchanges the values with others of the same length. The layers have the previous values until the state is loaded
-    /// again. Cost: none.
-    ///
-    /// # Panics
-    /// When the lengths differ.
-    pub fn swap_values(&mut self, values: &mut Arc<Vec<f32>>) {
-        assert_eq!(self.values.len(), values.len(), "the lengths of two states");
-        std::mem::swap(&mut self.values, values);
+    /// Returns the values of a range of the flat state; `None` unless all of it is stored.
+    #[must_use]
+    pub fn get(&self, elements: &Range<usize>) -> Option<&[f32]> {
+        Some(&self.values[self.stored.locate(elements)?])
+    }
+
+    /// Returns the mutable values of a range of the flat state; `None` unless all of it is stored.
+    pub fn get_mut(&mut self, elements: &Range<usize>) -> Option<&mut [f32]> {
+        let range = self.stored.locate(elements)?;
+        Some(&mut Arc::make_mut(&mut self.values)[range])
     }
 
     /// Returns the tensors by name, role and shape.
@@ -136,12 +225,11 @@ impl ModelState {
         }
     }
 
-    /// Returns the hash of each tensor, in the order of [`ModelState::tensors`].
+    /// Returns the hash of each tensor, in the order of [`ModelState::tensors`]; `None` for one that is not stored.
     #[must_use]
-    pub fn tensor_digests(&self) -> Vec<u64> {
-        self.tensors
-            .iter()
-            .map(|tensor| weight_hash::hash(&self.values[tensor.range.clone()]))
+    pub fn tensor_digests(&self) -> Vec<Option<u64>> {
+        let each = self.tensors.iter();
+        each.map(|tensor| Some(weight_hash::hash(self.get(&tensor.range)?)))
             .collect()
     }
 
@@ -154,6 +242,30 @@ impl ModelState {
             .map(|p| p.range.len())
             .sum()
     }
+}
+
+/// Returns the positions of ranges among the stored elements, if all of them are stored.
+fn located(stored: &HeldRanges, ranges: &[Range<usize>]) -> Option<Vec<Range<usize>>> {
+    // A tensor without elements is everywhere.
+    let each = ranges.iter().map(|range| match range.is_empty() {
+        true => Some(0..0),
+        false => stored.locate(range),
+    });
+    each.collect()
+}
+
+/// Returns the values of `to` from those of `from`, and zeros for elements that `from` does not have.
+#[must_use]
+pub fn remapped(values: &[f32], from: &HeldRanges, to: &HeldRanges) -> Vec<f32> {
+    let mut kept = vec![0.0; to.len()];
+    for range in to.ranges() {
+        for common in from.within(range) {
+            if let (Some(old), Some(new)) = (from.locate(&common), to.locate(&common)) {
+                kept[new].copy_from_slice(&values[old]);
+            }
+        }
+    }
+    kept
 }
 
 /// Returns the range of each layer, from its first tensor to the first tensor of the next one in the flat state.

@@ -183,8 +183,8 @@ pub trait Strategy: Send {
         learning_rate: f64,
     ) -> Result<UpdateReport, ParallelError>;
 
-    /// Receives the updated weights from the ranks that hold them, and loads them into the model. All ranks of the group
-    /// call it together after [`Strategy::apply`], and may repeat it.
+    /// Receives the updated weights of this rank's layers from the ranks that hold them, and loads them into the model. All
+    /// ranks of the group call it together after [`Strategy::apply`], and may repeat it.
     ///
     /// # Errors
     /// A rank was lost. The weights that this rank holds are up to date.
@@ -203,9 +203,9 @@ pub trait Strategy: Send {
     /// Returns the elements of the flat state that this rank holds.
     fn held(&self) -> &HeldRanges;
 
-    /// Returns the elements of the flat state that this rank saves for all ranks: together, the ranks of the group save each
-    /// element once.
-    fn owned(&self) -> HeldRanges;
+    /// Returns the elements of the flat state that each rank of the group answers for. Together, the ranks answer for each
+    /// element once if the state is divided; otherwise each answers for all of them.
+    fn owned(&self) -> Vec<HeldRanges>;
 
     /// Returns the elements that each rank of the group holds in training; all of them on every rank, unless the state is
     /// divided.
@@ -215,11 +215,21 @@ pub trait Strategy: Send {
     /// caller writes them.
     fn hold(&mut self, elements: HeldRanges);
 
+    /// Writes the initial weights and buffers of the elements that this rank stores, before the first step. Changes take effect
+    /// with [`Strategy::reload`].
+    ///
+    /// # Errors
+    /// A layer does not know its initial values any more.
+    fn reset(&mut self) -> Result<(), ParallelError>;
+
     /// Returns the state of the model on this rank.
     fn state(&self) -> &ModelState;
 
-    /// Returns the part of each vector of the state that this rank holds: weights and buffers, which every rank has
-    /// completely, then the optimizer states, and the loss scale if there is one. Another rank needs all of them to continue
+    /// Returns the weights and buffers that this rank computes with: those of its layers, in the order of the flat state.
+    fn computed_weights(&self) -> Vec<&[f32]>;
+
+    /// Returns the part of each vector of the state that this rank has: the weights and buffers that it computes with or
+    /// updates, then the optimizer states, and the loss scale if there is one. Another rank needs all of them to continue
     /// from the last applied step.
     fn vectors(&self) -> Vec<HeldVector<'_>>;
 
@@ -228,6 +238,13 @@ pub trait Strategy: Send {
 
     /// Loads the state into the model.
     fn reload(&mut self);
+
+    /// Exchanges the weights of the held elements with `values`, one held range after the other. Takes effect with
+    /// [`Strategy::gather_weights`], or with [`Strategy::reload`] if the state is not divided.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    fn swap_weights(&mut self, values: &mut [f32]);
 
     /// Returns the mutable weights and buffers, for loading saved ones. Changes take effect with [`Strategy::reload`].
     fn state_mut(&mut self) -> &mut ModelState;
@@ -249,10 +266,28 @@ pub trait Strategy: Send {
     /// divided state follow the buckets, so [`Strategy::hold`] must follow.
     fn set_bucket_bytes(&mut self, bucket_bytes_max: usize);
 
-    /// Computes the outputs of samples in evaluation mode, with running statistics. Takes the features out of the
-    /// batch.
+    /// Returns the batches of an evaluation that this rank takes part in.
+    fn evaluation_part(&self) -> EvaluationPart;
+
+    /// Computes the outputs of samples in evaluation mode, with running statistics. Takes the features out of the batch. The
+    /// ranks of a pipeline call it together, batch by batch; those without the first layer need no features, and only the one
+    /// with the last layer gets the outputs.
     ///
     /// # Errors
-    /// The engine failed.
-    fn predict(&mut self, micro_batch: &mut MicroBatch) -> Result<Activation, ParallelError>;
+    /// The engine failed, or a rank was lost.
+    fn predict(
+        &mut self,
+        micro_batch: &mut MicroBatch,
+    ) -> Result<Option<Activation>, ParallelError>;
+}
+
+/// The batches of an evaluation that a rank takes part in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvaluationPart {
+    /// The number of groups of ranks that divide the batches among themselves.
+    pub groups: u64,
+    /// The group of this rank, which takes every batch number `group + i * groups`; `None`: a spare, which takes none.
+    pub group: Option<u64>,
+    /// Whether the rank needs the samples.
+    pub loads: bool,
 }

@@ -8,6 +8,7 @@
 //! while earlier layers still compute.
 
 mod borders;
+mod evaluation;
 mod gradient_values;
 mod lock_step;
 mod mesh;
@@ -32,13 +33,14 @@ use ronde_engine::{
 use ronde_schedule::PipelineSchedule;
 
 use self::borders::BorderForms;
-use self::mesh::{Division, MeshGroups, fresh_buckets};
+use self::mesh::{Division, MeshGroups, computed_layers, fresh_buckets, stored};
 use crate::bucket::{self, Bucket};
 use crate::loss_scale::{LossScale, LossScaling};
+use crate::state::remapped;
 use crate::strategy::GradientPart;
 use crate::{
-    HeldVector, HeldVectorMut, MicroBatch, ModelState, ParallelError, ReducedGradient, Strategy,
-    UpdateReport, ZeroLevel,
+    EvaluationPart, HeldVector, HeldVectorMut, MicroBatch, ModelState, ParallelError,
+    ReducedGradient, Strategy, UpdateReport, ZeroLevel,
 };
 
 /// The settings of a step.
@@ -70,6 +72,8 @@ pub struct SynchronousConfig {
     pub sample_shape: Vec<usize>,
     /// The most samples of a shard.
     pub shard_samples_max: usize,
+    /// The most samples of a batch of an evaluation.
+    pub evaluation_samples_max: usize,
 }
 
 /// The computing times of a step so far.
@@ -103,6 +107,7 @@ impl SynchronousConfig {
             schedule: PipelineSchedule::default(),
             sample_shape: Vec::new(),
             shard_samples_max: 0,
+            evaluation_samples_max: 0,
         }
     }
 
@@ -155,7 +160,7 @@ impl SynchronousStrategy {
         seeds: SeedTree,
         config: SynchronousConfig,
     ) -> Self {
-        let state = ModelState::of(&chain);
+        let mut state = ModelState::outline(&chain);
         let buckets = fresh_buckets(&state, &config, &layout);
         let division = Division {
             layout: &layout,
@@ -164,6 +169,8 @@ impl SynchronousStrategy {
             config: &config,
         };
         let held = division.held_by(group.rank());
+        state.store(stored(&state, &layout, group.rank(), &held));
+        state.copy_from(&chain);
         let groups = MeshGroups::unconnected(group, &layout);
         let optimizer_states = config
             .optimizer
@@ -199,8 +206,27 @@ impl SynchronousStrategy {
             recorder: None,
         };
         this.forms = this.border_forms();
-        this.state.load_into(&mut this.chain);
+        this.load_layers();
         this
+    }
+
+    /// Loads the weights of this rank's layers into the model, and drops those of the remaining layers.
+    fn load_layers(&mut self) {
+        let layers = computed_layers(&self.layout, self.groups.all.rank());
+        for layer in 0..self.chain.len() {
+            if layers.iter().any(|layers| layers.contains(&layer)) {
+                self.state.load_into(&mut self.chain, layer);
+            } else {
+                self.chain.layers_mut()[layer].release_state();
+            }
+        }
+    }
+
+    /// Stores the held elements and those that this rank computes with.
+    fn store(&mut self) {
+        let rank = self.groups.all.rank();
+        let elements = stored(&self.state, &self.layout, rank, &self.held);
+        self.state.store(elements);
     }
 
     fn border_forms(&self) -> BorderForms {
@@ -445,10 +471,11 @@ impl Strategy for SynchronousStrategy {
     }
 
     fn gather_weights(&mut self) -> Result<(), ParallelError> {
-        if self.is_divided() {
+        let mut own = self.own_buckets().into_iter();
+        if own.any(|index| self.buckets[index].is_scattered()) {
             self.gather_slices()?;
         }
-        self.state.load_into(&mut self.chain);
+        self.load_layers();
         Ok(())
     }
 
@@ -475,6 +502,7 @@ impl Strategy for SynchronousStrategy {
         self.renew_buckets();
         self.forms = self.border_forms();
         self.is_computed = false;
+        self.store();
         Ok(())
     }
 
@@ -482,8 +510,10 @@ impl Strategy for SynchronousStrategy {
         &self.held
     }
 
-    fn owned(&self) -> HeldRanges {
-        self.division().owned_by(self.groups.all.rank())
+    fn owned(&self) -> Vec<HeldRanges> {
+        let division = self.division();
+        let ranks = (0..self.layout.ranks()).map(|rank| GroupRank(rank as u32));
+        ranks.map(|rank| division.owned_by(rank)).collect()
     }
 
     fn layout(&self) -> Vec<HeldRanges> {
@@ -497,23 +527,37 @@ impl Strategy for SynchronousStrategy {
             return;
         }
         for values in &mut self.optimizer_states {
-            let mut kept = vec![0.0; elements.len()];
-            for range in elements.ranges() {
-                for common in self.held.within(range) {
-                    if let (Some(from), Some(to)) =
-                        (self.held.locate(&common), elements.locate(&common))
-                    {
-                        kept[to].copy_from_slice(&values[from]);
-                    }
-                }
-            }
-            *values = kept;
+            *values = remapped(values, &self.held, &elements);
         }
         self.held = elements;
+        self.store();
+    }
+
+    fn reset(&mut self) -> Result<(), ParallelError> {
+        for layer in 0..self.chain.len() {
+            if !self.state.write_initial(&self.chain, layer) {
+                let layer = self.chain.layers()[layer].name();
+                return Err(ParallelError::OutOfOrder {
+                    problem: format!(
+                        "the initial weights of layer `{layer}` are not known any more"
+                    ),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn state(&self) -> &ModelState {
         &self.state
+    }
+
+    fn computed_weights(&self) -> Vec<&[f32]> {
+        let layers = computed_layers(&self.layout, self.groups.all.rank());
+        let of_layers = layers.into_iter().flatten();
+        let elements = of_layers.map(|layer| self.state.layer_elements()[layer].clone());
+        let computed = HeldRanges::new(elements);
+        let values = computed.ranges().iter();
+        values.filter_map(|range| self.state.get(range)).collect()
     }
 
     fn vectors(&self) -> Vec<HeldVector<'_>> {
@@ -524,7 +568,8 @@ impl Strategy for SynchronousStrategy {
         });
         let weights = HeldVector {
             is_flat: true,
-            ..HeldVector::whole(self.state.values())
+            held: Cow::Borrowed(self.state.stored()),
+            values: self.state.values(),
         };
         std::iter::once(weights)
             .chain(optimizer)
@@ -541,22 +586,44 @@ impl Strategy for SynchronousStrategy {
                 held: Cow::Borrowed(held),
                 values,
             });
-        std::iter::once(HeldVectorMut::whole(self.state.values_mut()))
+        let stored = self.state.stored().clone();
+        let weights = HeldVectorMut {
+            held: Cow::Owned(stored),
+            values: self.state.values_mut(),
+        };
+        std::iter::once(weights)
             .chain(optimizer)
             .chain(self.scale.state_mut().map(HeldVectorMut::whole))
             .collect()
     }
 
     fn reload(&mut self) {
-        self.state.load_into(&mut self.chain);
+        self.load_layers();
     }
 
     fn state_mut(&mut self) -> &mut ModelState {
         &mut self.state
     }
 
+    fn swap_weights(&mut self, values: &mut [f32]) {
+        assert_eq!(
+            values.len(),
+            self.held.len(),
+            "the lengths of the held elements"
+        );
+        self.chain.release_state();
+        let mut rest = values;
+        for range in self.held.ranges() {
+            let (values, after) = rest.split_at_mut(range.len());
+            rest = after;
+            if let Some(weights) = self.state.get_mut(range) {
+                weights.swap_with_slice(values);
+            }
+        }
+    }
+
     fn into_chain(mut self: Box<Self>) -> Chain {
-        self.state.load_into(&mut self.chain);
+        self.load_layers();
         self.chain
     }
 
@@ -580,13 +647,16 @@ impl Strategy for SynchronousStrategy {
         }
     }
 
-    fn predict(&mut self, batch: &mut MicroBatch) -> Result<Activation, ParallelError> {
-        let shard = batch.shard;
-        let features = std::mem::take(&mut batch.features);
-        let input = Activation::from_host(&batch.shape, features);
-        let of = (Step(0), shard, Mode::Evaluate);
-        let output = self.forward(0..self.chain.len(), of, input);
-        let output = output.map(Activation::on_host);
-        output.map_err(|source| ParallelError::Engine { shard, source })
+    fn evaluation_part(&self) -> EvaluationPart {
+        let rank = self.groups.all.rank();
+        EvaluationPart {
+            groups: self.layout.replicas() as u64,
+            group: self.place().map(|place| place.replica as u64),
+            loads: self.layout.columns() == 1 || self.layout.is_at_an_end(rank),
+        }
+    }
+
+    fn predict(&mut self, batch: &mut MicroBatch) -> Result<Option<Activation>, ParallelError> {
+        self.evaluate_stages(batch)
     }
 }

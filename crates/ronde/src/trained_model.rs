@@ -109,11 +109,7 @@ impl TrainedModel {
             source,
         })?;
         let steps = self.trained.model_steps(self.training.steps());
-        Ok(export::save(
-            folder,
-            self.state(),
-            (self.training.plan(), steps),
-            self.model.clone().evaluated(&self.trained),
-        )?)
+        let model = self.model.clone().evaluated(&self.trained);
+        Ok(export::save(folder, &self.training, steps, model)?)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ronde_core::{Generation, Step};
+use ronde_core::Step;
 use ronde_data::Split;
 use ronde_engine::{Chain, EngineError, LearningRate, Loss, Metric};
 use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
@@ -160,8 +160,14 @@ impl<'a> Trainer<'a> {
     ) -> Result<TrainedModel, Error> {
         let world_size = self.worker.assignment().world_size;
         let mut plan = Plan::resolve(&self.config, world_size, &*self.data.train)?;
-        if self.worker.assignment().generation == Generation::FIRST {
-            plan.check_workers(world_size)?;
+        if self.config.parallel.pipeline > 1 {
+            // Every worker returns the whole model.
+            return Err(Error::Train(TrainError::Impossible {
+                problem: "a program with a model of its own cannot divide its layers among workers"
+                    .to_owned(),
+                hint: "set parallel.pipeline = 1; parallel.zero divides the state of the optimizer"
+                    .to_owned(),
+            }));
         }
         self.bind(&mut plan)?;
         #[cfg(feature = "burn")]

@@ -16,7 +16,8 @@ pub fn diagnose(
     let mine: Vec<i64> = state
         .tensor_digests()
         .into_iter()
-        .map(u64::cast_signed)
+        // A rank without the tensor sends 0.
+        .map(|digest| digest.map_or(0, |digest| digest.max(1)).cast_signed())
         .collect();
     let all: Vec<u64> = group
         .all_gather(&mine)?
@@ -32,21 +33,22 @@ pub fn diagnose(
     Ok(report(&names, &per_rank, step))
 }
 
-/// Reports which ranks differ from the majority in which tensors.
+/// Reports which ranks differ from the majority in which tensors. 0 is the digest of a rank that does not have the tensor.
 #[must_use]
 pub fn report(names: &[&str], per_rank: &[&[u64]], step: Step) -> String {
     const SHOWN: usize = 5;
     let mut lines = Vec::new();
     for (tensor, name) in names.iter().enumerate() {
         let digests: Vec<u64> = per_rank.iter().map(|digests| digests[tensor]).collect();
-        let votes = |digest: u64| digests.iter().filter(|&&d| d == digest).count();
-        let most = digests.iter().map(|&d| votes(d)).max().unwrap_or(0);
-        if most == digests.len() {
+        let present = || digests.iter().copied().filter(|digest| *digest != 0);
+        let votes = |digest: u64| present().filter(|&d| d == digest).count();
+        let most = present().map(votes).max().unwrap_or(0);
+        if most == present().count() {
             continue;
         }
-        if most * 2 > digests.len() {
+        if most * 2 > present().count() {
             let odd: Vec<String> = (0..digests.len())
-                .filter(|&rank| votes(digests[rank]) != most)
+                .filter(|&rank| digests[rank] != 0 && votes(digests[rank]) != most)
                 .map(|rank| format!("rank {rank}"))
                 .collect();
             lines.push(format!("{} differs in {name}", odd.join(", ")));
@@ -54,6 +56,7 @@ pub fn report(names: &[&str], per_rank: &[&[u64]], step: Step) -> String {
             let each: Vec<String> = digests
                 .iter()
                 .enumerate()
+                .filter(|(_, digest)| **digest != 0)
                 .map(|(rank, d)| format!("rank {rank} has {d:016x}"))
                 .collect();
             lines.push(format!(
@@ -99,5 +102,10 @@ mod tests {
             "{tie}"
         );
         assert!(report(&["w"], &[&[1], &[1]], Step(0)).contains("are equal now"));
+        let parts = report(&["a", "b"], &[&[1, 0], &[1, 0], &[0, 2], &[0, 3]], Step(0));
+        assert!(
+            parts.contains("b differs") && !parts.contains("rank 0"),
+            "{parts}"
+        );
     }
 }

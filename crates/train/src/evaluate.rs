@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use ronde_core::batch::BatchPlan;
 use ronde_core::shards::ShardPlan;
-use ronde_core::{Collectives, CollectivesExt, WorldSize};
+use ronde_core::{Collectives, CollectivesExt, Shard, WorldSize};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches};
 use ronde_engine::{Activation, Chain, ConfusionMatrix, Predictions};
-use ronde_parallel::{MicroBatch, ParallelError, Strategy};
+use ronde_parallel::{EvaluationPart, MicroBatch, ParallelError, Strategy};
 
 use crate::micro_batch::micro_batch;
 use crate::{Objective, TrainError};
 
 /// The number of samples of an evaluation batch. Fixed, so that the loss does not depend on the world size.
-const BATCH: u64 = 60;
+pub(crate) const BATCH: u64 = 60;
 
 /// The largest number of sums that the ranks exchange at once, so that the memory for them does not depend on the number
 /// of samples. Results of more classes than this are exchanged batch by batch.
@@ -58,7 +58,8 @@ impl Evaluation {
 /// The name of the loss among the metrics.
 pub(crate) const LOSS: &str = "loss";
 
-/// Evaluates on all samples. Each of `n` ranks takes every `n`-th batch, and all get the result. All ranks call it.
+/// Evaluates on all samples. Each of `n` ranks, or pipelines, takes every `n`-th batch, and all get the result. All ranks call
+/// it.
 ///
 /// # Errors
 /// Data, engine or communication failed, or the loss or a metric does not fit the predictions.
@@ -69,11 +70,11 @@ pub fn evaluate(
     objective: &Objective,
     settings: LoaderSettings,
 ) -> Result<Evaluation, TrainError> {
-    let place = (u64::from(group.rank().0), group.size() as u64);
+    let part = strategy.evaluation_part();
     let mut predict = |batch: &mut MicroBatch| strategy.predict(batch);
     let mut gather = |mine: Vec<f64>| group.all_gather(&mine).map_err(TrainError::EvaluateGather);
     let exchange: (&mut Predict<'_>, &mut Gather<'_>) = (&mut predict, &mut gather);
-    evaluate_part(place, exchange, dataset, objective, settings)
+    evaluate_part(part, exchange, dataset, objective, settings)
 }
 
 /// Evaluates a model on all samples in this process, with the bits of [`evaluate`] on any number of ranks.
@@ -88,61 +89,114 @@ pub fn evaluate_alone(
 ) -> Result<Evaluation, TrainError> {
     let mut predict = |batch: &mut MicroBatch| {
         let input = Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
-        model.evaluate(input).map_err(|source| {
+        let outputs = model.evaluate(input).map_err(|source| {
             let shard = batch.shard;
             ParallelError::Engine { shard, source }
-        })
+        });
+        outputs.map(Some)
+    };
+    let alone = EvaluationPart {
+        groups: 1,
+        group: Some(0),
+        loads: true,
     };
     let mut gather = Ok;
     let exchange: (&mut Predict<'_>, &mut Gather<'_>) = (&mut predict, &mut gather);
-    evaluate_part((0, 1), exchange, dataset, objective, settings)
+    evaluate_part(alone, exchange, dataset, objective, settings)
 }
 
-/// Computes the outputs of a batch.
-type Predict<'a> = dyn FnMut(&mut MicroBatch) -> Result<Activation, ParallelError> + 'a;
+/// Computes the outputs of a batch; `None` on a rank that does not have the last layer.
+type Predict<'a> = dyn FnMut(&mut MicroBatch) -> Result<Option<Activation>, ParallelError> + 'a;
 
 /// Exchanges results with the other ranks; returns those of all ranks.
 type Gather<'a> = dyn FnMut(Vec<f64>) -> Result<Vec<f64>, TrainError> + 'a;
 
 /// Evaluates this rank's batches, and adds the results of all ranks.
 fn evaluate_part(
-    (rank, ranks): (u64, u64),
+    part: EvaluationPart,
     (predict, gather): (&mut Predict<'_>, &mut Gather<'_>),
     dataset: &Arc<dyn Dataset>,
     objective: &Objective,
     settings: LoaderSettings,
 ) -> Result<Evaluation, TrainError> {
     let mut totals = Totals::new(objective);
-    let mut loader = load((rank, ranks), dataset, settings)?;
-    let rounds = dataset.len().div_ceil(BATCH).div_ceil(ranks);
-    let per_exchange = EXCHANGED_SUMS_MAX / totals.sums.len() / ranks.max(1) as usize;
+    let mut batches = match part.group {
+        Some(group) if part.loads => match load((group, part.groups), dataset, settings)? {
+            Some(loader) => PartBatches::Loaded(Box::new(loader)),
+            None => PartBatches::Empty(0),
+        },
+        Some(group) => PartBatches::Empty(own_batches(dataset.len(), group, part.groups)),
+        None => PartBatches::Empty(0),
+    };
+    let rounds = dataset.len().div_ceil(BATCH).div_ceil(part.groups);
+    let per_exchange = EXCHANGED_SUMS_MAX / totals.sums.len() / part.groups.max(1) as usize;
     let per_exchange = per_exchange.max(1) as u64;
     let mut done = 0;
     while done < rounds {
         let count = per_exchange.min(rounds - done);
-        let mine = results(count, loader.as_mut(), predict, objective)?;
+        let mine = results(count, &mut batches, predict, objective)?;
         totals.add(&gather(mine)?);
         done += count;
     }
     Ok(totals.evaluation(objective))
 }
 
+/// The batches of an evaluation that a rank takes part in.
+enum PartBatches {
+    /// With their samples.
+    Loaded(Box<Loader>),
+    /// A number of them, whose samples other ranks of the pipeline have.
+    Empty(u64),
+}
+
+impl PartBatches {
+    /// Returns the next batches with the number of the first; `None` at the end.
+    fn next(&mut self) -> Result<Option<(u64, Vec<MicroBatch>)>, TrainError> {
+        match self {
+            Self::Loaded(loader) => {
+                let next = loader.next()?;
+                Ok(next.map(|StepBatches { step, batches }| {
+                    let batches = batches.into_iter().map(|batch| micro_batch(batch).1);
+                    (step.0, batches.collect())
+                }))
+            }
+            Self::Empty(left) => {
+                let is_next = *left > 0;
+                *left = left.saturating_sub(1);
+                let nothing = MicroBatch {
+                    shard: Shard(0),
+                    shape: vec![0],
+                    features: Vec::new(),
+                    labels: Vec::new(),
+                };
+                Ok(is_next.then(|| (0, vec![nothing])))
+            }
+        }
+    }
+}
+
+/// Returns the number of batches of a group of ranks, of `groups`.
+fn own_batches(samples: u64, group: u64, groups: u64) -> u64 {
+    let batches = samples.div_ceil(BATCH);
+    (batches + groups - 1 - group.min(groups - 1)) / groups
+}
+
 /// Returns the results of the next `count` batches of this rank, one after the other; fewer at the end of the data.
 fn results(
     count: u64,
-    mut loader: Option<&mut Loader>,
+    batches: &mut PartBatches,
     predict: &mut Predict<'_>,
     objective: &Objective,
 ) -> Result<Vec<f64>, TrainError> {
     let mut mine = Vec::new();
     for _ in 0..count {
-        let next = loader.as_mut().map_or(Ok(None), |loader| loader.next())?;
-        let Some(StepBatches { step, batches }) = next else {
+        let Some((number, batches)) = batches.next()? else {
             break;
         };
         for batch in batches {
-            let result = evaluate_batch(predict, objective, step.0, micro_batch(batch).1);
-            mine.extend(result.map_err(|error| TrainError::Evaluate(Box::new(error)))?);
+            let result = evaluate_batch(predict, objective, number, batch);
+            let result = result.map_err(|error| TrainError::Evaluate(Box::new(error)))?;
+            mine.extend(result.unwrap_or_default());
         }
     }
     Ok(mine)
@@ -198,15 +252,17 @@ impl Totals {
 const FIRST_METRIC: usize = 3;
 
 /// Returns the result of a batch: its number, its samples, its loss sum, the sums of each metric and those of the
-/// confusion matrix.
+/// confusion matrix. `None` on a rank that does not have the outputs.
 fn evaluate_batch(
     predict: &mut Predict<'_>,
     objective: &Objective,
     number: u64,
     mut batch: MicroBatch,
-) -> Result<Vec<f64>, ParallelError> {
+) -> Result<Option<Vec<f64>>, ParallelError> {
     let (shard, samples) = (batch.shard, batch.samples());
-    let output = predict(&mut batch)?;
+    let Some(output) = predict(&mut batch)? else {
+        return Ok(None);
+    };
     let engine = |source| ParallelError::Engine { shard, source };
     let predictions = Predictions::new(output.as_slice(), &batch.labels, samples);
     let predictions = predictions.map_err(engine)?;
@@ -224,7 +280,7 @@ fn evaluate_batch(
         counts.add(&predictions, &mut sums).map_err(engine)?;
         result.extend(sums);
     }
-    Ok(result)
+    Ok(Some(result))
 }
 
 /// Starts a loader of every `n`-th batch in the order of the data set; `None` for an empty data set.

@@ -1,23 +1,30 @@
 //! Writes the model of a run: its weights, and a manifest with the settings of the plan.
 
+use std::collections::VecDeque;
+use std::io;
 use std::path::Path;
 
-use ronde_core::FormatHeader;
-use ronde_model::{BestEvaluation, ModelEvaluation, ModelManifest, NamedTensor, PublishedModel};
+use ronde_core::holdings::HeldRanges;
+use ronde_core::{Buffer, CollectiveError, DType, FormatHeader, GroupRank, Tag, Work};
+use ronde_model::{
+    BestEvaluation, ModelEvaluation, ModelManifest, NamedTensor, PublishedModel, TensorSource,
+};
 use ronde_parallel::ModelState;
 
-use crate::{Plan, TrainError, TrainingResult};
+use crate::{TrainError, Training, TrainingResult};
 
-/// Writes weights and manifest into `folder` after a number of steps; an earlier model is replaced atomically.
+/// Writes weights and manifest of a training into `folder` after a number of steps; an earlier model is replaced atomically. The
+/// tensors that this rank does not have come from the other ranks, which call [`send_tensors`], one after the other.
 ///
 /// # Errors
-/// A file cannot be written. No incomplete file remains under the final names.
+/// A file cannot be written, or a rank was lost. No incomplete file remains under the final names.
 pub fn save(
     folder: &Path,
-    state: &ModelState,
-    (plan, steps): (&Plan, u64),
+    training: &Training,
+    steps: u64,
     model: ModelDescription,
 ) -> Result<PublishedModel, TrainError> {
+    let plan = training.plan();
     let identity = plan.identity.parts();
     let manifest = ModelManifest {
         header: FormatHeader::of(FormatHeader::MODEL),
@@ -34,16 +41,114 @@ pub fn save(
         evaluation: model.evaluation,
         best: model.best,
     };
-    Ok(ronde_model::save(folder, tensors(state), &manifest)?)
+    if training.mesh().columns() == 1 {
+        return Ok(ronde_model::save(
+            folder,
+            tensors(training.state()),
+            &manifest,
+        )?);
+    }
+    let mut source = TensorsOfRanks {
+        training,
+        owned: training.owned(),
+        lost: None,
+    };
+    let saved = ronde_model::save_from(folder, &mut source, &manifest);
+    match source.lost {
+        Some(error) => Err(TrainError::Farewell(error)),
+        None => Ok(saved?),
+    }
 }
 
-/// Returns the tensors of a state by name, as a model is written. Cost: none.
+/// Returns the tensors of a state by name, as a model is written; without those that this rank does not have. Cost: none.
 pub fn tensors(state: &ModelState) -> impl Iterator<Item = NamedTensor<'_>> {
-    state.tensors().iter().map(|tensor| NamedTensor {
-        name: &tensor.entry.name,
-        shape: &tensor.entry.shape,
-        values: &state.values()[tensor.range.clone()],
+    let each = state.tensors().iter();
+    each.filter_map(|tensor| {
+        Some(NamedTensor {
+            name: &tensor.entry.name,
+            shape: &tensor.entry.shape,
+            values: state.get(&tensor.range)?,
+        })
     })
+}
+
+/// The tag of parts of tensors on their way to the rank that writes the model.
+const TAG: Tag = Tag(0x6578_706f);
+
+/// The number of parts that a rank sends before the first of them has arrived.
+const AHEAD: usize = 4;
+
+/// The tensors of a training whose ranks have different layers.
+struct TensorsOfRanks<'a> {
+    training: &'a Training,
+    /// The elements that each rank sends.
+    owned: Vec<HeldRanges>,
+    /// The error of the group.
+    lost: Option<CollectiveError>,
+}
+
+impl TensorSource for TensorsOfRanks<'_> {
+    fn tensors(&self) -> Vec<(&str, &[usize])> {
+        let tensors = self.training.state().tensors().iter();
+        let each = tensors.map(|tensor| (tensor.entry.name.as_str(), &*tensor.entry.shape));
+        each.collect()
+    }
+
+    fn read(
+        &mut self,
+        index: usize,
+        write: &mut dyn FnMut(&[f32]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let group = self.training.group();
+        let state = self.training.state();
+        let mut parts = Vec::new();
+        for (rank, owned) in self.owned.iter().enumerate() {
+            let within = owned.within(&state.tensors()[index].range);
+            parts.extend(within.map(|part| (part, rank)));
+        }
+        parts.sort_by_key(|(part, _)| part.start);
+        for (part, rank) in parts {
+            if rank == group.rank().index() {
+                write(state.get(&part).unwrap_or_default())?;
+                continue;
+            }
+            let buffer = Buffer::host(DType::F32, part.len());
+            let received = group.receive(GroupRank(rank as u32), TAG, buffer);
+            match received.and_then(Work::wait) {
+                Ok(values) => write(values.as_slice())?,
+                Err(error) => {
+                    let cause = io::Error::other(error.to_string());
+                    self.lost = Some(error);
+                    return Err(cause);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends the tensors that this rank answers for to rank 0, which writes the model with [`save`]. Cost: a few tensors of memory.
+///
+/// # Errors
+/// A rank was lost, or rank 0 cannot write the model.
+pub(crate) fn send_tensors(training: &Training) -> Result<(), CollectiveError> {
+    let (group, state) = (training.group(), training.state());
+    let owned = training.owned().swap_remove(group.rank().index());
+    let tensors = state.tensors();
+    let names: Vec<&str> = tensors.iter().map(|tensor| &*tensor.entry.name).collect();
+    let mut sends: VecDeque<Box<dyn Work>> = VecDeque::new();
+    for index in ronde_model::file_order(&names) {
+        for part in owned.within(&tensors[index].range) {
+            let values = Buffer::copy_of(state.get(&part).unwrap_or_default());
+            sends.push_back(group.send(GroupRank(0), TAG, values)?);
+            if sends.len() > AHEAD
+                && let Some(first) = sends.pop_front()
+            {
+                first.wait()?;
+            }
+        }
+    }
+    sends.into_iter().try_for_each(|send| send.wait().map(drop))
 }
 
 /// The parts of the model's configuration that are not in the plan.

@@ -1,34 +1,34 @@
 //! [`ModelCopies`]: copies of the weights and buffers of a model beside those that are trained: their moving average, and
 //! those of the best model.
 
-use std::sync::Arc;
-
 use ronde_core::Step;
+use ronde_core::holdings::HeldRanges;
+use ronde_parallel::{Strategy, remapped};
 
 use crate::config::TrainSection;
 
-/// The copies that a run keeps. They are part of its state: in checkpoints, and copied to workers that join.
+/// The copies that a run keeps. They are part of its state: in checkpoints, and copied to workers that join. A rank has them of
+/// the elements that it holds, one held range after the other.
 #[derive(Debug, Default)]
 pub(crate) struct ModelCopies {
     /// The moving average, with its decay.
-    average: Option<(f64, Arc<Vec<f32>>)>,
+    average: Option<(f64, Vec<f32>)>,
     /// The best model before the last step. The best model may also be the current one, which is copied only before it
     /// changes: then this vector depends on the applied steps alone, also while some members have evaluated the current model
     /// and others have not.
-    best: Option<Arc<Vec<f32>>>,
+    best: Option<Vec<f32>>,
 }
 
 impl ModelCopies {
-    /// Creates the copies of a run with the initial weights and buffers `values`.
-    pub(crate) fn new(section: &TrainSection, values: &[f32]) -> Self {
+    /// Creates the copies of a run with its initial weights and buffers.
+    pub(crate) fn new<'a>(
+        section: &TrainSection,
+        held: impl Iterator<Item = &'a [f32]> + Clone,
+    ) -> Self {
+        let values = || held.clone().flatten().copied().collect();
         Self {
-            average: section
-                .average_decay
-                .map(|decay| (decay, Arc::new(values.to_vec()))),
-            best: section
-                .keep_best
-                .as_ref()
-                .map(|_| Arc::new(values.to_vec())),
+            average: section.average_decay.map(|decay| (decay, values())),
+            best: section.keep_best.as_ref().map(|_| values()),
         }
     }
 
@@ -42,56 +42,78 @@ impl ModelCopies {
     /// Returns the copies, in the order of [`ModelCopies::names`].
     pub(crate) fn vectors(&self) -> impl Iterator<Item = &[f32]> {
         let average = self.average.as_ref().map(|(_, average)| average.as_slice());
-        let best = self.best.as_ref().map(|best| best.as_slice());
+        let best = self.best.as_ref().map(Vec::as_slice);
         average.into_iter().chain(best)
     }
 
     /// Returns the same copies, mutable.
-    pub(crate) fn vectors_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+    pub(crate) fn vectors_mut(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
         let average = self.average.as_mut().map(|(_, average)| average);
-        let copies = average.into_iter().chain(&mut self.best);
-        copies.map(|copy| Arc::make_mut(copy).as_mut_slice())
+        average.into_iter().chain(&mut self.best)
     }
 
-    /// Returns the moving average, if the run has one. The model can share it while it is evaluated.
-    pub(crate) fn average_mut(&mut self) -> Option<&mut Arc<Vec<f32>>> {
-        self.average.as_mut().map(|(_, average)| average)
+    /// Keeps the values of other elements from now on; those that were not held are zeros.
+    pub(crate) fn hold(&mut self, from: &HeldRanges, to: &HeldRanges) {
+        if from != to {
+            for values in self.vectors_mut() {
+                *values = remapped(values, from, to);
+            }
+        }
+    }
+
+    /// Returns the moving average, if the run has one.
+    pub(crate) fn average_mut(&mut self) -> Option<&mut [f32]> {
+        let average = self.average.as_mut();
+        average.map(|(_, average)| average.as_mut_slice())
     }
 
     /// Returns the best model before the last step, if the run keeps it.
-    pub(crate) fn best_mut(&mut self) -> Option<&mut Arc<Vec<f32>>> {
-        self.best.as_mut()
+    pub(crate) fn best_mut(&mut self) -> Option<&mut [f32]> {
+        self.best.as_deref_mut()
     }
 
     /// Adds the values after a step to the moving average; the first ones are its initial value. Each element is computed
     /// alone, so the bits do not depend on the workers.
-    pub(crate) fn update_average(&mut self, step: Step, values: &[f32]) {
+    pub(crate) fn update_average<'a>(&mut self, step: Step, held: impl Iterator<Item = &'a [f32]>) {
         let Some((decay, average)) = &mut self.average else {
             return;
         };
-        let average = Arc::make_mut(average);
+        let both = average.iter_mut().zip(held.flatten());
         if step == Step(0) {
-            average.copy_from_slice(values);
+            both.for_each(|(average, value)| *average = *value);
             return;
         }
         let share = (1.0 - *decay) as f32;
-        for (average, value) in average.iter_mut().zip(values) {
-            *average += share * (value - *average);
-        }
+        both.for_each(|(average, value)| *average += share * (value - *average));
     }
 
     /// Copies the evaluated model, the average if there is one, as the best one.
-    pub(crate) fn keep_best(&mut self, values: &[f32]) {
-        let evaluated = self.average.as_ref().map_or(values, |(_, average)| average);
-        if let Some(best) = &mut self.best {
-            Arc::make_mut(best).copy_from_slice(evaluated);
+    pub(crate) fn keep_best<'a>(&mut self, held: impl Iterator<Item = &'a [f32]>) {
+        let Some(best) = &mut self.best else { return };
+        match &self.average {
+            Some((_, average)) => best.copy_from_slice(average),
+            None => {
+                best.iter_mut()
+                    .zip(held.flatten())
+                    .for_each(|(best, value)| *best = *value);
+            }
         }
     }
+}
+
+/// Returns the weights and buffers of each range of elements that a rank holds.
+pub(crate) fn held_weights(strategy: &dyn Strategy) -> impl Iterator<Item = &[f32]> + Clone {
+    let (state, held) = (strategy.state(), strategy.held().ranges());
+    held.iter().filter_map(|range| state.get(range))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn once(values: &[f32]) -> impl Iterator<Item = &[f32]> + Clone {
+        std::iter::once(values)
+    }
 
     #[test]
     fn the_average_follows_the_values_and_starts_with_those_of_the_first_step() {
@@ -100,20 +122,20 @@ mod tests {
             keep_best: Some("loss".to_owned()),
             ..TrainSection::default()
         };
-        let mut copies = ModelCopies::new(&section, &[9.0, 9.0]);
-        copies.update_average(Step(0), &[1.0, 2.0]);
-        copies.update_average(Step(1), &[3.0, 2.0]);
-        assert_eq!(**copies.average_mut().unwrap(), [1.5, 2.0]);
-        copies.keep_best(&[3.0, 2.0]);
+        let mut copies = ModelCopies::new(&section, once(&[9.0, 9.0]));
+        copies.update_average(Step(0), once(&[1.0, 2.0]));
+        copies.update_average(Step(1), once(&[3.0, 2.0]));
+        assert_eq!(*copies.average_mut().unwrap(), [1.5, 2.0]);
+        copies.keep_best(once(&[3.0, 2.0]));
         assert_eq!(
-            **copies.best_mut().unwrap(),
+            *copies.best_mut().unwrap(),
             [1.5, 2.0],
             "the model that is evaluated"
         );
         assert_eq!(ModelCopies::names(&section), ["average", "best"]);
         assert_eq!(copies.vectors().count(), 2);
-        let mut none = ModelCopies::new(&TrainSection::default(), &[1.0]);
-        none.update_average(Step(0), &[2.0]);
+        let mut none = ModelCopies::new(&TrainSection::default(), once(&[1.0]));
+        none.update_average(Step(0), once(&[2.0]));
         assert_eq!(none.vectors_mut().count(), 0);
     }
 }

@@ -1,5 +1,6 @@
 //! [`Training`]: the step loop. A step is a transaction: compute, reduce, vote, then apply.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -29,12 +30,12 @@ use crate::clock_alignment::ClockAlignment;
 use crate::core_pinning::CorePinning;
 use crate::evaluate::Evaluation;
 use crate::event_history::EventHistory;
-use crate::model_copies::ModelCopies;
+use crate::model_copies::{ModelCopies, held_weights};
 use crate::process_memory::MemoryReports;
 use crate::progress::{BestModel, RunProgress};
 use crate::recording::{RecordingThread, WorkerRecorder};
 use crate::state_transfer::StateTransfer;
-use crate::{JobGroup, ModelParts, Plan, TrainError};
+use crate::{JobGroup, ModelParts, Plan, TrainError, export};
 
 mod balancing;
 mod buckets;
@@ -182,6 +183,7 @@ fn strategy(
     config.schedule = plan.config.parallel.pipeline_schedule();
     config.sample_shape = sample_shape.to_vec();
     config.shard_samples_max = plan.shard_samples_max();
+    config.evaluation_samples_max = crate::evaluate::BATCH as usize;
     let mut strategy = SynchronousStrategy::new(chain, group, mesh, plan.seeds, config);
     strategy.set_clock(clock::seconds);
     strategy.set_recorder(recorder.spans.clone());
@@ -219,8 +221,9 @@ impl Training {
             mesh.reports(),
         );
         // The first vote compares it: ranks with different initial weights must not train.
-        session.set_digest(weight_hash::hash(strategy.state().values()));
-        let copies = ModelCopies::new(&plan.config.train, strategy.state().values());
+        let weights = strategy.computed_weights();
+        session.set_digest(weight_hash::hash_parts(weights.into_iter()));
+        let copies = ModelCopies::new(&plan.config.train, held_weights(&*strategy));
         let names = ModelCopies::names(&plan.config.train);
         let slices = strategy.held().clone();
         let layout = ReplicaLayout::of(strategy.state(), layout_of_optimizer, loss_scaling, &names);
@@ -354,6 +357,22 @@ impl Training {
         vectors(&*self.strategy, &self.copies)
     }
 
+    /// Returns the layers and the shards that each rank computes.
+    #[must_use]
+    pub fn mesh(&self) -> &StepLayout {
+        &self.mesh
+    }
+
+    /// Returns the elements of the state that each rank answers for: see [`Strategy::owned`].
+    pub(crate) fn owned(&self) -> Vec<HeldRanges> {
+        self.strategy.owned()
+    }
+
+    /// Returns the group of this generation.
+    pub(crate) fn group(&self) -> &Arc<dyn Group> {
+        &self.member.group
+    }
+
     /// Returns the strategy, for loading a state and for tests that damage a weight.
     pub fn strategy_mut(&mut self) -> &mut dyn Strategy {
         &mut *self.strategy
@@ -391,8 +410,16 @@ impl Training {
             features,
             labels: Vec::new(),
         };
+        if self.mesh.columns() > 1 {
+            return Err(TrainError::Impossible {
+                problem: "a worker of a pipeline cannot predict alone: it has a part of the layers"
+                    .to_owned(),
+                hint: "load the saved model, or set parallel.pipeline = 1".to_owned(),
+            });
+        }
         let outputs = self.strategy.predict(&mut batch);
-        outputs.map_err(|error| TrainError::Predict(Box::new(error)))
+        let outputs = outputs.map_err(|error| TrainError::Predict(Box::new(error)))?;
+        Ok(outputs.unwrap_or_else(|| Activation::from_host(&[0], Vec::new())))
     }
 
     /// Returns the model with the current weights.
@@ -510,10 +537,16 @@ impl Training {
             duration_s,
         };
         // The model that was chosen is the trained one, unless another generation needs the state of the last step.
-        self.swap_chosen_model();
-        let is_complete = self.publish_and_leave(publish, &trained);
-        if !matches!(is_complete, Ok(true)) {
-            self.swap_chosen_model();
+        let last = Step(self.session.next_step().0.saturating_sub(1));
+        let is_swapped = self.swap_chosen_model();
+        let mut is_complete = match is_swapped {
+            true => self.gather_weights(last),
+            false => Ok(()),
+        }
+        .and_then(|()| self.publish_and_leave(publish, &trained));
+        if !matches!(is_complete, Ok(true)) && self.swap_chosen_model() {
+            self.strategy.reload();
+            is_complete = is_complete.and_then(|left| self.gather_weights(last).map(|()| left));
         }
         Ok(match is_complete? {
             true => GenerationEnd::RunComplete(Box::new(trained)),
@@ -545,6 +578,8 @@ impl Training {
     ) -> Result<bool, TrainError> {
         if self.member.rank == Rank(0) {
             publish(self, trained)?;
+        } else if self.mesh.columns() > 1 {
+            export::send_tensors(self).map_err(TrainError::Farewell)?;
         }
         if let Some(recording) = &self.recording {
             recording.flush();
@@ -645,7 +680,11 @@ impl Training {
 /// model.
 fn vectors<'a>(strategy: &'a dyn Strategy, copies: &'a ModelCopies) -> Vec<HeldVector<'a>> {
     let mut vectors = strategy.vectors();
-    vectors.extend(copies.vectors().map(HeldVector::whole));
+    vectors.extend(copies.vectors().map(|values| HeldVector {
+        is_flat: true,
+        held: Cow::Borrowed(strategy.held()),
+        values,
+    }));
     vectors
 }
 
@@ -654,7 +693,11 @@ fn vectors_mut<'a>(
     strategy: &'a mut dyn Strategy,
     copies: &'a mut ModelCopies,
 ) -> Vec<HeldVectorMut<'a>> {
+    let held = strategy.held().clone();
     let mut vectors = strategy.vectors_mut();
-    vectors.extend(copies.vectors_mut().map(HeldVectorMut::whole));
+    vectors.extend(copies.vectors_mut().map(|values| HeldVectorMut {
+        held: Cow::Owned(held.clone()),
+        values,
+    }));
     vectors
 }

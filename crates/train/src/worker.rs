@@ -246,12 +246,8 @@ pub fn publish(
         source,
     })?;
     let model = model.evaluated(trained);
-    let saved = export::save(
-        output,
-        training.state(),
-        (plan, trained.model_steps(training.steps())),
-        model,
-    )?;
+    let steps = trained.model_steps(training.steps());
+    let saved = export::save(output, training, steps, model)?;
     if let Some(message) = plan.config.checkpoint.plain_model_note(output) {
         let rank = Some(training.rank());
         tracker.record(Event::Notice { rank, message });

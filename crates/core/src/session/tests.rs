@@ -90,6 +90,7 @@ fn peer(step: u64, digest: Option<u64>, shard: u32, ids: &[u64]) -> Vote {
     Vote {
         step: Step(step),
         digest,
+        digest_of: 0,
         newest: Generation(3),
         reports: vec![report(shard, 3.0)],
         sample_ids: ids.to_vec(),

@@ -1,5 +1,7 @@
 //! [`Transaction`]: the decisions of a [`super::Session`], without I/O.
 
+use std::collections::BTreeMap;
+
 use crate::batch::BatchPlan;
 use crate::ledger::Ledger;
 use crate::session::vote::{self, Vote};
@@ -41,6 +43,8 @@ pub struct Transaction {
     shards: ShardPlan,
     pub(super) next: Step,
     pub(super) digest: Option<u64>,
+    /// The part of the model that this rank's digests are of.
+    digest_of: u32,
     pub(super) ledger: Ledger,
     /// The number of samples of all committed steps.
     pub(super) samples: u64,
@@ -80,6 +84,7 @@ impl Transaction {
             shards,
             next: Step(0),
             digest: None,
+            digest_of: 0,
             ledger,
             samples: 0,
             newest: generation,
@@ -152,6 +157,12 @@ impl Transaction {
         self.digest = Some(digest);
     }
 
+    /// Sets the part of the model that the digests of this rank are of, such as the layers that it has. Only digests of the
+    /// same part are compared; by default, all ranks have the same.
+    pub fn set_digest_of(&mut self, part: u32) {
+        self.digest_of = part;
+    }
+
     /// Replaces the assignment of shards to ranks, from the next step on. All ranks call it at the same step.
     pub fn reshard(&mut self, shards: ShardPlan) {
         self.shards = shards;
@@ -194,6 +205,7 @@ impl Transaction {
         let vote = Vote {
             step: open.step(),
             digest: self.digest,
+            digest_of: self.digest_of,
             newest: self.newest,
             reports: open.reports.clone(),
             sample_ids: open.sample_ids.clone(),
@@ -304,8 +316,9 @@ impl Transaction {
 
     fn check_digests(&self, votes: &[Vote]) -> Result<(), SessionError> {
         let complete = || votes.iter().filter(|vote| !vote.requests.heals);
-        let first = complete().next().map(|vote| vote.digest);
-        if complete().all(|vote| Some(vote.digest) == first) {
+        let mut first: BTreeMap<u32, Option<u64>> = BTreeMap::new();
+        if complete().all(|vote| *first.entry(vote.digest_of).or_insert(vote.digest) == vote.digest)
+        {
             return Ok(());
         }
         let digests = votes.iter().map(|vote| vote.digest);

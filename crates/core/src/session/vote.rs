@@ -1,6 +1,6 @@
 //! [`Vote`]: a rank's vote on a step, and its encoding.
 //!
-//! Little-endian: version, number of reports, number of ids, lengths of the sums and the note (u32 each), step,
+//! Little-endian: version, number of reports, number of ids, lengths of the sums and the note, part of the digest (u32 each), step,
 //! has-digest, digest, newest generation, requests (u64 each), busy_s (f64), reports (shard u32, samples u64, skipped u64, loss_sum
 //! f64), ids (u64 each), the sums, the note.
 
@@ -9,12 +9,14 @@ use crate::session::bytes::ByteReader;
 use crate::session::requests::VoteRequests;
 use crate::{Generation, Shard, Step};
 
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Vote {
     pub(super) step: Step,
     pub(super) digest: Option<u64>,
+    /// The part of the model that the digest is of.
+    pub(super) digest_of: u32,
     /// The newest generation that the rank knows.
     pub(super) newest: Generation,
     pub(super) reports: Vec<ShardReport>,
@@ -32,13 +34,14 @@ impl Vote {
     pub(super) fn encode(&self) -> Vec<u8> {
         let ids = 8 * self.sample_ids.len();
         let attached = self.sums.len() + self.note.len();
-        let mut bytes = Vec::with_capacity(68 + 28 * self.reports.len() + ids + attached);
+        let mut bytes = Vec::with_capacity(72 + 28 * self.reports.len() + ids + attached);
         for count in [
             VERSION,
             self.reports.len() as u32,
             self.sample_ids.len() as u32,
             self.sums.len() as u32,
             self.note.len() as u32,
+            self.digest_of,
         ] {
             bytes.extend(count.to_le_bytes());
         }
@@ -73,6 +76,7 @@ impl Vote {
         }
         let (reports, ids) = (reader.u32()?, reader.u32()?);
         let (sums, note) = (reader.u32()?, reader.u32()?);
+        let digest_of = reader.u32()?;
         let step = Step(reader.u64()?);
         let digest = match (reader.u64()?, reader.u64()?) {
             (0, 0) => None,
@@ -101,6 +105,7 @@ impl Vote {
         Ok(Self {
             step,
             digest,
+            digest_of,
             newest,
             reports,
             sample_ids,
@@ -134,6 +139,7 @@ mod tests {
         Vote {
             step: Step(7),
             digest: Some(9),
+            digest_of: 0,
             newest: Generation(2),
             reports: vec![ShardReport {
                 shard: Shard(1),
@@ -159,6 +165,7 @@ mod tests {
     fn votes_survive_encoding_and_decoding() {
         let other = Vote {
             digest: None,
+            digest_of: 3,
             reports: vec![],
             sample_ids: vec![],
             requests: VoteRequests::default(),

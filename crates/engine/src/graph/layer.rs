@@ -37,6 +37,10 @@ pub struct GraphLayer {
     /// The last operation that reads each value; 0 for the output.
     last_use: Vec<usize>,
     state: LoadedState,
+    /// The seeds of the initial weights; `None` for a layer that only plans.
+    seeds: Option<SeedTree>,
+    /// Whether nothing was loaded yet: the initial weights take memory when they are used.
+    is_initial: bool,
     pending: PendingShards<PendingGraph>,
     /// The output gradients of each operation, for shards between the two backward passes.
     deferred: BTreeMap<Shard, (LoadedState, Vec<Option<Activation>>)>,
@@ -52,18 +56,25 @@ struct PendingGraph {
 type ShardValues = Vec<Vec<Option<Activation>>>;
 
 impl GraphLayer {
-    /// Allocates a layer with initial weights that depend only on the seed and the tensors' names.
+    /// Creates a layer with initial weights that depend only on the seed and the tensors' names. They take memory when the
+    /// layer computes before others are loaded.
     #[must_use]
     pub fn new(outline: GraphOutline, seeds: &SeedTree) -> Self {
-        let tensors = &outline.layout.tensors;
-        let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
-        let mut values = vec![0.0; arena.len()];
-        for (index, (tensor, initial)) in tensors.iter().zip(&outline.initial).enumerate() {
-            fill_tensor(tensor, *initial, seeds, &mut values[arena.range(index)]);
-        }
         let mut layer = Self::without_state(outline, Arc::new(HostDevice::new()));
-        layer.load_shared(&Arc::new(values), arena.ranges());
+        layer.seeds = Some(*seeds);
+        layer.is_initial = true;
         layer
+    }
+
+    /// Loads the initial weights unless others are loaded.
+    fn load_initial(&mut self) {
+        if self.is_initial {
+            let tensors = &self.outline.layout.tensors;
+            let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
+            let mut values = vec![0.0; arena.len()];
+            self.write_initial(&mut values, arena.ranges());
+            self.load_shared(&Arc::new(values), arena.ranges());
+        }
     }
 
     /// Returns a layer without weights on a device that computes nothing.
@@ -93,6 +104,8 @@ impl GraphLayer {
             last_use,
             is_matrix: outline.layout.tensors.iter().map(of_matrix).collect(),
             state: LoadedState::default(),
+            seeds: None,
+            is_initial: false,
             device,
             precision: Precision::F32,
             is_kept: outline.kept_values(),
@@ -126,6 +139,7 @@ impl GraphLayer {
         shards: Vec<ShardInput>,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Activation>, EngineError> {
+        self.load_initial();
         let mut values: ShardValues = vec![Vec::new(); self.outline.shapes.len()];
         let mut contexts = Vec::with_capacity(shards.len());
         for ShardInput { input, context } in shards {
@@ -380,10 +394,12 @@ impl Layer for GraphLayer {
             "lengths of the tensors of layer {}",
             self.outline.name
         );
+        self.is_initial = false;
         self.state = LoadedState::new(state.clone(), ranges.into(), self.access());
     }
 
     fn release_state(&mut self) {
+        self.is_initial = false;
         self.state.release();
     }
 
@@ -402,8 +418,24 @@ impl Layer for GraphLayer {
         self.device.name()
     }
 
+    fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        let tensors = self.outline.layout.tensors.iter();
+        let initial = tensors.zip(&self.outline.initial).zip(ranges);
+        let Some(seeds) = &self.seeds else {
+            return false;
+        };
+        for ((tensor, initial), range) in initial {
+            fill_tensor(tensor, *initial, seeds, &mut state[range.clone()]);
+        }
+        true
+    }
+
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
-        self.state.save(state, ranges);
+        if self.is_initial {
+            self.write_initial(state, ranges);
+        } else {
+            self.state.save(state, ranges);
+        }
     }
 
     /// A layer that needs all shards treats this one as the whole batch.

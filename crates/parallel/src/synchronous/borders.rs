@@ -61,6 +61,30 @@ impl BorderForms {
         group.send(to, self.tag(border), message)
     }
 
+    /// Waits for the values of a border; `None` for a shard without samples.
+    pub(super) fn receive(
+        &self,
+        group: &dyn PointToPoint,
+        from: GroupRank,
+        border: Border,
+    ) -> Result<Option<Activation>, CollectiveError> {
+        let message = Buffer::host(DType::F32, self.message_len(border));
+        let message = group.receive(from, self.tag(border), message)?.wait()?;
+        self.read_received(border, &message)
+    }
+
+    fn read_received(
+        &self,
+        border: Border,
+        message: &Buffer,
+    ) -> Result<Option<Activation>, CollectiveError> {
+        let read = self.read(border, message);
+        read.map_err(|problem| CollectiveError::Invalid {
+            operation: "receive".to_owned(),
+            problem,
+        })
+    }
+
     /// Returns the values of a message; `None` for a shard without samples.
     fn read(&self, border: Border, message: &Buffer) -> Result<Option<Activation>, String> {
         let floats = message.as_slice::<f32>();
@@ -157,11 +181,7 @@ impl Inbox {
             Some(message) => message,
             None => self.wait(group, forms, border)?,
         };
-        let read = forms.read(border, &message);
-        read.map_err(|problem| CollectiveError::Invalid {
-            operation: "receive".to_owned(),
-            problem,
-        })
+        forms.read_received(border, &message)
     }
 
     fn wait(

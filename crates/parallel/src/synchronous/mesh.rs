@@ -82,33 +82,46 @@ pub(super) struct CopyPartners {
 
 impl CopyPartners {
     /// Returns those of a rank; `None` if the layout has no second copies, or needs none because several ranks hold the same
-    /// part anyway. Copies are among the ranks with the same layers, or, when there is one of each, among those of a
-    /// pipeline. `hosts` has the host of each rank.
+    /// part anyway. `hosts` has the host of each rank.
     pub(super) fn of(
         rank: GroupRank,
         layout: &StepLayout,
         hosts: &[usize],
         config: &SynchronousConfig,
     ) -> Option<Self> {
-        let members = match layout.replicas() {
-            1 => (0..layout.columns())
-                .map(|rank| GroupRank(rank as u32))
-                .collect(),
-            _ if config.zero.is_sharded() => layout.with_same_layers(rank)?,
-            _ => return None,
-        };
-        if SynchronousConfig::copies_among(config.copies, members.len()) < 2 {
+        let members = layout.columns() * layout.replicas();
+        let is_held_once = layout.replicas() == 1 || config.zero.is_sharded();
+        let copies = SynchronousConfig::copies_among(config.copies, members);
+        if !is_held_once || copies < 2 || rank.index() >= members {
             return None;
         }
-        let hosts: Vec<usize> = members.iter().map(|rank| hosts[rank.index()]).collect();
-        let holders = second_holders(&hosts);
-        let me = members.iter().position(|&member| member == rank)?;
-        let owner = holders.iter().position(|&holder| holder == me)?;
-        (owner != me).then(|| Self {
-            holder: members[holders[me]],
-            owner: members[owner],
+        let holders = second_holders(&hosts[..members]);
+        let owner = holders.iter().position(|&holder| holder == rank.index())?;
+        (owner != rank.index()).then(|| Self {
+            holder: GroupRank(holders[rank.index()] as u32),
+            owner: GroupRank(owner as u32),
         })
     }
+}
+
+/// Returns the layers that a rank computes.
+pub(super) fn computed_layers(layout: &StepLayout, rank: GroupRank) -> Vec<Range<usize>> {
+    let column = layout.place(rank).map(|place| place.column);
+    let stages = layout.stages().iter();
+    let own = stages.filter(|stage| Some(stage.column) == column);
+    own.map(|stage| stage.layers.clone()).collect()
+}
+
+/// Returns the elements that a rank stores: those that it holds, and those that it computes with.
+pub(super) fn stored(
+    state: &ModelState,
+    layout: &StepLayout,
+    rank: GroupRank,
+    held: &HeldRanges,
+) -> HeldRanges {
+    let layers = computed_layers(layout, rank).into_iter().flatten();
+    let computed = layers.map(|layer| state.layer_elements()[layer].clone());
+    HeldRanges::new(computed.chain(held.ranges().iter().cloned()))
 }
 
 /// Creates the buckets of all stages.

@@ -167,9 +167,7 @@ impl SynchronousStrategy {
             true => running.outputs.remove(&(from, shard)),
             false => running.gradients.remove(&(to, shard)),
         };
-        let column = self.layout.stages()[to].column;
-        let replica = self.place().map_or(0, |place| place.replica);
-        let rank = self.layout.rank_at(MeshPlace { column, replica });
+        let rank = self.rank_of_stage(to);
         let all = &*self.groups.all;
         let sent = self.forms.send(all, rank, border, values.flatten());
         let work = sent.map_err(|source| {

@@ -1,6 +1,8 @@
 //! The exchanges of a divided state: sums before the vote, and weights after the update.
 
-use ronde_core::{Buffer, CollectiveError, CollectivesExt, DType, Operation, Tag, Work};
+use std::collections::VecDeque;
+
+use ronde_core::{Buffer, CollectiveError, CollectivesExt, DType, Group, Operation, Tag, Work};
 use ronde_engine::Layer;
 
 use super::SynchronousStrategy;
@@ -73,40 +75,54 @@ impl SynchronousStrategy {
         Ok(())
     }
 
-    /// Receives the weights of all slices from their owners.
+    /// Receives the weights of this rank's layers from the ranks that update them.
     pub(super) fn gather_slices(&mut self) -> Result<(), ParallelError> {
         self.chain.release_state();
-        let mut in_flight: Vec<Option<Box<dyn Work>>> = Vec::new();
-        for index in 0..self.buckets.len() + IN_FLIGHT {
-            if index < self.buckets.len() {
-                let started = self.start_gathering(index);
-                let started = started.map_err(|source| self.bucket_error(index, source))?;
-                in_flight.push(Some(started));
+        let own = self.own_buckets();
+        let mut in_flight: VecDeque<(usize, Box<dyn Work>)> = VecDeque::new();
+        for index in own {
+            let group = self.same_layers()?;
+            let started = self.start_gathering(&**group, index);
+            let started = started.map_err(|source| self.bucket_error(index, source))?;
+            in_flight.push_back((index, started));
+            if in_flight.len() > IN_FLIGHT {
+                self.finish_gathering(in_flight.pop_front())?;
             }
-            let Some(done) = index.checked_sub(IN_FLIGHT) else {
-                continue;
-            };
-            let Some(work) = in_flight.get_mut(done).and_then(Option::take) else {
-                continue;
-            };
-            let weights = work.wait();
-            let weights = weights.map_err(|source| self.bucket_error(done, source))?;
-            let elements = self.buckets[done].plan.elements.clone();
-            self.state.values_mut()[elements].copy_from_slice(weights.as_slice());
+        }
+        while !in_flight.is_empty() {
+            self.finish_gathering(in_flight.pop_front())?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the weights of a bucket.
+    fn finish_gathering(
+        &mut self,
+        gathered: Option<(usize, Box<dyn Work>)>,
+    ) -> Result<(), ParallelError> {
+        let Some((index, work)) = gathered else {
+            return Ok(());
+        };
+        let weights = work.wait();
+        let weights = weights.map_err(|source| self.bucket_error(index, source))?;
+        let elements = self.buckets[index].plan.elements.clone();
+        if let Some(values) = self.state.get_mut(&elements) {
+            values.copy_from_slice(weights.as_slice());
         }
         Ok(())
     }
 
     /// Starts to gather the weights of a bucket.
-    fn start_gathering(&self, index: usize) -> Result<Box<dyn Work>, CollectiveError> {
-        let all = &self.groups.all;
-        let place = self.place();
-        let mine = place.filter(|place| place.column == self.column_of(index));
-        let mine = mine.map_or(0..0, |place| self.buckets[index].slice_of(place.replica));
-        let mut weights = all.allocate(DType::F32, mine.len())?;
-        let values = &self.state.values()[mine];
+    fn start_gathering(
+        &self,
+        group: &dyn Group,
+        index: usize,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        let mine = self.buckets[index].slice_of(group.rank().index());
+        let mut weights = group.allocate(DType::F32, mine.len())?;
+        let values = self.state.get(&mine).unwrap_or_default();
         weights.as_mut_slice::<f32>().copy_from_slice(values);
-        all.start(Operation::AllGather, weights)
+        group.start(Operation::AllGather, weights)
     }
 }
 

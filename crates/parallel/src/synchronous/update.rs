@@ -128,7 +128,7 @@ impl SynchronousStrategy {
                         .iter()
                         .map(|state| &state[held.clone()]);
                     let states: Vec<&[f32]> = states.collect();
-                    let weights = &self.state.values()[run.clone()];
+                    let weights = self.state.get(&run).unwrap_or_default();
                     let squares = rule.trust_squares(factors.number, weights, gradient, &states);
                     tree.add(((run.start - tensor.start) / BLOCK) as u32, squares);
                 }
@@ -225,7 +225,9 @@ impl SynchronousStrategy {
                 let ratio = rule.trust_ratio(trust[index]);
                 for run in runs(&range, &part.elements, PART) {
                     let sum = part.values(&run);
-                    let values = &mut self.state.values_mut()[run.clone()];
+                    let Some(values) = self.state.get_mut(&run) else {
+                        continue;
+                    };
                     // A step without samples leaves buffers unchanged.
                     if role == Role::Buffer && factors.samples > 0 {
                         GradientScale::new(factors.samples, 1.0).write(sum, values);

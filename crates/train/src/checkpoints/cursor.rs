@@ -26,7 +26,7 @@ pub(crate) struct CursorHeader {
     pub(crate) run: String,
     /// The folder that relative paths of the run file are resolved against.
     pub(crate) base: PathBuf,
-    /// Hash of all weights and buffers, 16 hexadecimal digits.
+    /// Hash of all weights and buffers, 16 hexadecimal digits; empty if no rank had all of them.
     pub(crate) weights: String,
     /// The progress of the run; absent in checkpoints of earlier releases.
     #[serde(default)]
@@ -36,7 +36,7 @@ pub(crate) struct CursorHeader {
 impl TrainingCursor {
     pub(crate) fn new(
         (run, base): (&str, &std::path::Path),
-        weights: u64,
+        weights: Option<u64>,
         progress: String,
         session: Vec<u8>,
     ) -> Self {
@@ -45,7 +45,7 @@ impl TrainingCursor {
                 header: FormatHeader::of(FORMAT),
                 run: run.to_owned(),
                 base: base.to_owned(),
-                weights: format!("{weights:016x}"),
+                weights: weights.map_or_else(String::new, |weights| format!("{weights:016x}")),
                 progress: Some(progress),
             },
             session,
@@ -83,7 +83,7 @@ mod tests {
     fn a_cursor_round_trips_and_invalid_bytes_are_rejected() {
         let cursor = TrainingCursor::new(
             ("[run]\n", "/a".as_ref()),
-            7,
+            Some(7),
             "{}".to_owned(),
             vec![1, 2, 3],
         );

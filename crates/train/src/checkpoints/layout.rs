@@ -67,7 +67,7 @@ impl ReplicaLayout {
         let of_tensors = |name: String| StateVector {
             name,
             dtype: DType::F32,
-            elements: state.values().len() as u64,
+            elements: state.len() as u64,
             tensors: tensors.clone(),
         };
         let copies = copies.iter().map(|name| of_tensors((*name).to_owned()));
@@ -86,8 +86,8 @@ impl ReplicaLayout {
         }
     }
 
-    /// Returns the slices that rank `index` of `count` saves: its share of the vectors that every rank has completely, and
-    /// what it owns of divided ones.
+    /// Returns the slices that rank `index` of `count` saves: the elements `owned` of the vectors with an element for each one
+    /// of the flat state, and its share of the others.
     pub(crate) fn share<'a>(
         &'a self,
         state: &[HeldVector<'a>],
@@ -98,8 +98,7 @@ impl ReplicaLayout {
         for (vector, state) in self.vectors.iter().zip(state) {
             let share = share(vector.elements, index, count);
             let share = HeldRanges::new(std::iter::once(share.start as usize..share.end as usize));
-            let is_whole = state.values.len() as u64 == vector.elements;
-            let saved = if is_whole { &share } else { owned };
+            let saved = if state.is_flat { owned } else { &share };
             for range in saved.ranges() {
                 let values = &state.values[state.held.locate(range).unwrap_or_default()];
                 slices.push(Slice::f32(&vector.name, range.start as u64, values));

@@ -106,7 +106,12 @@ fn fill(
     let weights = state
         .first()
         .map_or(0, |weights| weight_hash::hash(weights.values));
-    if format!("{weights:016x}") != cursor.header.weights {
+    let is_whole = state.first().is_some_and(|weights| {
+        let elements = shape.vectors.first().map(|vector| vector.elements);
+        elements == Some(weights.values.len() as u64)
+    });
+    let is_hashed = !cursor.header.weights.is_empty();
+    if is_whole && is_hashed && format!("{weights:016x}") != cursor.header.weights {
         return Err(invalid(format!(
             "the weights have the hash {weights:016x}, expected {}",
             cursor.header.weights

@@ -86,7 +86,7 @@ pub(crate) struct StateSnapshot<'a> {
     pub(crate) vectors: Vec<HeldVector<'a>>,
     /// The elements of divided vectors that this rank saves.
     pub(crate) owned: HeldRanges,
-    pub(crate) weights: u64,
+    pub(crate) weights: Option<u64>,
     /// [`crate::progress::RunProgress::encode`].
     pub(crate) progress: String,
     pub(crate) session: Vec<u8>,

@@ -23,7 +23,9 @@ const WIDTH_MAX: usize = 16_777_216;
 pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     let mut problems = Vec::new();
     config.run.check(&mut problems);
-    config.workers.check(&mut problems);
+    config
+        .workers
+        .check(config.parallel.pipeline, &mut problems);
     data(&config.data, &mut problems);
     config.train.check(&mut problems);
     batch(config, &mut problems);

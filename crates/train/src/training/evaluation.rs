@@ -1,7 +1,5 @@
 //! The evaluations of a [`Training`], and what they decide: when the run ends, and which model is the trained one.
 
-use std::sync::Arc;
-
 use ronde_core::spans::SpanKind;
 use ronde_core::{Event, Rank, Step};
 
@@ -47,16 +45,16 @@ impl Training {
             return Ok(None);
         };
         let settings = self.loader_settings(&*test);
-        self.swap_average();
         let span = self.recorder.spans.begin();
-        let evaluation = evaluate(
-            &*self.member.group,
-            &mut *self.strategy,
-            &test,
-            &self.plan.objective,
-            settings,
-        );
-        self.swap_average();
+        let evaluation = self.evaluate_average(step, |this| {
+            evaluate(
+                &*this.member.group,
+                &mut *this.strategy,
+                &test,
+                &this.plan.objective,
+                settings,
+            )
+        });
         self.recorder.spans.end(span, SpanKind::Evaluation, step.0);
         let evaluation = evaluation?;
         self.history.push(Event::Evaluated {
@@ -107,12 +105,25 @@ impl Training {
         }
     }
 
-    /// Exchanges the weights and their moving average, if there is one.
-    fn swap_average(&mut self) {
+    /// Evaluates with the moving average of the weights, if there is one, and keeps the weights.
+    fn evaluate_average(
+        &mut self,
+        step: Step,
+        evaluate: impl FnOnce(&mut Self) -> Result<Evaluation, TrainError>,
+    ) -> Result<Evaluation, TrainError> {
+        let Some(average) = self.copies.average_mut() else {
+            return evaluate(self);
+        };
+        self.strategy.swap_weights(average);
+        let evaluation = self.gather_weights(step).and_then(|()| evaluate(self));
+        // Also after a lost peer: the state is then still that of the last step.
         if let Some(average) = self.copies.average_mut() {
-            self.strategy.state_mut().swap_values(average);
-            self.strategy.reload();
+            self.strategy.swap_weights(average);
         }
+        self.strategy.reload();
+        let evaluation = evaluation?;
+        self.gather_weights(step)?;
+        Ok(evaluation)
     }
 
     /// Returns the best model, if the run keeps it and has evaluated one.
@@ -122,19 +133,22 @@ impl Training {
     }
 
     /// Exchanges the weights and those of the model that the run has chosen: the best one, or the average, or else the
-    /// weights themselves.
-    pub(super) fn swap_chosen_model(&mut self) {
+    /// weights themselves. Returns whether they are others.
+    pub(super) fn swap_chosen_model(&mut self) -> bool {
         let next = self.session.next_step();
         let is_earlier = self
             .best_model()
             .is_some_and(|best| best.step.next() != next);
-        let chosen: Option<&mut Arc<Vec<f32>>> = match is_earlier {
+        let chosen = match is_earlier {
             true => self.copies.best_mut(),
             false => self.copies.average_mut(),
         };
-        if let Some(chosen) = chosen {
-            self.strategy.state_mut().swap_values(chosen);
-            self.strategy.reload();
+        match chosen {
+            Some(chosen) => {
+                self.strategy.swap_weights(chosen);
+                true
+            }
+            None => false,
         }
     }
 }

@@ -10,7 +10,7 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{CollectiveError, Event, Group, MembershipError, Rank, Step};
-use ronde_parallel::{HeldVector, HeldVectorMut};
+use ronde_parallel::HeldVector;
 
 use super::step::StepTiming;
 use super::{Training, vectors_mut};
@@ -81,7 +81,6 @@ impl Training {
             self.finish_unfinished();
             if some_copy_state {
                 self.share_progress(&catch_up)?;
-                self.copy_model_copies(&catch_up)?;
             }
         } else if some_copy_state {
             let transfer = start_transfer(&catch_up, &*group, &self.vectors());
@@ -109,19 +108,6 @@ impl Training {
         let computing = catch_up.computing()?.min(shards.computing());
         let spared = ShardPlan::with_spares(shards.shards(), self.member.world_size()?, computing)?;
         Some(even.resharded(spared))
-    }
-
-    /// Copies the copies of the model to the members that copy the state, and waits.
-    fn copy_model_copies(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
-        let group = self.member.group.clone();
-        let vectors: Vec<HeldVector<'_>> = self.copies.vectors().map(HeldVector::whole).collect();
-        let transfer = start_transfer(catch_up, &*group, &vectors);
-        let mut transfer = transfer.map_err(TrainError::Heal)?;
-        transfer.send_all(&*group).map_err(TrainError::Heal)?;
-        let vectors = self.copies.vectors_mut().map(HeldVectorMut::whole);
-        let received = transfer.receive(&mut vectors.collect::<Vec<_>>());
-        received.map_err(TrainError::Heal)?;
-        transfer.wait_sent().map_err(TrainError::Heal)
     }
 
     /// Replaces the progress of every member by that of the first one that has the state. Others may have evaluated the last
@@ -199,6 +185,8 @@ impl Training {
     /// Brings the strategy into the group of this generation.
     pub(super) fn regroup(&mut self, mesh: StepLayout) -> Result<(), TrainError> {
         let group = self.member.group.clone();
+        let part = mesh.place(group.rank()).map(|place| place.column as u32);
+        self.session.set_digest_of(part.unwrap_or(u32::MAX));
         let regrouped = self.strategy.regroup(group, mesh.clone());
         self.mesh = mesh;
         regrouped.map_err(|source| TrainError::Step {

@@ -2,7 +2,7 @@
 
 use ronde_core::histogram::{HistogramCounter, TensorValues};
 use ronde_core::layout::Role;
-use ronde_core::{Event, Rank, Step};
+use ronde_core::{Event, Step};
 use ronde_parallel::ReducedGradient;
 
 use super::Training;
@@ -35,16 +35,25 @@ impl Training {
         }
     }
 
-    /// Records the histograms of the weights after a step on rank 0, which has all of them.
+    /// Records the histograms of the weights after a step, on the first rank with each layer.
     pub(super) fn record_weights(&self, step: Step) {
-        if self.member.rank != Rank(0) || !self.records_histograms(step) {
+        let place = self.mesh.place(self.member.group.rank());
+        let Some(place) = place.filter(|place| place.replica == 0) else {
+            return;
+        };
+        if !self.records_histograms(step) {
             return;
         }
         let mut counter = HistogramCounter::default();
         let state = self.strategy.state();
+        let is_own = |layer: usize| {
+            let mut stages = self.mesh.stages().iter();
+            stages.any(|stage| stage.column == place.column && stage.layers.contains(&layer))
+        };
         for (index, tensor) in state.tensors().iter().enumerate() {
-            if tensor.entry.role == Role::Parameter {
-                counter.add(&state.values()[tensor.range.clone()]);
+            let values = state.get(&tensor.range).filter(|_| is_own(tensor.layer));
+            if let Some(values) = values.filter(|_| tensor.entry.role == Role::Parameter) {
+                counter.add(values);
                 self.record_histogram(step, index, TensorValues::Weights, &mut counter);
             }
         }

@@ -3,14 +3,14 @@
 use std::sync::mpsc;
 
 use ronde_core::layout::StateLayout;
-use ronde_core::{CollectivesExt, Event, GroupRank, Rank, weight_hash};
+use ronde_core::{CollectivesExt, Event, GroupRank, Rank, Step, weight_hash};
 use ronde_model::InitialWeights;
 
 use super::Training;
 use crate::TrainError;
 use crate::checkpoints;
 use crate::initial_weights::InitialWeightFile;
-use crate::model_copies::ModelCopies;
+use crate::model_copies::{ModelCopies, held_weights};
 
 /// The number of hexadecimal digits of the hash of a file.
 const HASH_DIGITS: usize = 64;
@@ -73,7 +73,9 @@ impl Training {
             return Ok(());
         };
         let group = self.member.group.clone();
-        let report = match initial.is_loaded {
+        // Another division of the layers needs other weights.
+        let is_loaded = initial.is_loaded && self.mesh.columns() == 1;
+        let report = match is_loaded {
             _ if !self.session.is_fresh() && self.session.is_complete() => HAS_TRAINED,
             true => HAS_WEIGHTS,
             false => 0,
@@ -84,28 +86,71 @@ impl Training {
             SharedPart::Hash(source) => (source, false),
             SharedPart::Weights(source) => (source, true),
         };
-        if needs_weights && reports[source] != HAS_WEIGHTS {
-            self.read_initial_weights(source)?;
-        }
         let root = GroupRank(source as u32);
+        let mut read = None;
+        if needs_weights {
+            let even = self.even_mesh()?;
+            self.regroup(even)?;
+            let mine = self.strategy.layout()[group.rank().index()].clone();
+            self.hold(mine);
+            if reports[source] != HAS_WEIGHTS {
+                read = self.read_initial_weights(source)?;
+            }
+        }
         let mut hash = self.initial_hash().into_bytes();
         hash.resize(HASH_DIGITS, b'0');
         group.broadcast(&mut hash, root).map_err(TrainError::Heal)?;
         self.plan
             .bind_initial_weights(&String::from_utf8_lossy(&hash));
         if needs_weights {
-            let values = self.strategy.state_mut().values_mut();
-            group.broadcast(values, root).map_err(TrainError::Heal)?;
+            self.broadcast_weights(root, read.as_ref())?;
             self.start_from_state();
         }
         Ok(())
     }
 
+    /// Sends the initial weights from one member to all, tensor by tensor. `read` has them on that member, if it has just read
+    /// them; otherwise it sends its own.
+    fn broadcast_weights(
+        &mut self,
+        root: GroupRank,
+        read: Option<&InitialWeights>,
+    ) -> Result<(), TrainError> {
+        let group = self.member.group.clone();
+        // Tensors that the file lacks are drawn.
+        if self.mesh.columns() > 1 {
+            self.strategy.reset().map_err(|source| TrainError::Step {
+                step: Step(0),
+                source: Box::new(source),
+            })?;
+        }
+        for tensor in self.strategy.state().tensors().to_vec() {
+            let mut values = match self.strategy.state().get(&tensor.range) {
+                Some(values) => values.to_vec(),
+                None => vec![0.0; tensor.range.len()],
+            };
+            if let Some(read) = read {
+                let whole = 0..tensor.range.len();
+                read.write_into(std::iter::once((&tensor.entry, whole)), &mut values);
+            }
+            group
+                .broadcast(&mut values, root)
+                .map_err(TrainError::Heal)?;
+            if let Some(own) = self.strategy.state_mut().get_mut(&tensor.range) {
+                own.copy_from_slice(&values);
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the file on rank `reader` into its state, while the remaining ranks wait.
-    fn read_initial_weights(&mut self, reader: usize) -> Result<(), TrainError> {
+    fn read_initial_weights(
+        &mut self,
+        reader: usize,
+    ) -> Result<Option<InitialWeights>, TrainError> {
         let (group, interval) = (self.member.group.clone(), self.poll_interval());
         let Some(initial) = &self.initial else {
-            return Ok(());
+            return Ok(None);
         };
         let reads = group.rank().index() == reader;
         let tensors = self.strategy.state().tensors().iter();
@@ -132,18 +177,14 @@ impl Training {
                 rank: Rank(reader as u32),
             });
         }
-        if let Some(weights) = read {
-            self.use_initial_weights(&weights);
+        if let Some(weights) = &read {
+            self.report_initial_weights(weights);
         }
-        Ok(())
+        Ok(read)
     }
 
-    /// Sets the weights of this member, and reports them.
-    fn use_initial_weights(&mut self, weights: &InitialWeights) {
-        let state = self.strategy.state_mut();
-        let ranges = state.tensors().to_vec();
-        let ranges = ranges.iter().map(|one| (&one.entry, one.range.clone()));
-        weights.write_into(ranges, state.values_mut());
+    /// Adds the weights that this member has read to the plan, and reports them.
+    fn report_initial_weights(&mut self, weights: &InitialWeights) {
         self.plan.bind_initial_weights(weights.blake3());
         self.member.tracker.record(Event::Notice {
             rank: Some(self.member.rank),
@@ -161,9 +202,10 @@ impl Training {
     /// Starts from the weights that the state has.
     fn start_from_state(&mut self) {
         self.strategy.reload();
-        let values = self.strategy.state().values();
-        self.copies = ModelCopies::new(&self.plan.config.train, values);
-        self.session.set_digest(weight_hash::hash(values));
+        self.copies = ModelCopies::new(&self.plan.config.train, held_weights(&*self.strategy));
+        let weights = self.strategy.computed_weights();
+        self.session
+            .set_digest(weight_hash::hash_parts(weights.into_iter()));
         if let Some(initial) = &mut self.initial {
             initial.is_loaded = true;
         }

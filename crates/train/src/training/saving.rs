@@ -162,7 +162,7 @@ impl Training {
             saving.enter(&now, None);
         }
         let step = self.session.next_step();
-        if self.slices.len() < self.strategy.state().values().len() {
+        if self.slices.len() < self.strategy.state().len() {
             let saved = self.checkpoints.as_ref().and_then(RunCheckpoints::saved) == Some(step);
             let stopped = Event::RunStopped { step, saved };
             self.member.tracker.record(stopped);
@@ -173,6 +173,19 @@ impl Training {
         tracker.record(Event::RunStopped { step, saved });
         self.member.generation = left;
         Ok(())
+    }
+
+    /// Returns the elements of the state that this rank saves for all ranks.
+    fn saved_elements(&self) -> HeldRanges {
+        let group = &self.member.group;
+        let (rank, size) = (group.rank().index(), group.size());
+        // A rank that saves alone has the layout of the generation that it has left.
+        if self.is_divided() && size > 1 {
+            return self.strategy.owned().swap_remove(rank);
+        }
+        let elements = self.strategy.state().len() as u64;
+        let share = ronde_checkpoint::share(elements, rank as u32, size as u32);
+        HeldRanges::new(std::iter::once(share.start as usize..share.end as usize))
     }
 
     /// Copies this rank's share of the state, which a thread then writes.
@@ -193,8 +206,9 @@ impl Training {
             epoch: self.plan.batches.batch(next).epoch,
             world_size,
             vectors: vectors(&*self.strategy, &self.copies),
-            owned: self.strategy.owned(),
-            weights: weight_hash::hash(self.strategy.state().values()),
+            owned: self.saved_elements(),
+            weights: (self.mesh.columns() == 1)
+                .then(|| weight_hash::hash(self.strategy.state().values())),
             progress: self.progress.encode(&self.callbacks),
             session: self.session.cursor(),
         };
@@ -228,7 +242,7 @@ impl Training {
         let members = self.member_states(saving.term())?;
         let term = members.iter().map(|member| member.term).max();
         let term = term.filter(|term| *term > 0);
-        let is_covered = MemberState::is_covered(&members, self.strategy.state().values().len());
+        let is_covered = MemberState::is_covered(&members, self.strategy.state().len());
         let some_have_state = members.iter().any(|member| member.has_state);
         let has_state = some_have_state && is_covered;
         let is_later = self.member.generation > Generation::FIRST || some_have_state;
@@ -258,7 +272,7 @@ impl Training {
         // The state that the members have is not complete, and is given up.
         self.slices = HeldRanges::default();
         let mine = self.strategy.layout()[self.member.group.rank().index()].clone();
-        self.strategy.hold(mine.clone());
+        self.hold(mine.clone());
         // Ranks read different slices, so one may find damage in a checkpoint that the others can read.
         let mut end = u64::MAX;
         loop {

@@ -4,8 +4,9 @@ use ronde_core::holdings::{HeldRanges, Move, moves};
 use ronde_core::session::{CatchUp, CatchUpPlan, MemberState};
 use ronde_core::{CollectivesExt, Step};
 
-use super::Training;
+use super::{Training, vectors_mut};
 use crate::TrainError;
+use crate::model_copies::{ModelCopies, held_weights};
 use crate::state_transfer::StateTransfer;
 
 impl Training {
@@ -20,16 +21,24 @@ impl Training {
         if !self.is_divided() || workers < 2 {
             return None;
         }
-        let vectors = self.strategy.vectors();
+        let vectors = self.vectors();
+        // In a pipeline, the weights are divided as well.
+        let (complete, what) = match self.mesh.columns() {
+            1 => (1, "the states of the optimizer"),
+            _ => (0, "the weights and the states of the optimizer"),
+        };
         let bytes = |held: usize| {
-            let flat = vectors.iter().skip(1).filter(|vector| vector.is_flat);
+            let flat = vectors
+                .iter()
+                .skip(complete)
+                .filter(|vector| vector.is_flat);
             (4 * held * flat.count()) as f64 / f64::from(1 << 20)
         };
         let layout = self.strategy.layout();
         let most = layout.iter().map(HeldRanges::len).max().unwrap_or(0);
-        let (most, all) = (bytes(most), bytes(self.strategy.state().values().len()));
+        let (most, all) = (bytes(most), bytes(self.strategy.state().len()));
         let copies: usize = layout.iter().map(HeldRanges::len).sum();
-        let is_copied = copies > self.strategy.state().values().len();
+        let is_copied = copies > self.strategy.state().len();
         let section = &self.plan.config.checkpoint;
         let saves = section.every_steps > 0 || section.every_minutes > 0.0;
         let loss = match (is_copied, self.checkpoints.is_some() && saves) {
@@ -42,8 +51,7 @@ impl Training {
             }
         };
         Some(format!(
-            "the state is divided among {workers} workers: at most {most:.1} of {all:.1} MiB of the states of the optimizer \
-             on each; {loss}"
+            "the state is divided among {workers} workers: at most {most:.1} of {all:.1} MiB of {what} on each; {loss}"
         ))
     }
 
@@ -96,11 +104,34 @@ impl Training {
             let digest = self.digest(last);
             self.member.healed(&mut self.session, digest);
         }
+        if is_fresh && self.initial.is_none() && self.mesh.columns() > 1 {
+            self.reset_weights()?;
+        }
         self.gather_weights(last)?;
-        self.strategy.hold(layout[me].clone());
+        self.hold(layout[me].clone());
         self.slices.clone_from(&layout[me]);
         let digest = self.digest(last);
         self.session.set_digest(digest);
+        Ok(())
+    }
+
+    /// Holds other elements of the state from now on.
+    pub(super) fn hold(&mut self, elements: HeldRanges) {
+        self.copies.hold(self.strategy.held(), &elements);
+        self.strategy.hold(elements);
+    }
+
+    /// Sets the weights that this rank stores to the initial ones, in a run that begins.
+    fn reset_weights(&mut self) -> Result<(), TrainError> {
+        let me = self.member.group.rank().index();
+        let mine = self.strategy.layout()[me].clone();
+        self.hold(mine);
+        self.strategy.reset().map_err(|source| TrainError::Step {
+            step: Step(0),
+            source: Box::new(source),
+        })?;
+        let section = &self.plan.config.train;
+        self.copies = ModelCopies::new(section, held_weights(&*self.strategy));
         Ok(())
     }
 
@@ -137,12 +168,13 @@ impl Training {
         let group = self.member.group.clone();
         let had = self.slices.ranges().iter();
         let all = HeldRanges::new(had.chain(mine.ranges()).cloned());
-        self.strategy.hold(all.clone());
+        self.hold(all.clone());
         let vectors = self.vector_moves(catch_up, moves);
-        let transfer = StateTransfer::start(&vectors, &*group, &self.strategy.vectors());
+        let transfer = StateTransfer::start(&vectors, &*group, &self.vectors());
         let mut transfer = transfer.map_err(TrainError::Heal)?;
         transfer.send_all(&*group).map_err(TrainError::Heal)?;
-        let received = transfer.receive(&mut self.strategy.vectors_mut());
+        let mut mine = vectors_mut(&mut *self.strategy, &mut self.copies);
+        let received = transfer.receive(&mut mine);
         received.map_err(TrainError::Heal)?;
         self.slices = all;
         transfer.wait_sent().map_err(TrainError::Heal)
@@ -152,7 +184,7 @@ impl Training {
     /// copies of a vector that every member holds.
     fn vector_moves(&self, catch_up: &CatchUpPlan, slices: &[Move]) -> Vec<Vec<Move>> {
         let source = catch_up.source();
-        let vectors = self.strategy.vectors();
+        let vectors = self.vectors();
         let of_vector = vectors.iter().map(|vector| {
             if vector.is_flat {
                 return slices.to_vec();

@@ -11,6 +11,7 @@ use super::{SKIPPED_REPORTED_MAX, Training};
 use crate::callback::{Actions, StepReport};
 use crate::clock::LapTimer;
 use crate::micro_batch::micro_batch;
+use crate::model_copies::held_weights;
 use crate::process_memory::ProcessMemory;
 use crate::{JobGroup, TrainError, divergence};
 
@@ -145,7 +146,7 @@ impl Training {
             });
         }
         if self.progress.best_step().map(Step::next) == Some(step) {
-            self.copies.keep_best(self.strategy.state().values());
+            self.copies.keep_best(held_weights(&*self.strategy));
         }
         let (sums, samples) = (&committed.sums, committed.samples);
         self.record_gradient(step, &reduced, samples);
@@ -166,6 +167,8 @@ impl Training {
                     source: Box::new(source),
                 },
             })?;
+        self.copies
+            .update_average(step, held_weights(&*self.strategy));
         Ok(AppliedStep {
             update,
             learning_rate,
@@ -215,8 +218,6 @@ impl Training {
             span,
         } = applied;
         let step = committed.step;
-        let values = self.strategy.state().values();
-        self.copies.update_average(step, values);
         times.optimizer_s = updating.total_s();
         self.record_weights(step);
         let digest = self.digest(step);
@@ -320,8 +321,8 @@ impl Training {
 
     /// Returns the hash of the weights that are compared after a step.
     pub(super) fn digest(&self, step: Step) -> u64 {
-        let values = self.strategy.state().values();
-        self.plan.hashing.digest(step, values)
+        let weights = self.strategy.computed_weights();
+        self.plan.hashing.digest(step, &weights)
     }
 
     /// Compares the weights of all ranks after the last step.

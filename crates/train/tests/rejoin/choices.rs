@@ -17,8 +17,8 @@ macro_rules! choosing {
     };
 }
 
-/// A run that ends early, one of its planned length, and the same with a divided state.
-const CHOOSING: [RunSettings; 3] = [
+/// A run that ends early, one of its planned length, and the same with a divided state and with divided layers.
+const CHOOSING: [RunSettings; 5] = [
     RunSettings {
         steps: 60,
         sets: choosing!("train.early_stopping.patience=3"),
@@ -32,6 +32,22 @@ const CHOOSING: [RunSettings; 3] = [
         sets: choosing!(
             "model.hidden=[300, 64]",
             "parallel.zero=2",
+            "parallel.copies=2"
+        ),
+    },
+    RunSettings {
+        steps: STEPS,
+        sets: choosing!(
+            "model.hidden=[300, 64]",
+            "parallel.pipeline=3",
+            "parallel.copies=2"
+        ),
+    },
+    RunSettings {
+        steps: STEPS,
+        sets: choosing!(
+            "model.hidden=[300, 64]",
+            "parallel.pipeline=2",
             "parallel.copies=2"
         ),
     },
@@ -74,7 +90,7 @@ fn a_new_worker_knows_the_best_model_and_the_scores() {
 fn a_worker_that_misses_an_outcome_makes_the_same_choices() {
     for run in &CHOOSING[1..] {
         let undisturbed = alone(*run);
-        let applied = (6..38).map(|operation| miss_outcome(*run, operation, &undisturbed));
+        let applied = (6..90).map(|operation| miss_outcome(*run, operation, &undisturbed));
         assert!(applied.sum::<usize>() >= 2, "{:?}", run.sets);
     }
 }

@@ -13,6 +13,7 @@ impl GraphLayer {
         layer: u32,
     ) -> Result<Activation, EngineError> {
         self.check_positions(&input, texts.len())?;
+        self.load_initial();
         let context = ForwardContext::evaluate().at_layer(layer);
         let mut input = input.on_device(self.device.as_ref());
         self.round_input(&mut input, &context);

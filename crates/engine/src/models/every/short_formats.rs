@@ -82,6 +82,9 @@ fn kept(case: &ModelCase, precision: Precision) -> [f64; 2] {
     let shared: Arc<dyn Device> = device.clone();
     let mut chain = rounded(case, precision);
     chain.set_device(&shared);
+    // Initial weights take memory when they are first used.
+    let (weights, arena) = state(&chain);
+    chain.load(&weights, arena.ranges());
     let before = device.memory().in_use;
     let output = chain.forward(case.input(), &training(0, 0)).unwrap();
     drop(output);

@@ -68,8 +68,8 @@ impl Default for WorkersSection {
 }
 
 impl WorkersSection {
-    /// Adds the problems of the section.
-    pub(in crate::config) fn check(&self, problems: &mut Vec<ConfigProblem>) {
+    /// Adds the problems of the section, in a run in which `pipeline` workers compute the same shards.
+    pub(in crate::config) fn check(&self, pipeline: u32, problems: &mut Vec<ConfigProblem>) {
         let WorkersSection {
             count,
             logical_shards,
@@ -93,10 +93,14 @@ impl WorkersSection {
         if count == 0 || logical_shards == 0 {
             return;
         }
+        let (count, each) = match pipeline {
+            0 | 1 => (count, "workers"),
+            pipeline => ((count / pipeline).max(1), "pipelines"),
+        };
         let plan = WorldSize::new(count).and_then(|size| ShardPlan::new(logical_shards, size));
         let Some(plan) = plan else {
             let message = format!(
-                "{logical_shards} logical shards are fewer than {count} workers, so some workers would be idle"
+                "{logical_shards} logical shards are fewer than {count} {each}, so some {each} would be idle"
             );
             let hint =
                 format!("set `workers.logical_shards` to {count} or more, or use fewer workers");
@@ -113,14 +117,14 @@ impl WorkersSection {
             }
         } else if plan.efficiency() < 1.0 {
             let message = format!(
-                "{count} workers share {logical_shards} logical shards unevenly: they are busy {:.0} % of the time",
+                "{count} {each} share {logical_shards} logical shards unevenly: they are busy {:.0} % of the time",
                 100.0 * plan.efficiency()
             );
             // With a power of two for each worker, each sends a single subtree, which is the fewest bytes.
             let multiple =
                 u64::from(logical_shards.div_ceil(count)).next_power_of_two() * u64::from(count);
             let hint = format!(
-                "`workers.logical_shards` = {multiple} keeps all workers busy, but changes the trained bits"
+                "`workers.logical_shards` = {multiple} keeps all {each} busy, but changes the trained bits"
             );
             problems.push(ConfigProblem::notice("workers.count", message).hint(hint));
         }

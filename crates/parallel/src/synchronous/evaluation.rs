@@ -1,0 +1,101 @@
+//! The forward pass of an evaluation through the stages of a pipeline.
+
+use ronde_core::step_layout::MeshPlace;
+use ronde_core::{GroupRank, Step};
+use ronde_engine::{Activation, Mode};
+use ronde_schedule::Border;
+
+use super::SynchronousStrategy;
+use super::borders::BorderForms;
+use super::program::exchange;
+use crate::{MicroBatch, ParallelError};
+
+/// The number of batches that a rank may be ahead of the next one.
+const AHEAD: usize = 4;
+
+impl SynchronousStrategy {
+    /// Passes a batch through the stages of this rank; returns the outputs of the last one.
+    pub(super) fn evaluate_stages(
+        &mut self,
+        batch: &mut MicroBatch,
+    ) -> Result<Option<Activation>, ParallelError> {
+        let Some(MeshPlace { column, .. }) = self.place() else {
+            return Ok(None);
+        };
+        let forms = BorderForms {
+            samples_max: self.config.evaluation_samples_max,
+            ..self.forms.clone()
+        };
+        let stages = self.layout.stages().to_vec();
+        let mut values = None;
+        for (index, stage) in stages.iter().enumerate() {
+            if stage.column != column {
+                continue;
+            }
+            let is_elsewhere = |other: usize| stages[other].column != column;
+            if index == 0 {
+                let features = std::mem::take(&mut batch.features);
+                values = Some(Activation::from_host(&batch.shape, features));
+            } else if is_elsewhere(index - 1) {
+                values = self.receive_for_evaluation(&forms, index)?;
+            }
+            let shard = batch.shard;
+            let of = (Step(0), shard, Mode::Evaluate);
+            let layers = stage.layers.clone();
+            let output = values.take().map(|values| self.forward(layers, of, values));
+            values = output
+                .transpose()
+                .map_err(|source| ParallelError::Engine { shard, source })?;
+            if index + 1 < stages.len() && is_elsewhere(index + 1) {
+                self.send_for_evaluation(&forms, index, values.take())?;
+            }
+        }
+        let is_last = stages.last().is_some_and(|stage| stage.column == column);
+        Ok(values.filter(|_| is_last).map(Activation::on_host))
+    }
+
+    fn receive_for_evaluation(
+        &self,
+        forms: &BorderForms,
+        stage: usize,
+    ) -> Result<Option<Activation>, ParallelError> {
+        let border = Border {
+            from: stage - 1,
+            to: stage,
+            shard: 0,
+        };
+        let from = self.rank_of_stage(stage - 1);
+        let received = forms.receive(&*self.groups.all, from, border);
+        let layer = self.layout.stages()[stage].layers.start;
+        received
+            .map_err(|source| exchange(format!("receive the values before layer {layer}"), source))
+    }
+
+    fn send_for_evaluation(
+        &mut self,
+        forms: &BorderForms,
+        stage: usize,
+        values: Option<Activation>,
+    ) -> Result<(), ParallelError> {
+        let border = Border {
+            from: stage,
+            to: stage + 1,
+            shard: 0,
+        };
+        let to = self.rank_of_stage(stage + 1);
+        let failed = |source| exchange(format!("send the values to rank {to}"), source);
+        let sent = forms.send(&*self.groups.all, to, border, values);
+        self.sends.push(sent.map_err(failed)?);
+        if self.sends.len() > AHEAD {
+            self.sends.remove(0).wait().map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the rank that has a stage of the pipeline of this rank.
+    pub(super) fn rank_of_stage(&self, stage: usize) -> GroupRank {
+        let column = self.layout.stages()[stage].column;
+        let replica = self.place().map_or(0, |place| place.replica);
+        self.layout.rank_at(MeshPlace { column, replica })
+    }
+}
