@@ -255,6 +255,9 @@ pub trait Strategy: Send {
     /// Computes the layers on another device. No step may be in flight.
     fn set_device(&mut self, device: &Arc<dyn Device>);
 
+    /// Returns the group of the ranks with the same layers as this one, if it is another one than that of all ranks.
+    fn part_group(&self) -> Option<&dyn Group>;
+
     /// Returns the computing times since the last call.
     fn take_times(&mut self) -> ComputeTimes;
 

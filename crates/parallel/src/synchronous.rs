@@ -631,6 +631,10 @@ impl Strategy for SynchronousStrategy {
         self.chain.set_device(device);
     }
 
+    fn part_group(&self) -> Option<&dyn Group> {
+        self.groups.part()
+    }
+
     fn take_times(&mut self) -> ComputeTimes {
         std::mem::take(&mut self.times)
     }

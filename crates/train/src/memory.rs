@@ -30,6 +30,19 @@ pub struct MemoryEstimate {
     pub shard_samples: u64,
 }
 
+/// What one worker of a pipeline has of a model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PartMemory {
+    /// The share of the model's elements that its layers have, of 1.
+    pub elements: f64,
+    /// The share of the elements of another worker of which it holds the second copy.
+    pub copied_elements: f64,
+    /// The floats that its layers keep of one shard for the backward pass.
+    pub kept_floats: u64,
+    /// The most shards that it keeps at once.
+    pub shards: u64,
+}
+
 /// The measured memory of a worker process with an empty model, and the buffers of the kernels.
 const PROCESS_BYTES: u64 = 48 << 20;
 /// The buffers of the kernels of one more computing thread, for convolutions of hundreds of channels.
@@ -106,6 +119,33 @@ impl MemoryEstimate {
         self
     }
 
+    /// Leaves what the worker of a pipeline with the most needs for its layers. `parts` has the workers of a pipeline.
+    #[must_use]
+    pub fn pipelined(mut self, parts: &[PartMemory]) -> Self {
+        let kept: u64 = parts.iter().map(|part| part.kept_floats).sum();
+        // Memory in use while a layer computes, besides what it keeps.
+        let working = self.activations.saturating_sub(kept * BYTES);
+        let of_part = |part: &PartMemory| {
+            let share = |bytes: u64, share: f64| (bytes as f64 * share) as u64;
+            let held = part.elements + part.copied_elements;
+            Self {
+                parameters: share(self.parameters, held),
+                gradients: share(self.gradients, part.elements),
+                gradient_copy: share(self.gradient_copy, part.elements),
+                optimizer: share(self.optimizer, held),
+                model_copies: share(self.model_copies, held),
+                activations: (part.kept_floats * BYTES)
+                    .saturating_mul(part.shards)
+                    .saturating_add(working),
+                ..self
+            }
+        };
+        if let Some(most) = parts.iter().map(of_part).max_by_key(Self::total) {
+            self = most;
+        }
+        self
+    }
+
     /// Adds the copies of the weights that the run keeps besides those that it trains.
     #[must_use]
     pub fn with_model_copies(mut self, parameters: u64, section: &TrainSection) -> Self {
@@ -178,6 +218,35 @@ impl MemoryEstimate {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn the_worker_of_a_pipeline_with_the_most_decides() {
+        let whole = MemoryEstimate {
+            parameters: 1000,
+            gradients: 1000,
+            gradient_copy: 1000,
+            optimizer: 2000,
+            model_copies: 0,
+            activations: 500,
+            process: 0,
+            samples: 0,
+            shard_samples: 1,
+        };
+        let part = |elements, kept_floats, shards| PartMemory {
+            elements,
+            copied_elements: 0.0,
+            kept_floats,
+            shards,
+        };
+        let of = |parts: &[PartMemory]| whole.pipelined(parts).total();
+        // 100 of the 500 bytes are in use while a layer computes.
+        assert_eq!(
+            of(&[part(0.75, 50, 2), part(0.25, 50, 1)]),
+            3000 + 400 + 100
+        );
+        assert_eq!(of(&[part(0.5, 90, 4), part(0.5, 10, 1)]), 2000 + 1440 + 100);
+        assert_eq!(of(&[]), whole.total());
+    }
+
     use ronde_core::WorldSize;
 
     use super::*;

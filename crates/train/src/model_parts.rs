@@ -8,8 +8,10 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::{PipelineStage, StepLayout, divide_layers};
 use ronde_data::Dataset;
 use ronde_engine::{Chain, Layer, StepShape};
+use ronde_schedule::PipelineSchedule;
 
 use crate::config::{BalanceMode, ParallelSection, RunConfig};
+use crate::memory::PartMemory;
 use crate::{Plan, TrainError};
 
 /// The parts of a model that workers of a pipeline may have.
@@ -45,6 +47,64 @@ impl ModelParts {
         }
         let work = work(&plan.config, chain, train, plan.shard_samples_max());
         Self::new(section, layers, work, is_tied)
+    }
+
+    /// Returns the parts of the model of a run file, and what each worker of a pipeline has of it. Cost: that of describing the
+    /// model; no weights are allocated.
+    ///
+    /// # Errors
+    /// As [`ModelParts::of`], and when the model does not accept the samples.
+    pub fn memory(plan: &Plan, train: &dyn Dataset) -> Result<Vec<PartMemory>, TrainError> {
+        let description = train.description();
+        let model = &plan.config.model.config;
+        let chain = model.build(&description.shape, description.classes, &plan.seeds);
+        let mut chain = chain
+            .and_then(|chain| plan.prepare(chain))
+            .map_err(TrainError::Model)?;
+        let parts = Self::of(plan, &mut chain, train)?;
+        let (shards, columns) = (plan.shards.shards(), parts.columns);
+        let layout = parts.layout(shards, columns * plan.shards.ranks())?;
+        let mut shape = vec![plan.shard_samples_max()];
+        shape.extend_from_slice(&description.shape);
+        let layers = chain.layers().iter().map(|layer| {
+            let cost = layer.cost(&shape);
+            shape.clone_from(&cost.output_shape);
+            let tensors = layer.layout().tensors.iter();
+            let elements: usize = tensors.map(TensorEntry::elements).sum();
+            (elements as f64, cost.kept_floats as u64)
+        });
+        let layers: Vec<(f64, u64)> = layers.collect();
+        let all: f64 = layers.iter().map(|(elements, _)| elements).sum();
+        let section = &plan.config.parallel;
+        let own_shards = u64::from(shards).div_ceil(layout.replicas() as u64);
+        let in_flight = |stage: usize| match section.pipeline_schedule() {
+            PipelineSchedule::GPipe => own_shards,
+            PipelineSchedule::OneForwardOneBackward => {
+                own_shards.min((layout.stages().len() - stage) as u64)
+            }
+        };
+        let mut found = vec![(0.0, 0, 1); columns];
+        for (index, stage) in layout.stages().iter().enumerate() {
+            let (elements, kept, most) = &mut found[stage.column];
+            for (own, own_kept) in &layers[stage.layers.clone()] {
+                *elements += own / all.max(1.0);
+                *kept += own_kept;
+            }
+            *most = in_flight(index).max(*most);
+        }
+        let is_held_once = layout.replicas() == 1 || section.zero_level().is_sharded();
+        let is_copied = is_held_once && section.copies_among(layout.ranks() as u32) > 1;
+        let parts = found.iter().enumerate();
+        let parts = parts.map(|(column, &(elements, kept_floats, shards))| PartMemory {
+            elements,
+            copied_elements: match is_copied {
+                true => found[(column + columns - 1) % columns].0,
+                false => 0.0,
+            },
+            kept_floats,
+            shards,
+        });
+        Ok(parts.collect())
     }
 
     fn new(

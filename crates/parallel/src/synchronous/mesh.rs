@@ -63,11 +63,16 @@ impl MeshGroups {
 
     /// Ends the groups other than that of all ranks, so that no rank waits in them.
     pub(super) fn abort_parts(&self) {
-        if let Some(group) = &self.same_layers
-            && !Arc::ptr_eq(group, &self.all)
-        {
+        if let Some(group) = self.part() {
             group.abort("another group of the same worker has failed");
         }
+    }
+
+    /// Returns the group of the ranks with the same layers, if these are not all ranks.
+    pub(super) fn part(&self) -> Option<&dyn Group> {
+        let part = self.same_layers.as_ref();
+        let part = part.filter(|group| !Arc::ptr_eq(group, &self.all));
+        part.map(|group| &**group)
     }
 }
 

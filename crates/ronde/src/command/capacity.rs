@@ -8,7 +8,7 @@ use ronde_core::WorldSize;
 use ronde_data::Dataset;
 use ronde_monitor::render::bytes;
 use ronde_train::memory::MemoryEstimate;
-use ronde_train::{Plan, TrainError};
+use ronde_train::{ModelParts, Plan, TrainError};
 
 /// Space for the event file and the other records beside the model.
 const RECORD_BYTES: u64 = 64 << 10;
@@ -69,7 +69,7 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
     };
     let workers = plan.shards.computing();
     let bucket_bytes = config.comm.bucket_bytes_max.unwrap_or(DIVIDED_BUCKET_BYTES);
-    MemoryEstimate::data_parallel(
+    let whole = MemoryEstimate::data_parallel(
         [size.parameters, copies],
         |samples, together| {
             let step = StepShape {
@@ -98,5 +98,11 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
         config.loader.memory_mib.saturating_mul(1 << 20),
         stored_bytes,
     )
-    .with_threads(config.workers.threads)
+    .with_threads(config.workers.threads);
+    if config.parallel.pipeline < 2 {
+        return whole;
+    }
+    // The parts were checked before.
+    let parts = ModelParts::memory(plan, train).unwrap_or_default();
+    whole.pipelined(&parts)
 }

@@ -74,7 +74,7 @@ impl Training {
         };
         let group = self.member.group.clone();
         // Another division of the layers needs other weights.
-        let is_loaded = initial.is_loaded && self.mesh.columns() == 1;
+        let is_loaded = initial.is_loaded && !self.has_parts();
         let report = match is_loaded {
             _ if !self.session.is_fresh() && self.session.is_complete() => HAS_TRAINED,
             true => HAS_WEIGHTS,
@@ -118,7 +118,7 @@ impl Training {
     ) -> Result<(), TrainError> {
         let group = self.member.group.clone();
         // Tensors that the file lacks are drawn.
-        if self.mesh.columns() > 1 {
+        if self.has_parts() {
             self.strategy.reset().map_err(|source| TrainError::Step {
                 step: Step(0),
                 source: Box::new(source),

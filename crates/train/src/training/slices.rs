@@ -15,6 +15,11 @@ impl Training {
         self.plan.config.parallel.is_divided()
     }
 
+    /// Returns whether the run divides the layers, and with them the weights, as long as it has enough members.
+    pub(super) fn has_parts(&self) -> bool {
+        self.plan.config.parallel.pipeline > 1
+    }
+
     /// Describes how the state is divided, and what the loss of a worker costs; `None` if every worker holds all of it.
     pub(super) fn division(&self) -> Option<String> {
         let workers = self.member.group.size();
@@ -104,7 +109,7 @@ impl Training {
             let digest = self.digest(last);
             self.member.healed(&mut self.session, digest);
         }
-        if is_fresh && self.initial.is_none() && self.mesh.columns() > 1 {
+        if is_fresh && self.initial.is_none() && self.has_parts() {
             self.reset_weights()?;
         }
         self.gather_weights(last)?;

@@ -54,7 +54,7 @@ impl Training {
         spans.end(span, SpanKind::Data, step.0);
         times.wait_data_s = watch.lap_s();
         self.strategy.take_times();
-        let reduced_before_s = self.member.group.under_way_s();
+        let reduced_before_s = self.under_way_s();
         let (sample_ids, micro_batches): (Vec<_>, Vec<_>) = batches
             .inspect(|batch| self.report_skipped(batch))
             .map(micro_batch)
@@ -79,7 +79,7 @@ impl Training {
         let reduced = self.strategy.reduce().map_err(failed)?;
         spans.end(span, SpanKind::Reduce, step.0);
         times.waited_s = waiting.total_s();
-        times.reducing_s = self.member.group.under_way_s() - reduced_before_s;
+        times.reducing_s = self.under_way_s() - reduced_before_s;
         let samples = open.reports().iter().map(|report| report.samples).sum();
         let sums = self.strategy.vote_sums(step, &reduced, samples);
         self.session.attach_sums(sums.map_err(failed)?);
@@ -106,6 +106,12 @@ impl Training {
             self.step_took(times.compute_s + times.communicate_s)?;
         }
         Ok(committed)
+    }
+
+    /// Returns the summed duration of the operations of all groups of this rank, in seconds.
+    fn under_way_s(&self) -> f64 {
+        let part = self.strategy.part_group();
+        self.member.group.under_way_s() + part.map_or(0.0, |group| group.under_way_s())
     }
 
     /// Applies the gradient of a final step, or stores it until this rank has the whole state.
@@ -381,7 +387,8 @@ impl Training {
             tracker,
             ..
         } = &self.member;
-        let bytes_sent = group.bytes_sent();
+        let part = self.strategy.part_group();
+        let bytes_sent = group.bytes_sent() + part.map_or(0, |group| group.bytes_sent());
         tracker.record(Event::StepTimes {
             rank: *rank,
             step: committed.step,

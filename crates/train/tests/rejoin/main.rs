@@ -687,6 +687,12 @@ fn without_a_second_copy_the_workers_load_the_newest_checkpoint_or_report_the_lo
 fn a_pipeline_survives_the_loss_of_one_worker_at_any_operation() {
     for run in PIPELINES {
         let undisturbed = alone(run);
+        // Before the first step, one worker remains of two.
+        for operation in 0..6 {
+            let end = train_with(run, 2, &[(0, operation)], false, None);
+            let bits = &end.bits[end.bits.len() - 1];
+            assert!(bits.agree_with(&undisturbed), "{operation} with {run:?}");
+        }
         for workers in [3, 4] {
             let end = train_with(run, workers, &[], false, None);
             assert!(

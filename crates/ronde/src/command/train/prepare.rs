@@ -15,7 +15,7 @@ use ronde_train::config::{DEFAULT_RUN_FILE, Document, Override, ValueOrigin, che
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::initial_weights::InitialWeightFile;
 use ronde_train::recording::RecordingRequest;
-use ronde_train::{Extension, Plan, RunConfig, TrainError, WorkerTask};
+use ronde_train::{Extension, ModelParts, Plan, RunConfig, TrainError, WorkerTask};
 
 use super::TrainArguments;
 use crate::command::capacity::{check_disk, check_memory, memory_per_worker};
@@ -124,6 +124,9 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         .map_err(|error| failed(TrainError::Model(error)))?;
     bind_initial_weights(&mut plan, &base, (&description.shape, description.classes))
         .map_err(failed)?;
+    if config.parallel.pipeline > 1 {
+        ModelParts::memory(&plan, &*split.train).map_err(failed)?;
+    }
     check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
     let is_explicit = |path: &str| {
         matches!(
