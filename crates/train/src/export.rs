@@ -5,7 +5,9 @@ use std::io;
 use std::path::Path;
 
 use ronde_core::holdings::HeldRanges;
-use ronde_core::{Buffer, CollectiveError, DType, FormatHeader, GroupRank, Tag, Work};
+use ronde_core::{
+    Buffer, CollectiveError, CollectivesExt, DType, FormatHeader, GroupRank, Tag, Work,
+};
 use ronde_model::{
     BestEvaluation, ModelEvaluation, ModelManifest, NamedTensor, PublishedModel, TensorSource,
 };
@@ -13,8 +15,9 @@ use ronde_parallel::ModelState;
 
 use crate::{TrainError, Training, TrainingResult};
 
-/// Writes weights and manifest of a training into `folder` after a number of steps; an earlier model is replaced atomically. The
-/// tensors that this rank does not have come from the other ranks, which call [`send_tensors`], one after the other.
+/// Writes weights and manifest of a training into `folder` after a number of steps; an earlier model is replaced atomically. If
+/// the workers have different layers, only the function that publishes the model on rank 0 may call this: the other ranks then
+/// send their tensors, one after the other.
 ///
 /// # Errors
 /// A file cannot be written, or a rank was lost. No incomplete file remains under the final names.
@@ -48,6 +51,7 @@ pub fn save(
             &manifest,
         )?);
     }
+    tell_ranks(training, SEND)?;
     let mut source = TensorsOfRanks {
         training,
         owned: training.owned(),
@@ -74,6 +78,44 @@ pub fn tensors(state: &ModelState) -> impl Iterator<Item = NamedTensor<'_>> {
 
 /// The tag of parts of tensors on their way to the rank that writes the model.
 const TAG: Tag = Tag(0x6578_706f);
+
+/// Asks the ranks with other layers for their tensors.
+const SEND: u8 = 1;
+/// Tells them that no more tensors are needed.
+const DONE: u8 = 0;
+
+/// Tells the other ranks what rank 0 needs from them, if they have layers that it lacks.
+fn tell_ranks(training: &Training, what: u8) -> Result<(), TrainError> {
+    if training.mesh().columns() > 1 {
+        let told = training.group().broadcast(&mut [what], GroupRank(0));
+        told.map_err(TrainError::Farewell)?;
+    }
+    Ok(())
+}
+
+/// Tells the other ranks that the model is published.
+pub(crate) fn release_ranks(training: &Training) -> Result<(), TrainError> {
+    tell_ranks(training, DONE)
+}
+
+/// Sends tensors as long as rank 0 asks for them.
+///
+/// # Errors
+/// A rank was lost, or rank 0 cannot write the model.
+pub(crate) fn serve_tensors(training: &Training) -> Result<(), TrainError> {
+    if training.mesh().columns() == 1 {
+        return Ok(());
+    }
+    loop {
+        let mut what = [DONE];
+        let told = training.group().broadcast(&mut what, GroupRank(0));
+        told.map_err(TrainError::Farewell)?;
+        match what {
+            [SEND] => send_tensors(training).map_err(TrainError::Farewell)?,
+            _ => return Ok(()),
+        }
+    }
+}
 
 /// The number of parts that a rank sends before the first of them has arrived.
 const AHEAD: usize = 4;
@@ -128,10 +170,7 @@ impl TensorSource for TensorsOfRanks<'_> {
 }
 
 /// Sends the tensors that this rank answers for to rank 0, which writes the model with [`save`]. Cost: a few tensors of memory.
-///
-/// # Errors
-/// A rank was lost, or rank 0 cannot write the model.
-pub(crate) fn send_tensors(training: &Training) -> Result<(), CollectiveError> {
+fn send_tensors(training: &Training) -> Result<(), CollectiveError> {
     let (group, state) = (training.group(), training.state());
     let owned = training.owned().swap_remove(group.rank().index());
     let tensors = state.tensors();

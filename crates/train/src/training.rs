@@ -578,8 +578,9 @@ impl Training {
     ) -> Result<bool, TrainError> {
         if self.member.rank == Rank(0) {
             publish(self, trained)?;
-        } else if self.mesh.columns() > 1 {
-            export::send_tensors(self).map_err(TrainError::Farewell)?;
+            export::release_ranks(self)?;
+        } else {
+            export::serve_tensors(self)?;
         }
         if let Some(recording) = &self.recording {
             recording.flush();

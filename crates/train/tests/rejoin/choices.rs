@@ -90,7 +90,10 @@ fn a_new_worker_knows_the_best_model_and_the_scores() {
 fn a_worker_that_misses_an_outcome_makes_the_same_choices() {
     for run in &CHOOSING[1..] {
         let undisturbed = alone(*run);
-        let applied = (6..90).map(|operation| miss_outcome(*run, operation, &undisturbed));
+        // Workers of a pipeline also count the messages between their layers.
+        let has_parts = run.sets.iter().any(|set| set.contains("pipeline"));
+        let operations = 6..if has_parts { 90 } else { 38 };
+        let applied = operations.map(|operation| miss_outcome(*run, operation, &undisturbed));
         assert!(applied.sum::<usize>() >= 2, "{:?}", run.sets);
     }
 }
