@@ -71,6 +71,7 @@ impl TextTask {
     }
 
     /// Returns the largest number of new tokens after a prompt of `length` tokens.
+    #[cfg(feature = "http")]
     pub(crate) fn room_after(self, length: usize) -> usize {
         match self {
             // The last token needs no position: nothing is computed from it.

@@ -30,12 +30,12 @@ pub struct MemoryEstimate {
     pub shard_samples: u64,
 }
 
-/// What one worker of a pipeline has of a model.
+/// The part of a model on one worker of a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PartMemory {
     /// The share of the model's elements that its layers have, of 1.
     pub elements: f64,
-    /// The share of the elements of another worker of which it holds the second copy.
+    /// The share of the elements of another worker, if this one holds their second copies.
     pub copied_elements: f64,
     /// The floats that its layers keep of one shard for the backward pass.
     pub kept_floats: u64,
@@ -119,11 +119,11 @@ impl MemoryEstimate {
         self
     }
 
-    /// Leaves what the worker of a pipeline with the most needs for its layers. `parts` has the workers of a pipeline.
+    /// Returns the memory of the worker with the most in a pipeline whose workers have these parts of the model.
     #[must_use]
     pub fn pipelined(mut self, parts: &[PartMemory]) -> Self {
         let kept: u64 = parts.iter().map(|part| part.kept_floats).sum();
-        // Memory in use while a layer computes, besides what it keeps.
+        // Memory in use while a layer computes, besides the kept values.
         let working = self.activations.saturating_sub(kept * BYTES);
         let of_part = |part: &PartMemory| {
             let share = |bytes: u64, share: f64| (bytes as f64 * share) as u64;

@@ -42,7 +42,7 @@ impl ModelCopies {
     /// Returns the copies, in the order of [`ModelCopies::names`].
     pub(crate) fn vectors(&self) -> impl Iterator<Item = &[f32]> {
         let average = self.average.as_ref().map(|(_, average)| average.as_slice());
-        let best = self.best.as_ref().map(Vec::as_slice);
+        let best = self.best.as_deref();
         average.into_iter().chain(best)
     }
 

@@ -536,19 +536,7 @@ impl Training {
             skipped: self.skipped_records(),
             duration_s,
         };
-        // The model that was chosen is the trained one, unless another generation needs the state of the last step.
-        let last = Step(self.session.next_step().0.saturating_sub(1));
-        let is_swapped = self.swap_chosen_model();
-        let mut is_complete = match is_swapped {
-            true => self.gather_weights(last),
-            false => Ok(()),
-        }
-        .and_then(|()| self.publish_and_leave(publish, &trained));
-        if !matches!(is_complete, Ok(true)) && self.swap_chosen_model() {
-            self.strategy.reload();
-            is_complete = is_complete.and_then(|left| self.gather_weights(last).map(|()| left));
-        }
-        Ok(match is_complete? {
+        Ok(match self.publish_chosen(publish, &trained)? {
             true => GenerationEnd::RunComplete(Box::new(trained)),
             false => GenerationEnd::NextGeneration,
         })
@@ -568,6 +556,28 @@ impl Training {
             self.align_clocks()?;
         }
         Ok(())
+    }
+
+    /// Publishes the model that the run has chosen. It stays the trained one, unless another generation needs the state of the
+    /// last step. Returns false if a member needs this worker in a later generation.
+    fn publish_chosen(
+        &mut self,
+        publish: &mut PublishModel<'_>,
+        trained: &TrainingResult,
+    ) -> Result<bool, TrainError> {
+        let last = Step(self.session.next_step().0.saturating_sub(1));
+        let gathered = match self.swap_chosen_model() {
+            true => self.gather_weights(last),
+            false => Ok(()),
+        };
+        let left = gathered.and_then(|()| self.publish_and_leave(publish, trained));
+        if !matches!(left, Ok(true)) && self.swap_chosen_model() {
+            self.strategy.reload();
+            let left = left?;
+            self.gather_weights(last)?;
+            return Ok(left);
+        }
+        left
     }
 
     /// Publishes the model on rank 0. Returns false if a member needs this worker in a later generation.
