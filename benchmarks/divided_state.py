@@ -1,4 +1,4 @@
-"""Rate and memory of `parallel.zero` 0, 1 and 2, in turns: python3 benchmarks/divided_state.py RUN_FILE --workers 2 --rounds 5
+"""Rate and memory of `parallel.zero` 0 to 3, in turns: python3 benchmarks/divided_state.py RUN_FILE --workers 2 --rounds 5
 
 Prints the median time of a step of each level (without the first two steps), its rate compared with level 0, and the highest mean
 of the workers' proportional set sizes (Pss), which counts memory that workers share once.
@@ -74,7 +74,7 @@ def main():
     parser.add_argument("--memory", action="store_true", help="measure memory, which takes some of the time")
     parser.add_argument("--set", action="append", default=[])
     arguments = parser.parse_args()
-    results = {level: [] for level in range(3)}
+    results = {level: [] for level in range(4)}
     for _ in range(arguments.rounds):
         for level, found in results.items():
             found.append(run(arguments, level))

@@ -10,7 +10,9 @@ use ronde_data::decoders::FuzzedFormat;
 use ronde_identity::rustls::pki_types::CertificateDer;
 use ronde_identity::rustls::pki_types::pem::PemObject;
 use ronde_identity::{Authority, Identity, JoinToken, Member, Validity};
+use ronde_model::decoders::ModelFile;
 use ronde_rpc::decoders::RpcWireFormat;
+use ronde_serve::decoders::FuzzedRequest;
 
 const MEMBER: Member = Member::Rank(Rank(3));
 
@@ -31,7 +33,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const ALL: [&Target; 21] = [
+pub const ALL: [&Target; 25] = [
     &FRAME,
     &HELLO,
     &NOTICE,
@@ -51,6 +53,10 @@ pub const ALL: [&Target; 21] = [
     &CSV,
     &INDEX,
     &SAFETENSORS,
+    &INITIAL_WEIGHTS,
+    &MANIFEST,
+    &PREDICT_REQUEST,
+    &GENERATE_REQUEST,
     &RPC_FRAMES,
     &RPC_HELLO,
 ];
@@ -325,6 +331,51 @@ pub const SAFETENSORS: Target = Target {
     memory: (64, 3 << 20),
     needs_its_end: true,
     cases: 20_000,
+};
+
+/// Weights of another program from which a model is trained.
+pub const INITIAL_WEIGHTS: Target = Target {
+    name: "initial_weights",
+    samples: || model_files(ModelFile::InitialWeights),
+    read: |bytes| ModelFile::InitialWeights.read(bytes),
+    memory: (64, 4 << 20),
+    needs_its_end: true,
+    cases: 5_000,
+};
+
+/// The manifest of a model, its layers and its card.
+pub const MANIFEST: Target = Target {
+    name: "manifest",
+    samples: || model_files(ModelFile::Manifest),
+    read: |bytes| ModelFile::Manifest.read(bytes),
+    memory: (64, 4 << 20),
+    needs_its_end: true,
+    cases: 20_000,
+};
+
+fn model_files(kind: ModelFile) -> Vec<Vec<u8>> {
+    kind.samples().expect("the model of the samples is valid")
+}
+
+/// The body of a request for predictions. Its images are decoded.
+pub const PREDICT_REQUEST: Target = Target {
+    name: "predict_request",
+    samples: || FuzzedRequest::Predict.samples(),
+    read: |bytes| FuzzedRequest::Predict.read(bytes),
+    // An image has at most 2^20 pixels of 8 bytes, which are converted.
+    memory: (64, 32 << 20),
+    needs_its_end: true,
+    cases: 20_000,
+};
+
+/// The body of a request for a text.
+pub const GENERATE_REQUEST: Target = Target {
+    name: "generate_request",
+    samples: || FuzzedRequest::Generate.samples(),
+    read: |bytes| FuzzedRequest::Generate.read(bytes),
+    memory: (64, 64 << 10),
+    needs_its_end: true,
+    cases: 50_000,
 };
 
 /// Returns a safetensors file with two tensors of a type whose elements have `bytes` bytes.

@@ -1,6 +1,6 @@
 //! `cargo xtask soak`: trains with the built program while workers are killed and stopped, the coordinator is
 //! killed and a network cable is cut, all from one seed, and compares every step and the model with a reference
-//! run without faults.
+//! run without faults. Then it simulates clusters.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -44,6 +44,17 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
     let options = SoakOptions::parse(arguments)?;
     cargo(&["build", "--release"])?;
     run(&options)?;
+    if let Some(seeds) = options.simulated_seeds() {
+        cargo(&[
+            "run",
+            "--release",
+            "-p",
+            "ronde-sim",
+            "--",
+            "--seeds",
+            &seeds,
+        ])?;
+    }
     if options.fuzz_s > 0
         && let Outcome::Skipped(reason) = fuzz::run(options.fuzz_s, &[])?
     {

@@ -396,6 +396,11 @@ where
         self.deferred.clear();
         self.pending.clear();
     }
+
+    fn discard_shard(&mut self, shard: Shard) {
+        self.deferred.remove(&shard);
+        self.pending.discard(shard);
+    }
 }
 
 #[cfg(test)]

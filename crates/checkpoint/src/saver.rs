@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytemuck::cast_slice;
+use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::{Rank, Step, WorldSize};
 use ronde_store::Store;
 use serde::{Deserialize, Serialize};
@@ -129,6 +130,18 @@ impl Saver {
     /// # Errors
     /// [`CheckpointError::Thread`].
     pub fn start(store: Arc<dyn Store>, reserve_bytes: usize) -> Result<Self, CheckpointError> {
+        Self::start_recorded(store, reserve_bytes, Arc::new(BackgroundSpans::off()))
+    }
+
+    /// Starts the thread, and records its saves in `spans`.
+    ///
+    /// # Errors
+    /// As [`Saver::start`].
+    pub fn start_recorded(
+        store: Arc<dyn Store>,
+        reserve_bytes: usize,
+        spans: Arc<BackgroundSpans>,
+    ) -> Result<Self, CheckpointError> {
         let (jobs, accepted) = mpsc::sync_channel(1);
         let (done, outcomes) = mpsc::sync_channel(1);
         let (ready, reserved) = mpsc::sync_channel(1);
@@ -139,7 +152,7 @@ impl Saver {
             .spawn(move || {
                 // Filled with ones, so that the pages are mapped.
                 let _ = ready.send(vec![1; reserve_bytes]);
-                writer::serve(&*store, &accepted, &done, &told);
+                writer::serve(&*store, (&accepted, &done), &told, &spans);
             })
             .map_err(|error| CheckpointError::Thread {
                 problem: error.to_string(),

@@ -5,6 +5,9 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use ronde_store::{ObjectName, Store};
 
+use ronde_core::background_spans::BackgroundSpans;
+use ronde_core::spans::SpanKind;
+
 use crate::clock::SaveTimer;
 use crate::{CheckpointError, Digest, PartRecord, SavedPart, SliceRecord};
 
@@ -39,13 +42,15 @@ pub(crate) struct WriteResult {
 /// Writes tasks until the channel closes.
 pub(crate) fn serve(
     store: &dyn Store,
-    jobs: &Receiver<WriteTask>,
-    outcomes: &SyncSender<WriteResult>,
+    (jobs, outcomes): (&Receiver<WriteTask>, &SyncSender<WriteResult>),
     give_up: &AtomicBool,
+    spans: &BackgroundSpans,
 ) {
     while let Ok(mut job) = jobs.recv() {
         let buffer = std::mem::take(&mut job.buffer);
+        let (span, step) = (spans.begin(), job.part.step);
         let result = write(store, job, &buffer, give_up);
+        spans.end(span, SpanKind::WriteCheckpoint, 0, step.0);
         if outcomes.send(WriteResult { result, buffer }).is_err() {
             return;
         }

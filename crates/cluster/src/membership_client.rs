@@ -357,6 +357,10 @@ impl JobMember for MembershipClient {
         self.lock().machine.is_stopping()
     }
 
+    fn drops_members(&self) -> bool {
+        self.lock().machine.drops_members()
+    }
+
     fn entered(&self, generation: Generation, group: Arc<dyn Collectives>) {
         let mut state = self.lock();
         state.entered = state.entered.max(Some(generation));

@@ -397,6 +397,7 @@ impl FlightRecorder {
                 let begun = if started == 0 { issued } else { started };
                 spans.push(TimeSpan {
                     kind: SpanKind::Collective,
+                    thread: 0,
                     detail: bytes,
                     begun_ns: self.began_ns + begun,
                     ended_ns: self.began_ns + ended.max(begun),

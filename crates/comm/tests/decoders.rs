@@ -213,6 +213,10 @@ bombarded! {
     broken_lines_are_refused: CSV,
     broken_indexes_are_refused: INDEX,
     broken_weights_are_refused: SAFETENSORS,
+    broken_initial_weights_are_refused: INITIAL_WEIGHTS,
+    broken_manifests_are_refused: MANIFEST,
+    broken_requests_for_predictions_are_refused: PREDICT_REQUEST,
+    broken_requests_for_texts_are_refused: GENERATE_REQUEST,
     broken_frames_of_remote_calls_are_refused: RPC_FRAMES,
     broken_first_messages_of_remote_calls_are_refused: RPC_HELLO,
 }

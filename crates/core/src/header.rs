@@ -15,7 +15,7 @@ impl FormatHeader {
     /// Events, one JSON object per line.
     pub const EVENTS: (&'static str, u32) = ("ronde.events", 1);
     /// Recordings of spans.
-    pub const RECORDING: (&'static str, u32) = ("ronde.recording", 1);
+    pub const RECORDING: (&'static str, u32) = ("ronde.recording", 2);
     /// Run files.
     pub const RUN: (&'static str, u32) = ("ronde.run", 1);
     /// The configuration file of a trained model.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assignment;
+pub mod background_spans;
 pub mod balance;
 pub mod batch;
 pub mod buffer;

@@ -135,6 +135,12 @@ pub trait JobMember: Send + Sync {
         false
     }
 
+    /// Returns whether a newer generation, which begins after the next vote, lacks a member of the current one. False by
+    /// default.
+    fn drops_members(&self) -> bool {
+        false
+    }
+
     /// Reports that the worker has entered a generation with a group. If the generation ends because a member
     /// stopped responding, `group` is aborted.
     fn entered(&self, generation: Generation, group: Arc<dyn Collectives>);

@@ -1,8 +1,8 @@
 //! The files of a recording of spans: one per worker process, lines of text.
 //!
 //! All lines are words separated by single spaces. The first one is the name and the version of the format. A line with
-//! `section` and six numbers is a [`RecordingSection`]: later lines belong to it. A line with four numbers is a span: kind, begin and
-//! duration in nanoseconds, detail. A line with `dropped` and a number reports spans that are missing.
+//! `section` and six numbers is a [`RecordingSection`]: later lines belong to it. A line with five numbers is a span: kind, begin and
+//! duration in nanoseconds, detail, number of the thread. A line with `dropped` and a number reports spans that are missing.
 
 use std::fmt::Write as _;
 
@@ -60,11 +60,12 @@ impl RecordingLine {
             ),
             Self::Span(span) => writeln!(
                 text,
-                "{} {} {} {}",
+                "{} {} {} {} {}",
                 span.kind.number(),
                 span.begun_ns,
                 span.ended_ns.saturating_sub(span.begun_ns),
-                span.detail
+                span.detail,
+                span.thread
             ),
             Self::Dropped(number) => writeln!(text, "dropped {number}"),
         };
@@ -96,6 +97,7 @@ impl RecordingLine {
                 Self::Span(TimeSpan {
                     kind,
                     detail: number(&mut words)?,
+                    thread: number(&mut words)?,
                     begun_ns,
                     ended_ns: begun_ns.checked_add(duration_ns)?,
                 })
@@ -129,6 +131,7 @@ mod tests {
             RecordingLine::Span(TimeSpan {
                 kind: SpanKind::Collective,
                 detail: 1 << 40,
+                thread: 3,
                 begun_ns: u64::MAX - 5,
                 ended_ns: u64::MAX,
             }),
@@ -141,10 +144,11 @@ mod tests {
         for damaged in [
             "",
             "1 2 3",
-            "1 2 3 4 5",
-            "99 2 3 4",
-            "1 18446744073709551615 1 4",
-            "-1 2 3 4",
+            "1 2 3 4",
+            "1 2 3 4 5 6",
+            "99 2 3 4 0",
+            "1 18446744073709551615 1 4 0",
+            "-1 2 3 4 0",
             "section 1 2 3 4 5",
             "section 1 -2 3 4 5 6",
             "dropped",

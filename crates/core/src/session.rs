@@ -29,13 +29,15 @@ mod error;
 mod member_state;
 mod rejoin;
 mod requests;
+mod slice_exchange;
 mod transaction;
 mod vote;
 
 pub use catch_up::{CatchUp, CatchUpPlan, StateReport};
 pub use error::{SessionError, ShardProblem};
-pub use member_state::MemberState;
+pub use member_state::{LoadAgreement, MemberState, StateSource};
 pub use requests::VoteRequests;
+pub use slice_exchange::{SliceExchange, SliceExchangeError};
 pub use transaction::{RankInGroup, Transaction};
 
 /// A rank's result for one shard.
@@ -302,6 +304,11 @@ impl Session {
     /// Does [`Transaction::healed`].
     pub fn healed(&mut self, digest: u64) {
         self.transaction.healed(digest);
+    }
+
+    /// Does [`Transaction::give_up_state`].
+    pub fn give_up_state(&mut self) {
+        self.transaction.give_up_state();
     }
 
     /// Does [`Transaction::reshard`].

@@ -38,11 +38,19 @@ pub enum SpanKind {
     Collective,
     /// Waiting for the values or gradients of a shard, the detail, from another stage of a pipeline.
     Border,
+    /// The loader reads samples into memory; the detail is their number.
+    Fetch,
+    /// The loader decodes the batch of a shard, the detail.
+    Decode,
+    /// Hashing and writing this rank's share of a checkpoint; the detail is the number of steps.
+    WriteCheckpoint,
+    /// Publishing a checkpoint and removing old ones; the detail is the number of steps.
+    PublishCheckpoint,
 }
 
 impl SpanKind {
     /// All kinds; the position of each one is its number in recordings.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Step,
         Self::Data,
         Self::Forward,
@@ -55,6 +63,10 @@ impl SpanKind {
         Self::CatchUp,
         Self::Collective,
         Self::Border,
+        Self::Fetch,
+        Self::Decode,
+        Self::WriteCheckpoint,
+        Self::PublishCheckpoint,
     ];
 
     /// Returns the number of the kind in recordings.
@@ -85,6 +97,10 @@ impl SpanKind {
             Self::CatchUp => "catch up",
             Self::Collective => "collective",
             Self::Border => "wait for another stage",
+            Self::Fetch => "fetch",
+            Self::Decode => "decode",
+            Self::WriteCheckpoint => "write checkpoint",
+            Self::PublishCheckpoint => "publish checkpoint",
         }
     }
 }
@@ -94,6 +110,8 @@ impl SpanKind {
 pub struct TimeSpan {
     /// What the thread did.
     pub kind: SpanKind,
+    /// The number of the thread among those that do the same, from 0.
+    pub thread: u32,
     /// A number whose meaning depends on the kind.
     pub detail: u64,
     /// The begin in nanoseconds.
@@ -106,6 +124,16 @@ pub struct TimeSpan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a span is recorded at its end"]
 pub struct SpanStart(Option<u64>);
+
+impl SpanStart {
+    pub(crate) fn new(begun_ns: Option<u64>) -> Self {
+        Self(begun_ns)
+    }
+
+    pub(crate) fn begun_ns(self) -> Option<u64> {
+        self.0
+    }
+}
 
 /// A monotonic clock of the host that returns nanoseconds.
 pub type SpanClock = fn() -> u64;
@@ -191,6 +219,7 @@ impl SpanRecorder {
                 spans.extend(
                     SpanKind::of_number(slot.kind.load(Relaxed)).map(|kind| TimeSpan {
                         kind,
+                        thread: 0,
                         detail: slot.detail.load(Relaxed),
                         begun_ns: slot.begun.load(Relaxed),
                         ended_ns: slot.ended.load(Relaxed),

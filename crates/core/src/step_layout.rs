@@ -181,14 +181,15 @@ impl StepLayout {
     }
 }
 
-/// Divides a model among the columns of a pipeline so that the largest cost of a column is as small as possible. `pieces` are
-/// the layers that stay together, in order, and `costs` has the cost of each layer, in any unit. With `is_tied`, the first
-/// and the last layer share a parameter, so the first column has the last layer too. `None` if there are too few pieces.
+/// Divides a model among the columns of a pipeline in `rounds` stages each, so that the largest cost of a stage is as small
+/// as possible. The first stage of each column comes before all second stages. `pieces` are the layers that stay together,
+/// in order, and `costs` has the cost of each layer, in any unit. With `is_tied`, the first and the last layer share a
+/// parameter, so the first column has the last layer too. `None` if there are too few pieces.
 #[must_use]
 pub fn divide_layers(
     pieces: &[Range<usize>],
     costs: &[f64],
-    columns: usize,
+    (columns, rounds): (usize, usize),
     is_tied: bool,
 ) -> Option<Vec<PipelineStage>> {
     let cost = |layers: &Range<usize>| costs.get(layers.clone()).map(|costs| costs.iter().sum());
@@ -208,13 +209,13 @@ pub fn divide_layers(
         }
         *loads.first_mut()? += cost;
     }
-    let ends = balanced(&loads, columns)?;
+    let ends = balanced(&loads, columns * rounds)?;
     let mut begin = 0;
-    let mut stages = Vec::with_capacity(columns + 1);
-    for (column, end) in ends.into_iter().enumerate() {
+    let mut stages = Vec::with_capacity(ends.len() + 1);
+    for (index, end) in ends.into_iter().enumerate() {
         stages.push(PipelineStage {
             layers: pieces[begin].start..pieces[end - 1].end,
-            column,
+            column: index % columns,
         });
         begin = end;
     }
@@ -269,7 +270,7 @@ mod tests {
     }
 
     fn stages(costs: &[f64], columns: usize, is_tied: bool) -> Option<Vec<(Range<usize>, usize)>> {
-        let divided = divide_layers(&layers(costs.len()), costs, columns, is_tied)?;
+        let divided = divide_layers(&layers(costs.len()), costs, (columns, 1), is_tied)?;
         let each = divided.into_iter();
         Some(each.map(|stage| (stage.layers, stage.column)).collect())
     }
@@ -285,13 +286,26 @@ mod tests {
         assert_eq!(stages(&costs, 4, true), None);
         assert_eq!(stages(&costs, 5, false), None);
         assert_eq!(stages(&[], 1, false), None);
-        let named = divide_layers(&[0..3, 3..6], &[1.0; 6], 2, false).unwrap();
+        let named = divide_layers(&[0..3, 3..6], &[1.0; 6], (2, 1), false).unwrap();
         assert_eq!(named[1].layers, 3..6);
     }
 
     #[test]
+    fn each_column_has_a_stage_of_every_round() {
+        let divided = |is_tied| {
+            let stages = divide_layers(&layers(6), &[1.0; 6], (2, 2), is_tied).unwrap();
+            let each = stages.into_iter();
+            each.map(|stage| (stage.layers, stage.column))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(divided(false), [(0..1, 0), (1..2, 1), (2..4, 0), (4..6, 1)]);
+        assert_eq!(divided(true).last(), Some(&(5..6, 0)));
+        assert_eq!(divide_layers(&layers(3), &[1.0; 3], (2, 2), false), None);
+    }
+
+    #[test]
     fn ranks_with_the_same_layers_are_neighbours_and_the_rest_are_spares() {
-        let stages = divide_layers(&layers(4), &[1.0; 4], 2, false).unwrap();
+        let stages = divide_layers(&layers(4), &[1.0; 4], (2, 1), false).unwrap();
         let layout = StepLayout::pipelines(7, 8, stages).unwrap();
         assert_eq!((layout.replicas(), layout.columns()), (3, 2));
         assert_eq!(layout.place(GroupRank(6)), None);
@@ -306,7 +320,7 @@ mod tests {
 
     #[test]
     fn ranks_between_the_ends_load_no_samples() {
-        let stages = divide_layers(&layers(3), &[1.0; 3], 3, false).unwrap();
+        let stages = divide_layers(&layers(3), &[1.0; 3], (3, 1), false).unwrap();
         let layout = StepLayout::pipelines(3, 4, stages).unwrap();
         let loads: Vec<_> = (0..3).map(|rank| layout.loads(GroupRank(rank))).collect();
         assert_eq!(loads, [0..4, 0..0, 0..4]);

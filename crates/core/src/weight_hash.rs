@@ -4,6 +4,7 @@
 //! `1 / parts` of the cost; in addition the whole state is hashed every `full_every` commits. xxh3 runs at about
 //! memory speed. It detects accidental differences, not manipulation, which the transport prevents.
 
+use std::fmt;
 use std::hash::Hasher;
 use std::ops::Range;
 
@@ -51,12 +52,45 @@ impl WeightHash {
     }
 }
 
+/// The xxh3 hash of values that come one after the other.
+#[derive(Clone)]
+pub struct RunningHash {
+    hasher: XxHash3_64,
+}
+
+impl fmt::Debug for RunningHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunningHash({:016x})", self.finish())
+    }
+}
+
+impl Default for RunningHash {
+    fn default() -> Self {
+        Self {
+            hasher: XxHash3_64::new(),
+        }
+    }
+}
+
+impl RunningHash {
+    /// Adds the bits of values.
+    pub fn add(&mut self, values: &[f32]) {
+        self.hasher.write(bytemuck::cast_slice(values));
+    }
+
+    /// Returns the hash of all values so far.
+    #[must_use]
+    pub fn finish(&self) -> u64 {
+        self.hasher.finish()
+    }
+}
+
 /// Returns the xxh3 hash of the bits of values that are given in parts.
 #[must_use]
 pub fn hash_parts<'a>(parts: impl Iterator<Item = &'a [f32]>) -> u64 {
-    let mut hasher = XxHash3_64::new();
-    parts.for_each(|values| hasher.write(bytemuck::cast_slice(values)));
-    hasher.finish()
+    let mut hash = RunningHash::default();
+    parts.for_each(|values| hash.add(values));
+    hash.finish()
 }
 
 /// Returns the xxh3 hash of the bits of `values`.

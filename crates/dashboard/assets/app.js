@@ -1,6 +1,7 @@
 // The page: the list of runs, the selected ones, and their updates.
 import { h, fill, colour, count, number, percent, duration, ago } from "./elements.js";
 import { repaint } from "./charts.js";
+import { ClassesPanel } from "./classes.js";
 import { titled, CurvesPanel, RanksPanel, MembersPanel, CheckpointsPanel, LogsPanel, SettingsPanel } from "./panels.js";
 
 const $ = (id) => document.getElementById(id);
@@ -21,7 +22,7 @@ const state = {
   options: { axis: "step", smoothing: 0, log: false, band: true },
 };
 
-const TABS = [["curves", "Curves"], ["ranks", "Ranks"], ["members", "Members"], ["checkpoints", "Checkpoints"], ["logs", "Logs"], ["settings", "Run file"]];
+const TABS = [["curves", "Curves"], ["classes", "Classes"], ["ranks", "Ranks"], ["members", "Members"], ["checkpoints", "Checkpoints"], ["logs", "Logs"], ["settings", "Run file"]];
 
 async function get(path, query = {}) {
   const answer = await fetch(`${path}?${new URLSearchParams(query)}`, { credentials: "same-origin" });
@@ -143,6 +144,7 @@ function openTab(id) {
   state.panel?.destroy();
   const panels = {
     curves: () => new CurvesPanel(state.options),
+    classes: () => new ClassesPanel(),
     ranks: () => new RanksPanel(),
     members: () => new MembersPanel(),
     checkpoints: () => new CheckpointsPanel(),
@@ -185,7 +187,7 @@ async function refresh() {
   if (loading) { again = true; return; }
   loading = true;
   const points = Math.max(128, Math.min(1024, 2 ** Math.floor(Math.log2(POINTS_IN_ALL / Math.max(1, state.selected.size)))));
-  const needsDetail = ["ranks", "members", "checkpoints"].includes(state.tab);
+  const needsDetail = ["classes", "ranks", "members", "checkpoints"].includes(state.tab);
   await Promise.all([...state.selected.keys()].map(async (id) => {
     const run = state.runs.find((run) => run.id === id);
     const old = state.data.get(id);

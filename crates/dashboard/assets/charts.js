@@ -22,13 +22,15 @@ const BANDS_MAX = 8;
 /** The text of a position on the x axis. */
 const position = (axis, value) => (axis === "time" ? duration(value) : `step ${Math.round(value).toLocaleString("en-US")}`);
 
-/** A card with a chart. `format` formats a value, `axis` a value of the y axis; with `zero`, that axis begins at zero. */
+/** A card with a chart. `format` formats a value, `axis` a value of the y axis; with `zero`, that axis begins at zero;
+    with `share`, it is within 0 and 1. */
 export class ChartCard {
-  constructor(title, { format = number, axis = short, zero = false } = {}) {
+  constructor(title, { format = number, axis = short, zero = false, share = false } = {}) {
     this.title = title;
     this.format = format;
     this.axisText = axis;
     this.zero = zero;
+    this.share = share;
     this.legend = h("ul", { class: "legend" });
     this.where = h("span", { class: "muted" });
     this.plotArea = h("div", { class: "plot", role: "img", "aria-label": `Chart: ${title}` });
@@ -82,6 +84,15 @@ export class ChartCard {
     this.showLegend(null);
   }
 
+  /** The ends of the vertical axis for values from `low` to `high`; null without values. */
+  extent(low, high) {
+    if (low === null || high === null) return [0, 1];
+    if (this.zero) return [Math.min(0, low), high * 1.05 || 1];
+    const pad = Math.abs(low) * 0.1 || 1;
+    const range = low === high ? [low - pad, high + pad] : uPlot.rangeNum(low, high, 0.1, true);
+    return this.share ? [Math.max(0, range[0]), Math.min(1, range[1])] : range;
+  }
+
   options(tables, log) {
     fill(this.plotArea);
     const series = [{}];
@@ -112,8 +123,8 @@ export class ChartCard {
       padding: [8, 10, 0, 0],
       cursor: { sync: { key: `curves-${this.axis}` }, drag: { x: true, y: false, setScale: true }, points: { size: 7 } },
       scales: {
-        x: { time: false },
-        y: { distr: log ? 3 : 1, range: log || !this.zero ? undefined : (_, low, high) => [Math.min(0, low ?? 0), (high ?? 1) * 1.05 || 1] },
+        x: { time: false, range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) },
+        y: { distr: log ? 3 : 1, range: log ? undefined : (_, low, high) => this.extent(low, high) },
       },
       axes: [
         { ...axis, values: (_, values) => x(values), space: 60, size: 28 },

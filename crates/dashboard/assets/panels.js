@@ -62,7 +62,7 @@ export class CurvesPanel {
       const isShare = metric.startsWith("accuracy");
       const title = titled(metric);
       draw(title, runs.map((run) => ({ ...measured(run, (evaluation) => evaluation.metrics[metric]), name: run.name, dashed: false })),
-        { format: isShare ? percent : number, axis: isShare ? (value) => `${Number((100 * value).toPrecision(4))} %` : short });
+        { share: isShare, format: isShare ? percent : number, axis: isShare ? (value) => `${Number((100 * value).toPrecision(4))} %` : short });
     }
     draw("Throughput", runs.map((run) => curve(run, run.steps.rate)), { format: (value) => `${number(value)} /s`, zero: true });
     draw("Learning rate", runs.map((run) => curve(run, run.steps.learning_rate)), { zero: true }, { smoothing: 0 });

@@ -17,6 +17,8 @@ const RANKS_MAX: usize = 256;
 const RECORDS_MAX: usize = 4_096;
 /// Largest number of evaluations; above it, every second one is removed.
 const EVALUATIONS_MAX: usize = 2_048;
+/// Largest number of classes of a confusion matrix.
+const CLASSES_MAX: usize = 256;
 /// Longest text of a record in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 
@@ -135,6 +137,15 @@ pub struct EvaluationRecord {
     pub metrics: BTreeMap<String, f64>,
 }
 
+/// The classes that the model predicts after the last step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfusionRecord {
+    /// The step after which the model was evaluated.
+    pub step: u64,
+    /// For each true class, how often each class was predicted.
+    pub rows: Vec<Vec<u64>>,
+}
+
 /// A checkpoint that was saved, loaded, or could not be saved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckpointRecord {
@@ -194,6 +205,8 @@ pub struct RunHistory {
     pub ranks: BTreeMap<Rank, RankHistory>,
     /// The evaluations.
     pub evaluations: Vec<EvaluationRecord>,
+    /// The confusion matrix, if the run measured it.
+    pub confusion: Option<ConfusionRecord>,
     /// The checkpoints.
     pub checkpoints: VecDeque<CheckpointRecord>,
     /// The changes of the membership.
@@ -210,6 +223,7 @@ impl Default for RunHistory {
             steps: Buckets::new(BUCKETS_MAX),
             ranks: BTreeMap::new(),
             evaluations: Vec::new(),
+            confusion: None,
             checkpoints: VecDeque::new(),
             members: VecDeque::new(),
             messages: VecDeque::new(),
@@ -299,6 +313,12 @@ impl RunHistory {
                         at % 2 == 1
                     });
                 }
+            }
+            Event::ConfusionMeasured { step, rows } if rows.len() <= CLASSES_MAX => {
+                self.confusion = Some(ConfusionRecord {
+                    step: step.0,
+                    rows: rows.clone(),
+                });
             }
             Event::CheckpointSaved { .. }
             | Event::CheckpointLoaded { .. }

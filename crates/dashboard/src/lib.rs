@@ -17,8 +17,8 @@ pub use buckets::{Buckets, SeriesBucket, ValueRange};
 pub use error::DashboardError;
 pub use follow::{EventFollower, ReadProgress};
 pub use history::{
-    CheckpointRecord, EvaluationRecord, MemberRecord, MemoryBucket, MessageRecord, RankBucket,
-    RankHistory, RunHistory, StepBucket,
+    CheckpointRecord, ConfusionRecord, EvaluationRecord, MemberRecord, MemoryBucket, MessageRecord,
+    RankBucket, RankHistory, RunHistory, StepBucket,
 };
 pub use library::{RunLibrary, RunSnapshot, RunSummary};
 pub use server::{ServerSettings, serve};

@@ -131,6 +131,9 @@ fn run(root: &Path, name: &str, rate: f64) {
             "samples": 64, "learning_rate": rate, "gradient_norm": 1.0, "duration_s": 1.0}));
     }
     events.push(json!({"t": 3e3, "event": "evaluated", "step": 2_999, "loss": 0.5, "samples": 9, "accuracy": 0.875}));
+    events.push(
+        json!({"t": 3e3, "event": "confusion_measured", "step": 2_999, "rows": [[4, 1], [0, 4]]}),
+    );
     let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
     // `event` must follow `t`, as ronde writes it; `json!` sorts keys, so this reads through the slow path as well.
     std::fs::write(folder.join("events.jsonl"), lines).unwrap();
@@ -159,6 +162,7 @@ fn check(browser: &mut Browser) {
     browser.until("document.querySelectorAll('.chart')[0].innerText.includes('slow')");
     browser.until("document.querySelectorAll('.chart')[0].innerText.includes('fast')");
     for (tab, text) in [
+        ("classes", "8 of 9 right"),
         ("ranks", "here (pid 7)"),
         ("members", "all workers have joined"),
         ("checkpoints", "no checkpoint"),
@@ -176,7 +180,7 @@ fn check(browser: &mut Browser) {
     browser.until("['dark', 'light'].includes(document.documentElement.dataset.theme)");
     let phone = json!({"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": true});
     browser.call("Emulation.setDeviceMetricsOverride", &phone);
-    for tab in ["curves", "ranks", "settings"] {
+    for tab in ["curves", "classes", "ranks", "settings"] {
         browser.value(&format!("document.getElementById('tab-{tab}').click()"));
         browser.until("document.documentElement.scrollWidth <= 360");
     }

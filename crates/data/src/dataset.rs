@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ronde_core::Epoch;
 
+use crate::decode::ImageFeatures;
 use crate::decode::scratch::DecodeScratch;
 use crate::{DataError, Vocabulary};
 
@@ -142,6 +143,8 @@ pub struct DatasetDescription {
     pub bad_records: BadRecordPolicy,
     /// The text of the tokens, for sets of texts whose text is known.
     pub vocabulary: Option<Arc<Vocabulary>>,
+    /// The conversion of images, for sets of encoded images.
+    pub images: Option<ImageFeatures>,
 }
 
 impl DatasetDescription {
@@ -158,6 +161,7 @@ impl DatasetDescription {
             locality: None,
             bad_records: BadRecordPolicy::default(),
             vocabulary: None,
+            images: None,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::DataError;
 use crate::dataset::{CLASSES_MAX, Targets, check_form};
 use crate::format::{FieldSelection, Record, Value};
 #[cfg(feature = "full")]
-use image::ImageDecoder;
+pub use image::ImageDecoder;
 use label::LabelDecoder;
 pub(crate) use numbers::check_divisor;
 use numbers::{NumberDecoder, RawDecoder, TokenDecoder};
@@ -120,6 +120,16 @@ impl RecordDecoder {
         self.label.targets()
     }
 
+    /// Returns the conversion of images; `None` if the features are not encoded images.
+    #[must_use]
+    pub fn images(&self) -> Option<&ImageFeatures> {
+        match &self.features {
+            #[cfg(feature = "full")]
+            FeatureDecoder::Image(step) => Some(step.features()),
+            _ => None,
+        }
+    }
+
     /// Returns the number of targets per sample.
     #[must_use]
     pub fn targets_per_sample(&self) -> usize {
@@ -168,7 +178,8 @@ impl RecordDecoder {
                     ),
                     SampleUse::Test => None,
                 };
-                step.decode(record, random.as_ref(), &mut scratch.image, out)?;
+                let encoded = one_of(record, &step.features().field)?;
+                step.decode(encoded, random.as_ref(), &mut scratch.image, out)?;
             }
             FeatureDecoder::Numbers(step) => step.decode(record, out)?,
             FeatureDecoder::Raw(step) => step.decode(record, out)?,
@@ -184,7 +195,7 @@ impl FeatureDecoder {
     fn fields(&self) -> Vec<String> {
         match self {
             #[cfg(feature = "full")]
-            Self::Image(step) => vec![step.field().to_owned()],
+            Self::Image(step) => vec![step.features().field.clone()],
             Self::Numbers(step) => step.fields(),
             Self::Raw(step) => vec![step.field.clone()],
             Self::Tokens(step) => vec![step.field.clone()],

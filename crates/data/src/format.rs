@@ -11,7 +11,7 @@ mod config;
 mod content;
 mod csv_lines;
 mod extent;
-mod folder;
+pub(crate) mod folder;
 pub mod npy;
 pub(crate) mod object;
 #[cfg(feature = "full")]

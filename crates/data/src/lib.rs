@@ -38,6 +38,8 @@ mod demo;
 mod error;
 mod file_tasks;
 pub mod format;
+#[cfg(feature = "full")]
+mod image_files;
 pub mod index;
 pub mod inspect;
 pub mod loader;
@@ -59,6 +61,8 @@ pub use dataset::{
 };
 pub use demo::{RatingsConfig, SquareImagesConfig};
 pub use error::DataError;
+#[cfg(feature = "full")]
+pub use image_files::ImageFiles;
 pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBatches};
 pub use memory::MemoryDataset;
 pub use open_context::{DataEvent, OpenContext};

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::batch::BatchPlan;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Shard, Step};
@@ -146,6 +147,19 @@ impl Loader {
         plan: LoaderPlan,
         settings: LoaderSettings,
     ) -> Result<Self, DataError> {
+        Self::start_recorded(dataset, plan, settings, Arc::new(BackgroundSpans::off()))
+    }
+
+    /// Starts prefetching, and records what the threads do in `spans`.
+    ///
+    /// # Errors
+    /// As [`Loader::start`].
+    pub fn start_recorded(
+        dataset: Arc<dyn Dataset>,
+        plan: LoaderPlan,
+        settings: LoaderSettings,
+        spans: Arc<BackgroundSpans>,
+    ) -> Result<Self, DataError> {
         check(&*dataset, &plan)?;
         let step_bytes = step_bytes(&*dataset, &plan);
         let unit_bytes = settings.memory_bytes / UNITS_IN_MEMORY;
@@ -165,7 +179,7 @@ impl Loader {
             shards: plan.run.len(),
         };
         let planner = BatchPlanner::new(&*dataset, plan.clone(), work.unit_bytes);
-        let pool = Arc::new(DecodePool::new(dataset, planner, work));
+        let pool = Arc::new(DecodePool::new(dataset, planner, work, spans));
         let mut loader = Self {
             pool,
             threads: Vec::new(),
@@ -183,7 +197,7 @@ impl Loader {
             let pool = Arc::clone(&loader.pool);
             let thread = std::thread::Builder::new()
                 .name(format!("ronde-data-{number}"))
-                .spawn(move || pool.run())
+                .spawn(move || pool.run(number as u32))
                 .map_err(|cause| DataError::Thread { cause })?;
             loader.threads.push(thread);
         }

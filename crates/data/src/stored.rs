@@ -95,6 +95,7 @@ impl StoredDataset {
                 skipped: index.bad_count(),
             },
             vocabulary: None,
+            images: decoder.images().cloned(),
         };
         Self {
             files: OpenFiles::new(files, format),

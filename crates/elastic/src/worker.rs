@@ -106,6 +106,16 @@ impl WorkerMachine {
         pending.is_some_and(|next| next.members.is_empty())
     }
 
+    /// Returns whether the newest generation lacks a member of the current one, but not all of them.
+    #[must_use]
+    pub fn drops_members(&self) -> bool {
+        let (Some(now), Some(next)) = (&self.assignment, &self.pending) else {
+            return false;
+        };
+        let is_dropped = |member: &MemberInfo| next.rank_of(member.worker).is_none();
+        !next.members.is_empty() && now.members.iter().any(is_dropped)
+    }
+
     /// Returns the worker's activity in its generation.
     #[must_use]
     pub fn phase(&self) -> WorkerPhase {

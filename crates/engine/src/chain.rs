@@ -260,6 +260,16 @@ impl Layer for Chain {
             .for_each(|layer| layer.release_state());
     }
 
+    fn is_suspendable(&self) -> bool {
+        self.layers.iter().all(|layer| layer.is_suspendable())
+    }
+
+    fn suspend_state(&mut self) {
+        self.layers
+            .iter_mut()
+            .for_each(|layer| layer.suspend_state());
+    }
+
     fn set_device(&mut self, device: &Arc<dyn Device>) {
         self.layers
             .iter_mut()
@@ -374,6 +384,12 @@ impl Layer for Chain {
     fn discard(&mut self) {
         for layer in &mut self.layers {
             layer.discard();
+        }
+    }
+
+    fn discard_shard(&mut self, shard: Shard) {
+        for layer in &mut self.layers {
+            layer.discard_shard(shard);
         }
     }
 

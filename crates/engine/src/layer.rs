@@ -54,6 +54,16 @@ pub trait Layer: Send {
     /// other call; pending shards keep theirs.
     fn release_state(&mut self) {}
 
+    /// Returns whether the layer has [`Layer::suspend_state`]; by default not.
+    fn is_suspendable(&self) -> bool {
+        false
+    }
+
+    /// Drops a state that is held in place, and those of pending shards, which are the same. Before any other pass,
+    /// [`Layer::load_shared`] loads the same values again, and pending shards then use them. Only for a layer that
+    /// [`Layer::is_suspendable`]. The state does not change between the forward and the backward pass of a shard.
+    fn suspend_state(&mut self) {}
+
     /// Writes the values that parameters and buffers had before any others were loaded, and returns true; false if the layer
     /// does not know them any more, as by default. Cost: drawing the values.
     fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
@@ -169,8 +179,13 @@ pub trait Layer: Send {
     /// Returns output shape and memory for one shard of the given input shape, samples first.
     fn cost(&self, input_shape: &[usize]) -> LayerCost;
 
-    /// Drops all pending shards, as after an aborted step.
+    /// Drops all pending shards, as after an aborted step. By default nothing, which suits a layer that keeps nothing.
     fn discard(&mut self) {}
+
+    /// Drops one pending shard.
+    fn discard_shard(&mut self, shard: Shard) {
+        let _ = shard;
+    }
 
     /// Returns the layer as one that runs all shards of a rank together; `None` when a shard needs
     /// nothing of the remaining ones.

@@ -53,6 +53,16 @@ impl<T> PendingShards<T> {
         }
     }
 
+    /// Returns the values kept of all shards.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.shards.values_mut()
+    }
+
+    /// Drops a shard, if it is pending.
+    pub fn discard(&mut self, shard: Shard) {
+        self.shards.remove(&shard);
+    }
+
     /// Drops all shards.
     pub fn clear(&mut self) {
         self.shards.clear();

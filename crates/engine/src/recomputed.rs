@@ -22,6 +22,8 @@ pub struct Recomputed {
     inner: Box<dyn Layer>,
     device: Arc<dyn Device>,
     in_flight: BTreeMap<Shard, (Activation, ForwardContext)>,
+    /// Whether the next state is the same as the one before.
+    is_suspended: bool,
 }
 
 impl Recomputed {
@@ -32,6 +34,7 @@ impl Recomputed {
             inner,
             device: Arc::new(HostDevice::new()),
             in_flight: BTreeMap::new(),
+            is_suspended: false,
         }
     }
 
@@ -54,12 +57,23 @@ impl Layer for Recomputed {
     }
 
     fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
-        self.in_flight.clear();
+        if !std::mem::take(&mut self.is_suspended) {
+            self.in_flight.clear();
+        }
         self.inner.load_shared(state, ranges);
     }
 
     fn release_state(&mut self) {
         self.inner.release_state();
+    }
+
+    fn is_suspendable(&self) -> bool {
+        self.inner.is_suspendable()
+    }
+
+    fn suspend_state(&mut self) {
+        self.is_suspended = true;
+        self.inner.suspend_state();
     }
 
     fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
@@ -80,7 +94,8 @@ impl Layer for Recomputed {
         }
         let mut kept = (input.clone(), *context);
         let output = self.inner.forward(input, context)?;
-        self.inner.discard();
+        // Other shards may be between the halves of their backward pass.
+        self.inner.discard_shard(context.shard);
         kept.0.drop_unpacked();
         self.in_flight.insert(context.shard, kept);
         Ok(output)
@@ -162,8 +177,14 @@ impl Layer for Recomputed {
     }
 
     fn discard(&mut self) {
+        self.is_suspended = false;
         self.in_flight.clear();
         self.inner.discard();
+    }
+
+    fn discard_shard(&mut self, shard: Shard) {
+        self.in_flight.remove(&shard);
+        self.inner.discard_shard(shard);
     }
 
     fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {

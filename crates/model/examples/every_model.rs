@@ -54,6 +54,7 @@ impl SmallModel {
             model: Some(self.model.clone()),
             input_shape: self.shape.clone(),
             classes: self.classes,
+            images: None,
             steps: 0,
             plan: "0".repeat(64),
             identity: Vec::new(),

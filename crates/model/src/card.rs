@@ -15,6 +15,11 @@ pub const CARD_FILE: &str = "README.md";
 /// The first line of a card; a file without it is the user's own.
 const MARKER: &str = "<!-- This model card was written by ronde. -->";
 
+/// The largest number of classes whose confusion matrix is a table of the card.
+const MATRIX_CLASSES_MAX: usize = 20;
+/// The largest number of mistakes that a card lists.
+const MISTAKES_MAX: usize = 20;
+
 /// A program that loads a model, which the tests compile.
 const RUST: &str = include_str!("../examples/load_model.rs");
 
@@ -75,6 +80,43 @@ fn evaluation(manifest: &ModelManifest, text: &mut String) {
     );
     for (name, value) in &evaluation.values {
         let _ = writeln!(text, "| {} | {value:.6} |", cell(name));
+    }
+    text.push('\n');
+    if let Some(rows) = &evaluation.confusion {
+        confusion(rows, text);
+    }
+}
+
+/// Writes a confusion matrix: whole for few classes, otherwise its largest elements beside the diagonal.
+fn confusion(rows: &[Vec<u64>], text: &mut String) {
+    if rows.len() <= MATRIX_CLASSES_MAX {
+        text.push_str("A row for each true class, a column for each predicted one:\n\n| |");
+        (0..rows.len()).for_each(|class| {
+            let _ = write!(text, " {class} |");
+        });
+        let _ = writeln!(text, "\n|---|{}", "---|".repeat(rows.len()));
+        for (class, row) in rows.iter().enumerate() {
+            let _ = write!(text, "| **{class}** |");
+            row.iter().for_each(|count| {
+                let _ = write!(text, " {count} |");
+            });
+            text.push('\n');
+        }
+    } else {
+        let each = rows.iter().enumerate();
+        let mistakes = each.flat_map(|(class, row)| {
+            let others = row.iter().enumerate();
+            let wrong = others.filter(move |(found, count)| *found != class && **count > 0);
+            wrong.map(move |(found, count)| (std::cmp::Reverse(*count), class, found))
+        });
+        let mut mistakes: Vec<_> = mistakes.collect();
+        mistakes.sort_unstable();
+        text.push_str(
+            "The most frequent mistakes:\n\n| true class | predicted | targets |\n|---|---|---|\n",
+        );
+        for (count, class, found) in mistakes.into_iter().take(MISTAKES_MAX) {
+            let _ = writeln!(text, "| {class} | {found} | {} |", count.0);
+        }
     }
     text.push('\n');
 }
@@ -211,6 +253,7 @@ mod tests {
         manifest.evaluation = Some(ModelEvaluation {
             samples: 20,
             values: [("accuracy".to_owned(), 0.75)].into(),
+            confusion: Some(vec![vec![9, 1], vec![4, 6]]),
         });
         let address = "[\"https://me:secret@host/a?sig=secret\", \"s3://bucket/b\"]";
         manifest.identity = vec![
@@ -227,12 +270,25 @@ mod tests {
             "| `data.address` | [\"https://host/a\", \"s3://bucket/b\"] |",
             "| `train.epochs` | 3 \\| 4 # x |",
             "| accuracy | 0.750000 |",
+            "| | 0 | 1 |\n|---|---|---|\n| **0** | 9 | 1 |\n| **1** | 4 | 6 |\n\n",
             &manifest.blake3,
             &parent,
             "SavedModel::open(folder)",
         ] {
             assert!(card.contains(words), "{words}: {card}");
         }
+    }
+
+    #[test]
+    fn the_mistakes_of_many_classes_are_listed_by_their_number() {
+        let mut rows = vec![vec![0; 30]; 30];
+        (rows[3][3], rows[3][4], rows[7][1]) = (50, 2, 5);
+        let mut text = String::new();
+        confusion(&rows, &mut text);
+        assert!(
+            text.ends_with("|---|---|---|\n| 7 | 1 | 5 |\n| 3 | 4 | 2 |\n\n"),
+            "{text}"
+        );
     }
 
     #[test]

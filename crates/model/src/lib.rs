@@ -17,8 +17,10 @@
 
 mod card;
 mod converted;
+pub mod decoders;
 mod error;
 mod export;
+mod image_input;
 mod initial_weights;
 mod manifest;
 mod names;
@@ -34,6 +36,7 @@ mod write;
 pub use card::{CARD_FILE, is_card, render_card, write_card};
 pub use error::{ModelError, TensorProblem};
 pub use export::{ExportFormat, export};
+pub use image_input::ImageInput;
 pub use initial_weights::InitialWeights;
 pub use manifest::{BestEvaluation, MANIFEST_FILE, ModelEvaluation, ModelManifest, WEIGHTS_FILE};
 pub use names::Naming;

@@ -9,7 +9,7 @@ use ronde_core::FormatHeader;
 use ronde_engine::{ModelConfig, Precision};
 use serde::{Deserialize, Serialize};
 
-use crate::ModelError;
+use crate::{ImageInput, ModelError};
 
 /// The file name of the weights in the folder of a saved model.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
@@ -32,6 +32,9 @@ pub struct ModelManifest {
     pub input_shape: Vec<usize>,
     /// The number of classes.
     pub classes: u32,
+    /// How encoded images become inputs; absent if the model was not trained on encoded images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<ImageInput>,
     /// The number of steps that the model was trained on.
     pub steps: u64,
     /// The hash of the plan.
@@ -64,6 +67,9 @@ pub struct ModelEvaluation {
     pub samples: u64,
     /// The mean loss as `loss`, and the metrics by name. Values that are not finite are left out.
     pub values: BTreeMap<String, f64>,
+    /// For each true class, how often each class was predicted, if the run measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confusion: Option<Vec<Vec<u64>>>,
 }
 
 impl ModelManifest {

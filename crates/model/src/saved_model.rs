@@ -44,11 +44,20 @@ impl SavedModel {
                 expected: manifest.blake3,
             });
         }
-        Ok(Self {
+        Ok(Self::new(manifest_path, manifest, weights))
+    }
+
+    /// Combines a manifest and the weights that it describes.
+    pub(crate) fn new(
+        manifest_path: PathBuf,
+        manifest: ModelManifest,
+        weights: WeightFile,
+    ) -> Self {
+        Self {
             manifest_path,
             manifest,
             weights,
-        })
+        }
     }
 
     /// Returns the manifest.

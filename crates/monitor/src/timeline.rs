@@ -1,7 +1,7 @@
 //! [`RunTimeline`]: the recordings of all ranks of a run on one clock, and their form for timeline viewers.
 //!
 //! The form is the trace event format of Chrome, which Perfetto reads as well: a process for each rank, a thread for what it
-//! computes and one for its collectives, and a counter of the bytes in collectives. Times are microseconds since the first span.
+//! computes, one for its collectives and one for each of its threads that load samples or save checkpoints, and a counter of the bytes in collectives. Times are microseconds since the first span.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,8 +32,54 @@ pub struct RunTimeline {
 struct RankTimeline {
     /// The process ids under which the rank ran.
     pids: Vec<u32>,
-    compute: Vec<TimeSpan>,
-    collectives: Vec<TimeSpan>,
+    threads: BTreeMap<TimelineThread, Vec<TimeSpan>>,
+}
+
+/// A thread of a rank in the order in which viewers show them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum TimelineThread {
+    Compute,
+    Collectives,
+    WriteCheckpoint,
+    PublishCheckpoint,
+    /// A thread of the loader, by its number.
+    Loader(u32),
+}
+
+impl TimelineThread {
+    /// Returns the thread to which a span belongs.
+    fn of(span: &TimeSpan) -> Self {
+        match span.kind {
+            SpanKind::Collective => Self::Collectives,
+            SpanKind::WriteCheckpoint => Self::WriteCheckpoint,
+            SpanKind::PublishCheckpoint => Self::PublishCheckpoint,
+            SpanKind::Fetch | SpanKind::Decode => Self::Loader(span.thread),
+            _ => Self::Compute,
+        }
+    }
+
+    /// Returns the number of the thread in the format.
+    fn number(self) -> u64 {
+        match self {
+            Self::Compute => 1,
+            Self::Collectives => 2,
+            Self::WriteCheckpoint => 3,
+            Self::PublishCheckpoint => 4,
+            Self::Loader(number) => 5 + u64::from(number),
+        }
+    }
+}
+
+impl std::fmt::Display for TimelineThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Compute => f.write_str("compute"),
+            Self::Collectives => f.write_str("collectives"),
+            Self::WriteCheckpoint => f.write_str("checkpoint"),
+            Self::PublishCheckpoint => f.write_str("checkpoint publication"),
+            Self::Loader(number) => write!(f, "loader {number}"),
+        }
+    }
 }
 
 impl RunTimeline {
@@ -122,9 +168,7 @@ impl RunTimeline {
     #[must_use]
     pub fn spans(&self) -> usize {
         let ranks = self.ranks.values();
-        ranks
-            .map(|rank| rank.compute.len() + rank.collectives.len())
-            .sum()
+        ranks.map(|rank| rank.all().count()).sum()
     }
 
     /// Returns the begin of the first span and the end of the last one in nanoseconds.
@@ -164,29 +208,23 @@ impl RunTimeline {
     }
 }
 
-/// The number of the thread for what a rank computes, and of that for its collectives.
-const COMPUTE: u32 = 1;
-const COLLECTIVES: u32 = 2;
-
 impl RankTimeline {
     fn all(&self) -> impl Iterator<Item = &TimeSpan> {
-        self.compute.iter().chain(&self.collectives)
+        self.threads.values().flatten()
     }
 
     /// Adds a span after moving it to the clock of rank 0.
     fn add(&mut self, mut span: TimeSpan, offset_ns: i64) {
         span.begun_ns = span.begun_ns.saturating_add_signed(offset_ns);
         span.ended_ns = span.ended_ns.saturating_add_signed(offset_ns);
-        match span.kind {
-            SpanKind::Collective => self.collectives.push(span),
-            _ => self.compute.push(span),
-        }
+        let thread = self.threads.entry(TimelineThread::of(&span));
+        thread.or_default().push(span);
     }
 
     /// Puts the spans in the order of their begins, outer ones first, and shortens what is not nested: spans before and after
     /// a change of the clock's offset, and collectives, whose times are measured by several threads.
     fn order(&mut self) {
-        for spans in [&mut self.compute, &mut self.collectives] {
+        for spans in self.threads.values_mut() {
             spans.sort_by_key(|span| (span.begun_ns, std::cmp::Reverse(span.ended_ns)));
             let mut open: Vec<u64> = Vec::new();
             for span in spans {
@@ -220,10 +258,11 @@ impl RankTimeline {
             "{separator}{{\"ph\":\"M\",\"pid\":{rank},\"tid\":0,\"name\":\"process_name\",\"args\":{{\"name\":\"{name}\"}}}}"
         )?;
         *separator = ",\n";
-        for (thread, name) in [(COMPUTE, "compute"), (COLLECTIVES, "collectives")] {
+        for thread in self.threads.keys() {
+            let number = thread.number();
             write!(
                 to,
-                ",\n{{\"ph\":\"M\",\"pid\":{rank},\"tid\":{thread},\"name\":\"thread_name\",\"args\":{{\"name\":\"{name}\"}}}}"
+                ",\n{{\"ph\":\"M\",\"pid\":{rank},\"tid\":{number},\"name\":\"thread_name\",\"args\":{{\"name\":\"{thread}\"}}}}"
             )?;
         }
         Ok(())
@@ -232,7 +271,7 @@ impl RankTimeline {
     fn write_spans(&self, to: &mut impl Write, rank: Rank, first_ns: u64) -> io::Result<()> {
         for span in self.all() {
             let is_collective = span.kind == SpanKind::Collective;
-            let thread = if is_collective { COLLECTIVES } else { COMPUTE };
+            let thread = TimelineThread::of(span).number();
             let (begun, ended) = (span.begun_ns - first_ns, span.ended_ns - first_ns);
             write!(
                 to,
@@ -260,7 +299,8 @@ impl RankTimeline {
 /// Returns the name of the detail of a span.
 fn detail(kind: SpanKind) -> &'static str {
     match kind {
-        SpanKind::Forward | SpanKind::Border => "shard",
+        SpanKind::Forward | SpanKind::Border | SpanKind::Decode => "shard",
+        SpanKind::Fetch => "samples",
         SpanKind::Backward => "bucket",
         SpanKind::Collective => "bytes",
         _ => "step",

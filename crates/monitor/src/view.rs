@@ -499,7 +499,9 @@ impl RunView {
     #[must_use]
     pub fn left_s(&self) -> Option<f64> {
         let now = self.progress?;
-        let steps = self.steps.checked_sub(now.committed)?;
+        let steps = self.steps.checked_sub(now.committed);
+        // The time of a finished run is known.
+        let steps = steps.filter(|steps| *steps > 0)?;
         let epochs = self.epochs.saturating_sub(now.epoch.saturating_add(1));
         self.time_left.seconds(steps, epochs)
     }

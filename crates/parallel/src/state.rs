@@ -213,6 +213,26 @@ impl ModelState {
         Some(&mut Arc::make_mut(&mut self.values)[range])
     }
 
+    /// Copies the stored part of a range of the flat state to the same elements of `to`, which has the whole range.
+    pub fn read(&self, elements: &Range<usize>, to: &mut [f32]) {
+        for part in self.stored.within(elements) {
+            if let Some(values) = self.get(&part) {
+                to[part.start - elements.start..part.end - elements.start].copy_from_slice(values);
+            }
+        }
+    }
+
+    /// Copies values of a range of the flat state to its stored part.
+    pub fn write(&mut self, elements: &Range<usize>, values: &[f32]) {
+        let values_of = Arc::make_mut(&mut self.values);
+        for part in self.stored.within(elements) {
+            if let Some(to) = self.stored.locate(&part) {
+                let from = part.start - elements.start..part.end - elements.start;
+                values_of[to].copy_from_slice(&values[from]);
+            }
+        }
+    }
+
     /// Returns the tensors by name, role and shape.
     #[must_use]
     pub fn layout(&self) -> StateLayout {

@@ -183,12 +183,13 @@ pub trait Strategy: Send {
         learning_rate: f64,
     ) -> Result<UpdateReport, ParallelError>;
 
-    /// Receives the updated weights of this rank's layers from the ranks that hold them, and loads them into the model. All
-    /// ranks of the group call it together after [`Strategy::apply`], and may repeat it.
+    /// Receives the updated weights of this rank's layers from the ranks that hold them, and loads them into the model. If
+    /// weights are gathered for each pass, only those are received of which [`Strategy::digest`] returns the hash after
+    /// `step`. All ranks of the group call it together after [`Strategy::apply`], and may repeat it.
     ///
     /// # Errors
     /// A rank was lost. The weights that this rank holds are up to date.
-    fn gather_weights(&mut self) -> Result<(), ParallelError>;
+    fn gather_weights(&mut self, step: Option<Step>) -> Result<(), ParallelError>;
 
     /// Aborts the step in flight without changing the state.
     fn abort(&mut self);
@@ -225,8 +226,10 @@ pub trait Strategy: Send {
     /// Returns the state of the model on this rank.
     fn state(&self) -> &ModelState;
 
-    /// Returns the weights and buffers that this rank computes with: those of its layers, in the order of the flat state.
-    fn computed_weights(&self) -> Vec<&[f32]>;
+    /// Returns the hash of the part of the weights and buffers of this rank's layers that is compared after `step`, or of all
+    /// of them without one. Ranks with the same layers have the same hash. If weights are gathered for each pass, it is the one
+    /// of the last [`Strategy::gather_weights`].
+    fn digest(&self, step: Option<Step>) -> u64;
 
     /// Returns the part of each vector of the state that this rank has: the weights and buffers that it computes with or
     /// updates, then the optimizer states, and the loss scale if there is one. Another rank needs all of them to continue
@@ -274,13 +277,14 @@ pub trait Strategy: Send {
 
     /// Computes the outputs of samples in evaluation mode, with running statistics. Takes the features out of the batch. The
     /// ranks of a pipeline call it together, batch by batch; those without the first layer need no features, and only the one
-    /// with the last layer gets the outputs.
+    /// with the last layer gets the outputs. Without a batch, the rank
+    /// joins a round in which its group has none: see [`EvaluationPart::joins_every_round`].
     ///
     /// # Errors
     /// The engine failed, or a rank was lost.
     fn predict(
         &mut self,
-        micro_batch: &mut MicroBatch,
+        batch: Option<&mut MicroBatch>,
     ) -> Result<Option<Activation>, ParallelError>;
 }
 
@@ -293,4 +297,6 @@ pub struct EvaluationPart {
     pub group: Option<u64>,
     /// Whether the rank needs the samples.
     pub loads: bool,
+    /// Whether the rank takes part in every round in which any group has a batch, without samples if its own group has none.
+    pub joins_every_round: bool,
 }

@@ -9,6 +9,7 @@
 
 mod borders;
 mod evaluation;
+mod gathered;
 mod gradient_values;
 mod lock_step;
 mod mesh;
@@ -18,6 +19,7 @@ mod slices;
 mod update;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ronde_core::holdings::HeldRanges;
@@ -25,6 +27,7 @@ use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
 use ronde_core::spans::{SpanKind, SpanRecorder, SpanStart};
 use ronde_core::step_layout::StepLayout;
+use ronde_core::weight_hash::{self, WeightHash};
 use ronde_core::{Buffer, Group, GroupRank, Shard, Step, Work};
 use ronde_engine::{
     Activation, Chain, Device, ForwardContext, Layer, Loss, Mode, OptimizerConfig, ParameterGroup,
@@ -33,7 +36,7 @@ use ronde_engine::{
 use ronde_schedule::PipelineSchedule;
 
 use self::borders::BorderForms;
-use self::mesh::{Division, MeshGroups, computed_layers, fresh_buckets, stored};
+use self::mesh::{Division, MeshGroups, computed_layers, fresh_buckets};
 use crate::bucket::{self, Bucket};
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::state::remapped;
@@ -68,6 +71,8 @@ pub struct SynchronousConfig {
     pub copies: Option<u32>,
     /// The order in which the ranks of a pipeline compute the shards.
     pub schedule: PipelineSchedule,
+    /// The parts of the weights that are hashed after each step.
+    pub hashing: WeightHash,
     /// The shape of one sample, which the borders of a pipeline follow from.
     pub sample_shape: Vec<usize>,
     /// The most samples of a shard.
@@ -105,6 +110,10 @@ impl SynchronousConfig {
             zero: ZeroLevel::Off,
             copies: None,
             schedule: PipelineSchedule::default(),
+            hashing: WeightHash {
+                parts: 1,
+                full_every: 0,
+            },
             sample_shape: Vec::new(),
             shard_samples_max: 0,
             evaluation_samples_max: 0,
@@ -140,6 +149,10 @@ pub struct SynchronousStrategy {
     /// A buffer for a part of the scaled gradient, small enough to stay in the cache during the update.
     part: Vec<f32>,
     forms: BorderForms,
+    /// The weights of buckets that are being gathered.
+    gathering: BTreeMap<usize, Box<dyn Work>>,
+    /// The hash of the weights that were gathered last to be compared.
+    gathered_digest: u64,
     /// The values of this step that are being sent to other ranks.
     sends: Vec<Box<dyn Work>>,
     /// Whether all shards of this rank are computed and the reductions have begun.
@@ -160,7 +173,7 @@ impl SynchronousStrategy {
         seeds: SeedTree,
         config: SynchronousConfig,
     ) -> Self {
-        let mut state = ModelState::outline(&chain);
+        let state = ModelState::outline(&chain);
         let buckets = fresh_buckets(&state, &config, &layout);
         let division = Division {
             layout: &layout,
@@ -169,8 +182,6 @@ impl SynchronousStrategy {
             config: &config,
         };
         let held = division.held_by(group.rank());
-        state.store(stored(&state, &layout, group.rank(), &held));
-        state.copy_from(&chain);
         let groups = MeshGroups::unconnected(group, &layout);
         let optimizer_states = config
             .optimizer
@@ -200,18 +211,26 @@ impl SynchronousStrategy {
             part: Vec::new(),
             forms: BorderForms::default(),
             sends: Vec::new(),
+            gathering: BTreeMap::new(),
+            gathered_digest: 0,
             is_computed: false,
             clock: None,
             times: ComputeTimes::default(),
             recorder: None,
         };
+        this.store();
+        this.state.copy_from(&this.chain);
         this.forms = this.border_forms();
         this.load_layers();
         this
     }
 
-    /// Loads the weights of this rank's layers into the model, and drops those of the remaining layers.
+    /// Loads the weights of this rank's layers into the model, unless they are gathered for each pass, and drops those of the
+    /// remaining layers.
     fn load_layers(&mut self) {
+        if self.gathers_weights() {
+            return self.chain.release_state();
+        }
         let layers = computed_layers(&self.layout, self.groups.all.rank());
         for layer in 0..self.chain.len() {
             if layers.iter().any(|layers| layers.contains(&layer)) {
@@ -222,10 +241,16 @@ impl SynchronousStrategy {
         }
     }
 
-    /// Stores the held elements and those that this rank computes with.
+    /// Stores the held elements and, unless they are gathered for each pass, those that this rank computes with.
     fn store(&mut self) {
-        let rank = self.groups.all.rank();
-        let elements = stored(&self.state, &self.layout, rank, &self.held);
+        let elements = match self.gathers_weights() {
+            true => self.held.clone(),
+            false => {
+                let computed = self.computed();
+                let ranges = computed.ranges().iter().chain(self.held.ranges());
+                HeldRanges::new(ranges.cloned())
+            }
+        };
         self.state.store(elements);
     }
 
@@ -470,7 +495,11 @@ impl Strategy for SynchronousStrategy {
         })
     }
 
-    fn gather_weights(&mut self) -> Result<(), ParallelError> {
+    fn gather_weights(&mut self, step: Option<Step>) -> Result<(), ParallelError> {
+        if self.gathers_weights() {
+            self.load_layers();
+            return self.hash_gathered(step);
+        }
         let mut own = self.own_buckets().into_iter();
         if own.any(|index| self.buckets[index].is_scattered()) {
             self.gather_slices()?;
@@ -483,11 +512,15 @@ impl Strategy for SynchronousStrategy {
         self.is_computed = false;
         self.groups.abort_parts();
         self.sends.clear();
+        self.gathering.clear();
         self.buckets.iter_mut().for_each(Bucket::reset);
         self.chain
             .layers_mut()
             .iter_mut()
             .for_each(|layer| layer.discard());
+        if self.gathers_weights() {
+            self.chain.release_state();
+        }
     }
 
     fn regroup(&mut self, group: Arc<dyn Group>, layout: StepLayout) -> Result<(), ParallelError> {
@@ -551,13 +584,17 @@ impl Strategy for SynchronousStrategy {
         &self.state
     }
 
-    fn computed_weights(&self) -> Vec<&[f32]> {
-        let layers = computed_layers(&self.layout, self.groups.all.rank());
-        let of_layers = layers.into_iter().flatten();
-        let elements = of_layers.map(|layer| self.state.layer_elements()[layer].clone());
-        let computed = HeldRanges::new(elements);
+    fn digest(&self, step: Option<Step>) -> u64 {
+        if self.gathers_weights() {
+            return self.gathered_digest;
+        }
+        let computed = self.computed();
         let values = computed.ranges().iter();
-        values.filter_map(|range| self.state.get(range)).collect()
+        let weights: Vec<&[f32]> = values.filter_map(|range| self.state.get(range)).collect();
+        match step {
+            Some(step) => self.config.hashing.digest(step, &weights),
+            None => weight_hash::hash_parts(weights.into_iter()),
+        }
     }
 
     fn vectors(&self) -> Vec<HeldVector<'_>> {
@@ -656,11 +693,15 @@ impl Strategy for SynchronousStrategy {
         EvaluationPart {
             groups: self.layout.replicas() as u64,
             group: self.place().map(|place| place.replica as u64),
-            loads: self.layout.columns() == 1 || self.layout.is_at_an_end(rank),
+            loads: self.layout.is_at_an_end(rank),
+            joins_every_round: self.gathers_weights(),
         }
     }
 
-    fn predict(&mut self, batch: &mut MicroBatch) -> Result<Option<Activation>, ParallelError> {
+    fn predict(
+        &mut self,
+        batch: Option<&mut MicroBatch>,
+    ) -> Result<Option<Activation>, ParallelError> {
         self.evaluate_stages(batch)
     }
 }

@@ -11,16 +11,19 @@ pub enum ZeroLevel {
     OptimizerStates,
     /// Also the reduced gradients: the memory of a bucket is released as soon as its sum has been scattered.
     Gradients,
+    /// Also the weights: those of a bucket are gathered for each of its passes, and released after it.
+    Weights,
 }
 
 impl ZeroLevel {
-    /// Returns the level of a number; `None` above 2.
+    /// Returns the level of a number; `None` above 3.
     #[must_use]
     pub fn new(level: u32) -> Option<Self> {
         match level {
             0 => Some(Self::Off),
             1 => Some(Self::OptimizerStates),
             2 => Some(Self::Gradients),
+            3 => Some(Self::Weights),
             _ => None,
         }
     }

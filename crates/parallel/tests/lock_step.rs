@@ -95,7 +95,7 @@ fn trained(model: fn() -> Chain, group: Arc<dyn Group>, computing: u32) -> (Vec<
         strategy
             .apply(Step(step), reduced, &[], samples, 0.05)
             .unwrap();
-        strategy.gather_weights().unwrap();
+        strategy.gather_weights(None).unwrap();
     }
     (bits(strategy.state()), losses)
 }
@@ -166,6 +166,6 @@ fn a_step_without_samples_leaves_the_running_statistics_unchanged() {
     strategy.backward(Step(0), batches).unwrap();
     let reduced = strategy.reduce().unwrap();
     strategy.apply(Step(0), reduced, &[], 0, 0.05).unwrap();
-    strategy.gather_weights().unwrap();
+    strategy.gather_weights(None).unwrap();
     assert_eq!(bits(strategy.state()), before);
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::{Purpose, SeedTree};
+use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::{StepLayout, divide_layers};
-use ronde_core::{Collectives, CollectivesExt, GroupRank, Shard, Step};
+use ronde_core::{Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
 use ronde_engine::{Chain, CrossEntropy, ModelConfig, OptimizerConfig};
 use ronde_parallel::{MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel};
 use ronde_schedule::PipelineSchedule;
@@ -33,7 +34,7 @@ struct Case {
 }
 
 const MLP: Case = Case {
-    model: r#"{"kind": "mlp", "hidden": [70, 33, 20]}"#,
+    model: r#"{"kind": "mlp", "hidden": [70, 33, 20, 14, 9]}"#,
     sample: &[150],
     classes: 4,
     labels: 1,
@@ -113,6 +114,8 @@ impl Case {
 struct Division {
     ranks: usize,
     columns: usize,
+    /// The number of stages of each rank.
+    rounds: usize,
     zero: ZeroLevel,
     copies: u32,
     schedule: PipelineSchedule,
@@ -121,6 +124,7 @@ struct Division {
 const ALONE: Division = Division {
     ranks: 1,
     columns: 1,
+    rounds: 1,
     zero: ZeroLevel::Off,
     copies: 1,
     schedule: PipelineSchedule::OneForwardOneBackward,
@@ -149,21 +153,16 @@ struct Outcome {
     weights: Vec<u32>,
     stored: HeldRanges,
     norms: Vec<u64>,
+    /// The hashes of the weights of the rank's layers after each step.
+    digests: Vec<u64>,
     /// The loss of each shard that the rank has reported, by step and shard.
     losses: Vec<(u64, u32, u64)>,
     held: HeldRanges,
     owned: HeldRanges,
 }
 
-fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
-    let group = Arc::new(group);
-    let chain = case.chain();
-    let layers: Vec<_> = (0..chain.len()).map(|layer| layer..layer + 1).collect();
-    let is_tied = chain.shared_parameter().is_some();
-    let costs = vec![1.0; layers.len()];
-    let stages = divide_layers(&layers, &costs, division.columns, is_tied).unwrap();
-    let shards = COUNTS.len() as u32;
-    let layout = StepLayout::pipelines(division.ranks, shards, stages).unwrap();
+/// Returns the settings of a case.
+fn config(case: Case, division: Division) -> SynchronousConfig {
     let optimizer: OptimizerConfig = serde_json::from_str(case.optimizer).unwrap();
     let loss = CrossEntropy {
         classes: case.classes as usize,
@@ -176,11 +175,37 @@ fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
     config.schedule = division.schedule;
     config.sample_shape = case.sample.to_vec();
     config.shard_samples_max = 2;
+    config
+}
+
+fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
+    let group = Arc::new(group);
+    let chain = case.chain();
+    let layers: Vec<_> = (0..chain.len()).map(|layer| layer..layer + 1).collect();
+    let is_tied = chain.shared_parameter().is_some();
+    let costs = vec![1.0; layers.len()];
+    let stages = divide_layers(
+        &layers,
+        &costs,
+        (division.columns, division.rounds),
+        is_tied,
+    )
+    .unwrap();
+    let shards = COUNTS.len() as u32;
+    let layout = match division.columns {
+        1 => {
+            let size = WorldSize::new(division.ranks as u32).unwrap();
+            let plan = ShardPlan::with_spares(shards, size, shards.min(size.get())).unwrap();
+            StepLayout::data_parallel(plan, chain.len())
+        }
+        _ => StepLayout::pipelines(division.ranks, shards, stages).unwrap(),
+    };
+    let config = config(case, division);
     let rank = group.rank();
     let mut strategy =
         SynchronousStrategy::new(chain, group.clone(), layout.clone(), seeds(), config);
     strategy.regroup(group.clone(), layout.clone()).unwrap();
-    let (mut norms, mut losses) = (Vec::new(), Vec::new());
+    let (mut norms, mut losses, mut digests) = (Vec::new(), Vec::new(), Vec::new());
     for step in 0..STEPS {
         let batches = layout
             .loads(rank)
@@ -199,7 +224,8 @@ fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
             .apply(Step(step), reduced, &sums, samples, 0.05)
             .unwrap();
         norms.push(report.gradient_norm.to_bits());
-        strategy.gather_weights().unwrap();
+        strategy.gather_weights(Some(Step(step))).unwrap();
+        digests.push(strategy.digest(Some(Step(step))));
     }
     let values = strategy.state().values().iter();
     assert_eq!(strategy.held(), &strategy.layout()[rank.index()]);
@@ -207,6 +233,7 @@ fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
         weights: values.map(|value| value.to_bits()).collect(),
         stored: strategy.state().stored().clone(),
         norms,
+        digests,
         losses,
         held: strategy.held().clone(),
         owned: strategy.owned().swap_remove(rank.index()),
@@ -226,9 +253,16 @@ fn check(case: Case, division: Division, alone: &Outcome) {
             let range = alone.stored.locate(range).unwrap();
             &alone.weights[range]
         });
+        if division.columns == 1 {
+            assert_eq!(rank.digests, alone.digests, "{} {division:?}", case.model);
+        }
         let is_equal = rank.weights.iter().eq(expected);
         assert!(is_equal, "{} {division:?}", case.model);
-        if division.columns > division.copies as usize {
+        let divides = match division.zero {
+            ZeroLevel::Weights => division.ranks,
+            _ => division.columns,
+        };
+        if divides > division.copies as usize {
             assert!(rank.stored.len() < alone.stored.len(), "{division:?}");
         }
     }
@@ -258,23 +292,44 @@ fn alone(case: Case) -> Outcome {
     train(group, case, ALONE)
 }
 
+/// All schedules, each with the number of stages of a rank.
+const SCHEDULES: [(PipelineSchedule, usize); 4] = [
+    (PipelineSchedule::GPipe, 1),
+    (PipelineSchedule::OneForwardOneBackward, 1),
+    (PipelineSchedule::Interleaved, 2),
+    (PipelineSchedule::ZeroBubble, 1),
+];
+
 #[test]
 fn every_layout_of_a_perceptron_has_the_bits_of_one_rank() {
     let expected = alone(MLP);
-    for (ranks, columns) in [(2, 2), (3, 3), (4, 2), (4, 4), (5, 2), (6, 3), (6, 2)] {
-        for schedule in [
-            PipelineSchedule::GPipe,
-            PipelineSchedule::OneForwardOneBackward,
-        ] {
+    for (ranks, columns) in [
+        (2, 1),
+        (4, 1),
+        (7, 1),
+        (2, 2),
+        (3, 3),
+        (4, 2),
+        (4, 4),
+        (5, 2),
+        (6, 3),
+        (6, 2),
+    ] {
+        for (schedule, rounds) in SCHEDULES {
+            if columns * rounds > MLP.chain().len() {
+                continue;
+            }
             for zero in [
                 ZeroLevel::Off,
                 ZeroLevel::OptimizerStates,
                 ZeroLevel::Gradients,
+                ZeroLevel::Weights,
             ] {
                 for copies in [1, 2] {
                     let division = Division {
                         ranks,
                         columns,
+                        rounds,
                         zero,
                         copies,
                         schedule,
@@ -290,10 +345,32 @@ fn every_layout_of_a_perceptron_has_the_bits_of_one_rank() {
 fn models_of_texts_and_images_have_the_bits_of_one_rank() {
     for case in [GPT, TIED, TRANSFORMER, RESNET] {
         let expected = alone(case);
-        for (ranks, columns, zero) in [(2, 2, 0), (3, 3, 0), (4, 2, 2), (7, 3, 1)] {
+        let of_schedules = [
+            (2, 2, 0, PipelineSchedule::Interleaved, 2),
+            (2, 2, 0, PipelineSchedule::ZeroBubble, 1),
+            (3, 3, 0, PipelineSchedule::ZeroBubble, 1),
+            (4, 2, 3, PipelineSchedule::ZeroBubble, 1),
+            (4, 2, 3, PipelineSchedule::Interleaved, 2),
+        ];
+        let plain = [
+            (2, 2, 0),
+            (3, 3, 0),
+            (4, 2, 2),
+            (7, 3, 1),
+            (4, 1, 3),
+            (4, 2, 3),
+        ];
+        let plain = plain.map(|(ranks, columns, zero)| (ranks, columns, zero, ALONE.schedule, 1));
+        let layers = case.chain().len() - usize::from(case.chain().shared_parameter().is_some());
+        for (ranks, columns, zero, schedule, rounds) in plain.into_iter().chain(of_schedules) {
+            if columns * rounds > layers {
+                continue;
+            }
             let division = Division {
                 ranks,
                 columns,
+                rounds,
+                schedule,
                 zero: ZeroLevel::new(zero).unwrap(),
                 ..ALONE
             };

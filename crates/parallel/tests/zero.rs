@@ -100,7 +100,7 @@ fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel, copies: u32) -> (Out
             .apply(Step(step), reduced, &sums, samples, 0.05)
             .unwrap();
         norms.push(report.gradient_norm.to_bits());
-        strategy.gather_weights().unwrap();
+        strategy.gather_weights(None).unwrap();
     }
     let layout = strategy.layout();
     assert_eq!(strategy.held(), &layout[group.rank().index()]);

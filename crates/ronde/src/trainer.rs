@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ronde_core::Step;
 use ronde_data::Split;
 use ronde_engine::{Chain, EngineError, LearningRate, Loss, Metric};
+use ronde_parallel::ZeroLevel;
 use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
 use ronde_train::export::ModelDescription;
 use ronde_train::initial_weights::InitialWeightFile;
@@ -169,6 +170,14 @@ impl<'a> Trainer<'a> {
                     .to_owned(),
             }));
         }
+        if self.config.parallel.zero_level() == ZeroLevel::Weights && world_size.get() > 1 {
+            return Err(Error::Train(TrainError::Impossible {
+                problem:
+                    "a program with a model of its own cannot divide its weights among workers"
+                        .to_owned(),
+                hint: "set parallel.zero to 2 or less".to_owned(),
+            }));
+        }
         self.bind(&mut plan)?;
         #[cfg(feature = "burn")]
         ronde_burn::seed_engine(&plan.seeds);
@@ -184,13 +193,7 @@ impl<'a> Trainer<'a> {
             None => self.worker.tracker(),
         };
         let member = self.worker.join_with_plan(&plan, Arc::clone(&tracker))?;
-        let description = ModelDescription {
-            config: None,
-            input_shape: self.data.train.description().shape.clone(),
-            classes: self.data.train.description().classes,
-            evaluation: None,
-            best: None,
-        };
+        let description = ModelDescription::new(None, self.data.train.description());
         let policy = self.worker.assignment().policy;
         let sigterm = SigtermGuard::listen(self.worker.member(), policy);
         let threads = self.config.workers.threads;

@@ -28,6 +28,7 @@ pub mod hosts;
 pub mod interpret;
 mod least_squares;
 pub mod make;
+mod pipeline_order;
 pub mod ring;
 pub mod rooted;
 pub mod schedule;
@@ -56,4 +57,4 @@ pub use schedule::{Cost, LocalAction, Region, Round, Schedule, Transfer};
 pub use step_program::{
     Border, PipelineSchedule, ProgramAction, ProgramShape, StageShape, programs,
 };
-pub use timeline::{RankWork, StepCosts, StepTimeline, timeline};
+pub use timeline::{BorderCost, BucketCost, RankWork, StepCosts, StepTimeline, timeline};

@@ -7,6 +7,10 @@
 
 use std::ops::Range;
 
+use ronde_core::step_layout::PipelineStage;
+
+use crate::pipeline_order::{Pass, order};
+
 /// The order in which the ranks of a pipeline compute the micro-batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PipelineSchedule {
@@ -18,6 +22,14 @@ pub enum PipelineSchedule {
     /// GPipe. Source: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", 2021.
     #[default]
     OneForwardOneBackward,
+    /// 1F1B in which each rank has several stages, one of each round through all ranks: the first passes reach the last rank
+    /// sooner, so the ranks wait less, and more values pass between them. Source: Narayanan et al., "Efficient Large-Scale
+    /// Language Model Training on GPU Clusters Using Megatron-LM", 2021.
+    Interleaved,
+    /// 1F1B in which the backward pass is in halves: the gradients of the weights, which no other rank needs, are computed
+    /// while a rank would wait. A stage keeps the values of as many micro-batches as there are stages. Source: Qi et al.,
+    /// "Zero Bubble Pipeline Parallelism", 2023, schedule ZB-H1.
+    ZeroBubble,
 }
 
 /// The values that pass from one stage to the next, or their gradient on its way back, for one shard.
@@ -38,10 +50,20 @@ pub enum ProgramAction {
     Receive(Border),
     /// Starts to send values to the rank of another stage.
     Send(Border),
-    /// Computes the forward pass of a stage.
+    /// Starts to receive the weights of the layers of a bucket from the ranks that hold them.
+    Gather {
+        /// The bucket.
+        bucket: usize,
+    },
+    /// Releases the gathered weights of a bucket.
+    Release {
+        /// The bucket.
+        bucket: usize,
+    },
+    /// Computes the forward pass of the layers of a bucket.
     Forward {
-        /// The stage.
-        stage: usize,
+        /// The bucket.
+        bucket: usize,
         /// The shards.
         shards: Range<u32>,
     },
@@ -52,6 +74,20 @@ pub enum ProgramAction {
     },
     /// Computes the backward pass of the layers of a bucket, and adds their gradients.
     Backward {
+        /// The bucket.
+        bucket: usize,
+        /// The shards.
+        shards: Range<u32>,
+    },
+    /// Computes only the gradients of the inputs of the layers of a bucket.
+    BackwardInput {
+        /// The bucket.
+        bucket: usize,
+        /// The shards.
+        shards: Range<u32>,
+    },
+    /// Computes the gradients of the weights of the layers of a bucket after those of the inputs, and adds them.
+    BackwardWeights {
         /// The bucket.
         bucket: usize,
         /// The shards.
@@ -85,11 +121,50 @@ pub struct ProgramShape {
     pub shards: Range<u32>,
     /// Whether all shards pass through a layer before any of them enters the next one. Only for one stage.
     pub in_lock_step: bool,
+    /// If ranks gather weights, the most shards of any replica: ranks with the same layers gather them together, so those with
+    /// fewer shards gather them as often.
+    pub gather_rounds: Option<u32>,
+}
+
+impl ProgramShape {
+    /// Returns the shape in which each stage has one bucket; in backward order, that of the last stage is first.
+    #[must_use]
+    pub fn with_one_bucket_per_stage(stages: &[PipelineStage], shards: Range<u32>) -> Self {
+        let count = stages.len();
+        let stage = |(index, stage): (usize, &PipelineStage)| StageShape {
+            column: stage.column,
+            buckets: count - 1 - index..count - index,
+            cost: 1,
+        };
+        Self {
+            stages: stages.iter().enumerate().map(stage).collect(),
+            shards,
+            in_lock_step: false,
+            gather_rounds: None,
+        }
+    }
 }
 
 /// Returns the programs of the ranks of one replica, by their coordinates in the pipeline.
 #[must_use]
 pub fn programs(schedule: PipelineSchedule, shape: &ProgramShape) -> Vec<Vec<ProgramAction>> {
+    let own = shape.shards.clone();
+    let rounds = shape.gather_rounds.unwrap_or(0).max(own.len() as u32);
+    let every = ProgramShape {
+        shards: own.start..own.start + rounds,
+        ..shape.clone()
+    };
+    let mut programs = order_of_actions(schedule, &every);
+    if shape.gather_rounds.is_some() {
+        for program in &mut programs {
+            *program = with_gathers(std::mem::take(program));
+            program.retain_mut(|action| action.keep_shards(&own));
+        }
+    }
+    programs
+}
+
+fn order_of_actions(schedule: PipelineSchedule, shape: &ProgramShape) -> Vec<Vec<ProgramAction>> {
     let columns = shape.stages.iter().map(|stage| stage.column + 1).max();
     let mut programs = vec![Vec::new(); columns.unwrap_or(0)];
     if shape.in_lock_step || shape.shards.is_empty() {
@@ -102,10 +177,70 @@ pub fn programs(schedule: PipelineSchedule, shape: &ProgramShape) -> Vec<Vec<Pro
         let program = &mut programs[shape.stages[index].column];
         match pass {
             Pass::Forward => add_forward(shape, index, shard, program),
-            Pass::Backward => add_backward(shape, index, shard, program),
+            Pass::Backward | Pass::BackwardInput => {
+                add_backward(shape, index, shard, pass, program);
+            }
+            Pass::BackwardWeights => add_backward_weights(shape, index, shard, program),
         }
     }
     programs
+}
+
+/// Gathers the weights of each pass while the pass before it is computed, and releases them after it unless the next pass needs
+/// them too.
+fn with_gathers(program: Vec<ProgramAction>) -> Vec<ProgramAction> {
+    let buckets: Vec<usize> = program.iter().filter_map(ProgramAction::computed).collect();
+    let mut gathered = Vec::with_capacity(2 * program.len());
+    gathered.extend(
+        buckets
+            .first()
+            .map(|&bucket| ProgramAction::Gather { bucket }),
+    );
+    let mut pass = 0;
+    for action in program {
+        let Some(bucket) = action.computed() else {
+            gathered.push(action);
+            continue;
+        };
+        pass += 1;
+        let next = buckets.get(pass).copied();
+        let other = next.filter(|next| *next != bucket);
+        gathered.extend(other.map(|bucket| ProgramAction::Gather { bucket }));
+        gathered.push(action);
+        if next != Some(bucket) {
+            gathered.push(ProgramAction::Release { bucket });
+        }
+    }
+    gathered
+}
+
+impl ProgramAction {
+    /// Returns the bucket whose layers the action computes.
+    fn computed(&self) -> Option<usize> {
+        match self {
+            Self::Forward { bucket, .. }
+            | Self::Backward { bucket, .. }
+            | Self::BackwardInput { bucket, .. }
+            | Self::BackwardWeights { bucket, .. } => Some(*bucket),
+            _ => None,
+        }
+    }
+
+    /// Keeps some shards only; returns whether anything remains to be done.
+    fn keep_shards(&mut self, kept: &Range<u32>) -> bool {
+        match self {
+            Self::Receive(border) | Self::Send(border) => kept.contains(&border.shard),
+            Self::Forward { shards, .. }
+            | Self::Loss { shards }
+            | Self::Backward { shards, .. }
+            | Self::BackwardInput { shards, .. }
+            | Self::BackwardWeights { shards, .. } => {
+                *shards = shards.start.max(kept.start)..shards.end.min(kept.end);
+                shards.start < shards.end
+            }
+            Self::Gather { .. } | Self::Release { .. } | Self::Reduce { .. } => true,
+        }
+    }
 }
 
 /// Adds the passes of all shards of a stage together. Without shards, only the reductions remain, and in lock step the
@@ -114,10 +249,10 @@ fn add_together(shape: &ProgramShape, index: usize, programs: &mut [Vec<ProgramA
     let (stage, shards) = (&shape.stages[index], shape.shards.clone());
     let program = &mut programs[stage.column];
     if shape.in_lock_step {
-        program.push(ProgramAction::Forward {
-            stage: index,
-            shards: shards.clone(),
-        });
+        for bucket in stage.buckets.clone().rev() {
+            let shards = shards.clone();
+            program.push(ProgramAction::Forward { bucket, shards });
+        }
         program.push(ProgramAction::Loss {
             shards: shards.clone(),
         });
@@ -139,10 +274,10 @@ fn add_forward(shape: &ProgramShape, index: usize, shard: u32, program: &mut Vec
         program.push(ProgramAction::Receive(border(index - 1, index)));
     }
     let shards = shard..shard + 1;
-    program.push(ProgramAction::Forward {
-        stage: index,
-        shards: shards.clone(),
-    });
+    for bucket in shape.stages[index].buckets.clone().rev() {
+        let shards = shards.clone();
+        program.push(ProgramAction::Forward { bucket, shards });
+    }
     if index + 1 == shape.stages.len() {
         program.push(ProgramAction::Loss { shards });
     } else if is_elsewhere(index + 1) {
@@ -150,7 +285,13 @@ fn add_forward(shape: &ProgramShape, index: usize, shard: u32, program: &mut Vec
     }
 }
 
-fn add_backward(shape: &ProgramShape, index: usize, shard: u32, program: &mut Vec<ProgramAction>) {
+fn add_backward(
+    shape: &ProgramShape,
+    index: usize,
+    shard: u32,
+    pass: Pass,
+    program: &mut Vec<ProgramAction>,
+) {
     let stage = &shape.stages[index];
     let is_elsewhere = |other: usize| shape.stages[other].column != stage.column;
     let border = |from, to| Border { from, to, shard };
@@ -159,95 +300,41 @@ fn add_backward(shape: &ProgramShape, index: usize, shard: u32, program: &mut Ve
     }
     for bucket in stage.buckets.clone() {
         let shards = shard..shard + 1;
-        program.push(ProgramAction::Backward { bucket, shards });
-        if shard + 1 == shape.shards.end {
-            program.push(ProgramAction::Reduce { bucket });
+        if pass == Pass::BackwardInput {
+            program.push(ProgramAction::BackwardInput { bucket, shards });
+            continue;
         }
+        program.push(ProgramAction::Backward { bucket, shards });
+        add_reduction(shape, bucket, shard, program);
     }
     if index > 0 && is_elsewhere(index - 1) {
         program.push(ProgramAction::Send(border(index, index - 1)));
     }
 }
 
-/// The direction of a pass through a stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    Forward,
-    Backward,
-}
-
-/// The times at which the passes of a stage end, by position of the shard.
-#[derive(Debug, Default)]
-struct StageEnds {
-    forward: Vec<u64>,
-    backward: Vec<u64>,
-}
-
-/// Returns all passes through all stages in the order in which they begin if every stage takes its cost. Both passes of a
-/// stage take the shards in order.
-fn order(schedule: PipelineSchedule, shape: &ProgramShape) -> Vec<(Pass, usize, u32)> {
-    let count = shape.shards.len();
-    let stages = shape.stages.len();
-    let mut ends: Vec<StageEnds> = (0..stages).map(|_| StageEnds::default()).collect();
-    let columns = shape.stages.iter().map(|stage| stage.column + 1).max();
-    let mut free = vec![0; columns.unwrap_or(0)];
-    let mut order = Vec::with_capacity(2 * count * stages);
-    while let Some((begin, pass, index)) = next_pass(schedule, shape, &ends, &free) {
-        let StageShape { column, cost, .. } = shape.stages[index];
-        let (done, cost) = match pass {
-            Pass::Forward => (&mut ends[index].forward, cost),
-            Pass::Backward => (&mut ends[index].backward, 2 * cost),
-        };
-        order.push((pass, index, shape.shards.start + done.len() as u32));
-        done.push(begin + cost);
-        free[column] = begin + cost;
-    }
-    order
-}
-
-/// Returns the pass that can begin first, and when. At equal times, 1F1B prefers backward passes, and the later stage.
-fn next_pass(
-    schedule: PipelineSchedule,
+fn add_backward_weights(
     shape: &ProgramShape,
-    ends: &[StageEnds],
-    free: &[u64],
-) -> Option<(u64, Pass, usize)> {
-    let (stages, count) = (shape.stages.len(), shape.shards.len());
-    let forward = |index: usize| {
-        let next = ends[index].forward.len();
-        let in_flight = next - ends[index].backward.len();
-        let is_limited = schedule == PipelineSchedule::OneForwardOneBackward;
-        if next == count || is_limited && in_flight >= stages - index {
-            return None;
-        }
-        let ready = match index.checked_sub(1) {
-            Some(before) => *ends[before].forward.get(next)?,
-            None => 0,
-        };
-        Some((ready, Pass::Forward, index))
-    };
-    let backward = |index: usize| {
-        let next = ends[index].backward.len();
-        if schedule == PipelineSchedule::GPipe && ends[index].forward.len() < count {
-            return None;
-        }
-        let own = *ends[index].forward.get(next)?;
-        let ready = match ends.get(index + 1) {
-            Some(after) => *after.backward.get(next)?,
-            None => own,
-        };
-        Some((ready.max(own), Pass::Backward, index))
-    };
-    let each = (0..stages).rev();
-    let all = each
-        .clone()
-        .filter_map(backward)
-        .chain(each.filter_map(forward));
-    let begins = all.map(|(ready, pass, index)| {
-        let begin = ready.max(free[shape.stages[index].column]);
-        (begin, pass, index)
-    });
-    begins.min_by_key(|&(begin, ..)| begin)
+    index: usize,
+    shard: u32,
+    program: &mut Vec<ProgramAction>,
+) {
+    for bucket in shape.stages[index].buckets.clone() {
+        let shards = shard..shard + 1;
+        program.push(ProgramAction::BackwardWeights { bucket, shards });
+        add_reduction(shape, bucket, shard, program);
+    }
+}
+
+/// Adds the reduction of a bucket after the last shard.
+fn add_reduction(
+    shape: &ProgramShape,
+    bucket: usize,
+    shard: u32,
+    program: &mut Vec<ProgramAction>,
+) {
+    if shard + 1 == shape.shards.end {
+        program.push(ProgramAction::Reduce { bucket });
+    }
 }
 
 #[cfg(test)]
@@ -264,6 +351,7 @@ mod tests {
             stages: columns.iter().enumerate().map(stage).collect(),
             shards: 0..shards,
             in_lock_step: false,
+            gather_rounds: None,
         }
     }
 
@@ -271,7 +359,8 @@ mod tests {
     fn passes(program: &[ProgramAction]) -> Vec<i32> {
         let passes = program.iter().filter_map(|action| match action {
             ProgramAction::Forward { shards, .. } => Some(shards.start as i32 + 1),
-            ProgramAction::Backward { shards, .. } => Some(-(shards.start as i32) - 1),
+            ProgramAction::Backward { shards, .. }
+            | ProgramAction::BackwardInput { shards, .. } => Some(-(shards.start as i32) - 1),
             _ => None,
         });
         passes.collect()
@@ -313,24 +402,103 @@ mod tests {
     }
 
     #[test]
+    fn zero_bubble_delays_the_gradients_of_weights_by_the_number_of_the_stage() {
+        let shape = shape(&[0, 1, 2], 3);
+        let programs = programs(PipelineSchedule::ZeroBubble, &shape);
+        let texts = programs.iter().map(|program| {
+            let texts = program.iter().filter_map(|action| match action {
+                ProgramAction::Forward { shards, .. } => Some(format!("f{}", shards.start)),
+                ProgramAction::BackwardInput { shards, .. } => Some(format!("b{}", shards.start)),
+                ProgramAction::BackwardWeights { shards, .. } => Some(format!("w{}", shards.start)),
+                _ => None,
+            });
+            texts.collect::<Vec<_>>().join(" ")
+        });
+        let expected = [
+            "f0 f1 f2 b0 w0 b1 w1 b2 w2",
+            "f0 f1 b0 f2 b1 w0 b2 w1 w2",
+            "f0 b0 f1 b1 f2 b2 w0 w1 w2",
+        ];
+        assert_eq!(texts.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn interleaved_stages_take_as_many_shards_together_as_there_are_ranks() {
+        // Two ranks with two stages each.
+        let programs = programs(PipelineSchedule::Interleaved, &shape(&[0, 1, 0, 1], 4));
+        let texts = programs.iter().map(|program| {
+            let texts = program.iter().filter_map(|action| match action {
+                ProgramAction::Forward { bucket, shards } => {
+                    Some(format!("f{bucket}{}", shards.start))
+                }
+                ProgramAction::Backward { bucket, shards } => {
+                    Some(format!("b{bucket}{}", shards.start))
+                }
+                _ => None,
+            });
+            texts.collect::<Vec<_>>().join(" ")
+        });
+        let expected = [
+            "f00 f01 f20 f21 f02 b20 f03 b21 f22 b00 f23 b01 b22 b23 b02 b03",
+            "f10 f11 f30 b30 f31 b31 f12 b10 f13 b11 f32 b32 f33 b33 b12 b13",
+        ];
+        assert_eq!(texts.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn weights_are_gathered_one_pass_ahead_and_equally_often_on_all_ranks() {
+        let mut shape = shape(&[0], 1);
+        shape.stages[0].buckets = 0..2;
+        shape.gather_rounds = Some(2);
+        let text = |shape: &ProgramShape| {
+            let programs = programs(PipelineSchedule::default(), shape);
+            let texts = programs[0].iter().map(|action| match action {
+                ProgramAction::Gather { bucket } => format!("+{bucket}"),
+                ProgramAction::Release { bucket } => format!("-{bucket}"),
+                ProgramAction::Forward { bucket, .. } => format!("f{bucket}"),
+                ProgramAction::Backward { bucket, .. } => format!("b{bucket}"),
+                ProgramAction::Reduce { bucket } => format!("r{bucket}"),
+                _ => "l".to_owned(),
+            });
+            texts.collect::<Vec<_>>().join(" ")
+        };
+        let gathers = |text: &str| {
+            let words = text.split(' ');
+            let kept = words.filter(|word| word.starts_with(['+', '-', 'r']));
+            kept.collect::<Vec<_>>().join(" ")
+        };
+        let one = text(&shape);
+        assert_eq!(one, "+1 +0 f1 -1 f0 l +1 b0 -0 b1 +0 -1 +1 -0 r0 -1 r1");
+        shape.shards = 0..2;
+        let two = text(&shape);
+        assert_eq!(
+            two,
+            "+1 +0 f1 -1 f0 l +1 b0 -0 b1 +0 f1 -1 f0 l +1 b0 -0 r0 b1 -1 r1"
+        );
+        assert_eq!(gathers(&one), gathers(&two));
+        shape.shards = 2..2;
+        assert_eq!(gathers(&text(&shape)), gathers(&two));
+    }
+
+    #[test]
     fn plain_data_parallelism_is_the_program_of_one_stage() {
         let mut one = shape(&[0], 2);
         one.stages[0].buckets = 0..2;
-        let forward = |shards| ProgramAction::Forward { stage: 0, shards };
+        let forward = |bucket, shards| ProgramAction::Forward { bucket, shards };
         let loss = |shards| ProgramAction::Loss { shards };
         let backward = |bucket, shards| ProgramAction::Backward { bucket, shards };
         let reduce = |bucket| ProgramAction::Reduce { bucket };
         let each = [
-            [forward(0..1), loss(0..1)].to_vec(),
+            [forward(1, 0..1), forward(0, 0..1), loss(0..1)].to_vec(),
             [backward(0, 0..1), backward(1, 0..1)].to_vec(),
-            [forward(1..2), loss(1..2)].to_vec(),
+            [forward(1, 1..2), forward(0, 1..2), loss(1..2)].to_vec(),
             [backward(0, 1..2), reduce(0), backward(1, 1..2), reduce(1)].to_vec(),
         ];
         let found = programs(PipelineSchedule::OneForwardOneBackward, &one);
         assert_eq!(found, [each.concat()]);
         one.in_lock_step = true;
         let together = [
-            [forward(0..2), loss(0..2)].to_vec(),
+            [forward(1, 0..2), forward(0, 0..2), loss(0..2)].to_vec(),
             [backward(0, 0..2), reduce(0), backward(1, 0..2), reduce(1)].to_vec(),
         ];
         let found = programs(PipelineSchedule::OneForwardOneBackward, &one);

@@ -5,19 +5,39 @@ use std::collections::BTreeMap;
 use crate::ScheduleError;
 use crate::step_program::{Border, ProgramAction};
 
-/// The costs of the actions of a step. Times are in seconds.
+/// The costs of the layers of a bucket, for one shard where shards pass. Times are in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct BucketCost {
+    /// The forward pass.
+    pub forward_s: f64,
+    /// The backward pass.
+    pub backward_s: f64,
+    /// The part of it for the gradients of weights; it only counts where the backward pass is in halves.
+    pub backward_weights_s: f64,
+    /// The sum of the gradients over all shards. It runs beside other actions, one bucket of a rank after the other.
+    pub reduce_s: f64,
+    /// The time in which the weights are gathered, as the sum is.
+    pub gather_s: f64,
+    /// The bytes of the weights.
+    pub weight_bytes: usize,
+}
+
+/// The costs of the values of one shard that pass between two stages.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct BorderCost {
+    /// The seconds that they are under way.
+    pub seconds: f64,
+    /// Their bytes.
+    pub bytes: usize,
+}
+
+/// The costs of the actions of a step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepCosts {
-    /// The forward pass of one shard, by stage.
-    pub forward_s: Vec<f64>,
-    /// The backward pass of one shard, by bucket.
-    pub backward_s: Vec<f64>,
-    /// The sum of a bucket over all shards, by bucket. It runs beside other actions, one bucket of a rank after the other.
-    pub reduce_s: Vec<f64>,
-    /// The time that a border of one shard is under way, by the stage before it.
-    pub border_s: Vec<f64>,
-    /// The bytes of a border of one shard, by the stage before it.
-    pub border_bytes: Vec<usize>,
+    /// The buckets.
+    pub buckets: Vec<BucketCost>,
+    /// The borders, by the stage before each.
+    pub borders: Vec<BorderCost>,
     /// The bytes that a stage keeps of one shard from its forward to its backward pass, by stage.
     pub kept_bytes: Vec<usize>,
 }
@@ -33,8 +53,12 @@ pub struct RankWork {
     pub sent_bytes: usize,
     /// The most bytes that it keeps for backward passes at any time.
     pub kept_bytes_max: usize,
-    /// The most forward passes without their backward pass at any time.
+    /// The most shards in any stages between their forward and their backward pass, at any time.
     pub in_flight_max: usize,
+    /// How often it gathers the weights of a bucket.
+    pub gathers: usize,
+    /// The most bytes of gathered weights at any time.
+    pub gathered_bytes_max: usize,
 }
 
 /// The result of running all ranks.
@@ -60,7 +84,11 @@ impl StepTimeline {
 struct RunningRank {
     next: usize,
     now_s: f64,
+    /// When the last collective ends.
     reduced_s: f64,
+    /// When the weights of buckets arrive.
+    gathered: BTreeMap<usize, f64>,
+    gathered_bytes: usize,
     kept_bytes: usize,
     in_flight: usize,
     done: RankWork,
@@ -80,6 +108,8 @@ pub fn timeline(
         next: 0,
         now_s: 0.0,
         reduced_s: 0.0,
+        gathered: BTreeMap::new(),
+        gathered_bytes: 0,
         kept_bytes: 0,
         in_flight: 0,
         done: RankWork::default(),
@@ -138,33 +168,77 @@ impl RunningRank {
             }
             ProgramAction::Send(border) => {
                 let before = border.from.min(border.to);
-                arrivals.insert(*border, self.now_s + costs.border_s[before]);
-                self.done.sent_bytes += costs.border_bytes[before];
+                arrivals.insert(*border, self.now_s + costs.borders[before].seconds);
+                self.done.sent_bytes += costs.borders[before].bytes;
             }
-            ProgramAction::Forward { stage, shards } => {
-                self.compute(costs.forward_s[*stage] * shards.len() as f64);
-                self.kept_bytes += costs.kept_bytes[*stage] * shards.len();
-                self.in_flight += shards.len();
+            ProgramAction::Gather { bucket } => {
+                let cost = costs.buckets[*bucket];
+                self.reduced_s = self.reduced_s.max(self.now_s) + cost.gather_s;
+                self.gathered.insert(*bucket, self.reduced_s);
+                self.gathered_bytes += cost.weight_bytes;
+                self.done.gathers += 1;
+                self.done.gathered_bytes_max =
+                    self.done.gathered_bytes_max.max(self.gathered_bytes);
+            }
+            ProgramAction::Release { bucket } => {
+                self.gathered.remove(bucket);
+                self.gathered_bytes -= costs.buckets[*bucket].weight_bytes;
+            }
+            ProgramAction::Forward { bucket, shards } => {
+                let stage = buckets_of[*bucket];
+                self.compute(*bucket, costs.buckets[*bucket].forward_s, shards.len());
+                // The last bucket is the first one in the forward pass.
+                if buckets_of.get(bucket + 1) != Some(&stage) {
+                    self.kept_bytes += costs.kept_bytes[stage] * shards.len();
+                    self.in_flight += shards.len();
+                }
                 self.done.kept_bytes_max = self.done.kept_bytes_max.max(self.kept_bytes);
                 self.done.in_flight_max = self.done.in_flight_max.max(self.in_flight);
             }
             ProgramAction::Loss { .. } => {}
             ProgramAction::Backward { bucket, shards } => {
-                self.compute(costs.backward_s[*bucket] * shards.len() as f64);
-                let stage = buckets_of[*bucket];
-                if buckets_of.get(bucket + 1) != Some(&stage) {
-                    self.kept_bytes -= costs.kept_bytes[stage] * shards.len();
-                    self.in_flight -= shards.len();
-                }
+                self.compute(*bucket, costs.buckets[*bucket].backward_s, shards.len());
+                self.end_shards(*bucket, shards.len(), buckets_of, costs);
+            }
+            ProgramAction::BackwardInput { bucket, shards } => {
+                let cost = costs.buckets[*bucket];
+                let seconds = cost.backward_s - cost.backward_weights_s;
+                self.compute(*bucket, seconds, shards.len());
+            }
+            ProgramAction::BackwardWeights { bucket, shards } => {
+                let seconds = costs.buckets[*bucket].backward_weights_s;
+                self.compute(*bucket, seconds, shards.len());
+                self.end_shards(*bucket, shards.len(), buckets_of, costs);
             }
             ProgramAction::Reduce { bucket } => {
-                self.reduced_s = self.reduced_s.max(self.now_s) + costs.reduce_s[*bucket];
+                let seconds = costs.buckets[*bucket].reduce_s;
+                self.reduced_s = self.reduced_s.max(self.now_s) + seconds;
             }
         }
         true
     }
 
-    fn compute(&mut self, seconds: f64) {
+    /// Releases what a stage keeps of shards when the last bucket of the stage is done.
+    fn end_shards(
+        &mut self,
+        bucket: usize,
+        shards: usize,
+        buckets_of: &[usize],
+        costs: &StepCosts,
+    ) {
+        let stage = buckets_of[bucket];
+        if buckets_of.get(bucket + 1) != Some(&stage) {
+            self.kept_bytes -= costs.kept_bytes[stage] * shards;
+            self.in_flight -= shards;
+        }
+    }
+
+    /// Computes a pass of shards through a bucket, of which each takes `seconds`, as soon as its weights are there.
+    fn compute(&mut self, bucket: usize, seconds: f64, shards: usize) {
+        if let Some(arrival) = self.gathered.get(&bucket) {
+            self.now_s = self.now_s.max(*arrival);
+        }
+        let seconds = seconds * shards as f64;
         self.now_s += seconds;
         self.done.busy_s += seconds;
     }
@@ -176,28 +250,43 @@ mod tests {
     use crate::step_program::{PipelineSchedule, ProgramShape, StageShape, programs};
 
     fn even(stages: usize) -> StepCosts {
+        let bucket = BucketCost {
+            forward_s: 1.0,
+            backward_s: 2.0,
+            backward_weights_s: 1.0,
+            ..BucketCost::default()
+        };
+        let border = BorderCost {
+            seconds: 0.0,
+            bytes: 10,
+        };
         StepCosts {
-            forward_s: vec![1.0; stages],
-            backward_s: vec![2.0; stages],
-            reduce_s: vec![0.0; stages],
-            border_s: vec![0.0; stages],
-            border_bytes: vec![10; stages],
+            buckets: vec![bucket; stages],
+            borders: vec![border; stages],
             kept_bytes: vec![100; stages],
         }
     }
 
     fn run(schedule: PipelineSchedule, stages: usize, shards: u32) -> StepTimeline {
-        let stage = |column| StageShape {
+        let columns: Vec<usize> = (0..stages).collect();
+        run_on(schedule, &columns, shards)
+    }
+
+    fn run_on(schedule: PipelineSchedule, columns: &[usize], shards: u32) -> StepTimeline {
+        let stages = columns.len();
+        // In backward order.
+        let stage = |(index, &column): (usize, &usize)| StageShape {
             column,
-            buckets: column..column + 1,
+            buckets: stages - 1 - index..stages - index,
             cost: 1,
         };
         let shape = ProgramShape {
-            stages: (0..stages).map(stage).collect(),
+            stages: columns.iter().enumerate().map(stage).collect(),
             shards: 0..shards,
             in_lock_step: false,
+            gather_rounds: None,
         };
-        let buckets: Vec<usize> = (0..stages).collect();
+        let buckets: Vec<usize> = (0..stages).rev().collect();
         timeline(&programs(schedule, &shape), &buckets, &even(stages)).unwrap()
     }
 
@@ -215,7 +304,7 @@ mod tests {
                     for (stage, rank) in found.ranks.iter().enumerate() {
                         let kept = match schedule {
                             GPipe => shards as usize,
-                            OneForwardOneBackward => (stages - stage).min(shards as usize),
+                            _ => (stages - stage).min(shards as usize),
                         };
                         assert_eq!(
                             (rank.in_flight_max, rank.kept_bytes_max),
@@ -223,6 +312,64 @@ mod tests {
                         );
                         let neighbours = usize::from(stage > 0) + usize::from(stage + 1 < stages);
                         assert_eq!(rank.sent_bytes, neighbours * shards as usize * 10);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn zero_bubble_pipelines_have_the_known_bubble_and_memory() {
+        for stages in 1..=8 {
+            for shards in stages as u32..=20 {
+                let found = run(PipelineSchedule::ZeroBubble, stages, shards);
+                // (p - 1) (F + B - W) with halves of the same length.
+                let idle = (stages - 1) as f64;
+                assert_eq!(
+                    found.end_s,
+                    3.0 * f64::from(shards) + idle,
+                    "{stages} {shards}"
+                );
+                for rank in &found.ranks {
+                    assert!(rank.in_flight_max <= stages, "{stages} {shards}: {rank:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn interleaved_pipelines_have_the_known_bubble() {
+        for ranks in 1..=8 {
+            for rounds in 2..=4 {
+                let columns: Vec<usize> = (0..ranks * rounds).map(|stage| stage % ranks).collect();
+                for shards in (1..=4).map(|times| (times * ranks) as u32) {
+                    let found = run_on(PipelineSchedule::Interleaved, &columns, shards);
+                    let (waiting, rounds) = ((ranks - 1) as f64, rounds as f64);
+                    let bubble = waiting / (rounds * f64::from(shards) + waiting);
+                    let difference = found.bubble() - bubble;
+                    assert!(
+                        difference.abs() < 1e-12,
+                        "{ranks} {rounds} {shards}: {found:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_schedule_ends_with_any_number_of_shards_and_a_tied_last_stage() {
+        use PipelineSchedule::{GPipe, Interleaved, OneForwardOneBackward, ZeroBubble};
+        for ranks in 1..=5 {
+            for rounds in 1..=3 {
+                for is_tied in [false, true] {
+                    let columns = (0..ranks * rounds).map(|stage| stage % ranks);
+                    let columns: Vec<usize> = columns.chain(is_tied.then_some(0)).collect();
+                    for shards in 0..=9 {
+                        for schedule in [GPipe, OneForwardOneBackward, Interleaved, ZeroBubble] {
+                            let found = run_on(schedule, &columns, shards);
+                            let computed: f64 = found.ranks.iter().map(|rank| rank.busy_s).sum();
+                            assert_eq!(computed, 3.0 * f64::from(shards) * columns.len() as f64);
+                        }
                     }
                 }
             }
@@ -238,19 +385,48 @@ mod tests {
                 ProgramAction::Reduce { bucket },
             ]
         });
-        let forward = ProgramAction::Forward {
-            stage: 0,
-            shards: 0..1,
-        };
+        let shards = 0..1;
+        let forward = ProgramAction::Forward { bucket: 1, shards };
         let program: Vec<ProgramAction> =
             std::iter::once(forward).chain(actions.concat()).collect();
-        let costs = StepCosts {
-            backward_s: vec![2.0, 2.0],
-            reduce_s: vec![1.0, 1.5],
-            ..even(1)
-        };
+        let mut costs = even(1);
+        let even = costs.buckets[0];
+        let bucket = |reduce_s| BucketCost { reduce_s, ..even };
+        costs.buckets = vec![bucket(1.0), bucket(1.5)];
         let found = timeline(&[program], &[0, 0], &costs).unwrap();
         assert_eq!((found.end_s, found.ranks[0].busy_s), (6.5, 5.0));
+    }
+
+    #[test]
+    fn weights_arrive_beside_the_pass_before() {
+        let stage = StageShape {
+            column: 0,
+            buckets: 0..3,
+            cost: 1,
+        };
+        let shape = ProgramShape {
+            stages: vec![stage],
+            shards: 0..1,
+            in_lock_step: false,
+            gather_rounds: Some(1),
+        };
+        let programs = programs(PipelineSchedule::default(), &shape);
+        let end = |gather_s| {
+            let mut costs = even(1);
+            let bucket = BucketCost {
+                gather_s,
+                weight_bytes: 5,
+                ..costs.buckets[0]
+            };
+            costs.buckets = vec![bucket; 3];
+            timeline(&programs, &[0; 3], &costs).unwrap()
+        };
+        // 3 forward and 3 backward passes of 1 and 2 seconds; only the first arrival is awaited.
+        let found = end(1.0);
+        assert_eq!((found.end_s, found.ranks[0].gathers), (10.0, 5));
+        assert_eq!(found.ranks[0].gathered_bytes_max, 10);
+        // Arrivals at 3, 6, 9, 13 and 16 seconds; passes end at 4, 7, 10, 12, 15 and 18.
+        assert_eq!(end(3.0).end_s, 18.0);
     }
 
     #[test]

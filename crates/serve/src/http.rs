@@ -2,13 +2,15 @@
 
 mod batch_queue;
 mod clock;
+pub(crate) mod encoded_image;
 mod endpoints;
+mod image_decoding;
 mod metrics;
 mod model_serving;
 mod number_array;
 mod openapi;
 mod prediction_worker;
-mod requests;
+pub(crate) mod requests;
 mod served_model;
 mod server;
 mod text_worker;

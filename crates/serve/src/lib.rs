@@ -13,9 +13,12 @@
 
 mod chunks;
 mod columns;
+#[cfg(feature = "http")]
+pub mod decoders;
 mod error;
 #[cfg(feature = "http")]
 mod http;
+mod image_features;
 mod output;
 mod part_folder;
 mod prediction;
@@ -32,6 +35,7 @@ pub use chunks::{ChunkPlan, ChunkQueue};
 pub use error::ServeError;
 #[cfg(feature = "http")]
 pub use http::{HttpSettings, ModelSource, ServedModel, serve};
+pub use image_features::image_features;
 pub use output::{OutputFormat, PredictedSample};
 pub use part_folder::{ChunkRecord, JoinedOutput, PartFolder, ScoringIdentity};
 pub use prediction::{ClassProbability, FoundBox, Prediction};

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ronde_core::Step;
+use ronde_core::holdings::HeldRanges;
+use ronde_core::{Generation, Step};
 
 use crate::model::SimulatedState;
+use crate::rng::Rng;
 
 /// A checkpoint.
 #[derive(Debug, Clone)]
@@ -20,9 +22,27 @@ pub struct StoredState {
 #[derive(Debug, Default)]
 pub struct Disk {
     states: BTreeMap<Step, StoredState>,
+    /// Checkpoints whose parts are written by several ranks, by the generation that saves them.
+    parts: BTreeMap<(Step, Generation), StoredState>,
+    /// The rate at which a rank finds the newest checkpoint damaged, per thousand.
+    damage: u64,
 }
 
 impl Disk {
+    /// Creates an empty storage. A rank finds the newest checkpoint damaged at this rate, per thousand.
+    #[must_use]
+    pub fn new(damage: u64) -> Self {
+        Self {
+            damage,
+            ..Self::default()
+        }
+    }
+
+    /// Returns whether a rank finds the newest checkpoint damaged.
+    pub fn is_damaged(&self, rng: &mut Rng) -> bool {
+        rng.per_mille(self.damage)
+    }
+
     /// Begins a checkpoint.
     pub fn begin(&mut self, next: Step, state: SimulatedState, cursor: Vec<u8>) {
         self.states.entry(next).or_insert(StoredState {
@@ -39,16 +59,40 @@ impl Disk {
         }
     }
 
+    /// Writes one rank's part of a checkpoint, which is not complete before [`Disk::publish`].
+    pub fn write_part(
+        &mut self,
+        (next, generation): (Step, Generation),
+        elements: &HeldRanges,
+        values: &[f32],
+        cursor: Vec<u8>,
+    ) {
+        let parts = self.parts.entry((next, generation));
+        let parts = parts.or_insert_with(|| StoredState {
+            state: SimulatedState::unknown(),
+            cursor,
+            is_complete: true,
+        });
+        parts.state.set_values(elements, values);
+    }
+
+    /// Makes the parts that a generation has written a complete checkpoint.
+    pub fn publish(&mut self, next: Step, generation: Generation) {
+        if let Some(parts) = self.parts.remove(&(next, generation)) {
+            self.states.insert(next, parts);
+        }
+    }
+
     /// Returns a complete checkpoint.
     #[must_use]
     pub fn read(&self, next: Step) -> Option<&StoredState> {
         self.states.get(&next).filter(|stored| stored.is_complete)
     }
 
-    /// Returns the newest complete checkpoint.
+    /// Returns the newest complete checkpoint before step `end`.
     #[must_use]
-    pub fn newest(&self) -> Option<(Step, &StoredState)> {
-        let mut newest_first = self.states.iter().rev();
+    pub fn newest_before(&self, end: Step) -> Option<(Step, &StoredState)> {
+        let mut newest_first = self.states.range(..end).rev();
         newest_first
             .find(|(_, stored)| stored.is_complete)
             .map(|(next, stored)| (*next, stored))

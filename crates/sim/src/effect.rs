@@ -57,6 +57,10 @@ pub enum Alarm {
     Late(Generation, u64),
     /// A checkpoint is complete.
     Written(Generation, Step),
+    /// This rank's part of a checkpoint is written.
+    PartWritten(Generation, Step),
+    /// The parts of a checkpoint are published.
+    Published(Generation, Step),
 }
 
 /// An action of a process.

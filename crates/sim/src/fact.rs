@@ -1,5 +1,6 @@
 //! [`Fact`]: an observation of a simulation by an omniscient observer; invariants use only facts.
 
+use ronde_core::holdings::HeldRanges;
 use ronde_core::ledger::EpochVerdict;
 use ronde_core::session::StateReport;
 use ronde_core::{Generation, Step};
@@ -14,6 +15,8 @@ pub enum WorkerExit {
     Regular,
     /// The process exited because no coordinator responded for too long.
     Orphaned,
+    /// The process exited because no member has some slices of the state, and no checkpoint contains them.
+    StateLost,
     /// The process exited without a request.
     Irregular,
 }
@@ -76,14 +79,38 @@ pub enum Fact {
         /// The check of the epoch, if the step was its last.
         verdict: Option<EpochVerdict>,
     },
-    /// A worker has the complete state before a step.
+    /// A worker has these elements of the state before a step: all of them, unless the state is divided.
     Holds {
         /// The worker.
         worker: WorkerId,
         /// The next step.
         next: Step,
-        /// Hash of all its bits.
+        /// The elements.
+        held: HeldRanges,
+        /// Hash of their bits.
         hash: u64,
+    },
+    /// A worker does not use the state that it had any more.
+    GivesUp(WorkerId),
+    /// A worker has gathered all weights before a step.
+    Weights {
+        /// The worker.
+        worker: WorkerId,
+        /// The next step.
+        next: Step,
+        /// Hash of their bits.
+        hash: u64,
+    },
+    /// A worker has received elements of a divided state that moved to it.
+    Moved(WorkerId),
+    /// A worker has loaded its slices of a checkpoint.
+    Loaded(WorkerId),
+    /// A worker reports that slices of the state are lost.
+    SliceLost {
+        /// The worker.
+        worker: WorkerId,
+        /// The generation.
+        generation: Generation,
     },
     /// The votes on a step are contradictory.
     Contradiction(String),

@@ -1,6 +1,7 @@
 //! [`Fault`] and [`Script`]: the faults of a seed and their times.
 
 use crate::clock::{MS, SECOND};
+use crate::model::{PARAMETERS, SimulatedDivision};
 use crate::rng::Rng;
 
 /// A fault. Hosts and processes are identified by index.
@@ -54,6 +55,8 @@ pub struct Script {
     pub delay_max: u64,
     /// Whether only a majority of the members may continue.
     pub is_majority: bool,
+    /// How the state is divided among the workers, if it is.
+    pub division: Option<SimulatedDivision>,
     /// The faults and their times.
     pub faults: Vec<(u64, Fault)>,
     /// The end of all faults.
@@ -89,6 +92,10 @@ impl Script {
             },
             delay_max: rng.range(1, 30) * MS,
             is_majority: rng.per_mille(150),
+            division: rng.per_mille(500).then(|| SimulatedDivision {
+                copies: rng.range(1, 2) as u32,
+                slices_max: rng.range(2, PARAMETERS as u64) as usize,
+            }),
             faults: Vec::new(),
             calm: 0,
         };

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use ronde_core::Generation;
+use ronde_core::holdings::HeldRanges;
+use ronde_core::{Generation, Step};
 use ronde_elastic::{GenerationAssignment, WorkerId};
 
 use crate::network::HostIndex;
@@ -12,14 +13,22 @@ use crate::replica::Subtrees;
 /// The contribution of a rank to an all-gather.
 #[derive(Debug, Clone)]
 pub enum GatherPart {
-    /// The first all-gather of a group: whether the rank holds the state after at least one step.
-    Holds(bool),
-    /// The second all-gather: [`ronde_core::session::Transaction::report`].
+    /// The first all-gather of a group: [`ronde_core::session::MemberState::encode`].
+    Member(Vec<u64>),
+    /// The step of the checkpoint that the rank has loaded.
+    Loaded(Option<Step>),
+    /// The reports before the plan: [`ronde_core::session::Transaction::report`].
     Report(Vec<u8>),
-    /// The third all-gather, if a member needs it: [`ronde_core::session::Transaction::snapshot`].
+    /// What follows the plan, if a member needs it: [`ronde_core::session::Transaction::snapshot`].
     Snapshot(Vec<u8>),
     /// The subtrees of a step.
     Subtrees(Subtrees),
+    /// The slices that the rank has: [`ronde_core::session::SliceExchange::report`].
+    Slices(Vec<u64>),
+    /// The weights of the elements that the rank owns.
+    Weights(HeldRanges, Vec<f32>),
+    /// The rank has come this far.
+    Confirm,
     /// The vote on a step: [`ronde_core::session::Transaction::vote`].
     Vote(Vec<u8>),
 }
@@ -29,8 +38,22 @@ impl GatherPart {
     fn bytes(self) -> Vec<u8> {
         match self {
             Self::Report(bytes) | Self::Snapshot(bytes) | Self::Vote(bytes) => bytes,
-            Self::Holds(_) | Self::Subtrees(_) => Vec::new(),
+            _ => Vec::new(),
         }
+    }
+
+    /// Returns the encoded contribution, of a kind that is exchanged as words.
+    fn words(self) -> Vec<u64> {
+        match self {
+            Self::Member(words) | Self::Slices(words) => words,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the contributions in words one after the other.
+    #[must_use]
+    pub fn concatenate_words(parts: Vec<Self>) -> Vec<u64> {
+        parts.into_iter().flat_map(Self::words).collect()
     }
 
     /// Returns the encoded contributions one after the other, as an all-gather of bytes does.
@@ -47,6 +70,10 @@ pub enum FramePayload {
     Piece(u64, GatherPart),
     /// A slice of the state, by index.
     Slice(usize, Vec<f32>),
+    /// Elements of a divided state that move to the receiver.
+    Moved(HeldRanges, Vec<f32>),
+    /// The reduced gradient of a step, of elements of which the receiver has the second copy.
+    Copied(Step, HeldRanges, Vec<f32>),
     /// The sender has left between two steps.
     Goodbye,
     /// The sender has dropped the group, or its process has ended.
@@ -80,6 +107,10 @@ pub struct SimulatedGroup {
     pub whole: Vec<bool>,
     /// Slices that arrived before this rank knew that it has to heal; `None` from then on.
     pub early_slices: Option<Vec<(usize, Vec<f32>)>>,
+    /// The elements that have moved to this rank.
+    pub moved: Vec<(HeldRanges, Vec<f32>)>,
+    /// The received second copies of reduced gradients.
+    pub copied: Vec<(Step, HeldRanges, Vec<f32>)>,
     left: Vec<bool>,
     next: u64,
     pieces: BTreeMap<(u64, usize), GatherPart>,
@@ -95,6 +126,8 @@ impl SimulatedGroup {
             rank,
             whole: vec![false; size],
             early_slices: Some(Vec::new()),
+            moved: Vec::new(),
+            copied: Vec::new(),
             left: vec![false; size],
             next: 0,
             pieces: BTreeMap::new(),
@@ -117,6 +150,20 @@ impl SimulatedGroup {
     #[must_use]
     pub fn rank_of(&self, worker: WorkerId) -> Option<usize> {
         self.assignment.rank_of(worker).map(|rank| rank.index())
+    }
+
+    /// Returns the host of each rank.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<HostIndex> {
+        let members = self.assignment.members.iter();
+        members.map(|member| member.slot.0 as HostIndex).collect()
+    }
+
+    /// Returns a member and its host.
+    #[must_use]
+    pub fn member(&self, rank: usize) -> (WorkerId, HostIndex) {
+        let member = &self.assignment.members[rank];
+        (member.worker, member.slot.0 as HostIndex)
     }
 
     /// Returns the other members and their hosts.

@@ -40,11 +40,21 @@ pub enum InjectedBug {
     CheckpointCountsEarly,
     /// Sample ids are missing in the vote.
     VoteWithoutSamples,
+    /// A rank votes before it holds the gradient of the elements of which it has the second copy.
+    CopyIsNotAwaited,
+    /// The weights that other ranks hold are not gathered.
+    WeightsAreNotGathered,
+    /// A bit of a weight changes on one rank.
+    WeightFlips,
+    /// As [`InjectedBug::WeightFlips`], in a slice that the digests leave out.
+    DigestSkipsASlice,
+    /// A checkpoint is published when the part of one rank is written.
+    PartIsMissing,
 }
 
 impl InjectedBug {
     /// All bugs, with their names on the command line.
-    pub const ALL: [(&'static str, Self); 17] = [
+    pub const ALL: [(&'static str, Self); 22] = [
         ("old-frames-pass", Self::OldFramesPass),
         ("own-vote-is-enough", Self::OwnVoteIsEnough),
         ("dead-vote-counts", Self::DeadVoteCounts),
@@ -62,6 +72,11 @@ impl InjectedBug {
         ("generation-is-reused", Self::GenerationIsReused),
         ("checkpoint-counts-early", Self::CheckpointCountsEarly),
         ("vote-without-samples", Self::VoteWithoutSamples),
+        ("copy-is-not-awaited", Self::CopyIsNotAwaited),
+        ("weights-are-not-gathered", Self::WeightsAreNotGathered),
+        ("weight-flips", Self::WeightFlips),
+        ("digest-skips-a-slice", Self::DigestSkipsASlice),
+        ("part-is-missing", Self::PartIsMissing),
     ];
 
     /// Returns the bug with a name.

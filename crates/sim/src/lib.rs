@@ -2,7 +2,7 @@
 //!
 //! One seed determines everything: the topology, the faults and their times, every delay. The state machines are
 //! the real ones. The data plane carries real subtrees of real gradients, so that the promise of equal bits is
-//! checked on bits. First a script of faults runs; then there are no more faults and the job has to finish. The
+//! checked on bits. In half of the seeds the state is divided among the workers. First a script of faults runs; then there are no more faults and the job has to finish. The
 //! [`invariants`] check every fact.
 
 #![forbid(unsafe_code)]

@@ -21,9 +21,9 @@ fn main() -> ExitCode {
         let at = arguments.iter().position(|argument| argument == name)?;
         arguments.get(at + 1).cloned()
     };
-    let bug = value("--bug");
-    let bug = bug.as_deref().and_then(InjectedBug::named);
-    if bug.is_some() && bug.is_none() {
+    let name = value("--bug");
+    let bug = name.as_deref().and_then(InjectedBug::named);
+    if name.is_some() && bug.is_none() {
         let names: Vec<&str> = InjectedBug::ALL.iter().map(|(name, _)| *name).collect();
         eprintln!("unknown bug: expected one of {}", names.join(", "));
         return ExitCode::from(2);
@@ -73,6 +73,9 @@ fn many(range: std::ops::Range<u64>, bug: Option<InjectedBug>) -> ExitCode {
         total.workers += summary.workers;
         total.redone += summary.redone;
         total.healed += summary.healed;
+        total.moved += summary.moved;
+        total.loaded += summary.loaded;
+        total.lost += summary.lost;
         total.terms += summary.terms;
     }
     println!("{count} seeds: {total:?}");

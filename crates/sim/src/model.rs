@@ -2,6 +2,7 @@
 
 use ronde_core::batch::BatchPlan;
 use ronde_core::exact::TreeSum;
+use ronde_core::holdings::{HeldRanges, second_holders};
 use ronde_core::shards::even_range;
 use ronde_core::weight_hash;
 use ronde_core::{Buffer, Step};
@@ -13,6 +14,60 @@ pub const SAMPLES: u64 = 40;
 /// The number of samples of a step; the last step of an epoch is smaller.
 pub const GLOBAL_BATCH: u64 = 9;
 
+/// How the state of a run is divided among its workers. Element `i` of the division is weight `i` with its momentum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SimulatedDivision {
+    /// The number of ranks that hold each element, 1 or 2.
+    pub copies: u32,
+    /// The maximum number of slices; ranks beyond it are spares, which hold none.
+    pub slices_max: usize,
+}
+
+impl SimulatedDivision {
+    /// Returns the elements that each of `ranks` ranks owns.
+    #[must_use]
+    pub fn owned(&self, ranks: usize) -> Vec<HeldRanges> {
+        let slices = self.slices_max.min(ranks);
+        let slice = |rank: usize| match rank < slices {
+            true => {
+                let range = even_range(PARAMETERS as u64, slices as u64, rank as u64);
+                HeldRanges::new(std::iter::once(range.start as usize..range.end as usize))
+            }
+            false => HeldRanges::default(),
+        };
+        (0..ranks).map(slice).collect()
+    }
+
+    /// Returns the rank with the second copy of each rank's slice; none without second copies, and for spares. `hosts` has the
+    /// host of each rank.
+    #[must_use]
+    pub fn second_holders(&self, hosts: &[usize]) -> Vec<usize> {
+        let slices = self.slices_max.min(hosts.len());
+        match self.copies > 1 && slices > 1 {
+            true => second_holders(&hosts[..slices]),
+            false => Vec::new(),
+        }
+    }
+
+    /// Returns the elements that each rank holds.
+    #[must_use]
+    pub fn layout(&self, hosts: &[usize]) -> Vec<HeldRanges> {
+        let owned = self.owned(hosts.len());
+        let mut layout = owned.clone();
+        for (owner, holder) in self.second_holders(hosts).into_iter().enumerate() {
+            let both = layout[holder].ranges().iter().chain(owned[owner].ranges());
+            layout[holder] = HeldRanges::new(both.cloned());
+        }
+        layout
+    }
+}
+
+/// Returns all elements of a state.
+#[must_use]
+pub fn all_elements() -> HeldRanges {
+    HeldRanges::new(std::iter::once(0..PARAMETERS))
+}
+
 /// The settings of a run, equal on all workers.
 #[derive(Debug, Clone, Copy)]
 pub struct SimulatedRun {
@@ -22,6 +77,8 @@ pub struct SimulatedRun {
     pub shards: u32,
     /// The number of steps.
     pub end: Step,
+    /// How the state is divided among the workers; `None`: each has all of it.
+    pub division: Option<SimulatedDivision>,
 }
 
 /// The state: weights, then momentum.
@@ -36,10 +93,71 @@ impl SimulatedState {
         Self(weights.chain([0.0; PARAMETERS]).collect())
     }
 
+    /// Returns a state without any values.
+    #[must_use]
+    pub fn unknown() -> Self {
+        Self(vec![f32::NAN; 2 * PARAMETERS])
+    }
+
     /// Returns the hash of all bits.
     #[must_use]
     pub fn hash(&self) -> u64 {
         weight_hash::hash(&self.0)
+    }
+
+    /// Returns the hash of the weights.
+    #[must_use]
+    pub fn weight_hash(&self) -> u64 {
+        weight_hash::hash(&self.0[..PARAMETERS])
+    }
+
+    /// Returns the hash of the bits of some elements.
+    #[must_use]
+    pub fn hash_of(&self, elements: &HeldRanges) -> u64 {
+        weight_hash::hash(&self.values(elements))
+    }
+
+    /// Returns the weights of some elements, then their momentum.
+    #[must_use]
+    pub fn values(&self, elements: &HeldRanges) -> Vec<f32> {
+        let parts = [&self.0[..PARAMETERS], &self.0[PARAMETERS..]];
+        let part = |values: &[f32]| -> Vec<f32> {
+            let ranges = elements.ranges().iter().cloned();
+            ranges.flat_map(|range| values[range].to_vec()).collect()
+        };
+        parts.into_iter().flat_map(part).collect()
+    }
+
+    /// Replaces the values of some elements.
+    pub fn set_values(&mut self, elements: &HeldRanges, values: &[f32]) {
+        let (weights, momentum) = values.split_at(values.len() / 2);
+        let positions = elements.ranges().iter().cloned().flatten();
+        for ((element, weight), momentum) in positions.zip(weights).zip(momentum) {
+            self.0[element] = *weight;
+            self.0[PARAMETERS + element] = *momentum;
+        }
+    }
+
+    /// Returns the weights of some elements.
+    #[must_use]
+    pub fn weights(&self, elements: &HeldRanges) -> Vec<f32> {
+        let positions = elements.ranges().iter().cloned().flatten();
+        positions.map(|element| self.0[element]).collect()
+    }
+
+    /// Replaces the weights of some elements.
+    pub fn set_weights(&mut self, elements: &HeldRanges, weights: &[f32]) {
+        let positions = elements.ranges().iter().cloned().flatten();
+        positions
+            .zip(weights)
+            .for_each(|(element, weight)| self.0[element] = *weight);
+    }
+
+    /// Forgets the momentum of all but some elements.
+    pub fn keep_momentum(&mut self, elements: &HeldRanges) {
+        for element in (0..PARAMETERS).filter(|i| elements.locate(&(*i..i + 1)).is_none()) {
+            self.0[PARAMETERS + element] = f32::NAN;
+        }
     }
 
     /// Returns the gradient of one shard, summed over its samples.
@@ -84,11 +202,11 @@ impl SimulatedRun {
             .collect()
     }
 
-    /// Returns the hashes of the state before each step and after the last one, of a run without faults.
+    /// Returns the states before each step and after the last one, of a run without faults.
     #[must_use]
-    pub fn undisturbed(&self) -> Vec<u64> {
+    pub fn undisturbed(&self) -> Vec<SimulatedState> {
         let mut state = SimulatedState::initial();
-        let mut hashes = vec![state.hash()];
+        let mut states = vec![state.clone()];
         for step in (0..self.end.0).map(Step) {
             let mut sum = TreeSum::new(self.shards);
             for shard in 0..self.shards {
@@ -97,8 +215,8 @@ impl SimulatedRun {
             }
             let gradient = sum.take().remove(0).1;
             state.apply(gradient.as_slice(), self.batches.batch(step).samples());
-            hashes.push(state.hash());
+            states.push(state.clone());
         }
-        hashes
+        states
     }
 }

@@ -1,13 +1,15 @@
 //! [`Replica`]: one worker's state, and its log of the transaction that real workers run.
 
 use ronde_core::exact::{Node, TreeSum};
+use ronde_core::holdings::HeldRanges;
 use ronde_core::session::{
-    CatchUpPlan, CommittedStep, OpenStep, RankInGroup, SessionError, ShardReport, Transaction,
+    CatchUpPlan, CommittedStep, MemberState, OpenStep, RankInGroup, SessionError, ShardReport,
+    SliceExchange, Transaction,
 };
 use ronde_core::shards::{ShardPlan, even_range};
 use ronde_core::{Buffer, Generation, GroupRank, Shard, Step, WorldSize};
 
-use crate::model::{PARAMETERS, SimulatedRun, SimulatedState};
+use crate::model::{PARAMETERS, SimulatedRun, SimulatedState, all_elements};
 
 /// The subtrees of a rank's shards.
 pub type Subtrees = Vec<(Node, Vec<f32>)>;
@@ -18,13 +20,17 @@ pub struct Replica {
     run: SimulatedRun,
     /// The log of committed steps.
     pub transaction: Transaction,
-    /// The state before the next step, or `None` while it is not complete.
+    /// The state before the next step, or `None` while it is not complete. If it is divided, the momentum of elements that this
+    /// rank does not hold is NaN, and so are their weights between an update and the next gathering.
     pub state: Option<SimulatedState>,
+    /// The elements of the state that this rank has; all of them, unless the state is divided.
+    pub slices: SliceExchange,
     /// The complete gradient of a step that may have been committed.
     gradient: Option<(Step, Vec<f32>)>,
     /// The gradients of steps committed while the state is not complete.
     backlog: Vec<(Step, Vec<f32>)>,
-    slices: Vec<Option<Vec<f32>>>,
+    /// The received parts of a state that is not divided.
+    parts: Vec<Option<Vec<f32>>>,
     /// The step in flight.
     open: Option<OpenStep>,
 }
@@ -37,7 +43,11 @@ fn fresh(run: &SimulatedRun) -> Transaction {
     };
     let generation = Generation::default();
     let mut log = Transaction::new(place, generation, run.batches, shards(run, 1));
-    log.set_digest(SimulatedState::initial().hash());
+    let initial = SimulatedState::initial();
+    log.set_digest(match run.division {
+        None => initial.hash(),
+        Some(_) => initial.weight_hash(),
+    });
     log
 }
 
@@ -57,17 +67,26 @@ impl Replica {
             run,
             transaction: fresh(&run),
             state: Some(SimulatedState::initial()),
+            slices: SliceExchange::new(all_elements()),
             gradient: None,
             backlog: Vec::new(),
-            slices: Vec::new(),
+            parts: Vec::new(),
             open: None,
         }
     }
 
-    /// Returns whether it holds the state after at least one step.
+    /// Returns the report with which a generation begins.
     #[must_use]
-    pub fn holds_state(&self) -> bool {
-        self.state.is_some() && self.transaction.next_step() > Step(0)
+    pub fn member_state(&self, claims_gradient: bool) -> MemberState {
+        let next = self.transaction.next_step();
+        let is_complete = self.state.is_some() && self.transaction.is_complete();
+        MemberState {
+            has_state: is_complete && next > Step(0),
+            term: 0,
+            next,
+            holds_gradient: self.holds_gradient() || claims_gradient,
+            held: self.slices.held().clone(),
+        }
     }
 
     /// Enters a group.
@@ -100,8 +119,77 @@ impl Replica {
         self.backlog.clear();
     }
 
+    /// Loads some elements of a stored state with its cursor, in place of the state that it has.
+    pub fn load_elements(&mut self, elements: &HeldRanges, stored: &SimulatedState, cursor: &[u8]) {
+        let mut state = SimulatedState::unknown();
+        state.set_values(elements, &stored.values(elements));
+        self.load(state, cursor);
+    }
+
+    /// Prepares to receive elements of a divided state in place of those that it has.
+    pub fn begin_to_copy(&mut self) {
+        self.state = Some(SimulatedState::unknown());
+        self.gradient = None;
+    }
+
+    /// Returns the values of some elements.
+    #[must_use]
+    pub fn values(&self, elements: &HeldRanges) -> Vec<f32> {
+        let state = self.state.as_ref();
+        state.map_or_else(Vec::new, |state| state.values(elements))
+    }
+
+    /// Replaces the values of some elements.
+    pub fn set_values(&mut self, elements: &HeldRanges, values: &[f32]) {
+        if let Some(state) = &mut self.state {
+            state.set_values(elements, values);
+        }
+    }
+
+    /// Replaces the weights of the elements that this rank does not hold, and notes the hash of all weights for the next vote.
+    pub fn set_weights(&mut self, elements: &HeldRanges, weights: &[f32]) {
+        if let Some(state) = &mut self.state {
+            state.set_weights(elements, weights);
+        }
+    }
+
+    /// Changes a bit of the last weight, as a defect of the memory does, if another rank holds it.
+    pub fn flip_last_weight(&mut self) {
+        let is_held = |element: usize| self.slices.held().locate(&(element..element + 1)).is_some();
+        if is_held(PARAMETERS - 1) {
+            return;
+        }
+        if let Some(SimulatedState(values)) = &mut self.state {
+            values[PARAMETERS - 1] = f32::from_bits(values[PARAMETERS - 1].to_bits() ^ (1 << 22));
+        }
+    }
+
+    /// Notes the hash of all weights for the next vote.
+    pub fn set_digest(&mut self) {
+        if let Some(state) = &self.state {
+            self.transaction.set_digest(state.weight_hash());
+        }
+    }
+
+    /// Sets the momentum of the elements that this rank holds to its initial value, before the first step.
+    pub fn reset_momentum(&mut self) {
+        let held = self.slices.held();
+        if let Some(state) = &mut self.state {
+            let mut values = state.weights(held);
+            values.resize(2 * values.len(), 0.0);
+            state.set_values(held, &values);
+        }
+    }
+
+    /// Keeps the momentum of the elements that this rank holds, and forgets that of the others.
+    pub fn keep_held(&mut self) {
+        if let Some(state) = &mut self.state {
+            state.keep_momentum(self.slices.held());
+        }
+    }
+
     /// Executes this rank's action of a plan. A rank that applies its gradient returns the committed step; a rank that copies
-    /// the state has none afterwards.
+    /// the state has none afterwards. A gradient that is not applied is dropped, because the rank is about to hold other elements.
     ///
     /// # Errors
     /// The snapshot is invalid.
@@ -114,6 +202,7 @@ impl Replica {
         if let Some(committed) = &committed {
             self.apply(committed);
         }
+        self.gradient = None;
         Ok(committed)
     }
 
@@ -122,7 +211,7 @@ impl Replica {
         self.state = None;
         self.gradient = None;
         self.backlog.clear();
-        self.slices = vec![None; of];
+        self.parts = vec![None; of];
     }
 
     /// Returns the part of the state that holder `index` of `of` sends.
@@ -140,14 +229,14 @@ impl Replica {
     /// # Errors
     /// The slices do not form a state.
     pub fn take_slice(&mut self, index: usize, values: Vec<f32>) -> Result<bool, String> {
-        if self.state.is_some() || index >= self.slices.len() {
+        if self.state.is_some() || index >= self.parts.len() {
             return Ok(false);
         }
-        self.slices[index] = Some(values);
-        if self.slices.iter().any(Option::is_none) {
+        self.parts[index] = Some(values);
+        if self.parts.iter().any(Option::is_none) {
             return Ok(false);
         }
-        let mut state = SimulatedState(self.slices.drain(..).flatten().flatten().collect());
+        let mut state = SimulatedState(self.parts.drain(..).flatten().flatten().collect());
         if state.0.len() != 2 * PARAMETERS {
             return Err(format!(
                 "the slices have {} numbers in total",
@@ -264,7 +353,10 @@ impl Replica {
         match &mut self.state {
             Some(state) => {
                 state.apply(&gradient, self.run.batches.batch(step).samples());
-                self.transaction.set_digest(state.hash());
+                // The weights of a divided state are gathered first.
+                if self.run.division.is_none() {
+                    self.transaction.set_digest(state.hash());
+                }
             }
             None => self.backlog.push((step, gradient)),
         }

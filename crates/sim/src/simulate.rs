@@ -51,6 +51,12 @@ pub struct Summary {
     pub redone: u64,
     /// The number of workers that copied the state from other members.
     pub healed: u64,
+    /// The number of messages with slices that a worker received in a new generation.
+    pub moved: u64,
+    /// The number of times that a worker loaded its slices of a checkpoint.
+    pub loaded: u64,
+    /// The number of workers that reported the loss of a slice.
+    pub lost: u64,
     /// The number of terms.
     pub terms: u64,
     /// The end of the job.
@@ -135,6 +141,9 @@ impl SummaryCounter {
                 self.computed.insert((*worker, step.0, *generation));
             }
             Fact::Heals { .. } => summary.healed += 1,
+            Fact::Moved(_) => summary.moved += 1,
+            Fact::Loaded(_) => summary.loaded += 1,
+            Fact::SliceLost { .. } => summary.lost += 1,
             Fact::Leads(_, term) => summary.terms = summary.terms.max(term.0),
             Fact::Over(ending) => summary.ending = Some(*ending),
             _ => {}

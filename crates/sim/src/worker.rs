@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use ronde_core::session::CatchUpPlan;
+use ronde_core::holdings::HeldRanges;
+use ronde_core::session::{CatchUpPlan, VoteRequests};
 use ronde_core::{Generation, Step};
 use ronde_elastic::{
     LossCause, MemberInfo, Reason, Settings, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine,
@@ -14,12 +15,16 @@ use crate::effect::{Alarm, Effect, Effects, HostMessage};
 use crate::fact::{Fact, WorkerExit};
 use crate::group::{DataFrame, GatherPart, SimulatedGroup};
 use crate::injected_bug::InjectedBug;
-use crate::model::SimulatedRun;
+use crate::model::{SimulatedRun, all_elements};
 use crate::replica::Replica;
 
+mod exchange;
 mod plane;
 mod recover;
+mod saving;
 mod step;
+
+use saving::PartSave;
 
 /// The number of steps between two checkpoints.
 const CHECKPOINT_EVERY: u64 = 4;
@@ -28,12 +33,35 @@ const CHECKPOINT_EVERY: u64 = 4;
 #[derive(Debug, Clone)]
 enum LoopWait {
     Nothing,
-    Holders,
+    Members,
+    Loading,
     Reports,
     Snapshot(CatchUpPlan),
+    Slices(CatchUpPlan),
+    /// The elements that move to this worker, and whether it copies the state.
+    Moving(Vec<HeldRanges>, bool),
+    Weights(AfterWeights),
+    Confirming,
     Computing(Step),
     Reducing(Step),
+    /// The second copy of the gradient of these elements; the gradient of this worker's own.
+    Copying(Step, HeldRanges, Vec<f32>),
     Voting(Step),
+    /// This worker's part of the last checkpoint.
+    WritingPart(Step),
+    Parts(Step),
+    Publishing,
+    /// The confirmation of all members that the checkpoint is published.
+    Published,
+}
+
+/// What follows when all weights have been gathered.
+#[derive(Debug, Clone, Copy)]
+enum AfterWeights {
+    /// All members confirm that they have received their slices.
+    Exchange,
+    /// The requests in the votes on a step, and whether the generation ends after it.
+    Step(VoteRequests, bool),
 }
 
 /// A worker process.
@@ -48,6 +76,11 @@ pub struct SimulatedWorker {
     group: Option<SimulatedGroup>,
     early: Vec<DataFrame>,
     task: LoopWait,
+    /// Commands to leave the group or to continue, until the exchange with its other members is over.
+    postponed: Vec<WorkerCommand>,
+    saving: PartSave,
+    /// Whether the members save the state together because the job stops.
+    stops: bool,
     queue: VecDeque<WorkerEvent>,
     alarm: u64,
     is_busy: bool,
@@ -79,6 +112,9 @@ impl SimulatedWorker {
             group: None,
             early: Vec::new(),
             task: LoopWait::Nothing,
+            postponed: Vec::new(),
+            saving: PartSave::default(),
+            stops: false,
             queue: VecDeque::new(),
             alarm: 0,
             is_busy: false,
@@ -168,6 +204,8 @@ impl SimulatedWorker {
                 }
                 fx.send_to_coordinators(&HostMessage::Written(generation, next));
             }
+            Alarm::PartWritten(generation, next) => self.part_written(generation, next, fx),
+            Alarm::Published(generation, next) => self.published(generation, next, fx),
         }
     }
 
@@ -175,47 +213,61 @@ impl SimulatedWorker {
         let Some(group) = self.group.as_ref().filter(|g| g.generation() == generation) else {
             return;
         };
-        if group.current() != Some(number)
-            || matches!(self.task, LoopWait::Nothing | LoopWait::Computing(_))
-        {
+        if group.current() != Some(number) {
             return;
         }
-        let suspect = group
-            .missing()
-            .next()
-            .map(|rank| group.assignment.members[rank].worker);
-        let cause = format!("all-gather {number} took too long");
-        self.event(
-            WorkerEvent::Failed {
-                generation,
-                suspect,
-                cause,
-            },
-            fx,
-        );
+        let (suspect, what) = match self.task {
+            LoopWait::Nothing | LoopWait::Computing(_) => return,
+            LoopWait::Moving(..) | LoopWait::Copying(..) => (None, "message after all-gather"),
+            LoopWait::WritingPart(_) | LoopWait::Publishing => return,
+            _ => (group.missing().next(), "all-gather"),
+        };
+        let suspect = suspect.map(|rank| group.assignment.members[rank].worker);
+        self.lose_group(suspect, format!("{what} {number} took too long"), fx);
+    }
+
+    /// Returns whether the training loop exchanges something with the other members that follows a vote or a plan.
+    fn is_exchanging(&self) -> bool {
+        matches!(
+            self.task,
+            LoopWait::Slices(_)
+                | LoopWait::Moving(..)
+                | LoopWait::Weights(_)
+                | LoopWait::Confirming
+                | LoopWait::WritingPart(_)
+                | LoopWait::Parts(_)
+                | LoopWait::Publishing
+                | LoopWait::Published
+        )
     }
 
     fn execute(&mut self, command: WorkerCommand, fx: &mut Effects<'_>) {
+        let follows = matches!(
+            command,
+            WorkerCommand::Compute { .. }
+                | WorkerCommand::Connect { .. }
+                | WorkerCommand::Checkpoint { .. }
+                | WorkerCommand::End(_)
+                | WorkerCommand::Leave { in_order: true, .. }
+        );
+        if follows && self.is_exchanging() {
+            return self.postponed.push(command);
+        }
         self.note(&command, fx);
         match command {
             WorkerCommand::Report(report) => {
                 fx.send_to_coordinators(&HostMessage::Report(Box::new(report)));
             }
-            WorkerCommand::Leave { in_order, .. } => self.leave(in_order, fx),
+            WorkerCommand::Leave { in_order, .. } => {
+                self.postponed.clear();
+                self.leave(in_order, fx);
+            }
             WorkerCommand::Connect { assignment, rank } => {
                 let group = SimulatedGroup::new(assignment, rank.index());
                 self.connect(group, fx);
             }
             WorkerCommand::Compute { generation, step } => self.compute(generation, step, fx),
-            WorkerCommand::Vote { step, newest, .. } => {
-                self.replica.transaction.announce(newest);
-                let vote = match fx.has(InjectedBug::VoteWithoutSamples) {
-                    true => self.replica.vote_without_samples(),
-                    false => self.replica.vote(),
-                };
-                self.task = LoopWait::Voting(step);
-                self.gather(GatherPart::Vote(vote), fx);
-            }
+            WorkerCommand::Vote { step, newest, .. } => self.vote(step, newest, fx),
             // Done with the votes, as by real workers.
             WorkerCommand::Commit { .. } => {}
             WorkerCommand::Record {
@@ -229,12 +281,17 @@ impl SimulatedWorker {
                     term,
                     step,
                 });
-                if step.next().0.is_multiple_of(CHECKPOINT_EVERY) {
+                if self.run.division.is_none() && step.next().0.is_multiple_of(CHECKPOINT_EVERY) {
                     self.write_checkpoint(generation, step.next(), fx);
                 }
             }
             WorkerCommand::Checkpoint { generation, next } => {
-                self.write_checkpoint(generation, next, fx);
+                if self.replica.slices.held() == &all_elements() {
+                    self.write_checkpoint(generation, next, fx);
+                } else {
+                    // Members were lost before all could save their parts together.
+                    self.exit(WorkerExit::Regular, fx);
+                }
             }
             WorkerCommand::Log(_) => {}
             WorkerCommand::End(reason) => {
@@ -245,10 +302,27 @@ impl SimulatedWorker {
                     }
                     _ => WorkerExit::Irregular,
                 };
-                self.is_over = true;
-                fx.done.push(Effect::Exit(exit));
+                self.exit(exit, fx);
             }
         }
+    }
+
+    fn vote(&mut self, step: Step, newest: Generation, fx: &mut Effects<'_>) {
+        self.replica.transaction.announce(newest);
+        if self.run.division.is_some() {
+            self.prepare_vote();
+        }
+        let vote = match fx.has(InjectedBug::VoteWithoutSamples) {
+            true => self.replica.vote_without_samples(),
+            false => self.replica.vote(),
+        };
+        self.task = LoopWait::Voting(step);
+        self.gather(GatherPart::Vote(vote), fx);
+    }
+
+    fn exit(&mut self, exit: WorkerExit, fx: &mut Effects<'_>) {
+        self.is_over = true;
+        fx.done.push(Effect::Exit(exit));
     }
 
     fn note(&self, command: &WorkerCommand, fx: &mut Effects<'_>) {
@@ -298,7 +372,9 @@ impl SimulatedWorker {
         match exit {
             WorkerExit::Killed => LossCause::Signal(9),
             WorkerExit::Regular => LossCause::ExitCode(0),
-            WorkerExit::Orphaned | WorkerExit::Irregular => LossCause::ExitCode(1),
+            WorkerExit::Orphaned | WorkerExit::StateLost | WorkerExit::Irregular => {
+                LossCause::ExitCode(1)
+            }
         }
     }
 

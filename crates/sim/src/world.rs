@@ -128,6 +128,7 @@ impl World {
             batches,
             shards: script.shards,
             end: Step(script.steps),
+            division: script.division,
         };
         let mut network = Network::new(script.workers + script.coordinators + 1);
         (network.loss, network.twice) = (script.loss, script.loss / 2);
@@ -150,7 +151,7 @@ impl World {
             done: vec![false; script.coordinators],
             lives: 0,
             record: JobRecord::default(),
-            disk: Disk::default(),
+            disk: Disk::new(script.loss),
             facts: VecDeque::new(),
             trace: is_traced.then(Vec::new),
             is_calm: false,

@@ -52,4 +52,10 @@ fn bugs_of_different_kinds_are_detected_by_different_invariants() {
         "only complete checkpoints are reported",
     );
     check(InjectedBug::RanksDiffer, "generations and terms increase");
+    // The votes detect a changed weight of a rank, unless the digests leave it out.
+    check(InjectedBug::WeightFlips, "no sample is lost or repeated");
+    check(
+        InjectedBug::DigestSkipsASlice,
+        "states have the bits of an undisturbed run",
+    );
 }

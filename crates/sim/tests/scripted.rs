@@ -17,6 +17,7 @@ fn script(workers: usize, faults: Vec<(u64, Fault)>) -> Script {
         loss: 0,
         delay_max: 2 * MS,
         is_majority: false,
+        division: None,
         faults,
         calm,
     }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ronde_elastic::JobEnding;
 use ronde_sim::{Summary, simulate};
 
-const SEEDS: u64 = 20_000;
+/// `cargo xtask soak` simulates more.
+const SEEDS: u64 = 5_000;
 
 #[test]
 fn no_invariant_is_violated() {
@@ -33,6 +34,9 @@ fn no_invariant_is_violated() {
             total.0.generations += one.generations;
             total.0.redone += one.redone;
             total.0.healed += one.healed;
+            total.0.moved += one.moved;
+            total.0.loaded += one.loaded;
+            total.0.lost += one.lost;
             total.0.terms += one.terms;
             total.1[usize::from(one.ending == Some(JobEnding::Finished))] += 1;
         }
@@ -51,6 +55,10 @@ fn no_invariant_is_violated() {
     assert!(summary.generations > 2 * SEEDS, "{summary:?}");
     assert!(
         summary.redone > SEEDS && summary.healed > SEEDS / 2,
+        "{summary:?}"
+    );
+    assert!(
+        summary.moved > SEEDS / 2 && summary.loaded > SEEDS / 10 && summary.lost > SEEDS / 10,
         "{summary:?}"
     );
     assert!(summary.terms > 5 * SEEDS / 4, "{summary:?}");

@@ -71,7 +71,7 @@ pub fn evaluate(
     settings: LoaderSettings,
 ) -> Result<Evaluation, TrainError> {
     let part = strategy.evaluation_part();
-    let mut predict = |batch: &mut MicroBatch| strategy.predict(batch);
+    let mut predict = |batch: Option<&mut MicroBatch>| strategy.predict(batch);
     let mut gather = |mine: Vec<f64>| group.all_gather(&mine).map_err(TrainError::EvaluateGather);
     let exchange: (&mut Predict<'_>, &mut Gather<'_>) = (&mut predict, &mut gather);
     evaluate_part(part, exchange, dataset, objective, settings)
@@ -87,7 +87,8 @@ pub fn evaluate_alone(
     objective: &Objective,
     settings: LoaderSettings,
 ) -> Result<Evaluation, TrainError> {
-    let mut predict = |batch: &mut MicroBatch| {
+    let mut predict = |batch: Option<&mut MicroBatch>| {
+        let Some(batch) = batch else { return Ok(None) };
         let input = Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
         let outputs = model.evaluate(input).map_err(|source| {
             let shard = batch.shard;
@@ -99,14 +100,16 @@ pub fn evaluate_alone(
         groups: 1,
         group: Some(0),
         loads: true,
+        joins_every_round: false,
     };
     let mut gather = Ok;
     let exchange: (&mut Predict<'_>, &mut Gather<'_>) = (&mut predict, &mut gather);
     evaluate_part(alone, exchange, dataset, objective, settings)
 }
 
-/// Computes the outputs of a batch; `None` on a rank that does not have the last layer.
-type Predict<'a> = dyn FnMut(&mut MicroBatch) -> Result<Option<Activation>, ParallelError> + 'a;
+/// Computes the outputs of a batch, or joins a round without one; `None` on a rank that does not have the last layer.
+type Predict<'a> =
+    dyn FnMut(Option<&mut MicroBatch>) -> Result<Option<Activation>, ParallelError> + 'a;
 
 /// Exchanges results with the other ranks; returns those of all ranks.
 type Gather<'a> = dyn FnMut(Vec<f64>) -> Result<Vec<f64>, TrainError> + 'a;
@@ -134,7 +137,8 @@ fn evaluate_part(
     let mut done = 0;
     while done < rounds {
         let count = per_exchange.min(rounds - done);
-        let mine = results(count, &mut batches, predict, objective)?;
+        let joins = part.joins_every_round && part.group.is_some();
+        let mine = results((count, joins), &mut batches, predict, objective)?;
         totals.add(&gather(mine)?);
         done += count;
     }
@@ -181,9 +185,10 @@ fn own_batches(samples: u64, group: u64, groups: u64) -> u64 {
     (batches + groups - 1 - group.min(groups - 1)) / groups
 }
 
-/// Returns the results of the next `count` batches of this rank, one after the other; fewer at the end of the data.
+/// Returns the results of the next `count` batches of this rank, one after the other; fewer at the end of the data. With
+/// `joins`, the rank then joins the rounds of the others.
 fn results(
-    count: u64,
+    (count, joins): (u64, bool),
     batches: &mut PartBatches,
     predict: &mut Predict<'_>,
     objective: &Objective,
@@ -191,7 +196,12 @@ fn results(
     let mut mine = Vec::new();
     for _ in 0..count {
         let Some((number, batches)) = batches.next()? else {
-            break;
+            if !joins {
+                break;
+            }
+            let joined = predict(None).map_err(|error| TrainError::Evaluate(Box::new(error)));
+            joined?;
+            continue;
         };
         for batch in batches {
             let result = evaluate_batch(predict, objective, number, batch);
@@ -260,7 +270,7 @@ fn evaluate_batch(
     mut batch: MicroBatch,
 ) -> Result<Option<Vec<f64>>, ParallelError> {
     let (shard, samples) = (batch.shard, batch.samples());
-    let Some(output) = predict(&mut batch)? else {
+    let Some(output) = predict(Some(&mut batch))? else {
         return Ok(None);
     };
     let engine = |source| ParallelError::Engine { shard, source };

@@ -8,15 +8,17 @@ use ronde_core::holdings::HeldRanges;
 use ronde_core::{
     Buffer, CollectiveError, CollectivesExt, DType, FormatHeader, GroupRank, Tag, Work,
 };
+use ronde_data::DatasetDescription;
 use ronde_model::{
-    BestEvaluation, ModelEvaluation, ModelManifest, NamedTensor, PublishedModel, TensorSource,
+    BestEvaluation, ImageInput, ModelEvaluation, ModelManifest, NamedTensor, PublishedModel,
+    TensorSource,
 };
 use ronde_parallel::ModelState;
 
 use crate::{TrainError, Training, TrainingResult};
 
 /// Writes weights and manifest of a training into `folder` after a number of steps; an earlier model is replaced atomically. If
-/// the workers have different layers, only the function that publishes the model on rank 0 may call this: the other ranks then
+/// the workers have different parts of the weights, only the function that publishes the model on rank 0 may call this: the other ranks then
 /// send their tensors, one after the other.
 ///
 /// # Errors
@@ -35,6 +37,7 @@ pub fn save(
         model: model.config,
         input_shape: model.input_shape,
         classes: model.classes,
+        images: model.images,
         steps,
         plan: plan.identity.hex(),
         identity: identity
@@ -44,7 +47,7 @@ pub fn save(
         evaluation: model.evaluation,
         best: model.best,
     };
-    if training.mesh().columns() == 1 {
+    if !training.divides_weights() {
         return Ok(ronde_model::save(
             folder,
             tensors(training.state()),
@@ -86,7 +89,7 @@ const DONE: u8 = 0;
 
 /// Tells the other ranks what rank 0 needs from them, if they have layers that it lacks.
 fn tell_ranks(training: &Training, what: u8) -> Result<(), TrainError> {
-    if training.mesh().columns() > 1 {
+    if training.divides_weights() {
         let told = training.group().broadcast(&mut [what], GroupRank(0));
         told.map_err(TrainError::Farewell)?;
     }
@@ -103,7 +106,7 @@ pub(crate) fn release_ranks(training: &Training) -> Result<(), TrainError> {
 /// # Errors
 /// A rank was lost, or rank 0 cannot write the model.
 pub(crate) fn serve_tensors(training: &Training) -> Result<(), TrainError> {
-    if training.mesh().columns() == 1 {
+    if !training.divides_weights() {
         return Ok(());
     }
     loop {
@@ -199,6 +202,8 @@ pub struct ModelDescription {
     pub input_shape: Vec<usize>,
     /// The number of classes.
     pub classes: u32,
+    /// How encoded images become inputs, if the data has them.
+    pub images: Option<ImageInput>,
     /// The last evaluation.
     pub evaluation: Option<ModelEvaluation>,
     /// The evaluation that chose the model, if one did.
@@ -206,6 +211,24 @@ pub struct ModelDescription {
 }
 
 impl ModelDescription {
+    /// Describes a model of a training on samples of this form, before it is evaluated; `config` is that of a built-in model.
+    #[must_use]
+    pub fn new(config: Option<ronde_engine::ModelConfig>, data: &DatasetDescription) -> Self {
+        Self {
+            config,
+            input_shape: data.shape.clone(),
+            classes: data.classes,
+            images: data.images.as_ref().map(|images| ImageInput {
+                resize: images.resize,
+                crops_center: images.crop.is_some(),
+                mean: images.mean.clone(),
+                std: images.std.clone(),
+            }),
+            evaluation: None,
+            best: None,
+        }
+    }
+
     /// Adds the evaluation of the model of a training, and whether it is the best one.
     #[must_use]
     pub fn evaluated(self, trained: &TrainingResult) -> Self {
@@ -218,6 +241,10 @@ impl ModelDescription {
             ModelEvaluation {
                 samples: found.samples,
                 values: all.filter(|(_, value)| value.is_finite()).collect(),
+                confusion: found
+                    .confusion
+                    .as_ref()
+                    .map(|matrix| matrix.rows().to_vec()),
             }
         });
         let best = trained.best.as_ref().map(|best| BestEvaluation {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use ronde_core::session::{
     CatchUp, CatchUpPlan, CommittedStep, OpenStep, RejoinOutcome, Session, SessionError,
+    VoteRequests,
 };
 use ronde_core::shards::ShardPlan;
 use ronde_core::{
@@ -164,6 +165,10 @@ impl JobGroup {
         self.reached(Milestone::Reduced(step));
         if let Some(newest) = self.connector.member().pending() {
             session.announce(newest);
+            session.request(VoteRequests {
+                leaves: self.connector.member().drops_members(),
+                ..VoteRequests::default()
+            });
         }
         let committed = session.commit(open)?;
         self.reached(Milestone::Voted {

@@ -39,8 +39,8 @@ pub struct PartMemory {
     pub copied_elements: f64,
     /// The floats that its layers keep of one shard for the backward pass.
     pub kept_floats: u64,
-    /// The most shards that it keeps at once.
-    pub shards: u64,
+    /// The most floats that its layers keep of all shards at any time.
+    pub kept_floats_max: u64,
 }
 
 /// The measured memory of a worker process with an empty model, and the buffers of the kernels.
@@ -87,7 +87,7 @@ impl MemoryEstimate {
     }
 
     /// Divides the states of the optimizer among `workers` workers, each slice on `copies` of them, and with
-    /// [`ZeroLevel::Gradients`] also the reduced gradient. Sums over earlier shards of a worker stay whole. `bucket_bytes` is
+    /// [`ZeroLevel::Gradients`] also the reduced gradient, and with [`ZeroLevel::Weights`] the weights. Sums over earlier shards of a worker stay whole. `bucket_bytes` is
     /// the largest bucket, of which some are in flight while gradients are reduced and weights gathered.
     #[must_use]
     pub fn divided(
@@ -106,7 +106,11 @@ impl MemoryEstimate {
         self.optimizer = share(self.optimizer);
         let in_flight = bucket_bytes.saturating_mul(BUCKETS_IN_FLIGHT);
         let reduced = std::mem::take(&mut self.gradient_copy);
-        if zero == ZeroLevel::Gradients {
+        if zero == ZeroLevel::Weights {
+            let gathered = in_flight.min(self.parameters);
+            self.parameters = share(self.parameters).saturating_add(gathered);
+        }
+        if zero >= ZeroLevel::Gradients {
             let divided = share(reduced).saturating_add(in_flight).min(reduced);
             self.gradients = self
                 .gradients
@@ -124,7 +128,7 @@ impl MemoryEstimate {
     pub fn pipelined(mut self, parts: &[PartMemory]) -> Self {
         let kept: u64 = parts.iter().map(|part| part.kept_floats).sum();
         // Memory in use while a layer computes, besides the kept values.
-        let working = self.activations.saturating_sub(kept * BYTES);
+        let working = self.activations.saturating_sub(kept.saturating_mul(BYTES));
         let of_part = |part: &PartMemory| {
             let share = |bytes: u64, share: f64| (bytes as f64 * share) as u64;
             let held = part.elements + part.copied_elements;
@@ -134,8 +138,9 @@ impl MemoryEstimate {
                 gradient_copy: share(self.gradient_copy, part.elements),
                 optimizer: share(self.optimizer, held),
                 model_copies: share(self.model_copies, held),
-                activations: (part.kept_floats * BYTES)
-                    .saturating_mul(part.shards)
+                activations: part
+                    .kept_floats_max
+                    .saturating_mul(BYTES)
                     .saturating_add(working),
                 ..self
             }
@@ -190,12 +195,24 @@ impl MemoryEstimate {
     #[must_use]
     pub fn hint(&self, available_bytes: u64, local_workers: u32) -> String {
         let copies = if local_workers > 2 { 2 } else { 1 };
-        let divided = self.divided(ZeroLevel::Gradients, (copies, local_workers), 4 << 20);
-        let needed = divided.total().saturating_mul(local_workers.into());
-        if self.gradient_copy > 0 && local_workers > 1 && needed <= available_bytes {
-            return "the states of the optimizer and the gradients fit if they are divided among the workers: \
-                    --set parallel.zero=2"
-                .to_owned();
+        let levels = [
+            (
+                ZeroLevel::Gradients,
+                "the states of the optimizer and the gradients fit if they are",
+                2,
+            ),
+            (
+                ZeroLevel::Weights,
+                "the model fits if its weights, gradients and states of the optimizer are",
+                3,
+            ),
+        ];
+        for (zero, what, number) in levels {
+            let divided = self.divided(zero, (copies, local_workers), 4 << 20);
+            let needed = divided.total().saturating_mul(local_workers.into());
+            if self.gradient_copy > 0 && local_workers > 1 && needed <= available_bytes {
+                return format!("{what} divided among the workers: --set parallel.zero={number}");
+            }
         }
         if local_workers > 1 && self.total() <= available_bytes {
             let fitting = available_bytes / self.total().max(1);
@@ -231,19 +248,22 @@ mod tests {
             samples: 0,
             shard_samples: 1,
         };
-        let part = |elements, kept_floats, shards| PartMemory {
+        let part = |elements, kept_floats, kept_floats_max| PartMemory {
             elements,
             copied_elements: 0.0,
             kept_floats,
-            shards,
+            kept_floats_max,
         };
         let of = |parts: &[PartMemory]| whole.pipelined(parts).total();
         // 100 of the 500 bytes are in use while a layer computes.
         assert_eq!(
-            of(&[part(0.75, 50, 2), part(0.25, 50, 1)]),
+            of(&[part(0.75, 50, 100), part(0.25, 50, 50)]),
             3000 + 400 + 100
         );
-        assert_eq!(of(&[part(0.5, 90, 4), part(0.5, 10, 1)]), 2000 + 1440 + 100);
+        assert_eq!(
+            of(&[part(0.5, 90, 360), part(0.5, 10, 10)]),
+            2000 + 1440 + 100
+        );
         assert_eq!(of(&[]), whole.total());
     }
 
@@ -298,6 +318,11 @@ mod tests {
         assert_eq!(
             of(ZeroLevel::OptimizerStates, 2).optimizer,
             whole.optimizer / 4
+        );
+        let weights = of(ZeroLevel::Weights, 1);
+        assert_eq!(
+            weights.parameters,
+            whole.parameters / 8 + BUCKETS_IN_FLIGHT * bucket
         );
         let gradients = of(ZeroLevel::Gradients, 1);
         assert_eq!(gradients.gradients, whole.gradients / 8 + 6 * bucket);
@@ -369,5 +394,16 @@ mod tests {
         };
         assert!(large.hint(large.total() * 5, 8).contains("parallel.zero=2"));
         assert!(large.hint(large.total(), 8).contains("--workers 1"));
+        let wide = MemoryEstimate {
+            parameters: large.parameters * 100,
+            gradients: large.gradients * 100,
+            gradient_copy: large.gradient_copy * 100,
+            ..large
+        };
+        let divided = wide.divided(ZeroLevel::Weights, (2, 8), 4 << 20);
+        assert!(
+            wide.hint(divided.total() * 8, 8)
+                .contains("parallel.zero=3")
+        );
     }
 }

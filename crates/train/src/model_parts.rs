@@ -8,7 +8,8 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::{PipelineStage, StepLayout, divide_layers};
 use ronde_data::Dataset;
 use ronde_engine::{Chain, Layer, StepShape};
-use ronde_schedule::PipelineSchedule;
+use ronde_parallel::ZeroLevel;
+use ronde_schedule::{PipelineSchedule, ProgramAction, ProgramShape, programs};
 
 use crate::config::{BalanceMode, ParallelSection, RunConfig};
 use crate::memory::PartMemory;
@@ -27,13 +28,15 @@ pub struct ModelParts {
     is_tied: bool,
     /// The number of workers that divide the layers among themselves, if there are enough.
     columns: usize,
+    /// The number of stages of each of them.
+    rounds: usize,
 }
 
 impl ModelParts {
     /// Returns the parts of a model as a plan trains it.
     ///
     /// # Errors
-    /// [`TrainError::Impossible`] when the model cannot be divided as `[parallel]` says.
+    /// [`TrainError::Impossible`] when `[parallel]` asks for a division that the model does not allow.
     pub fn of(plan: &Plan, chain: &mut Chain, train: &dyn Dataset) -> Result<Self, TrainError> {
         let section = &plan.config.parallel;
         let layers: Vec<String> = chain.layers().iter().map(|l| l.name().to_owned()).collect();
@@ -45,11 +48,28 @@ impl ModelParts {
                 hint: "use `model.normalisation = \"batch\"` or `\"group\"`, or set parallel.pipeline = 1".to_owned(),
             });
         }
+        let mut kept = chain
+            .layers()
+            .iter()
+            .filter(|layer| !layer.is_suspendable());
+        if let Some(layer) = kept
+            .next()
+            .filter(|_| section.zero_level() == ZeroLevel::Weights)
+        {
+            return Err(TrainError::Impossible {
+                problem: format!(
+                    "parallel.zero = 3 cannot train this model: layer `{}` of {} keeps its weights between its passes",
+                    layer.name(),
+                    layer.engine()
+                ),
+                hint: "set parallel.zero to 2 or less".to_owned(),
+            });
+        }
         let work = work(&plan.config, chain, train, plan.shard_samples_max());
         Self::new(section, layers, work, is_tied)
     }
 
-    /// Returns the parts of the model of a run file, and what each worker of a pipeline has of it. Cost: that of describing the
+    /// Returns the parts of the model of a run file, and the part of each worker of a pipeline. Cost: that of describing the
     /// model; no weights are allocated.
     ///
     /// # Errors
@@ -76,33 +96,32 @@ impl ModelParts {
         let layers: Vec<(f64, u64)> = layers.collect();
         let all: f64 = layers.iter().map(|(elements, _)| elements).sum();
         let section = &plan.config.parallel;
-        let own_shards = u64::from(shards).div_ceil(layout.replicas() as u64);
-        let in_flight = |stage: usize| match section.pipeline_schedule() {
-            PipelineSchedule::GPipe => own_shards,
-            PipelineSchedule::OneForwardOneBackward => {
-                own_shards.min((layout.stages().len() - stage) as u64)
-            }
-        };
-        let mut found = vec![(0.0, 0, 1); columns];
-        for (index, stage) in layout.stages().iter().enumerate() {
-            let (elements, kept, most) = &mut found[stage.column];
-            for (own, own_kept) in &layers[stage.layers.clone()] {
-                *elements += own / all.max(1.0);
-                *kept += own_kept;
-            }
-            *most = in_flight(index).max(*most);
+        let own_shards = shards.div_ceil(layout.replicas() as u32);
+        let mut found = vec![(0.0, 0); columns];
+        let mut kept_of = Vec::with_capacity(layout.stages().len());
+        for stage in layout.stages() {
+            let layers = &layers[stage.layers.clone()];
+            let kept: u64 = layers.iter().map(|(_, kept)| kept).sum();
+            let (elements, kept_floats) = &mut found[stage.column];
+            *elements += layers
+                .iter()
+                .map(|(own, _)| own / all.max(1.0))
+                .sum::<f64>();
+            *kept_floats += kept;
+            kept_of.push(kept);
         }
+        let kept_max = kept_max(&layout, section.pipeline_schedule(), own_shards, &kept_of);
         let is_held_once = layout.replicas() == 1 || section.zero_level().is_sharded();
         let is_copied = is_held_once && section.copies_among(layout.ranks() as u32) > 1;
         let parts = found.iter().enumerate();
-        let parts = parts.map(|(column, &(elements, kept_floats, shards))| PartMemory {
+        let parts = parts.map(|(column, &(elements, kept_floats))| PartMemory {
             elements,
             copied_elements: match is_copied {
                 true => found[(column + columns - 1) % columns].0,
                 false => 0.0,
             },
             kept_floats,
-            shards,
+            kept_floats_max: kept_max[column],
         });
         Ok(parts.collect())
     }
@@ -133,6 +152,7 @@ impl ModelParts {
             pieces,
             is_tied,
             columns: section.pipeline as usize,
+            rounds: section.rounds(),
         };
         if this.stages(this.columns).is_none() {
             let shared = if is_tied {
@@ -140,12 +160,22 @@ impl ModelParts {
             } else {
                 ""
             };
+            let stages = match this.rounds {
+                1 => String::new(),
+                rounds => format!(" with {rounds} stages each"),
+            };
+            let hint = match this.columns_max() {
+                1 if this.rounds > 1 => {
+                    "set parallel.schedule to one with a single stage for each worker, such as \"zero_bubble\"".to_owned()
+                }
+                most => format!("set parallel.pipeline to {most} or less"),
+            };
             return Err(TrainError::Impossible {
                 problem: format!(
-                    "a pipeline of {} workers cannot divide {count} layers{shared}",
+                    "a pipeline of {} workers{stages} cannot divide {count} layers{shared}",
                     this.columns
                 ),
-                hint: format!("set parallel.pipeline to {} or less", this.columns_max()),
+                hint,
             });
         }
         Ok(this)
@@ -160,7 +190,9 @@ impl ModelParts {
     }
 
     fn stages(&self, columns: usize) -> Option<Vec<PipelineStage>> {
-        divide_layers(&self.pieces, &self.work, columns, self.is_tied)
+        // Fewer workers than the run file asks for have more layers each, but no more stages.
+        let rounds = if columns > 1 { self.rounds } else { 1 };
+        divide_layers(&self.pieces, &self.work, (columns, rounds), self.is_tied)
     }
 
     /// Returns the layout of a run of `shards` logical shards among `ranks` workers. With too few of them for the pipeline
@@ -227,6 +259,36 @@ impl ModelParts {
         }
         Some(text)
     }
+}
+
+/// Returns the most values that each worker of a pipeline keeps at any time for backward passes, from those that each stage
+/// keeps of one shard.
+fn kept_max(
+    layout: &StepLayout,
+    schedule: PipelineSchedule,
+    shards: u32,
+    kept_of: &[u64],
+) -> Vec<u64> {
+    let shape = ProgramShape::with_one_bucket_per_stage(layout.stages(), 0..shards);
+    let programs = programs(schedule, &shape);
+    let mut most = vec![0; programs.len()];
+    for (program, most) in programs.iter().zip(&mut most) {
+        let mut kept: u64 = 0;
+        for action in program {
+            match action {
+                ProgramAction::Forward { bucket, .. } => {
+                    kept += kept_of[kept_of.len() - 1 - bucket];
+                }
+                ProgramAction::Backward { bucket, .. }
+                | ProgramAction::BackwardWeights { bucket, .. } => {
+                    kept -= kept_of[kept_of.len() - 1 - bucket];
+                }
+                _ => {}
+            }
+            *most = kept.max(*most);
+        }
+    }
+    most
 }
 
 /// Returns the number of workers with the same layers.
@@ -399,6 +461,17 @@ mod tests {
         let message = refused("pipeline = 5", true);
         assert!(message.contains("stay on one worker"), "{message}");
         assert!(message.contains("to 4 or less"), "{message}");
+        let message = refused("pipeline = 3\nschedule = 'interleaved'", false);
+        assert!(
+            message.contains("of 3 workers with 2 stages each cannot divide 5 layers"),
+            "{message}"
+        );
+        assert!(message.contains("to 2 or less"), "{message}");
+        let message = refused(
+            "pipeline = 2\nschedule = 'interleaved'\nstages_per_worker = 3",
+            false,
+        );
+        assert!(message.contains("\"zero_bubble\""), "{message}");
         let message = refused("pipeline = 2\ncuts = [\"block9\"]", false);
         assert!(message.contains("no such layer"), "{message}");
         assert!(

@@ -1,7 +1,7 @@
 //! [`RecordingThread`]: writes what this worker does into the folder of its run, while a recording is requested.
 //!
 //! A file in that folder requests a recording ([`RecordingRequest`]), so it can be started and stopped while the run is under way. The
-//! thread looks for it five times a second. During a recording it moves spans from the rings of the computing thread and of
+//! thread looks for it five times a second. During a recording it moves spans from the rings of the computing thread, of the background threads and of
 //! the group's flight recorder to a file, twenty times a second; the recorded threads never wait for it.
 
 use std::fs::{self, File, OpenOptions};
@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ronde_comm::ProcessGroup;
+use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::recording::{RecordingLine, RecordingSection};
 use ronde_core::spans::{SpanRecorder, TimeSpan};
 use ronde_core::{Collectives, Event, Rank, Tracker};
@@ -113,10 +114,12 @@ impl RecordingRequest {
     }
 }
 
-/// What a worker's computing thread shares with the thread that writes its recording.
+/// What a worker's threads share with the thread that writes its recording.
 #[derive(Debug)]
 pub(crate) struct WorkerRecorder {
     pub(crate) spans: Arc<SpanRecorder>,
+    /// What the threads of the loader and of checkpoints do.
+    pub(crate) background: Arc<BackgroundSpans>,
     alignment: Mutex<ClockAlignment>,
 }
 
@@ -124,6 +127,7 @@ impl Default for WorkerRecorder {
     fn default() -> Self {
         Self {
             spans: Arc::new(SpanRecorder::new(clock::host_ns)),
+            background: Arc::new(BackgroundSpans::new(clock::host_ns)),
             alignment: Mutex::default(),
         }
     }
@@ -132,6 +136,17 @@ impl Default for WorkerRecorder {
 impl WorkerRecorder {
     pub(crate) fn align(&self, alignment: ClockAlignment) {
         *self.lock() = alignment;
+    }
+
+    /// Starts or stops recording.
+    fn switch(&self, is_on: bool) {
+        self.spans.switch(is_on);
+        self.background.switch(is_on);
+    }
+
+    /// Moves the spans of all threads to `spans`; returns the number of those that were dropped.
+    fn drain(&self, spans: &mut Vec<TimeSpan>) -> u64 {
+        self.spans.drain(spans) + self.background.drain(spans)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, ClockAlignment> {
@@ -300,7 +315,7 @@ impl RecordingWriter {
         RecordingLine::Header.append_to(&mut text);
         // Spans of an earlier recording and earlier collectives are not part of this one.
         let mut spans = Vec::new();
-        self.recorder.spans.drain(&mut spans);
+        self.recorder.drain(&mut spans);
         spans.clear();
         self.open = Some(OpenRecording {
             id,
@@ -313,12 +328,12 @@ impl RecordingWriter {
             spans,
             text,
         });
-        self.recorder.spans.switch(true);
+        self.recorder.switch(true);
         Ok(())
     }
 
     fn end(&mut self) {
-        self.recorder.spans.switch(false);
+        self.recorder.switch(false);
         self.open = None;
     }
 
@@ -344,7 +359,7 @@ impl RecordingWriter {
             open.dropped += if open.position == 0 { 0 } else { overwritten };
             open.position = position;
         }
-        open.dropped += recorder.spans.drain(&mut open.spans);
+        open.dropped += recorder.drain(&mut open.spans);
         for span in open.spans.drain(..) {
             if open.bytes + open.text.len() as u64 >= FILE_BYTES_MAX {
                 open.dropped += 1;

@@ -8,16 +8,15 @@ use std::sync::atomic::AtomicBool;
 use ronde_core::balance::Balance;
 use ronde_core::event::PhaseTimes;
 use ronde_core::holdings::HeldRanges;
-use ronde_core::session::{CommittedStep, Session};
+use ronde_core::session::{CommittedStep, Session, SliceExchange};
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::weight_hash;
 use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Shard, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
     HeldVector, HeldVectorMut, LossScaling, MicroBatch, ModelState, ReducedGradient, Strategy,
-    SynchronousConfig, SynchronousStrategy,
+    SynchronousConfig, SynchronousStrategy, ZeroLevel,
 };
 
 use self::buckets::BucketTuning;
@@ -130,7 +129,7 @@ pub struct Training {
     unfinished: Option<(CommittedStep, AppliedStep, StepTiming)>,
     transfer: StateTransfer,
     /// The elements of the state that this rank has. The strategy may have memory for more of them while they are received.
-    slices: HeldRanges,
+    slices: SliceExchange,
     /// The cores of this worker's threads; `None`: the system chooses.
     cores: Option<CorePinning>,
     /// The number of cores on which this worker may decode samples.
@@ -179,6 +178,7 @@ fn strategy(
     let bucket_bytes = plan.config.comm.bucket_bytes_max;
     config.bucket_bytes_max = bucket_bytes.map_or_else(BucketTuning::first, |bytes| bytes as usize);
     config.zero = plan.config.parallel.zero_level();
+    config.hashing = plan.hashing;
     config.copies = plan.config.parallel.copies;
     config.schedule = plan.config.parallel.pipeline_schedule();
     config.sample_shape = sample_shape.to_vec();
@@ -221,11 +221,10 @@ impl Training {
             mesh.reports(),
         );
         // The first vote compares it: ranks with different initial weights must not train.
-        let weights = strategy.computed_weights();
-        session.set_digest(weight_hash::hash_parts(weights.into_iter()));
+        session.set_digest(strategy.digest(None));
         let copies = ModelCopies::new(&plan.config.train, held_weights(&*strategy));
         let names = ModelCopies::names(&plan.config.train);
-        let slices = strategy.held().clone();
+        let slices = SliceExchange::new(strategy.held().clone());
         let layout = ReplicaLayout::of(strategy.state(), layout_of_optimizer, loss_scaling, &names);
         Ok(Self {
             member,
@@ -282,6 +281,9 @@ impl Training {
         stop: Arc<AtomicBool>,
     ) -> Self {
         (self.checkpoints, self.resume, self.stop) = (checkpoints, resume, stop);
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.record_spans(self.recorder.background.clone());
+        }
         self
     }
 
@@ -357,6 +359,12 @@ impl Training {
         vectors(&*self.strategy, &self.copies)
     }
 
+    /// Returns whether the members of this generation have different parts of the weights.
+    pub(crate) fn divides_weights(&self) -> bool {
+        let gathers = self.plan.config.parallel.zero_level() == ZeroLevel::Weights;
+        self.mesh.columns() > 1 || gathers && self.mesh.replicas() > 1
+    }
+
     /// Returns the layers and the shards that each rank computes.
     #[must_use]
     pub fn mesh(&self) -> &StepLayout {
@@ -410,14 +418,14 @@ impl Training {
             features,
             labels: Vec::new(),
         };
-        if self.mesh.columns() > 1 {
+        if self.divides_weights() {
             return Err(TrainError::Impossible {
-                problem: "a worker of a pipeline cannot predict alone: it has a part of the layers"
+                problem: "a worker that has a part of the weights cannot predict alone".to_owned(),
+                hint: "load the saved model, or set parallel.pipeline = 1 and parallel.zero to 2 or less"
                     .to_owned(),
-                hint: "load the saved model, or set parallel.pipeline = 1".to_owned(),
             });
         }
-        let outputs = self.strategy.predict(&mut batch);
+        let outputs = self.strategy.predict(Some(&mut batch));
         let outputs = outputs.map_err(|error| TrainError::Predict(Box::new(error)))?;
         Ok(outputs.unwrap_or_else(|| Activation::from_host(&[0], Vec::new())))
     }
@@ -624,7 +632,8 @@ impl Training {
         };
         let train = self.split.train.clone();
         let settings = self.loader_settings(&*train);
-        Ok(Loader::start(train, plan, settings)?)
+        let spans = self.recorder.background.clone();
+        Ok(Loader::start_recorded(train, plan, settings, spans)?)
     }
 
     /// Records a notice with a hint if training waits for data; at most once.

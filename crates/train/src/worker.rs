@@ -79,10 +79,10 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
     plan.identity.set_lineage(&task.lineage);
     let description = split.train.description();
-    let (input_shape, classes) = (description.shape.clone(), description.classes);
     let model = &config.model.config;
+    let published = ModelDescription::new(Some(model.clone()), description);
     let mut chain = model
-        .build(&input_shape, classes, &plan.seeds)
+        .build(&description.shape, description.classes, &plan.seeds)
         .map_err(TrainError::Model)?;
     initial_state::from_samples(&plan, &mut chain, &*split.train)?;
     let initial = InitialWeightFile::of(&config.model.start, &task.base, Some(model));
@@ -111,15 +111,14 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     let recorder = training.recorder();
     let recording = RecordingThread::start(run, recorder, flight_records, tracker.clone());
     let mut training = training.with_recording(recording);
-    let model = ModelDescription {
-        config: Some(model.clone()),
-        input_shape,
-        classes,
-        evaluation: None,
-        best: None,
-    };
     training.run_and_publish(&mut |training, trained| {
-        publish(training, &task.output, model.clone(), trained, &*tracker)
+        publish(
+            training,
+            &task.output,
+            published.clone(),
+            trained,
+            &*tracker,
+        )
     })
 }
 

@@ -391,9 +391,9 @@ fn a_panic_of_a_layer_is_an_error_that_names_it() {
         features: vec![0.0; 3 * samples],
         labels: vec![0; samples],
     };
-    strategy.predict(&mut batch(1)).unwrap();
+    strategy.predict(Some(&mut batch(1))).unwrap();
     for error in [
-        strategy.predict(&mut batch(2)).unwrap_err(),
+        strategy.predict(Some(&mut batch(2))).unwrap_err(),
         strategy.backward(Step(0), vec![batch(2)]).unwrap_err(),
     ] {
         let message = error.to_string();

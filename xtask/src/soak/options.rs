@@ -9,10 +9,11 @@ use super::fault_kind::FaultKind;
 /// The usage text.
 pub(crate) const USAGE: &str = "\
 cargo xtask soak [--minutes M] [--workers N] [--every S] [--epochs E] [--faults KIND,KIND..] [--seed S]
-                 [--fuzz F]
+                 [--simulate C] [--fuzz F]
 
   trains repeatedly for M minutes with N workers on this machine; a fault occurs about every S seconds; each
-  training has E epochs; then each fuzz target runs for F seconds (default 60; 0: none)
+  training has E epochs; then C clusters are simulated (default 20,000; 0: none), and each fuzz target runs for F
+  seconds (default 60; 0: none)
 
   kill, stop, two, half    kill or stop workers
   coordinator, leaderless  jobs with --listen: kill the coordinator, alone or followed by a worker
@@ -27,6 +28,8 @@ pub(super) struct SoakOptions {
     pub(super) epochs: u64,
     pub(super) kinds: Vec<FaultKind>,
     pub(super) seed: u64,
+    /// The number of clusters to simulate after the trainings.
+    pub(super) simulate: u64,
     /// Seconds for each fuzz target after the trainings.
     pub(super) fuzz_s: u32,
 }
@@ -41,6 +44,7 @@ impl SoakOptions {
             epochs: 100,
             kinds: FaultKind::ALL.to_vec(),
             seed: 1,
+            simulate: 0,
             fuzz_s: 0,
         }
     }
@@ -51,6 +55,7 @@ impl SoakOptions {
             minutes: 10.0,
             every_s: 5.0,
             epochs: 1000,
+            simulate: 20_000,
             fuzz_s: 60,
             ..Self::short()
         };
@@ -70,6 +75,7 @@ impl SoakOptions {
                 "--epochs" => options.epochs = value.parse().with_context(bad)?,
                 "--faults" => options.kinds = FaultKind::list(value)?,
                 "--seed" => options.seed = value.parse().with_context(bad)?,
+                "--simulate" => options.simulate = value.parse().with_context(bad)?,
                 "--fuzz" => options.fuzz_s = value.parse().with_context(bad)?,
                 _ => bail!("unknown option `{name}`\n\n{USAGE}"),
             }
@@ -104,17 +110,25 @@ impl SoakOptions {
         Duration::from_secs_f64(self.minutes * 60.0)
     }
 
+    /// Returns the seeds of the simulated clusters, which differ for each seed of a soak; `None` if there are none.
+    pub(super) fn simulated_seeds(&self) -> Option<String> {
+        let first = self.seed.saturating_sub(1).checked_mul(self.simulate)?;
+        let end = first.checked_add(self.simulate)?;
+        (first < end).then(|| format!("{first}..{end}"))
+    }
+
     /// Returns the command line with the same options.
     pub(super) fn command(&self) -> String {
         let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.name()).collect();
         format!(
-            "cargo xtask soak --minutes {} --workers {} --every {}s --epochs {} --faults {} --seed {} --fuzz {}",
+            "cargo xtask soak --minutes {} --workers {} --every {}s --epochs {} --faults {} --seed {} --simulate {} --fuzz {}",
             self.minutes,
             self.workers,
             self.every_s,
             self.epochs,
             kinds.join(","),
             self.seed,
+            self.simulate,
             self.fuzz_s
         )
     }
@@ -143,9 +157,10 @@ mod tests {
         let arguments = |text: &str| -> Vec<String> {
             text.split_whitespace().skip(3).map(str::to_owned).collect()
         };
-        let text = "cargo xtask soak --minutes 0.5 --workers 3 --every 2s --faults two,kill --seed 9 --fuzz 0";
+        let text = "cargo xtask soak --minutes 0.5 --workers 3 --every 2s --faults two,kill --seed 9 --simulate 7 --fuzz 0";
         let options = SoakOptions::parse(&arguments(text)).unwrap();
         assert_eq!((options.workers, options.every_s), (3, 2.0));
+        assert_eq!(options.simulated_seeds(), Some("56..63".to_owned()));
         assert_eq!(
             SoakOptions::parse(&arguments(&options.command())).unwrap(),
             options

@@ -1,4 +1,5 @@
-//! [`MemberState`]: what a member of a new generation has of a state that may be divided, and whether the members have all of it.
+//! [`MemberState`]: what a member of a new generation has of a state that may be divided, and [`StateSource`]: from which state
+//! the members continue.
 
 use crate::Step;
 use crate::holdings::HeldRanges;
@@ -53,21 +54,72 @@ impl MemberState {
         words.is_empty().then_some(members)
     }
 
-    /// Returns whether the members with the newest state hold all of its `elements` together, so that the group continues
-    /// from it; those that only miss the outcome of its last step count. True if no member has a state.
+    /// Returns whether the member has the state before step `next`, possibly after it applies the gradient that it holds.
+    fn reaches(&self, next: Step) -> bool {
+        let applies = self.holds_gradient && self.next.next() == next;
+        self.has_state && (self.next == next || applies)
+    }
+}
+
+/// The state from which the members of a new generation continue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateSource {
+    /// No member has a state: the run begins, or resumes from a checkpoint.
+    Initial,
+    /// The state before this step, which the members have together. Members with a later one have only parts of it, and give
+    /// them up.
+    Members(Step),
+    /// The newest checkpoint: some members have parts of a state, but together they have all of none.
+    Checkpoint,
+}
+
+impl StateSource {
+    /// Decides for all members from their states: the newest step before which they have all `elements` of the state
+    /// together counts; those that only miss the outcome of the last step have it too.
     #[must_use]
-    pub fn is_covered(members: &[Self], elements: usize) -> bool {
-        let with_state = || members.iter().filter(|member| member.has_state);
-        let Some(newest) = with_state().map(|member| member.next).max() else {
-            return true;
+    pub fn of(members: &[MemberState], elements: usize) -> Self {
+        let with_state = members.iter().filter(|member| member.has_state);
+        let mut steps: Vec<Step> = with_state.map(|member| member.next).collect();
+        steps.sort_unstable();
+        if steps.is_empty() {
+            return Self::Initial;
+        }
+        let is_covered = |next: &Step| {
+            let have = members.iter().filter(|member| member.reaches(*next));
+            let held = HeldRanges::new(have.flat_map(|member| member.held.ranges().to_vec()));
+            held.len() == elements
         };
-        let is_newest = |member: &&Self| {
-            let applies = member.holds_gradient && member.next.next() == newest;
-            member.next == newest || applies
-        };
-        let held = with_state().filter(is_newest);
-        let held = HeldRanges::new(held.flat_map(|member| member.held.ranges().to_vec()));
-        held.len() == elements
+        let newest = steps.into_iter().rev().find(is_covered);
+        newest.map_or(Self::Checkpoint, Self::Members)
+    }
+
+    /// Returns whether a member whose next step is `next` has only parts of a later state, which it gives up.
+    #[must_use]
+    pub fn is_before(&self, next: Step) -> bool {
+        matches!(self, Self::Members(step) if *step < next)
+    }
+}
+
+/// What the ranks do after each has tried to load its slices of the newest checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadAgreement {
+    /// All ranks have loaded the checkpoint of this step; `None`: there is none that all of them can read.
+    Agreed(Option<Step>),
+    /// The ranks have loaded different checkpoints: each loads the newest one before this step.
+    RetryBefore(Step),
+}
+
+impl LoadAgreement {
+    /// Decides for all ranks from the steps that they have loaded. A rank that can read no checkpoint has none.
+    #[must_use]
+    pub fn of(loaded: &[Option<Step>]) -> Self {
+        let first = loaded.first().copied().flatten();
+        if loaded.iter().all(|step| *step == first) {
+            return Self::Agreed(first);
+        }
+        // Ranks may have loaded an older checkpoint because the newest is damaged for them.
+        let oldest = loaded.iter().map(|step| step.map_or(Step(0), Step::next));
+        Self::RetryBefore(oldest.min().unwrap_or_default())
     }
 }
 
@@ -86,13 +138,54 @@ mod tests {
     }
 
     #[test]
-    fn members_with_the_newest_state_must_hold_all_of_it() {
-        let covered = |members: &[MemberState]| MemberState::is_covered(members, 10);
-        assert!(covered(&[member(7, false, 0..6), member(7, false, 4..10)]));
-        assert!(covered(&[member(7, false, 0..6), member(6, true, 4..10)]));
-        assert!(!covered(&[member(7, false, 0..6), member(6, false, 4..10)]));
-        assert!(!covered(&[member(7, false, 0..6), member(5, true, 4..10)]));
-        assert!(covered(&[member(0, false, 0..6)]), "no member has a state");
+    fn members_continue_from_the_newest_state_that_they_have_together() {
+        let source = |members: &[MemberState]| StateSource::of(members, 10);
+        let at = |next| StateSource::Members(Step(next));
+        assert_eq!(
+            source(&[member(7, false, 0..6), member(7, false, 4..10)]),
+            at(7)
+        );
+        assert_eq!(
+            source(&[member(7, false, 0..6), member(6, true, 4..10)]),
+            at(7)
+        );
+        let lost = StateSource::Checkpoint;
+        assert_eq!(
+            source(&[member(7, false, 0..6), member(6, false, 4..10)]),
+            lost
+        );
+        assert_eq!(
+            source(&[member(7, false, 0..6), member(5, true, 4..10)]),
+            lost
+        );
+        // No member has the outcome of step 6.
+        assert_eq!(
+            source(&[member(6, true, 0..6), member(6, true, 4..9)]),
+            lost
+        );
+        assert_eq!(source(&[member(0, false, 0..6)]), StateSource::Initial);
+        let members = [
+            member(6, false, 0..6),
+            member(9, true, 2..8),
+            member(6, false, 5..10),
+        ];
+        assert_eq!(source(&members), at(6), "the later state is not complete");
+        assert!(source(&members).is_before(Step(9)) && !source(&members).is_before(Step(6)));
+    }
+
+    #[test]
+    fn ranks_that_loaded_different_checkpoints_load_an_older_one() {
+        let of = |loaded: &[Option<u64>]| {
+            let loaded: Vec<Option<Step>> = loaded.iter().map(|step| step.map(Step)).collect();
+            LoadAgreement::of(&loaded)
+        };
+        assert_eq!(
+            of(&[Some(8), Some(8)]),
+            LoadAgreement::Agreed(Some(Step(8)))
+        );
+        assert_eq!(of(&[None, None]), LoadAgreement::Agreed(None));
+        assert_eq!(of(&[Some(8), Some(4)]), LoadAgreement::RetryBefore(Step(5)));
+        assert_eq!(of(&[Some(8), None]), LoadAgreement::RetryBefore(Step(0)));
     }
 
     #[test]

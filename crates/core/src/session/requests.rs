@@ -11,6 +11,8 @@ pub struct VoteRequests {
     pub evaluate: bool,
     /// Complete the run: this step is its last one.
     pub complete: bool,
+    /// Save a divided state before the next generation begins, because it lacks a member of this one.
+    pub leaves: bool,
     /// The rank's state is not complete yet: the rank copies it from others, holds no shard, and its weights
     /// are not compared. The session sets this by itself.
     pub heals: bool,
@@ -24,14 +26,16 @@ impl VoteRequests {
             self.heals,
             self.evaluate,
             self.complete,
+            self.leaves,
         ];
         let bits = flags.iter().enumerate();
         bits.fold(0, |bits, (at, flag)| bits | u64::from(*flag) << at)
     }
 
     pub(super) fn from_bits(bits: u64) -> Result<Self, String> {
-        let [save, stop, heals, evaluate, complete] = [1, 2, 4, 8, 16].map(|bit| bits & bit == bit);
-        if bits > 31 {
+        let [save, stop, heals, evaluate, complete, leaves] =
+            [1, 2, 4, 8, 16, 32].map(|bit| bits & bit == bit);
+        if bits > 63 {
             return Err(format!("invalid requests {bits:#x}"));
         }
         Ok(Self {
@@ -39,6 +43,7 @@ impl VoteRequests {
             stop,
             evaluate,
             complete,
+            leaves,
             heals,
         })
     }
@@ -50,6 +55,7 @@ impl VoteRequests {
             stop: all.stop || one.stop,
             evaluate: all.evaluate || one.evaluate,
             complete: all.complete || one.complete,
+            leaves: all.leaves || one.leaves,
             heals: all.heals || one.heals,
         })
     }

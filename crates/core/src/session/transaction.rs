@@ -174,6 +174,11 @@ impl Transaction {
         self.is_complete = true;
     }
 
+    /// Notes that this rank's state is not used any more, because other members continue from an earlier one: it copies that.
+    pub fn give_up_state(&mut self) {
+        self.is_complete = false;
+    }
+
     /// Sends requests with the next vote; all ranks see them in [`CommittedStep::requests`] of the same
     /// step. They are repeated until a vote succeeds.
     pub fn request(&mut self, requests: VoteRequests) {

@@ -153,6 +153,7 @@ mod tests {
                 stop: false,
                 evaluate: false,
                 complete: true,
+                leaves: true,
                 heals: true,
             },
             busy_s: 0.25,

@@ -7,13 +7,18 @@ use axum::response::{IntoResponse, Response};
 use super::access::html;
 
 /// Name, type and contents of each file.
-const FILES: [(&str, &str, &str); 9] = [
+const FILES: [(&str, &str, &str); 10] = [
     ("app.js", SCRIPT, include_str!("../../assets/app.js")),
     ("charts.js", SCRIPT, include_str!("../../assets/charts.js")),
     (
         "elements.js",
         SCRIPT,
         include_str!("../../assets/elements.js"),
+    ),
+    (
+        "classes.js",
+        SCRIPT,
+        include_str!("../../assets/classes.js"),
     ),
     ("panels.js", SCRIPT, include_str!("../../assets/panels.js")),
     ("theme.js", SCRIPT, include_str!("../../assets/theme.js")),

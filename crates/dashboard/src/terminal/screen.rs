@@ -95,40 +95,45 @@ pub(super) fn draw(
     }
 }
 
+/// The columns of the list of runs: heading, width, and the narrowest screen that has the column.
+const RUN_COLUMNS: [(&str, Constraint, u16); 7] = [
+    ("run", Constraint::Fill(2), 0),
+    ("phase", Constraint::Length(11), 0),
+    ("step", Constraint::Length(15), 72),
+    ("", Constraint::Length(6), 0),
+    ("loss", Constraint::Length(11), 40),
+    ("speed", Constraint::Length(18), 100),
+    ("time left", Constraint::Length(12), 54),
+];
+
 fn draw_runs(frame: &mut Frame<'_>, area: Rect, state: &TopState, runs: &[RunSummary]) {
+    let columns = || {
+        let fits = move |(_, _, narrowest): &&(_, _, u16)| area.width >= *narrowest;
+        RUN_COLUMNS.iter().filter(fits)
+    };
     let rows = runs.iter().map(|run| {
-        let share = match run.steps {
-            0 => String::new(),
-            steps => format!("{} %", 100 * run.step.min(steps) / steps),
+        let cell = |heading: &str| match heading {
+            "run" => Cell::from(run.id.clone()),
+            "phase" => Cell::from(Span::styled(run.phase, state.phase_style(run.phase))),
+            "step" => {
+                let steps = [run.step, run.steps].map(render::count);
+                Cell::from(steps.join("/"))
+            }
+            "loss" => Cell::from(run.loss.map_or_else(String::new, render::number)),
+            "speed" => {
+                let rate = run.rate.map(|rate| render::count(rate as u64));
+                Cell::from(rate.map_or_else(String::new, |rate| format!("{rate} {}/s", run.unit)))
+            }
+            "time left" => Cell::from(run.left_s.map_or_else(String::new, render::duration)),
+            _ => match run.steps {
+                0 => Cell::default(),
+                steps => Cell::from(format!("{} %", 100 * run.step.min(steps) / steps)),
+            },
         };
-        let rate = run.rate.map_or_else(String::new, |rate| {
-            format!("{} {}/s", render::count(rate as u64), run.unit)
-        });
-        Row::new([
-            Cell::from(run.id.clone()),
-            Cell::from(Span::styled(run.phase, state.phase_style(run.phase))),
-            Cell::from(format!(
-                "{}/{}",
-                render::count(run.step),
-                render::count(run.steps)
-            )),
-            Cell::from(share),
-            Cell::from(run.loss.map_or_else(String::new, render::number)),
-            Cell::from(rate),
-            Cell::from(run.left_s.map_or_else(String::new, render::duration)),
-        ])
+        Row::new(columns().map(|(heading, ..)| cell(heading)))
     });
-    let widths = [
-        Constraint::Fill(2),
-        Constraint::Length(11),
-        Constraint::Length(15),
-        Constraint::Length(6),
-        Constraint::Length(11),
-        Constraint::Length(18),
-        Constraint::Length(12),
-    ];
-    let head = Row::new(["run", "phase", "step", "", "loss", "speed", "time left"]);
-    let table = Table::new(rows, widths)
+    let head = Row::new(columns().map(|(heading, ..)| *heading));
+    let table = Table::new(rows, columns().map(|(_, width, _)| *width))
         .header(head.style(state.coloured(Color::DarkGray)))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut selection = TableState::default().with_selected(Some(state.position(runs)));

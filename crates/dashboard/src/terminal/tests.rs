@@ -111,6 +111,21 @@ fn the_views_show_the_run_without_secrets() {
 }
 
 #[test]
+fn narrow_screens_keep_the_names_of_the_runs() {
+    let mut state = TopState::new(false);
+    state.open(Tab::Curves);
+    for (width, has_speed) in [(40, false), (60, false), (80, false), (120, true)] {
+        let text = drawn(&state, (width, 24));
+        for word in ["digits", "running", "25 %"] {
+            assert!(text.contains(word), "{width}: {word} in\n{text}");
+        }
+        let list: String = text.lines().take(4).collect();
+        assert_eq!(list.contains("speed"), has_speed, "{width}:\n{text}");
+        assert!(!text.contains("│-"), "an axis is negative:\n{text}");
+    }
+}
+
+#[test]
 fn keys_choose_runs_and_views_and_leave() {
     let mut state = TopState::new(true);
     press(&mut state, KeyCode::Down);

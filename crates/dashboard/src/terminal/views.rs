@@ -189,7 +189,9 @@ fn draw_curve(
         true => (high - low) * 0.05,
         false => (high.abs() * 0.1).max(1e-9),
     };
-    let (low, high) = (low - margin, high + margin);
+    // Values that are never negative have no negative axis.
+    let floor = if low >= 0.0 { 0.0 } else { f64::NEG_INFINITY };
+    let (low, high) = ((low - margin).max(floor), high + margin);
     let dataset = Dataset::default()
         .marker(Marker::Braille)
         .graph_type(GraphType::Line)

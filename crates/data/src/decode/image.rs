@@ -11,9 +11,9 @@ use fast_image_resize as fir;
 use fast_image_resize::images::{Image, ImageRef};
 use ronde_core::philox::Stream;
 
-use super::{ImageFeatures, invalid, one_of};
+use super::{DecodeScratch, ImageFeatures, invalid};
 use crate::DataError;
-use crate::format::Record;
+use pixels::PIXELS_MAX;
 pub(super) use pixels::{Channels, PixelSize};
 
 /// The largest side of a model's input, in pixels.
@@ -38,19 +38,25 @@ impl std::fmt::Debug for ImageBuffers {
     }
 }
 
-/// The conversion of images to features.
+/// The conversion of images to features. Several threads may share it, each with its own [`DecodeScratch`].
 #[derive(Debug)]
-pub(super) struct ImageDecoder {
+pub struct ImageDecoder {
     features: ImageFeatures,
     channels: Channels,
     width: u32,
     height: u32,
+    /// The largest number of pixels of an image.
+    pixels_max: u64,
     /// For each channel the factor for a byte, and the summand.
     factors: Vec<(f32, f32)>,
 }
 
 impl ImageDecoder {
-    pub(super) fn new(features: &ImageFeatures) -> Result<Self, DataError> {
+    /// Creates a decoder.
+    ///
+    /// # Errors
+    /// Returns an error with the key if the settings are invalid.
+    pub fn new(features: &ImageFeatures) -> Result<Self, DataError> {
         let shape = &features.shape;
         let &[channels, height, width] = &shape[..] else {
             let problem = format!("invalid shape {shape:?}: expected [channels, height, width]");
@@ -87,26 +93,61 @@ impl ImageDecoder {
         Ok(Self {
             factors: factors(features, channels.count())?,
             features: features.clone(),
+            pixels_max: PIXELS_MAX,
             channels,
             width: width as u32,
             height: height as u32,
         })
     }
 
-    pub(super) fn field(&self) -> &str {
-        &self.features.field
+    /// Refuses images of more than `pixels` pixels; by default the limit is 2^26. An image takes at most 11 bytes of memory for
+    /// each of its pixels.
+    #[must_use]
+    pub fn with_pixels_max(mut self, pixels: u64) -> Self {
+        self.pixels_max = pixels.min(PIXELS_MAX);
+        self
+    }
+
+    /// Returns the number of features of an image.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.features.shape.iter().product()
+    }
+
+    /// Converts a JPEG, PNG or WebP image as for evaluation: its features have the bits of a record with this image. Cost:
+    /// time and memory for its pixels.
+    ///
+    /// # Errors
+    /// Returns the reason why the image cannot be decoded, or if `out` does not have [`ImageDecoder::elements`] elements.
+    pub fn decode_for_evaluation(
+        &self,
+        encoded: &[u8],
+        scratch: &mut DecodeScratch,
+        out: &mut [f32],
+    ) -> Result<(), String> {
+        if out.len() != self.elements() {
+            let (found, expected) = (out.len(), self.elements());
+            return Err(format!(
+                "a buffer of {found} elements does not fit {expected} features"
+            ));
+        }
+        self.decode(encoded, None, &mut scratch.image, out)
+    }
+
+    pub(super) fn features(&self) -> &ImageFeatures {
+        &self.features
     }
 
     /// Decodes an image. Without random words it is prepared for evaluation.
     pub(super) fn decode(
         &self,
-        record: &Record<'_>,
+        encoded: &[u8],
         random: Option<&Stream>,
         memory: &mut ImageBuffers,
         out: &mut [f32],
     ) -> Result<(), String> {
-        let encoded = one_of(record, self.field())?;
-        let image = PixelSize::decode(encoded, self.channels, &mut memory.decoded)?;
+        let image =
+            PixelSize::decode(encoded, self.channels, self.pixels_max, &mut memory.decoded)?;
         let part = crop::choose(&self.features, (image.width, image.height), random);
         let is_turned =
             self.features.flip && random.is_some_and(|random| random.block(FLIP_BLOCK)[0] & 1 == 1);

@@ -48,7 +48,8 @@ impl ImageFolder {
     }
 }
 
-fn is_image(location: &str) -> bool {
+/// Returns whether the name of a file is that of an image.
+pub(crate) fn is_image(location: &str) -> bool {
     let ending = location.rsplit_once('.').map(|(_, ending)| ending);
     ending.is_some_and(|ending| ENDINGS.iter().any(|one| ending.eq_ignore_ascii_case(one)))
 }

@@ -8,6 +8,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
+use ronde_core::background_spans::BackgroundSpans;
+use ronde_core::spans::SpanKind;
+
 use super::planner::{BatchPlanner, FetchUnit, PlannedBatch};
 use super::{Batch, LoaderTimes};
 use crate::clock::Stopwatch;
@@ -40,6 +43,7 @@ pub(super) struct DecodePool {
     state: Mutex<PoolState>,
     changed: Condvar,
     stop: AtomicBool,
+    spans: Arc<BackgroundSpans>,
 }
 
 struct PoolState {
@@ -90,10 +94,16 @@ enum PoolTask {
 }
 
 impl DecodePool {
-    pub(super) fn new(dataset: Arc<dyn Dataset>, planner: BatchPlanner, work: PoolLimits) -> Self {
+    pub(super) fn new(
+        dataset: Arc<dyn Dataset>,
+        planner: BatchPlanner,
+        work: PoolLimits,
+        spans: Arc<BackgroundSpans>,
+    ) -> Self {
         Self {
             dataset,
             work,
+            spans,
             state: Mutex::new(PoolState {
                 planner: Some(Box::new(planner)),
                 is_planning: false,
@@ -115,14 +125,19 @@ impl DecodePool {
         }
     }
 
-    /// Runs tasks until there are none left.
-    pub(super) fn run(&self) {
+    /// Runs tasks until there are none left, on the thread with this number.
+    pub(super) fn run(&self, thread: u32) {
         let guard = PanicGuard(self);
         let mut scratch = DecodeScratch::default();
         loop {
             match self.next() {
-                PoolTask::Fetch(planner) => self.fetch(planner),
-                PoolTask::Decode(job) => self.decode(job, &mut scratch),
+                PoolTask::Fetch(planner) => self.fetch(planner, thread),
+                PoolTask::Decode(job) => {
+                    let (span, shard) = (self.spans.begin(), job.planned.shard);
+                    self.decode(job, &mut scratch);
+                    let shard = u64::from(shard.0);
+                    self.spans.end(span, SpanKind::Decode, thread, shard);
+                }
                 PoolTask::End => break,
             }
         }
@@ -189,7 +204,7 @@ impl DecodePool {
         }
     }
 
-    fn fetch(&self, mut planner: Box<BatchPlanner>) {
+    fn fetch(&self, mut planner: Box<BatchPlanner>, thread: u32) {
         let failed_at = planner.next_index();
         let unit = planner.next_unit();
         let mut state = self.lock();
@@ -202,8 +217,10 @@ impl DecodePool {
         }
         drop(state);
         self.changed.notify_all();
-        let watch = Stopwatch::start();
+        let (watch, span) = (Stopwatch::start(), self.spans.begin());
         let fetched = self.dataset.fetch(&unit.samples);
+        let samples = unit.samples.len() as u64;
+        self.spans.end(span, SpanKind::Fetch, thread, samples);
         let mut state = self.lock();
         state.fetching -= 1;
         match fetched {

@@ -218,6 +218,42 @@ fn a_generation_at_the_boundary_is_entered_after_a_vote_that_mentions_it() {
 }
 
 #[test]
+fn a_worker_knows_that_the_next_generation_lacks_members() {
+    let drops = |workers: &[u64]| {
+        let mut worker = Worker::training();
+        worker.send(assign(1, 3, workers, SwitchTiming::Boundary));
+        worker.machine.drops_members()
+    };
+    assert!(!Worker::training().machine.drops_members());
+    assert!(!drops(&[1, 2, 3]), "a worker joins");
+    assert!(drops(&[1, 3]) && drops(&[2]));
+    assert!(!drops(&[]), "the job stops");
+}
+
+#[test]
+fn a_gradient_of_an_earlier_generation_does_not_count() {
+    let mut worker = Worker::training();
+    worker.send(WorkerEvent::Reduced {
+        generation: Generation(2),
+        step: Step(3),
+    });
+    worker.send(assign(1, 3, &[1, 2], SwitchTiming::Now));
+    let (generation, step) = (Generation(3), Step(3));
+    worker.send(WorkerEvent::CaughtUp {
+        generation,
+        next: step,
+        is_whole: true,
+    });
+    let voted = WorkerEvent::Voted {
+        generation,
+        step,
+        newest: generation,
+    };
+    assert!(worker.send(voted).is_empty());
+    worker.is_at(WorkerPhase::Training, 3, 3);
+}
+
+#[test]
 fn a_worker_without_the_new_assignment_leaves_with_the_other_members() {
     let mut worker = Worker::training();
     worker.vote(3, 3);

@@ -43,12 +43,15 @@ pub struct GraphLayer {
     is_initial: bool,
     pending: PendingShards<PendingGraph>,
     /// The output gradients of each operation, for shards between the two backward passes.
-    deferred: BTreeMap<Shard, (LoadedState, Vec<Option<Activation>>)>,
+    deferred: BTreeMap<Shard, (PendingState, Vec<Option<Activation>>)>,
 }
+
+/// The state with which a pending shard is computed; `None` if it is that of the layer, which was suspended meanwhile.
+type PendingState = Option<LoadedState>;
 
 /// A shard between forward and backward.
 struct PendingGraph {
-    state: LoadedState,
+    state: PendingState,
     output_shape: Vec<usize>,
 }
 
@@ -166,7 +169,7 @@ impl GraphLayer {
         for (output, context) in outputs.iter().zip(&contexts) {
             if context.mode == Mode::Train {
                 let pending = PendingGraph {
-                    state: state.clone(),
+                    state: Some(state.clone()),
                     output_shape: output.shape().to_vec(),
                 };
                 self.pending.begin(context.shard, pending);
@@ -193,7 +196,7 @@ impl GraphLayer {
             if let Some(last) = gradients.last_mut() {
                 last[index] = Some(gradient.on_device(self.device.as_ref()));
             }
-            states.push((shard, pending.state));
+            states.push((shard, pending.state.unwrap_or_else(|| self.state.clone())));
         }
         Ok((states, gradients))
     }
@@ -403,6 +406,20 @@ impl Layer for GraphLayer {
         self.state.release();
     }
 
+    fn is_suspendable(&self) -> bool {
+        true
+    }
+
+    fn suspend_state(&mut self) {
+        self.release_state();
+        for pending in self.pending.values_mut() {
+            pending.state = None;
+        }
+        for (state, _) in self.deferred.values_mut() {
+            *state = None;
+        }
+    }
+
     fn set_device(&mut self, device: &Arc<dyn Device>) {
         self.discard();
         self.device = device.clone();
@@ -508,7 +525,7 @@ impl Layer for GraphLayer {
         self.round_gradients(&mut of_inputs);
         self.pack_deferred(shard, &mut kept);
         let (shard, state) = states.remove(0);
-        self.deferred.insert(shard, (state, kept));
+        self.deferred.insert(shard, (Some(state), kept));
         Ok(of_inputs.into_iter().next().flatten())
     }
 
@@ -522,6 +539,7 @@ impl Layer for GraphLayer {
             .deferred
             .remove(&shard)
             .ok_or_else(|| self.pending.not_pending(shard))?;
+        let state = state.unwrap_or_else(|| self.state.clone());
         for (index, gradient) in kept.iter().enumerate().rev() {
             self.unpack_saved(index, shard);
             self.weights_of(index, (shard, &state), gradient.as_ref(), gradients, ranges)?;
@@ -536,6 +554,14 @@ impl Layer for GraphLayer {
 
     fn discard(&mut self) {
         self.drop_pending();
+    }
+
+    fn discard_shard(&mut self, shard: Shard) {
+        self.pending.discard(shard);
+        self.deferred.remove(&shard);
+        for node in &mut self.outline.nodes {
+            node.node.end(shard);
+        }
     }
 
     fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {

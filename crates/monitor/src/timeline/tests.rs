@@ -60,13 +60,14 @@ fn check_format(trace: &Value) {
 
 #[test]
 fn ranks_are_aligned_and_every_event_has_the_format() {
-    let first = "ronde.recording 1\nsection 5 0 1 100 0 0\n\
-                 4 2000 500 7\n2 1000 900 0\n0 1000 3000 7\n10 2000 700 4096\n";
+    let first = "ronde.recording 2\nsection 5 0 1 100 0 0\n\
+                 4 2000 500 7 0\n2 1000 900 0 0\n0 1000 3000 7 0\n10 2000 700 4096 0\n\
+                 12 1500 100 32 0\n13 1550 900 5 1\n14 1000 4000 7 0\n15 5000 100 7 0\n";
     // Its clock is 1 ms ahead.
-    let second = "ronde.recording 1\nsection 5 1 1 101 -1000000 250\n\
-                  2 1001500 1000 1\n10 1002600 100 4096\ndropped 3\n";
+    let second = "ronde.recording 2\nsection 5 1 1 101 -1000000 250\n\
+                  2 1001500 1000 1 0\n10 1002600 100 4096 0\ndropped 3\n";
     let timeline = timeline(&[first, second]).unwrap();
-    assert_eq!((timeline.spans(), timeline.dropped), (6, 3));
+    assert_eq!((timeline.spans(), timeline.dropped), (10, 3));
     assert_eq!((timeline.clock_error_ns, timeline.damaged_lines), (250, 0));
     let trace = chrome(&timeline);
     check_format(&trace);
@@ -76,23 +77,50 @@ fn ranks_are_aligned_and_every_event_has_the_format() {
     assert_eq!(begins, [(&0.into(), &0.0.into()), (&1.into(), &0.5.into())]);
     assert_eq!(forward[1]["args"]["shard"], 1);
     assert_eq!(trace["otherData"]["clock_error_us"], 0.25);
+    let threads = events.iter().filter(|e| e["name"] == "thread_name");
+    let threads: Vec<_> = threads
+        .map(|e| {
+            (
+                e["pid"].as_u64().unwrap(),
+                e["args"]["name"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let names = [
+        "compute",
+        "collectives",
+        "checkpoint",
+        "checkpoint publication",
+        "loader 0",
+        "loader 1",
+    ];
+    let of_first = names.map(|name| (0, name));
+    assert_eq!(
+        threads,
+        [&of_first[..], &[(1, "compute"), (1, "collectives")]].concat()
+    );
+    let fetch = events.iter().find(|e| e["name"] == "fetch").unwrap();
+    assert_eq!(
+        (&fetch["tid"], &fetch["args"]["samples"]),
+        (&5.into(), &32.into())
+    );
 }
 
 #[test]
 fn damaged_lines_are_counted_and_other_files_are_rejected() {
-    let text = "ronde.recording 1\n2 1 1 1\nsection 5 0 1 100 0 0\nnonsense\n2 5 1 0\n2 50 1";
+    let text = "ronde.recording 2\n2 1 1 1 0\nsection 5 0 1 100 0 0\nnonsense\n2 5 1 0 0\n2 50 1";
     let read = timeline(&[text]).unwrap();
     assert_eq!((read.spans(), read.damaged_lines), (1, 3));
     for text in [
         "{}\n",
-        "ronde.recording 2\n",
+        "ronde.recording 3\n",
         "\u{0}",
         "section 5 0 1 100 0 0\n",
     ] {
         let error = timeline(&[text]).unwrap_err().to_string();
         assert!(error.contains("not a recording"), "{error}");
     }
-    let empty = timeline(&["", "ronde.recording 1\n"]).unwrap();
+    let empty = timeline(&["", "ronde.recording 2\n"]).unwrap();
     assert_eq!((empty.spans(), empty.duration_s()), (0, 0.0));
     check_format(&chrome(&empty));
 }
@@ -100,12 +128,12 @@ fn damaged_lines_are_counted_and_other_files_are_rejected() {
 proptest! {
     #[test]
     fn any_spans_give_a_valid_timeline(
-        spans in prop::collection::vec((0_u64..11, 0_u64..5_000, 0_u64..2_000, any::<u64>()), 0..60),
+        spans in prop::collection::vec((0_u64..16, 0_u64..5_000, 0_u64..2_000, any::<u64>(), any::<u32>()), 0..60),
         offset in -6_000_i64..6_000,
     ) {
-        let mut text = format!("ronde.recording 1\nsection 1 0 1 9 {offset} 3\n");
-        for (kind, begin, duration, detail) in spans {
-            text.push_str(&format!("{kind} {begin} {duration} {detail}\n"));
+        let mut text = format!("ronde.recording 2\nsection 1 0 1 9 {offset} 3\n");
+        for (kind, begin, duration, detail, thread) in spans {
+            text.push_str(&format!("{kind} {begin} {duration} {detail} {thread}\n"));
         }
         check_format(&chrome(&timeline(&[&text]).unwrap()));
     }

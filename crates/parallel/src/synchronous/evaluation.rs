@@ -1,13 +1,14 @@
 //! The forward pass of an evaluation through the stages of a pipeline.
 
 use ronde_core::step_layout::MeshPlace;
-use ronde_core::{GroupRank, Step};
+use ronde_core::{GroupRank, Shard, Step};
 use ronde_engine::{Activation, Mode};
 use ronde_schedule::Border;
 
 use super::SynchronousStrategy;
 use super::borders::BorderForms;
 use super::program::exchange;
+use super::shard::features;
 use crate::{MicroBatch, ParallelError};
 
 /// The number of batches that a rank may be ahead of the next one.
@@ -17,8 +18,9 @@ impl SynchronousStrategy {
     /// Passes a batch through the stages of this rank; returns the outputs of the last one.
     pub(super) fn evaluate_stages(
         &mut self,
-        batch: &mut MicroBatch,
+        mut batch: Option<&mut MicroBatch>,
     ) -> Result<Option<Activation>, ParallelError> {
+        let shard = batch.as_ref().map_or(Shard(0), |batch| batch.shard);
         let Some(MeshPlace { column, .. }) = self.place() else {
             return Ok(None);
         };
@@ -34,24 +36,47 @@ impl SynchronousStrategy {
             }
             let is_elsewhere = |other: usize| stages[other].column != column;
             if index == 0 {
-                let features = std::mem::take(&mut batch.features);
-                values = Some(Activation::from_host(&batch.shape, features));
-            } else if is_elsewhere(index - 1) {
+                values = batch.as_deref_mut().and_then(features);
+            } else if is_elsewhere(index - 1) && batch.is_some() {
                 values = self.receive_for_evaluation(&forms, index)?;
             }
-            let shard = batch.shard;
-            let of = (Step(0), shard, Mode::Evaluate);
-            let layers = stage.layers.clone();
-            let output = values.take().map(|values| self.forward(layers, of, values));
-            values = output
-                .transpose()
-                .map_err(|source| ParallelError::Engine { shard, source })?;
-            if index + 1 < stages.len() && is_elsewhere(index + 1) {
+            values = self.evaluate_stage(index, shard, values.take())?;
+            if index + 1 < stages.len() && is_elsewhere(index + 1) && batch.is_some() {
                 self.send_for_evaluation(&forms, index, values.take())?;
             }
         }
         let is_last = stages.last().is_some_and(|stage| stage.column == column);
         Ok(values.filter(|_| is_last).map(Activation::on_host))
+    }
+
+    /// Passes values through the layers of a stage. Weights that are gathered for each pass are gathered also without values.
+    fn evaluate_stage(
+        &mut self,
+        stage: usize,
+        shard: Shard,
+        mut values: Option<Activation>,
+    ) -> Result<Option<Activation>, ParallelError> {
+        let gathers = self.gathers_weights();
+        let mut buckets = self.buckets_of_stage(stage).rev().peekable();
+        if let Some(&first) = buckets.peek().filter(|_| gathers) {
+            self.start_layers(first)?;
+        }
+        while let Some(bucket) = buckets.next() {
+            if let Some(&next) = buckets.peek().filter(|_| gathers) {
+                self.start_layers(next)?;
+            }
+            self.finish_layers(bucket)?;
+            let layers = self.buckets[bucket].plan.layers.clone();
+            let of = (Step(0), shard, Mode::Evaluate);
+            let output = values.take().map(|values| self.forward(layers, of, values));
+            values = output
+                .transpose()
+                .map_err(|source| ParallelError::Engine { shard, source })?;
+            if gathers {
+                self.suspend_layers(bucket)?;
+            }
+        }
+        Ok(values)
     }
 
     fn receive_for_evaluation(

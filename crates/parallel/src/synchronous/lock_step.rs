@@ -84,26 +84,42 @@ impl SynchronousStrategy {
         self.chain.in_lock_step().is_some()
     }
 
-    /// Runs the forward pass of all shards of this rank, layer by layer.
+    /// Runs the forward pass of all shards of this rank through the layers of a bucket.
     pub(super) fn forward_together(
         &mut self,
+        index: usize,
         running: &mut RunningStep,
     ) -> Result<(), ParallelError> {
         let group = self.same_layers()?.clone();
-        let mut inputs = Vec::new();
-        for batch in running.batches.values_mut() {
-            let features = std::mem::take(&mut batch.features);
-            inputs.push(ShardInput {
-                input: Activation::from_host(&batch.shape, features),
-                context: self.context(running.step, batch.shard, 0, Mode::Train),
+        let layers = self.buckets[index].plan.layers.clone();
+        let shards: Vec<u32> = running.batches.keys().copied().collect();
+        let mut values = Vec::with_capacity(shards.len());
+        for shard in &shards {
+            values.extend(match (layers.start, running.batches.get_mut(shard)) {
+                // Shards without samples take part, too.
+                (0, Some(batch)) => {
+                    let features = std::mem::take(&mut batch.features);
+                    Some(Activation::from_host(&batch.shape, features))
+                }
+                _ => running.outputs.remove(&(0, *shard)).flatten(),
             });
         }
         let mut sums = GroupSums::new(&*group, self.layout.shards(), self.clock);
-        let outputs = self.chain.forward_shards(inputs, &mut sums);
+        let first = Shard(shards.first().copied().unwrap_or(0));
+        for layer in layers {
+            let inputs = values
+                .into_iter()
+                .zip(&shards)
+                .map(|(input, &shard)| ShardInput {
+                    input,
+                    context: self.context(running.step, Shard(shard), layer, Mode::Train),
+                });
+            let inputs = inputs.collect();
+            let outputs = self.chain.layers_mut()[layer].forward_shards(inputs, &mut sums);
+            values = outputs.map_err(|source| sums.cause(first, source))?;
+        }
         self.times.waited_s += sums.waited_s;
-        let first = running.batches.keys().next().copied().unwrap_or(0);
-        let outputs = outputs.map_err(|source| sums.cause(Shard(first), source))?;
-        for (&shard, output) in running.batches.keys().zip(outputs) {
+        for (shard, output) in shards.into_iter().zip(values) {
             running.outputs.insert((0, shard), Some(output));
         }
         Ok(())

@@ -117,16 +117,10 @@ pub(super) fn computed_layers(layout: &StepLayout, rank: GroupRank) -> Vec<Range
     own.map(|stage| stage.layers.clone()).collect()
 }
 
-/// Returns the elements that a rank stores: those that it holds, and those that it computes with.
-pub(super) fn stored(
-    state: &ModelState,
-    layout: &StepLayout,
-    rank: GroupRank,
-    held: &HeldRanges,
-) -> HeldRanges {
+/// Returns the elements of the layers that a rank computes.
+pub(super) fn computed(state: &ModelState, layout: &StepLayout, rank: GroupRank) -> HeldRanges {
     let layers = computed_layers(layout, rank).into_iter().flatten();
-    let computed = layers.map(|layer| state.layer_elements()[layer].clone());
-    HeldRanges::new(computed.chain(held.ranges().iter().cloned()))
+    HeldRanges::new(layers.map(|layer| state.layer_elements()[layer].clone()))
 }
 
 /// Creates the buckets of all stages.
@@ -206,6 +200,11 @@ impl SynchronousStrategy {
             hosts: self.groups.all.hosts(),
             config: &self.config,
         }
+    }
+
+    /// Returns the elements of the layers that this rank computes.
+    pub(super) fn computed(&self) -> HeldRanges {
+        computed(&self.state, &self.layout, self.groups.all.rank())
     }
 
     /// Returns this rank's coordinates in the mesh; `None` for a spare.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use ronde_core::session::ShardReport;
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::MeshPlace;
-use ronde_core::{CollectiveError, Shard, Step};
+use ronde_core::{CollectiveError, GroupRank, Shard, Step};
 use ronde_engine::Activation;
 use ronde_schedule::{Border, ProgramAction, ProgramShape, StageShape, programs};
 
@@ -36,23 +36,31 @@ impl SynchronousStrategy {
     /// Returns the programs of the ranks that compute the same shards as this rank, by column.
     fn programs(&mut self) -> Vec<Vec<ProgramAction>> {
         let stages = self.layout.stages().iter().enumerate();
-        let stages = stages.map(|(index, stage)| {
-            // In backward order, the buckets of later stages are first.
-            let is_later = |bucket: &Bucket| bucket.plan.stage > index;
-            let first = self.buckets.partition_point(is_later);
-            let is_own_or_later = |bucket: &Bucket| bucket.plan.stage >= index;
-            StageShape {
-                column: stage.column,
-                buckets: first..self.buckets.partition_point(is_own_or_later),
-                cost: 1,
-            }
+        let stages = stages.map(|(index, stage)| StageShape {
+            column: stage.column,
+            buckets: self.buckets_of_stage(index),
+            cost: 1,
         });
         let shape = ProgramShape {
             stages: stages.collect(),
             shards: self.layout.run(self.groups.all.rank()),
             in_lock_step: self.in_lock_step(),
+            gather_rounds: self.gathers_weights().then(|| {
+                let plan = self.layout.shards();
+                let runs = (0..plan.ranks()).map(|rank| plan.run(GroupRank(rank as u32)));
+                runs.map(|run| run.len() as u32).max().unwrap_or(0)
+            }),
         };
         programs(self.config.schedule, &shape)
+    }
+
+    /// Returns the buckets of a stage.
+    pub(super) fn buckets_of_stage(&self, stage: usize) -> Range<usize> {
+        // In backward order, the buckets of later stages are first.
+        let is_later = |bucket: &Bucket| bucket.plan.stage > stage;
+        let first = self.buckets.partition_point(is_later);
+        let is_own_or_later = |bucket: &Bucket| bucket.plan.stage >= stage;
+        first..self.buckets.partition_point(is_own_or_later)
     }
 
     /// Runs forward and backward of the shards of this rank, and starts the reductions.
@@ -96,13 +104,16 @@ impl SynchronousStrategy {
         match action {
             ProgramAction::Receive(border) => self.receive(*border, running),
             ProgramAction::Send(border) => self.send(*border, running),
-            ProgramAction::Forward { stage, shards } => {
+            ProgramAction::Gather { bucket } => self.start_layers(*bucket),
+            ProgramAction::Release { bucket } => self.suspend_layers(*bucket),
+            ProgramAction::Forward { bucket, shards } => {
+                self.finish_layers(*bucket)?;
                 let begun = self.now();
                 let span = self.begin_span();
                 if self.in_lock_step() {
-                    self.forward_together(running)?;
+                    self.forward_together(*bucket, running)?;
                 } else {
-                    self.forward_shards(*stage, shards.clone(), running)?;
+                    self.forward_shards(*bucket, shards.clone(), running)?;
                 }
                 self.times.forward_s += self.now() - begun;
                 self.end_span(span, SpanKind::Forward, shards.start.into());
@@ -116,10 +127,13 @@ impl SynchronousStrategy {
                 self.times.forward_s += self.now() - begun;
                 Ok(())
             }
-            ProgramAction::Backward { bucket, shards } => {
+            ProgramAction::Backward { bucket, shards }
+            | ProgramAction::BackwardInput { bucket, shards }
+            | ProgramAction::BackwardWeights { bucket, shards } => {
+                self.finish_layers(*bucket)?;
                 let begun = self.now();
                 let span = self.begin_span();
-                self.backward_bucket(*bucket, shards.clone(), running)?;
+                self.backward_bucket(action, *bucket, shards.clone(), running)?;
                 self.times.backward_s += self.now() - begun;
                 self.end_span(span, SpanKind::Backward, *bucket as u64);
                 Ok(())
@@ -212,9 +226,10 @@ impl SynchronousStrategy {
         Ok(())
     }
 
-    /// Runs the backward pass of the layers of a bucket, and adds the gradients of the shards.
+    /// Runs the backward pass of the layers of a bucket, or a half of it, and adds the gradients of the shards.
     fn backward_bucket(
         &mut self,
+        action: &ProgramAction,
         index: usize,
         shards: Range<u32>,
         running: &mut RunningStep,
@@ -224,8 +239,19 @@ impl SynchronousStrategy {
             self.backward_together(index, running)?;
         } else {
             for shard in shards.clone() {
-                self.backward_shard(index, shard, running)?;
+                match action {
+                    ProgramAction::BackwardInput { .. } => {
+                        self.backward_input_of(index, shard, running)?;
+                    }
+                    ProgramAction::BackwardWeights { .. } => {
+                        self.backward_weights_of(index, shard, running)?;
+                    }
+                    _ => self.backward_shard(index, shard, running)?,
+                }
             }
+        }
+        if matches!(action, ProgramAction::BackwardWeights { .. }) {
+            return Ok(());
         }
         // The gradient of the stage's input is that of the output of the stage before it.
         let plan = &self.buckets[index].plan;

@@ -63,22 +63,19 @@ impl SynchronousStrategy {
         Ok(activation)
     }
 
-    /// Runs the forward pass of shards through a stage, one after the other.
+    /// Runs the forward pass of shards through the layers of a bucket, one after the other.
     pub(super) fn forward_shards(
         &mut self,
-        stage: usize,
+        index: usize,
         shards: Range<u32>,
         running: &mut RunningStep,
     ) -> Result<(), ParallelError> {
-        let layers = self.layout.stages()[stage].layers.clone();
+        let (stage, layers) = (
+            self.buckets[index].plan.stage,
+            self.buckets[index].plan.layers.clone(),
+        );
         for shard in shards {
-            let input = match stage.checked_sub(1) {
-                Some(before) => running.outputs.remove(&(before, shard)).flatten(),
-                None => {
-                    let batch = running.batches.get_mut(&shard);
-                    features(batch.ok_or_else(|| not_loaded(shard))?)
-                }
-            };
+            let input = self.input(stage, &layers, shard, running)?;
             let samples = input.as_ref().map_or(0, Activation::samples);
             running.samples.insert(shard, samples);
             let output = input.map(|input| {
@@ -92,6 +89,26 @@ impl SynchronousStrategy {
             running.outputs.insert((stage, shard), output);
         }
         Ok(())
+    }
+
+    /// Takes the values that enter layers of a stage; `None` for a shard without samples.
+    pub(super) fn input(
+        &self,
+        stage: usize,
+        layers: &Range<usize>,
+        shard: u32,
+        running: &mut RunningStep,
+    ) -> Result<Option<Activation>, ParallelError> {
+        if layers.start > self.layout.stages()[stage].layers.start {
+            return Ok(running.outputs.remove(&(stage, shard)).flatten());
+        }
+        match stage.checked_sub(1) {
+            Some(before) => Ok(running.outputs.remove(&(before, shard)).flatten()),
+            None => {
+                let batch = running.batches.get_mut(&shard);
+                Ok(features(batch.ok_or_else(|| not_loaded(shard))?))
+            }
+        }
     }
 
     /// Runs the backward pass of a shard through the layers of a bucket, and adds its gradient.
@@ -121,6 +138,62 @@ impl SynchronousStrategy {
             }
         };
         running.gradients.insert((stage, shard), gradient);
+        self.buckets[index].add_shard(shard, buffer);
+        Ok(())
+    }
+
+    /// Runs the half of the backward pass of a shard through the layers of a bucket that the layers before them need.
+    pub(super) fn backward_input_of(
+        &mut self,
+        index: usize,
+        shard: u32,
+        running: &mut RunningStep,
+    ) -> Result<(), ParallelError> {
+        let stage = self.buckets[index].plan.stage;
+        let mut gradient = running.gradients.remove(&(stage, shard)).flatten();
+        for layer in self.buckets[index].plan.layers.clone().rev() {
+            // A shard without samples has no gradient.
+            let Some(output) = gradient.take() else { break };
+            let (shape, needs_input) = (output.shape().to_vec(), layer > 0);
+            let found = guarded(&mut self.chain, layer, "backward", shape, |layer| {
+                layer.backward_input(Shard(shard), output, needs_input)
+            });
+            gradient = found.map_err(|source| ParallelError::Engine {
+                shard: Shard(shard),
+                source,
+            })?;
+        }
+        running.gradients.insert((stage, shard), gradient);
+        Ok(())
+    }
+
+    /// Runs the other half, which adds the gradient of the weights.
+    pub(super) fn backward_weights_of(
+        &mut self,
+        index: usize,
+        shard: u32,
+        running: &mut RunningStep,
+    ) -> Result<(), ParallelError> {
+        let mut buffer = self.take_buffer(index)?;
+        let samples = running.samples.get(&shard).copied().unwrap_or(0);
+        if samples == 0 {
+            buffer.as_mut_slice::<f32>().fill(0.0);
+        } else {
+            let plan = &self.buckets[index].plan;
+            let (layers, base) = (plan.layers.clone(), plan.elements.start);
+            for layer in layers.rev() {
+                let ranges = self.state.layer_ranges(layer, base);
+                let gradients = buffer.as_mut_slice();
+                let done = guarded(&mut self.chain, layer, "backward", Vec::new(), |layer| {
+                    layer.backward_weights(Shard(shard), gradients, &ranges)
+                });
+                done.map_err(|source| ParallelError::Engine {
+                    shard: Shard(shard),
+                    source,
+                })?;
+                self.weigh_buffers(layer, samples, &ranges, gradients);
+            }
+        }
         self.buckets[index].add_shard(shard, buffer);
         Ok(())
     }

@@ -79,41 +79,42 @@ impl SynchronousStrategy {
     pub(super) fn gather_slices(&mut self) -> Result<(), ParallelError> {
         self.chain.release_state();
         let own = self.own_buckets();
-        let mut in_flight: VecDeque<(usize, Box<dyn Work>)> = VecDeque::new();
-        for index in own {
-            let group = self.same_layers()?;
-            let started = self.start_gathering(&**group, index);
-            let started = started.map_err(|source| self.bucket_error(index, source))?;
-            in_flight.push_back((index, started));
-            if in_flight.len() > IN_FLIGHT {
-                self.finish_gathering(in_flight.pop_front())?;
+        self.gather_each(&own, |this, index, weights| {
+            let elements = this.buckets[index].plan.elements.clone();
+            if let Some(values) = this.state.get_mut(&elements) {
+                values.copy_from_slice(weights);
             }
-        }
-        while !in_flight.is_empty() {
-            self.finish_gathering(in_flight.pop_front())?;
-        }
-        Ok(())
+        })
     }
 
-    /// Waits for the weights of a bucket.
-    fn finish_gathering(
+    /// Gathers the weights of buckets, one after the other, and passes those of each to `arrived`.
+    pub(super) fn gather_each(
         &mut self,
-        gathered: Option<(usize, Box<dyn Work>)>,
+        buckets: &[usize],
+        mut arrived: impl FnMut(&mut Self, usize, &[f32]),
     ) -> Result<(), ParallelError> {
-        let Some((index, work)) = gathered else {
-            return Ok(());
-        };
-        let weights = work.wait();
-        let weights = weights.map_err(|source| self.bucket_error(index, source))?;
-        let elements = self.buckets[index].plan.elements.clone();
-        if let Some(values) = self.state.get_mut(&elements) {
-            values.copy_from_slice(weights.as_slice());
+        let mut in_flight: VecDeque<(usize, Box<dyn Work>)> = VecDeque::new();
+        let mut later = buckets.iter();
+        loop {
+            while in_flight.len() <= IN_FLIGHT
+                && let Some(&index) = later.next()
+            {
+                let group = self.same_layers()?;
+                let started = self.start_gathering(&**group, index);
+                let started = started.map_err(|source| self.bucket_error(index, source))?;
+                in_flight.push_back((index, started));
+            }
+            let Some((index, work)) = in_flight.pop_front() else {
+                return Ok(());
+            };
+            let weights = work.wait();
+            let weights = weights.map_err(|source| self.bucket_error(index, source))?;
+            arrived(self, index, weights.as_slice());
         }
-        Ok(())
     }
 
     /// Starts to gather the weights of a bucket.
-    fn start_gathering(
+    pub(super) fn start_gathering(
         &self,
         group: &dyn Group,
         index: usize,

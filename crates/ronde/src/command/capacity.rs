@@ -69,6 +69,11 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
     };
     let workers = plan.shards.computing();
     let bucket_bytes = config.comm.bucket_bytes_max.unwrap_or(DIVIDED_BUCKET_BYTES);
+    // The parts of a pipeline have their second copies.
+    let slice_copies = match config.parallel.pipeline {
+        0 | 1 => config.parallel.copies_among(workers),
+        _ => 1,
+    };
     let whole = MemoryEstimate::data_parallel(
         [size.parameters, copies],
         |samples, together| {
@@ -90,7 +95,7 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
     )
     .divided(
         config.parallel.zero_level(),
-        (config.parallel.copies_among(workers), workers),
+        (slice_copies, workers),
         size.largest_layer.saturating_mul(4).max(bucket_bytes),
     )
     .with_model_copies(size.parameters, &config.train)

@@ -21,6 +21,7 @@ use super::model_data::{ModelData, ModelDataArguments};
 use super::signals::begin_supervision;
 
 mod generation;
+mod images;
 mod supervise;
 mod worker;
 
@@ -44,6 +45,9 @@ pub(crate) struct ScoringArguments {
     /// Write the K most probable classes instead of the probabilities of all.
     #[arg(long, value_name = "K")]
     top: Option<NonZeroUsize>,
+    /// Images to predict instead of the test data: files, folders or patterns; can be repeated.
+    #[arg(long, value_name = "FILES", conflicts_with = "prompts")]
+    images: Vec<String>,
     #[command(flatten)]
     generation: GenerationArguments,
 }
@@ -67,7 +71,7 @@ pub(crate) struct PredictArguments {
 /// A model, its samples and the output, opened by the command and by each worker.
 struct ScoringJob {
     source: ModelData,
-    /// The samples that are predicted: the test data or the prompts.
+    /// The samples that are predicted: the test data, the prompts or the images.
     samples: Arc<dyn Dataset>,
     form: OutputForm,
     identity: ScoringIdentity,
@@ -97,7 +101,13 @@ impl ScoringArguments {
             None => {
                 let form = PredictionForm::of(manifest, description.targets, detail);
                 let form = OutputForm::Outputs(form.map_err(failed)?);
-                (form, description.identity.clone(), settings)
+                if !self.images.is_empty() {
+                    samples = images::find(&self.images, &source)?;
+                }
+                (form, samples.description().identity.clone(), settings)
+            }
+            Some(_) if !self.images.is_empty() => {
+                return Err(images::refused());
             }
             Some(_) if self.top.is_some() => {
                 let help = "leave it out; --top-k limits the tokens that are drawn from";
@@ -139,6 +149,9 @@ impl ScoringArguments {
         command.arg("--to").arg(&self.to);
         if let Some(top) = self.top {
             command.arg("--top").arg(top.to_string());
+        }
+        for images in &self.images {
+            command.arg("--images").arg(images);
         }
         self.generation.pass_to(command);
         self.source.pass_to(command);
@@ -221,7 +234,7 @@ fn predict(arguments: &PredictArguments, stop: &StopFlag) -> Result<JoinedOutput
             (code, text)
         })?;
     drop(pool);
-    let skip_limit = job.source.test.description().bad_records.skip_limit;
+    let skip_limit = job.samples.description().bad_records.skip_limit;
     parts
         .join(to, skip_limit.unwrap_or(0.0))
         .map_err(|error| match error {

@@ -98,11 +98,13 @@ fn a_job_killed_while_it_saves_resumes_with_the_same_bits() {
 fn an_interrupted_job_saves_a_checkpoint_and_prints_how_to_resume() {
     let divided = ["parallel.zero=2"];
     let pipeline = ["parallel.pipeline=2"];
+    let weights = ["parallel.zero=3"];
     for (sets, workers) in [
         (&[FRAGILE][..], "3"),
         (&[], "2"),
         (&divided, "1"),
         (&pipeline, "3"),
+        (&weights, "1"),
     ] {
         let dir = TestFolder::new();
         let mut running = start(&dir, "2", sets);

@@ -108,6 +108,7 @@ fn a_divided_state_survives_killed_workers_that_are_replaced() {
         ["parallel.zero=2", "parallel.copies=2"],
         ["parallel.pipeline=3", "parallel.copies=2"],
         ["parallel.pipeline=2", "parallel.copies=2"],
+        ["parallel.zero=3", "parallel.copies=2"],
     ] {
         let dir = TestFolder::new();
         let mut running = start(&dir, "3", &sets);

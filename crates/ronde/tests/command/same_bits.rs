@@ -135,10 +135,20 @@ fn how_the_state_is_divided_does_not_change_the_bits() {
             (2, &["parallel.zero=1"][..]),
             (2, &["parallel.zero=2", "comm.transport=tcp"]),
             (3, &["parallel.zero=2"]),
+            (3, &["parallel.zero=3"]),
+            (
+                4,
+                &[
+                    "parallel.zero=3",
+                    "parallel.pipeline=2",
+                    "comm.transport=tcp",
+                ],
+            ),
             (4, &["parallel.zero=1", "parallel.copies=1"]),
             (5, &["parallel.zero=2", "comm.bucket_bytes_max=1024"]),
             (2, &["parallel.pipeline=2"]),
             (3, &["parallel.pipeline=3", "parallel.schedule=gpipe"]),
+            (3, &["parallel.pipeline=3", "parallel.schedule=zero_bubble"]),
             (4, &["parallel.pipeline=2", "parallel.zero=2"]),
             (5, &["parallel.pipeline=2", "comm.transport=tcp"]),
         ] {
@@ -147,6 +157,15 @@ fn how_the_state_is_divided_does_not_change_the_bits() {
             assert_eq!(alone, divided, "{workers} workers, {sets:?}");
         }
     }
+}
+
+#[test]
+fn interleaved_stages_do_not_change_the_bits() {
+    let model = ["model.kind=mlp", "model.hidden=[40, 30, 20]"];
+    let pipeline = ["parallel.pipeline=2", "parallel.schedule=interleaved"];
+    let alone = train(30, 1, &model, &[]);
+    let divided = train(30, 2, &[model, pipeline].concat(), &[]);
+    assert_eq!(alone, divided);
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use ronde_core::Rank;
 use ronde_identity::rustls::{ClientConnection, StreamOwned};
 use ronde_identity::{Authority, Member, Validity};
@@ -456,4 +458,99 @@ fn a_newer_model_replaces_the_served_one_and_a_damaged_one_does_not() {
     until("the newer model is served", || hash() != first);
     assert_eq!(server.get("/v1/model").json()["blake3"], hash());
     server.stop();
+}
+
+/// Trains a model of images in folders, one folder for each class.
+fn trained_on_images() -> TestFolder {
+    let dir = TestFolder::new();
+    let pictures: [(&str, &[u8]); 3] = [
+        ("left/a.jpg", PATTERN_JPG),
+        ("left/b.png", PATTERN_PNG),
+        ("right/c.webp", PATTERN_WEBP),
+    ];
+    for (name, bytes) in pictures {
+        let path = dir.path().join("images").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    let run = "[data]\nsource = \"records\"\ntrain = \"images\"\ntest = \"images\"\n\
+        features = { decode = \"image\", shape = [3, 8, 6], resize = 12, crop = \"random_resized\", flip = true, \
+        mean = [0.5, 0.4, 0.3], std = [0.2, 0.3, 0.4] }\n[model]\nkind = \"linear\"\n\
+        [train]\nsteps = 3\nglobal_batch_size = 2\n[run]\noutput = \"out\"\n";
+    dir.write("run.toml", run);
+    dir.run(&["train", "run.toml", "--json"]).expect(0, &[]);
+    dir
+}
+
+const PATTERN_JPG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.jpg");
+const PATTERN_PNG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.png");
+const PATTERN_WEBP: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.webp");
+
+fn predictions(dir: &TestFolder, name: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(dir.path().join(name)).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn encoded_images_have_the_predictions_of_the_test_data() {
+    let dir = trained_on_images();
+    dir.run(&["predict", "out", "--to", "test.jsonl"])
+        .expect(0, &[]);
+    let images = ["predict", "out", "--to", "images.jsonl", "--images"];
+    dir.run(&[&images[..], &["images", "--images", "images/*/a.jpg"]].concat())
+        .expect(0, &["3 predictions"]);
+    let expected = predictions(&dir, "test.jsonl");
+    assert_eq!(predictions(&dir, "images.jsonl"), expected);
+    // Other files of a folder are left out.
+    std::fs::create_dir(dir.path().join("mixed")).unwrap();
+    std::fs::write(dir.path().join("mixed/a.JPG"), PATTERN_JPG).unwrap();
+    dir.write("mixed/notes.txt", "not an image");
+    dir.run(&["predict", "out", "--to", "mixed.csv", "--images", "mixed"])
+        .expect(0, &["1 predictions"]);
+    let server = Server::start(&dir, "out");
+    let encode = |bytes: &[u8]| BASE64_STANDARD.encode(bytes);
+    let all = [PATTERN_JPG, PATTERN_PNG, PATTERN_WEBP].map(encode);
+    let answer = server.post("/v1/predict", &json!({ "images": all }).to_string());
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = answer.json();
+    let found = answer["predictions"].as_array().unwrap();
+    assert_eq!(found.len(), 3);
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found["probabilities"], expected["probabilities"]);
+    }
+    let described = &server.get("/openapi.json").json()["components"]["schemas"]["Predict"];
+    assert_eq!(described["properties"]["images"]["type"], "array");
+    let cut = encode(&PATTERN_PNG[..100]);
+    for (images, problem) in [
+        (json!([all[0], cut]), "image 1: cannot decode the image"),
+        (json!(["AAAA"]), "image 0: not a JPEG, PNG or WebP image"),
+        (json!(["?"]), "an image is not base64"),
+        (json!([]), "0 images, expected 1 to"),
+        (json!("AAAA"), "invalid type: string"),
+        (json!([[1]]), "expected the base64 text of an image"),
+    ] {
+        let body = json!({ "images": images }).to_string();
+        server.post("/v1/predict", &body).refuses(400, problem);
+    }
+    let both = json!({ "images": all, "inputs": [[1]] }).to_string();
+    let both = server.post("/v1/predict", &both);
+    both.refuses(400, "cannot be combined");
+    server.stop();
+}
+
+#[test]
+fn images_are_refused_by_models_of_numbers() {
+    let dir = trained();
+    let server = Server::start(&dir, "out --body-max 4096");
+    let answer = server.post("/v1/predict", "{\"images\":[\"AAAA\"]}");
+    answer.refuses(400, "not trained on encoded images");
+    server
+        .post("/v1/predict", "{}")
+        .refuses(400, "missing field");
+    server.stop();
+    dir.write("a.png", "");
+    dir.run(&["predict", "out", "--to", "a.csv", "--images", "a.png"])
+        .expect(2, &["cannot use --images", "help:"]);
 }

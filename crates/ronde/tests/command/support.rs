@@ -247,6 +247,7 @@ impl Running {
     }
 
     /// Returns what the process has written to standard error so far.
+    #[cfg(feature = "full")]
     pub(crate) fn stderr(&self) -> String {
         self.stderr.text()
     }

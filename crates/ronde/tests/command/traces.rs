@@ -38,6 +38,8 @@ fn recording_a_run_shows_every_phase_of_every_rank_and_changes_no_bit() {
         "run.output=out",
         "--set",
         "train.epochs=2",
+        "--set",
+        "checkpoint.every_steps=10",
     ];
     let plain = dir.run(&train).expect(0, &[]).blake3();
     dir.run(&["trace", "out"])
@@ -59,10 +61,14 @@ fn recording_a_run_shows_every_phase_of_every_rank_and_changes_no_bit() {
             "optimizer",
             "evaluation",
             "collective",
+            "fetch",
+            "decode",
+            "write checkpoint",
         ] {
             assert!(names.contains(&(rank, name.to_owned())), "{rank} {name}");
         }
     }
+    assert!(names.contains(&(0, "publish checkpoint".to_owned())));
     // All ranks leave the vote on a step after all have entered it, so aligned votes overlap.
     let vote = |rank: u64| {
         let is_it = |event: &&Value| {

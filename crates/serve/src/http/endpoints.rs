@@ -18,12 +18,14 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::encoded_image::EncodedImage;
 use super::model_serving::ModelServing;
 use super::prediction_worker::{ComputeFailure, PredictionJob};
-use super::requests::{GenerateRequest, PredictRequest};
+use super::requests::{GenerateRequest, PredictRequest, PredictSamples};
+use super::served_model::ServedModel;
 use super::server::ServingState;
 use super::text_worker::{TextJob, TextPart};
-use super::{clock, openapi};
+use super::{clock, image_decoding, openapi};
 use crate::Prediction;
 
 type StateExtractor = State<Arc<ServingState>>;
@@ -195,12 +197,46 @@ struct PredictAnswer<'a> {
     model: &'a str,
 }
 
+/// Parses the body of a request for predictions.
+fn parse_samples(
+    state: &ServingState,
+    serving: &ModelServing,
+    body: &[u8],
+) -> Result<PredictSamples, Refusal> {
+    let input_shape = &serving.model.manifest().input_shape;
+    let has_images = serving.model.images().is_some();
+    let images_max = image_decoding::images_max(input_shape, state.settings.body_bytes_max);
+    PredictSamples::parse(body, input_shape, (has_images, images_max)).map_err(bad_request)
+}
+
+/// Parses the body of a request for a text.
+fn parse_text(model: &ServedModel, body: &[u8]) -> Result<GenerateRequest, Refusal> {
+    let classes = model.manifest().classes;
+    let parsed = GenerateRequest::parse(body, model.text_task(), model.vocabulary(), classes);
+    parsed.map_err(bad_request)
+}
+
+/// Converts images to features, within the time limit of the request.
+async fn decode_images(
+    state: &ServingState,
+    serving: &ModelServing,
+    images: Vec<EncodedImage>,
+) -> Result<PredictRequest, Refusal> {
+    let decoder = serving.model.images().ok_or(ComputeFailure::Server)?;
+    let limit = state.settings.compute_timeout;
+    let decoded = state.decoding.decode(Arc::clone(decoder), images);
+    let decoded = timeout(limit, decoded).await.map_err(|_| too_slow(limit))?;
+    Ok(decoded?)
+}
+
 async fn predict(State(state): StateExtractor, body: Body) -> Result<Response, Refusal> {
     let body = read_body(&state, body).await?;
     let (serving, result) = loop {
         let serving = state.present();
-        let request = PredictRequest::parse(&body, &serving.model.manifest().input_shape);
-        let request = request.map_err(bad_request)?;
+        let request = match parse_samples(&state, &serving, &body)? {
+            PredictSamples::Features(request) => request,
+            PredictSamples::Images(images) => decode_images(&state, &serving, images).await?,
+        };
         let samples = request.samples;
         let (reply, result) = oneshot::channel();
         let job = PredictionJob { request, reply };
@@ -231,7 +267,7 @@ async fn generate(State(state): StateExtractor, body: Body) -> Result<Response, 
     let body = read_body(&state, body).await?;
     let (serving, streams, received) = loop {
         let serving = state.present();
-        let request = GenerateRequest::parse(&body, &serving.model).map_err(bad_request)?;
+        let request = parse_text(&serving.model, &body)?;
         let streams = request.streams;
         // At most as many messages as the model has positions.
         let (parts, received) = mpsc::unbounded_channel();

@@ -27,10 +27,6 @@ pub(super) fn describe(model: &ServedModel) -> Value {
             json!({ "summary": summary, "requestBody": body(name), "responses": answer(summary) });
         json!({ "post": operation })
     };
-    let shape = format!(
-        "One array for each sample, of shape {:?} or flat.",
-        manifest.input_shape
-    );
     let mut paths = json!({
         "/v1/predict": post("The predictions of samples.", "Predict"),
         "/v1/model": get("The manifest of the model."),
@@ -54,10 +50,7 @@ pub(super) fn describe(model: &ServedModel) -> Value {
                 "type": "object", "required": ["error"],
                 "properties": { "error": { "type": "string" } },
             },
-            "Predict": {
-                "type": "object", "required": ["inputs"], "additionalProperties": false,
-                "properties": { "inputs": { "type": "array", "description": shape } },
-            },
+            "Predict": samples(model),
             "Generate": {
                 "type": "object", "required": ["prompt"], "additionalProperties": false,
                 "properties": {
@@ -73,5 +66,25 @@ pub(super) fn describe(model: &ServedModel) -> Value {
                 },
             },
         } },
+    })
+}
+
+/// Describes the body of a request for predictions.
+fn samples(model: &ServedModel) -> Value {
+    let shape = format!(
+        "One array for each sample, of shape {:?} or flat.",
+        model.manifest().input_shape
+    );
+    let mut samples = json!({ "inputs": { "type": "array", "description": shape } });
+    if model.images().is_some() {
+        samples["images"] = json!({
+            "type": "array", "minItems": 1,
+            "items": { "type": "string", "contentEncoding": "base64" },
+            "description": "Instead of `inputs`: one JPEG, PNG or WebP image for each sample.",
+        });
+    }
+    json!({
+        "type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": false,
+        "properties": samples,
     })
 }

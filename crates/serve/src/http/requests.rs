@@ -1,43 +1,54 @@
-//! The bodies of requests: [`PredictRequest`] and [`GenerateRequest`], checked against the model.
+//! The bodies of requests: [`PredictSamples`] and [`GenerateRequest`], checked against the model.
 
 use std::num::NonZeroUsize;
 
 use ronde_data::Vocabulary;
 use serde::Deserialize;
 
+use super::encoded_image::EncodedImage;
 use super::number_array::NumberArray;
-use super::served_model::ServedModel;
 use crate::TokenSampling;
+use crate::text_task::TextTask;
 
 /// The largest number of samples of a request.
 const SAMPLES_MAX: usize = 4096;
 
 /// Samples to predict.
 #[derive(Debug, PartialEq)]
-pub(super) struct PredictRequest {
+pub(crate) struct PredictRequest {
     /// The number of samples, at least 1.
-    pub(super) samples: usize,
+    pub(crate) samples: usize,
     /// Their features, row-major; finite.
-    pub(super) features: Vec<f32>,
+    pub(crate) features: Vec<f32>,
 }
 
 /// A text to continue or to translate.
 #[derive(Debug)]
-pub(super) struct GenerateRequest {
+pub(crate) struct GenerateRequest {
     /// The tokens that the model is given first, at least one: for translation with padding and the token that begins it.
-    pub(super) prompt: Vec<u32>,
+    pub(crate) prompt: Vec<u32>,
     /// The largest number of new tokens, at least 1.
-    pub(super) tokens_max: usize,
+    pub(crate) tokens_max: usize,
     /// How tokens are chosen.
-    pub(super) sampling: TokenSampling,
+    pub(crate) sampling: TokenSampling,
     /// Whether each token is sent as soon as it is chosen.
-    pub(super) streams: bool,
+    pub(crate) streams: bool,
+}
+
+/// The samples of a body.
+#[derive(Debug, PartialEq)]
+pub(crate) enum PredictSamples {
+    /// Features.
+    Features(PredictRequest),
+    /// Encoded images, at least one, which the model can use.
+    Images(Vec<EncodedImage>),
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PredictBody {
-    inputs: NumberArray,
+    inputs: Option<NumberArray>,
+    images: Option<Vec<EncodedImage>>,
 }
 
 #[derive(Deserialize)]
@@ -65,14 +76,42 @@ fn invalid(error: &serde_json::Error) -> String {
     format!("invalid body: {error}")
 }
 
-impl PredictRequest {
-    /// Parses a body: `{"inputs": [..]}` with an array for each sample, of the shape of the model's input or flat.
+impl PredictSamples {
+    /// Parses a body: `{"inputs": [..]}` with an array for each sample, of the shape of the model's input or flat; or
+    /// `{"images": ["..", ..]}` with a base64 text for each sample, at most `images_max`. `has_images`: the model was trained on
+    /// encoded images.
     ///
     /// # Errors
     /// A message if it is not JSON of this form, or the samples do not fit the model.
-    pub(super) fn parse(body: &[u8], input_shape: &[usize]) -> Result<Self, String> {
+    pub(crate) fn parse(
+        body: &[u8],
+        input_shape: &[usize],
+        (has_images, images_max): (bool, usize),
+    ) -> Result<Self, String> {
         let body: PredictBody = serde_json::from_slice(body).map_err(|error| invalid(&error))?;
-        let NumberArray { shape, values } = body.inputs;
+        match (body.inputs, body.images) {
+            (Some(inputs), None) => PredictRequest::of(inputs, input_shape).map(Self::Features),
+            (None, Some(_)) if !has_images => Err(
+                "cannot use `images`: the model was not trained on encoded images; send its features as `inputs`"
+                    .to_owned(),
+            ),
+            (None, Some(images)) if images.is_empty() || images.len() > images_max => Err(format!(
+                "invalid `images`: {} images, expected 1 to {images_max}",
+                images.len()
+            )),
+            (None, Some(images)) => Ok(Self::Images(images)),
+            (Some(_), Some(_)) => {
+                Err("invalid body: `inputs` and `images` cannot be combined".to_owned())
+            }
+            (None, None) => Err("invalid body: missing field `inputs` or `images`".to_owned()),
+        }
+    }
+}
+
+impl PredictRequest {
+    /// Checks an array with an element for each sample.
+    fn of(inputs: NumberArray, input_shape: &[usize]) -> Result<Self, String> {
+        let NumberArray { shape, values } = inputs;
         let (samples, sample) = shape.split_first().unwrap_or((&0, &[]));
         if *samples == 0 || *samples > SAMPLES_MAX {
             return Err(format!(
@@ -93,12 +132,17 @@ impl PredictRequest {
 }
 
 impl GenerateRequest {
-    /// Parses a body: `prompt`, a text or token numbers, and the settings of [`GenerationSettings`](crate::GenerationSettings).
+    /// Parses a body for a model that generates texts of `classes` different tokens: `prompt`, a text or token numbers, and the settings of [`GenerationSettings`](crate::GenerationSettings).
     ///
     /// # Errors
     /// A message if it is not JSON of this form, or the prompt does not fit the model.
-    pub(super) fn parse(body: &[u8], model: &ServedModel) -> Result<Self, String> {
-        let task = model.text_task().ok_or_else(|| {
+    pub(crate) fn parse(
+        body: &[u8],
+        task: Option<TextTask>,
+        vocabulary: Option<&Vocabulary>,
+        classes: u32,
+    ) -> Result<Self, String> {
+        let task = task.ok_or_else(|| {
             "cannot generate text: the model is not of kind `gpt` or `transformer`; use /v1/predict"
                 .to_owned()
         })?;
@@ -106,7 +150,7 @@ impl GenerateRequest {
         let prompt = match body.prompt {
             PromptBody::Tokens(tokens) => tokens,
             PromptBody::Text(text) => {
-                let vocabulary = model.vocabulary().ok_or_else(|| {
+                let vocabulary = vocabulary.ok_or_else(|| {
                     "invalid `prompt`: the data of the model has no text; send token numbers"
                         .to_owned()
                 })?;
@@ -114,7 +158,6 @@ impl GenerateRequest {
                 tokens.map_err(|problem| format!("invalid `prompt`: {problem}"))?
             }
         };
-        let classes = model.manifest().classes;
         if let Some(token) = prompt.iter().find(|token| **token >= classes) {
             return Err(format!(
                 "invalid `prompt`: token `{token}`, expected numbers below {classes}"
@@ -129,7 +172,7 @@ impl GenerateRequest {
         }
         let room = task.room_after(prompt.len());
         let tokens_max = body.max_tokens.map_or(room, |most| room.min(most.get()));
-        let start = model.vocabulary().and_then(Vocabulary::start);
+        let start = vocabulary.and_then(Vocabulary::start);
         let prompt = task.prompt(prompt, start).map_err(|_| {
             "cannot translate: the data of the model does not define the token that begins a translation"
                 .to_owned()
@@ -151,26 +194,48 @@ mod tests {
     #[test]
     fn samples_have_the_shape_of_the_model_or_are_flat() {
         for body in [r#"{"inputs":[[[1,2],[3,4]]]}"#, r#"{"inputs":[[1,2,3,4]]}"#] {
-            let request = PredictRequest::parse(body.as_bytes(), &[2, 2]).unwrap();
-            assert_eq!(
-                request,
-                PredictRequest {
-                    samples: 1,
-                    features: vec![1.0, 2.0, 3.0, 4.0]
-                }
-            );
+            let request = PredictSamples::parse(body.as_bytes(), &[2, 2], (false, 1)).unwrap();
+            let expected = PredictRequest {
+                samples: 1,
+                features: vec![1.0, 2.0, 3.0, 4.0],
+            };
+            assert_eq!(request, PredictSamples::Features(expected));
         }
         for (body, problem) in [
             ("", "EOF"),
             ("[]", "invalid length 0"),
-            ("{}", "missing field `inputs`"),
+            ("{}", "missing field `inputs` or `images`"),
+            (r#"{"images":["AAAA"]}"#, "not trained on encoded images"),
             (r#"{"inputs":[],"more":1}"#, "unknown field `more`"),
             (r#"{"inputs":[]}"#, "0 samples"),
             (r#"{"inputs":[[1,2]]}"#, "shape [2], expected [2, 2] or [4]"),
             (r#"{"inputs":[1,2,3,4]}"#, "shape []"),
             (r#"{"inputs":[[1,2,3,"4"]]}"#, "invalid type: string"),
         ] {
-            let error = PredictRequest::parse(body.as_bytes(), &[2, 2]).unwrap_err();
+            let parsed = PredictSamples::parse(body.as_bytes(), &[2, 2], (false, 1));
+            let error = parsed.unwrap_err();
+            assert!(error.contains(problem), "{body}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_images_is_limited() {
+        let parse = |body: &str| PredictSamples::parse(body.as_bytes(), &[2, 2], (true, 2));
+        let images = parse(r#"{"images":["AAAA","AAAB"]}"#).unwrap();
+        let expected = [EncodedImage(vec![0; 3]), EncodedImage(vec![0, 0, 1])];
+        assert_eq!(images, PredictSamples::Images(expected.into()));
+        for (body, problem) in [
+            (
+                r#"{"images":["AAAA","AAAA","AAAA"]}"#,
+                "3 images, expected 1 to 2",
+            ),
+            (r#"{"images":[]}"#, "0 images"),
+            (
+                r#"{"images":["AAAA"],"inputs":[[1,2,3,4]]}"#,
+                "cannot be combined",
+            ),
+        ] {
+            let error = parse(body).unwrap_err();
             assert!(error.contains(problem), "{body}: {error}");
         }
     }

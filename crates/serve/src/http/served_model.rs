@@ -3,31 +3,41 @@
 use std::sync::Arc;
 
 use ronde_data::Vocabulary;
+use ronde_data::decode::ImageDecoder;
 use ronde_model::{ModelManifest, SavedModel};
 
 use crate::text_task::TextTask;
-use crate::{PredictionForm, Predictor, ServeError};
+use crate::{PredictionForm, Predictor, ServeError, image_features};
+
+/// The largest number of pixels of an image of a request, so that a small file does not take much memory.
+const PIXELS_MAX: u64 = 1 << 25;
 
 /// A saved model, the form of its outputs and the text of its tokens.
 pub struct ServedModel {
     saved: SavedModel,
     form: PredictionForm,
     vocabulary: Option<Arc<Vocabulary>>,
+    images: Option<Arc<ImageDecoder>>,
 }
 
 impl ServedModel {
     /// Combines a model, the form of its outputs and the text of its tokens, if they have one.
-    #[must_use]
+    ///
+    /// # Errors
+    /// When the manifest describes a conversion of images that is not possible.
     pub fn new(
         saved: SavedModel,
         form: PredictionForm,
         vocabulary: Option<Arc<Vocabulary>>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, ServeError> {
+        let images = image_features(saved.manifest());
+        let images = images.as_ref().map(ImageDecoder::new).transpose()?;
+        Ok(Self {
             saved,
             form,
             vocabulary,
-        }
+            images: images.map(|images| Arc::new(images.with_pixels_max(PIXELS_MAX))),
+        })
     }
 
     /// Returns the manifest.
@@ -42,7 +52,10 @@ impl ServedModel {
     /// [`ServeError::OtherModel`].
     pub(super) fn check_replacement(&self, other: &Self) -> Result<(), ServeError> {
         let (present, new) = (self.manifest(), other.manifest());
-        let of = |manifest: &ModelManifest| (manifest.input_shape.clone(), manifest.classes);
+        let of = |manifest: &ModelManifest| {
+            let has_images = manifest.images.is_some();
+            (manifest.input_shape.clone(), manifest.classes, has_images)
+        };
         if of(present) != of(new) || self.text_task() != other.text_task() {
             return Err(ServeError::OtherModel {
                 shape: new.input_shape.clone(),
@@ -62,6 +75,11 @@ impl ServedModel {
     /// Builds the layers, which share the values of the weights.
     pub(super) fn chain(&self) -> Result<ronde_engine::Chain, ServeError> {
         Ok(self.saved.chain()?)
+    }
+
+    /// Returns the conversion of encoded images; `None` if the model was not trained on them.
+    pub(super) fn images(&self) -> Option<&Arc<ImageDecoder>> {
+        self.images.as_ref()
     }
 
     pub(super) fn vocabulary(&self) -> Option<&Vocabulary> {

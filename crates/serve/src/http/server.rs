@@ -21,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::clock;
 use super::endpoints;
+use super::image_decoding::ImageDecoding;
 use super::metrics::ServerMetrics;
 use super::model_serving::ModelServing;
 use super::served_model::ServedModel;
@@ -76,6 +77,7 @@ pub(super) struct ServingState {
     threads: Mutex<Vec<JoinHandle<()>>>,
     pub(super) settings: HttpSettings,
     pub(super) metrics: ServerMetrics,
+    pub(super) decoding: ImageDecoding,
     stopping: AtomicBool,
 }
 
@@ -165,6 +167,7 @@ pub fn serve(
         threads: Mutex::default(),
         settings,
         metrics: ServerMetrics::default(),
+        decoding: ImageDecoding::new(std::thread::available_parallelism().map_or(1, usize::from)),
         stopping: AtomicBool::new(false),
     });
     let failed = |cause| ServeError::Listen {

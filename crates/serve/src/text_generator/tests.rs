@@ -34,6 +34,7 @@ fn manifest(config: &ModelConfig, data: &dyn Dataset) -> ModelManifest {
         model: Some(config.clone()),
         input_shape: description.shape.clone(),
         classes: description.classes,
+        images: None,
         steps: 0,
         plan: String::new(),
         identity: Vec::new(),

@@ -12,6 +12,7 @@ mod outcome;
 mod progress;
 mod samples;
 mod sides;
+mod slices;
 mod state;
 mod survivors;
 
@@ -39,6 +40,7 @@ pub fn all(run: SimulatedRun, script: &Script) -> Vec<Box<dyn Invariant>> {
         Box::new(bits::EqualBits::new(run)),
         Box::new(survivors::NoRestart::default()),
         Box::new(state::PreservedState::default()),
+        Box::new(slices::KeptSlices::default()),
         Box::new(checkpoints::CompleteCheckpoints::default()),
         Box::new(progress::EventualProgress::new(script)),
     ]

@@ -13,7 +13,8 @@ use crate::model::SimulatedRun;
 #[derive(Debug)]
 pub(super) struct SingleOutcome {
     run: SimulatedRun,
-    hashes: BTreeMap<Step, u64>,
+    /// The hash of the state before each step, by the elements that a worker has.
+    hashes: BTreeMap<(Step, Vec<u64>), u64>,
     recorded: BTreeMap<Step, (Generation, Term)>,
 }
 
@@ -34,8 +35,13 @@ impl Invariant for SingleOutcome {
 
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Holds { worker, next, hash } => {
-                let known = *self.hashes.entry(*next).or_insert(*hash);
+            Fact::Holds {
+                worker,
+                next,
+                held,
+                hash,
+            } => {
+                let known = *self.hashes.entry((*next, held.encode())).or_insert(*hash);
                 if known != *hash {
                     return Err(format!(
                         "before step {next} worker {worker} has {hash:016x}, another worker had {known:016x}"

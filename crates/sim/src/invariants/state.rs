@@ -28,7 +28,7 @@ impl Invariant for PreservedState {
             Fact::Holds { worker, next, .. } => {
                 self.holds.entry(*worker).or_insert((at, *next)).1 = *next;
             }
-            Fact::Heals { worker, .. } | Fact::WorkerEnded(worker, _) => {
+            Fact::Heals { worker, .. } | Fact::GivesUp(worker) | Fact::WorkerEnded(worker, _) => {
                 self.holds.remove(worker);
             }
             Fact::Stored(record) => {

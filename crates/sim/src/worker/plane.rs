@@ -1,7 +1,7 @@
 //! A worker's end of the data plane: joining a group, all-gathers, leaving.
 
 use ronde_core::{Generation, Step};
-use ronde_elastic::WorkerEvent;
+use ronde_elastic::{WorkerCommand, WorkerEvent, WorkerId};
 
 use super::{LoopWait, SimulatedWorker};
 use crate::clock::SECOND;
@@ -66,8 +66,11 @@ impl SimulatedWorker {
                 .collect(),
         });
         self.group = Some(group);
-        self.task = LoopWait::Holders;
-        self.gather(GatherPart::Holds(self.replica.holds_state()), fx);
+        self.saving.enter();
+        self.task = LoopWait::Members;
+        let claims = fx.has(InjectedBug::GradientIsClaimed);
+        let member = self.replica.member_state(claims).encode();
+        self.gather(GatherPart::Member(member), fx);
         for frame in std::mem::take(&mut self.early) {
             self.frame(frame, fx);
         }
@@ -136,12 +139,19 @@ impl SimulatedWorker {
                     self.take_slice(index, values, fx);
                 }
             }
+            FramePayload::Moved(elements, values) => {
+                group.moved.push((elements, values));
+                self.go_on(fx);
+            }
+            FramePayload::Copied(step, elements, values) => {
+                group.copied.push((step, elements, values));
+                self.go_on(fx);
+            }
             FramePayload::Goodbye => {
                 group.goodbye(rank);
                 self.go_on(fx);
             }
             FramePayload::Closed { has_ended } => {
-                let generation = frame.generation;
                 if fx.has(InjectedBug::DeadVoteCounts)
                     && let (LoopWait::Voting(_), Some(current)) = (&self.task, group.current())
                 {
@@ -157,14 +167,7 @@ impl SimulatedWorker {
                 } else {
                     (None, format!("worker {} left", frame.from))
                 };
-                self.event(
-                    WorkerEvent::Failed {
-                        generation,
-                        suspect,
-                        cause,
-                    },
-                    fx,
-                );
+                self.lose_group(suspect, cause, fx);
             }
         }
     }
@@ -178,8 +181,12 @@ impl SimulatedWorker {
         let Some(group) = &mut self.group else {
             return;
         };
-        if matches!(self.task, LoopWait::Nothing | LoopWait::Computing(_)) {
-            return;
+        match self.task {
+            LoopWait::Nothing | LoopWait::Computing(_) => return,
+            LoopWait::WritingPart(_) | LoopWait::Publishing => return,
+            LoopWait::Moving(..) => return self.take_moved(fx),
+            LoopWait::Copying(..) => return self.take_copy(fx),
+            _ => {}
         }
         let Some(pieces) = group.finished() else {
             if let Some(rank) = group.left_too_early() {
@@ -189,23 +196,67 @@ impl SimulatedWorker {
             return;
         };
         match std::mem::replace(&mut self.task, LoopWait::Nothing) {
-            LoopWait::Holders => self.find_state(&pieces, fx),
+            LoopWait::Members => self.find_state(GatherPart::concatenate_words(pieces), fx),
+            LoopWait::Loading => self.loaded(&pieces, fx),
             LoopWait::Reports => self.plan(&GatherPart::concatenate(pieces), fx),
             LoopWait::Snapshot(plan) => {
                 self.recover(&plan, &GatherPart::concatenate(pieces), fx);
             }
+            LoopWait::Slices(plan) => {
+                self.move_slices(&plan, &GatherPart::concatenate_words(pieces), fx);
+            }
+            LoopWait::Weights(after) => self.weights_gathered(after, pieces, fx),
+            LoopWait::Confirming => self.confirmed(fx),
             LoopWait::Reducing(step) => self.reduced(step, pieces, fx),
             LoopWait::Voting(step) => self.voted(step, GatherPart::concatenate(pieces), fx),
-            LoopWait::Nothing | LoopWait::Computing(_) => {}
+            LoopWait::Parts(next) => self.all_parts_written(next, fx),
+            LoopWait::Published if self.stops => self.exit(WorkerExit::Regular, fx),
+            LoopWait::Published => self.resume(fx),
+            LoopWait::Nothing
+            | LoopWait::Computing(_)
+            | LoopWait::Moving(..)
+            | LoopWait::Copying(..)
+            | LoopWait::WritingPart(_)
+            | LoopWait::Publishing => {}
         }
     }
 
     pub(super) fn fail(&mut self, cause: String, fx: &mut Effects<'_>) {
+        self.lose_group(None, cause, fx);
+    }
+
+    /// Ends the group after a failure. The state machine may have left it already, with the last vote.
+    pub(super) fn lose_group(
+        &mut self,
+        suspect: Option<WorkerId>,
+        cause: String,
+        fx: &mut Effects<'_>,
+    ) {
+        let leaves = |command: &WorkerCommand| matches!(command, WorkerCommand::Leave { .. });
+        if self.postponed.iter().any(leaves) {
+            let postponed = std::mem::take(&mut self.postponed);
+            self.leave(false, fx);
+            for command in postponed.into_iter().filter(|command| !leaves(command)) {
+                self.execute(command, fx);
+            }
+            return;
+        }
         let failed = |generation| WorkerEvent::Failed {
             generation,
-            suspect: None,
+            suspect,
             cause,
         };
-        self.event_in_generation(failed, fx);
+        match self.group.as_ref().map(SimulatedGroup::generation) {
+            Some(generation) => self.event(failed(generation), fx),
+            None => self.event_in_generation(failed, fx),
+        }
+    }
+
+    /// Executes the commands that were postponed until the exchange with the other members was over.
+    pub(super) fn resume(&mut self, fx: &mut Effects<'_>) {
+        self.task = LoopWait::Nothing;
+        for command in std::mem::take(&mut self.postponed) {
+            self.execute(command, fx);
+        }
     }
 }

@@ -1,28 +1,49 @@
 //! The start of a worker in a group: holders, reports, the plan, applying, healing, loading.
 
-use ronde_core::Generation;
-use ronde_core::session::{CatchUp, CatchUpPlan, StateReport};
+use ronde_core::session::{
+    CatchUp, CatchUpPlan, MemberState, SessionError, StateReport, StateSource,
+};
+use ronde_core::{Generation, Step};
 use ronde_elastic::WorkerEvent;
 
 use super::{LoopWait, SimulatedWorker};
 use crate::clock::MS;
 use crate::effect::{Effect, Effects, HostMessage};
-use crate::fact::Fact;
+use crate::fact::{Fact, WorkerExit};
 use crate::group::{DataFrame, FramePayload, GatherPart};
 use crate::injected_bug::InjectedBug;
-use crate::model::SimulatedState;
+use crate::model::{PARAMETERS, SimulatedState};
 
 impl SimulatedWorker {
-    /// Loads the newest checkpoint on the first rank if no member holds a state, and reports to all members.
-    pub(super) fn find_state(&mut self, pieces: &[GatherPart], fx: &mut Effects<'_>) {
-        let is_held = |piece: &GatherPart| matches!(piece, GatherPart::Holds(true));
+    /// Decides from which state the members continue, and loads the newest checkpoint if they have none: the first rank, from
+    /// which the others copy it, or every rank its slices.
+    pub(super) fn find_state(&mut self, members: Vec<u64>, fx: &mut Effects<'_>) {
+        let Some(members) = MemberState::decode_all(&members) else {
+            return self.contradict("a report of a member is invalid".to_owned(), fx);
+        };
+        let source = StateSource::of(&members, PARAMETERS);
+        if source.is_before(self.replica.transaction.next_step()) {
+            self.replica.transaction.give_up_state();
+            fx.fact(Fact::GivesUp(self.id));
+        }
+        let loads = !matches!(source, StateSource::Members(_));
+        if loads && self.run.division.is_some() {
+            self.replica.slices.give_up();
+            fx.fact(Fact::GivesUp(self.id));
+            return self.load_before(Step(u64::MAX), fx);
+        }
         let is_first = self.group.as_ref().is_some_and(|group| group.rank == 0);
-        if !pieces.iter().any(is_held) && is_first {
-            if let Some((_, stored)) = fx.disk.newest() {
+        if loads && is_first {
+            if let Some((_, stored)) = fx.disk.newest_before(Step(u64::MAX)) {
                 self.replica.load(stored.state.clone(), &stored.cursor);
             }
             self.note_state(fx);
         }
+        self.report(fx);
+    }
+
+    /// Reports the state of this worker to all members.
+    pub(super) fn report(&mut self, fx: &mut Effects<'_>) {
         let holds_gradient =
             self.replica.holds_gradient() || fx.has(InjectedBug::GradientIsClaimed);
         let report = self.replica.transaction.report(holds_gradient);
@@ -37,21 +58,18 @@ impl SimulatedWorker {
         };
         let (worker, generation) = (self.id, group.generation());
         let told = StateReport::decode_all(reports, group.size()).unwrap_or_default();
-        let mut plan = self
-            .replica
-            .transaction
-            .plan(reports)
-            .map_err(|error| error.to_string());
+        let mut plan = self.replica.transaction.plan(reports);
         if fx.has(InjectedBug::SmallestStepWins)
             && let Some(least) = told.iter().map(|report| report.next).min()
         {
             let mut reports = told.clone();
             reports.iter_mut().for_each(|report| report.next = least);
-            plan = CatchUpPlan::new(&reports).ok_or_else(|| "no state".to_owned());
+            plan = CatchUpPlan::new(&reports).ok_or(SessionError::StateLost);
         }
         let plan = match plan {
             Ok(plan) => plan,
-            Err(problem) => return self.fail(problem, fx),
+            Err(SessionError::StateLost) => return self.lose_state(generation, fx),
+            Err(error) => return self.contradict(error.to_string(), fx),
         };
         fx.fact(Fact::Planned {
             worker,
@@ -67,41 +85,61 @@ impl SimulatedWorker {
         self.gather(GatherPart::Snapshot(snapshot), fx);
     }
 
+    /// Exits, because no member has some slices of the state, and no checkpoint contains them.
+    pub(super) fn lose_state(&mut self, generation: Generation, fx: &mut Effects<'_>) {
+        fx.fact(Fact::SliceLost {
+            worker: self.id,
+            generation,
+        });
+        self.exit(WorkerExit::StateLost, fx);
+    }
+
     /// Executes the plan.
     pub(super) fn recover(&mut self, plan: &CatchUpPlan, snapshot: &[u8], fx: &mut Effects<'_>) {
         let Some(group) = &mut self.group else {
             return;
         };
         let copies = |action: &CatchUp| *action == CatchUp::CopyState;
-        group.whole = plan.each.iter().map(|action| !copies(action)).collect();
-        let (generation, is_whole) = (group.generation(), group.whole[group.rank]);
+        let is_whole = !copies(&plan.each[group.rank]);
+        let computes = |action| self.run.division.is_some() || !copies(action);
+        group.whole = plan.each.iter().map(computes).collect();
+        let generation = group.generation();
         let (holders, _) = plan.holders_and_receivers();
         match self.replica.catch_up(plan, snapshot) {
             Ok(Some(committed)) => self.note_committed(&committed, fx),
             Ok(None) => {}
             Err(error) => return self.contradict(error.to_string(), fx),
         }
-        if is_whole {
-            self.send_slices(plan, &holders, fx);
-        } else {
-            self.replica.begin_to_heal(holders.len());
+        if !is_whole {
             fx.fact(Fact::Heals {
                 worker: self.id,
                 next: plan.next,
             });
         }
+        let is_divided = self.run.division.is_some();
+        match is_whole {
+            _ if is_divided => self.task = LoopWait::Slices(plan.clone()),
+            true => self.send_slices(plan, &holders, fx),
+            false => self.replica.begin_to_heal(holders.len()),
+        }
         let mut next = plan.next;
         if fx.has(InjectedBug::LostStepIsSkipped) && generation > Generation(1) {
             next = next.next();
         }
-        self.event(
-            WorkerEvent::CaughtUp {
-                generation,
-                next,
-                is_whole,
-            },
-            fx,
-        );
+        let caught_up = WorkerEvent::CaughtUp {
+            generation,
+            next,
+            is_whole,
+        };
+        self.event(caught_up, fx);
+        match is_divided {
+            true => self.begin_exchange(plan, fx),
+            false => self.take_early_slices(is_whole, fx),
+        }
+    }
+
+    /// Takes the slices that arrived before this rank knew that it has to heal.
+    fn take_early_slices(&mut self, is_whole: bool, fx: &mut Effects<'_>) {
         let early = self
             .group
             .as_mut()
@@ -156,7 +194,7 @@ impl SimulatedWorker {
         }
     }
 
-    fn healed(&mut self, fx: &mut Effects<'_>) {
+    pub(super) fn healed(&mut self, fx: &mut Effects<'_>) {
         self.note_state(fx);
         self.event_in_generation(|generation| WorkerEvent::Healed { generation }, fx);
     }

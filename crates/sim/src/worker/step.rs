@@ -4,7 +4,7 @@ use ronde_core::session::CommittedStep;
 use ronde_core::{Generation, Step};
 use ronde_elastic::WorkerEvent;
 
-use super::{LoopWait, SimulatedWorker};
+use super::{AfterWeights, LoopWait, SimulatedWorker};
 use crate::clock::MS;
 use crate::effect::{Alarm, Effect, Effects};
 use crate::fact::Fact;
@@ -61,6 +61,15 @@ impl SimulatedWorker {
             let problem = format!("step {step}: the subtrees do not form the tree");
             return self.contradict(problem, fx);
         };
+        match self.run.division {
+            None => self.hold(step, gradient, fx),
+            Some(_) => self.copy_gradient(step, &gradient, fx),
+        }
+    }
+
+    /// Keeps the reduced gradient of all elements that this worker holds, and votes.
+    pub(super) fn hold(&mut self, step: Step, gradient: Vec<f32>, fx: &mut Effects<'_>) {
+        self.task = LoopWait::Nothing;
         self.replica.hold(step, gradient);
         self.event_in_generation(|generation| WorkerEvent::Reduced { generation, step }, fx);
     }
@@ -72,8 +81,12 @@ impl SimulatedWorker {
             Err(error) => return self.contradict(error.to_string(), fx),
         };
         self.note_committed(&committed, fx);
+        if self.run.division.is_some() {
+            self.receive_notes(&committed, fx);
+            let ends = committed.newest > committed.generation;
+            self.gather_weights(AfterWeights::Step(committed.requests, ends), fx);
         // All members compute again when no member copies the state.
-        if let Some(group) = &mut self.group
+        } else if let Some(group) = &mut self.group
             && !committed.requests.heals
         {
             group.whole.fill(true);
@@ -98,13 +111,15 @@ impl SimulatedWorker {
         self.note_state(fx);
     }
 
-    /// Notes the state, if it is complete.
+    /// Notes the elements of the state that this worker has, if they are complete.
     pub(super) fn note_state(&mut self, fx: &mut Effects<'_>) {
         if let Some(state) = &self.replica.state {
+            let held = self.replica.slices.held().clone();
             fx.fact(Fact::Holds {
                 worker: self.id,
                 next: self.replica.transaction.next_step(),
-                hash: state.hash(),
+                hash: state.hash_of(&held),
+                held,
             });
         }
     }

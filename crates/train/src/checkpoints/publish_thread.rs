@@ -8,6 +8,8 @@ use ronde_checkpoint::{
     Checkpoint, CheckpointError, Fence, Lineage, Proof, PublishRequest, Retention, SavedPart,
     StateVector, list, publish, retain,
 };
+use ronde_core::background_spans::BackgroundSpans;
+use ronde_core::spans::SpanKind;
 use ronde_core::{Epoch, Generation, PlanIdentity, Step, WorldSize};
 use ronde_store::{ObjectName, Store, StoreError};
 
@@ -64,7 +66,11 @@ pub(super) struct PublishThread {
 
 impl PublishThread {
     /// Starts the thread, which first removes temporary files of processes that have ended. `run` names the run in claims.
-    pub(super) fn start(store: Arc<dyn Store>, run: &str) -> Result<Self, CheckpointError> {
+    pub(super) fn start(
+        store: Arc<dyn Store>,
+        run: &str,
+        spans: Arc<BackgroundSpans>,
+    ) -> Result<Self, CheckpointError> {
         let run = format!("run `{run}` (process {})", std::process::id());
         let (tasks, submitted) = mpsc::channel();
         let (report, outcomes) = mpsc::channel();
@@ -75,7 +81,14 @@ impl PublishThread {
                 let _ = store.sweep();
                 let mut unclaimed = None;
                 for task in submitted {
+                    let saved = match &task {
+                        PublishTask::Publish(whole) => Some((spans.begin(), whole.step)),
+                        _ => None,
+                    };
                     let result = serve(&store, task, &mut unclaimed, &run);
+                    if let Some((span, step)) = saved {
+                        spans.end(span, SpanKind::PublishCheckpoint, 0, step.0);
+                    }
                     if report.send(result).is_err() {
                         return;
                     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_checkpoint::{CheckpointError, Fence, SaveRequest, SavedPart, Saver};
+use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::holdings::HeldRanges;
 use ronde_core::{
     CollectiveError, CollectivesExt, Epoch, Event, Generation, Group, PlanIdentity, Rank, Step,
@@ -52,6 +53,8 @@ pub struct RunCheckpoints {
     is_postponement_reported: bool,
     /// The step of the newest checkpoint that this rank knows to be published.
     saved: Option<Step>,
+    /// The recorder of the threads that write and publish.
+    spans: Arc<BackgroundSpans>,
 }
 
 /// A save that has begun. Equal on all ranks except for reports received since.
@@ -122,7 +125,13 @@ impl RunCheckpoints {
             is_overdue: false,
             is_postponement_reported: false,
             saved: None,
+            spans: Arc::new(BackgroundSpans::off()),
         }
+    }
+
+    /// Records what the threads that write and publish do.
+    pub(crate) fn record_spans(&mut self, spans: Arc<BackgroundSpans>) {
+        self.spans = spans;
     }
 
     /// Makes a checkpoint due after the next step at which one can be saved.
@@ -256,7 +265,7 @@ impl RunCheckpoints {
 
     fn submit(&mut self, now: &RankPosition<'_>, task: PublishTask) {
         if self.publisher.is_none() {
-            match PublishThread::start(self.store.clone(), &self.name) {
+            match PublishThread::start(self.store.clone(), &self.name, self.spans.clone()) {
                 Ok(publisher) => self.publisher = Some(publisher),
                 Err(error) => {
                     return self.record_failure(now, now.next, now.rank, error.to_string());
@@ -333,7 +342,11 @@ impl RunCheckpoints {
         }
         match &mut self.saver {
             Some(saver) => Ok(saver),
-            none => Ok(none.insert(Saver::start(self.store.clone(), 0)?)),
+            none => Ok(none.insert(Saver::start_recorded(
+                self.store.clone(),
+                0,
+                self.spans.clone(),
+            )?)),
         }
     }
 

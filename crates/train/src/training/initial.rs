@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use ronde_core::layout::StateLayout;
-use ronde_core::{CollectivesExt, Event, GroupRank, Rank, Step, weight_hash};
+use ronde_core::{CollectivesExt, Event, GroupRank, Rank, Step};
 use ronde_model::InitialWeights;
 
 use super::Training;
@@ -125,10 +125,8 @@ impl Training {
             })?;
         }
         for tensor in self.strategy.state().tensors().to_vec() {
-            let mut values = match self.strategy.state().get(&tensor.range) {
-                Some(values) => values.to_vec(),
-                None => vec![0.0; tensor.range.len()],
-            };
+            let mut values = vec![0.0; tensor.range.len()];
+            self.strategy.state().read(&tensor.range, &mut values);
             if let Some(read) = read {
                 let whole = 0..tensor.range.len();
                 read.write_into(std::iter::once((&tensor.entry, whole)), &mut values);
@@ -136,9 +134,7 @@ impl Training {
             group
                 .broadcast(&mut values, root)
                 .map_err(TrainError::Heal)?;
-            if let Some(own) = self.strategy.state_mut().get_mut(&tensor.range) {
-                own.copy_from_slice(&values);
-            }
+            self.strategy.state_mut().write(&tensor.range, &values);
         }
         Ok(())
     }
@@ -203,9 +199,7 @@ impl Training {
     fn start_from_state(&mut self) {
         self.strategy.reload();
         self.copies = ModelCopies::new(&self.plan.config.train, held_weights(&*self.strategy));
-        let weights = self.strategy.computed_weights();
-        self.session
-            .set_digest(weight_hash::hash_parts(weights.into_iter()));
+        self.session.set_digest(self.strategy.digest(None));
         if let Some(initial) = &mut self.initial {
             initial.is_loaded = true;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup};
 use ronde_core::holdings::HeldRanges;
-use ronde_core::session::{CommittedStep, MemberState, VoteRequests};
+use ronde_core::session::{CommittedStep, LoadAgreement, StateSource, VoteRequests};
 use ronde_core::{CollectivesExt, Event, Generation, GroupRank, Rank, Step, weight_hash};
 
 use super::{Training, vectors, vectors_mut};
@@ -54,7 +54,7 @@ impl Training {
             stop,
             evaluate: actions.evaluate,
             complete: actions.complete,
-            heals: false,
+            ..VoteRequests::default()
         });
         self.session.attach(note);
     }
@@ -90,7 +90,11 @@ impl Training {
         if committed.requests.stop {
             return self.stop(committed.step);
         }
-        if committed.requests.save {
+        let leaves = committed.requests.leaves && self.member.ends_after(committed);
+        if leaves && self.is_divided() && self.checkpoints.is_some() {
+            // A member that leaves may be the only one with its slices.
+            self.save_last(committed.step.next())?;
+        } else if committed.requests.save {
             self.begin_saving();
             if self
                 .checkpoints
@@ -162,7 +166,7 @@ impl Training {
             saving.enter(&now, None);
         }
         let step = self.session.next_step();
-        if self.slices.len() < self.strategy.state().len() {
+        if self.slices.held().len() < self.strategy.state().len() {
             let saved = self.checkpoints.as_ref().and_then(RunCheckpoints::saved) == Some(step);
             let stopped = Event::RunStopped { step, saved };
             self.member.tracker.record(stopped);
@@ -207,7 +211,7 @@ impl Training {
             world_size,
             vectors: vectors(&*self.strategy, &self.copies),
             owned: self.saved_elements(),
-            weights: (self.mesh.columns() == 1)
+            weights: (!self.divides_weights())
                 .then(|| weight_hash::hash(self.strategy.state().values())),
             progress: self.progress.encode(&self.callbacks),
             session: self.session.cursor(),
@@ -231,23 +235,30 @@ impl Training {
         }
     }
 
-    /// Loads the newest checkpoint at the beginning of a generation if no member has a state.
+    /// Decides at the beginning of a generation from which state its members continue, and loads the newest checkpoint if they
+    /// do not have all of a state.
     ///
     /// # Errors
     /// A peer was lost, or the checkpoints cannot be used.
     pub(super) fn find_state(&mut self) -> Result<(), TrainError> {
-        let Some(saving) = &self.checkpoints else {
+        if self.checkpoints.is_none() && !self.is_divided() {
             return Ok(());
-        };
-        let members = self.member_states(saving.term())?;
+        }
+        let term = self.checkpoints.as_ref().and_then(RunCheckpoints::term);
+        let members = self.member_states(term)?;
         let term = members.iter().map(|member| member.term).max();
         let term = term.filter(|term| *term > 0);
-        let is_covered = MemberState::is_covered(&members, self.strategy.state().len());
-        let some_have_state = members.iter().any(|member| member.has_state);
-        let has_state = some_have_state && is_covered;
-        let is_later = self.member.generation > Generation::FIRST || some_have_state;
-        let may_load = self.resume != Resume::Never || is_later;
-        let has_loaded = !has_state && may_load && self.load_together()?;
+        let source = StateSource::of(&members, self.strategy.state().len());
+        if source.is_before(self.session.next_step()) {
+            self.session.give_up_state();
+        }
+        let is_later = self.member.generation > Generation::FIRST;
+        let has_loaded = match source {
+            StateSource::Members(_) => false,
+            StateSource::Checkpoint => self.load_together()?,
+            StateSource::Initial if self.resume == Resume::Never && !is_later => false,
+            StateSource::Initial => self.load_together()?,
+        };
         if has_loaded {
             self.history.clear();
             (self.held, self.unfinished) = (None, None);
@@ -264,28 +275,33 @@ impl Training {
     /// Loads the newest checkpoint: on rank 0 while the remaining ranks wait, which copy the state from it later; or on
     /// every rank, with the slices that it holds, if the state is divided.
     fn load_together(&mut self) -> Result<bool, TrainError> {
+        if self.checkpoints.is_none() {
+            return Ok(false);
+        }
         if !self.is_divided() {
             return self.load_before(u64::MAX).map(|step| step.is_some());
         }
         let even = self.even_mesh()?;
         self.regroup(even)?;
         // The state that the members have is not complete, and is given up.
-        self.slices = HeldRanges::default();
+        self.slices.give_up();
         let mine = self.strategy.layout()[self.member.group.rank().index()].clone();
         self.hold(mine.clone());
         // Ranks read different slices, so one may find damage in a checkpoint that the others can read.
         let mut end = u64::MAX;
         loop {
-            let loaded = self.load_before(end)?.map_or(0, |step| step.0 as i64 + 1);
+            let loaded = self.load_before(end)?.map_or(-1, |step| step.0 as i64);
             let all = self.member.group.all_gather(&[loaded]);
-            let all = all.map_err(TrainError::Heal)?;
-            if all.iter().all(|step| *step == loaded) {
-                if loaded > 0 {
-                    self.slices = mine;
+            let all = all.map_err(TrainError::Heal)?.into_iter();
+            let all: Vec<Option<Step>> = all.map(|s| u64::try_from(s).ok().map(Step)).collect();
+            match LoadAgreement::of(&all) {
+                LoadAgreement::Agreed(None) => return Ok(false),
+                LoadAgreement::Agreed(Some(_)) => {
+                    self.slices.loaded(mine);
+                    return Ok(true);
                 }
-                return Ok(loaded > 0);
+                LoadAgreement::RetryBefore(step) => end = step.0,
             }
-            end = all.into_iter().min().unwrap_or_default().cast_unsigned();
         }
     }
 

@@ -1,8 +1,9 @@
 //! The divided state of a [`Training`]: which member holds which slices, and how they move in a new generation.
 
-use ronde_core::holdings::{HeldRanges, Move, moves};
-use ronde_core::session::{CatchUp, CatchUpPlan, MemberState};
+use ronde_core::holdings::{HeldRanges, Move};
+use ronde_core::session::{CatchUp, CatchUpPlan, MemberState, SliceExchangeError};
 use ronde_core::{CollectivesExt, Step};
+use ronde_parallel::ZeroLevel;
 
 use super::{Training, vectors_mut};
 use crate::TrainError;
@@ -15,9 +16,10 @@ impl Training {
         self.plan.config.parallel.is_divided()
     }
 
-    /// Returns whether the run divides the layers, and with them the weights, as long as it has enough members.
+    /// Returns whether the run divides the weights, as long as it has enough members.
     pub(super) fn has_parts(&self) -> bool {
-        self.plan.config.parallel.pipeline > 1
+        let section = &self.plan.config.parallel;
+        section.pipeline > 1 || section.zero_level() == ZeroLevel::Weights
     }
 
     /// Describes how the state is divided, and what the loss of a worker costs; `None` if every worker holds all of it.
@@ -27,10 +29,9 @@ impl Training {
             return None;
         }
         let vectors = self.vectors();
-        // In a pipeline, the weights are divided as well.
-        let (complete, what) = match self.mesh.columns() {
-            1 => (1, "the states of the optimizer"),
-            _ => (0, "the weights and the states of the optimizer"),
+        let (complete, what) = match self.divides_weights() {
+            false => (1, "the states of the optimizer"),
+            true => (0, "the weights and the states of the optimizer"),
         };
         let bytes = |held: usize| {
             let flat = vectors
@@ -68,41 +69,39 @@ impl Training {
             term: term.unwrap_or_default(),
             next,
             holds_gradient: self.holds_gradient(next),
-            held: self.slices.clone(),
+            held: self.slices.held().clone(),
         };
-        // Words are sent as i64 with the same bits, because there is no unsigned 64-bit element type.
-        let words: Vec<i64> = mine.encode().into_iter().map(u64::cast_signed).collect();
-        let all = self
-            .member
-            .group
-            .all_gather(&words)
-            .map_err(TrainError::Heal)?;
-        let all: Vec<u64> = all.into_iter().map(i64::cast_unsigned).collect();
+        let all = self.gather_words(&mine.encode())?;
         MemberState::decode_all(&all).ok_or_else(|| inconsistent("reports of its members"))
     }
 
     /// Moves the slices of the state to the members that hold them in this generation, and waits. All members call it
-    /// together; `catch_up` says whose slices are up to date.
-    ///
-    /// A member keeps what it had until all have received their slices, which the exchange of weights proves, and it has
-    /// what it receives from the moment when it has received all of it. So a loss at any moment leaves every slice with the
-    /// members that had it, or with those that have it now.
+    /// together; `catch_up` says whose slices are up to date. A loss at any moment leaves every slice with a member: see
+    /// [`SliceExchange`](ronde_core::session::SliceExchange).
     pub(super) fn exchange_slices(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
+        let group = self.member.group.clone();
         let layout = self.strategy.layout();
-        let me = self.member.group.rank().index();
+        let me = group.rank().index();
         let copies = catch_up.each[me] == CatchUp::CopyState;
         if copies {
-            self.slices = HeldRanges::default();
+            // The outcome of a step before the copied state.
+            self.unfinished = None;
         }
-        let have = self.gather_slices()?;
-        let is_fresh = catch_up.next == Step(0);
-        if !is_fresh {
-            let moves = moves(&have, &layout).map_err(|lost| TrainError::SliceLost {
+        self.slices.begin(catch_up.each[me]);
+        let reports = self.gather_words(&self.slices.report())?;
+        let moves = self.slices.plan(catch_up, &reports, &layout, me);
+        let moves = moves.map_err(|error| match error {
+            SliceExchangeError::InvalidReport => inconsistent("slices of its members"),
+            SliceExchangeError::Lost(lost) => TrainError::SliceLost {
                 step: catch_up.next,
                 elements: lost.elements,
-            })?;
-            self.move_slices(catch_up, &moves, &layout[me])?;
+            },
+        })?;
+        let is_fresh = catch_up.next == Step(0);
+        if !is_fresh {
+            self.move_slices(catch_up, &moves)?;
         }
+        self.slices.received();
         let last = Step(catch_up.next.0.saturating_sub(1));
         if copies {
             // The weights follow, also in a later generation.
@@ -112,10 +111,13 @@ impl Training {
         if is_fresh && self.initial.is_none() && self.has_parts() {
             self.reset_weights()?;
         }
-        self.gather_weights(last)?;
-        self.hold(layout[me].clone());
-        self.slices.clone_from(&layout[me]);
-        let digest = self.digest(last);
+        // Before the first step, members compare all weights.
+        let compared = (!is_fresh).then_some(last);
+        self.gather_compared(last, compared)?;
+        group.barrier().map_err(TrainError::Heal)?;
+        let mine = self.slices.confirmed().clone();
+        self.hold(mine);
+        let digest = self.strategy.digest(compared);
         self.session.set_digest(digest);
         Ok(())
     }
@@ -140,40 +142,19 @@ impl Training {
         Ok(())
     }
 
-    /// Returns the elements that each member has, by rank.
-    fn gather_slices(&self) -> Result<Vec<HeldRanges>, TrainError> {
-        let group = &*self.member.group;
-        let mine: Vec<i64> = self
-            .slices
-            .encode()
-            .into_iter()
-            .map(u64::cast_signed)
-            .collect();
-        let lens = group.all_gather(&[mine.len() as i64]);
-        let lens = lens.map_err(TrainError::Heal)?;
-        let all = group.all_gather(&mine).map_err(TrainError::Heal)?;
-        let mut rest = all.as_slice();
-        let each = lens.into_iter().map(|len| {
-            let (words, after) = rest.split_at_checked(usize::try_from(len).ok()?)?;
-            let words: Vec<u64> = words.iter().map(|word| word.cast_unsigned()).collect();
-            rest = after;
-            HeldRanges::decode(&words)
-        });
-        let each: Option<Vec<HeldRanges>> = each.collect();
-        each.ok_or_else(|| inconsistent("slices of its members"))
+    /// Returns the words of all members, one after the other by rank.
+    fn gather_words(&self, mine: &[u64]) -> Result<Vec<u64>, TrainError> {
+        // Words are sent as i64 with the same bits, because there is no unsigned 64-bit element type.
+        let mine: Vec<i64> = mine.iter().map(|word| word.cast_signed()).collect();
+        let all = self.member.group.all_gather(&mine);
+        let all = all.map_err(TrainError::Heal)?.into_iter();
+        Ok(all.map(i64::cast_unsigned).collect())
     }
 
-    /// Executes the moves; this rank then has the elements `mine` beside those that it had.
-    fn move_slices(
-        &mut self,
-        catch_up: &CatchUpPlan,
-        moves: &[Move],
-        mine: &HeldRanges,
-    ) -> Result<(), TrainError> {
+    /// Executes the moves.
+    fn move_slices(&mut self, catch_up: &CatchUpPlan, moves: &[Move]) -> Result<(), TrainError> {
         let group = self.member.group.clone();
-        let had = self.slices.ranges().iter();
-        let all = HeldRanges::new(had.chain(mine.ranges()).cloned());
-        self.hold(all.clone());
+        self.hold(self.slices.stored());
         let vectors = self.vector_moves(catch_up, moves);
         let transfer = StateTransfer::start(&vectors, &*group, &self.vectors());
         let mut transfer = transfer.map_err(TrainError::Heal)?;
@@ -181,7 +162,6 @@ impl Training {
         let mut mine = vectors_mut(&mut *self.strategy, &mut self.copies);
         let received = transfer.receive(&mut mine);
         received.map_err(TrainError::Heal)?;
-        self.slices = all;
         transfer.wait_sent().map_err(TrainError::Heal)
     }
 

@@ -185,7 +185,16 @@ impl Training {
 
     /// Brings the weights of this rank up to date with those that other ranks hold. All members call it together.
     pub(super) fn gather_weights(&mut self, step: Step) -> Result<(), TrainError> {
-        let gathered = self.strategy.gather_weights();
+        self.gather_compared(step, Some(step))
+    }
+
+    /// Does the same, with the weights that are compared after the step `compared`, or all of them.
+    pub(super) fn gather_compared(
+        &mut self,
+        step: Step,
+        compared: Option<Step>,
+    ) -> Result<(), TrainError> {
+        let gathered = self.strategy.gather_weights(compared);
         gathered.map_err(|source| TrainError::Step {
             step,
             source: Box::new(source),
@@ -327,8 +336,7 @@ impl Training {
 
     /// Returns the hash of the weights that are compared after a step.
     pub(super) fn digest(&self, step: Step) -> u64 {
-        let weights = self.strategy.computed_weights();
-        self.plan.hashing.digest(step, &weights)
+        self.strategy.digest(Some(step))
     }
 
     /// Compares the weights of all ranks after the last step.

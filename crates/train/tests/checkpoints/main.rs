@@ -293,7 +293,7 @@ fn copy_folder(from: &Path, to: &Path) {
 #[test]
 fn a_divided_state_is_saved_by_its_owners_and_loaded_under_any_division() {
     let whole = undisturbed();
-    let divisions: [(usize, &[&'static str]); 8] = [
+    let divisions: [(usize, &[&'static str]); 10] = [
         (1, &[]),
         (2, &["parallel.zero=1"]),
         (3, &["parallel.zero=2"]),
@@ -302,6 +302,8 @@ fn a_divided_state_is_saved_by_its_owners_and_loaded_under_any_division() {
         (3, &["parallel.pipeline=3", "parallel.copies=1"]),
         (3, &["parallel.pipeline=2", "parallel.copies=2"]),
         (4, &["parallel.pipeline=2", "parallel.zero=2"]),
+        (3, &["parallel.zero=3"]),
+        (2, &["parallel.zero=3", "parallel.copies=1"]),
     ];
     let settings = |(workers, sets): (usize, &[&'static str])| {
         sets.iter()
@@ -324,7 +326,8 @@ fn a_divided_state_is_saved_by_its_owners_and_loaded_under_any_division() {
                 Some((at, vec![])),
                 "{saving:?} to {resuming:?}"
             );
-            let has_parts = resuming.1.iter().any(|set| set.contains("pipeline"));
+            let is_part = |set: &&str| set.contains("pipeline") || set.contains("zero=3");
+            let has_parts = resuming.1.iter().any(is_part);
             if has_parts {
                 // One worker then loads what all of them have.
                 let again = train_in(&store, &RunSettings::new(1).resuming());

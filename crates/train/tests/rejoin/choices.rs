@@ -18,7 +18,7 @@ macro_rules! choosing {
 }
 
 /// A run that ends early, one of its planned length, and the same with a divided state and with divided layers.
-const CHOOSING: [RunSettings; 5] = [
+const CHOOSING: [RunSettings; 6] = [
     RunSettings {
         steps: 60,
         sets: choosing!("train.early_stopping.patience=3"),
@@ -48,6 +48,14 @@ const CHOOSING: [RunSettings; 5] = [
         sets: choosing!(
             "model.hidden=[300, 64]",
             "parallel.pipeline=2",
+            "parallel.copies=2"
+        ),
+    },
+    RunSettings {
+        steps: STEPS,
+        sets: choosing!(
+            "model.hidden=[300, 64]",
+            "parallel.zero=3",
             "parallel.copies=2"
         ),
     },
@@ -90,8 +98,9 @@ fn a_new_worker_knows_the_best_model_and_the_scores() {
 fn a_worker_that_misses_an_outcome_makes_the_same_choices() {
     for run in &CHOOSING[1..] {
         let undisturbed = alone(*run);
-        // Workers of a pipeline also count the messages between their layers.
-        let has_parts = run.sets.iter().any(|set| set.contains("pipeline"));
+        // Workers with parts of the weights also count the messages for these and between their layers.
+        let is_part = |set: &&str| set.contains("pipeline") || set.contains("zero=3");
+        let has_parts = run.sets.iter().any(is_part);
         let operations = 6..if has_parts { 90 } else { 38 };
         let applied = operations.map(|operation| miss_outcome(*run, operation, &undisturbed));
         assert!(applied.sum::<usize>() >= 2, "{:?}", run.sets);

@@ -15,6 +15,8 @@ pub(crate) enum InjectedFault {
     Dies(u32),
     /// The worker takes part but does not receive the outcome.
     MissesOutcome(u32),
+    /// The worker is stopped at the operation, and continues after the remaining workers have trained without it.
+    Stops(u32),
     /// The state that the worker copies is not received before the operation.
     ReceivesLate(u32),
 }
@@ -24,6 +26,8 @@ pub(crate) struct FaultyGroup {
     pub(crate) inner: Arc<dyn Group>,
     pub(crate) fault: InjectedFault,
     pub(crate) operations: Arc<AtomicU32>,
+    /// Waits until a stopped worker continues.
+    pub(crate) stop: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// A message that is not received before an operation.
@@ -62,6 +66,11 @@ impl Collectives for FaultyGroup {
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError> {
         let number = self.begin();
+        if self.fault == InjectedFault::Stops(number) {
+            // The remaining workers notice it at the end of a time limit, which is not waited for here.
+            self.inner.abort("a worker is stopped");
+            (self.stop)();
+        }
         let work = self.inner.start(operation, buffer)?;
         if self.fault == InjectedFault::MissesOutcome(number) {
             work.wait()?;
@@ -110,6 +119,7 @@ impl Group for FaultyGroup {
                 inner,
                 fault: self.fault,
                 operations: self.operations.clone(),
+                stop: self.stop.clone(),
             })
         };
         Ok(inner.map(faulty))

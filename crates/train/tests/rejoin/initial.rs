@@ -45,6 +45,7 @@ fn workers_that_are_lost_while_weights_are_sent_change_no_bits() {
         &["parallel.zero=2", "parallel.copies=2"],
         &["parallel.pipeline=3", "parallel.copies=2"],
         &["parallel.pipeline=2", "parallel.copies=2"],
+        &["parallel.zero=3", "parallel.copies=2"],
     ] {
         let run = from_file(&folder, more);
         let whole = train_with(run, 1, &[], false, None);

@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
 mod choices;
+mod divided;
 mod faulty_group;
 mod initial;
+mod stopped;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -67,6 +69,8 @@ struct Members {
     generation: u64,
     /// The listening address of each worker, in the order of ranks.
     present: Vec<(u32, SocketAddr)>,
+    /// The members of the previous generation.
+    before: Vec<u32>,
     /// The generation that each worker has entered.
     entered: BTreeMap<u32, Generation>,
     /// Whether a new generation begins when a worker requests one.
@@ -80,6 +84,7 @@ struct Job {
     members: Mutex<Members>,
     changed: Condvar,
     events: Mutex<Vec<Event>>,
+    recorded: Condvar,
     run: RunSettings,
     /// The folder of the checkpoints, if the run saves any.
     checkpoints: Option<tempfile::TempDir>,
@@ -118,6 +123,7 @@ impl Job {
     /// Changes the members and begins another generation.
     fn change(&self, change: impl FnOnce(&mut Members)) {
         let mut members = self.members.lock().unwrap();
+        members.before = members.present.iter().map(|(id, _)| *id).collect();
         change(&mut members);
         members.generation += 1;
         self.changed.notify_all();
@@ -127,6 +133,7 @@ impl Job {
 impl Tracker for Job {
     fn record(&self, event: Event) {
         self.events.lock().unwrap().push(event);
+        self.recorded.notify_all();
     }
 }
 
@@ -166,6 +173,10 @@ impl JobMember for TestMember {
     fn entered(&self, generation: Generation, _group: Arc<dyn Collectives>) {
         let mut members = self.job.members.lock().unwrap();
         members.entered.insert(self.id, generation);
+    }
+
+    fn drops_members(&self) -> bool {
+        self.job.members.lock().unwrap().drops_members()
     }
 
     fn reached(&self, _milestone: Milestone) {}
@@ -299,6 +310,7 @@ fn start(
                 inner,
                 fault,
                 operations,
+                stop: stopped::wait(&job, id),
             });
         }
         let (start, model) = (&config.model.start, &config.model.config);
@@ -562,224 +574,7 @@ fn all_workers_end_at_the_step_of_a_callback_when_one_is_lost_there() {
 /// Tensors of several blocks, so that each of three workers holds slices.
 const WIDE: &str = "model.hidden=[300, 64]";
 
-/// Settings of runs whose state is divided among the workers, each slice on two of them.
-const DIVIDED: [RunSettings; 3] = [
-    RunSettings {
-        steps: STEPS,
-        sets: &[WIDE, "parallel.zero=1", "parallel.copies=2"],
-    },
-    RunSettings {
-        steps: STEPS,
-        sets: &[WIDE, "parallel.zero=2", "train.clip_norm=0.1"],
-    },
-    RunSettings {
-        steps: STEPS,
-        sets: &[
-            WIDE,
-            "parallel.zero=2",
-            "optimizer.kind=lamb",
-            "train.clip_norm=0.1",
-        ],
-    },
-];
-
-/// Runs whose workers have different layers.
-const PIPELINES: [RunSettings; 4] = [
-    // Two workers and a spare, which replaces either of them.
-    RunSettings {
-        steps: STEPS,
-        sets: &[
-            WIDE,
-            "parallel.pipeline=2",
-            "parallel.copies=2",
-            "train.clip_norm=0.1",
-        ],
-    },
-    RunSettings {
-        steps: STEPS,
-        sets: &[WIDE, "parallel.pipeline=3"],
-    },
-    RunSettings {
-        steps: STEPS,
-        sets: &[
-            WIDE,
-            "parallel.pipeline=3",
-            "parallel.schedule=gpipe",
-            "optimizer.kind=lamb",
-        ],
-    },
-    RunSettings {
-        steps: STEPS,
-        sets: &[
-            WIDE,
-            "parallel.pipeline=2",
-            "parallel.cuts=[\"layer2\"]",
-            "parallel.copies=2",
-            "parallel.zero=2",
-        ],
-    },
-];
-
 /// Returns the bits of a run that nothing disturbs, of one worker, with the whole state.
 fn alone(run: RunSettings) -> Bits {
     train_with(run, 1, &[], false, None).bits.remove(0)
-}
-
-#[test]
-fn a_divided_state_survives_the_loss_of_one_worker_at_any_operation() {
-    for run in DIVIDED {
-        let undisturbed = alone(run);
-        for operation in 0..36 {
-            for id in [0, 2] {
-                let end = train_with(run, 3, &[(id, operation)], false, None);
-                let name = format!("{:?}: {id} at {operation}", run.sets);
-                assert_eq!(end.bits.len(), 2, "{name}");
-                assert!(
-                    end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
-                    "{name}"
-                );
-                assert_eq!(steps(&end.events), (0..STEPS).collect::<Vec<_>>(), "{name}");
-            }
-        }
-    }
-}
-
-#[test]
-fn without_a_second_copy_the_workers_load_the_newest_checkpoint_or_report_the_loss() {
-    let run = |sets| RunSettings { steps: STEPS, sets };
-    let saving = run(&[
-        WIDE,
-        "parallel.zero=2",
-        "parallel.copies=1",
-        "checkpoint.every_steps=2",
-        "checkpoint.overlap=false",
-    ]);
-    let undisturbed = alone(run(&[WIDE]));
-    let (mut loaded, mut lost) = (0, 0);
-    for operation in (9..72).step_by(3) {
-        let end = train_with(saving, 3, &[(1, operation)], false, None);
-        let is_save = |event: &Event| matches!(event, Event::CheckpointSaved { .. });
-        if !end.events.iter().any(is_save) {
-            assert_eq!((end.bits.len(), end.lost), (0, 2), "{operation}");
-            lost += 1;
-            continue;
-        }
-        assert_eq!((end.bits.len(), end.lost), (2, 0), "{operation}");
-        assert!(
-            end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
-            "{operation}"
-        );
-        assert_eq!(
-            steps(&end.events),
-            (0..STEPS).collect::<Vec<_>>(),
-            "{operation}"
-        );
-        let is_load = |event: &&Event| matches!(event, Event::CheckpointLoaded { .. });
-        loaded += end.events.iter().filter(is_load).count();
-    }
-    assert!(loaded > 3 && lost > 2, "{loaded}, {lost}");
-    let unsaved = run(&[WIDE, "parallel.zero=1", "parallel.copies=1"]);
-    let end = train_with(unsaved, 3, &[(1, 40)], false, None);
-    assert_eq!((end.bits.len(), end.lost), (0, 2));
-}
-
-#[test]
-fn a_pipeline_survives_the_loss_of_one_worker_at_any_operation() {
-    for run in PIPELINES {
-        let undisturbed = alone(run);
-        // Before the first step, one worker remains of two.
-        for operation in 0..6 {
-            let end = train_with(run, 2, &[(0, operation)], false, None);
-            let bits = &end.bits[end.bits.len() - 1];
-            assert!(bits.agree_with(&undisturbed), "{operation} with {run:?}");
-        }
-        for workers in [3, 4] {
-            let end = train_with(run, workers, &[], false, None);
-            assert!(
-                end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
-                "{run:?} on {workers}"
-            );
-        }
-        for operation in (0..80).step_by(5) {
-            for id in 0..3 {
-                let end = train_with(run, 3, &[(id, operation + id)], false, None);
-                let place = format!("{id} at {operation} with {run:?}");
-                // A spare may finish before it reaches that operation.
-                assert!(end.bits.len() >= 2, "{place}");
-                assert!(
-                    end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
-                    "{place}"
-                );
-            }
-        }
-    }
-}
-
-#[test]
-fn a_worker_that_holds_all_slices_saves_all_of_them_alone() {
-    let sets: &[&str] = &[
-        WIDE,
-        "parallel.zero=1",
-        "parallel.copies=2",
-        "checkpoint.every_steps=1000",
-    ];
-    let job = Job::of(RunSettings { steps: STEPS, sets });
-    job.members.lock().unwrap().saves_alone = true;
-    let end = train_job(&job, 2, &[(1, 21)], false, None);
-    let saved = end.events.iter().filter_map(|event| match event {
-        Event::CheckpointSaved { step, bytes, .. } => Some((step.0, *bytes)),
-        _ => None,
-    });
-    // The remaining worker saves alone when it loses the other one, and again at the end.
-    let saved: Vec<(u64, u64)> = saved.collect();
-    let [(first, some), (STEPS, all)] = saved[..] else {
-        panic!("{saved:?}")
-    };
-    assert!(first < STEPS, "{saved:?}");
-    assert_eq!(some, all, "{saved:?}");
-}
-
-#[test]
-fn slices_move_to_a_worker_that_replaces_another_one() {
-    for run in DIVIDED {
-        let undisturbed = alone(run);
-        for operation in [0, 9, 14, 21, 30] {
-            let end = train_with(run, 4, &[(1, operation)], true, None);
-            let name = format!("{:?}: {operation}", run.sets);
-            assert_eq!(end.bits.len(), 4, "{name}");
-            assert!(
-                end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
-                "{name}"
-            );
-        }
-    }
-}
-
-#[test]
-fn a_second_loss_while_slices_move_changes_no_bit() {
-    for run in DIVIDED {
-        let undisturbed = alone(run);
-        for operation in [14, 21] {
-            for second in 0..22 {
-                // The ranks of the remaining workers change, so slices move between them too.
-                let fault = Some(InjectedFault::Dies(second));
-                let end = train_with(run, 4, &[(0, operation)], true, fault);
-                let name = format!("{:?}: {operation}, then {second}", run.sets);
-                assert!(end.bits.len() >= 3, "{name}: {} lost a slice", end.lost);
-                assert!(
-                    end.bits.iter().all(|bits| bits.agree_with(&undisturbed)),
-                    "{name}"
-                );
-            }
-        }
-    }
-}
-
-#[test]
-fn a_worker_that_misses_an_outcome_applies_its_part_of_the_gradient() {
-    for run in DIVIDED {
-        let undisturbed = alone(run);
-        let applied = (6..40).map(|operation| miss_outcome(run, operation, &undisturbed));
-        assert!(applied.sum::<usize>() >= 2, "{:?}", run.sets);
-    }
 }

@@ -10,7 +10,7 @@ use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
 /// The largest number of pixels of an image: 192 MiB in colour.
-const PIXELS_MAX: u64 = 1 << 26;
+pub(in crate::decode) const PIXELS_MAX: u64 = 1 << 26;
 /// The largest side of an image, in pixels.
 const SIDE_MAX: u32 = 1 << 15;
 /// The largest number of passes of a progressive JPEG, each of which costs time.
@@ -51,15 +51,17 @@ pub(in crate::decode) struct PixelSize {
 }
 
 impl PixelSize {
-    /// Decodes an image into `out`. Its first bytes determine the file format.
+    /// Decodes an image of at most `pixels_max` pixels into `out`. Its first bytes determine the file format.
     pub(in crate::decode) fn decode(
         encoded: &[u8],
         channels: Channels,
+        pixels_max: u64,
         out: &mut Vec<u8>,
     ) -> Result<Self, String> {
+        let form = (channels, pixels_max);
         match encoded {
-            [0xff, 0xd8, ..] => jpeg(encoded, channels, out),
-            [0x89, b'P', b'N', b'G', ..] => other(encoded, ImageFormat::Png, channels, out),
+            [0xff, 0xd8, ..] => jpeg(encoded, form, out),
+            [0x89, b'P', b'N', b'G', ..] => other(encoded, ImageFormat::Png, form, out),
             [
                 b'R',
                 b'I',
@@ -74,23 +76,27 @@ impl PixelSize {
                 b'B',
                 b'P',
                 ..,
-            ] => other(encoded, ImageFormat::WebP, channels, out),
+            ] => other(encoded, ImageFormat::WebP, form, out),
             _ => Err("not a JPEG, PNG or WebP image".to_owned()),
         }
     }
 }
 
-fn within(width: u32, height: u32) -> Result<PixelSize, String> {
+fn within(width: u32, height: u32, pixels_max: u64) -> Result<PixelSize, String> {
     let is_within = width <= SIDE_MAX && height <= SIDE_MAX;
-    if u64::from(width) * u64::from(height) > PIXELS_MAX || !is_within || width * height == 0 {
+    if u64::from(width) * u64::from(height) > pixels_max || !is_within || width * height == 0 {
         return Err(format!(
-            "cannot decode an image of {width} x {height} pixels: the limits are {PIXELS_MAX} pixels and {SIDE_MAX} per side"
+            "cannot decode an image of {width} x {height} pixels: the limits are {pixels_max} pixels and {SIDE_MAX} per side"
         ));
     }
     Ok(PixelSize { width, height })
 }
 
-fn jpeg(encoded: &[u8], channels: Channels, out: &mut Vec<u8>) -> Result<PixelSize, String> {
+fn jpeg(
+    encoded: &[u8],
+    (channels, pixels_max): (Channels, u64),
+    out: &mut Vec<u8>,
+) -> Result<PixelSize, String> {
     let failed = |error: &dyn std::fmt::Display| format!("cannot decode the JPEG image: {error}");
     let colours = match channels {
         Channels::Grey => ColorSpace::Luma,
@@ -106,7 +112,7 @@ fn jpeg(encoded: &[u8], channels: Channels, out: &mut Vec<u8>) -> Result<PixelSi
     let info = decoder
         .info()
         .ok_or_else(|| failed(&"the header is missing"))?;
-    let pixels = within(u32::from(info.width), u32::from(info.height))?;
+    let pixels = within(u32::from(info.width), u32::from(info.height), pixels_max)?;
     // The decoder fills missing parts with grey.
     let end = &encoded[encoded.len().saturating_sub(END_WITHIN)..];
     if !end.windows(2).rev().any(|pair| pair == [0xff, 0xd9]) {
@@ -137,7 +143,7 @@ fn grey(image: DynamicImage) -> Vec<u8> {
 fn other(
     encoded: &[u8],
     format: ImageFormat,
-    channels: Channels,
+    (channels, pixels_max): (Channels, u64),
     out: &mut Vec<u8>,
 ) -> Result<PixelSize, String> {
     let failed = |error: &dyn std::fmt::Display| format!("cannot decode the image: {error}");
@@ -145,12 +151,12 @@ fn other(
     limits.max_image_width = Some(SIDE_MAX);
     limits.max_image_height = Some(SIDE_MAX);
     // Room for four channels of 16 bits, twice.
-    limits.max_alloc = Some(PIXELS_MAX * 16);
+    limits.max_alloc = Some(pixels_max.saturating_mul(16));
     let mut reader = ImageReader::with_format(Cursor::new(encoded), format);
     reader.limits(limits);
     let decoder = reader.into_decoder().map_err(|error| failed(&error))?;
     let (width, height) = decoder.dimensions();
-    let pixels = within(width, height)?;
+    let pixels = within(width, height, pixels_max)?;
     let image = DynamicImage::from_decoder(decoder).map_err(|error| failed(&error))?;
     *out = match channels {
         Channels::Grey => grey(image),

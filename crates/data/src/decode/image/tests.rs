@@ -3,7 +3,7 @@
 use super::*;
 use crate::decode::tests::image_features;
 use crate::decode::{DecodeScratch, Features, Label, RecordDecoder, SampleUse, Schema};
-use crate::format::Value;
+use crate::format::{Record, Value};
 
 const JPEG: &[u8] = include_bytes!("../../../tests/vectors/pattern.jpg");
 const PROGRESSIVE: &[u8] = include_bytes!("../../../tests/vectors/progressive.jpg");

@@ -83,6 +83,9 @@ const INT64_LIST: u64 = 3;
 /// An empty message.
 const EMPTY: &[u8] = &[];
 
+/// The field of a `tf.train.SequenceExample` that an example does not have.
+const FEATURE_LISTS: u64 = 2;
+
 /// Calls `each` with name and message of every feature.
 fn features<'a>(
     bytes: &'a [u8],
@@ -90,8 +93,12 @@ fn features<'a>(
 ) -> Result<(), String> {
     let mut example = WireFields { bytes };
     while let Some((number, field)) = example.next()? {
-        let (1, WireField::Bytes(bytes)) = (number, field) else {
-            continue;
+        let bytes = match (number, field) {
+            (1, WireField::Bytes(bytes)) => bytes,
+            (FEATURE_LISTS, WireField::Bytes(_)) => {
+                return Err("tf.train.SequenceExample is not supported".to_owned());
+            }
+            _ => continue,
         };
         let mut all = WireFields { bytes };
         while let Some((number, field)) = all.next()? {
@@ -136,17 +143,8 @@ fn list<'a>(
     Ok(kind)
 }
 
-/// The field of a `tf.train.SequenceExample` that an example does not have.
-const FEATURE_LISTS: u64 = 2;
-
 /// Checks an example without keeping it. Cost: one pass over everything but the contents of byte strings.
 pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
-    let mut fields = WireFields { bytes };
-    while let Some((number, _)) = fields.next()? {
-        if number == FEATURE_LISTS {
-            return Err("tf.train.SequenceExample is not supported".to_owned());
-        }
-    }
     features(bytes, |name, feature| {
         text(name)?;
         list(feature, |kind, field| match (kind, field) {

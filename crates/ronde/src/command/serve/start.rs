@@ -123,11 +123,8 @@ pub(super) fn served(data: ModelData) -> Result<ServedModel, String> {
     let form = PredictionForm::of(saved.manifest(), description.targets, ClassDetail::All);
     let form = form.map_err(|error| format!("error: {error}"))?;
     // Requests have their own samples: the data itself is not kept.
-    Ok(ServedModel::new(
-        saved,
-        form,
-        description.vocabulary.clone(),
-    ))
+    let model = ServedModel::new(saved, form, description.vocabulary.clone());
+    model.map_err(|error| format!("error: {error}"))
 }
 
 /// Reads a token file.

@@ -110,7 +110,8 @@ impl RunCheckpoints {
         if self.term.is_some() && self.saver.is_none() {
             let reserve = now.layout.share_bytes(world_size);
             // If it cannot be started, the first save reports the error.
-            self.saver = Saver::start(self.store.clone(), reserve).ok();
+            let (store, spans) = (self.store.clone(), self.spans.clone());
+            self.saver = Saver::start_recorded(store, reserve, spans).ok();
         }
         self.publish_if_complete(now);
     }

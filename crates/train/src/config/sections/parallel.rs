@@ -13,7 +13,7 @@ use crate::config::ConfigProblem;
 #[serde(deny_unknown_fields, default)]
 pub struct ParallelSection {
     /// What is divided among the workers instead of being held by each of them: nothing (0), the states of the optimizer
-    /// (1), or these and the reduced gradients (2); default 0. The trained bits do not depend on it.
+    /// (1), these and the reduced gradients (2), or these and the weights (3); default 0. The trained bits do not depend on it.
     pub zero: u32,
     /// How many workers hold each slice of a divided state, 1 or 2; default 2 with more than two workers, otherwise 1. With
     /// 2, the run continues after the loss of any one worker without loading a checkpoint.
@@ -27,6 +27,11 @@ pub struct ParallelSection {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = "1f1b")))]
     pub schedule: ScheduleName,
+    /// Into how many stages the layers of each worker of an interleaved pipeline are divided, at least 2; default 2. The
+    /// trained bits do not depend on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = 2)))]
+    pub stages_per_worker: Option<u32>,
     /// Where the layers are divided: `auto`, by their work, or the names of the layers that begin the second and later parts.
     #[serde(skip_serializing_if = "is_default", with = "super::cuts")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "super::cuts::schema", extend("default" = "auto")))]
@@ -44,6 +49,12 @@ pub enum ScheduleName {
     #[default]
     #[serde(rename = "1f1b")]
     OneForwardOneBackward,
+    /// One forward pass, one backward pass, with several stages on each worker.
+    #[serde(rename = "interleaved")]
+    Interleaved,
+    /// One forward pass, one backward pass, with the gradients of weights while a worker would wait.
+    #[serde(rename = "zero_bubble")]
+    ZeroBubble,
 }
 
 impl Default for ParallelSection {
@@ -53,6 +64,7 @@ impl Default for ParallelSection {
             copies: None,
             pipeline: 1,
             schedule: ScheduleName::default(),
+            stages_per_worker: None,
             cuts: Vec::new(),
         }
     }
@@ -91,13 +103,24 @@ impl ParallelSection {
         match self.schedule {
             ScheduleName::GPipe => PipelineSchedule::GPipe,
             ScheduleName::OneForwardOneBackward => PipelineSchedule::OneForwardOneBackward,
+            ScheduleName::Interleaved => PipelineSchedule::Interleaved,
+            ScheduleName::ZeroBubble => PipelineSchedule::ZeroBubble,
+        }
+    }
+
+    /// Returns the number of stages of each worker of a pipeline.
+    #[must_use]
+    pub fn rounds(&self) -> usize {
+        match self.schedule {
+            ScheduleName::Interleaved => self.stages_per_worker.unwrap_or(2) as usize,
+            _ => 1,
         }
     }
 
     /// Adds the problems of the section.
     pub(in crate::config) fn check(&self, problems: &mut Vec<ConfigProblem>) {
         if ZeroLevel::new(self.zero).is_none() {
-            let message = format!("`parallel.zero` is {}, but must be 0, 1 or 2", self.zero);
+            let message = format!("`parallel.zero` is {}, but must be 0, 1, 2 or 3", self.zero);
             problems.push(ConfigProblem::error("parallel.zero", message));
         }
         if let Some(copies) = self.copies.filter(|copies| !(1..=2).contains(copies)) {
@@ -105,14 +128,43 @@ impl ParallelSection {
             problems.push(ConfigProblem::error("parallel.copies", message));
         }
         at_least_one("parallel.pipeline", self.pipeline.into(), problems);
-        if !self.cuts.is_empty() && self.cuts.len() + 1 != self.pipeline as usize {
+        self.check_stages(problems);
+        let stages = self.pipeline as usize * self.rounds();
+        if !self.cuts.is_empty() && self.cuts.len() + 1 != stages {
             let (cuts, parts) = (self.cuts.len(), self.cuts.len() + 1);
+            if self.rounds() > 1 {
+                let message = format!(
+                    "`parallel.cuts` has {cuts} names, which make {parts} stages, but there are {stages}"
+                );
+                let hint = format!("name {} layers, or leave `parallel.cuts` out", stages - 1);
+                problems.push(ConfigProblem::error("parallel.cuts", message).hint(hint));
+                return;
+            }
             let message = format!(
                 "`parallel.cuts` has {cuts} names, which make {parts} parts, but `parallel.pipeline` is {}",
                 self.pipeline
             );
             let hint = format!("set `parallel.pipeline` to {parts}, or leave `parallel.cuts` out");
             problems.push(ConfigProblem::error("parallel.cuts", message).hint(hint));
+        }
+    }
+
+    fn check_stages(&self, problems: &mut Vec<ConfigProblem>) {
+        let name = "parallel.stages_per_worker";
+        match self.stages_per_worker {
+            Some(_) if self.schedule != ScheduleName::Interleaved => {
+                let message = format!(
+                    "`{name}` has an effect with `parallel.schedule = \"interleaved\"` only"
+                );
+                let hint = "set that schedule, or leave the key out";
+                problems.push(ConfigProblem::error(name, message).hint(hint));
+            }
+            Some(stages) if stages < 2 => {
+                let message = format!("`{name}` is {stages}, but must be at least 2");
+                let hint = "`parallel.schedule = \"1f1b\"` has one stage per worker";
+                problems.push(ConfigProblem::error(name, message).hint(hint));
+            }
+            _ => {}
         }
     }
 }

@@ -295,9 +295,9 @@ fn numbers_of_other_sections_and_names() {
         &["is 10, but must be at least 1024"],
     );
     check(
-        &with("[parallel]\nzero = 3\ncopies = 0\n"),
+        &with("[parallel]\nzero = 4\ncopies = 0\n"),
         &[
-            "`parallel.zero` is 3, but must be 0, 1 or 2",
+            "`parallel.zero` is 4, but must be 0, 1, 2 or 3",
             "`parallel.copies` is 0, but must be 1 or 2",
         ],
     );

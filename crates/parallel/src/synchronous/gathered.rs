@@ -1,0 +1,101 @@
+//! Weights that no rank keeps: those of a bucket are gathered for its passes, and released after them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ronde_core::weight_hash::RunningHash;
+use ronde_core::{Step, Work};
+
+use super::SynchronousStrategy;
+use crate::{ParallelError, ZeroLevel};
+
+impl SynchronousStrategy {
+    /// Returns whether ranks hold parts of the weights only, and gather those that they compute with.
+    pub(super) fn gathers_weights(&self) -> bool {
+        self.config.zero == ZeroLevel::Weights && self.layout.replicas() > 1
+    }
+
+    /// Starts to gather the weights of a bucket.
+    pub(super) fn start_layers(&mut self, index: usize) -> Result<(), ParallelError> {
+        let group = self.same_layers()?;
+        let started = self.start_gathering(&**group, index);
+        let started = started.map_err(|source| self.bucket_error(index, source))?;
+        self.gathering.insert(index, started);
+        Ok(())
+    }
+
+    /// Loads the weights of a bucket into its layers, if they are being gathered.
+    pub(super) fn finish_layers(&mut self, index: usize) -> Result<(), ParallelError> {
+        let Some(work) = self.gathering.remove(&index) else {
+            return Ok(());
+        };
+        let weights = Arc::new(self.wait_for_weights(index, work)?);
+        let plan = &self.buckets[index].plan;
+        for layer in plan.layers.clone() {
+            let ranges = self.state.layer_ranges(layer, plan.elements.start);
+            self.chain.layers_mut()[layer].load_shared(&weights, &ranges);
+        }
+        Ok(())
+    }
+
+    /// Drops the gathered weights of a bucket.
+    pub(super) fn suspend_layers(&mut self, index: usize) -> Result<(), ParallelError> {
+        if let Some(work) = self.gathering.remove(&index) {
+            // A rank with fewer shards took part for the others.
+            self.wait_for_weights(index, work)?;
+        }
+        for layer in self.buckets[index].plan.layers.clone() {
+            self.chain.layers_mut()[layer].suspend_state();
+        }
+        Ok(())
+    }
+
+    fn wait_for_weights(
+        &mut self,
+        index: usize,
+        work: Box<dyn Work>,
+    ) -> Result<Vec<f32>, ParallelError> {
+        let begun = self.now();
+        let weights = work.wait();
+        self.times.waited_s += self.now() - begun;
+        let weights = weights.map_err(|source| self.bucket_error(index, source))?;
+        Ok(weights.as_slice::<f32>().to_vec())
+    }
+
+    /// Gathers the weights that are hashed after `step`, or all of them without one, and keeps the hash. Elements that this
+    /// rank holds count as it has them, so the hash also compares second copies.
+    pub(super) fn hash_gathered(&mut self, step: Option<Step>) -> Result<(), ParallelError> {
+        let computed = self.computed();
+        let covered = match step {
+            Some(step) => self.config.hashing.covered(step, computed.len()),
+            None => 0..computed.len(),
+        };
+        // The elements of each bucket that are hashed.
+        let hashed = |index: &usize| -> Option<(usize, Range<usize>)> {
+            let elements = self.buckets[*index].plan.elements.clone();
+            let at = computed.locate(&elements)?;
+            let (start, end) = (covered.start.max(at.start), covered.end.min(at.end));
+            let first = elements.start;
+            (start < end).then(|| (*index, first + start - at.start..first + end - at.start))
+        };
+        let hashed: Vec<_> = self.own_buckets().iter().filter_map(hashed).collect();
+        let mut hash = RunningHash::default();
+        let buckets: Vec<usize> = hashed.iter().map(|(index, _)| *index).collect();
+        let mut hashed = hashed.into_iter();
+        self.gather_each(&buckets, |this, index, weights| {
+            let Some((_, elements)) = hashed.next() else {
+                return;
+            };
+            let base = this.buckets[index].plan.elements.start;
+            let mut at = elements.start;
+            for own in this.held.within(&elements) {
+                hash.add(&weights[at - base..own.start - base]);
+                hash.add(this.state.get(&own).unwrap_or_default());
+                at = own.end;
+            }
+            hash.add(&weights[at - base..elements.end - base]);
+        })?;
+        self.gathered_digest = hash.finish();
+        Ok(())
+    }
+}
