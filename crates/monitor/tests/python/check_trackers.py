@@ -172,6 +172,12 @@ def killed(ronde, folder):
     while not events.exists() or events.read_text().count("step_committed") < KILLED_STEPS // 2:
         assert process.poll() is None, "the run ended before it was killed"
         time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGSTOP)
+    while not all_written_until_checkpoint(run):
+        os.killpg(process.pid, signal.SIGCONT)
+        time.sleep(0.003)
+        assert process.poll() is None, "the run ended before it was killed"
+        os.killpg(process.pid, signal.SIGSTOP)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     subprocess.run([ronde, "trace", "killed"], cwd=folder, check=True, stderr=subprocess.DEVNULL)
@@ -187,6 +193,25 @@ def killed(ronde, folder):
     resumed = command(ronde, ["--resume", "killed", "-n", "2"], settings)
     subprocess.run(resumed, cwd=folder, check=True, stderr=subprocess.DEVNULL)
     return run
+
+
+def all_written_until_checkpoint(run):
+    """Whether each file of a paused run has a line after the newest checkpoint: the last line will be cut off, and only
+    steps after the checkpoint are computed again."""
+    newest = max((int(folder.name.removeprefix("step-")) for folder in (run / "checkpoints").glob("step-*")), default=0)
+    time.sleep(0.002)  # A process that is writing stops at the end of that.
+    rows = (run / "metrics.csv").read_text().splitlines()[1:]
+    spooled = [loss_step(json.loads(line)) for line in complete_lines(run / "mlflow" / "spool.jsonl")]
+    lines = [json.loads(line) for line in complete_lines(run / "events.jsonl")]
+    committed = [line["step"] + 1 for line in lines if line.get("event") == "step_committed"]
+    shown = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload().Scalars("train/loss")
+    last = [int(rows[-1].split(",")[0]), max(step or 0 for step in spooled), committed[-1], shown[-1].step]
+    return min(last) > newest + 1
+
+
+def complete_lines(file):
+    """The lines of a file without one that is not complete."""
+    return file.read_text().split("\n")[:-1]
 
 
 def check_timeline(file, ranks):
