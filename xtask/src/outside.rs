@@ -115,6 +115,22 @@ pub(crate) fn slurm() -> Result<()> {
     install_packages(&["slurm-client", "slurmd", "slurmctld", "munge"]).context("no Slurm")
 }
 
+/// Installs two implementations of MPI where they are missing, whose `mpirun` starts runs in the tests; without it these
+/// tests skip themselves.
+pub(crate) fn mpi() -> Result<()> {
+    let programs = ["mpirun.openmpi", "mpirun.mpich"].map(|name| Path::new("/usr/bin").join(name));
+    if programs.iter().all(|path| path.exists()) {
+        return Ok(());
+    }
+    install_packages(&["openmpi-bin", "mpich"]).context("no MPI")
+}
+
+/// Makes the Python environment with torch, whose `torchrun` starts a run in a test; without it that test skips itself.
+pub(crate) fn torchrun() -> Result<()> {
+    let python = python_with_torch(&target()?)?;
+    python.map(drop).map_err(anyhow::Error::msg)
+}
+
 /// Installs Chromium where it is missing, in which a test opens the page of the dashboard; without it that test skips itself.
 ///
 /// # Errors

@@ -34,6 +34,14 @@ pub enum ClusterError {
         /// The problem.
         problem: String,
     },
+    /// The variables of this process do not say which rank of which job it is.
+    #[error("{problem}\n  help: {help}")]
+    Environment {
+        /// The variables, their values and what is wrong with them.
+        problem: String,
+        /// What to do about it.
+        help: String,
+    },
     /// The connection to the supervisor failed, or the supervisor ended the job.
     #[error("lost the supervisor: {reason}")]
     Lost {
@@ -96,6 +104,7 @@ impl ClusterError {
             Self::Store { source } => source.recovery(),
             Self::Refused { .. }
             | Self::Rendezvous { .. }
+            | Self::Environment { .. }
             | Self::Lost { .. }
             | Self::Protocol { .. }
             | Self::Job { .. }

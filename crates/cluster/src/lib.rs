@@ -41,6 +41,7 @@ mod report;
 mod requests;
 mod secure;
 mod spec;
+mod starter;
 mod status;
 mod stop;
 mod supervise;
@@ -62,6 +63,10 @@ pub use outcome::{FailureCause, JobExit, JobOutcome, ProcessExit, WorkerFailure,
 pub use requests::{event_lines, scale, status, status_of_folder};
 pub use ronde_elastic::{JobEnding, RestartLimits, Settings as ElasticSettings, SuccessionPolicy};
 pub use spec::LaunchSpec;
+pub use starter::{
+    LAUNCHER_PROCESS, RONDE_RENDEZVOUS, RONDE_STARTED_BY, StartDecision, StartFinding,
+    launcher_process,
+};
 pub use status::{HostStatus, MemberStatus, Status};
 pub use stop::{StopFlag, StopLevel};
 pub use supervise::supervise;

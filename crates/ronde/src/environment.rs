@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ronde_cluster::FixedRank;
+use ronde_cluster::{FixedRank, LAUNCHER_PROCESS, StartDecision, launcher_process};
 use ronde_core::{Rank, WorldSize};
 use ronde_data::OpenContext;
 use ronde_store::RemoteSettings;
 use ronde_train::config::ENVIRONMENT_PREFIX;
+
+pub use ronde_cluster::{RONDE_RENDEZVOUS, RONDE_STARTED_BY};
 
 pub use ronde_cluster::variables::{
     LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK, RONDE_CONTROL, RONDE_JOB,
@@ -27,10 +29,7 @@ pub const GLIBC_TUNABLES: &str = "GLIBC_TUNABLES";
 /// Folder for the flight records that a program's groups write when they fail.
 pub const RONDE_FLIGHT: &str = "RONDE_FLIGHT";
 
-/// The address of rank 0 of a job whose processes another launcher starts, `host:port`. With it, [`RONDE_RANK`] and
-/// [`RONDE_WORLD_SIZE`] are read; [`RONDE_JOB`] and [`RONDE_TOKEN`] are optional.
-pub const RONDE_RENDEZVOUS: &str = "RONDE_RENDEZVOUS";
-/// Allows unencrypted connections between the hosts of a job with [`RONDE_RENDEZVOUS`], on a trusted network: `1`.
+/// Allows unencrypted connections between the hosts of a job that another launcher has started, on a trusted network: `1`.
 pub const RONDE_ALLOW_PLAIN: &str = "RONDE_ALLOW_PLAIN";
 
 /// The token for an MLflow server.
@@ -40,13 +39,21 @@ pub const MLFLOW_TRACKING_USERNAME: &str = "MLFLOW_TRACKING_USERNAME";
 /// The password for an MLflow server.
 pub const MLFLOW_TRACKING_PASSWORD: &str = "MLFLOW_TRACKING_PASSWORD";
 
+/// The maximum size of a file with settings of a platform.
+const PLATFORM_FILE_BYTES_MAX: u64 = 1 << 20;
+
 /// How this process became a worker of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerEnvironment {
     /// A supervisor of ronde has started it.
     Supervised(SupervisedWorker),
     /// Another launcher has started it and assigned its rank.
-    Fixed(FixedRank),
+    Fixed {
+        /// The rank, and where the ranks meet.
+        rank: FixedRank,
+        /// How that was found.
+        decision: StartDecision,
+    },
 }
 
 /// The variables that a supervisor sets for a worker process.
@@ -81,20 +88,21 @@ impl WorkerEnvironment {
     /// Reads the variables of this process, or returns `None` when no launcher has made it a worker.
     ///
     /// # Errors
-    /// A message that names the missing or invalid variable.
+    /// A message that names the missing, invalid or contradicting variables.
     pub fn read() -> Result<Option<Self>, String> {
-        Self::of(&read)
+        Self::of(&of_starters)
     }
 
     fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<Self>, String> {
-        let requires = if variable(RONDE_CONTROL).is_some() {
-            RONDE_CONTROL
-        } else if variable(RONDE_RENDEZVOUS).is_some() {
-            RONDE_RENDEZVOUS
-        } else {
-            return Ok(None);
-        };
-        let variables = WorkerVariables { variable, requires };
+        if variable(RONDE_CONTROL).is_none() {
+            let decision = StartDecision::of(variable).map_err(|error| error.to_string())?;
+            let rank = decision
+                .rank
+                .clone()
+                .map(|rank| with_node_address(rank, &decision));
+            return Ok(rank.map(|rank| Self::Fixed { rank, decision }));
+        }
+        let variables = WorkerVariables { variable };
         let world_size = variables.parse(RONDE_WORLD_SIZE, "a number of workers")?;
         let rank = variables.parse(RONDE_RANK, "a rank")?;
         if rank >= world_size {
@@ -102,27 +110,73 @@ impl WorkerEnvironment {
                 "{RONDE_RANK}={rank} does not fit {RONDE_WORLD_SIZE}={world_size}"
             ));
         }
-        let rank = Rank(rank);
-        let world_size = WorldSize::new(world_size)
-            .ok_or_else(|| format!("{RONDE_WORLD_SIZE} must not be 0"))?;
-        if requires == RONDE_RENDEZVOUS {
-            return Ok(Some(Self::Fixed(FixedRank {
-                job: variables.text_or(RONDE_JOB, "job")?,
-                rank,
-                world_size,
-                rendezvous: variables.parse(RONDE_RENDEZVOUS, "an address like node1:4711")?,
-                token: variables.text_or(RONDE_TOKEN, "")?,
-            })));
-        }
         Ok(Some(Self::Supervised(SupervisedWorker {
             control: variables.parse(RONDE_CONTROL, "an address like 127.0.0.1:4711")?,
             token: variables.parse(RONDE_TOKEN, "the secret of the job")?,
-            rank,
-            world_size,
+            rank: Rank(rank),
+            world_size: WorldSize::new(world_size)
+                .ok_or_else(|| format!("{RONDE_WORLD_SIZE} must not be 0"))?,
             job: variables.parse(RONDE_JOB, "the name of the job")?,
             worker: variables.parse(RONDE_WORKER, "the id of a process")?,
         })))
     }
+}
+
+/// Returns how this process was started, for a person.
+///
+/// # Errors
+/// A message that names the missing, invalid or contradicting variables.
+pub fn explain_start() -> Result<String, String> {
+    if let Some(WorkerEnvironment::Supervised(mine)) = WorkerEnvironment::read()? {
+        return Ok(format!(
+            "started by ronde: {mine:?}; `ronde train` starts the workers of the run file"
+        ));
+    }
+    let decision = StartDecision::of(&of_starters).map_err(|error| error.to_string())?;
+    Ok(decision.explain())
+}
+
+/// Returns what the table of other launchers asks for: a variable, a file with settings of a platform, or the process of
+/// the launcher.
+fn of_starters(name: &str) -> Option<OsString> {
+    match name {
+        LAUNCHER_PROCESS => Some(launcher_process("PMI_RANK")?.to_string().into()),
+        path if path.starts_with('/') => {
+            let bytes = ronde_store::read_regular(Path::new(path), PLATFORM_FILE_BYTES_MAX).ok()?;
+            Some(String::from_utf8(bytes).ok()?.into())
+        }
+        name => read(name),
+    }
+}
+
+/// Replaces the name of a node of Slurm by its address if the system does not know the name.
+fn with_node_address(rank: FixedRank, decision: &StartDecision) -> FixedRank {
+    use std::net::ToSocketAddrs;
+
+    let is_known = || rank.rendezvous.to_socket_addrs().is_ok();
+    match rank.rendezvous.rsplit_once(':') {
+        Some((node, port)) if decision.is_slurm && !is_known() => {
+            let address = node_address(node);
+            let rendezvous =
+                address.map(|ip| std::net::SocketAddr::new(ip, port.parse().unwrap_or(0)));
+            FixedRank {
+                // An unknown name is reported when the ranks meet.
+                rendezvous: rendezvous.map_or_else(|| rank.rendezvous.clone(), |at| at.to_string()),
+                ..rank
+            }
+        }
+        _ => rank,
+    }
+}
+
+#[cfg(feature = "cli")]
+fn node_address(node: &str) -> Option<std::net::IpAddr> {
+    ronde_submit::slurm_node_address(node).ok()
+}
+
+#[cfg(not(feature = "cli"))]
+fn node_address(_: &str) -> Option<std::net::IpAddr> {
+    None
 }
 
 /// Returns whether [`RONDE_ALLOW_PLAIN`] is `1`.
@@ -355,18 +409,15 @@ fn read(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// The variables that belong to one of them, which is set.
+/// The variables that belong to [`RONDE_CONTROL`], which is set.
 struct WorkerVariables<'a> {
     variable: &'a dyn Fn(&str) -> Option<OsString>,
-    requires: &'static str,
 }
 
 impl WorkerVariables<'_> {
     fn parse<T: std::str::FromStr>(&self, name: &str, meaning: &str) -> Result<T, String> {
-        let value = (self.variable)(name).ok_or_else(|| {
-            let requires = self.requires;
-            format!("{requires} is set but {name}, {meaning}, is not")
-        })?;
+        let value = (self.variable)(name)
+            .ok_or_else(|| format!("{RONDE_CONTROL} is set but {name}, {meaning}, is not"))?;
         value
             .to_str()
             .and_then(|text| text.parse().ok())
@@ -374,15 +425,6 @@ impl WorkerVariables<'_> {
                 // The secret is never printed here: parsing it as a string cannot fail.
                 format!("{name}={} is not {meaning}", value.to_string_lossy())
             })
-    }
-
-    fn text_or(&self, name: &str, default: &str) -> Result<String, String> {
-        match (self.variable)(name) {
-            None => Ok(default.to_owned()),
-            Some(value) => value
-                .into_string()
-                .map_err(|_| format!("{name} is not valid UTF-8")),
-        }
     }
 }
 
@@ -439,7 +481,7 @@ mod tests {
             (RONDE_RANK, "3"),
             (RONDE_WORLD_SIZE, "4"),
         ];
-        let Ok(Some(WorkerEnvironment::Fixed(fixed))) = read(&variables) else {
+        let Ok(Some(WorkerEnvironment::Fixed { rank: fixed, .. })) = read(&variables) else {
             panic!("not read");
         };
         assert_eq!(
@@ -450,7 +492,7 @@ mod tests {
         variables.remove(1);
         let problem = read(&variables).unwrap_err();
         assert!(
-            problem.contains("RONDE_RENDEZVOUS is set but RONDE_RANK"),
+            problem.contains("RONDE_WORLD_SIZE is set but RONDE_RANK, a rank, is not"),
             "{problem}"
         );
     }

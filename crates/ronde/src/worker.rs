@@ -34,15 +34,15 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Joins the job of the supervisor that started this process (`ronde run`, `ronde train`), or of another launcher
-    /// that has set [`environment::RONDE_RENDEZVOUS`], or creates a job of one worker.
+    /// Joins the job of the supervisor that started this process (`ronde run`, `ronde train`), or of another launcher,
+    /// such as mpirun, srun or torchrun, which [`WorkerEnvironment`] finds, or creates a job of one worker.
     ///
     /// # Errors
     /// The supervisor cannot be reached, or not all ranks joined in time.
     pub fn start() -> Result<Self, Error> {
         let worker = match WorkerEnvironment::read().map_err(Error::Environment)? {
             Some(WorkerEnvironment::Supervised(environment)) => Self::supervised(&environment)?,
-            Some(WorkerEnvironment::Fixed(mine)) => Self::fixed(&mine, "")?,
+            Some(WorkerEnvironment::Fixed { rank, .. }) => Self::fixed(&rank, "")?,
             None => Self {
                 job: JobAccess::alone(),
                 link: None,

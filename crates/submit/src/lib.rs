@@ -38,7 +38,7 @@ pub use log_reader::LogReader;
 pub use process_folder::{ProcessCommand, ProcessFolder, ProcessGuard, ProcessState};
 pub use process_identity::ProcessIdentity;
 pub use registry::{JobListing, JobRegistry, NewJob};
-pub use slurm::{SlurmAllocation, SlurmSettings, SlurmTarget};
+pub use slurm::{SlurmAllocation, SlurmSettings, SlurmTarget, slurm_node_address};
 pub use ssh::{HostFacts, SshSettings, SshTarget, StartOrder, StartReport};
 pub use state::JobState;
 pub use target::{JobProgram, LogRequest, SubmitRequest, Target};

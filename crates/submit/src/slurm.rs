@@ -24,7 +24,7 @@ mod client;
 mod queue;
 mod script;
 
-pub use allocation::SlurmAllocation;
+pub use allocation::{SlurmAllocation, slurm_node_address};
 
 use client::call;
 

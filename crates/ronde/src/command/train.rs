@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use ronde::environment::WorkerEnvironment;
+use ronde::environment::{self, WorkerEnvironment};
 use ronde::trackers::RunTrackers;
 use ronde_cluster::{
     ElasticSettings, JobExit, JobOutcome, JobSpec, LaunchSpec, LocalLauncher, LogSink,
@@ -67,6 +67,10 @@ pub(crate) struct TrainArguments {
     /// Record what all workers do from the start; `ronde trace` writes the timeline.
     #[arg(long)]
     trace: bool,
+    /// Print which launcher or platform has started this process, as which rank of how many, and by which variables;
+    /// trains nothing.
+    #[arg(long)]
+    explain_environment: bool,
     /// Hosts and their slots, such as `gpu1:4,gpu2:4`: submit the run to them over SSH, show its progress, and copy its
     /// results at the end.
     #[arg(short = 'H', long, value_name = "HOSTS",
@@ -89,12 +93,15 @@ use prepare::PreparedRun;
 pub(super) use prepare::{PlanRequest, plan, read_run_file};
 
 pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
+    if arguments.explain_environment {
+        return explain_environment();
+    }
     if let Some(hosts) = &arguments.hosts {
         return on_hosts::train(&arguments, hosts, stop);
     }
     match WorkerEnvironment::read() {
-        Ok(Some(WorkerEnvironment::Fixed(mine))) => {
-            return member::train(&mine, &arguments, stop);
+        Ok(Some(WorkerEnvironment::Fixed { rank, decision })) => {
+            return member::train(&rank, &decision, &arguments, stop);
         }
         Ok(_) => {}
         Err(problem) => {
@@ -113,6 +120,20 @@ pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
     };
     prepared.output.remove_temporary_files();
     code
+}
+
+/// Prints how this process was started.
+fn explain_environment() -> i32 {
+    match environment::explain_start() {
+        Ok(text) => {
+            let written = writeln!(Printable(std::io::stdout()), "{text}");
+            written.map_or(exit::GAVE_UP, |()| exit::DONE)
+        }
+        Err(problem) => {
+            message!("error: {problem}");
+            exit::USER_ERROR
+        }
+    }
 }
 
 /// Plans a run and claims its output folder. The error is the exit code; a message has been printed.

@@ -11,7 +11,7 @@ use crate::ssh_hosts::skipped;
 use crate::support::{Ended, RONDE, TestFolder, until};
 
 /// The number of nodes.
-const NODES: usize = 3;
+pub(crate) const NODES: usize = 3;
 /// A run that lasts until it is ended.
 const LONG: [&str; 4] = [
     "--set",
@@ -23,8 +23,8 @@ const LONG: [&str; 4] = [
 const TARGET: &str = "[cluster]\nkind = \"slurm\"\n";
 
 /// A cluster, ended when dropped.
-struct SlurmCluster {
-    dir: TestFolder,
+pub(crate) struct SlurmCluster {
+    pub(crate) dir: TestFolder,
     daemons: Vec<Child>,
 }
 
@@ -36,7 +36,7 @@ fn free_port() -> u16 {
 
 impl SlurmCluster {
     /// Returns `None` with a message where it cannot be started.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let programs = [
             "/usr/sbin/slurmctld",
             "/usr/sbin/slurmd",
@@ -143,7 +143,7 @@ impl SlurmCluster {
         self.daemons.push(started.unwrap());
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 

@@ -31,6 +31,7 @@ mod same_bits;
 #[cfg(feature = "full")]
 mod serve;
 mod ssh_hosts;
+mod started_by_others;
 mod stopping;
 #[cfg(feature = "full")]
 mod stores;

@@ -31,29 +31,34 @@ pub struct SlurmAllocation {
     pub restarts: u32,
 }
 
+/// Returns the address of a node of Slurm, at which the other nodes reach it.
+///
+/// # Errors
+/// Slurm does not answer, or the address cannot be resolved.
+pub fn slurm_node_address(node: &str) -> Result<IpAddr, SubmitError> {
+    let answer = call("scontrol", &["show", "node", node, "--oneliner"])?;
+    let name = answer
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("NodeAddr="));
+    let name = name.unwrap_or(node);
+    let resolved = (name, 0)
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut all| all.next());
+    let address = resolved.ok_or_else(|| SubmitError::Program {
+        program: "scontrol".to_owned(),
+        problem: format!("the address `{name}` of node `{node}` cannot be resolved"),
+    })?;
+    Ok(address.ip())
+}
+
 impl SlurmAllocation {
     /// Returns the address of this node, at which the other nodes reach it.
     ///
     /// # Errors
     /// Slurm does not answer, or the address cannot be resolved.
     pub fn address(&self) -> Result<IpAddr, SubmitError> {
-        let answer = call("scontrol", &["show", "node", &self.node, "--oneliner"])?;
-        let name = answer
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix("NodeAddr="));
-        let name = name.unwrap_or(&self.node);
-        let resolved = (name, 0)
-            .to_socket_addrs()
-            .ok()
-            .and_then(|mut all| all.next());
-        let address = resolved.ok_or_else(|| SubmitError::Program {
-            program: "scontrol".to_owned(),
-            problem: format!(
-                "the address `{name}` of node `{}` cannot be resolved",
-                self.node
-            ),
-        })?;
-        Ok(address.ip())
+        slurm_node_address(&self.node)
     }
 
     /// Returns the words of the launcher on this node. A job that was queued again resumes from its checkpoint.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use ronde::{Error, FixedRank, Worker, environment};
-use ronde_cluster::{FailureCause, JobExit, JobOutcome, StopFlag, WorkerFailure};
+use ronde_cluster::{FailureCause, JobExit, JobOutcome, StartDecision, StopFlag, WorkerFailure};
 use ronde_core::{Event, Rank, Tracker};
 use ronde_train::TrainError;
 use ronde_train::config::Override;
@@ -16,8 +16,13 @@ use crate::command::console::message;
 use crate::command::{exit, signals};
 
 /// Trains as one rank and returns the exit code of this process.
-pub(super) fn train(mine: &FixedRank, arguments: &TrainArguments, stop: &StopFlag) -> i32 {
-    if let Some(problem) = conflict(mine, arguments) {
+pub(super) fn train(
+    mine: &FixedRank,
+    decision: &StartDecision,
+    arguments: &TrainArguments,
+    stop: &StopFlag,
+) -> i32 {
+    if let Some(problem) = conflict(mine, decision, arguments) {
         message!("error: {problem}");
         return exit::USER_ERROR;
     }
@@ -28,16 +33,22 @@ pub(super) fn train(mine: &FixedRank, arguments: &TrainArguments, stop: &StopFla
 }
 
 /// Returns the problem with arguments that another launcher decides.
-fn conflict(mine: &FixedRank, arguments: &TrainArguments) -> Option<String> {
-    let size = mine.world_size.get();
+fn conflict(
+    mine: &FixedRank,
+    decision: &StartDecision,
+    arguments: &TrainArguments,
+) -> Option<String> {
+    let (size, from) = (mine.world_size.get(), &decision.world_size_from);
+    let help = format!(
+        "`ronde train --explain-environment` shows what was found; {}=none starts a run of its own",
+        environment::RONDE_STARTED_BY
+    );
     match arguments.workers {
         Some(workers) if workers != size => Some(format!(
-            "invalid number of workers `{workers}`: expected {size}, the value of {}",
-            environment::RONDE_WORLD_SIZE
+            "invalid number of workers `{workers}`: expected {size}, the value of {from}\n  help: {help}"
         )),
         _ if arguments.open.listen.is_some() => Some(format!(
-            "invalid argument `--listen`: another launcher starts the workers, because {} is set",
-            environment::RONDE_RENDEZVOUS
+            "invalid argument `--listen`: another launcher starts the workers, because {from} is set\n  help: {help}"
         )),
         _ => None,
     }

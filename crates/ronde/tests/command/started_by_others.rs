@@ -1,0 +1,154 @@
+//! `ronde train` as several processes of mpirun, torchrun and srun, which nothing but their environment connects. Each part
+//! is skipped with a message where the launcher is not installed.
+
+use std::path::{Path, PathBuf};
+
+use crate::jobs_on_slurm::{NODES, SlurmCluster};
+use crate::ssh_hosts::skipped;
+use crate::support::{Ended, RONDE, TestFolder};
+
+/// The words of a short run.
+const SHORT: [&str; 4] = ["train", "--json", "--set", "train.epochs=2"];
+/// mpirun refuses to run as root, which a container's only user is.
+const AS_ROOT: [(&str, &str); 2] = [
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+];
+
+/// Returns the hash of the model of the same run under ronde's own launcher.
+fn expected() -> String {
+    TestFolder::new().run(&SHORT).expect(0, &[]).blake3()
+}
+
+/// Returns whether a program exists, or prints that the part is skipped.
+fn exists(program: &Path) -> bool {
+    let exists = program.exists();
+    if !exists {
+        skipped(&format!("there is no {}", program.display()));
+    }
+    exists
+}
+
+fn mpirun(dir: &TestFolder, program: &str, ranks: &str, words: &[&str]) -> Ended {
+    let oversubscribe: &[&str] = match program.ends_with("openmpi") {
+        true => &["--oversubscribe"],
+        false => &[],
+    };
+    let arguments = [oversubscribe, &["-np", ranks, RONDE], words].concat();
+    dir.start(program, &arguments, &AS_ROOT).wait()
+}
+
+#[test]
+fn both_implementations_of_mpi_start_the_ranks_of_a_run() {
+    let expected = expected();
+    for (program, starter) in [
+        ("/usr/bin/mpirun.openmpi", "mpirun of Open MPI"),
+        ("/usr/bin/mpirun.mpich", "mpiexec of MPICH"),
+    ] {
+        if !exists(Path::new(program)) {
+            continue;
+        }
+        let dir = TestFolder::new();
+        let trained = mpirun(&dir, program, "3", &SHORT).expect(0, &[]);
+        assert_eq!(trained.blake3(), expected, "{program}");
+        let explained = mpirun(&dir, program, "2", &["train", "--explain-environment"]);
+        let explained = explained.expect(0, &[]).stdout;
+        for rank in 0..2 {
+            let found = format!("rank {rank} of 2");
+            assert!(explained.contains(&found), "{explained}");
+        }
+        assert!(
+            explained.contains(&format!("started by {starter}")),
+            "{explained}"
+        );
+        assert!(explained.contains("127.0.0.1:"), "{explained}");
+        // A single process starts its own workers.
+        let alone = TestFolder::new();
+        let more = [&SHORT[..], &["-n", "2"]].concat();
+        let trained = mpirun(&alone, program, "1", &more).expect(0, &[]);
+        assert_eq!(trained.blake3(), expected, "{program} with one process");
+        let words = ["train", "-n", "3"];
+        let refused = mpirun(&dir, program, "2", &words);
+        assert_ne!(refused.code, 0, "{refused:#?}");
+        let problem = "invalid number of workers `3`: expected 2, the value of";
+        assert!(refused.stderr.contains(problem), "{refused:#?}");
+    }
+}
+
+#[test]
+fn torchrun_starts_the_ranks_of_a_run() {
+    let tests = std::env::current_exe().unwrap();
+    let target: PathBuf = tests.ancestors().nth(3).unwrap().to_owned();
+    let environment = target.join("python-environment");
+    let torchrun = environment.join("bin/torchrun");
+    if !exists(&torchrun) {
+        return;
+    }
+    let dir = TestFolder::new();
+    let stand_ins = environment.join("stand-ins");
+    let variables = [("LD_LIBRARY_PATH", stand_ins.to_str().unwrap())];
+    let torchrun = |words: &[&str]| {
+        let options = [
+            "--standalone",
+            "--nproc-per-node",
+            "3",
+            "--no-python",
+            RONDE,
+        ];
+        let arguments = [&options, words].concat();
+        dir.start(&torchrun, &arguments, &variables).wait()
+    };
+    let trained = torchrun(&SHORT).expect(0, &[]);
+    assert_eq!(trained.blake3(), expected());
+    let explained = torchrun(&["train", "--explain-environment"]).expect(0, &[]);
+    let found = "started by torchrun: rank 2 of 3";
+    assert!(explained.stdout.contains(found), "{explained:#?}");
+}
+
+#[test]
+fn srun_starts_the_ranks_of_a_run_on_several_nodes() {
+    let Some(cluster) = SlurmCluster::new() else {
+        return;
+    };
+    let config = cluster.path("slurm.conf");
+    let variables = [("SLURM_CONF", config.to_str().unwrap())];
+    let nodes = NODES.to_string();
+    let srun = |words: &[&str]| {
+        let options = ["-N", &nodes, "-n", &nodes, RONDE];
+        let arguments = [&options, words].concat();
+        cluster.dir.start("srun", &arguments, &variables).wait()
+    };
+    let explained = srun(&["train", "--explain-environment"]).expect(0, &[]);
+    for words in ["srun of Slurm: rank 2 of 3", "n1:", "SLURM_STEP_NODELIST"] {
+        assert!(
+            explained.stdout.contains(words),
+            "{words:?} in {explained:#?}"
+        );
+    }
+    let trained = srun(&SHORT).expect(0, &[]);
+    assert_eq!(trained.blake3(), expected());
+}
+
+#[test]
+fn contradicting_variables_are_refused_and_the_user_can_decide() {
+    let dir = TestFolder::new();
+    let contradicting = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("SLURM_PROCID", "1"),
+        ("SLURM_STEP_NUM_TASKS", "2"),
+    ];
+    let train = |words: &[&str], more: &[(&str, &str)]| {
+        dir.start(RONDE, words, &[&contradicting, more].concat())
+            .wait()
+    };
+    for words in [&["train"][..], &["train", "--explain-environment"]] {
+        train(words, &[]).expect(2, &["RANK=0", "SLURM_PROCID=1", "RONDE_STARTED_BY=slurm"]);
+    }
+    train(&SHORT, &[("RONDE_STARTED_BY", "none")]).expect(0, &[]);
+    let explained = dir.run(&["train", "--explain-environment"]).expect(0, &[]);
+    assert!(
+        explained.stdout.contains("not started by another launcher"),
+        "{explained:#?}"
+    );
+}
