@@ -13,6 +13,7 @@ mod formats;
 mod fuzz;
 mod models;
 mod outside;
+mod platforms;
 mod python;
 mod soak;
 mod steps;
@@ -136,6 +137,9 @@ fn test() -> Result<()> {
     });
     steps.run("trackers against their tools", "cargo xtask test", || {
         trackers::test(&target)
+    });
+    steps.run("jobs of other platforms", "cargo xtask test", || {
+        platforms::test(&target)
     });
     steps.run(
         "exported models in other programs",

@@ -61,7 +61,7 @@ pub struct StartDecision {
 }
 
 /// A starter that is present, with its numbers.
-struct Candidate {
+struct PresentStarter {
     starter: &'static Starter,
     rank: Option<(String, u32)>,
     world_size: Option<(String, u32)>,
@@ -80,7 +80,7 @@ impl StartDecision {
         if let Some(name) = &chosen {
             choose(&mut candidates, name)?;
         }
-        let complete = |found: &&Candidate| found.rank.is_some() && found.world_size.is_some();
+        let complete = |found: &&PresentStarter| found.rank.is_some() && found.world_size.is_some();
         let Some(closest) = candidates.iter().find(complete) else {
             return Self::none(&candidates, chosen.as_deref());
         };
@@ -91,7 +91,7 @@ impl StartDecision {
     }
 
     /// Returns the decision for a process that no other launcher has started.
-    fn none(candidates: &[Candidate], chosen: Option<&str>) -> Result<Self, ClusterError> {
+    fn none(candidates: &[PresentStarter], chosen: Option<&str>) -> Result<Self, ClusterError> {
         for found in candidates {
             let starter = found.starter;
             let (has, missing, meaning) = match (&found.rank, &found.world_size) {
@@ -165,12 +165,12 @@ impl StartDecision {
 }
 
 /// Returns the starters that are present, the closest ones first.
-fn candidates(texts: Texts<'_>) -> Result<Vec<Candidate>, ClusterError> {
+fn candidates(texts: Texts<'_>) -> Result<Vec<PresentStarter>, ClusterError> {
     let is_set = |name: &&str| texts(name).is_some_and(|text| !text.is_empty());
     let mut found = Vec::new();
     for starter in STARTERS {
         if starter.markers.iter().any(|list| list.iter().all(is_set)) {
-            found.push(Candidate {
+            found.push(PresentStarter {
                 starter,
                 rank: number(starter.rank, "a rank", texts)?,
                 world_size: number(starter.world_size, "a number of workers", texts)?,
@@ -221,7 +221,7 @@ fn invalid(problem: String, help: String) -> ClusterError {
 }
 
 /// Keeps the starter that the user has chosen.
-fn choose(candidates: &mut Vec<Candidate>, name: &str) -> Result<(), ClusterError> {
+fn choose(candidates: &mut Vec<PresentStarter>, name: &str) -> Result<(), ClusterError> {
     let known = STARTERS.iter().any(|starter| starter.name == name) || name == NO_STARTER;
     if !known {
         let names: Vec<&str> = STARTERS.iter().map(|starter| starter.name).collect();
@@ -241,7 +241,7 @@ fn choose(candidates: &mut Vec<Candidate>, name: &str) -> Result<(), ClusterErro
 }
 
 /// Checks that no other starter contradicts the closest one.
-fn agree(closest: &Candidate, candidates: &[Candidate]) -> Result<(), ClusterError> {
+fn agree(closest: &PresentStarter, candidates: &[PresentStarter]) -> Result<(), ClusterError> {
     for other in candidates {
         if !closest.must_agree_with(other) {
             continue;
@@ -274,7 +274,7 @@ fn agree(closest: &Candidate, candidates: &[Candidate]) -> Result<(), ClusterErr
     Ok(())
 }
 
-impl Candidate {
+impl PresentStarter {
     /// Returns whether the same processes are meant: one of the two is no launcher, or none has started the other.
     fn must_agree_with(&self, other: &Self) -> bool {
         let (mine, theirs) = (self.starter, other.starter);

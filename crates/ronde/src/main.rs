@@ -11,7 +11,7 @@ use command::console::{ConsoleArguments, message};
 use command::{
     bench, cancel, check, checkpoint, coordinator, dashboard, data, doctor, evaluate, export,
     fetch, flight, init, job_process, jobs, join, logs, predict, run, scale, schema, serve, shell,
-    status, submit, trace, track, train, usage, wait, watchdog, worker,
+    status, submit, sweep, trace, track, train, usage, wait, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -38,6 +38,8 @@ enum RondeCommand {
     Run(run::RunArguments),
     /// Submit a run as a job to this machine, hosts over SSH or a cluster.
     Submit(submit::SubmitArguments),
+    /// Search over settings of a run: a grid, random values or successive halving, with a job for each run.
+    Sweep(sweep::SweepArguments),
     /// List the submitted jobs.
     Jobs(jobs::JobsArguments),
     /// Show the output of a submitted job.
@@ -72,7 +74,7 @@ enum RondeCommand {
     Predict(predict::PredictArguments),
     /// Answer requests for predictions and generated text of a saved model over HTTP.
     Serve(serve::ServeArguments),
-    /// Write a saved model for other programs: ONNX, safetensors or PyTorch.
+    /// Write a saved model for other programs (ONNX, safetensors, PyTorch), or a run as the job of a platform.
     Export(export::ExportArguments),
     /// Send what a run has recorded for an MLflow server and not sent yet.
     Track(track::TrackArguments),
@@ -158,6 +160,7 @@ fn execute(command: RondeCommand) -> i32 {
         RondeCommand::Man(arguments) => shell::man(&arguments, Arguments::command()),
         RondeCommand::Worker => worker::work(),
         RondeCommand::Submit(arguments) => submit::submit(&arguments),
+        RondeCommand::Sweep(arguments) => with_signals(|stop| sweep::sweep(&arguments, stop)),
         RondeCommand::Jobs(arguments) => jobs::jobs(&arguments),
         RondeCommand::Logs(arguments) => logs::logs(&arguments),
         RondeCommand::Wait(arguments) => wait::wait(&arguments),

@@ -33,6 +33,9 @@ pub enum JobPlacement {
     Slurm {
         /// The number of the Slurm job.
         id: u64,
+        /// The number of its task, if the Slurm job is an array.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        task: Option<u32>,
         /// The job's folder, on a file system that all nodes share.
         folder: PathBuf,
     },

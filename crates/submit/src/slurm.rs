@@ -148,12 +148,31 @@ impl SlurmTarget {
     }
 }
 
-/// Returns the number of the Slurm job and the job's files.
-fn placed(job: &SubmittedJob) -> Option<(u64, JobPaths)> {
+/// Returns the number of the Slurm job, as its commands read it, and the job's files.
+fn placed(job: &SubmittedJob) -> Option<(String, JobPaths)> {
     match &job.placement {
-        Some(JobPlacement::Slurm { id, folder }) => Some((*id, JobPaths::new(folder))),
+        Some(JobPlacement::Slurm { id, task, folder }) => {
+            let id = match task {
+                Some(task) => format!("{id}_{task}"),
+                None => id.to_string(),
+            };
+            Some((id, JobPaths::new(folder)))
+        }
         _ => None,
     }
+}
+
+/// Sends a batch script to Slurm and returns the number of the job.
+fn send(script: &Path, directory: &Path) -> Result<u64, SubmitError> {
+    let directory = directory.display().to_string();
+    let file = script.display().to_string();
+    let answer = call("sbatch", &["--parsable", "--chdir", &directory, &file])?;
+    let id = answer.trim().split(';').next();
+    let id = id.and_then(|id| id.parse::<u64>().ok());
+    id.ok_or_else(|| SubmitError::Program {
+        program: "sbatch".to_owned(),
+        problem: format!("unexpected answer `{}`", answer.trim().escape_debug()),
+    })
 }
 
 impl Target for SlurmTarget {
@@ -186,20 +205,13 @@ impl Target for SlurmTarget {
         let text = script::text(&self.settings, name, &paths, &program, self.slots(request));
         let file = paths.folder().join(SCRIPT_FILE);
         std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
-        let directory = request.directory.display().to_string();
-        let file = file.display().to_string();
-        let answer = call("sbatch", &["--parsable", "--chdir", &directory, &file])?;
-        let id = answer
-            .trim()
-            .split(';')
-            .next()
-            .and_then(|id| id.parse::<u64>().ok());
-        let id = id.ok_or_else(|| SubmitError::Program {
-            program: "sbatch".to_owned(),
-            problem: format!("unexpected answer `{}`", answer.trim().escape_debug()),
-        })?;
+        let id = send(&file, &request.directory)?;
         let folder = paths.folder().to_owned();
-        let kept = placed(JobPlacement::Slurm { id, folder });
+        let kept = placed(JobPlacement::Slurm {
+            id,
+            task: None,
+            folder,
+        });
         if kept.is_err() {
             // Without a record, no command could end it.
             call("scancel", &[&id.to_string()])?;
@@ -207,9 +219,60 @@ impl Target for SlurmTarget {
         kept
     }
 
+    fn has_arrays(&self) -> bool {
+        true
+    }
+
+    fn submit_array(
+        &self,
+        jobs: &[(String, SubmitRequest)],
+        side_by_side: u32,
+        placed: &mut dyn FnMut(usize, JobPlacement) -> Result<(), SubmitError>,
+    ) -> Result<(), SubmitError> {
+        let Some((first, request)) = jobs.first() else {
+            return Ok(());
+        };
+        let mut folders = Vec::new();
+        for (name, request) in jobs {
+            self.check(request)?;
+            let paths = self.paths(name);
+            create_private(paths.folder())?;
+            let launcher = paths.process(0);
+            launcher.prepare(&self.command_of(&paths, request))?;
+            // Each folder has the program, because those of jobs that are over may be removed.
+            let program = self.paths(first).folder().join("ronde");
+            let link = paths.folder().join("ronde");
+            if name == first || std::fs::hard_link(&program, link).is_err() {
+                self.store_program(&paths, &request.program.path)?;
+            }
+            folders.push(paths.folder().to_owned());
+        }
+        let slots = self.slots(request);
+        let text = script::array_text(&self.settings, first, &folders, side_by_side, slots);
+        let file = self.paths(first).folder().join(SCRIPT_FILE);
+        std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
+        let id = send(&file, &request.directory)?;
+        for (task, (name, _)) in jobs.iter().enumerate() {
+            let kept = placed(
+                task,
+                JobPlacement::Slurm {
+                    id,
+                    task: u32::try_from(task).ok(),
+                    folder: self.paths(name).folder().to_owned(),
+                },
+            );
+            if kept.is_err() {
+                // Without records, no command could end it.
+                call("scancel", &[&id.to_string()])?;
+                return kept;
+            }
+        }
+        Ok(())
+    }
+
     fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError> {
         match placed(job) {
-            Some((id, paths)) => queue::state(id, &paths, is_cancelled),
+            Some((id, paths)) => queue::state(&id, &paths, is_cancelled),
             None => Ok(state_before_placement(job)),
         }
     }
@@ -222,7 +285,7 @@ impl Target for SlurmTarget {
     ) -> Result<(), SubmitError> {
         let (id, paths) = placed(job).ok_or_else(|| not_placed(job))?;
         let on_first = request.rank.is_none_or(|rank| paths.has_rank_log(0, rank));
-        let mut is_over = queue::watch(id, &paths);
+        let mut is_over = queue::watch(&id, &paths);
         paths.write_logs(if on_first { 0 } else { 1 }, request, out, &mut is_over)
     }
 
@@ -236,18 +299,17 @@ impl Target for SlurmTarget {
         };
         // Before the signal, after which the launcher looks for it.
         publish_json(&paths.folder().join(CANCELLED_FILE), &clock::unix_ms())?;
-        let is_over = || queue::state(id, &paths, true).is_ok_and(|state| state.is_over());
+        let is_over = || queue::state(&id, &paths, true).is_ok_and(|state| state.is_over());
         if is_over() {
             return Ok(());
         }
-        let number = id.to_string();
-        let is_running = matches!(queue::state(id, &paths, true), Ok(JobState::Running));
+        let is_running = matches!(queue::state(&id, &paths, true), Ok(JobState::Running));
         if is_running && !grace.is_zero() {
-            call("scancel", &["--batch", "--signal=TERM", &number])?;
+            call("scancel", &["--batch", "--signal=TERM", &id])?;
             clock::wait_until(grace, is_over);
         }
         if !is_over() {
-            call("scancel", &[&number])?;
+            call("scancel", &[&id])?;
         }
         match clock::wait_until(END_MAX, is_over) {
             true => Ok(()),

@@ -67,6 +67,29 @@ pub trait Target: Send + Sync {
         placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
     ) -> Result<(), SubmitError>;
 
+    /// Returns whether [`Target::submit_array`] sends one job to a scheduler.
+    fn has_arrays(&self) -> bool {
+        false
+    }
+
+    /// Places jobs that are known together, at most `side_by_side` of them under way at the same time where the target
+    /// has a scheduler. Calls `placed` with the position of each job.
+    ///
+    /// # Errors
+    /// The first problem.
+    fn submit_array(
+        &self,
+        jobs: &[(String, SubmitRequest)],
+        side_by_side: u32,
+        placed: &mut dyn FnMut(usize, JobPlacement) -> Result<(), SubmitError>,
+    ) -> Result<(), SubmitError> {
+        let _ = side_by_side;
+        for (position, (name, request)) in jobs.iter().enumerate() {
+            self.submit(name, request, &mut |placement| placed(position, placement))?;
+        }
+        Ok(())
+    }
+
     /// Returns the state of a job.
     ///
     /// # Errors

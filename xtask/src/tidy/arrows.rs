@@ -61,6 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("ronde-submit", &["ronde-core"]),
+    ("ronde-sweep", &["ronde-core"]),
     ("ronde-monitor", &["ronde-core"]),
     (
         "ronde-dashboard",
@@ -98,6 +99,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-train",
             "ronde-cluster",
             "ronde-submit",
+            "ronde-sweep",
             "ronde-monitor",
             "ronde-bench",
             "ronde-burn",

@@ -78,229 +78,231 @@ const TORCHRUN: Variables = &[
     ("MASTER_PORT", "29500"),
 ];
 
+/// The environments by name, with what is found in them.
+const ENVIRONMENTS: &[(&str, Variables, Expected)] = &[
+    (
+        "Open MPI on one host",
+        OPEN_MPI,
+        Expected(1, 2, "127.0.0.1:PORT", "1418592257"),
+    ),
+    (
+        "Open MPI on several hosts",
+        &[
+            ("OMPI_COMM_WORLD_RANK", "3"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+            (
+                "OMPI_MCA_orte_hnp_uri",
+                "1.0;tcp://192.0.2.2,10.0.0.1:52215",
+            ),
+            ("OMPI_MCA_ess_base_jobid", "7"),
+        ],
+        Expected(3, 4, "192.0.2.2:PORT", "7"),
+    ),
+    (
+        "MPICH on one host",
+        &[
+            ("PMI_RANK", "0"),
+            ("PMI_SIZE", "3"),
+            ("PMI_FD", "8"),
+            ("MPI_LOCALRANKID", "0"),
+            ("MPI_LOCALNRANKS", "3"),
+            (LAUNCHER_PROCESS, "4711"),
+        ],
+        Expected(0, 3, "127.0.0.1:PORT", "job"),
+    ),
+    (
+        "Intel MPI on several hosts",
+        &[
+            ("PMI_RANK", "2"),
+            ("PMI_SIZE", "4"),
+            ("MPI_LOCALRANKID", "0"),
+            ("MPI_LOCALNRANKS", "2"),
+            ("RONDE_RENDEZVOUS", "node1:4711"),
+        ],
+        Expected(2, 4, "node1:4711", "job"),
+    ),
+    (
+        "srun on several nodes",
+        SRUN,
+        Expected(3, 4, "gpu03:PORT", "17"),
+    ),
+    (
+        "srun on one node",
+        &[
+            ("SLURM_JOB_ID", "17"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_STEP_NUM_NODES", "1"),
+            ("SLURM_STEP_NODELIST", "n1"),
+            ("SLURM_PROCID", "1"),
+        ],
+        Expected(1, 2, "127.0.0.1:PORT", "17"),
+    ),
+    (
+        "srun with variables of a script",
+        &[
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_STEP_NUM_NODES", "2"),
+            ("SLURM_PROCID", "1"),
+            ("MASTER_ADDR", "head"),
+            ("MASTER_PORT", "6000"),
+            ("WORLD_SIZE", "2"),
+        ],
+        Expected(1, 2, "head:6000", "job"),
+    ),
+    (
+        "torchrun on several hosts",
+        TORCHRUN,
+        Expected(5, 8, "node1:PORT", "none"),
+    ),
+    (
+        "a script with the variables of torch",
+        &[
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "10.0.0.7"),
+            ("MASTER_PORT", "29500"),
+        ],
+        Expected(1, 2, "10.0.0.7:29500", "job"),
+    ),
+    (
+        "a PyTorchJob of Kubeflow",
+        &[
+            ("PET_NNODES", "3"),
+            ("PET_NODE_RANK", "2"),
+            ("PET_MASTER_ADDR", "run-master-0"),
+            ("PET_MASTER_PORT", "23456"),
+            ("RANK", "2"),
+            ("WORLD_SIZE", "3"),
+            ("MASTER_ADDR", "run-master-0"),
+            ("MASTER_PORT", "23456"),
+        ],
+        Expected(2, 3, "run-master-0:23456", "job"),
+    ),
+    (
+        "a TrainJob of Kubeflow",
+        &[
+            ("PET_NNODES", "2"),
+            ("PET_NPROC_PER_NODE", "auto"),
+            ("PET_NODE_RANK", "1"),
+            ("PET_MASTER_ADDR", "run-node-0-0.run"),
+            ("PET_MASTER_PORT", "29400"),
+        ],
+        Expected(1, 2, "run-node-0-0.run:29400", "job"),
+    ),
+    (
+        "TF_CONFIG of a worker",
+        &[(
+            "TF_CONFIG",
+            r#"{"cluster":{"chief":["c:2222"],"ps":["p:1"],"worker":["w0:2222","w1:2222"]},"task":{"type":"worker","index":1}}"#,
+        )],
+        Expected(2, 3, "c:2222", "job"),
+    ),
+    (
+        "TF_CONFIG of the chief",
+        &[(
+            "TF_CONFIG",
+            r#"{"cluster":{"master":["m:1"],"worker":["w0:2222"]},"task":{"type":"master","index":0},"environment":"cloud"}"#,
+        )],
+        Expected(0, 2, "m:1", "job"),
+    ),
+    (
+        "TF_CONFIG of Paperspace",
+        &[
+            (
+                "TF_CONFIG",
+                "eyJjbHVzdGVyIjp7IndvcmtlciI6WyJhOjEiLCJiOjEiXX0sInRhc2siOnsidHlwZSI6IndvcmtlciIsImluZGV4IjoxfX0=",
+            ),
+            ("PAPERSPACE_METRIC_WORKLOAD_ID", "w1"),
+        ],
+        Expected(1, 2, "a:1", "w1"),
+    ),
+    (
+        "SageMaker with its toolkit",
+        &[
+            ("SM_HOSTS", r#"["algo-1","algo-2"]"#),
+            ("SM_CURRENT_HOST", "algo-2"),
+            ("TRAINING_JOB_NAME", "run-7"),
+        ],
+        Expected(1, 2, "algo-1:PORT", "run-7"),
+    ),
+    (
+        "SageMaker without its toolkit",
+        &[
+            ("TRAINING_JOB_NAME", "run-7"),
+            (
+                "/opt/ml/input/config/resourceconfig.json",
+                r#"{"current_host":"algo-3","hosts":["algo-1","algo-2","algo-3"],"network_interface_name":"eth0"}"#,
+            ),
+        ],
+        Expected(2, 3, "algo-1:PORT", "run-7"),
+    ),
+    (
+        "Azure ML with its distribution for PyTorch",
+        &[
+            ("AZUREML_RUN_ID", "calm_sky_1"),
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_RANK", "0"),
+            ("NODE_RANK", "1"),
+            ("MASTER_ADDR", "10.0.0.4"),
+            ("MASTER_PORT", "6105"),
+        ],
+        Expected(1, 2, "10.0.0.4:6105", "calm_sky_1"),
+    ),
+    (
+        "Azure ML with its distribution for MPI",
+        &[
+            ("AZUREML_RUN_ID", "calm_sky_1"),
+            ("AZ_BATCH_MASTER_NODE", "10.0.0.4:6000"),
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+        ],
+        Expected(1, 2, "10.0.0.4:PORT", "calm_sky_1"),
+    ),
+    (
+        "Ray Train",
+        &[
+            ("RAY_JOB_ID", "01000000"),
+            ("RANK", "0"),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_RANK", "0"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("NODE_RANK", "0"),
+            ("MASTER_ADDR", "10.0.0.9"),
+            ("MASTER_PORT", "41234"),
+        ],
+        Expected(0, 2, "127.0.0.1:41234", "01000000"),
+    ),
+    (
+        "a barrier task of Spark",
+        &[
+            ("SPARK_ENV_LOADED", "1"),
+            ("RANK", "3"),
+            ("WORLD_SIZE", "4"),
+            ("MASTER_ADDR", "10.0.0.8"),
+            ("MASTER_PORT", "50001"),
+        ],
+        Expected(3, 4, "10.0.0.8:50001", "job"),
+    ),
+    (
+        "a person",
+        &[
+            ("RONDE_RENDEZVOUS", "[::1]:80"),
+            ("RONDE_RANK", "0"),
+            ("RONDE_WORLD_SIZE", "1"),
+            ("RONDE_JOB", "mine"),
+        ],
+        Expected(0, 1, "[::1]:80", "mine"),
+    ),
+];
+
 #[test]
 fn every_launcher_and_platform_is_understood() {
-    let cases: &[(&str, Variables, Expected)] = &[
-        (
-            "Open MPI on one host",
-            OPEN_MPI,
-            Expected(1, 2, "127.0.0.1:PORT", "1418592257"),
-        ),
-        (
-            "Open MPI on several hosts",
-            &[
-                ("OMPI_COMM_WORLD_RANK", "3"),
-                ("OMPI_COMM_WORLD_SIZE", "4"),
-                ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
-                ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
-                (
-                    "OMPI_MCA_orte_hnp_uri",
-                    "1.0;tcp://192.0.2.2,10.0.0.1:52215",
-                ),
-                ("OMPI_MCA_ess_base_jobid", "7"),
-            ],
-            Expected(3, 4, "192.0.2.2:PORT", "7"),
-        ),
-        (
-            "MPICH on one host",
-            &[
-                ("PMI_RANK", "0"),
-                ("PMI_SIZE", "3"),
-                ("PMI_FD", "8"),
-                ("MPI_LOCALRANKID", "0"),
-                ("MPI_LOCALNRANKS", "3"),
-                (LAUNCHER_PROCESS, "4711"),
-            ],
-            Expected(0, 3, "127.0.0.1:PORT", "job"),
-        ),
-        (
-            "Intel MPI on several hosts",
-            &[
-                ("PMI_RANK", "2"),
-                ("PMI_SIZE", "4"),
-                ("MPI_LOCALRANKID", "0"),
-                ("MPI_LOCALNRANKS", "2"),
-                ("RONDE_RENDEZVOUS", "node1:4711"),
-            ],
-            Expected(2, 4, "node1:4711", "job"),
-        ),
-        (
-            "srun on several nodes",
-            SRUN,
-            Expected(3, 4, "gpu03:PORT", "17"),
-        ),
-        (
-            "srun on one node",
-            &[
-                ("SLURM_JOB_ID", "17"),
-                ("SLURM_STEP_NUM_TASKS", "2"),
-                ("SLURM_STEP_NUM_NODES", "1"),
-                ("SLURM_STEP_NODELIST", "n1"),
-                ("SLURM_PROCID", "1"),
-            ],
-            Expected(1, 2, "127.0.0.1:PORT", "17"),
-        ),
-        (
-            "srun with variables of a script",
-            &[
-                ("SLURM_STEP_NUM_TASKS", "2"),
-                ("SLURM_STEP_NUM_NODES", "2"),
-                ("SLURM_PROCID", "1"),
-                ("MASTER_ADDR", "head"),
-                ("MASTER_PORT", "6000"),
-                ("WORLD_SIZE", "2"),
-            ],
-            Expected(1, 2, "head:6000", "job"),
-        ),
-        (
-            "torchrun on several hosts",
-            TORCHRUN,
-            Expected(5, 8, "node1:PORT", "none"),
-        ),
-        (
-            "a script with the variables of torch",
-            &[
-                ("RANK", "1"),
-                ("WORLD_SIZE", "2"),
-                ("MASTER_ADDR", "10.0.0.7"),
-                ("MASTER_PORT", "29500"),
-            ],
-            Expected(1, 2, "10.0.0.7:29500", "job"),
-        ),
-        (
-            "a PyTorchJob of Kubeflow",
-            &[
-                ("PET_NNODES", "3"),
-                ("PET_NODE_RANK", "2"),
-                ("PET_MASTER_ADDR", "run-master-0"),
-                ("PET_MASTER_PORT", "23456"),
-                ("RANK", "2"),
-                ("WORLD_SIZE", "3"),
-                ("MASTER_ADDR", "run-master-0"),
-                ("MASTER_PORT", "23456"),
-            ],
-            Expected(2, 3, "run-master-0:23456", "job"),
-        ),
-        (
-            "a TrainJob of Kubeflow",
-            &[
-                ("PET_NNODES", "2"),
-                ("PET_NPROC_PER_NODE", "auto"),
-                ("PET_NODE_RANK", "1"),
-                ("PET_MASTER_ADDR", "run-node-0-0.run"),
-                ("PET_MASTER_PORT", "29400"),
-            ],
-            Expected(1, 2, "run-node-0-0.run:29400", "job"),
-        ),
-        (
-            "TF_CONFIG of a worker",
-            &[(
-                "TF_CONFIG",
-                r#"{"cluster":{"chief":["c:2222"],"ps":["p:1"],"worker":["w0:2222","w1:2222"]},"task":{"type":"worker","index":1}}"#,
-            )],
-            Expected(2, 3, "c:2222", "job"),
-        ),
-        (
-            "TF_CONFIG of the chief",
-            &[(
-                "TF_CONFIG",
-                r#"{"cluster":{"master":["m:1"],"worker":["w0:2222"]},"task":{"type":"master","index":0},"environment":"cloud"}"#,
-            )],
-            Expected(0, 2, "m:1", "job"),
-        ),
-        (
-            "TF_CONFIG of Paperspace",
-            &[
-                (
-                    "TF_CONFIG",
-                    "eyJjbHVzdGVyIjp7IndvcmtlciI6WyJhOjEiLCJiOjEiXX0sInRhc2siOnsidHlwZSI6IndvcmtlciIsImluZGV4IjoxfX0=",
-                ),
-                ("PAPERSPACE_METRIC_WORKLOAD_ID", "w1"),
-            ],
-            Expected(1, 2, "a:1", "w1"),
-        ),
-        (
-            "SageMaker with its toolkit",
-            &[
-                ("SM_HOSTS", r#"["algo-1","algo-2"]"#),
-                ("SM_CURRENT_HOST", "algo-2"),
-                ("TRAINING_JOB_NAME", "run-7"),
-            ],
-            Expected(1, 2, "algo-1:PORT", "run-7"),
-        ),
-        (
-            "SageMaker without its toolkit",
-            &[
-                ("TRAINING_JOB_NAME", "run-7"),
-                (
-                    "/opt/ml/input/config/resourceconfig.json",
-                    r#"{"current_host":"algo-3","hosts":["algo-1","algo-2","algo-3"],"network_interface_name":"eth0"}"#,
-                ),
-            ],
-            Expected(2, 3, "algo-1:PORT", "run-7"),
-        ),
-        (
-            "Azure ML with its distribution for PyTorch",
-            &[
-                ("AZUREML_RUN_ID", "calm_sky_1"),
-                ("RANK", "1"),
-                ("WORLD_SIZE", "2"),
-                ("LOCAL_RANK", "0"),
-                ("NODE_RANK", "1"),
-                ("MASTER_ADDR", "10.0.0.4"),
-                ("MASTER_PORT", "6105"),
-            ],
-            Expected(1, 2, "10.0.0.4:6105", "calm_sky_1"),
-        ),
-        (
-            "Azure ML with its distribution for MPI",
-            &[
-                ("AZUREML_RUN_ID", "calm_sky_1"),
-                ("AZ_BATCH_MASTER_NODE", "10.0.0.4:6000"),
-                ("OMPI_COMM_WORLD_RANK", "1"),
-                ("OMPI_COMM_WORLD_SIZE", "2"),
-                ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
-                ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
-            ],
-            Expected(1, 2, "10.0.0.4:PORT", "calm_sky_1"),
-        ),
-        (
-            "Ray Train",
-            &[
-                ("RAY_JOB_ID", "01000000"),
-                ("RANK", "0"),
-                ("WORLD_SIZE", "2"),
-                ("LOCAL_RANK", "0"),
-                ("LOCAL_WORLD_SIZE", "2"),
-                ("NODE_RANK", "0"),
-                ("MASTER_ADDR", "10.0.0.9"),
-                ("MASTER_PORT", "41234"),
-            ],
-            Expected(0, 2, "127.0.0.1:41234", "01000000"),
-        ),
-        (
-            "a barrier task of Spark",
-            &[
-                ("SPARK_ENV_LOADED", "1"),
-                ("RANK", "3"),
-                ("WORLD_SIZE", "4"),
-                ("MASTER_ADDR", "10.0.0.8"),
-                ("MASTER_PORT", "50001"),
-            ],
-            Expected(3, 4, "10.0.0.8:50001", "job"),
-        ),
-        (
-            "a person",
-            &[
-                ("RONDE_RENDEZVOUS", "[::1]:80"),
-                ("RONDE_RANK", "0"),
-                ("RONDE_WORLD_SIZE", "1"),
-                ("RONDE_JOB", "mine"),
-            ],
-            Expected(0, 1, "[::1]:80", "mine"),
-        ),
-    ];
-    for (name, variables, expected) in cases {
+    for (name, variables, expected) in ENVIRONMENTS {
         check(name, variables, expected);
     }
 }
@@ -385,8 +387,76 @@ fn a_single_process_leaves_the_workers_to_ronde() {
     }
 }
 
+/// Variables with a mistake, and what the message says.
+const MISTAKES: &[(Variables, &str)] = &[
+    (
+        &[("RANK", "1")],
+        "RANK is set but WORLD_SIZE, a number of workers, is not",
+    ),
+    (
+        &[("RANK", "2"), ("WORLD_SIZE", "2")],
+        "RANK=2 does not fit WORLD_SIZE=2",
+    ),
+    (
+        &[("RANK", "one"), ("WORLD_SIZE", "2")],
+        "RANK=one is not a rank",
+    ),
+    (
+        &[
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "a"),
+            ("MASTER_PORT", "x"),
+        ],
+        "MASTER_PORT=x is not a port",
+    ),
+    (
+        &[("PET_NNODES", "1:3"), ("PET_NODE_RANK", "0")],
+        "PET_NNODES=1:3 is not a number",
+    ),
+    (
+        &[("RANK", "1"), ("WORLD_SIZE", "2")],
+        "no variable names the host of rank 0",
+    ),
+    (
+        &[("SM_HOSTS", "[\"a\"]"), ("SM_CURRENT_HOST", "b")],
+        "SM_HOSTS does not name `b`",
+    ),
+    (&[("SM_HOSTS", "a,b")], "SM_HOSTS is not valid JSON"),
+    (
+        &[("TF_CONFIG", "nonsense!")],
+        "TF_CONFIG is neither JSON nor base64",
+    ),
+    (
+        &[(
+            "TF_CONFIG",
+            r#"{"cluster":{"worker":["a:1"]},"task":{"type":"ps","index":0}}"#,
+        )],
+        "TF_CONFIG has the role `ps`",
+    ),
+    (
+        &[(
+            "TF_CONFIG",
+            r#"{"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":1}}"#,
+        )],
+        "TF_CONFIG has no address of worker 1",
+    ),
+    (
+        &[("RONDE_RENDEZVOUS", "node1:4711")],
+        "RONDE_RENDEZVOUS is set but RONDE_RANK",
+    ),
+    (
+        &[("RONDE_STARTED_BY", "lsf")],
+        "invalid RONDE_STARTED_BY `lsf`",
+    ),
+    (
+        &[("RONDE_STARTED_BY", "slurm")],
+        "none of its variables is set",
+    ),
+];
+
 #[test]
-fn contradictions_and_mistakes_are_errors_that_name_the_variables() {
+fn contradictions_are_errors_that_name_the_variables() {
     let with = |more: &[(&'static str, &'static str)]| [SRUN, more].concat();
     let cases = [
         (
@@ -414,76 +484,23 @@ fn contradictions_and_mistakes_are_errors_that_name_the_variables() {
             ],
             "SM_HOSTS=3 (a training job of SageMaker) and WORLD_SIZE=2",
         ),
-        (
-            vec![("RANK", "1")],
-            "RANK is set but WORLD_SIZE, a number of workers, is not",
-        ),
-        (
-            vec![("RANK", "2"), ("WORLD_SIZE", "2")],
-            "RANK=2 does not fit WORLD_SIZE=2",
-        ),
-        (
-            vec![("RANK", "one"), ("WORLD_SIZE", "2")],
-            "RANK=one is not a rank",
-        ),
-        (
-            vec![
-                ("RANK", "1"),
-                ("WORLD_SIZE", "2"),
-                ("MASTER_ADDR", "a"),
-                ("MASTER_PORT", "x"),
-            ],
-            "MASTER_PORT=x is not a port",
-        ),
-        (
-            vec![("PET_NNODES", "1:3"), ("PET_NODE_RANK", "0")],
-            "PET_NNODES=1:3 is not a number",
-        ),
-        (
-            vec![("RANK", "1"), ("WORLD_SIZE", "2")],
-            "no variable names the host of rank 0",
-        ),
-        (
-            vec![("SM_HOSTS", "[\"a\"]"), ("SM_CURRENT_HOST", "b")],
-            "SM_HOSTS does not name `b`",
-        ),
-        (vec![("SM_HOSTS", "a,b")], "SM_HOSTS is not valid JSON"),
-        (
-            vec![("TF_CONFIG", "nonsense!")],
-            "TF_CONFIG is neither JSON nor base64",
-        ),
-        (
-            vec![(
-                "TF_CONFIG",
-                r#"{"cluster":{"worker":["a:1"]},"task":{"type":"ps","index":0}}"#,
-            )],
-            "TF_CONFIG has the role `ps`",
-        ),
-        (
-            vec![(
-                "TF_CONFIG",
-                r#"{"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":1}}"#,
-            )],
-            "TF_CONFIG has no address of worker 1",
-        ),
-        (
-            vec![("RONDE_RENDEZVOUS", "node1:4711")],
-            "RONDE_RENDEZVOUS is set but RONDE_RANK",
-        ),
-        (
-            vec![("RONDE_STARTED_BY", "lsf")],
-            "invalid RONDE_STARTED_BY `lsf`",
-        ),
-        (
-            vec![("RONDE_STARTED_BY", "slurm")],
-            "none of its variables is set",
-        ),
     ];
     for (variables, words) in cases {
-        let problem = decide(&variables).unwrap_err();
-        assert!(problem.contains(words), "{words:?} in\n{problem}");
-        assert!(problem.contains("\n  help: "), "{problem}");
+        refuses(&variables, words);
     }
+}
+
+#[test]
+fn mistakes_are_errors_that_name_the_variable() {
+    for (variables, words) in MISTAKES {
+        refuses(variables, words);
+    }
+}
+
+fn refuses(variables: &[(&str, &str)], words: &str) {
+    let problem = decide(variables).unwrap_err();
+    assert!(problem.contains(words), "{words:?} in\n{problem}");
+    assert!(problem.contains("\n  help: "), "{problem}");
 }
 
 #[test]

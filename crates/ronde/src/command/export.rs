@@ -1,4 +1,4 @@
-//! `ronde export`: writes a saved model for other programs.
+//! `ronde export`: writes a saved model for other programs, or a run as the job of another platform.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,15 +8,20 @@ use ronde_model::{ExportFormat, ModelError, Naming, ONNX_OPSET, SavedModel, expo
 
 use super::console::{Printable, message};
 use super::exit;
+use super::export_platform::{self, PlatformCommand};
 
 /// Arguments of `ronde export`.
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct ExportArguments {
+    #[command(subcommand)]
+    platform: Option<PlatformCommand>,
     /// Folder of a finished run, or its model.safetensors.
-    model: PathBuf,
+    #[arg(required = true)]
+    model: Option<PathBuf>,
     /// Format of the file.
-    #[arg(long)]
-    format: FormatArgument,
+    #[arg(long, required = true)]
+    format: Option<FormatArgument>,
     /// File to write; default: model.onnx, model.pt or model-NAMES.safetensors in the model's folder.
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
@@ -67,7 +72,13 @@ impl NamesArgument {
 
 /// Exports a model, and prints the file and how to load it.
 pub(crate) fn run(arguments: &ExportArguments) -> i32 {
-    match write(arguments) {
+    let (model, format) = match (&arguments.platform, &arguments.model, arguments.format) {
+        (Some(platform), ..) => return export_platform::export(platform),
+        (None, Some(model), Some(format)) => (model, format.format()),
+        // The parser requires both.
+        _ => return exit::BUG,
+    };
+    match write(arguments, model, format) {
         Ok(report) => match write!(Printable(std::io::stdout()), "{report}") {
             Ok(()) => exit::DONE,
             Err(error) => {
@@ -87,9 +98,12 @@ pub(crate) fn run(arguments: &ExportArguments) -> i32 {
     }
 }
 
-fn write(arguments: &ExportArguments) -> Result<String, ModelError> {
-    let saved = SavedModel::open(&arguments.model)?;
-    let format = arguments.format.format();
+fn write(
+    arguments: &ExportArguments,
+    model: &Path,
+    format: ExportFormat,
+) -> Result<String, ModelError> {
+    let saved = SavedModel::open(model)?;
     let counterpart = saved.manifest().model.as_ref();
     let naming = match (arguments.names, format, counterpart) {
         (Some(names), ..) => names.naming(),

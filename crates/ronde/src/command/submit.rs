@@ -92,8 +92,29 @@ pub(super) fn preview(
     settings.target(&jobs.path).preview(name, &run.request)
 }
 
-/// Creates the record of a job and places it. Returns its name.
+/// Creates the record of a job and places it. Prints its state and returns its name.
 pub(super) fn place(
+    on: &str,
+    settings: TargetSettings,
+    name: Option<&str>,
+    file: Option<&Path>,
+    run: &RunToSubmit,
+) -> Result<String, SubmitError> {
+    let name = place_quietly(on, settings, name, file, run)?;
+    let jobs = SubmittedJobs::open()?;
+    let (job, target) = jobs.find(&name)?;
+    // A further question to a host or a scheduler would only delay the answer.
+    let state = match job.settings.is_remote() {
+        true => "submitted".to_owned(),
+        false => jobs.state(&job, &*target)?.to_string(),
+    };
+    info!("job {name} on {on}: {state}");
+    info!("  `ronde logs -f {name}` shows its output, `ronde cancel {name}` ends it");
+    Ok(name)
+}
+
+/// Creates the record of a job and places it. Returns its name.
+pub(super) fn place_quietly(
     on: &str,
     settings: TargetSettings,
     name: Option<&str>,
@@ -118,13 +139,6 @@ pub(super) fn place(
         jobs.registry.remove(&name)?;
         return Err(error);
     }
-    // A further question to a host or a scheduler would only delay the answer.
-    let state = match job.settings.is_remote() {
-        true => "submitted".to_owned(),
-        false => jobs.state(&job, &*target)?.to_string(),
-    };
-    info!("job {name} on {on}: {state}");
-    info!("  `ronde logs -f {name}` shows its output, `ronde cancel {name}` ends it");
     Ok(name)
 }
 

@@ -101,7 +101,7 @@ fn arguments_that_contradict_the_launcher_are_refused() {
     );
     refused(
         &["train", "--listen", "127.0.0.1:0"],
-        "RONDE_RENDEZVOUS is set",
+        "RONDE_WORLD_SIZE is set",
     );
 }
 

@@ -148,7 +148,7 @@ impl SlurmCluster {
     }
 
     /// Runs a command of Slurm and returns its output.
-    fn slurm(&self, program: &str, arguments: &[&str]) -> String {
+    pub(crate) fn slurm(&self, program: &str, arguments: &[&str]) -> String {
         let mut command = Command::new("timeout");
         command
             .args(["20", program])
@@ -158,7 +158,7 @@ impl SlurmCluster {
     }
 
     /// Runs `ronde` on the machine that submits.
-    fn ronde(&self, arguments: &[&str]) -> Ended {
+    pub(crate) fn ronde(&self, arguments: &[&str]) -> Ended {
         let (state, config) = (self.path(".state"), self.path("slurm.conf"));
         let variables = [
             ("XDG_STATE_HOME", state.to_str().unwrap()),

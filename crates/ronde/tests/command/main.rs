@@ -37,6 +37,7 @@ mod stopping;
 mod stores;
 mod stragglers;
 mod support;
+mod sweeps;
 mod terminals;
 mod traces;
 mod trackers;

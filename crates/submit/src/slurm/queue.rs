@@ -14,14 +14,11 @@ const ASK_EVERY: Duration = Duration::from_secs(2);
 
 /// Returns the state of a job. Slurm forgets a job some minutes after its end; then the launcher's exit code counts.
 pub(super) fn state(
-    id: u64,
+    id: &str,
     paths: &JobPaths,
     is_cancelled: bool,
 ) -> Result<JobState, SubmitError> {
-    let listed = call(
-        "squeue",
-        &["-h", "--states=all", "-o", "%T|%r", "-j", &id.to_string()],
-    );
+    let listed = call("squeue", &["-h", "--states=all", "-o", "%T|%r", "-j", id]);
     let listed = match listed {
         Err(SubmitError::Program { problem, .. }) if problem.contains("Invalid job id") => {
             String::new()
@@ -56,14 +53,14 @@ fn interpret(line: &str, process: &ProcessState, is_cancelled: bool) -> JobState
 }
 
 /// Returns a function that reports whether a job is over; it asks the scheduler now and then.
-pub(super) fn watch(id: u64, paths: &JobPaths) -> impl FnMut() -> bool {
-    let paths = paths.clone();
+pub(super) fn watch(id: &str, paths: &JobPaths) -> impl FnMut() -> bool + use<> {
+    let (id, paths) = (id.to_owned(), paths.clone());
     let mut asked: Option<Instant> = None;
     let mut is_over = false;
     move || {
         if !is_over && asked.is_none_or(|at| clock::now() >= at + ASK_EVERY) {
             asked = Some(clock::now());
-            is_over = state(id, &paths, false).is_ok_and(|state| state.is_over());
+            is_over = state(&id, &paths, false).is_ok_and(|state| state.is_over());
         }
         is_over
     }

@@ -1,7 +1,7 @@
 //! The batch script of a job. It contains no secret: the token of the job is made by the launcher.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::SlurmSettings;
 use crate::job_paths::JobPaths;
@@ -19,18 +19,70 @@ pub(super) fn text(
     program: &Path,
     slots: u32,
 ) -> String {
+    let output = paths.process(0).output().display().to_string();
+    let output = format!("--output={}", shell_words::quote(&output));
+    let mut text = head(settings, name, &[output], slots);
+    let (program, folder) = (
+        program.display().to_string(),
+        paths.folder().display().to_string(),
+    );
+    let slots = slots.to_string();
+    let words = [
+        program.as_str(),
+        "__job",
+        "slurm",
+        "--slots",
+        &slots,
+        &folder,
+    ];
+    text.push_str(&format!("exec {}\n", shell_words::join(words)));
+    text
+}
+
+/// Returns the script of an array with a task for each folder, of which at most `side_by_side` run at the same time. Each
+/// task is a job as that of [`text`], with the program in its folder.
+pub(super) fn array_text(
+    settings: &SlurmSettings,
+    name: &str,
+    folders: &[PathBuf],
+    side_by_side: u32,
+    slots: u32,
+) -> String {
+    let last = folders.len().saturating_sub(1);
+    let options = [
+        format!("--array=0-{last}%{side_by_side}"),
+        "--output=/dev/null".to_owned(),
+    ];
+    let mut text = head(settings, name, &options, slots);
+    text.push_str("case \"$SLURM_ARRAY_TASK_ID\" in\n");
+    for (task, folder) in folders.iter().enumerate() {
+        let folder = folder.display().to_string();
+        text.push_str(&format!(
+            "{task}) folder={} ;;\n",
+            shell_words::quote(&folder)
+        ));
+    }
+    let output = JobPaths::new("").process(0).output();
+    text.push_str(&format!(
+        "esac\nexec \"$folder/ronde\" __job slurm --slots {slots} \"$folder\" >>\"$folder/{}\" 2>&1\n",
+        output.display()
+    ));
+    text
+}
+
+/// Returns the first line and the options of a script.
+fn head(settings: &SlurmSettings, name: &str, more: &[String], slots: u32) -> String {
     let mut text = "#!/bin/sh\n".to_owned();
     let mut option = |option: String| {
         // Writing to a text cannot fail.
         let _ = writeln!(text, "#SBATCH {option}");
     };
-    let output = paths.process(0).output().display().to_string();
     let cpus = slots.saturating_mul(settings.cpus_per_worker.unwrap_or(1));
     option(format!("--job-name={name}"));
     option(format!("--nodes={}", settings.nodes.unwrap_or(1)));
     option("--ntasks-per-node=1".to_owned());
     option(format!("--cpus-per-task={cpus}"));
-    option(format!("--output={}", shell_words::quote(&output)));
+    more.iter().cloned().for_each(&mut option);
     option("--open-mode=append".to_owned());
     option("--no-kill".to_owned());
     option("--requeue".to_owned());
@@ -50,20 +102,6 @@ pub(super) fn text(
     for further in &settings.options {
         option(further.replace('\n', " "));
     }
-    let (program, folder) = (
-        program.display().to_string(),
-        paths.folder().display().to_string(),
-    );
-    let slots = slots.to_string();
-    let words = [
-        program.as_str(),
-        "__job",
-        "slurm",
-        "--slots",
-        &slots,
-        &folder,
-    ];
-    text.push_str(&format!("exec {}\n", shell_words::join(words)));
     text
 }
 
@@ -101,6 +139,24 @@ mod tests {
             "#SBATCH --time=2:00:00",
             "#SBATCH --exclusive",
             "exec /shared/run/ronde __job slurm --slots 2 /shared/run",
+        ] {
+            assert!(
+                script.lines().any(|found| found == line),
+                "{line} in\n{script}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_array_has_a_task_for_each_folder_and_a_limit() {
+        let folders = ["/shared/s-0", "/shared/a b"].map(PathBuf::from);
+        let script = array_text(&SlurmSettings::default(), "s-0", &folders, 3, 2);
+        for line in [
+            "#SBATCH --array=0-1%3",
+            "#SBATCH --no-kill",
+            "0) folder=/shared/s-0 ;;",
+            "1) folder='/shared/a b' ;;",
+            "exec \"$folder/ronde\" __job slurm --slots 2 \"$folder\" >>\"$folder/launcher/output.log\" 2>&1",
         ] {
             assert!(
                 script.lines().any(|found| found == line),

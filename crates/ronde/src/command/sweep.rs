@@ -1,0 +1,404 @@
+//! `ronde sweep`: searches over the settings of a run, with a job for each run on a target.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use ronde_cluster::{StopFlag, StopLevel};
+use ronde_submit::{SubmitError, TargetSettings};
+use ronde_sweep::{RunOutcome, SearchKind, Sweep, SweepFile, SweepRun, table};
+
+use super::console::{Printable, info, message};
+use super::submit::{self, RunToSubmit};
+use super::train::read_run_file;
+use super::{exit, signals};
+
+mod folder;
+mod runs;
+
+use folder::SweepFolder;
+use runs::RunState;
+
+/// The maximum size of a sweep file in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Name of the folder of all sweeps.
+const SWEEPS: &str = "sweeps";
+/// Interval between two looks at runs whose state costs little.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The same for runs on other machines.
+const LOOK_EVERY_REMOTE: Duration = Duration::from_secs(2);
+
+/// Arguments of `ronde sweep`.
+#[derive(Args)]
+pub(crate) struct SweepArguments {
+    /// File that describes the sweep; see docs/sweeps.md.
+    file: PathBuf,
+    /// Target of the runs: `local`, or one that the file of targets describes.
+    #[arg(long, value_name = "TARGET", default_value = "local")]
+    on: String,
+    /// File that describes the targets [default: ~/.config/ronde/targets.toml].
+    #[arg(long, value_name = "FILE")]
+    targets: Option<PathBuf>,
+    /// Folder for the state and the results; a sweep in it continues [default: sweeps/NAME].
+    #[arg(long, value_name = "FOLDER")]
+    to: Option<PathBuf>,
+    /// Start the runs that have failed again.
+    #[arg(long)]
+    retry: bool,
+    /// Print the trials without starting any.
+    #[arg(long, conflicts_with = "retry")]
+    dry_run: bool,
+    /// End the runs of the sweep that are under way.
+    #[arg(long, conflicts_with_all = ["retry", "dry_run"])]
+    cancel: bool,
+}
+
+/// Why a sweep cannot continue.
+enum SweepFailure {
+    /// A complete message about the user's input.
+    Input(String),
+    /// The target or a file fails.
+    Job(SubmitError),
+    /// The first signal.
+    Stopped(i32),
+}
+
+impl From<SubmitError> for SweepFailure {
+    fn from(error: SubmitError) -> Self {
+        Self::Job(error)
+    }
+}
+
+/// A sweep that is under way.
+struct SweepSession<'a> {
+    arguments: &'a SweepArguments,
+    sweep: Sweep,
+    folder: SweepFolder,
+    settings: TargetSettings,
+    /// The path of the run file; `None`: the embedded example.
+    run_file: Option<PathBuf>,
+}
+
+/// Runs a sweep to its end. The table is printed on standard output.
+pub(crate) fn sweep(arguments: &SweepArguments, stop: &StopFlag) -> i32 {
+    let ended = open(arguments).and_then(|session| match session {
+        None => Ok(()),
+        Some(session) if arguments.cancel => session.cancel(),
+        Some(session) => session.run(stop),
+    });
+    match ended {
+        Ok(()) => exit::DONE,
+        Err(SweepFailure::Input(problem)) => {
+            message!("error: {problem}");
+            exit::USER_ERROR
+        }
+        Err(SweepFailure::Job(error)) => super::submit_failure(&error),
+        Err(SweepFailure::Stopped(signal)) => 128 + signal,
+    }
+}
+
+/// Reads and checks everything before a run starts. Returns `None` if only the trials were to be printed.
+fn open(arguments: &SweepArguments) -> Result<Option<SweepSession<'_>>, SweepFailure> {
+    let path = &arguments.file;
+    let input = |problem: String| {
+        let path = path.display();
+        SweepFailure::Input(format!(
+            "{problem}\n  help: correct {path}; docs/sweeps.md describes it"
+        ))
+    };
+    let bytes = ronde_store::read_regular(path, FILE_BYTES_MAX).map_err(|error| {
+        SweepFailure::Input(format!(
+            "cannot read sweep file {}: {error}",
+            path.display()
+        ))
+    })?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| input("the file is not valid UTF-8".to_owned()))?;
+    let file = SweepFile::parse(&text).map_err(|error| input(error.to_string()))?;
+    let name = name(&file, path).map_err(input)?;
+    let base = path.parent().unwrap_or(Path::new("."));
+    let run_file = file.run.as_ref().map(|run| base.join(run));
+    let (run_text, ..) = read_run_file(run_file.as_deref())
+        .map_err(|problem| SweepFailure::Input(without_prefix(&problem)))?;
+    let settings = submit::targets(arguments.targets.as_deref())?.find(&arguments.on)?;
+    let new = Sweep::new(name, file, run_text);
+    check(&new, run_file.as_deref()).map_err(SweepFailure::Input)?;
+    if arguments.dry_run {
+        print(&table(&new))?;
+        return Ok(None);
+    }
+    let to = arguments
+        .to
+        .clone()
+        .unwrap_or_else(|| Path::new(SWEEPS).join(&new.name));
+    let folder = SweepFolder::lock(&to)?;
+    let sweep = match folder.load().map_err(SweepFailure::Input)? {
+        None => new,
+        Some(mut sweep) => {
+            sweep.resume(&new.file, &new.run_file).map_err(|error| {
+                SweepFailure::Input(format!(
+                    "{error}\n  help: choose another folder with `--to`, or another `name`; the sweep in {} keeps its trials",
+                    to.display()
+                ))
+            })?;
+            sweep
+        }
+    };
+    Ok(Some(SweepSession {
+        arguments,
+        sweep,
+        folder,
+        settings,
+        run_file,
+    }))
+}
+
+/// Returns the name of a sweep, which begins the names of its jobs.
+fn name(file: &SweepFile, path: &Path) -> Result<String, String> {
+    let stem = || Some(path.file_stem()?.to_str()?.to_owned());
+    let name = file.name.clone().or_else(stem).unwrap_or_default();
+    let is_valid = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    match !name.is_empty() && name.len() <= 40 && name.chars().all(is_valid) {
+        true => Ok(name),
+        false => Err(format!(
+            "invalid name of a sweep `{}`: expected up to 40 letters, digits, `-` or `_`",
+            name.escape_debug()
+        )),
+    }
+}
+
+fn without_prefix(problem: &str) -> String {
+    problem
+        .strip_prefix("error: ")
+        .unwrap_or(problem)
+        .to_owned()
+}
+
+/// Checks the run file of every trial. The error is a complete message.
+fn check(sweep: &Sweep, run_file: Option<&Path>) -> Result<(), String> {
+    let budgets = sweep.file.budgets().len().max(1);
+    for trial in 0..sweep.trials.len() {
+        read_run(sweep, run_file, trial, budgets - 1)
+            .map_err(|problem| format!("trial {trial}: {}", without_prefix(&problem)))?;
+    }
+    Ok(())
+}
+
+/// Reads the run file with the values of a run.
+fn read_run(
+    sweep: &Sweep,
+    run_file: Option<&Path>,
+    trial: usize,
+    rung: usize,
+) -> Result<RunToSubmit, String> {
+    submit::read_run(run_file, Some(sweep.file.workers), &sweep.sets(trial, rung))
+}
+
+fn print(text: &str) -> Result<(), SweepFailure> {
+    let written = write!(Printable(std::io::stdout()), "{text}");
+    written.map_err(|cause| {
+        SweepFailure::Job(SubmitError::File {
+            action: "write",
+            path: PathBuf::from("standard output"),
+            cause,
+        })
+    })
+}
+
+impl SweepSession<'_> {
+    fn run(mut self, stop: &StopFlag) -> Result<(), SweepFailure> {
+        if self.arguments.retry {
+            self.sweep.retry();
+        }
+        self.save()?;
+        info!(
+            "sweep {}: {} trials on {}, up to {} runs side by side; state and results in {}",
+            self.sweep.name,
+            self.sweep.trials.len(),
+            self.arguments.on,
+            self.sweep.file.side_by_side,
+            self.folder.path().display()
+        );
+        signals::begin_supervision();
+        self.place_array()?;
+        loop {
+            for run in self.sweep.started() {
+                self.look(&run)?;
+            }
+            if stop.level() != StopLevel::Run {
+                return Err(self.interrupted(stop.signal()));
+            }
+            while self.sweep.under_way() < self.sweep.file.side_by_side as usize
+                && stop.level() == StopLevel::Run
+                && let Some(run) = self.sweep.next()
+            {
+                self.sweep.start(&run);
+                self.save()?;
+                self.place(&run)?;
+            }
+            if self.sweep.is_over() {
+                return self.conclude();
+            }
+            pause(self.settings.is_remote());
+        }
+    }
+
+    /// Places all runs at once if the target has arrays, the trials are known, and none has started.
+    fn place_array(&mut self) -> Result<(), SweepFailure> {
+        let is_new = self.sweep.trials.iter().all(|trial| trial.runs.is_empty());
+        let is_known = self.sweep.file.search != SearchKind::Halving;
+        if !(is_new && is_known && runs::has_arrays(&self.settings)?) {
+            return Ok(());
+        }
+        let mut runs = Vec::new();
+        while let Some(run) = self.sweep.next() {
+            self.sweep.start(&run);
+            let read = read_run(&self.sweep, self.run_file.as_deref(), run.trial, run.rung);
+            let read = read.map_err(|problem| SweepFailure::Input(without_prefix(&problem)))?;
+            runs.push((run.job, read));
+        }
+        self.save()?;
+        let (on, file) = (&self.arguments.on, self.run_file.as_deref());
+        let limit = self.sweep.file.side_by_side;
+        runs::place_array(on, &self.settings, file, &runs, limit)?;
+        info!("sent {} runs as an array", runs.len());
+        Ok(())
+    }
+
+    /// Places the job of a run. A run that cannot begin has failed; the others continue.
+    fn place(&mut self, run: &SweepRun) -> Result<(), SweepFailure> {
+        let read = read_run(&self.sweep, self.run_file.as_deref(), run.trial, run.rung);
+        let to_submit = read.map_err(|problem| SweepFailure::Input(without_prefix(&problem)))?;
+        let placed = runs::place(
+            &self.arguments.on,
+            &self.settings,
+            &run.job,
+            self.run_file.as_deref(),
+            &to_submit,
+        );
+        match placed {
+            Ok(()) => Ok(()),
+            Err(error @ SubmitError::EndedEarly { .. }) => {
+                let text = error.to_string();
+                let reason = text
+                    .lines()
+                    .map(str::trim)
+                    .find(|line| line.contains("error: "));
+                let reason = reason.unwrap_or(text.lines().next().unwrap_or_default());
+                self.finish(run, Err(without_prefix(reason)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Looks whether a run has ended, and takes its results over.
+    fn look(&mut self, run: &SweepRun) -> Result<(), SweepFailure> {
+        match runs::state(&run.job)? {
+            RunState::UnderWay => Ok(()),
+            // This command was killed before the run was placed.
+            RunState::NotPlaced => self.place(run),
+            RunState::Failed(reason) => {
+                let kept = self.folder.results(run);
+                // A run that has failed may have no results at all.
+                if let Err(error) = runs::fetch(&run.job, &kept) {
+                    info!("trial {}: its results are lost: {error}", run.trial);
+                }
+                self.finish(run, Err(reason))
+            }
+            RunState::Finished => {
+                let kept = self.folder.results(run);
+                runs::fetch(&run.job, &kept)?;
+                let score = folder::score(&kept, &self.sweep.file.metric);
+                self.finish(run, score)
+            }
+        }
+    }
+
+    /// Notes the result of a run, stores it, and then removes the record of the job.
+    fn finish(&mut self, run: &SweepRun, score: Result<f64, String>) -> Result<(), SweepFailure> {
+        self.sweep.finish(run, score);
+        self.save()?;
+        runs::remove(&run.job)?;
+        let trial = &self.sweep.trials[run.trial];
+        let outcome = match trial.runs.get(run.rung).map(|run| &run.outcome) {
+            Some(RunOutcome::Scored { score }) => format!("{} {score}", self.sweep.file.metric),
+            Some(RunOutcome::Failed { reason }) => format!("failed: {reason}"),
+            _ => String::new(),
+        };
+        info!(
+            "trial {}: {outcome} ({})",
+            run.trial,
+            self.sweep.sets(run.trial, run.rung).join(", ")
+        );
+        Ok(())
+    }
+
+    fn save(&self) -> Result<(), SweepFailure> {
+        self.folder.save(&self.sweep).map_err(SweepFailure::Job)
+    }
+
+    /// Writes the table, the plot and the best run file.
+    fn conclude(&self) -> Result<(), SweepFailure> {
+        let best = self.sweep.ranking().first().copied();
+        let best = best.and_then(|trial| Some((trial, self.sweep.trials[trial].score()?)));
+        let run_file = match best {
+            None => None,
+            Some((trial, (rung, _))) => {
+                let read = read_run(&self.sweep, self.run_file.as_deref(), trial, rung);
+                let read = read.map_err(|problem| SweepFailure::Input(without_prefix(&problem)))?;
+                let text = read.config.to_toml();
+                Some(text.map_err(|error| SweepFailure::Input(error.render(false)))?)
+            }
+        };
+        self.folder.conclude(&self.sweep, run_file.as_deref())?;
+        print(&table(&self.sweep))?;
+        let folder = self.folder.path().display();
+        match best {
+            Some((trial, (_, score))) => {
+                info!(
+                    "best: trial {trial}, {} {score}; its run file is {folder}/best.toml, all trials are in \
+                     {folder}/trials.csv and {folder}/trials.svg",
+                    self.sweep.file.metric
+                );
+                Ok(())
+            }
+            None => Err(SweepFailure::Input(format!(
+                "no run of the sweep has a score\n  help: {folder}/trials.csv has the reasons; `--retry` starts the runs again"
+            ))),
+        }
+    }
+
+    /// Returns the end after a signal; the runs continue.
+    fn interrupted(&self, signal: i32) -> SweepFailure {
+        let file = self.arguments.file.display();
+        message!(
+            "interrupted; {} runs continue; `ronde sweep {file}` continues the sweep, `ronde sweep {file} --cancel` ends the runs",
+            self.sweep.under_way()
+        );
+        SweepFailure::Stopped(signal)
+    }
+
+    /// Ends the runs that are under way. They start again when the sweep continues.
+    fn cancel(mut self) -> Result<(), SweepFailure> {
+        let started = self.sweep.started();
+        for run in &started {
+            runs::cancel(&run.job)?;
+            self.sweep.withdraw(run);
+            self.save()?;
+        }
+        info!("sweep {}: {} runs ended", self.sweep.name, started.len());
+        Ok(())
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bounded pause between two looks at jobs; the user ends the wait"
+)]
+fn pause(is_remote: bool) {
+    std::thread::sleep(match is_remote {
+        true => LOOK_EVERY_REMOTE,
+        false => LOOK_EVERY,
+    });
+}

@@ -1,0 +1,217 @@
+//! Sweeps: a grid side by side, one after the other and after SIGKILL, successive halving, and mistakes.
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::jobs::{ronde, states};
+use crate::jobs_on_slurm::SlurmCluster;
+use crate::support::{RONDE, Running, TestFolder, until};
+
+/// A grid of four short runs of the embedded example.
+const GRID: &str = "version = 1\nsearch = \"grid\"\nmetric = \"accuracy\"\n[set]\n\"train.epochs\" = 1\n\
+    [keys]\n\"train.learning_rate\" = [0.02, 0.002]\n\"run.seed\" = [1, 2]\n";
+
+/// Starts `ronde sweep` with the records of jobs in the folder of the test.
+fn start(dir: &TestFolder, words: &[&str]) -> Running {
+    let state = dir.path().join(".state");
+    let variables = [("XDG_STATE_HOME", state.to_str().unwrap())];
+    dir.start(RONDE, &[&["sweep"], words].concat(), &variables)
+}
+
+/// Returns the stored state of a sweep.
+fn stored(dir: &TestFolder, name: &str) -> Value {
+    let path = dir.path().join(format!("sweeps/{name}/sweep.json"));
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Returns the lines of the table of trials.
+fn trials(dir: &TestFolder, name: &str) -> Vec<String> {
+    let path = dir.path().join(format!("sweeps/{name}/trials.csv"));
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_grid_has_the_same_results_side_by_side_and_after_sigkill() {
+    let dir = TestFolder::new();
+    dir.write("one.toml", GRID);
+    dir.write("two.toml", &format!("side_by_side = 3\n{GRID}"));
+    let one = ronde(&dir, &["sweep", "one.toml"]).expect(0, &["best: trial "]);
+    assert!(one.stdout.contains("train.learning_rate"), "{one:#?}");
+    let lines = trials(&dir, "one");
+    assert_eq!(lines.len(), 5);
+    assert!(
+        lines[1..].iter().all(|line| line.ends_with(",finished")),
+        "{lines:?}"
+    );
+
+    let killed = start(&dir, &["two.toml"]);
+    until("a run has started", || {
+        dir.path()
+            .join(".state/ronde/jobs/two-0001/job.json")
+            .exists()
+    });
+    killed.signal(Signal::KILL);
+    killed.wait();
+    ronde(&dir, &["sweep", "two.toml"]).expect(0, &["best: trial "]);
+    assert_eq!(
+        trials(&dir, "two"),
+        lines,
+        "the order of runs has no influence"
+    );
+    assert_eq!(states(&dir), [""; 0], "no job is left");
+    for file in ["best.toml", "trials.svg", "trials/0003/model.safetensors"] {
+        assert!(dir.path().join("sweeps/two").join(file).is_file(), "{file}");
+    }
+    // The best run file gives the best run again.
+    let best = lines[1].split(',').next().unwrap();
+    let words = [
+        "train",
+        "--json",
+        "sweeps/two/best.toml",
+        "--set",
+        "run.output=\"again\"",
+    ];
+    let again = dir.run(&words).expect(0, &[]).blake3();
+    let model = dir
+        .path()
+        .join(format!("sweeps/two/trials/000{best}/model.json"));
+    assert!(std::fs::read_to_string(model).unwrap().contains(&again));
+    // A finished sweep shows its table again, and starts nothing.
+    let again = ronde(&dir, &["sweep", "two.toml"]).expect(0, &["best: trial "]);
+    assert_eq!(again.stdout.lines().count(), 5);
+    dir.write("two.toml", &GRID.replace("0.002", "0.003"));
+    ronde(&dir, &["sweep", "two.toml"]).expect(2, &["the sweep file has changed", "--to"]);
+}
+
+#[test]
+fn successive_halving_gives_the_best_trials_a_larger_budget() {
+    let dir = TestFolder::new();
+    dir.write(
+        "asha.toml",
+        "version = 1\nsearch = \"halving\"\ntrials = 4\nmetric = \"loss\"\nside_by_side = 4\n\
+         [keys]\n\"train.learning_rate\" = { from = 1e-4, to = 1e-2, scale = \"log\" }\n\
+         [halving]\nfrom = 1\nto = 4\nfactor = 2\n",
+    );
+    let dry = ronde(&dir, &["sweep", "asha.toml", "--dry-run"]).expect(0, &[]);
+    assert_eq!(dry.stdout.matches("waiting").count(), 4, "{dry:#?}");
+    assert!(!dir.path().join("sweeps").exists());
+    ronde(&dir, &["sweep", "asha.toml"]).expect(0, &["best: trial ", "train.epochs=4"]);
+    let state = stored(&dir, "asha");
+    let runs = |rung: usize| {
+        let trials = state["trials"].as_array().unwrap();
+        trials
+            .iter()
+            .filter(|trial| trial["runs"].as_array().unwrap().len() > rung)
+            .count()
+    };
+    assert_eq!(runs(0), 4);
+    assert!(runs(1) >= 2 && runs(2) >= 1, "{state}");
+    let best = trials(&dir, "asha")[1].clone();
+    assert_eq!(best.split(',').nth(2), Some("4"), "{best}");
+}
+
+#[test]
+fn a_run_that_fails_and_a_cancelled_sweep_can_start_again() {
+    let dir = TestFolder::new();
+    let failing = "version = 1\nsearch = \"grid\"\nmetric = \"loss\"\n\
+        [keys]\n\"model.init\" = [\"gone.safetensors\", \"lost.safetensors\"]\n";
+    dir.write("failing.toml", failing);
+    for words in [
+        &["sweep", "failing.toml"][..],
+        &["sweep", "failing.toml", "--retry"],
+    ] {
+        ronde(&dir, words).expect(2, &["trial 1: failed: ", "no run of the sweep has a score"]);
+    }
+    let lines = trials(&dir, "failing");
+    assert_eq!(
+        lines
+            .iter()
+            .filter(|line| line.contains("failed: "))
+            .count(),
+        2,
+        "{lines:?}"
+    );
+    dir.write(
+        "long.toml",
+        &GRID.replace("\"train.epochs\" = 1", "\"train.epochs\" = 100000"),
+    );
+    let running = start(&dir, &["long.toml"]);
+    until("a run has started", || {
+        dir.path()
+            .join(".state/ronde/jobs/long-0000/results/events.jsonl")
+            .exists()
+    });
+    running.signal(Signal::INT);
+    running
+        .wait()
+        .expect(130, &["interrupted; 1 runs continue", "--cancel"]);
+    assert_eq!(states(&dir), ["long-0000 running"]);
+    ronde(&dir, &["sweep", "long.toml", "--cancel"]).expect(0, &["1 runs ended"]);
+    assert_eq!(states(&dir), [""; 0]);
+}
+
+#[test]
+fn a_sweep_on_slurm_is_an_array() {
+    let Some(cluster) = SlurmCluster::new() else {
+        return;
+    };
+    cluster
+        .dir
+        .write("targets.toml", "[cluster]\nkind = \"slurm\"\n");
+    cluster
+        .dir
+        .write("grid.toml", &format!("side_by_side = 2\n{GRID}"));
+    let words = [
+        "sweep",
+        "grid.toml",
+        "--targets",
+        "targets.toml",
+        "--on",
+        "cluster",
+    ];
+    let ended = cluster
+        .ronde(&words)
+        .expect(0, &["sent 4 runs as an array", "best: trial "]);
+    assert_eq!(ended.stdout.matches("finished").count(), 4, "{ended:#?}");
+    let lines = trials(&cluster.dir, "grid");
+    cluster.dir.write("here.toml", GRID);
+    ronde(&cluster.dir, &["sweep", "here.toml"]).expect(0, &[]);
+    assert_eq!(
+        trials(&cluster.dir, "here"),
+        lines,
+        "the target has no influence"
+    );
+    // The array was one job of Slurm.
+    let jobs = cluster.slurm("squeue", &["-h", "--states=all", "-r", "-o", "%F"]);
+    let mut numbers: Vec<&str> = jobs.split_whitespace().collect();
+    numbers.dedup();
+    assert!(numbers.len() <= 1, "{jobs}");
+}
+
+#[test]
+fn mistakes_are_found_before_a_run_starts() {
+    let dir = TestFolder::new();
+    for (from, to, problem) in [
+        ("run.seed", "run.sead", "trial 0: "),
+        ("[1, 2]", "[]", "the list has no values"),
+        ("\"grid\"", "\"grit\"", "unknown variant `grit`"),
+        (
+            "version = 1",
+            "version = 1\nrun = \"gone.toml\"",
+            "gone.toml",
+        ),
+        (
+            "version = 1",
+            "version = 1\nname = \"a b\"",
+            "invalid name of a sweep `a b`",
+        ),
+    ] {
+        dir.write("sweep.toml", &GRID.replace(from, to));
+        ronde(&dir, &["sweep", "sweep.toml"]).expect(2, &[problem]);
+    }
+    ronde(&dir, &["sweep", "gone.toml"]).expect(2, &["cannot read sweep file gone.toml"]);
+    dir.write("sweep.toml", GRID);
+    ronde(&dir, &["sweep", "sweep.toml", "--on", "moon"]).expect(2, &["there is no target `moon`"]);
+    assert!(!dir.path().join("sweeps").exists());
+}
