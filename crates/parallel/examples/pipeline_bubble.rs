@@ -122,6 +122,7 @@ impl Settings {
             buckets: vec![bucket; stages.len()],
             borders: vec![BorderCost::default(); stages.len()],
             kept_bytes: vec![0; stages.len()],
+            loss_s: 0.0,
         };
         let of_buckets: Vec<usize> = (0..stages.len()).rev().collect();
         let found = timeline(&programs(self.schedule, &shape), &of_buckets, &costs)?;

@@ -10,8 +10,8 @@ use ronde_cluster::StopFlag;
 use command::console::{ConsoleArguments, message};
 use command::{
     bench, cancel, check, checkpoint, coordinator, dashboard, data, doctor, evaluate, export,
-    fetch, flight, init, job_process, jobs, join, logs, predict, run, scale, schema, serve, shell,
-    status, submit, sweep, trace, track, train, usage, wait, watchdog, worker,
+    fetch, flight, init, job_process, jobs, join, logs, plan, predict, run, scale, schema, serve,
+    shell, status, submit, sweep, trace, track, train, usage, wait, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -32,6 +32,8 @@ enum RondeCommand {
     Init(init::InitArguments),
     /// Validate a run file without training.
     Check(check::CheckArguments),
+    /// Forecast memory, time and cost of a run for every layout, and name the best one.
+    Plan(plan::PlanArguments),
     /// Print the JSON Schema of the run file, from which editors complete and check keys.
     Schema,
     /// Start any program as several ranks with rendezvous variables set.
@@ -133,6 +135,7 @@ fn execute(command: RondeCommand) -> i32 {
             supervising(|stop| coordinator::coordinator(&arguments, stop))
         }
         RondeCommand::Join(arguments) => supervising(|stop| join::join(&arguments, stop)),
+        RondeCommand::Plan(arguments) => plan::plan(&arguments),
         RondeCommand::Scale(arguments) => scale::scale(&arguments),
         RondeCommand::Status(arguments) => status::status(&arguments),
         RondeCommand::Evaluate(arguments) => evaluate::run(&arguments),

@@ -12,7 +12,7 @@ use ronde_core::step_layout::PipelineStage;
 use crate::pipeline_order::{Pass, order};
 
 /// The order in which the ranks of a pipeline compute the micro-batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PipelineSchedule {
     /// All forward passes, then all backward passes: a rank keeps the activations of all its micro-batches. Source: Huang et
     /// al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism", 2019.

@@ -20,13 +20,20 @@ pub struct BucketCost {
     pub gather_s: f64,
     /// The bytes of the weights.
     pub weight_bytes: usize,
+    /// The time in which the gradients of a shard are added to those of the rank's earlier shards; the first one is not added.
+    pub add_s: f64,
+    /// The part of the sum over all shards and of gathering in which the rank's computing core works, because there is no
+    /// other one.
+    pub exchange_busy_s: f64,
 }
 
 /// The costs of the values of one shard that pass between two stages.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BorderCost {
-    /// The seconds that they are under way.
+    /// The seconds that they are under way after the link has taken them.
     pub seconds: f64,
+    /// The seconds in which they occupy the link of their sender, which takes one message after the other.
+    pub link_s: f64,
     /// Their bytes.
     pub bytes: usize,
 }
@@ -40,6 +47,8 @@ pub struct StepCosts {
     pub borders: Vec<BorderCost>,
     /// The bytes that a stage keeps of one shard from its forward to its backward pass, by stage.
     pub kept_bytes: Vec<usize>,
+    /// The time of the loss of one shard.
+    pub loss_s: f64,
 }
 
 /// What one rank does in a step.
@@ -47,6 +56,8 @@ pub struct StepCosts {
 pub struct RankWork {
     /// The seconds in which the rank computes.
     pub busy_s: f64,
+    /// When its last pass has ended.
+    pub computed_s: f64,
     /// When its last action and its last reduction have ended.
     pub end_s: f64,
     /// The bytes of borders that it sends.
@@ -75,7 +86,8 @@ impl StepTimeline {
     #[must_use]
     pub fn bubble(&self) -> f64 {
         let busy: f64 = self.ranks.iter().map(|rank| rank.busy_s).sum();
-        let whole = self.end_s * self.ranks.len() as f64;
+        let computed = self.ranks.iter().map(|rank| rank.computed_s);
+        let whole = computed.fold(0.0, f64::max) * self.ranks.len() as f64;
         if whole > 0.0 { 1.0 - busy / whole } else { 0.0 }
     }
 }
@@ -86,6 +98,10 @@ struct RunningRank {
     now_s: f64,
     /// When the last collective ends.
     reduced_s: f64,
+    /// When the link has taken the last border.
+    linked_s: f64,
+    /// The number of shards whose gradients each bucket has.
+    added: BTreeMap<usize, usize>,
     /// When the weights of buckets arrive.
     gathered: BTreeMap<usize, f64>,
     gathered_bytes: usize,
@@ -108,6 +124,8 @@ pub fn timeline(
         next: 0,
         now_s: 0.0,
         reduced_s: 0.0,
+        linked_s: 0.0,
+        added: BTreeMap::new(),
         gathered: BTreeMap::new(),
         gathered_bytes: 0,
         kept_bytes: 0,
@@ -168,18 +186,12 @@ impl RunningRank {
             }
             ProgramAction::Send(border) => {
                 let before = border.from.min(border.to);
-                arrivals.insert(*border, self.now_s + costs.borders[before].seconds);
-                self.done.sent_bytes += costs.borders[before].bytes;
+                let cost = costs.borders[before];
+                self.linked_s = self.linked_s.max(self.now_s) + cost.link_s;
+                arrivals.insert(*border, self.linked_s + cost.seconds);
+                self.done.sent_bytes += cost.bytes;
             }
-            ProgramAction::Gather { bucket } => {
-                let cost = costs.buckets[*bucket];
-                self.reduced_s = self.reduced_s.max(self.now_s) + cost.gather_s;
-                self.gathered.insert(*bucket, self.reduced_s);
-                self.gathered_bytes += cost.weight_bytes;
-                self.done.gathers += 1;
-                self.done.gathered_bytes_max =
-                    self.done.gathered_bytes_max.max(self.gathered_bytes);
-            }
+            ProgramAction::Gather { bucket } => self.gather(*bucket, costs),
             ProgramAction::Release { bucket } => {
                 self.gathered.remove(bucket);
                 self.gathered_bytes -= costs.buckets[*bucket].weight_bytes;
@@ -195,9 +207,10 @@ impl RunningRank {
                 self.done.kept_bytes_max = self.done.kept_bytes_max.max(self.kept_bytes);
                 self.done.in_flight_max = self.done.in_flight_max.max(self.in_flight);
             }
-            ProgramAction::Loss { .. } => {}
+            ProgramAction::Loss { shards } => self.work(costs.loss_s * shards.len() as f64),
             ProgramAction::Backward { bucket, shards } => {
                 self.compute(*bucket, costs.buckets[*bucket].backward_s, shards.len());
+                self.add_gradients(*bucket, shards.len(), costs);
                 self.end_shards(*bucket, shards.len(), buckets_of, costs);
             }
             ProgramAction::BackwardInput { bucket, shards } => {
@@ -208,14 +221,27 @@ impl RunningRank {
             ProgramAction::BackwardWeights { bucket, shards } => {
                 let seconds = costs.buckets[*bucket].backward_weights_s;
                 self.compute(*bucket, seconds, shards.len());
+                self.add_gradients(*bucket, shards.len(), costs);
                 self.end_shards(*bucket, shards.len(), buckets_of, costs);
             }
             ProgramAction::Reduce { bucket } => {
-                let seconds = costs.buckets[*bucket].reduce_s;
-                self.reduced_s = self.reduced_s.max(self.now_s) + seconds;
+                let cost = costs.buckets[*bucket];
+                self.reduced_s = self.reduced_s.max(self.now_s) + cost.reduce_s;
+                self.now_s += cost.exchange_busy_s;
             }
         }
         true
+    }
+
+    /// Starts to gather the weights of a bucket.
+    fn gather(&mut self, bucket: usize, costs: &StepCosts) {
+        let cost = costs.buckets[bucket];
+        self.reduced_s = self.reduced_s.max(self.now_s) + cost.gather_s;
+        self.now_s += cost.exchange_busy_s;
+        self.gathered.insert(bucket, self.reduced_s);
+        self.gathered_bytes += cost.weight_bytes;
+        self.done.gathers += 1;
+        self.done.gathered_bytes_max = self.done.gathered_bytes_max.max(self.gathered_bytes);
     }
 
     /// Releases what a stage keeps of shards when the last bucket of the stage is done.
@@ -238,9 +264,21 @@ impl RunningRank {
         if let Some(arrival) = self.gathered.get(&bucket) {
             self.now_s = self.now_s.max(*arrival);
         }
-        let seconds = seconds * shards as f64;
+        self.work(seconds * shards as f64);
+    }
+
+    /// Adds the gradients of shards to those of earlier ones.
+    fn add_gradients(&mut self, bucket: usize, shards: usize, costs: &StepCosts) {
+        let added = self.added.entry(bucket).or_default();
+        let additions = shards - usize::from(*added == 0 && shards > 0);
+        *added += shards;
+        self.work(costs.buckets[bucket].add_s * additions as f64);
+    }
+
+    fn work(&mut self, seconds: f64) {
         self.now_s += seconds;
         self.done.busy_s += seconds;
+        self.done.computed_s = self.now_s;
     }
 }
 
@@ -257,13 +295,14 @@ mod tests {
             ..BucketCost::default()
         };
         let border = BorderCost {
-            seconds: 0.0,
             bytes: 10,
+            ..BorderCost::default()
         };
         StepCosts {
             buckets: vec![bucket; stages],
             borders: vec![border; stages],
             kept_bytes: vec![100; stages],
+            loss_s: 0.0,
         }
     }
 
@@ -395,6 +434,59 @@ mod tests {
         costs.buckets = vec![bucket(1.0), bucket(1.5)];
         let found = timeline(&[program], &[0, 0], &costs).unwrap();
         assert_eq!((found.end_s, found.ranks[0].busy_s), (6.5, 5.0));
+        // The last reduction is not idle time of a schedule.
+        assert_eq!((found.ranks[0].computed_s, found.bubble()), (5.0, 0.0));
+    }
+
+    #[test]
+    fn a_link_takes_one_message_after_the_other() {
+        let end = |link_s| {
+            let mut costs = even(2);
+            costs.borders = vec![BorderCost {
+                seconds: 0.5,
+                link_s,
+                bytes: 0,
+            }];
+            let stage = |column: usize| StageShape {
+                column,
+                buckets: 1 - column..2 - column,
+                cost: 1,
+            };
+            let shape = ProgramShape {
+                stages: vec![stage(0), stage(1)],
+                shards: 0..3,
+                in_lock_step: false,
+                gather_rounds: None,
+            };
+            let programs = programs(PipelineSchedule::GPipe, &shape);
+            timeline(&programs, &[1, 0], &costs).unwrap().end_s
+        };
+        // The last shard is sent at 3 s, arrives at 3.5 s, is computed at 4.5 s; three backward passes take 6 s and the last
+        // gradient travels 0.5 s to a pass of 2 s.
+        assert_eq!(end(0.0), 13.0);
+        // Messages of 2 s: sent from 1 s, they end at 3, 5 and 7 s; the last gradient is sent at 14.5 s.
+        assert_eq!(end(2.0), 19.0);
+    }
+
+    #[test]
+    fn losses_and_later_additions_take_time() {
+        let mut costs = even(1);
+        costs.loss_s = 0.25;
+        costs.buckets[0].add_s = 0.125;
+        let shape = ProgramShape {
+            stages: vec![StageShape {
+                column: 0,
+                buckets: 0..1,
+                cost: 1,
+            }],
+            shards: 0..4,
+            in_lock_step: false,
+            gather_rounds: None,
+        };
+        for schedule in [PipelineSchedule::GPipe, PipelineSchedule::ZeroBubble] {
+            let found = timeline(&programs(schedule, &shape), &[0], &costs).unwrap();
+            assert_eq!(found.end_s, 4.0 * 3.25 + 3.0 * 0.125);
+        }
     }
 
     #[test]

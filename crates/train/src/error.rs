@@ -26,14 +26,18 @@ pub enum TrainError {
         hint: String,
     },
     /// A worker needs more memory than there is.
-    #[error("{}", does_not_fit(.estimate, *.available_bytes, *.local_workers))]
+    #[error("{}", does_not_fit(.estimate, *.needed_bytes, *.available_bytes, *.local_workers, .hint))]
     DoesNotFit {
-        /// The memory that one worker needs.
-        estimate: MemoryEstimate,
+        /// The memory that the worker with the most needs.
+        estimate: Box<MemoryEstimate>,
+        /// The bytes that all workers of this host need together.
+        needed_bytes: u64,
         /// The bytes available on this host for all its workers.
         available_bytes: u64,
         /// The number of workers on this host.
         local_workers: u32,
+        /// What fits instead.
+        hint: String,
     },
     /// The task that the supervisor sent cannot be read.
     #[error("cannot read the task of this worker: {problem}")]
@@ -257,24 +261,37 @@ impl From<ModelError> for TrainError {
     }
 }
 
-fn does_not_fit(estimate: &MemoryEstimate, available_bytes: u64, local_workers: u32) -> String {
+fn does_not_fit(
+    estimate: &MemoryEstimate,
+    needed_bytes: u64,
+    available_bytes: u64,
+    local_workers: u32,
+    hint: &str,
+) -> String {
     let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30));
+    let workers = match local_workers {
+        1 => "1 worker needs".to_owned(),
+        workers => format!("{workers} workers need"),
+    };
     format!(
-        "the model does not fit: {local_workers} worker{} x {} = {} needed, {} available on this host\n  \
-         one worker: parameters {}, gradients {}, optimizer {}, activations {} ({} samples in the largest shard), \
+        "the model does not fit: {workers} {}, {} available on this host\n  \
+         {} needs {}: parameters {}, gradients {}, optimizer {}, activations {} ({} samples in the largest shard), \
          prefetched samples {}\n  \
-         help: {}",
-        if local_workers == 1 { "" } else { "s" },
-        gib(estimate.total()),
-        gib(estimate.total().saturating_mul(local_workers.into())),
+         help: {hint}",
+        gib(needed_bytes),
         gib(available_bytes),
+        if local_workers == 1 {
+            "it"
+        } else {
+            "the one with the most"
+        },
+        gib(estimate.total()),
         gib(estimate.parameters),
         gib(estimate.gradients),
         gib(estimate.optimizer),
         gib(estimate.activations),
         estimate.shard_samples,
         gib(estimate.samples),
-        estimate.hint(available_bytes, local_workers),
     )
 }
 

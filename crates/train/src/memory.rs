@@ -125,7 +125,14 @@ impl MemoryEstimate {
 
     /// Returns the memory of the worker with the most in a pipeline whose workers have these parts of the model.
     #[must_use]
-    pub fn pipelined(mut self, parts: &[PartMemory]) -> Self {
+    pub fn pipelined(self, parts: &[PartMemory]) -> Self {
+        let workers = self.of_parts(parts).into_iter();
+        workers.max_by_key(Self::total).unwrap_or(self)
+    }
+
+    /// Returns the memory of each worker of a pipeline whose workers have these parts of the model.
+    #[must_use]
+    pub fn of_parts(&self, parts: &[PartMemory]) -> Vec<Self> {
         let kept: u64 = parts.iter().map(|part| part.kept_floats).sum();
         // Memory in use while a layer computes, besides the kept values.
         let working = self.activations.saturating_sub(kept.saturating_mul(BYTES));
@@ -142,13 +149,10 @@ impl MemoryEstimate {
                     .kept_floats_max
                     .saturating_mul(BYTES)
                     .saturating_add(working),
-                ..self
+                ..*self
             }
         };
-        if let Some(most) = parts.iter().map(of_part).max_by_key(Self::total) {
-            self = most;
-        }
-        self
+        parts.iter().map(of_part).collect()
     }
 
     /// Adds the copies of the weights that the run keeps besides those that it trains.

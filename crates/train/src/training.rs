@@ -42,10 +42,12 @@ mod evaluation;
 mod generations;
 mod histograms;
 mod initial;
+mod measuring;
 mod saving;
 mod slices;
 mod step;
 
+pub use measuring::{LayerTimes, WorkerTimes};
 pub(crate) use step::StepTiming;
 
 /// The largest number of bad records that a worker reports one by one.

@@ -62,6 +62,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("ronde-submit", &["ronde-core"]),
     ("ronde-sweep", &["ronde-core"]),
+    ("ronde-advise", &["ronde-core", "ronde-schedule"]),
     ("ronde-monitor", &["ronde-core"]),
     (
         "ronde-dashboard",
@@ -100,6 +101,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-cluster",
             "ronde-submit",
             "ronde-sweep",
+            "ronde-advise",
             "ronde-monitor",
             "ronde-bench",
             "ronde-burn",

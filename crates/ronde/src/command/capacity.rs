@@ -10,10 +10,12 @@ use ronde_monitor::render::bytes;
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{ModelParts, Plan, TrainError};
 
+use super::layouts::LayoutBuilder;
+
 /// Space for the event file and the other records beside the model.
 const RECORD_BYTES: u64 = 64 << 10;
 /// The largest bucket of a run with a divided state that sets none.
-const DIVIDED_BUCKET_BYTES: u64 = 4 << 20;
+pub(super) const DIVIDED_BUCKET_BYTES: u64 = 4 << 20;
 
 /// Refuses a disk without enough space for the trained model.
 pub(super) fn check_disk(folder: &Path, parameters: u64) -> Result<(), String> {
@@ -30,7 +32,7 @@ pub(super) fn check_disk(folder: &Path, parameters: u64) -> Result<(), String> {
     }
 }
 
-/// Refuses a model that does not fit in memory, before anything is allocated.
+/// Refuses a model that does not fit in memory, before anything is allocated, with a layout that would fit.
 pub(super) fn check_memory(
     plan: &Plan,
     size: &ModelSize,
@@ -40,24 +42,46 @@ pub(super) fn check_memory(
     let Some(available_bytes) = host::available_memory_bytes() else {
         return Ok(());
     };
-    let estimate = estimate(plan, size, train);
-    let local_workers = world_size.get();
-    if estimate.total().saturating_mul(local_workers.into()) > available_bytes {
-        return Err(TrainError::DoesNotFit {
-            estimate,
-            available_bytes,
-            local_workers,
-        });
+    let workers = worker_estimates(plan, size, train);
+    let needed_bytes = needed_together(plan, &workers);
+    if needed_bytes <= available_bytes {
+        return Ok(());
     }
-    Ok(())
+    let Some(&estimate) = workers.iter().max_by_key(|worker| worker.total()) else {
+        return Ok(());
+    };
+    let local_workers = world_size.get();
+    let fitting = LayoutBuilder::new(plan, size, train)
+        .and_then(|mut builder| builder.fitting(world_size, available_bytes));
+    Err(TrainError::DoesNotFit {
+        hint: fitting.unwrap_or_else(|| estimate.hint(available_bytes, local_workers)),
+        estimate: Box::new(estimate),
+        needed_bytes,
+        available_bytes,
+        local_workers,
+    })
 }
 
-/// Returns the estimated bytes that each worker needs.
+/// Returns the bytes that all workers of a plan need together.
+fn needed_together(plan: &Plan, workers: &[MemoryEstimate]) -> u64 {
+    let replicas = plan.shards.ranks() as u64;
+    let totals = workers.iter().map(MemoryEstimate::total);
+    totals.fold(0, u64::saturating_add).saturating_mul(replicas)
+}
+
+/// Returns the estimated bytes that each worker needs; the most of any worker of a pipeline.
 pub(super) fn memory_per_worker(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> u64 {
-    estimate(plan, size, train).total()
+    let workers = worker_estimates(plan, size, train);
+    let totals = workers.iter().map(MemoryEstimate::total);
+    totals.max().unwrap_or(0)
 }
 
-fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimate {
+/// Returns the estimated memory of a worker, by its coordinate in the pipeline.
+pub(super) fn worker_estimates(
+    plan: &Plan,
+    size: &ModelSize,
+    train: &dyn Dataset,
+) -> Vec<MemoryEstimate> {
     let config = &plan.config;
     let stored_bytes = train.description().locality.map_or(0, |locality| {
         train.len().saturating_mul(locality.sample_bytes)
@@ -105,9 +129,9 @@ fn estimate(plan: &Plan, size: &ModelSize, train: &dyn Dataset) -> MemoryEstimat
     )
     .with_threads(config.workers.threads);
     if config.parallel.pipeline < 2 {
-        return whole;
+        return vec![whole];
     }
     // The parts were checked before.
     let parts = ModelParts::memory(plan, train).unwrap_or_default();
-    whole.pipelined(&parts)
+    whole.of_parts(&parts)
 }

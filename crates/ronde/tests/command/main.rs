@@ -23,6 +23,7 @@ mod jobs_on_slurm;
 mod ledger;
 mod open_jobs;
 mod output;
+mod plan;
 mod predict;
 #[cfg(feature = "full")]
 mod remote_data;

@@ -47,8 +47,8 @@ pub use run_config::RunConfig;
 pub use sections::{
     BalanceMode, CheckSection, CheckpointSection, CommSection, EarlyStoppingSection,
     ElasticSection, EventsSection, LoaderSection, MetricName, ModelSection, ParallelSection,
-    PlateauSection, RunSection, StartSection, TensorboardTarget, TrackSection, TrainLength,
-    TrainSection, WorkersSection,
+    PlateauSection, RunSection, ScheduleName, StartSection, TensorboardTarget, TrackSection,
+    TrainLength, TrainSection, WorkersSection,
 };
 
 /// The commented run file of the embedded example.

@@ -11,7 +11,9 @@ use ronde_core::layout::StateLayout;
 use ronde_data::Split;
 use ronde_monitor::Verbosity;
 use ronde_monitor::render::{bytes, count};
-use ronde_train::config::{DEFAULT_RUN_FILE, Document, Override, ValueOrigin, check};
+use ronde_train::config::{
+    DEFAULT_RUN_FILE, Document, Override, ParallelSection, ValueOrigin, check,
+};
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::initial_weights::InitialWeightFile;
 use ronde_train::recording::RecordingRequest;
@@ -73,6 +75,8 @@ pub(in crate::command) struct PlanRequest<'a> {
     /// Whether the progress of opening the data is hidden.
     pub(in crate::command) json: bool,
     pub(in crate::command) overwrite: bool,
+    /// Whether the run is planned for other machines: by one worker, whether it fits here or not.
+    pub(in crate::command) for_forecast: bool,
 }
 
 impl<'a> PlanRequest<'a> {
@@ -83,6 +87,7 @@ impl<'a> PlanRequest<'a> {
             resume: arguments.resume.as_ref(),
             json: arguments.json,
             overwrite: arguments.overwrite,
+            for_forecast: false,
         }
     }
 }
@@ -98,6 +103,10 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
             .map_err(|error| error.render(colour))?;
     if let Some(resumed) = &from {
         resumed.redirect(&mut config);
+    }
+    if arguments.for_forecast {
+        config.workers.count = 1;
+        config.parallel = ParallelSection::default();
     }
     if let Some(error) = document.refuse(check::files(&config.data, &base, &|path| path.exists())) {
         return Err(error.render(colour).into());
@@ -127,7 +136,9 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     if config.parallel.pipeline > 1 {
         ModelParts::memory(&plan, &*split.train).map_err(failed)?;
     }
-    check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
+    if !arguments.for_forecast {
+        check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
+    }
     let is_explicit = |path: &str| {
         matches!(
             document.origin(path),
@@ -191,6 +202,11 @@ impl PlannedRun {
     /// Returns the notices about the run file, rendered; empty if there are none.
     pub(in crate::command) fn run_file_notices(&self) -> String {
         self.document.render_notices(console().colour)
+    }
+
+    /// Returns the plan, the size of the model, the data and the name of the run file, for forecasts.
+    pub(in crate::command) fn into_parts(self) -> (Plan, ModelSize, Split, String) {
+        (self.plan, self.size, self.split, self.name)
     }
 
     /// Returns the plan as text, for `--dry-run`.

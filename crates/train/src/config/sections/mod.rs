@@ -26,7 +26,7 @@ pub use elastic::ElasticSection;
 pub use events::EventsSection;
 pub use loader::LoaderSection;
 pub use model::{ModelSection, StartSection};
-pub use parallel::ParallelSection;
+pub use parallel::{ParallelSection, ScheduleName};
 pub use run::RunSection;
 pub use selection::{EarlyStoppingSection, PlateauSection};
 pub use track::{TensorboardTarget, TrackSection};

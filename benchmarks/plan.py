@@ -1,0 +1,223 @@
+"""Forecasts of `ronde plan` against real runs on this machine: python3 benchmarks/plan.py --runs 40 --seed 1 --out plan.json
+
+Draws run files (models, sizes, batches) and layouts of one and two workers by a seed. For each, `ronde plan --json` makes the forecast,
+which is appended to the output file before `ronde train` begins. No constant is fitted to the results. Prints the median and the 90th
+percentile of the error of the step's time and of the memory of the largest worker, and the spread of repeated runs.
+
+Time: the median of `duration_s` of `step_committed` after the first steps. Memory: the highest proportional set size (Pss) of any worker.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+
+from divided_state import descendants, pss_mib
+
+WARM_UP = 3
+SECONDS = 3  # of training for each run, about
+
+MODELS = {
+    "mlp": {
+        "data": 'source = "digits"',
+        "model": 'kind = "mlp"\nhidden = [{width}, {width}, {width}]',
+        "sizes": [{"width": 256}, {"width": 768}, {"width": 1536}],
+        "batches": [64, 256],
+        "layers": 4,
+    },
+    "digits_cnn": {
+        "data": 'source = "digits"',
+        "model": 'kind = "digits_cnn"',
+        "sizes": [{}],
+        "batches": [64, 256],
+        "layers": 3,
+    },
+    "gpt": {
+        "data": 'source = "synthetic_text"\nsamples = 4096\ntest_samples = 0\ncontext = {context}\ntokens = 1024',
+        "model": 'kind = "gpt"\nlayers = {layers}\nwidth = {width}\nheads = 4',
+        "sizes": [
+            {"layers": 2, "width": 64, "context": 64},
+            {"layers": 4, "width": 128, "context": 64},
+            {"layers": 4, "width": 256, "context": 128},
+        ],
+        "batches": [16, 32],
+        "layers": 4,
+    },
+    "resnet18": {
+        "data": 'source = "synthetic_images"\nsamples = 1024\ntest_samples = 0\nclasses = 10\nshape = [3, 32, 32]',
+        "model": 'kind = "resnet18"\nsmall_input = true',
+        "sizes": [{}],
+        "batches": [16],
+        "layers": 8,
+    },
+}
+
+RUN = """version = 1
+[run]
+name = "planned"
+[data]
+{data}
+[model]
+{model}
+[train]
+steps = {steps}
+global_batch_size = {batch}
+learning_rate = 0.0003
+[optimizer]
+kind = "adamw"
+[workers]
+logical_shards = {shards}
+"""
+
+ONE = {"data": 1, "zero": 0, "pipeline": 1, "schedule": "1f1b", "copies": 1}
+
+
+def layouts():
+    """Returns the layouts of one and two workers."""
+    found = [ONE, ONE]
+    found += [{**ONE, "data": 2, "zero": zero} for zero in range(4)]
+    schedules = ["1f1b", "gpipe", "zero_bubble", "interleaved"]
+    return found + [{**ONE, "pipeline": 2, "schedule": schedule} for schedule in schedules]
+
+
+def draw(generator):
+    """Returns a run file without its number of steps, its name, and a layout."""
+    name = generator.choice(list(MODELS))
+    model = MODELS[name]
+    size = generator.choice(model["sizes"])
+    batch, shards = generator.choice(model["batches"]), generator.choice([4, 8])
+    possible = [each for each in layouts() if each["schedule"] != "interleaved" or model["layers"] >= 4]
+    values = {
+        "data": model["data"].format(**size),
+        "model": model["model"].format(**size),
+        "batch": batch,
+        "shards": shards,
+    }
+    text = " ".join(f"{key} {value}" for key, value in {**size, "batch": batch, "shards": shards}.items())
+    return values, f"{name}: {text}", generator.choice(possible)
+
+
+def forecast(arguments, run, layout):
+    """Returns the entry of a layout in the forecast."""
+    command = [arguments.ronde, "plan", str(run), "--json", "--seconds", str(arguments.seconds)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr}")
+    for entry in json.loads(ended.stdout)["layouts"]:
+        choice = entry["choice"]
+        if all(choice[key] == value for key, value in layout.items()):
+            return entry
+    return None
+
+
+def train(arguments, run, layout, folder):
+    """Returns the median seconds of a step and the highest Pss of a worker in MiB."""
+    workers = layout["data"] * layout["pipeline"]
+    settings = {
+        "run.output": f"{folder}/run",
+        "checkpoint.every_minutes": 1000,
+        "parallel.zero": layout["zero"],
+        "parallel.pipeline": layout["pipeline"],
+        "parallel.schedule": layout["schedule"],
+    }
+    command = [arguments.ronde, "train", str(run), "--json", "--overwrite", "-n", str(workers)]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    output = {}
+    reader = threading.Thread(target=lambda: output.update(zip(("out", "err"), process.communicate())))
+    reader.start()
+    peak = 0
+    while process.poll() is None:
+        sizes = sorted(pss_mib(each) for each in descendants(process.pid))
+        peak = max([peak, *sizes[-1:]])
+        time.sleep(0.05)
+    reader.join()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {output['err'][-2000:]}")
+    events = [json.loads(line) for line in output["out"].splitlines() if line.startswith("{")]
+    steps = [event["duration_s"] for event in events if event.get("event") == "step_committed"]
+    return statistics.median(steps[WARM_UP:]), peak
+
+
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, round(share * (len(values) - 1)))]
+
+
+def summary(results, names):
+    """Prints the errors of some results."""
+    kept = [each for each in results if each["name"].split(":")[0] in names]
+    if not kept:
+        return
+    time_errors = [abs(each["forecast_s"] / statistics.median(each["measured_s"]) - 1) for each in kept]
+    memory_errors = [abs(each["forecast_mib"] / max(each["measured_mib"]) - 1) for each in kept]
+    spread = [max(each["measured_s"]) / min(each["measured_s"]) - 1 for each in kept]
+    print(
+        f"{', '.join(names)}: {len(kept)} runs; error of the time: median {100 * statistics.median(time_errors):.1f} %, "
+        f"90th percentile {100 * percentile(time_errors, 0.9):.1f} %; of the memory: median "
+        f"{100 * statistics.median(memory_errors):.1f} %, 90th percentile {100 * percentile(memory_errors, 0.9):.1f} %; "
+        f"spread of repeated runs: median {100 * statistics.median(spread):.1f} %, "
+        f"90th percentile {100 * percentile(spread, 0.9):.1f} %"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ronde", default="target/release/ronde")
+    parser.add_argument("--runs", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=4, help="of measuring for each forecast")
+    parser.add_argument("--out", default="plan.json")
+    arguments = parser.parse_args()
+    arguments.ronde = os.path.abspath(arguments.ronde)
+    generator = random.Random(arguments.seed)
+    results = []
+    while len(results) < arguments.runs:
+        values, name, layout = draw(generator)
+        with tempfile.TemporaryDirectory() as folder:
+            run = pathlib.Path(folder, "run.toml")
+            run.write_text(RUN.format(steps=20, **values))
+            entry = forecast(arguments, run, layout)
+            if entry is None:
+                continue
+            result = {
+                "name": name,
+                "layout": layout,
+                "forecast_s": entry["step_s"],
+                "forecast_mib": entry["worker_bytes"] / 2**20,
+                "measured_s": [],
+                "measured_mib": [],
+            }
+            results.append(result)
+            # The forecast is written before the run begins.
+            pathlib.Path(arguments.out).write_text(json.dumps(results, indent=1))
+            steps = max(8, min(2000, int(SECONDS / entry["step_s"])))
+            run.write_text(RUN.format(steps=steps, **values))
+            for _ in range(arguments.repeats):
+                step_s, mib = train(arguments, run, layout, folder)
+                result["measured_s"].append(step_s)
+                result["measured_mib"].append(mib)
+        pathlib.Path(arguments.out).write_text(json.dumps(results, indent=1))
+        measured = statistics.median(result["measured_s"])
+        shape = f"{layout['data']} x data, zero {layout['zero']}, {layout['pipeline']} x pipeline {layout['schedule']}"
+        print(
+            f"{name}; {shape}: forecast {1e3 * result['forecast_s']:.2f} ms, measured {1e3 * measured:.2f} ms "
+            f"({100 * (result['forecast_s'] / measured - 1):+.1f} %); {result['forecast_mib']:.0f} MiB, "
+            f"{max(result['measured_mib']):.0f} MiB ({100 * (result['forecast_mib'] / max(result['measured_mib']) - 1):+.1f} %)",
+            flush=True,
+        )
+    summary(results, list(MODELS))
+    for name in MODELS:
+        summary(results, [name])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+//! [`LayoutChoice`]: one way to divide a run among workers, and the list of all of them.
+
+use std::fmt;
+
+use ronde_schedule::PipelineSchedule;
+use serde::Serialize;
+
+/// One way to divide a run among workers. The trained bits do not depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct LayoutChoice {
+    /// The number of workers with the same layers, which share the logical shards.
+    pub data: u32,
+    /// What these divide besides the shards, as `parallel.zero`.
+    pub zero: u32,
+    /// The number of workers that divide the layers.
+    pub pipeline: u32,
+    /// The schedule of these.
+    #[serde(serialize_with = "schedule_name")]
+    pub schedule: PipelineSchedule,
+    /// The number of stages of each of them; above 1 with the interleaved schedule only.
+    pub stages_per_worker: u32,
+    /// How many workers hold each part of a divided state; 1 if the state is not divided.
+    pub copies: u32,
+}
+
+fn schedule_name<S: serde::Serializer>(
+    schedule: &PipelineSchedule,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(name_of(*schedule))
+}
+
+/// Returns the name of a schedule in a run file.
+#[must_use]
+pub fn name_of(schedule: PipelineSchedule) -> &'static str {
+    match schedule {
+        PipelineSchedule::GPipe => "gpipe",
+        PipelineSchedule::OneForwardOneBackward => "1f1b",
+        PipelineSchedule::Interleaved => "interleaved",
+        PipelineSchedule::ZeroBubble => "zero_bubble",
+    }
+}
+
+/// The schedules in the order in which they are preferred.
+const SCHEDULES: [PipelineSchedule; 4] = [
+    PipelineSchedule::OneForwardOneBackward,
+    PipelineSchedule::ZeroBubble,
+    PipelineSchedule::Interleaved,
+    PipelineSchedule::GPipe,
+];
+
+impl LayoutChoice {
+    /// One worker.
+    pub const ONE: Self = Self {
+        data: 1,
+        zero: 0,
+        pipeline: 1,
+        schedule: PipelineSchedule::OneForwardOneBackward,
+        stages_per_worker: 1,
+        copies: 1,
+    };
+
+    /// Returns the number of workers.
+    #[must_use]
+    pub fn workers(&self) -> u32 {
+        self.data * self.pipeline
+    }
+
+    /// Returns whether workers hold parts of the state only, of which a second copy may exist.
+    #[must_use]
+    pub fn is_held_once(&self) -> bool {
+        self.workers() > 1 && (self.zero > 0 || self.data == 1)
+    }
+
+    /// Returns the number of copies that a run has without a setting.
+    #[must_use]
+    pub fn usual_copies(&self) -> u32 {
+        if self.is_held_once() && self.workers() > 2 {
+            2
+        } else {
+            1
+        }
+    }
+
+    /// Returns a key by which layouts of equal times are ordered: fewer workers and fewer divisions are preferred.
+    #[must_use]
+    pub(crate) fn preference(&self) -> (u32, u32, u32, bool, usize) {
+        let schedule = SCHEDULES.iter().position(|s| *s == self.schedule);
+        let is_unusual = self.copies != self.usual_copies();
+        (
+            self.workers(),
+            self.pipeline,
+            self.zero,
+            is_unusual,
+            schedule.unwrap_or(SCHEDULES.len()),
+        )
+    }
+
+    /// Returns the arguments of `ronde train` that choose the layout.
+    #[must_use]
+    pub fn arguments(&self) -> String {
+        let mut text = format!("--workers {}", self.workers());
+        if self.pipeline > 1 {
+            text.push_str(&format!(" --set parallel.pipeline={}", self.pipeline));
+            if self.schedule != PipelineSchedule::default() {
+                text.push_str(&format!(
+                    " --set parallel.schedule={}",
+                    name_of(self.schedule)
+                ));
+            }
+        }
+        if self.zero > 0 {
+            text.push_str(&format!(" --set parallel.zero={}", self.zero));
+        }
+        if self.is_held_once() && self.copies != self.usual_copies() {
+            text.push_str(&format!(" --set parallel.copies={}", self.copies));
+        }
+        text
+    }
+}
+
+impl fmt::Display for LayoutChoice {
+    /// Writes the layout as in `8 workers: 4 x data, zero 2, 2 x pipeline (1f1b), 2 copies`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let workers = self.workers();
+        if workers == 1 {
+            return f.write_str("one worker");
+        }
+        write!(f, "{workers} workers: ")?;
+        let mut parts = Vec::new();
+        if self.data > 1 {
+            parts.push(format!("{} x data", self.data));
+        }
+        if self.zero > 0 {
+            parts.push(format!("zero {}", self.zero));
+        }
+        if self.pipeline > 1 {
+            parts.push(format!(
+                "{} x pipeline ({})",
+                self.pipeline,
+                name_of(self.schedule)
+            ));
+        }
+        if self.is_held_once() {
+            let s = if self.copies == 1 { "y" } else { "ies" };
+            parts.push(format!("{} cop{s}", self.copies));
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// What limits the layouts of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChoiceLimits {
+    /// The number of workers that a host has cores for.
+    pub workers_per_host: u32,
+    /// The number of hosts.
+    pub hosts: u32,
+    /// The number of logical shards.
+    pub shards: u32,
+    /// The most workers that can divide the layers with one stage each; 1 for a model without pipelines.
+    pub pipeline_max: u32,
+    /// The same with two stages each.
+    pub interleaved_max: u32,
+    /// The highest level of `parallel.zero` that the model supports.
+    pub zero_max: u32,
+}
+
+impl ChoiceLimits {
+    /// Returns the numbers of workers that are considered: powers of two, whole hosts, as many as there are shards and all.
+    fn worker_counts(&self) -> Vec<u32> {
+        let all = self.workers_per_host.saturating_mul(self.hosts).max(1);
+        let doubled = |from: u32| {
+            std::iter::successors(Some(from.max(1)), |count| count.checked_mul(2))
+                .take_while(move |&count| count <= all)
+        };
+        let mut counts: Vec<u32> = doubled(1).chain(doubled(self.workers_per_host)).collect();
+        counts.extend([all, self.shards.clamp(1, all)]);
+        counts.sort_unstable();
+        counts.dedup();
+        counts
+    }
+}
+
+/// Returns the layouts that limits allow, in ascending order of workers: every product of data and pipeline parallelism with
+/// every schedule, level of `parallel.zero` and number of copies. Memory is not considered.
+#[must_use]
+pub fn layout_choices(limits: &ChoiceLimits) -> Vec<LayoutChoice> {
+    let mut choices = Vec::new();
+    for workers in limits.worker_counts() {
+        let most = workers.min(limits.pipeline_max.max(1));
+        for pipeline in (1..=most).filter(|pipeline| workers.is_multiple_of(*pipeline)) {
+            let data = workers / pipeline;
+            // Each worker needs a shard, and each pipeline as many shards as workers.
+            if data > limits.shards || pipeline > 1 && limits.shards / data < pipeline {
+                continue;
+            }
+            let schedules = if pipeline == 1 {
+                &SCHEDULES[..1]
+            } else {
+                &SCHEDULES[..]
+            };
+            for &schedule in schedules {
+                let is_interleaved = schedule == PipelineSchedule::Interleaved;
+                if is_interleaved && pipeline > limits.interleaved_max {
+                    continue;
+                }
+                let zero_max = if data > 1 { limits.zero_max } else { 0 };
+                for zero in 0..=zero_max {
+                    let choice = LayoutChoice {
+                        data,
+                        zero,
+                        pipeline,
+                        schedule,
+                        stages_per_worker: if is_interleaved { 2 } else { 1 },
+                        copies: 1,
+                    };
+                    let usual = choice.usual_copies();
+                    choices.extend(
+                        (1..=usual)
+                            .rev()
+                            .map(|copies| LayoutChoice { copies, ..choice }),
+                    );
+                }
+            }
+        }
+    }
+    choices
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn limits(workers_per_host: u32, hosts: u32, shards: u32) -> ChoiceLimits {
+        ChoiceLimits {
+            workers_per_host,
+            hosts,
+            shards,
+            pipeline_max: 4,
+            interleaved_max: 2,
+            zero_max: 3,
+        }
+    }
+
+    #[test]
+    fn every_product_occurs_once() {
+        let choices = layout_choices(&limits(4, 2, 8));
+        let distinct: HashSet<_> = choices.iter().collect();
+        assert_eq!(distinct.len(), choices.len());
+        assert_eq!(choices[0], LayoutChoice::ONE);
+        let count =
+            |filter: &dyn Fn(&LayoutChoice) -> bool| choices.iter().filter(|c| filter(c)).count();
+        // 8 workers: data 8 with four levels, of which three have copies; 4 x 2 with four schedules.
+        assert_eq!(count(&|c| c.workers() == 8 && c.pipeline == 1), 7);
+        assert_eq!(count(&|c| c.workers() == 8 && c.pipeline == 2), 4 * 7);
+        assert_eq!(count(&|c| c.workers() == 8 && c.pipeline == 4), 3 * 7);
+        assert_eq!(
+            count(&|c| c.pipeline == 4 && c.schedule == PipelineSchedule::Interleaved),
+            0
+        );
+        assert_eq!(count(&|c| c.data == 1 && c.zero > 0), 0);
+        for choice in &choices {
+            assert!(choice.data <= 8 && 8 / choice.data >= choice.pipeline || choice.pipeline == 1);
+        }
+    }
+
+    #[test]
+    fn shards_limit_the_workers() {
+        let choices = layout_choices(&limits(16, 4, 6));
+        assert!(choices.iter().all(|choice| choice.data <= 6));
+        assert!(choices.iter().any(|choice| choice.workers() == 6));
+        let single = layout_choices(&ChoiceLimits {
+            pipeline_max: 1,
+            zero_max: 0,
+            ..limits(1, 1, 1)
+        });
+        assert_eq!(single, [LayoutChoice::ONE]);
+    }
+
+    #[test]
+    fn a_layout_is_described_and_has_arguments() {
+        let choice = LayoutChoice {
+            data: 4,
+            zero: 2,
+            pipeline: 2,
+            schedule: PipelineSchedule::ZeroBubble,
+            stages_per_worker: 1,
+            copies: 1,
+        };
+        assert_eq!(
+            choice.to_string(),
+            "8 workers: 4 x data, zero 2, 2 x pipeline (zero_bubble), 1 copy"
+        );
+        assert_eq!(
+            choice.arguments(),
+            "--workers 8 --set parallel.pipeline=2 --set parallel.schedule=zero_bubble --set parallel.zero=2 \
+             --set parallel.copies=1"
+        );
+        assert_eq!(LayoutChoice::ONE.to_string(), "one worker");
+    }
+}

@@ -1,0 +1,639 @@
+//! [`forecast`]: interprets the step program of a layout with measured costs.
+
+use std::ops::Range;
+
+use ronde_core::GroupRank;
+use ronde_core::holdings::second_holders;
+use ronde_core::step_layout::{MeshPlace, StepLayout};
+use ronde_schedule::{
+    BorderCost, BucketCost, ProgramShape, StageShape, StepCosts, StepTimeline, programs, timeline,
+};
+use serde::Serialize;
+
+use crate::collective_times::GroupShape;
+use crate::{
+    AdviseError, ClusterShape, CollectiveTimes, LayoutChoice, LinkCosts, ModelCosts, WorkerCosts,
+};
+
+/// The layers that share a bucket, and the number of their elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketShape {
+    /// The stage that has the layers.
+    pub stage: usize,
+    /// The layers.
+    pub layers: Range<usize>,
+    /// The number of elements of their parameters and buffers.
+    pub elements: usize,
+}
+
+/// A layout of which a forecast is made.
+#[derive(Debug, Clone)]
+pub struct LayoutCandidate {
+    /// The choice that it follows from.
+    pub choice: LayoutChoice,
+    /// The layers and shards of each rank.
+    pub layout: StepLayout,
+    /// The buckets in the order of the backward pass.
+    pub buckets: Vec<BucketShape>,
+    /// The bytes that a worker needs, by its coordinate in the pipeline.
+    pub memory_bytes: Vec<u64>,
+}
+
+/// The properties of a step that all layouts have in common.
+#[derive(Debug, Clone)]
+pub struct StepRequest<'a> {
+    /// The measured costs of a worker.
+    pub worker: &'a WorkerCosts,
+    /// The costs of the links.
+    pub links: &'a LinkCosts,
+    /// The times of collectives with these links.
+    pub collectives: &'a CollectiveTimes,
+    /// The machines.
+    pub cluster: ClusterShape,
+    /// The computing threads of a worker.
+    pub threads: u32,
+    /// Whether all shards of a worker pass through a layer before the next one.
+    pub in_lock_step: bool,
+    /// The number of sums over all shards within the passes of a step.
+    pub sums_in_passes: u32,
+    /// Whether the update needs sums that are gathered before it.
+    pub has_trust_ratios: bool,
+    /// The number of steps over which all weights are compared.
+    pub hash_parts: u64,
+}
+
+/// The forecast of a step with a layout.
+#[derive(Debug, Clone, Serialize, PartialEq)]
+pub struct LayoutForecast {
+    /// The layout.
+    pub choice: LayoutChoice,
+    /// The most bytes of memory that a worker needs.
+    pub worker_bytes: u64,
+    /// The most bytes of memory that the workers of one host need together.
+    pub host_bytes: u64,
+    /// Whether they fit.
+    pub fits: bool,
+    /// The number of hosts that have workers.
+    pub hosts: u32,
+    /// The seconds of a step.
+    pub step_s: f64,
+    /// The seconds of a step if exchanging bytes took no time.
+    pub computing_s: f64,
+    /// The idle share of the workers because of the schedule, from 0 to 1.
+    pub bubble: f64,
+    /// The share of the step in which workers wait for bytes, from 0 to 1.
+    pub communication: f64,
+    /// The seconds of a step by one worker, divided by those of all workers together.
+    pub efficiency: f64,
+    /// The seconds of the whole run; 0 until the length of the run is known.
+    pub run_s: f64,
+    /// The price of the whole run; `None` if prices are unknown.
+    pub price: Option<f64>,
+}
+
+/// Makes the forecast of a step: interprets the programs of the pipeline with the most shards, and adds the vote, the update
+/// and what is exchanged after it. Cost: that of [`programs`] and [`timeline()`], and of counting the schedules of collectives
+/// that were not counted before.
+///
+/// # Errors
+/// A layout that is not consistent: a bug.
+pub fn forecast(
+    candidate: &LayoutCandidate,
+    request: &StepRequest<'_>,
+) -> Result<LayoutForecast, AdviseError> {
+    let placed = PlacedLayout::new(candidate, request)?;
+    let with = placed.step_s(true)?;
+    let without = placed.step_s(false)?;
+    let choice = candidate.choice;
+    let host_bytes = placed.host_bytes();
+    let worker_bytes = candidate.memory_bytes.iter().copied().max().unwrap_or(0);
+    Ok(LayoutForecast {
+        choice,
+        worker_bytes,
+        host_bytes,
+        fits: host_bytes <= request.cluster.memory_bytes,
+        hosts: placed.hosts_used(),
+        step_s: with.seconds,
+        computing_s: without.seconds,
+        bubble: without.bubble,
+        communication: (1.0 - without.seconds / with.seconds.max(f64::MIN_POSITIVE)).max(0.0),
+        efficiency: 1.0,
+        run_s: 0.0,
+        price: None,
+    })
+}
+
+/// A layout on the hosts of a cluster.
+struct PlacedLayout<'a> {
+    candidate: &'a LayoutCandidate,
+    request: &'a StepRequest<'a>,
+    workers_per_host: usize,
+    costs: ModelCosts,
+    /// Whether a host has a core for exchanges besides those that compute.
+    has_free_cores: bool,
+}
+
+/// The interpreted step.
+struct InterpretedStep {
+    seconds: f64,
+    bubble: f64,
+}
+
+impl<'a> PlacedLayout<'a> {
+    fn new(
+        candidate: &'a LayoutCandidate,
+        request: &'a StepRequest<'a>,
+    ) -> Result<Self, AdviseError> {
+        let workers_per_host = request.cluster.workers_per_host(request.threads)? as usize;
+        let threads = request.threads.max(1) as usize;
+        let members = candidate.layout.columns() * candidate.layout.replicas();
+        let busy = members.min(workers_per_host) * threads;
+        let cores = request.cluster.cores as usize;
+        Ok(Self {
+            candidate,
+            request,
+            workers_per_host,
+            costs: request.worker.at(busy as f64 / cores as f64),
+            has_free_cores: busy < cores,
+        })
+    }
+
+    fn host_of(&self, rank: usize) -> usize {
+        rank / self.workers_per_host
+    }
+
+    fn members(&self) -> usize {
+        self.candidate.layout.columns() * self.candidate.layout.replicas()
+    }
+
+    fn hosts_used(&self) -> u32 {
+        self.members().div_ceil(self.workers_per_host) as u32
+    }
+
+    /// Returns the most bytes that the workers of a host need together.
+    fn host_bytes(&self) -> u64 {
+        let bytes = &self.candidate.memory_bytes;
+        let replicas = self.candidate.layout.replicas();
+        let of_rank = |rank: usize| bytes.get(rank / replicas).copied().unwrap_or(0);
+        let ranks: Vec<usize> = (0..self.members()).collect();
+        let hosts = ranks.chunks(self.workers_per_host);
+        let sums = hosts.map(|ranks| {
+            let each = ranks.iter().map(|&rank| of_rank(rank));
+            each.fold(0, u64::saturating_add)
+        });
+        sums.max().unwrap_or(0)
+    }
+
+    /// Returns the ranks with the layers of a column.
+    fn group(&self, column: usize) -> GroupShape {
+        let layout = &self.candidate.layout;
+        let of = |column: usize| {
+            let ranks = (0..layout.replicas()).map(move |replica| MeshPlace { column, replica });
+            let hosts = ranks.map(|place| self.host_of(layout.rank_at(place).index()));
+            hosts.collect::<Vec<_>>()
+        };
+        let hosts = of(column);
+        // Other groups on the same hosts exchange at the same time.
+        let sharing = (0..layout.columns()).filter(|&other| {
+            let hosts_of_other = of(other);
+            hosts_of_other.first() != hosts_of_other.last()
+                && hosts_of_other.iter().any(|host| hosts.contains(host))
+        });
+        GroupShape {
+            sharing: sharing.count().max(1),
+            hosts,
+        }
+    }
+
+    /// Returns the group of all ranks.
+    fn all(&self) -> GroupShape {
+        GroupShape {
+            hosts: (0..self.members()).map(|rank| self.host_of(rank)).collect(),
+            sharing: 1,
+        }
+    }
+
+    /// Returns whether the border between two stages crosses between hosts in any pipeline, and how many do on one host.
+    fn crossing(&self, stage: usize) -> (bool, usize) {
+        let layout = &self.candidate.layout;
+        let [from, to] = [stage, stage + 1].map(|stage| layout.stages()[stage].column);
+        let mut of_host = std::collections::BTreeMap::new();
+        for replica in 0..layout.replicas() {
+            let [from, to] = [from, to].map(|column| {
+                let place = MeshPlace { column, replica };
+                self.host_of(layout.rank_at(place).index())
+            });
+            if from != to {
+                *of_host.entry(from).or_insert(0_usize) += 1;
+            }
+        }
+        let most = of_host.values().max().copied().unwrap_or(0);
+        (most > 0, most.max(1))
+    }
+
+    fn step_costs(&self, with_bytes: bool) -> StepCosts {
+        let layout = &self.candidate.layout;
+        let stages = layout.stages();
+        let layers = &self.costs.layers;
+        let groups: Vec<GroupShape> = (0..layout.columns()).map(|c| self.group(c)).collect();
+        let buckets = self.candidate.buckets.iter().map(|bucket| {
+            let sum_of = |of: fn(&crate::LayerCosts) -> f64| -> f64 {
+                layers[bucket.layers.clone()].iter().map(of).sum()
+            };
+            let mut cost = BucketCost {
+                forward_s: sum_of(|layer| layer.forward_s),
+                backward_s: sum_of(|layer| layer.backward_s),
+                backward_weights_s: sum_of(|layer| layer.backward_weights_s),
+                weight_bytes: bucket.elements * 4,
+                add_s: bucket.elements as f64 * self.costs.add_element_s,
+                ..BucketCost::default()
+            };
+            if with_bytes {
+                self.add_exchange(&mut cost, bucket, &groups[stages[bucket.stage].column]);
+            }
+            cost
+        });
+        let border = |stage: usize| {
+            let last = stages[stage].layers.end - 1;
+            let bytes = layers[last].output_bytes;
+            let (is_across, sharing) = self.crossing(stage);
+            let (link_s, seconds) = self.request.links.message(bytes, is_across);
+            let sharing = if is_across { sharing as f64 } else { 1.0 };
+            match with_bytes {
+                true => BorderCost {
+                    seconds,
+                    link_s: link_s * sharing,
+                    bytes,
+                },
+                false => BorderCost {
+                    bytes,
+                    ..BorderCost::default()
+                },
+            }
+        };
+        StepCosts {
+            buckets: buckets.collect(),
+            borders: (0..stages.len().saturating_sub(1)).map(border).collect(),
+            kept_bytes: vec![0; stages.len()],
+            loss_s: self.costs.loss_s,
+        }
+    }
+
+    /// Adds the costs of summing gradients and gathering weights to those of a bucket.
+    fn add_exchange(&self, cost: &mut BucketCost, bucket: &BucketShape, group: &GroupShape) {
+        let sum = self.candidate.layout.shards().exact_sum();
+        let times = self.request.collectives;
+        let reduced = match self.candidate.choice.zero {
+            0 => times.exact_sum(group, &sum, bucket.elements),
+            _ => times.scatter(group, &sum, bucket.elements),
+        };
+        cost.reduce_s = reduced.seconds;
+        if self.candidate.choice.zero == 3 {
+            cost.gather_s = times.gather(group, bucket.elements).seconds;
+        }
+        if !self.has_free_cores {
+            cost.exchange_busy_s = reduced.core_s;
+        }
+    }
+
+    /// Interprets the passes of the pipeline with the most shards.
+    fn passes(&self, with_bytes: bool) -> Result<StepTimeline, AdviseError> {
+        let layout = &self.candidate.layout;
+        let run = layout.shards().run(GroupRank(0));
+        let buckets_of = |stage: usize| {
+            let is_later = |bucket: &BucketShape| bucket.stage > stage;
+            let first = self.candidate.buckets.partition_point(is_later);
+            let is_own_or_later = |bucket: &BucketShape| bucket.stage >= stage;
+            first..self.candidate.buckets.partition_point(is_own_or_later)
+        };
+        let stages = layout.stages().iter().enumerate();
+        let stages = stages.map(|(index, stage)| StageShape {
+            column: stage.column,
+            buckets: buckets_of(index),
+            cost: 1,
+        });
+        let gathers = self.candidate.choice.zero == 3 && layout.replicas() > 1;
+        let shape = ProgramShape {
+            stages: stages.collect(),
+            shards: run.clone(),
+            in_lock_step: self.request.in_lock_step,
+            gather_rounds: gathers.then_some(run.len() as u32),
+        };
+        let programs = programs(self.candidate.choice.schedule, &shape);
+        let of_stage: Vec<usize> = self.candidate.buckets.iter().map(|b| b.stage).collect();
+        Ok(timeline(
+            &programs,
+            &of_stage,
+            &self.step_costs(with_bytes),
+        )?)
+    }
+
+    fn step_s(&self, with_bytes: bool) -> Result<InterpretedStep, AdviseError> {
+        let passes = self.passes(with_bytes)?;
+        let exchanged = if with_bytes { self.after_passes() } else { 0.0 };
+        let computing = passes.end_s + self.update_s() + self.costs.step_s;
+        let step_s = computing + exchanged;
+        Ok(InterpretedStep {
+            seconds: step_s.max(self.reading_s()),
+            bubble: passes.bubble(),
+        })
+    }
+
+    /// Returns the elements of the layers of a column.
+    fn elements_of(&self, column: usize) -> usize {
+        let stages = self.candidate.layout.stages();
+        let own = self.candidate.buckets.iter();
+        let own = own.filter(|bucket| stages[bucket.stage].column == column);
+        own.map(|bucket| bucket.elements).sum()
+    }
+
+    /// Returns the most elements whose gradient a rank of a column receives.
+    fn received_by(&self, column: usize) -> usize {
+        let divided_among = match self.candidate.choice.zero {
+            0 => 1,
+            _ => self.candidate.layout.replicas(),
+        };
+        self.elements_of(column).div_ceil(divided_among)
+    }
+
+    fn most_received(&self) -> usize {
+        let columns = 0..self.candidate.layout.columns();
+        columns
+            .map(|column| self.received_by(column))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Returns whether each part of the state has a second copy, which is updated too.
+    fn has_second_copies(&self) -> bool {
+        let choice = self.candidate.choice;
+        choice.is_held_once() && choice.copies > 1
+    }
+
+    /// Returns the seconds of the update of the rank with the most elements.
+    fn update_s(&self) -> f64 {
+        let copies = if self.has_second_copies() { 2.0 } else { 1.0 };
+        self.most_received() as f64 * copies * self.costs.update_element_s
+    }
+
+    /// Returns the seconds of exchanges after the passes: second copies, votes, and the weights of a divided state.
+    fn after_passes(&self) -> f64 {
+        let (layout, times) = (&self.candidate.layout, self.request.collectives);
+        if self.members() < 2 {
+            return 0.0;
+        }
+        let all = self.all();
+        // A vote has some dozens of bytes for each rank.
+        let vote_s = times.gather(&all, 16 * all.size()).seconds;
+        let rounds =
+            1 + u32::from(self.request.has_trust_ratios && self.candidate.choice.is_held_once());
+        let mut seconds = vote_s * f64::from(rounds + self.request.sums_in_passes);
+        if self.has_second_copies() {
+            let holders = second_holders(&all.hosts);
+            let crosses = |(rank, &holder): (usize, &usize)| all.hosts[rank] != all.hosts[holder];
+            let is_across = holders.iter().enumerate().any(crosses);
+            let (link_s, arrives_s) = self
+                .request
+                .links
+                .message(4 * self.most_received(), is_across);
+            let sharing = if is_across {
+                self.workers_per_host.min(all.size())
+            } else {
+                1
+            };
+            seconds += link_s * sharing as f64 + arrives_s;
+        }
+        let gathered = |bucket: &BucketShape| {
+            let group = self.group(layout.stages()[bucket.stage].column);
+            let column = layout.stages()[bucket.stage].column;
+            (column, times.gather(&group, bucket.elements).seconds)
+        };
+        let hash_parts = self.request.hash_parts.max(1) as f64;
+        let share = match self.candidate.choice.zero {
+            0 => return seconds,
+            3 => 1.0 / hash_parts,
+            _ => 1.0,
+        };
+        let mut of_columns = vec![0.0; layout.columns()];
+        for (column, gather_s) in self.candidate.buckets.iter().map(gathered) {
+            of_columns[column] += gather_s * share;
+        }
+        seconds + of_columns.into_iter().fold(0.0, f64::max)
+    }
+
+    /// Returns the least seconds in which a host reads and decodes the samples of a step.
+    fn reading_s(&self) -> f64 {
+        let layout = &self.candidate.layout;
+        let on_host = self.workers_per_host.min(self.members());
+        let shards: usize = (0..on_host)
+            .map(|rank| layout.loads(GroupRank(rank as u32)).len())
+            .sum();
+        let cores = f64::from(self.request.cluster.cores.max(1));
+        self.costs.decode_s * shards as f64 / cores
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use ronde_core::WorldSize;
+    use ronde_core::shards::ShardPlan;
+    use ronde_core::step_layout::divide_layers;
+    use ronde_schedule::{CostModel, PipelineSchedule};
+
+    use super::*;
+    use crate::{HostLink, LayerCosts};
+
+    /// A model of equal layers: 1 s forward, 2 s backward, a million elements and a megabyte of output each.
+    pub(crate) fn worker(layers: usize) -> WorkerCosts {
+        let layer = LayerCosts {
+            name: "layer".to_owned(),
+            elements: 1_000_000,
+            output_bytes: 1_000_000,
+            forward_s: 1.0,
+            backward_s: 2.0,
+            backward_weights_s: 1.0,
+        };
+        WorkerCosts {
+            alone: ModelCosts {
+                layers: vec![layer; layers],
+                ..ModelCosts::default()
+            },
+            crowded: None,
+            alone_share: 1.0,
+        }
+    }
+
+    pub(crate) fn cluster(hosts: u32, cores: u32) -> ClusterShape {
+        ClusterShape {
+            hosts,
+            cores,
+            memory_bytes: 8 << 30,
+            link: HostLink::default(),
+            price_per_hour: None,
+        }
+    }
+
+    pub(crate) fn candidate(choice: LayoutChoice, layers: usize, shards: u32) -> LayoutCandidate {
+        let each: Vec<Range<usize>> = (0..layers).map(|layer| layer..layer + 1).collect();
+        let columns = choice.pipeline as usize;
+        let layout = match columns {
+            1 => {
+                let size = WorldSize::new(choice.data).unwrap();
+                StepLayout::data_parallel(ShardPlan::new(shards, size).unwrap(), layers)
+            }
+            _ => {
+                let shape = (columns, choice.stages_per_worker as usize);
+                let stages = divide_layers(&each, &vec![1.0; layers], shape, false).unwrap();
+                StepLayout::pipelines(choice.workers() as usize, shards, stages).unwrap()
+            }
+        };
+        let buckets = (0..layers).rev().map(|layer| BucketShape {
+            stage: layout
+                .stages()
+                .partition_point(|stage| stage.layers.end <= layer),
+            layers: layer..layer + 1,
+            elements: 1_000_000,
+        });
+        LayoutCandidate {
+            choice,
+            buckets: buckets.collect(),
+            memory_bytes: vec![1 << 30; columns],
+            layout,
+        }
+    }
+
+    pub(crate) fn with_request<T>(
+        worker: &WorkerCosts,
+        cluster: ClusterShape,
+        run: impl FnOnce(&StepRequest<'_>) -> T,
+    ) -> T {
+        let links = LinkCosts::new(CostModel::default(), 1e-5, 1e-10, cluster.link);
+        let collectives = CollectiveTimes::new(links);
+        run(&StepRequest {
+            worker,
+            links: &links,
+            collectives: &collectives,
+            cluster,
+            threads: 1,
+            in_lock_step: false,
+            sums_in_passes: 0,
+            has_trust_ratios: false,
+            hash_parts: 8,
+        })
+    }
+
+    fn of(choice: LayoutChoice, cluster: ClusterShape) -> LayoutForecast {
+        let worker = worker(8);
+        with_request(&worker, cluster, |request| {
+            forecast(&candidate(choice, 8, 8), request).unwrap()
+        })
+    }
+
+    const DATA: LayoutChoice = LayoutChoice {
+        data: 4,
+        ..LayoutChoice::ONE
+    };
+
+    const PIPELINE: LayoutChoice = LayoutChoice {
+        pipeline: 4,
+        copies: 2,
+        ..LayoutChoice::ONE
+    };
+
+    #[test]
+    fn one_worker_takes_the_sum_of_its_layers() {
+        let one = of(LayoutChoice::ONE, cluster(1, 16));
+        assert!((one.step_s - 8.0 * 8.0 * 3.0).abs() < 1e-9, "{one:?}");
+        assert_eq!((one.bubble, one.communication, one.hosts), (0.0, 0.0, 1));
+    }
+
+    #[test]
+    fn data_parallelism_divides_the_shards_and_pipelines_have_their_bubble() {
+        let data = of(DATA, cluster(1, 16));
+        assert!((data.computing_s - 48.0).abs() < 1e-9, "{data:?}");
+        assert!(data.step_s > 48.0 && data.step_s < 48.1, "{data:?}");
+        let pipeline = of(PIPELINE, cluster(1, 16));
+        // 3 of 8 + 3 parts.
+        assert!((pipeline.bubble - 3.0 / 11.0).abs() < 1e-9, "{pipeline:?}");
+        assert!(
+            (pipeline.computing_s - 6.0 * 11.0).abs() < 1e-9,
+            "{pipeline:?}"
+        );
+        let zero_bubble = LayoutChoice {
+            schedule: PipelineSchedule::ZeroBubble,
+            ..PIPELINE
+        };
+        assert!(of(zero_bubble, cluster(1, 16)).step_s < pipeline.step_s);
+    }
+
+    #[test]
+    fn slow_links_between_hosts_count() {
+        let slow = ClusterShape {
+            link: HostLink {
+                bytes_per_s: 1e6,
+                latency_s: 1e-3,
+            },
+            ..cluster(4, 1)
+        };
+        let data = of(DATA, slow);
+        // 32 MB of gradients pass each link nearly twice at 1 MB/s, partly beside the passes.
+        assert!(data.communication > 0.1 && data.hosts == 4, "{data:?}");
+        let pipeline = of(PIPELINE, slow);
+        assert!(pipeline.communication > 0.0, "{pipeline:?}");
+        assert!(data.step_s > of(DATA, cluster(4, 1)).step_s);
+    }
+
+    #[test]
+    fn the_workers_of_a_host_share_its_memory() {
+        let packed = of(DATA, cluster(1, 16));
+        assert_eq!((packed.worker_bytes, packed.host_bytes), (1 << 30, 4 << 30));
+        assert!(packed.fits);
+        let spread = of(DATA, cluster(2, 2));
+        assert_eq!((spread.host_bytes, spread.hosts), (2 << 30, 2));
+        let small = ClusterShape {
+            memory_bytes: 3 << 30,
+            ..cluster(1, 16)
+        };
+        assert!(!of(DATA, small).fits);
+        // Unequal parts: the sum counts, not the largest one times their number.
+        let mut uneven = candidate(PIPELINE, 8, 8);
+        uneven.memory_bytes = vec![3 << 30, 1 << 30, 1 << 30, 1 << 30];
+        let worker = worker(8);
+        let found = with_request(&worker, cluster(1, 16), |request| {
+            forecast(&uneven, request).unwrap()
+        });
+        assert_eq!((found.worker_bytes, found.host_bytes), (3 << 30, 6 << 30));
+    }
+
+    #[test]
+    fn a_divided_state_is_updated_in_parts_and_gathered() {
+        let mut worker = worker(8);
+        worker.alone.update_element_s = 1e-6;
+        let step = |zero, copies| {
+            let choice = LayoutChoice {
+                zero,
+                copies,
+                ..DATA
+            };
+            with_request(&worker, cluster(1, 16), |request| {
+                forecast(&candidate(choice, 8, 8), request).unwrap()
+            })
+        };
+        let (whole, divided, copied) = (step(0, 1), step(2, 1), step(2, 2));
+        // 8 s of updates, a quarter of them, or two quarters.
+        assert!((whole.computing_s - 56.0).abs() < 1e-6, "{whole:?}");
+        assert!((divided.computing_s - 50.0).abs() < 1e-6, "{divided:?}");
+        assert!((copied.computing_s - 52.0).abs() < 1e-6, "{copied:?}");
+        assert!(step(3, 1).communication > 0.0);
+    }
+
+    #[test]
+    fn reading_limits_a_step() {
+        let mut worker = worker(8);
+        worker.alone.decode_s = 1000.0;
+        let found = with_request(&worker, cluster(1, 4), |request| {
+            forecast(&candidate(DATA, 8, 8), request).unwrap()
+        });
+        assert!((found.step_s - 2000.0).abs() < 1e-6, "{found:?}");
+    }
+}

@@ -1,0 +1,271 @@
+//! The forecasts of a run as a table and as JSON.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use crate::choice::name_of;
+use crate::{LayoutForecast, RunForecast, ScalingCurve};
+
+/// The number of layouts in a table unless all are requested.
+const ROWS: usize = 12;
+
+/// Returns bytes with a unit.
+pub(crate) fn bytes(bytes: u64) -> String {
+    let value = bytes as f64;
+    match value {
+        value if value >= f64::from(1 << 30) => format!("{:.2} GiB", value / f64::from(1 << 30)),
+        value => format!("{:.0} MiB", value / f64::from(1 << 20)),
+    }
+}
+
+/// Returns a duration with a unit.
+pub(crate) fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.0} us", s * 1e6),
+        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.1} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}
+
+/// Returns a price with as many digits as it needs.
+fn price(price: f64) -> String {
+    match price {
+        price if price < 0.1 => format!("{price:.5}"),
+        price => format!("{price:.2}"),
+    }
+}
+
+fn columns(layout: &LayoutForecast) -> [String; 12] {
+    let choice = layout.choice;
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    [
+        choice.workers().to_string(),
+        choice.data.to_string(),
+        choice.zero.to_string(),
+        choice.pipeline.to_string(),
+        match choice.pipeline {
+            1 => "-".to_owned(),
+            _ => name_of(choice.schedule).to_owned(),
+        },
+        match choice.is_held_once() {
+            true => choice.copies.to_string(),
+            false => "-".to_owned(),
+        },
+        bytes(layout.worker_bytes),
+        duration(layout.step_s),
+        percent(layout.bubble),
+        percent(layout.communication),
+        percent(layout.efficiency),
+        match layout.fits {
+            true => duration(layout.run_s),
+            false => "does not fit".to_owned(),
+        },
+    ]
+}
+
+const HEADS: [&str; 12] = [
+    "workers",
+    "data",
+    "zero",
+    "pipeline",
+    "schedule",
+    "copies",
+    "memory",
+    "step",
+    "bubble",
+    "waiting",
+    "efficiency",
+    "run",
+];
+
+/// Returns the layouts as a table with one line each; only the best ones unless `all` is set. Below it are the best layout and
+/// the advice.
+#[must_use]
+pub fn table(found: &RunForecast, all: bool) -> String {
+    let shown = shown(found, all);
+    let has_price = found.cluster.price_per_hour.is_some();
+    let mut rows: Vec<Vec<String>> = vec![HEADS.map(str::to_owned).to_vec()];
+    if has_price {
+        rows[0].push("price".to_owned());
+    }
+    for layout in &shown {
+        let mut row = columns(layout).to_vec();
+        if has_price {
+            row.push(layout.price.map_or_else(String::new, price));
+        }
+        rows.push(row);
+    }
+    let mut text = aligned(&rows);
+    let hidden = found.layouts.len() - shown.len();
+    if hidden > 0 {
+        let _ = writeln!(text, "... and {hidden} more layouts; --all shows them");
+    }
+    let _ = writeln!(text, "\nbest: {}", found.best.choice);
+    let _ = writeln!(text, "  why: {}", found.reason);
+    let _ = writeln!(
+        text,
+        "  {} for {} steps{}; each worker needs {}",
+        duration(found.best.run_s),
+        found.length.steps,
+        found
+            .best
+            .price
+            .map_or_else(String::new, |cost| format!(", price {}", price(cost))),
+        bytes(found.best.worker_bytes)
+    );
+    let _ = writeln!(
+        text,
+        "  start it with: ronde train {}",
+        found.best.choice.arguments()
+    );
+    for advice in &found.advice {
+        let _ = writeln!(text, "advice: {}", advice.message);
+    }
+    text
+}
+
+/// Returns the layouts that are shown: the first ones, the best one and one worker.
+fn shown(found: &RunForecast, all: bool) -> Vec<&LayoutForecast> {
+    let is_shown = |(index, layout): &(usize, &LayoutForecast)| {
+        all || *index < ROWS
+            || layout.choice == found.best.choice
+            || layout.choice == found.one_worker.choice
+    };
+    let shown = found.layouts.iter().enumerate().filter(is_shown);
+    shown.map(|(_, layout)| layout).collect()
+}
+
+fn aligned(rows: &[Vec<String>]) -> String {
+    let count = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, &width)| format!("{cell:>width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+/// Returns the forecasts as JSON: all layouts, the best one, the reason, the advice and the scaling.
+///
+/// # Errors
+/// A number that JSON cannot express: a bug.
+pub fn json(found: &RunForecast, curve: &ScalingCurve) -> serde_json::Result<String> {
+    #[derive(Serialize)]
+    struct ForecastDocument<'a> {
+        format: &'static str,
+        version: u32,
+        #[serde(flatten)]
+        forecast: &'a RunForecast,
+        scaling: &'a ScalingCurve,
+    }
+    serde_json::to_string_pretty(&ForecastDocument {
+        format: "ronde plan",
+        version: 1,
+        forecast: found,
+        scaling: curve,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClusterShape, HostLink, LayoutChoice, RunLength, ScalingPoint};
+
+    fn found() -> RunForecast {
+        let layout = |data: u32, step_s: f64, fits| LayoutForecast {
+            choice: LayoutChoice {
+                data,
+                ..LayoutChoice::ONE
+            },
+            worker_bytes: 3 << 29,
+            host_bytes: 3 << 30,
+            fits,
+            hosts: 1,
+            step_s,
+            computing_s: step_s,
+            bubble: 0.0,
+            communication: 0.125,
+            efficiency: 0.5,
+            run_s: 1000.0 * step_s,
+            price: Some(1.25),
+        };
+        let layouts: Vec<LayoutForecast> = (1..=20)
+            .map(|data| layout(data, 1.0 / f64::from(data), data < 20))
+            .collect();
+        RunForecast {
+            cluster: ClusterShape {
+                hosts: 1,
+                cores: 20,
+                memory_bytes: 4 << 30,
+                link: HostLink::default(),
+                price_per_hour: Some(1.2),
+            },
+            length: RunLength {
+                steps: 1000,
+                evaluations_s: 0.0,
+            },
+            one_worker: layouts[0].clone(),
+            best: layouts[18].clone(),
+            layouts,
+            reason: "the fastest".to_owned(),
+            advice: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_table_has_the_first_layouts_the_best_one_and_one_worker() {
+        let text = table(&found(), false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[0].starts_with("workers") && lines[0].ends_with("price"),
+            "{text}"
+        );
+        assert_eq!(
+            lines
+                .iter()
+                .filter(|line| line.contains("1.50 GiB  "))
+                .count(),
+            13,
+            "{text}"
+        );
+        assert!(text.contains("... and 7 more layouts"), "{text}");
+        assert!(text.contains("best: 19 workers: 19 x data"), "{text}");
+        assert!(text.contains("ronde train --workers 19"), "{text}");
+        let all = table(&found(), true);
+        assert!(
+            all.contains("does not fit") && !all.contains("more layouts"),
+            "{all}"
+        );
+    }
+
+    #[test]
+    fn json_has_everything() {
+        let curve = ScalingCurve {
+            shape: LayoutChoice::ONE,
+            points: vec![ScalingPoint {
+                workers: 1,
+                same_batch: None,
+                growing_batch: 1.0,
+            }],
+        };
+        let text = json(&found(), &curve).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["layouts"].as_array().unwrap().len(), 20);
+        assert_eq!(value["best"]["choice"]["data"], 19);
+        assert_eq!(value["best"]["choice"]["schedule"], "1f1b");
+        assert_eq!(value["scaling"]["points"][0]["workers"], 1);
+    }
+}

@@ -1,0 +1,268 @@
+//! [`LayoutBuilder`]: the layouts of a run and the memory of their workers.
+
+use std::ops::Range;
+
+use ronde::engine::{Chain, ModelSize, StepShape};
+use ronde_advise::{BucketShape, ChoiceLimits, LayoutCandidate, LayoutChoice, layout_choices};
+use ronde_core::WorldSize;
+use ronde_core::shards::ShardPlan;
+use ronde_core::step_layout::PipelineStage;
+use ronde_data::Dataset;
+use ronde_monitor::render::bytes;
+use ronde_parallel::{ModelState, bucket};
+use ronde_schedule::PipelineSchedule;
+use ronde_train::config::{ParallelSection, ScheduleName};
+use ronde_train::{ModelParts, Plan};
+
+use super::capacity::{DIVIDED_BUCKET_BYTES, worker_estimates};
+
+/// Builds the layouts of a run. Nothing is allocated for the model's weights.
+pub(super) struct LayoutBuilder<'a> {
+    plan: &'a Plan,
+    size: &'a ModelSize,
+    train: &'a dyn Dataset,
+    chain: Chain,
+    layer_elements: Vec<Range<usize>>,
+}
+
+impl<'a> LayoutBuilder<'a> {
+    /// Creates the builder of a run; `None` if its model cannot be built.
+    pub(super) fn new(plan: &'a Plan, size: &'a ModelSize, train: &'a dyn Dataset) -> Option<Self> {
+        let description = train.description();
+        let model = &plan.config.model.config;
+        let chain = model
+            .build(&description.shape, description.classes, &plan.seeds)
+            .and_then(|chain| plan.prepare(chain))
+            .ok()?;
+        let layer_elements = ModelState::outline(&chain).layer_elements().to_vec();
+        Some(Self {
+            plan,
+            size,
+            train,
+            chain,
+            layer_elements,
+        })
+    }
+
+    /// Returns what limits the layouts on hosts that each have cores for a number of workers.
+    pub(super) fn limits(&self, workers_per_host: u32, hosts: u32) -> ChoiceLimits {
+        let layers = self.chain.layers().len() as u32;
+        ChoiceLimits {
+            workers_per_host,
+            hosts,
+            shards: self.plan.shards.shards(),
+            pipeline_max: layers,
+            interleaved_max: layers / 2,
+            zero_max: 3,
+        }
+    }
+
+    /// Returns the plan of the run with a layout and a number of logical shards.
+    fn plan_of(&self, choice: &LayoutChoice, shards: u32) -> Option<Plan> {
+        let mut plan = self.plan.clone();
+        let own = &self.plan.config.parallel;
+        let section = ParallelSection {
+            zero: choice.zero,
+            copies: choice.is_held_once().then_some(choice.copies),
+            pipeline: choice.pipeline,
+            schedule: match choice.schedule {
+                PipelineSchedule::GPipe => ScheduleName::GPipe,
+                PipelineSchedule::OneForwardOneBackward => ScheduleName::OneForwardOneBackward,
+                PipelineSchedule::Interleaved => ScheduleName::Interleaved,
+                PipelineSchedule::ZeroBubble => ScheduleName::ZeroBubble,
+            },
+            stages_per_worker: (choice.stages_per_worker > 1).then_some(choice.stages_per_worker),
+            cuts: Vec::new(),
+        };
+        let has_own_cuts = own.pipeline == choice.pipeline && own.rounds() == section.rounds();
+        plan.config.parallel = ParallelSection {
+            cuts: if has_own_cuts {
+                own.cuts.clone()
+            } else {
+                Vec::new()
+            },
+            ..section
+        };
+        plan.config.workers.count = choice.workers();
+        plan.shards = ShardPlan::new(shards, WorldSize::new(choice.data)?)?;
+        Some(plan)
+    }
+
+    /// Returns the layout of a choice, without the memory of its workers; `None` if the model does not allow it.
+    pub(super) fn shape(&mut self, choice: &LayoutChoice, shards: u32) -> Option<LayoutCandidate> {
+        let plan = self.plan_of(choice, shards)?;
+        self.shape_of(&plan, choice)
+    }
+
+    fn shape_of(&mut self, plan: &Plan, choice: &LayoutChoice) -> Option<LayoutCandidate> {
+        let parts = ModelParts::of(plan, &mut self.chain, self.train).ok()?;
+        let workers = choice.workers() as usize;
+        let layout = parts.layout(plan.shards.shards(), workers).ok()?;
+        let bucket_bytes = plan.config.comm.bucket_bytes_max;
+        let bucket_bytes = bucket_bytes.unwrap_or(DIVIDED_BUCKET_BYTES) as usize;
+        let stages: &[PipelineStage] = layout.stages();
+        let buckets = bucket::plan(&self.layer_elements, stages, bucket_bytes).into_iter();
+        let buckets = buckets.map(|bucket| BucketShape {
+            stage: bucket.stage,
+            layers: bucket.layers,
+            elements: bucket.elements.len(),
+        });
+        Some(LayoutCandidate {
+            choice: *choice,
+            buckets: buckets.collect(),
+            memory_bytes: Vec::new(),
+            layout,
+        })
+    }
+
+    /// Returns the layout of a choice with the memory of its workers; `None` if the model does not allow it.
+    pub(super) fn candidate(&mut self, choice: &LayoutChoice) -> Option<LayoutCandidate> {
+        let plan = self.plan_of(choice, self.plan.shards.shards())?;
+        let shape = self.shape_of(&plan, choice)?;
+        let workers = worker_estimates(&plan, self.size, self.train);
+        Some(LayoutCandidate {
+            memory_bytes: workers.iter().map(|worker| worker.total()).collect(),
+            ..shape
+        })
+    }
+
+    /// Returns the floats of a shard's activations, of the whole model, with and without recomputation.
+    fn activations(&self, recomputes: bool) -> u64 {
+        let config = &self.plan.config;
+        let description = self.train.description();
+        let step = StepShape {
+            sample: &description.shape,
+            classes: description.classes,
+            samples: self.plan.shard_samples_max(),
+            shards: 1,
+            recomputes,
+            precision: config.train.precision,
+        };
+        config.model.config.step_floats(&step).unwrap_or(u64::MAX)
+    }
+
+    /// Returns what makes the run fit into the memory of one host: another layout of as many workers, or of fewer.
+    pub(super) fn fitting(&mut self, workers: WorldSize, memory_bytes: u64) -> Option<String> {
+        let mut choices = layout_choices(&self.limits(workers.get(), 1));
+        // The smallest change first: as many workers, few divisions of the layers, the usual copies.
+        choices.sort_by_key(|choice| {
+            let fewer = workers.get() - choice.workers().min(workers.get());
+            let has_usual_copies = choice.copies == choice.usual_copies();
+            (fewer, choice.pipeline, !has_usual_copies, choice.zero)
+        });
+        let own = choices
+            .iter()
+            .position(|choice| choice.workers() < workers.get());
+        let (same, fewer) = choices.split_at(own.unwrap_or(choices.len()));
+        let mut found = |choices: &[LayoutChoice]| {
+            choices.iter().find_map(|choice| {
+                let candidate = self.candidate(choice)?;
+                let of_column = u64::from(choice.data);
+                let needed = candidate.memory_bytes.iter();
+                let needed: u64 = needed.map(|bytes| bytes.saturating_mul(of_column)).sum();
+                let most = candidate.memory_bytes.iter().max()?;
+                (needed <= memory_bytes).then(|| {
+                    format!(
+                        "this layout fits, {choice}, with {} for the largest worker: {}",
+                        bytes(*most),
+                        choice.arguments()
+                    )
+                })
+            })
+        };
+        if let Some(text) = found(same) {
+            return Some(text);
+        }
+        let fewer = found(fewer);
+        let recomputes = self.plan.config.train.recompute_activations;
+        let saves = !recomputes && 2 * self.activations(true) < self.activations(false);
+        fewer.map(|text| match saves {
+            true => {
+                format!("{text}, or keep fewer activations: --set train.recompute_activations=true")
+            }
+            false => text,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::train::{PlanRequest, plan};
+
+    /// Runs a test with the builder of a model of five layers, of which the weights are most.
+    fn with_builder<T>(run: impl FnOnce(&mut LayoutBuilder<'_>) -> T) -> T {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("run.toml");
+        let text = "[run]\nname = \"x\"\n[data]\nsource = \"digits\"\n[model]\nkind = \"mlp\"\n\
+                    hidden = [4096, 4096, 4096, 4096]\n[train]\nepochs = 1\n[workers]\nlogical_shards = 8\n";
+        std::fs::write(&file, text).unwrap();
+        let request = PlanRequest {
+            file: Some(&file),
+            for_forecast: true,
+            ..PlanRequest::default()
+        };
+        let planned = plan(&request).unwrap_or_else(|_| panic!("the run file is valid"));
+        let (plan, size, split, _) = planned.into_parts();
+        run(&mut LayoutBuilder::new(&plan, &size, &*split.train).unwrap())
+    }
+
+    fn choice(data: u32, zero: u32, pipeline: u32) -> LayoutChoice {
+        LayoutChoice {
+            data,
+            zero,
+            pipeline,
+            ..LayoutChoice::ONE
+        }
+    }
+
+    #[test]
+    fn layouts_have_the_memory_of_each_worker() {
+        with_builder(|builder| {
+            let one = builder.candidate(&LayoutChoice::ONE).unwrap();
+            assert_eq!(one.memory_bytes.len(), 1);
+            let pipeline = builder.candidate(&choice(2, 0, 2)).unwrap();
+            assert_eq!(
+                (pipeline.memory_bytes.len(), pipeline.layout.replicas()),
+                (2, 2)
+            );
+            assert!(pipeline.memory_bytes.iter().max() < one.memory_bytes.iter().max());
+            let divided = builder.candidate(&choice(4, 3, 1)).unwrap();
+            assert!(divided.memory_bytes < one.memory_bytes);
+            assert!(builder.candidate(&choice(1, 0, 6)).is_none(), "five layers");
+            assert!(
+                builder.candidate(&choice(9, 0, 1)).is_none(),
+                "eight shards"
+            );
+            let elements: usize = pipeline.buckets.iter().map(|bucket| bucket.elements).sum();
+            let whole: usize = one.buckets.iter().map(|bucket| bucket.elements).sum();
+            assert_eq!(elements, whole);
+            let thousands = builder.shape(&choice(4096, 0, 1), 4096).unwrap();
+            assert_eq!(thousands.layout.ranks(), 4096);
+        });
+    }
+
+    #[test]
+    fn a_hint_names_a_layout_that_fits() {
+        with_builder(|builder| {
+            let four = WorldSize::new(4).unwrap();
+            let whole = builder.candidate(&choice(4, 0, 1)).unwrap().memory_bytes[0] * 4;
+            let levels = [1, 2, 3].map(|zero| LayoutChoice {
+                copies: 2,
+                ..choice(4, zero, 1)
+            });
+            let divided =
+                levels.map(|choice| builder.candidate(&choice).unwrap().memory_bytes[0] * 4);
+            let text = builder.fitting(four, whole).unwrap();
+            assert!(text.contains("4 x data, with"), "{text}");
+            let least = divided.into_iter().min().unwrap();
+            assert!(least < whole, "{least} {whole}");
+            let text = builder.fitting(four, least).unwrap();
+            assert!(text.contains("--workers 4 --set parallel.zero="), "{text}");
+            let one = builder.candidate(&LayoutChoice::ONE).unwrap().memory_bytes[0];
+            let text = builder.fitting(four, one).unwrap();
+            assert!(text.contains("--workers"), "{text}");
+            assert_eq!(builder.fitting(four, 1 << 20), None);
+        });
+    }
+}

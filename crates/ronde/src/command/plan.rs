@@ -1,0 +1,289 @@
+//! `ronde plan`: forecasts memory, time and cost of a run for every layout.
+
+mod measure;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use ronde::engine::OptimizerConfig;
+use ronde::host;
+use ronde_advise::{
+    AdviseError, BatchSettings, ClusterShape, CollectiveTimes, HostLink, LayoutCandidate,
+    LinkCosts, RateRule, RunForecast, RunLength, RunRequest, ScalingCurve, StepRequest,
+    WorkerCosts, efficiency_svg, json, layout_choices, parse_bytes, parse_link, parse_price, table,
+};
+use ronde_data::Split;
+use ronde_engine::{RateScaling, ScheduleConfig};
+use ronde_monitor::render::{bytes, count};
+use ronde_train::config::Override;
+use ronde_train::{Plan, WorkerTimes};
+
+use self::measure::{Measured, measure};
+use super::console::{Printable, info, message};
+use super::exit;
+use super::layouts::LayoutBuilder;
+use super::start_error::StartError;
+use super::train::{PlanRequest, plan as read_plan};
+
+/// The most simulated workers of the drawing and the JSON document.
+const SIMULATED_WORKERS: u32 = 4096;
+
+/// Arguments of `ronde plan`.
+#[derive(Args)]
+pub(crate) struct PlanArguments {
+    /// Run file [default: the embedded example].
+    file: Option<PathBuf>,
+    /// Override a value of the run file, such as `--set train.epochs=3`; can be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Number of hosts.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
+    hosts: u32,
+    /// Cores of each host [default: those of this machine].
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=65_536))]
+    cores: Option<u32>,
+    /// Memory of each host for workers, such as `64GiB` [default: what is available on this machine].
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Rate and latency of the link of each host [default: 10Gbit/s,50us].
+    #[arg(long, value_name = "RATE,LATENCY")]
+    link: Option<String>,
+    /// Price of a host for an hour, such as `1.20/h`.
+    #[arg(long, value_name = "PRICE")]
+    price: Option<String>,
+    /// Number of configurations that are to be trained, to compare running them side by side.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..))]
+    configurations: u32,
+    /// Seconds in which the layers are measured on this machine.
+    #[arg(long, value_name = "SECONDS", default_value_t = 6, value_parser = RangedU64ValueParser::<u64>::new().range(1..=3600))]
+    seconds: u64,
+    /// Show all layouts, not only the best ones.
+    #[arg(long)]
+    all: bool,
+    /// Write the forecasts of all layouts to standard output as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Draw the efficiency of the best layout on up to 4,096 simulated workers to an SVG file.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+pub(crate) fn plan(arguments: &PlanArguments) -> i32 {
+    match run(arguments) {
+        Ok(text) => {
+            let written = writeln!(Printable(std::io::stdout()), "{}", text.trim_end());
+            written.map_or(exit::GAVE_UP, |()| exit::DONE)
+        }
+        Err(StartError::Invalid(problem) | StartError::Finished(problem)) => {
+            message!("{problem}");
+            exit::USER_ERROR
+        }
+    }
+}
+
+fn run(arguments: &PlanArguments) -> Result<String, StartError> {
+    let failed = |error: AdviseError| format!("error: {error}");
+    let cluster = cluster(arguments).map_err(failed)?;
+    let request = PlanRequest {
+        file: arguments.file.as_deref(),
+        overrides: arguments.sets.iter().cloned().map(Override::Set).collect(),
+        json: arguments.json,
+        for_forecast: true,
+        ..PlanRequest::default()
+    };
+    let (plan, size, split, name) = read_plan(&request)?.into_parts();
+    let threads = plan.config.workers.threads;
+    let workers = cluster.workers_per_host(threads).map_err(failed)?;
+    let unbuilt = || format!("error: cannot build the model of {name}");
+    let mut builder = LayoutBuilder::new(&plan, &size, &*split.train).ok_or_else(unbuilt)?;
+    let choices = layout_choices(&builder.limits(workers, cluster.hosts));
+    let candidates = choices
+        .iter()
+        .filter_map(|choice| builder.candidate(choice));
+    let candidates: Vec<LayoutCandidate> = candidates.collect();
+    let one_bytes = candidates.first().and_then(|one| one.memory_bytes.first());
+    let measured = measure(
+        &plan,
+        &split,
+        one_bytes.copied().unwrap_or(0),
+        arguments.seconds,
+    )?;
+    if !arguments.json {
+        describe(&name, &plan, size.parameters, &cluster, &measured);
+    }
+    let links = measured.links(&cluster);
+    let collectives = CollectiveTimes::new(links);
+    let request = request_of(&plan, &split, &measured, (&links, &collectives, cluster));
+    let request = RunRequest {
+        configurations: arguments.configurations,
+        ..request
+    };
+    let found = RunForecast::compare(&candidates, &request).map_err(failed)?;
+    let shards = plan.shards.shards();
+    let curve = || {
+        let limits = (shards, SIMULATED_WORKERS);
+        let mut build = |choice: &_, shards| builder.shape(choice, shards);
+        ScalingCurve::simulate(found.best.choice, limits, &request.step, &mut build)
+    };
+    report(arguments, &found, curve)
+}
+
+/// Returns what the command prints, and writes the drawing.
+fn report(
+    arguments: &PlanArguments,
+    found: &RunForecast,
+    curve: impl FnOnce() -> Result<ScalingCurve, AdviseError>,
+) -> Result<String, StartError> {
+    if !arguments.json && arguments.plot.is_none() {
+        return Ok(table(found, arguments.all));
+    }
+    let curve = curve().map_err(|error| format!("error: {error}"))?;
+    if let Some(path) = &arguments.plot {
+        std::fs::write(path, efficiency_svg(&curve)).map_err(|error| {
+            format!(
+                "error: cannot write {}: {error}\n  help: choose another file: --plot FILE",
+                path.display()
+            )
+        })?;
+        message!("wrote {}", path.display());
+    }
+    match arguments.json {
+        true => Ok(
+            json(found, &curve).map_err(|error| format!("error: cannot write JSON: {error}"))?
+        ),
+        false => Ok(table(found, arguments.all)),
+    }
+}
+
+/// Returns the machines that the arguments describe.
+fn cluster(arguments: &PlanArguments) -> Result<ClusterShape, AdviseError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+    let memory_bytes = match &arguments.memory {
+        Some(text) => parse_bytes(text)?,
+        None => host::available_memory_bytes().unwrap_or(u64::MAX),
+    };
+    let link = arguments.link.as_deref().map(parse_link).transpose()?;
+    Ok(ClusterShape {
+        hosts: arguments.hosts,
+        cores: arguments.cores.unwrap_or(cores),
+        memory_bytes,
+        link: link.unwrap_or(HostLink::default()),
+        price_per_hour: arguments.price.as_deref().map(parse_price).transpose()?,
+    })
+}
+
+/// Prints what the forecasts are based on.
+fn describe(name: &str, plan: &Plan, parameters: u64, cluster: &ClusterShape, measured: &Measured) {
+    let times = &measured.alone;
+    let sum = |of: fn(&ronde_train::LayerTimes) -> f64| -> f64 {
+        1e3 * times.layers.iter().map(of).sum::<f64>()
+    };
+    info!(
+        "{name}: {} parameters, {} steps of {} samples in {} logical shards",
+        count(parameters),
+        count(plan.steps),
+        count(plan.config.train.global_batch_size),
+        plan.shards.shards()
+    );
+    let crowded = measured.crowded.as_ref().map(|(workers, crowded)| {
+        let of = |times: &WorkerTimes| -> f64 {
+            let layers = times.layers.iter();
+            layers.map(|layer| layer.forward_s + layer.backward_s).sum()
+        };
+        let slower = of(crowded) / of(times).max(f64::MIN_POSITIVE);
+        format!(", {slower:.2} times that with {workers} workers at once")
+    });
+    info!(
+        "measured on this machine: a shard of {} samples takes {:.2} ms forward and {:.2} ms backward{}",
+        plan.shard_samples_max(),
+        sum(|layer| layer.forward_s),
+        sum(|layer| layer.backward_s),
+        crowded.unwrap_or_default()
+    );
+    info!(
+        "forecast for {} host{} with {} cores and {}{}",
+        cluster.hosts,
+        if cluster.hosts == 1 { "" } else { "s" },
+        cluster.cores,
+        bytes(cluster.memory_bytes),
+        match cluster.hosts {
+            1 => String::new(),
+            _ => format!(
+                ", links of {:.1} Gbit/s and {:.0} us",
+                cluster.link.bytes_per_s * 8.0 / 1e9,
+                cluster.link.latency_s * 1e6
+            ),
+        }
+    );
+}
+
+/// Returns the run of which forecasts are made.
+fn request_of<'a>(
+    plan: &Plan,
+    split: &Split,
+    measured: &'a Measured,
+    (links, collectives, cluster): (&'a LinkCosts, &'a CollectiveTimes, ClusterShape),
+) -> RunRequest<'a> {
+    let config = &plan.config;
+    let worker: &WorkerCosts = &measured.worker;
+    let forward_s: f64 = worker
+        .alone
+        .layers
+        .iter()
+        .map(|layer| layer.forward_s)
+        .sum();
+    let sample_s = (forward_s + worker.alone.loss_s) / plan.shard_samples_max().max(1) as f64;
+    let tested = split.test.as_ref().map_or(0, |test| test.len()) as f64;
+    let evaluations = match config.train.evaluate_every_epochs {
+        Some(every) if every > 0 => plan.epochs.div_ceil(every),
+        _ => 1,
+    };
+    RunRequest {
+        step: StepRequest {
+            worker,
+            links,
+            collectives,
+            cluster,
+            threads: config.workers.threads,
+            in_lock_step: config.model.config.runs_shards_together(),
+            sums_in_passes: 2 * measured.alone.lock_step_layers,
+            has_trust_ratios: config.optimizer.has_trust_ratio(),
+            hash_parts: config.check.weight_hash_parts.into(),
+        },
+        length: RunLength {
+            steps: plan.steps,
+            evaluations_s: evaluations as f64 * tested * sample_s,
+        },
+        batch: batch_settings(plan),
+        configurations: 1,
+    }
+}
+
+fn batch_settings(plan: &Plan) -> BatchSettings {
+    let (train, schedule) = (&plan.config.train, plan.config.schedule);
+    let warmup_steps = match schedule {
+        ScheduleConfig::OneCycle { rising_share, .. } => (rising_share * plan.steps as f64) as u64,
+        schedule => schedule.warmup_steps(),
+    };
+    let optimizer = plan.config.optimizer;
+    BatchSettings {
+        samples: train.global_batch_size.min(plan.batches.samples()),
+        rate_chosen_for: train.learning_rate_batch_size,
+        applied: match train.learning_rate_scaling {
+            RateScaling::None => None,
+            RateScaling::Linear => Some(RateRule::Linear),
+            RateScaling::SquareRoot => Some(RateRule::SquareRoot),
+        },
+        suited: match optimizer {
+            OptimizerConfig::Sgd { .. } | OptimizerConfig::Lars { .. } => RateRule::Linear,
+            _ => RateRule::SquareRoot,
+        },
+        adapts_layers: optimizer.has_trust_ratio(),
+        warmup_steps,
+        steps_per_epoch: plan.batches.steps_per_epoch(),
+        steps: plan.steps,
+        shards: plan.shards.shards(),
+    }
+}

@@ -1,0 +1,95 @@
+//! Measures the layers of a run and the exchange of bytes on this machine.
+
+use ronde::host;
+use ronde_advise::{ClusterShape, LayerCosts, LinkCosts, ModelCosts, WorkerCosts};
+use ronde_data::Split;
+use ronde_schedule::CostModel;
+use ronde_train::{LinkTimes, Plan, WorkerTimes};
+
+/// The most workers that are measured at once.
+const CROWD_MAX: usize = 64;
+
+/// What was measured on this machine.
+pub(super) struct Measured {
+    /// One worker alone.
+    pub(super) alone: WorkerTimes,
+    /// A number of workers at once, if this machine has cores and memory for several.
+    pub(super) crowded: Option<(usize, WorkerTimes)>,
+    /// The costs of a worker on a host that is more or less busy.
+    pub(super) worker: WorkerCosts,
+    links: LinkTimes,
+}
+
+/// Measures for about `seconds`; each worker needs `worker_bytes` of memory. The error is a complete message.
+pub(super) fn measure(
+    plan: &Plan,
+    split: &Split,
+    worker_bytes: u64,
+    seconds: u64,
+) -> Result<Measured, String> {
+    let failed = |error| format!("error: cannot measure the run on this machine: {error}");
+    let threads = plan.config.workers.threads.max(1) as usize;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let fitting = match host::available_memory_bytes() {
+        Some(available) => available / worker_bytes.max(1),
+        None => u64::MAX,
+    };
+    if fitting == 0 {
+        return Err(
+            "error: cannot measure the run on this machine: one worker does not fit into its memory\n  \
+             help: measure smaller shards (raise workers.logical_shards), or run `ronde plan` on a larger machine"
+                .to_owned(),
+        );
+    }
+    let links = LinkTimes::measure(&plan.config.comm).map_err(failed)?;
+    let crowd = (cores / threads).min(CROWD_MAX).min(fitting as usize);
+    let limit_s = seconds as f64 / if crowd > 1 { 2.0 } else { 1.0 };
+    let of = |workers| WorkerTimes::measure(&plan.config, split, workers, limit_s).map_err(failed);
+    let alone = of(1)?;
+    let crowded = match crowd {
+        0 | 1 => None,
+        workers => Some((workers, of(workers)?)),
+    };
+    let worker = WorkerCosts {
+        alone: model_costs(&alone),
+        crowded: crowded.as_ref().map(|(_, times)| model_costs(times)),
+        alone_share: (threads as f64 / cores as f64).min(1.0),
+    };
+    Ok(Measured {
+        alone,
+        crowded,
+        worker,
+        links,
+    })
+}
+
+fn model_costs(times: &WorkerTimes) -> ModelCosts {
+    let layers = times.layers.iter().map(|layer| LayerCosts {
+        name: layer.name.clone(),
+        elements: layer.elements,
+        output_bytes: layer.output_bytes,
+        forward_s: layer.forward_s,
+        backward_s: layer.backward_s,
+        backward_weights_s: layer.backward_weights_s,
+    });
+    ModelCosts {
+        layers: layers.collect(),
+        loss_s: times.loss_s,
+        add_element_s: times.add_element_s,
+        update_element_s: times.update_element_s,
+        step_s: times.step_s,
+        decode_s: times.decode_s,
+    }
+}
+
+impl Measured {
+    /// Returns the costs of links within the hosts of a cluster, as measured here, and between them, as described.
+    pub(super) fn links(&self, cluster: &ClusterShape) -> LinkCosts {
+        let collectives = CostModel {
+            cores: cluster.cores as usize,
+            ..self.links.collectives
+        };
+        let (message_s, byte_s) = (self.links.message_s, self.links.message_byte_s);
+        LinkCosts::new(collectives, message_s, byte_s, cluster.link)
+    }
+}

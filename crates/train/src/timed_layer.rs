@@ -1,0 +1,217 @@
+//! [`TimedLayer`]: a layer that measures its passes.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ronde_core::Shard;
+use ronde_core::layout::StateLayout;
+use ronde_engine::{
+    Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
+    Precision, ShardGradient, ShardInput, ShardSums,
+};
+
+use crate::clock;
+
+/// The kind of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PassKind {
+    Forward,
+    Backward,
+    BackwardInput,
+    BackwardWeights,
+}
+
+/// The seconds of the passes of a layer, one value for each shard, by kind.
+#[derive(Debug, Default)]
+pub(crate) struct PassTimes([Mutex<Vec<f64>>; 4]);
+
+impl PassTimes {
+    fn record(&self, kind: PassKind, seconds: f64) {
+        let mut times = self.0[kind as usize]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        times.push(seconds);
+    }
+
+    /// Returns the times of the passes of a kind, and forgets them.
+    pub(crate) fn take(&self, kind: PassKind) -> Vec<f64> {
+        let mut times = self.0[kind as usize]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut times)
+    }
+}
+
+/// A layer that measures its passes; everything else is that of the inner layer.
+pub(crate) struct TimedLayer {
+    inner: Box<dyn Layer>,
+    times: Arc<PassTimes>,
+}
+
+impl TimedLayer {
+    /// Wraps a layer, and returns where its times are written.
+    pub(crate) fn new(inner: Box<dyn Layer>) -> (Self, Arc<PassTimes>) {
+        let times = Arc::<PassTimes>::default();
+        let layer = Self {
+            inner,
+            times: times.clone(),
+        };
+        (layer, times)
+    }
+
+    fn timed<T>(&mut self, kind: PassKind, pass: impl FnOnce(&mut dyn Layer) -> T) -> T {
+        let begun = clock::seconds();
+        let result = pass(&mut *self.inner);
+        self.times.record(kind, clock::seconds() - begun);
+        result
+    }
+}
+
+impl Layer for TimedLayer {
+    fn layout(&self) -> &StateLayout {
+        self.inner.layout()
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
+        self.inner.load(state, ranges);
+    }
+
+    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
+        self.inner.load_shared(state, ranges);
+    }
+
+    fn release_state(&mut self) {
+        self.inner.release_state();
+    }
+
+    fn is_suspendable(&self) -> bool {
+        self.inner.is_suspendable()
+    }
+
+    fn suspend_state(&mut self) {
+        self.inner.suspend_state();
+    }
+
+    fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        self.inner.write_initial(state, ranges)
+    }
+
+    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
+        self.inner.save(state, ranges);
+    }
+
+    fn forward(
+        &mut self,
+        input: Activation,
+        context: &ForwardContext,
+    ) -> Result<Activation, EngineError> {
+        self.timed(PassKind::Forward, |layer| layer.forward(input, context))
+    }
+
+    fn extend(
+        &mut self,
+        input: Activation,
+        texts: &mut [&mut KeptText],
+        layer: u32,
+    ) -> Result<Activation, EngineError> {
+        self.inner.extend(input, texts, layer)
+    }
+
+    fn backward(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        self.timed(PassKind::Backward, |layer| {
+            layer.backward(shard, grad_output, gradients, ranges, needs_input_gradient)
+        })
+    }
+
+    fn backward_input(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        self.timed(PassKind::BackwardInput, |layer| {
+            layer.backward_input(shard, grad_output, needs_input_gradient)
+        })
+    }
+
+    fn backward_weights(
+        &mut self,
+        shard: Shard,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+    ) -> Result<(), EngineError> {
+        self.timed(PassKind::BackwardWeights, |layer| {
+            layer.backward_weights(shard, gradients, ranges)
+        })
+    }
+
+    fn set_device(&mut self, device: &Arc<dyn Device>) {
+        self.inner.set_device(device);
+    }
+
+    fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
+        self.inner.set_precision(precision)
+    }
+
+    fn engine(&self) -> String {
+        self.inner.engine()
+    }
+
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
+        self.inner.cost(input_shape)
+    }
+
+    fn discard(&mut self) {
+        self.inner.discard();
+    }
+
+    fn discard_shard(&mut self, shard: Shard) {
+        self.inner.discard_shard(shard);
+    }
+
+    fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
+        self.inner.in_lock_step()?;
+        Some(self)
+    }
+}
+
+impl LockStep for TimedLayer {
+    fn forward_shards(
+        &mut self,
+        shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let (count, begun) = (shards.len().max(1), clock::seconds());
+        let outputs = self.inner.forward_shards(shards, sums);
+        let each = (clock::seconds() - begun) / count as f64;
+        self.times.record(PassKind::Forward, each);
+        outputs
+    }
+
+    fn backward_shards(
+        &mut self,
+        shards: Vec<ShardGradient<'_>>,
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let (count, begun) = (shards.len().max(1), clock::seconds());
+        let found = self
+            .inner
+            .backward_shards(shards, ranges, needs_input_gradient, sums);
+        let each = (clock::seconds() - begun) / count as f64;
+        self.times.record(PassKind::Backward, each);
+        found
+    }
+}

@@ -1,0 +1,390 @@
+//! [`WorkerTimes`]: measures what the layers of a model and the rest of a step take on this machine.
+
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use ronde_comm::{GroupConfig, ProcessGroup};
+use ronde_core::event::PhaseTimes;
+use ronde_core::layout::TensorEntry;
+use ronde_core::{DType, GroupRank, NullTracker, WorldSize};
+use ronde_data::{Loader, Split};
+
+use super::Training;
+use crate::config::{ParallelSection, RunConfig, ScheduleName};
+use crate::timed_layer::{PassKind, PassTimes, TimedLayer};
+use crate::{JobGroup, Plan, TrainError, clock, initial_state};
+
+/// The number of shards of a measured step: the first one of a step prepares the weights for the others.
+const SHARDS: u32 = 4;
+/// The same where so many take longer than the time limit.
+const FEW_SHARDS: u32 = 2;
+/// The most steps that are measured.
+const STEPS_MAX: usize = 5000;
+/// The number of elements on which additions are measured, and how often.
+const ADDED_ELEMENTS: usize = 1 << 20;
+const ADDED_TIMES: usize = 5;
+
+/// The measured times of a layer for one shard of the largest size, in seconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerTimes {
+    /// The name.
+    pub name: String,
+    /// The number of elements of its parameters and buffers.
+    pub elements: usize,
+    /// The bytes of its output for one shard.
+    pub output_bytes: usize,
+    /// The forward pass.
+    pub forward_s: f64,
+    /// The backward pass.
+    pub backward_s: f64,
+    /// The half of the backward pass for the gradients of the weights.
+    pub backward_weights_s: f64,
+}
+
+/// The measured times of a worker, in seconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerTimes {
+    /// The layers in order.
+    pub layers: Vec<LayerTimes>,
+    /// The loss of a shard.
+    pub loss_s: f64,
+    /// Adding an element of one gradient to that of another.
+    pub add_element_s: f64,
+    /// Updating an element, norms and hashes included.
+    pub update_element_s: f64,
+    /// The rest of a step.
+    pub step_s: f64,
+    /// Reading and decoding the samples of a shard, on one core.
+    pub decode_s: f64,
+    /// The number of layers that sum over all shards within each pass.
+    pub lock_step_layers: u32,
+}
+
+impl WorkerTimes {
+    /// Measures the steps of a run for about `limit_s` seconds, with real samples and the real training loop, as the mean of a
+    /// number of workers that compute at the same time without exchanging anything. Of shards that take
+    /// longer than that, some are measured all the same. Cost: the memory of as many workers with a few shards.
+    ///
+    /// # Errors
+    /// When the model, the data or a step fails.
+    pub fn measure(
+        config: &RunConfig,
+        split: &Split,
+        workers: usize,
+        limit_s: f64,
+    ) -> Result<Self, TrainError> {
+        let barrier = Barrier::new(workers.max(1));
+        let measured = thread::scope(|scope| {
+            let threads = (0..workers.max(1))
+                .map(|_| scope.spawn(|| Self::measure_one(config, split, limit_s, &barrier)));
+            let threads: Vec<_> = threads.collect();
+            let joined = threads.into_iter().map(|thread| {
+                thread.join().unwrap_or_else(|_| {
+                    Err(TrainError::Impossible {
+                        problem: "a measured worker has panicked".to_owned(),
+                        hint: "this is a bug of ronde; please report it".to_owned(),
+                    })
+                })
+            });
+            joined.collect::<Result<Vec<Self>, _>>()
+        })?;
+        Ok(mean(&measured))
+    }
+
+    fn measure_one(
+        config: &RunConfig,
+        split: &Split,
+        limit_s: f64,
+        barrier: &Barrier,
+    ) -> Result<Self, TrainError> {
+        let first = MeasuredTraining::start(config, split, 1, ScheduleName::default())
+            .and_then(|mut one| Ok((one.step()?.total_s, one)));
+        // Also after a failure, for which the other workers must not wait.
+        barrier.wait();
+        let (first_s, mut measured) = first?;
+        let most = match f64::from(SHARDS) * first_s > limit_s {
+            true => FEW_SHARDS,
+            false => SHARDS,
+        };
+        let shards = most.min(config.workers.logical_shards).max(1);
+        if shards > 1 {
+            drop(measured);
+            measured = MeasuredTraining::start(config, split, shards, ScheduleName::default())?;
+        }
+        let steps = measured.steps(limit_s / 2.0)?;
+        let mut found = measured.times(&steps);
+        if found.lock_step_layers == 0 {
+            drop(measured);
+            let mut halves =
+                MeasuredTraining::start(config, split, shards, ScheduleName::ZeroBubble)?;
+            halves.steps(limit_s / 4.0)?;
+            for (layer, times) in found.layers.iter_mut().zip(&halves.layers) {
+                let input_s = typical(times.take(PassKind::BackwardInput));
+                let weights_s = typical(times.take(PassKind::BackwardWeights));
+                // The two halves together do the same as the whole pass.
+                let share = weights_s / (input_s + weights_s).max(f64::MIN_POSITIVE);
+                layer.backward_weights_s = layer.backward_s * share;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// One measured step.
+struct MeasuredStep {
+    total_s: f64,
+    times: PhaseTimes,
+}
+
+/// A training whose layers measure their passes.
+struct MeasuredTraining {
+    training: Training,
+    loader: Loader,
+    layers: Vec<Arc<PassTimes>>,
+    shards: u32,
+    lock_step_layers: u32,
+    descriptions: Vec<(String, usize, usize)>,
+}
+
+impl MeasuredTraining {
+    /// Prepares the training of a run with some of its shards, by one worker.
+    fn start(
+        config: &RunConfig,
+        split: &Split,
+        shards: u32,
+        schedule: ScheduleName,
+    ) -> Result<Self, TrainError> {
+        let mut reduced = with_one_worker(config);
+        let whole = Plan::resolve(&reduced, WorldSize::ONE, &*split.train)?;
+        let shard_samples = whole.shard_samples_max() as u64;
+        reduced.workers.logical_shards = shards;
+        reduced.parallel.schedule = schedule;
+        let train = &mut reduced.train;
+        train.global_batch_size = shard_samples * u64::from(shards);
+        (train.steps, train.epochs) = (Some(u64::from(u32::MAX)), None);
+        train.drop_last = train.global_batch_size <= split.train.len();
+        // Layers are wrapped once they recompute, so that this counts as a part of their backward pass.
+        let recomputes = std::mem::take(&mut train.recompute_activations);
+        let plan = Plan::resolve(&reduced, WorldSize::ONE, &*split.train)?;
+        let description = split.train.description();
+        let model = &reduced.model.config;
+        let mut chain = model
+            .build(&description.shape, description.classes, &plan.seeds)
+            .map_err(TrainError::Model)?;
+        initial_state::from_samples(&plan, &mut chain, &*split.train)?;
+        if recomputes {
+            chain = chain.with_recomputation();
+        }
+        let mut shape = vec![shard_samples as usize];
+        shape.extend_from_slice(&description.shape);
+        let mut layers = Vec::new();
+        let (mut descriptions, mut lock_step_layers) = (Vec::new(), 0);
+        let chain = chain.wrapped(|_, mut layer| {
+            let name = layer.name().to_owned();
+            let elements = layer
+                .layout()
+                .tensors
+                .iter()
+                .map(TensorEntry::elements)
+                .sum();
+            shape = layer.cost(&shape).output_shape;
+            descriptions.push((name, elements, 4 * shape.iter().product::<usize>()));
+            lock_step_layers += u32::from(layer.in_lock_step().is_some());
+            let (layer, times) = TimedLayer::new(layer);
+            layers.push(times);
+            Box::new(layer)
+        });
+        let group = ProcessGroup::alone(GroupConfig::new("measure", "measure", GroupRank(0)));
+        let member = JobGroup::of(Arc::new(group), Arc::new(NullTracker));
+        let (engine, threads) = (reduced.train.engine, reduced.workers.threads);
+        let training = Training::new(member, plan, chain, split.clone())?;
+        let training = training.with_engine(engine, threads)?;
+        let loader = training.load()?;
+        Ok(Self {
+            training,
+            loader,
+            layers,
+            shards,
+            lock_step_layers,
+            descriptions,
+        })
+    }
+
+    fn step(&mut self) -> Result<MeasuredStep, TrainError> {
+        let (before, begun) = (self.training.times, clock::seconds());
+        self.training.step(&mut self.loader)?;
+        let (after, total_s) = (self.training.times, clock::seconds() - begun);
+        let times = PhaseTimes {
+            wait_data_s: after.wait_data_s - before.wait_data_s,
+            forward_s: after.forward_s - before.forward_s,
+            backward_s: after.backward_s - before.backward_s,
+            optimizer_s: after.optimizer_s - before.optimizer_s,
+            ..PhaseTimes::default()
+        };
+        Ok(MeasuredStep { total_s, times })
+    }
+
+    /// Runs a step that touches memory for the first time, and then steps for some seconds, but at least one.
+    fn steps(&mut self, limit_s: f64) -> Result<Vec<MeasuredStep>, TrainError> {
+        self.step()?;
+        for layer in &self.layers {
+            for kind in [
+                PassKind::Forward,
+                PassKind::Backward,
+                PassKind::BackwardInput,
+                PassKind::BackwardWeights,
+            ] {
+                layer.take(kind);
+            }
+        }
+        let begun = clock::seconds();
+        let mut steps = vec![self.step()?];
+        while clock::seconds() - begun < limit_s && steps.len() < STEPS_MAX {
+            steps.push(self.step()?);
+        }
+        Ok(steps)
+    }
+
+    fn times(&self, steps: &[MeasuredStep]) -> WorkerTimes {
+        let shards = f64::from(self.shards);
+        let layers = self.descriptions.iter().zip(&self.layers);
+        let layers = layers.map(|((name, elements, output_bytes), times)| LayerTimes {
+            name: name.clone(),
+            elements: *elements,
+            output_bytes: *output_bytes,
+            forward_s: typical(times.take(PassKind::Forward)),
+            backward_s: typical(times.take(PassKind::Backward)),
+            backward_weights_s: 0.0,
+        });
+        let layers: Vec<LayerTimes> = layers.collect();
+        let of_steps = |of: &dyn Fn(&MeasuredStep) -> f64| typical(steps.iter().map(of).collect());
+        let forward_s: f64 = layers.iter().map(|layer| layer.forward_s).sum();
+        let elements: usize = layers.iter().map(|layer| layer.elements).sum();
+        let loss_s = of_steps(&|step| step.times.forward_s / shards) - forward_s;
+        let rest_s = of_steps(&|step| {
+            let times = step.times;
+            let named = times.wait_data_s + times.forward_s + times.backward_s + times.optimizer_s;
+            step.total_s - named
+        });
+        let loaded = self.loader.times();
+        let decode_s = loaded.decoding.as_secs_f64() / loaded.samples.max(1) as f64;
+        let samples = self.training.plan.shard_samples_max() as f64;
+        WorkerTimes {
+            loss_s: loss_s.max(0.0),
+            add_element_s: addition_s(elements),
+            update_element_s: of_steps(&|step| step.times.optimizer_s) / elements.max(1) as f64,
+            step_s: rest_s.max(0.0),
+            decode_s: decode_s * samples,
+            lock_step_layers: self.lock_step_layers,
+            layers,
+        }
+    }
+}
+
+/// Returns the same run with one worker, which has everything.
+fn with_one_worker(config: &RunConfig) -> RunConfig {
+    let mut config = config.clone();
+    config.workers.count = 1;
+    config.parallel = ParallelSection::default();
+    config
+}
+
+/// Returns the seconds in which one element is added to another, in buffers as long as those of a model.
+fn addition_s(elements: usize) -> f64 {
+    let len = elements.clamp(1, ADDED_ELEMENTS);
+    let mut into = vec![0.5_f32; len];
+    let from = vec![0.25_f32; len];
+    let times = (0..ADDED_TIMES).map(|_| {
+        let begun = clock::seconds();
+        ronde_core::exact::add(
+            DType::F32,
+            bytemuck::cast_slice_mut(&mut into),
+            bytemuck::cast_slice(&from),
+        );
+        clock::seconds() - begun
+    });
+    typical(times.collect()) / len as f64
+}
+
+/// Returns the lower quartile of times; 0 without any. Other programs only lengthen them, as does the first shard of a step, for
+/// which a layer prepares its weights.
+fn typical(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    let quarter = times.len().saturating_sub(1) / 4;
+    times.get(quarter).copied().unwrap_or(0.0)
+}
+
+/// Returns the mean of the measurements of several workers.
+fn mean(measured: &[WorkerTimes]) -> WorkerTimes {
+    let count = measured.len().max(1) as f64;
+    let of = |of: &dyn Fn(&WorkerTimes) -> f64| measured.iter().map(of).sum::<f64>() / count;
+    let first = &measured[0];
+    let layers = first
+        .layers
+        .iter()
+        .enumerate()
+        .map(|(index, layer)| LayerTimes {
+            forward_s: of(&|worker| worker.layers[index].forward_s),
+            backward_s: of(&|worker| worker.layers[index].backward_s),
+            backward_weights_s: of(&|worker| worker.layers[index].backward_weights_s),
+            ..layer.clone()
+        });
+    WorkerTimes {
+        layers: layers.collect(),
+        loss_s: of(&|worker| worker.loss_s),
+        add_element_s: of(&|worker| worker.add_element_s),
+        update_element_s: of(&|worker| worker.update_element_s),
+        step_s: of(&|worker| worker.step_s),
+        decode_s: of(&|worker| worker.decode_s),
+        lock_step_layers: first.lock_step_layers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_data::OpenContext;
+
+    use super::*;
+
+    fn measured(settings: &str, workers: usize) -> WorkerTimes {
+        let text = format!(
+            "[run]\nname = 'x'\n[data]\nsource = 'digits'\n[model]\nkind = 'mlp'\nhidden = [32]\n\
+             [train]\nepochs = 1\n{settings}\n[workers]\nlogical_shards = 4\n"
+        );
+        let config: RunConfig = toml::from_str(&text).unwrap();
+        let opening = OpenContext::new(".".as_ref(), config.run.seed);
+        let split = ronde_data::open(&config.data, &opening).unwrap();
+        WorkerTimes::measure(&config, &split, workers, 0.1).unwrap()
+    }
+
+    #[test]
+    fn the_passes_of_each_layer_are_measured() {
+        for settings in ["", "recompute_activations = true", "precision = 'bf16'"] {
+            let found = measured(settings, 1);
+            assert_eq!(found.layers.len(), 2, "{found:?}");
+            for layer in &found.layers {
+                assert!(
+                    layer.forward_s > 0.0 && layer.backward_s > 0.0,
+                    "{settings}: {layer:?}"
+                );
+                assert!(layer.backward_weights_s > 0.0, "{settings}: {layer:?}");
+                assert!(
+                    layer.backward_weights_s < layer.backward_s,
+                    "{settings}: {layer:?}"
+                );
+            }
+            assert_eq!(found.layers[0].elements, 64 * 32 + 32);
+            // 16 samples of 32 and of 10 floats.
+            assert_eq!(found.layers[0].output_bytes, 16 * 32 * 4);
+            assert_eq!(found.layers[1].output_bytes, 16 * 10 * 4);
+            assert!(found.update_element_s > 0.0 && found.add_element_s > 0.0);
+            assert_eq!(found.lock_step_layers, 0);
+        }
+    }
+
+    #[test]
+    fn several_workers_are_measured_at_once() {
+        let found = measured("", 2);
+        assert!(found.layers[1].forward_s > 0.0, "{found:?}");
+    }
+}
