@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::tokenized::Tokenization;
+use crate::DataError;
+use crate::tokenized::{Tokenization, Tokenizer};
 
 /// The text of the tokens of a data set.
 #[derive(Debug, Clone)]
@@ -19,9 +20,34 @@ enum TokenForm {
     /// Each token is a byte; those of the list, in order.
     Letters(Vec<u8>),
     /// Each token is a word; words are separated by spaces.
-    Words(&'static [&'static str]),
+    Words(Arc<[String]>),
     /// The tokens of a tokenizer.
     Tokenizer(Arc<Tokenization>),
+}
+
+/// The contents of a [`Vocabulary`], to store it with a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VocabularyContents {
+    /// Each token is a byte; those of the list, in ascending order.
+    Letters(Vec<u8>),
+    /// Each token is a word.
+    Words {
+        /// The words in the order of their tokens.
+        words: Vec<String>,
+        /// The token with which a translation begins.
+        start: Option<u32>,
+        /// The token that ends a text.
+        end: Option<u32>,
+        /// The token that pads short texts.
+        padding: Option<u32>,
+    },
+    /// The tokens of a tokenizer.
+    Tokenizer {
+        /// The tokenizer as a `tokenizer.json` of the library `tokenizers`.
+        json: Vec<u8>,
+        /// The token that ends a text.
+        end: Option<u32>,
+    },
 }
 
 impl PartialEq for Vocabulary {
@@ -43,9 +69,10 @@ impl Vocabulary {
 
     /// Creates the vocabulary of pairs of texts whose tokens are words. The second text of a sample begins and ends with the
     /// word `mark`; the first one is padded with the word `padding`.
-    pub(crate) fn words(words: &'static [&'static str], (padding, mark): (u32, u32)) -> Self {
+    pub(crate) fn words(words: &[&str], (padding, mark): (u32, u32)) -> Self {
+        let words = words.iter().map(|word| (*word).to_owned());
         Self {
-            form: TokenForm::Words(words),
+            form: TokenForm::Words(words.collect()),
             start: Some(mark),
             end: Some(mark),
             padding: Some(padding),
@@ -60,6 +87,71 @@ impl Vocabulary {
             padding: None,
             form: TokenForm::Tokenizer(tokenization),
         }
+    }
+
+    /// Creates the vocabulary with the contents of another one.
+    ///
+    /// # Errors
+    /// The letters are not in ascending order, a token is not that of a word, or the tokenizer cannot be read.
+    pub fn new(contents: VocabularyContents) -> Result<Self, DataError> {
+        let invalid = |problem: String| DataError::Schema {
+            key: "vocabulary".to_owned(),
+            problem,
+        };
+        match contents {
+            VocabularyContents::Letters(letters) => match letters.is_sorted_by(|a, b| a < b) {
+                true => Ok(Self::letters(letters)),
+                false => Err(invalid("its letters are not in ascending order".to_owned())),
+            },
+            VocabularyContents::Words {
+                words,
+                start,
+                end,
+                padding,
+            } => {
+                let known = words.len();
+                let mut named = [start, end, padding].into_iter().flatten();
+                if let Some(token) = named.find(|token| *token as usize >= known) {
+                    let problem = format!("it has {known} words, but token {token} is used");
+                    return Err(invalid(problem));
+                }
+                Ok(Self {
+                    form: TokenForm::Words(words.into()),
+                    start,
+                    end,
+                    padding,
+                })
+            }
+            VocabularyContents::Tokenizer { json, end } => {
+                let tokenizer = Tokenizer::parse(&json, "the tokenizer of the model")?;
+                Ok(Self::tokenizer(Arc::new(Tokenization {
+                    tokenizer,
+                    end_of_text: end,
+                    field: String::new(),
+                })))
+            }
+        }
+    }
+
+    /// Returns the contents. Cost: a copy; a tokenizer is written as text.
+    ///
+    /// # Errors
+    /// The tokenizer cannot be written.
+    pub fn contents(&self) -> Result<VocabularyContents, DataError> {
+        let (start, end, padding) = (self.start, self.end, self.padding);
+        Ok(match &self.form {
+            TokenForm::Letters(letters) => VocabularyContents::Letters(letters.clone()),
+            TokenForm::Words(words) => VocabularyContents::Words {
+                words: words.to_vec(),
+                start,
+                end,
+                padding,
+            },
+            TokenForm::Tokenizer(tokenization) => VocabularyContents::Tokenizer {
+                json: tokenization.tokenizer.to_json()?,
+                end,
+            },
+        })
     }
 
     /// Returns the token with which a translation begins, if there is one.
@@ -128,7 +220,7 @@ impl Vocabulary {
                 String::from_utf8_lossy(&bytes).into_owned()
             }
             TokenForm::Words(words) => {
-                let word = |token: &u32| words.get(*token as usize).copied().unwrap_or("\u{FFFD}");
+                let word = |token: &u32| words.get(*token as usize).map_or("\u{FFFD}", |word| word);
                 let words: Vec<&str> = tokens.iter().map(word).collect();
                 words.join(" ")
             }
@@ -163,6 +255,31 @@ mod tests {
         assert_eq!(vocabulary.decode(&[99]), "\u{FFFD}");
         let error = vocabulary.encode("abc").unwrap_err();
         assert_eq!(error, "the letter `c` is not in the training text");
+    }
+
+    #[test]
+    fn a_vocabulary_is_made_anew_from_its_contents() {
+        let words = Vocabulary::words(&["-", "|", "one"], (0, 1));
+        for vocabulary in [words, Vocabulary::letters(b"abc".to_vec())] {
+            let again = Vocabulary::new(vocabulary.contents().unwrap()).unwrap();
+            assert_eq!(again, vocabulary);
+            let marks = |one: &Vocabulary| (one.start(), one.end(), one.padding());
+            assert_eq!(marks(&again), marks(&vocabulary));
+        }
+        let refused = |contents| Vocabulary::new(contents).unwrap_err().to_string();
+        let error = refused(VocabularyContents::Letters(b"aab".to_vec()));
+        assert!(error.contains("ascending order"), "{error}");
+        let error = refused(VocabularyContents::Words {
+            words: vec!["one".to_owned()],
+            start: None,
+            end: Some(1),
+            padding: None,
+        });
+        assert!(error.contains("1 words, but token 1"), "{error}");
+        refused(VocabularyContents::Tokenizer {
+            json: b"{}".to_vec(),
+            end: None,
+        });
     }
 
     #[test]

@@ -55,6 +55,8 @@ impl SmallModel {
             input_shape: self.shape.clone(),
             classes: self.classes,
             images: None,
+            targets: None,
+            vocabulary: None,
             steps: 0,
             plan: "0".repeat(64),
             identity: Vec::new(),

@@ -122,6 +122,8 @@ fn manifest(config: ModelConfig) -> ModelManifest {
         input_shape: SHAPE.to_vec(),
         classes: CLASSES,
         images: None,
+        targets: None,
+        vocabulary: None,
         steps: 1,
         plan: "0".repeat(64),
         identity: vec![("train.precision".to_owned(), "\"bf16\"".to_owned())],

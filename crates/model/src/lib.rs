@@ -38,7 +38,10 @@ pub use error::{ModelError, TensorProblem};
 pub use export::{ExportFormat, export};
 pub use image_input::ImageInput;
 pub use initial_weights::InitialWeights;
-pub use manifest::{BestEvaluation, MANIFEST_FILE, ModelEvaluation, ModelManifest, WEIGHTS_FILE};
+pub use manifest::{
+    BestEvaluation, MANIFEST_FILE, ModelEvaluation, ModelManifest, TOKENIZER_FILE, TargetKind,
+    TokenTexts, WEIGHTS_FILE,
+};
 pub use names::Naming;
 pub use onnx::{ONNX_OPSET, write_onnx};
 pub use publish::{check_target, publish, temporary};

@@ -15,6 +15,8 @@ use crate::{ImageInput, ModelError};
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 /// The file name of the manifest in the folder of a saved model.
 pub const MANIFEST_FILE: &str = "model.json";
+/// The file name of the tokenizer in the folder of a saved model, in the format of the library `tokenizers`.
+pub const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// The largest manifest that is read, in bytes.
 const MANIFEST_BYTES_MAX: u64 = 16 << 20;
@@ -35,6 +37,12 @@ pub struct ModelManifest {
     /// How encoded images become inputs; absent if the model was not trained on encoded images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images: Option<ImageInput>,
+    /// The kind of the targets, which decides what the outputs mean; absent in the models of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub targets: Option<TargetKind>,
+    /// The text of the tokens; absent if the data had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<TokenTexts>,
     /// The number of steps that the model was trained on.
     pub steps: u64,
     /// The hash of the plan.
@@ -49,6 +57,45 @@ pub struct ModelManifest {
     /// The choice of the model among those that the run has evaluated; absent: it is that of the last step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestEvaluation>,
+}
+
+/// The kind of the targets of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetKind {
+    /// Class numbers.
+    Classes,
+    /// Values.
+    Values,
+    /// Boxes of objects in an image.
+    Boxes,
+}
+
+/// The text of the tokens of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum TokenTexts {
+    /// Each token is a byte.
+    Letters {
+        /// The bytes in ascending order.
+        bytes: Vec<u8>,
+    },
+    /// Each token is a word; words are separated by spaces.
+    Words {
+        /// The words in the order of their tokens.
+        words: Vec<String>,
+        /// The token with which a translation begins.
+        start: Option<u32>,
+        /// The token that ends a text.
+        end: Option<u32>,
+        /// The token that pads short texts.
+        padding: Option<u32>,
+    },
+    /// The tokens of the tokenizer in [`TOKENIZER_FILE`] beside the manifest.
+    Tokenizer {
+        /// The token that ends a text.
+        end: Option<u32>,
+    },
 }
 
 /// The evaluation that chose a model among those of a run.
@@ -78,19 +125,7 @@ impl ModelManifest {
     /// # Errors
     /// The file cannot be read, is not a manifest, or was written by a newer release.
     pub fn read(path: &Path) -> Result<Self, ModelError> {
-        let mut bytes = Vec::new();
-        let read = File::open(path)
-            .and_then(|file| file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut bytes));
-        read.map_err(|source| ModelError::File {
-            action: "read",
-            path: path.to_owned(),
-            source,
-        })?;
-        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
-            let problem =
-                format!("it has more than {MANIFEST_BYTES_MAX} bytes, the limit of a manifest");
-            return Err(ModelError::damaged(path, problem));
-        }
+        let bytes = read_limited(path, (MANIFEST_BYTES_MAX, "a manifest"))?;
         Self::parse(&bytes, path)
     }
 
@@ -137,6 +172,25 @@ impl ModelManifest {
         let found = short.into_iter().find(|precision| precision.name() == name);
         found.unwrap_or(Precision::F32)
     }
+}
+
+/// Reads a file of a model of at most as many bytes as files of its kind have.
+pub(crate) fn read_limited(
+    path: &Path,
+    (bytes_max, kind): (u64, &str),
+) -> Result<Vec<u8>, ModelError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes));
+    read.map_err(|source| ModelError::File {
+        action: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    if bytes.len() as u64 > bytes_max {
+        let problem = format!("it has more than {bytes_max} bytes, the limit of {kind}");
+        return Err(ModelError::damaged(path, problem));
+    }
+    Ok(bytes)
 }
 
 /// The part of a manifest that every version has.

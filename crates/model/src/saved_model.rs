@@ -8,7 +8,14 @@ use ronde_core::layout::StateLayout;
 use ronde_core::seed::SeedTree;
 use ronde_engine::{Chain, EngineError, GraphOutline, Layer, ModelConfig};
 
-use crate::{MANIFEST_FILE, ModelError, ModelManifest, TensorProblem, WEIGHTS_FILE, WeightFile};
+use crate::manifest::read_limited;
+use crate::{
+    MANIFEST_FILE, ModelError, ModelManifest, TOKENIZER_FILE, TensorProblem, WEIGHTS_FILE,
+    WeightFile,
+};
+
+/// The largest tokenizer that is read, in bytes.
+const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 
 /// A saved model: its manifest, and its weights in memory.
 #[derive(Debug, Clone)]
@@ -70,6 +77,15 @@ impl SavedModel {
     #[must_use]
     pub fn weights(&self) -> &WeightFile {
         &self.weights
+    }
+
+    /// Reads the tokenizer of the model, in the format of the library `tokenizers`.
+    ///
+    /// # Errors
+    /// The file is missing, or too large for a tokenizer.
+    pub fn tokenizer(&self) -> Result<Vec<u8>, ModelError> {
+        let path = self.weights.path().with_file_name(TOKENIZER_FILE);
+        read_limited(&path, (TOKENIZER_BYTES_MAX, "a tokenizer"))
     }
 
     /// Describes the layers of the model without building it.

@@ -33,6 +33,8 @@ pub(crate) fn built(model: &ModelConfig, shape: &[usize], classes: u32) -> (Chai
         input_shape: shape.to_vec(),
         classes,
         images: None,
+        targets: None,
+        vocabulary: None,
         steps: 5,
         plan: "0".repeat(64),
         identity: vec![("run.seed".to_owned(), "11".to_owned())],

@@ -68,6 +68,7 @@ impl OutputFolder {
         let files = [
             ronde_model::WEIGHTS_FILE,
             ronde_model::MANIFEST_FILE,
+            ronde_model::TOKENIZER_FILE,
             "run.toml",
             "events.jsonl",
             "events.1.jsonl",
@@ -113,6 +114,7 @@ impl OutputFolder {
         for name in [
             ronde_model::WEIGHTS_FILE,
             ronde_model::MANIFEST_FILE,
+            ronde_model::TOKENIZER_FILE,
             ronde_model::CARD_FILE,
             "run.toml",
         ] {

@@ -13,6 +13,7 @@
 
 mod chunks;
 mod columns;
+mod data_form;
 #[cfg(feature = "http")]
 pub mod decoders;
 mod error;
@@ -32,6 +33,7 @@ mod text_task;
 mod token_sampling;
 
 pub use chunks::{ChunkPlan, ChunkQueue};
+pub use data_form::DataForm;
 pub use error::ServeError;
 #[cfg(feature = "http")]
 pub use http::{HttpSettings, ModelSource, ServedModel, serve};

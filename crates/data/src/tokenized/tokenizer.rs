@@ -31,7 +31,12 @@ impl Tokenizer {
         let shown = path.display();
         let bytes = ronde_store::read_regular(path, TOKENIZER_BYTES_MAX)
             .map_err(|error| invalid(format!("cannot read {shown}: {error}")))?;
-        let read = tokenizers::Tokenizer::from_bytes(&bytes);
+        Self::parse(&bytes, &shown.to_string())
+    }
+
+    /// Reads the contents of a `tokenizer.json`; `shown` names it in messages.
+    pub(crate) fn parse(bytes: &[u8], shown: &str) -> Result<Self, DataError> {
+        let read = tokenizers::Tokenizer::from_bytes(bytes);
         let mut inner = read.map_err(|error| {
             invalid(format!(
                 "{shown} is not a valid tokenizer.json of the library `tokenizers`: {error}"
@@ -47,9 +52,16 @@ impl Tokenizer {
         }
         Ok(Self {
             inner,
-            identity: format!("blake3:{}", blake3::hash(&bytes).to_hex()),
+            identity: format!("blake3:{}", blake3::hash(bytes).to_hex()),
             tokens,
         })
+    }
+
+    /// Returns the contents of a `tokenizer.json`, without padding and truncation.
+    pub(crate) fn to_json(&self) -> Result<Vec<u8>, DataError> {
+        let text = self.inner.to_string(false);
+        let text = text.map_err(|error| invalid(format!("cannot write the tokenizer: {error}")));
+        text.map(String::into_bytes)
     }
 
     /// Returns the number of a token; `None` if there is no such token.
@@ -74,8 +86,18 @@ impl Tokenizer {
 impl Tokenizer {
     /// Returns an error, because this build has no tokenizers.
     pub(crate) fn open(_: &Path) -> Result<Self, DataError> {
+        Self::parse(&[], "")
+    }
+
+    /// Returns an error, because this build has no tokenizers.
+    pub(crate) fn parse(_: &[u8], _: &str) -> Result<Self, DataError> {
         let what = "reading text with a tokenizer (data.format = \"text\")".to_owned();
         Err(DataError::NotBuilt { what })
+    }
+
+    /// Returns an error, because this build has no tokenizers.
+    pub(crate) fn to_json(&self) -> Result<Vec<u8>, DataError> {
+        Self::parse(&[], "").map(|_| Vec::new())
     }
 
     /// Returns `None`.

@@ -8,7 +8,8 @@ use clap::Args;
 use ronde::environment;
 use ronde_data::Dataset;
 use ronde_model::SavedModel;
-use ronde_train::config::{Document, Override, RunConfig};
+use ronde_serve::DataForm;
+use ronde_train::config::{Document, LoaderSection, Override, RunConfig};
 
 use super::data_progress;
 use super::train::read_run_file;
@@ -34,14 +35,67 @@ pub(crate) struct ModelData {
     pub(crate) test: Arc<dyn Dataset>,
 }
 
+/// A saved model, what its outputs and tokens mean, and its test data where they are used.
+pub(crate) struct UsedModel {
+    pub(crate) saved: SavedModel,
+    pub(crate) form: DataForm,
+    pub(crate) loader: LoaderSection,
+    pub(crate) test: Option<Arc<dyn Dataset>>,
+}
+
 impl ModelDataArguments {
+    /// Opens the model without its data, which it needs only if `--data` or `--set` name other data, or if an earlier release
+    /// has written the model.
+    ///
+    /// # Errors
+    /// As [`ModelDataArguments::open`].
+    pub(crate) fn open_alone(&self, quiet: bool) -> Result<UsedModel, String> {
+        if self.data.is_none() && self.sets.is_empty() {
+            let saved = self.open_saved()?;
+            let form = DataForm::of(&saved).map_err(|error| format!("error: {error}"))?;
+            if let Some(form) = form {
+                return Ok(UsedModel {
+                    saved,
+                    form,
+                    loader: LoaderSection::default(),
+                    test: None,
+                });
+            }
+        }
+        self.open_with_data(quiet)
+    }
+
+    /// Opens the model and its test data.
+    ///
+    /// # Errors
+    /// As [`ModelDataArguments::open`].
+    pub(crate) fn open_with_data(&self, quiet: bool) -> Result<UsedModel, String> {
+        let ModelData {
+            saved,
+            config,
+            test,
+        } = self.open(quiet)?;
+        Ok(UsedModel {
+            saved,
+            form: DataForm::of_data(test.description()),
+            loader: config.loader,
+            test: Some(test),
+        })
+    }
+
+    /// Opens and checks the model.
+    fn open_saved(&self) -> Result<SavedModel, String> {
+        let saved = SavedModel::open(&self.model).map_err(|error| format!("error: {error}"))?;
+        saved.check().map_err(|error| format!("error: {error}"))?;
+        Ok(saved)
+    }
+
     /// Opens the model and its test data. With `quiet`, no progress is printed.
     ///
     /// # Errors
     /// A message if one of them cannot be opened, or they do not fit.
     pub(crate) fn open(&self, quiet: bool) -> Result<ModelData, String> {
-        let saved = SavedModel::open(&self.model).map_err(|error| format!("error: {error}"))?;
-        saved.check().map_err(|error| format!("error: {error}"))?;
+        let saved = self.open_saved()?;
         let beside = saved.weights().path().with_file_name("run.toml");
         let file = self.data.as_ref().unwrap_or(&beside);
         if self.data.is_none() && !file.exists() {

@@ -17,7 +17,7 @@ use ronde_serve::{
 
 use super::console::{Printable, info, message};
 use super::exit;
-use super::model_data::{ModelData, ModelDataArguments};
+use super::model_data::{ModelDataArguments, UsedModel};
 use super::signals::begin_supervision;
 
 mod generation;
@@ -31,6 +31,9 @@ pub(crate) use worker::work;
 
 /// The number of bad records that are printed.
 const SKIPPED_PRINTED_MAX: usize = 10;
+/// The problem of a command that has neither prompts nor a data set.
+const NOTHING_TO_PREDICT: &str =
+    "error: there is nothing to predict\n  help: name prompts with --prompts, or data with --data";
 /// The next action when the output exists.
 const EXISTS_HELP: &str = "pass --force to replace it, or name another file";
 
@@ -70,7 +73,7 @@ pub(crate) struct PredictArguments {
 
 /// A model, its samples and the output, opened by the command and by each worker.
 struct ScoringJob {
-    source: ModelData,
+    source: UsedModel,
     /// The samples that are predicted: the test data, the prompts or the images.
     samples: Arc<dyn Dataset>,
     form: OutputForm,
@@ -89,22 +92,26 @@ impl ScoringArguments {
     /// Opens the model and the data. With `quiet`, no progress is printed.
     fn open(&self, quiet: bool) -> Result<ScoringJob, String> {
         let format = OutputFormat::of(&self.to).map_err(|error| format!("error: {error}"))?;
-        let source = self.source.open(quiet)?;
+        let source = match self.images.is_empty() && !self.generation.has_prompts() {
+            true => self.source.open_with_data(quiet)?,
+            false => self.source.open_alone(quiet)?,
+        };
         let (detail, settings) = match self.top {
             None => (ClassDetail::All, "all classes".to_owned()),
             Some(count) => (ClassDetail::Top(count.get()), format!("--top {count}")),
         };
         let failed = |error: ServeError| format!("error: {error}");
-        let (manifest, description) = (source.saved.manifest(), source.test.description());
-        let mut samples = Arc::clone(&source.test);
-        let (form, data, settings) = match self.generation.settings(&source)? {
+        let manifest = source.saved.manifest();
+        let (form, samples, data, settings) = match self.generation.settings(&source)? {
             None => {
-                let form = PredictionForm::of(manifest, description.targets, detail);
+                let form = PredictionForm::of(manifest, source.form.targets, detail);
                 let form = OutputForm::Outputs(form.map_err(failed)?);
-                if !self.images.is_empty() {
-                    samples = images::find(&self.images, &source)?;
-                }
-                (form, samples.description().identity.clone(), settings)
+                let samples = match &source.test {
+                    Some(test) if self.images.is_empty() => Arc::clone(test),
+                    _ => images::find(&self.images, &source.saved)?,
+                };
+                let data = samples.description().identity.clone();
+                (form, samples, data, settings)
             }
             Some(_) if !self.images.is_empty() => {
                 return Err(images::refused());
@@ -116,17 +123,19 @@ impl ScoringArguments {
                 ));
             }
             Some((prompts, generation)) => {
-                if let Some(prompts) = &prompts {
-                    samples = prompts.dataset().map_err(failed)?;
-                }
-                let vocabulary = description.vocabulary.as_ref();
-                let vocabulary = vocabulary.map_or_else(String::new, |one| one.identity());
-                let data = match &prompts {
-                    Some(prompts) => format!("{} of {vocabulary}", prompts.identity()),
-                    None => description.identity.clone(),
+                let (samples, data) = match (&prompts, &source.test) {
+                    (None, Some(test)) => (Arc::clone(test), test.description().identity.clone()),
+                    (None, None) => return Err(NOTHING_TO_PREDICT.to_owned()),
+                    (Some(prompts), _) => {
+                        let vocabulary = source.form.vocabulary.as_ref();
+                        let vocabulary = vocabulary.map_or_else(String::new, |one| one.identity());
+                        let data = format!("{} of {vocabulary}", prompts.identity());
+                        (prompts.dataset().map_err(failed)?, data)
+                    }
                 };
                 let settings = format!("text: {generation:?}");
-                (OutputForm::Text(prompts, generation), data, settings)
+                let form = OutputForm::Text(prompts, generation);
+                (form, samples, data, settings)
             }
         };
         let identity = ScoringIdentity {
@@ -161,17 +170,18 @@ impl ScoringArguments {
 impl ScoringJob {
     /// Loads the model, and publishes its predictions in the folder of the parts.
     fn scoring(self, parts: PartFolder) -> Result<Scoring, String> {
-        let ModelData {
+        let UsedModel {
             saved,
-            config,
-            test,
+            form,
+            loader,
+            ..
         } = self.source;
         let chain = saved.chain().map_err(|error| format!("error: {error}"))?;
-        let settings = config.loader.settings(&*self.samples, 1);
+        let settings = loader.settings(&*self.samples, 1);
         let scorer: Box<dyn Scorer> = match self.form {
             OutputForm::Outputs(form) => Box::new(Predictor::new(chain, form)),
             OutputForm::Text(prompts, generation) => {
-                let texts = (test.description().vocabulary.clone(), prompts);
+                let texts = (form.vocabulary, prompts);
                 let generator = TextGenerator::new(chain, saved.manifest(), texts, generation);
                 Box::new(generator.map_err(|error| format!("error: {error}"))?)
             }

@@ -2,7 +2,7 @@
 
 use crate::support::TestFolder;
 #[cfg(feature = "full")]
-use crate::support::{Ended, of_kind};
+use crate::support::{Ended, copy_model, of_kind};
 
 const JPEG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.jpg");
 const PNG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.png");
@@ -186,6 +186,11 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
     let one = train(&["workers.count=1"]).expect(0, &[]);
     assert_eq!(one.blake3(), two.blake3());
     assert_eq!(dir.list(".cache/ronde/tokens"), kept);
+    copy_model(&dir, "runs/gpt_tokens", "alone");
+    dir.write("prompts.txt", "It is a truth\n");
+    let words = "predict alone --to texts.jsonl --max-tokens 4 --prompts prompts.txt";
+    dir.run(&words.split(' ').collect::<Vec<_>>())
+        .expect(0, &["1 predictions"]);
     for (set, word) in [
         (
             "data.format.end_of_text=</s>",

@@ -12,7 +12,7 @@ use ronde_identity::{Authority, Member, Validity};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{RONDE, Running, TestFolder, until};
+use crate::support::{RONDE, Running, TestFolder, copy_model, until};
 
 /// An answer: the status, the head and the body.
 struct Answer {
@@ -133,7 +133,8 @@ fn requests_have_the_predictions_of_the_command() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    let server = Server::start(&dir, "out -n 2 --batch-max 8");
+    copy_model(&dir, "out", "alone");
+    let server = Server::start(&dir, "alone -n 2 --batch-max 8");
     let whole: Vec<Value> = (40..60)
         .map(|number| json!([f64::from(number) + 0.5, 0.5]))
         .collect();
@@ -325,7 +326,8 @@ fn translations_are_those_of_the_command() {
     dir.run(&["predict", "numbers", "--to", "texts.jsonl"])
         .expect(0, &[]);
     let text = std::fs::read_to_string(dir.path().join("texts.jsonl")).unwrap();
-    let server = Server::start(&dir, "numbers");
+    copy_model(&dir, "numbers", "alone");
+    let server = Server::start(&dir, "alone");
     std::thread::scope(|scope| {
         for line in text.lines().take(6) {
             let server = &server;
@@ -372,7 +374,8 @@ fn texts_are_generated_token_by_token() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    let server = Server::start(&dir, "gpt");
+    copy_model(&dir, "gpt", "alone");
+    let server = Server::start(&dir, "alone");
     std::thread::scope(|scope| {
         for expected in &expected {
             let server = &server;
@@ -498,7 +501,8 @@ fn encoded_images_have_the_predictions_of_the_test_data() {
     let dir = trained_on_images();
     dir.run(&["predict", "out", "--to", "test.jsonl"])
         .expect(0, &[]);
-    let images = ["predict", "out", "--to", "images.jsonl", "--images"];
+    copy_model(&dir, "out", "alone");
+    let images = ["predict", "alone", "--to", "images.jsonl", "--images"];
     dir.run(&[&images[..], &["images", "--images", "images/*/a.jpg"]].concat())
         .expect(0, &["3 predictions"]);
     let expected = predictions(&dir, "test.jsonl");
@@ -509,7 +513,7 @@ fn encoded_images_have_the_predictions_of_the_test_data() {
     dir.write("mixed/notes.txt", "not an image");
     dir.run(&["predict", "out", "--to", "mixed.csv", "--images", "mixed"])
         .expect(0, &["1 predictions"]);
-    let server = Server::start(&dir, "out");
+    let server = Server::start(&dir, "alone");
     let encode = |bytes: &[u8]| BASE64_STANDARD.encode(bytes);
     let all = [PATTERN_JPG, PATTERN_PNG, PATTERN_WEBP].map(encode);
     let answer = server.post("/v1/predict", &json!({ "images": all }).to_string());

@@ -361,3 +361,17 @@ pub(crate) fn example(name: &str) -> PathBuf {
     assert!(path.is_file(), "{} is not built", path.display());
     path
 }
+
+/// Copies the files of a model, without the run file, the data and the records of its run.
+#[cfg(feature = "full")]
+pub(crate) fn copy_model(dir: &TestFolder, from: &str, to: &str) {
+    let (from, to) = (dir.path().join(from), dir.path().join(to));
+    std::fs::create_dir(&to).unwrap();
+    for name in ["model.json", "model.safetensors"] {
+        std::fs::copy(from.join(name), to.join(name)).unwrap();
+    }
+    let name = ronde_model::TOKENIZER_FILE;
+    if from.join(name).exists() {
+        std::fs::copy(from.join(name), to.join(name)).unwrap();
+    }
+}

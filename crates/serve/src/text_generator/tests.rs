@@ -35,6 +35,8 @@ fn manifest(config: &ModelConfig, data: &dyn Dataset) -> ModelManifest {
         input_shape: description.shape.clone(),
         classes: description.classes,
         images: None,
+        targets: None,
+        vocabulary: None,
         steps: 0,
         plan: String::new(),
         identity: Vec::new(),

@@ -12,7 +12,13 @@ use crate::event_writer::EventWriter;
 use crate::track::{RunDescription, restart, scalars};
 
 /// The files of a saved model that MLflow receives as artifacts, if they exist.
-const MODEL_FILES: [&str; 4] = ["model.safetensors", "model.json", "README.md", "run.toml"];
+const MODEL_FILES: [&str; 5] = [
+    "model.safetensors",
+    "model.json",
+    "tokenizer.json",
+    "README.md",
+    "run.toml",
+];
 
 /// The steps of a series whose numbers are in the spool.
 #[derive(Debug, Clone, Copy, Default)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use ronde_serve::{GenerationSettings, Prompts, TextGenerator, TokenSampling};
 
-use crate::command::model_data::ModelData;
+use crate::command::model_data::UsedModel;
 
 /// The maximum number of bytes of a file of prompts.
 const PROMPTS_BYTES_MAX: u64 = 1 << 30;
@@ -41,7 +41,7 @@ impl GenerationArguments {
     ///
     /// # Errors
     /// A message if the prompts or a setting cannot be used, or nothing would use them.
-    pub(super) fn settings(&self, source: &ModelData) -> Result<Option<Generation>, String> {
+    pub(super) fn settings(&self, source: &UsedModel) -> Result<Option<Generation>, String> {
         let manifest = source.saved.manifest();
         let tokens_max = TextGenerator::prompt_tokens_max(manifest);
         if self.prompts.is_none() && !TextGenerator::translates(manifest) {
@@ -64,7 +64,7 @@ impl GenerationArguments {
                         path.display()
                     )
                 })?;
-                let vocabulary = source.test.description().vocabulary.as_deref();
+                let vocabulary = source.form.vocabulary.as_deref();
                 let form = (manifest.classes, tokens_max);
                 let prompts = Prompts::parse((path, &bytes), vocabulary, form);
                 Some(Arc::new(
@@ -79,6 +79,11 @@ impl GenerationArguments {
             sampling: sampling.map_err(|error| format!("error: {error}"))?,
         };
         Ok(Some((prompts, settings)))
+    }
+
+    /// Returns whether there is a file of prompts.
+    pub(super) fn has_prompts(&self) -> bool {
+        self.prompts.is_some()
     }
 
     /// Returns the first setting that is given.
@@ -120,7 +125,7 @@ impl GenerationArguments {
     }
 }
 
-fn refused(option: &str, source: &ModelData) -> String {
+fn refused(option: &str, source: &UsedModel) -> String {
     let model = source.saved.manifest().model.as_ref();
     let kind = model.map_or("own", |model| model.kind());
     format!(

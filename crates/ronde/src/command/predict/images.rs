@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use ronde_data::Dataset;
 
-use crate::command::model_data::ModelData;
+use ronde_model::SavedModel;
 
 /// Finds the images, which are converted as those on which the model was trained. Relative paths start from the current folder.
 ///
 /// # Errors
 /// A message if the model has no use for images, or a pattern matches no file.
 #[cfg(feature = "full")]
-pub(super) fn find(patterns: &[String], source: &ModelData) -> Result<Arc<dyn Dataset>, String> {
-    let features = ronde_serve::image_features(source.saved.manifest()).ok_or_else(refused)?;
+pub(super) fn find(patterns: &[String], model: &SavedModel) -> Result<Arc<dyn Dataset>, String> {
+    let features = ronde_serve::image_features(model.manifest()).ok_or_else(refused)?;
     // As for data, so that an image has one name in all outputs.
     let here = PathBuf::from(".");
     let opening = ronde::environment::opening(&here.canonicalize().unwrap_or(here), 0);
@@ -27,7 +27,7 @@ pub(super) fn find(patterns: &[String], source: &ModelData) -> Result<Arc<dyn Da
 /// # Errors
 /// Always.
 #[cfg(not(feature = "full"))]
-pub(super) fn find(_patterns: &[String], _source: &ModelData) -> Result<Arc<dyn Dataset>, String> {
+pub(super) fn find(_patterns: &[String], _model: &SavedModel) -> Result<Arc<dyn Dataset>, String> {
     Err(
         "error: cannot use --images: this program was built without images\n  \
          help: build it with `--features full`"

@@ -50,7 +50,7 @@ impl NewerModels {
 
     /// Opens the files, unless they have the served model.
     fn open(&self) -> Result<Option<ServedModel>, String> {
-        let data = self.arguments.open(true)?;
+        let data = self.arguments.open_alone(true)?;
         if data.saved.manifest().blake3 == self.blake3 {
             return Ok(None);
         }

@@ -15,7 +15,7 @@ use super::ServeArguments;
 use super::newer::NewerModels;
 use crate::command::console::{Printable, info, message};
 use crate::command::exit;
-use crate::command::model_data::ModelData;
+use crate::command::model_data::UsedModel;
 use crate::command::signals::begin_supervision;
 
 /// The longest time in which the head and the body of a request must arrive, each.
@@ -39,7 +39,7 @@ pub(super) fn start(arguments: &ServeArguments, stop: &StopFlag) -> i32 {
 fn serve(arguments: &ServeArguments, stop: &StopFlag) -> Result<(), String> {
     let token = arguments.token_file.as_deref().map(token).transpose()?;
     let tls = tls(arguments)?;
-    let data = arguments.source.open(false)?;
+    let data = arguments.source.open_alone(false)?;
     let newer = Box::new(NewerModels::of(&arguments.source, &data.saved));
     let model = served(data)?;
     let listen = arguments.listen;
@@ -116,14 +116,14 @@ fn tls(arguments: &ServeArguments) -> Result<Option<Arc<ServerConfig>>, String> 
     })
 }
 
-/// Combines a model with what its data says about its outputs.
-pub(super) fn served(data: ModelData) -> Result<ServedModel, String> {
-    let ModelData { saved, test, .. } = data;
-    let description = test.description();
-    let form = PredictionForm::of(saved.manifest(), description.targets, ClassDetail::All);
+/// Combines a model with what its outputs and tokens mean.
+pub(super) fn served(model: UsedModel) -> Result<ServedModel, String> {
+    let UsedModel {
+        saved, form: data, ..
+    } = model;
+    let form = PredictionForm::of(saved.manifest(), data.targets, ClassDetail::All);
     let form = form.map_err(|error| format!("error: {error}"))?;
-    // Requests have their own samples: the data itself is not kept.
-    let model = ServedModel::new(saved, form, description.vocabulary.clone());
+    let model = ServedModel::new(saved, form, data.vocabulary);
     model.map_err(|error| format!("error: {error}"))
 }
 

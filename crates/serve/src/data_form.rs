@@ -1,0 +1,67 @@
+//! [`DataForm`]: what the outputs and the tokens of a model mean.
+
+use std::sync::Arc;
+
+use ronde_data::{DatasetDescription, Targets, Vocabulary, VocabularyContents};
+use ronde_model::{SavedModel, TargetKind, TokenTexts};
+
+use crate::ServeError;
+
+/// What the outputs and the tokens of a model mean, from its files or from its data.
+#[derive(Debug, Clone)]
+pub struct DataForm {
+    /// The kind of the targets.
+    pub targets: Targets,
+    /// The text of the tokens, if they have one.
+    pub vocabulary: Option<Arc<Vocabulary>>,
+}
+
+impl DataForm {
+    /// Reads what was saved with a model; `None` for a model of an earlier release, which needs its data. Cost: a tokenizer is
+    /// read.
+    ///
+    /// # Errors
+    /// The tokenizer cannot be read, or the vocabulary is damaged.
+    pub fn of(saved: &SavedModel) -> Result<Option<Self>, ServeError> {
+        let manifest = saved.manifest();
+        let targets = match manifest.targets {
+            None => return Ok(None),
+            Some(TargetKind::Classes) => Targets::Classes,
+            Some(TargetKind::Values) => Targets::Values,
+            Some(TargetKind::Boxes) => Targets::Boxes,
+        };
+        let contents = match manifest.vocabulary.clone() {
+            None => None,
+            Some(TokenTexts::Letters { bytes }) => Some(VocabularyContents::Letters(bytes)),
+            Some(TokenTexts::Words {
+                words,
+                start,
+                end,
+                padding,
+            }) => Some(VocabularyContents::Words {
+                words,
+                start,
+                end,
+                padding,
+            }),
+            Some(TokenTexts::Tokenizer { end }) => Some(VocabularyContents::Tokenizer {
+                json: saved.tokenizer()?,
+                end,
+            }),
+        };
+        let vocabulary = contents.map(Vocabulary::new).transpose()?;
+        Ok(Some(Self {
+            targets,
+            vocabulary: vocabulary.map(Arc::new),
+        }))
+    }
+
+    /// Returns the form of a data set.
+    #[must_use]
+    pub fn of_data(data: &DatasetDescription) -> Self {
+        Self {
+            targets: data.targets,
+            vocabulary: data.vocabulary.clone(),
+        }
+    }
+}
