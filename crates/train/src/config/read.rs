@@ -98,6 +98,10 @@ impl RunReader {
     /// Records and removes the error that gives this message; `None` if it cannot be removed.
     fn record(&mut self, message: &str, raw: &dyn Fn(&str) -> Option<String>) -> Option<()> {
         let parsed = SerdeMessage::parse(message);
+        if let Some(error) = self.take_entry(message, &parsed) {
+            self.errors.push(error);
+            return Some(());
+        }
         if let SerdeMessage::Missing { key } = parsed {
             let example: Table = toml::from_str(DEFAULT_RUN_FILE).ok()?;
             let is_section = example.contains_key(key) && !self.table.contains_key(key);
@@ -131,6 +135,41 @@ impl RunReader {
         }
         self.errors.push(describe(&path, &parsed));
         self.remove(&keys)
+    }
+
+    /// Removes the entry of a list of sections, such as `[[train.parameter_groups]]`, to which a message refers, and describes
+    /// its error. `None` if the message refers to something else.
+    fn take_entry(&mut self, message: &str, parsed: &SerdeMessage<'_>) -> Option<KeyError> {
+        let keys = culprit(&self.table, message, usize::MAX);
+        let path = path_of(&keys);
+        let without = |root: &Table, entry: usize| {
+            let mut rest = root.clone();
+            entries_at(&mut rest, &keys)?.remove(entry);
+            Some(try_read(&rest).err().as_deref() != Some(message))
+        };
+        let count = entries_at(&mut self.table.clone(), &keys)?.len();
+        let entry = (0..count).find(|entry| without(&self.table, *entry) == Some(true))?;
+        let key = self.key_of_entry(&keys, entry, message);
+        let place = match count {
+            1 => format!("[[{path}]]"),
+            _ => format!("entry {} of [[{path}]]", entry + 1),
+        };
+        entries_at(&mut self.table, &keys)?.remove(entry);
+        self.removed.insert(path.clone());
+        Some(entry_error((&path, &place), key.as_deref(), parsed))
+    }
+
+    /// Returns the key of an entry of a list whose value a message is about.
+    fn key_of_entry(&self, keys: &[String], entry: usize, message: &str) -> Option<String> {
+        let found = entries_at(&mut self.table.clone(), keys)?[entry].clone();
+        let mut names = found.as_table()?.keys();
+        let key = names.find(|name| {
+            let mut rest = self.table.clone();
+            let removed = entries_at(&mut rest, keys)
+                .and_then(|entries| entries[entry].as_table_mut()?.remove(*name));
+            removed.is_some() && try_read(&rest).err().as_deref() != Some(message)
+        });
+        key.cloned()
     }
 
     /// Records all unknown keys beside the one at `keys`.
@@ -251,6 +290,12 @@ fn value_at<'a>(root: &'a mut Table, keys: &[String]) -> Option<&'a mut Value> {
     table_at_mut(root, sections)?.get_mut(last)
 }
 
+/// Returns the entries of a list of sections; `None` if something else is there.
+fn entries_at<'a>(root: &'a mut Table, keys: &[String]) -> Option<&'a mut Vec<Value>> {
+    let entries = value_at(root, keys)?.as_array_mut()?;
+    entries.iter().all(Value::is_table).then_some(entries)
+}
+
 fn remove(root: &mut Table, keys: &[String]) -> Option<()> {
     let (last, sections) = keys.split_last()?;
     table_at_mut(root, sections)?.remove(last).map(drop)
@@ -307,6 +352,35 @@ fn missing_key(section: &str, key: &str) -> KeyError {
         problem: ConfigProblem::error(section, format!("missing key `{key}` in [{section}]"))
             .hint(format!("add `{key} = ...` to [{section}]")),
         about: AssignmentPart::Section,
+    }
+}
+
+/// Describes the error of an entry of a list of sections.
+fn entry_error(
+    (path, place): (&str, &str),
+    key: Option<&str>,
+    message: &SerdeMessage<'_>,
+) -> KeyError {
+    let problem = match message {
+        SerdeMessage::UnknownKey { key, known } => ConfigProblem {
+            hint: suggest::hint(key, known),
+            ..ConfigProblem::error(path, format!("unknown key `{key}` in {place}"))
+        },
+        SerdeMessage::Missing { key } => {
+            ConfigProblem::error(path, format!("missing key `{key}` in {place}"))
+                .hint(format!("add `{key} = ...` to it"))
+        }
+        _ => {
+            let name = key.map_or_else(|| place.to_owned(), |key| format!("{key}` in `{place}"));
+            ConfigProblem {
+                path: path.to_owned(),
+                ..describe(&name, message).problem
+            }
+        }
+    };
+    KeyError {
+        problem,
+        about: AssignmentPart::Value,
     }
 }
 

@@ -383,3 +383,28 @@ fn clusters_are_refused_in_short_formats() {
         ],
     );
 }
+
+#[test]
+fn errors_in_lists_of_sections_name_the_entry() {
+    let groups = |entries: &str| with(&entries.replace("[g]", "[[train.parameter_groups]]"));
+    let shown = rendered(&groups("[g]\nmatch = \"*.bias\"\nfrozen = true\n"));
+    assert!(
+        shown.contains("unknown key `match` in [[train.parameter_groups]]"),
+        "{shown}"
+    );
+    assert_eq!(shown.matches("error: ").count(), 1, "{shown}");
+    check(
+        &groups("[g]\ntensors = \"a\"\n[g]\ntensors = \"b\"\nweight_decay = \"no\"\n"),
+        &[
+            "`weight_decay` in `entry 2 of [[train.parameter_groups]]` must be a number, found string \"no\"",
+        ],
+    );
+    check(
+        &groups("[g]\nfrozen = true\n[g]\ntensor = \"b\"\n"),
+        &[
+            "missing key `tensors` in entry 1 of [[train.parameter_groups]]",
+            "unknown key `tensor`",
+            "did you mean `tensors`?",
+        ],
+    );
+}
