@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ronde_core::Step;
+use ronde_engine::ConfusionMatrix;
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
@@ -168,6 +169,8 @@ struct SavedEvaluation {
     loss: ExactNumber,
     metrics: BTreeMap<String, ExactNumber>,
     samples: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    confusion: Option<Vec<Vec<u64>>>,
     lower_is_better: BTreeSet<String>,
 }
 
@@ -181,6 +184,10 @@ impl SavedEvaluation {
                 .map(|(name, value)| (name.clone(), ExactNumber(*value)))
                 .collect(),
             samples: evaluation.samples,
+            confusion: evaluation
+                .confusion
+                .as_ref()
+                .map(|matrix| matrix.rows().to_vec()),
             lower_is_better: evaluation.lower_is_better.clone(),
         }
     }
@@ -193,7 +200,7 @@ impl SavedEvaluation {
                 .map(|(name, value)| (name.clone(), value.0))
                 .collect(),
             samples: self.samples,
-            confusion: None,
+            confusion: self.confusion.clone().map(ConfusionMatrix::new),
             lower_is_better: self.lower_is_better.clone(),
         }
     }
@@ -229,6 +236,7 @@ mod tests {
             loss,
             metrics: [("f1".to_owned(), f64::NAN)].into(),
             samples: 3,
+            confusion: Some(ConfusionMatrix::new(vec![vec![1, 2], vec![0, loss as u64]])),
             ..Evaluation::default()
         }
     }
@@ -287,6 +295,8 @@ mod tests {
         let best = decoded.best("loss").unwrap();
         assert_eq!(best.evaluation.loss.to_bits(), (0.1_f64 + 0.2).to_bits());
         assert!(best.evaluation.metric("f1").unwrap().is_nan());
+        let matrix = best.evaluation.confusion.unwrap();
+        assert_eq!(matrix.rows(), [[1, 2], [0, 0]]);
         assert!(RunProgress::decode(&text, &mut []).is_ok());
         assert!(RunProgress::decode("{", &mut []).is_err());
     }

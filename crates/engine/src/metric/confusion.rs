@@ -64,6 +64,12 @@ impl ConfusionCounts {
 pub struct ConfusionMatrix(Vec<Vec<u64>>);
 
 impl ConfusionMatrix {
+    /// Creates a matrix from its counts: a row for each true class, with an element for each predicted class.
+    #[must_use]
+    pub fn new(rows: Vec<Vec<u64>>) -> Self {
+        Self(rows)
+    }
+
     /// Returns the counts: a row for each true class, with an element for each predicted class.
     #[must_use]
     pub fn rows(&self) -> &[Vec<u64>] {
