@@ -27,6 +27,9 @@ struct RecordedSpans {
 }
 
 impl BackgroundSpans {
+    /// The number of the first thread that loads samples of an evaluation; those for training have lower numbers.
+    pub const EVALUATION_THREADS: u32 = 1 << 16;
+
     /// Creates a recorder that is off.
     #[must_use]
     pub fn new(clock: SpanClock) -> Self {

@@ -147,10 +147,15 @@ impl Loader {
         plan: LoaderPlan,
         settings: LoaderSettings,
     ) -> Result<Self, DataError> {
-        Self::start_recorded(dataset, plan, settings, Arc::new(BackgroundSpans::off()))
+        Self::start_recorded(
+            dataset,
+            plan,
+            settings,
+            (Arc::new(BackgroundSpans::off()), 0),
+        )
     }
 
-    /// Starts prefetching, and records what the threads do in `spans`.
+    /// Starts prefetching, and records what the threads do in `spans`, with numbers from `first_thread` on.
     ///
     /// # Errors
     /// As [`Loader::start`].
@@ -158,7 +163,7 @@ impl Loader {
         dataset: Arc<dyn Dataset>,
         plan: LoaderPlan,
         settings: LoaderSettings,
-        spans: Arc<BackgroundSpans>,
+        (spans, first_thread): (Arc<BackgroundSpans>, u32),
     ) -> Result<Self, DataError> {
         check(&*dataset, &plan)?;
         let step_bytes = step_bytes(&*dataset, &plan);
@@ -197,7 +202,7 @@ impl Loader {
             let pool = Arc::clone(&loader.pool);
             let thread = std::thread::Builder::new()
                 .name(format!("ronde-data-{number}"))
-                .spawn(move || pool.run(number as u32))
+                .spawn(move || pool.run(first_thread + number as u32))
                 .map_err(|cause| DataError::Thread { cause })?;
             loader.threads.push(thread);
         }

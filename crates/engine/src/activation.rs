@@ -1,5 +1,6 @@
 //! [`Activation`]: the values passed from one layer to the next.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use ronde_kernels::ShortFormat;
@@ -241,6 +242,45 @@ impl Activation {
         device.unpack(*format, buffer.slice(), values.slice_mut());
         self.values = Some(Arc::new(values));
         self.rounded_to = Some(*format);
+    }
+
+    /// Returns a copy of consecutive samples.
+    ///
+    /// # Panics
+    /// When the values are in the memory of a device, or there are fewer samples.
+    #[must_use]
+    pub fn part(&self, samples: Range<usize>) -> Self {
+        let each = self.elements() / self.samples().max(1);
+        let mut shape = self.shape.clone();
+        shape[0] = samples.len();
+        let values = &self.as_slice()[samples.start * each..samples.end * each];
+        Self {
+            rounded_to: self.rounded_to,
+            ..Self::from_host(&shape, values.to_vec())
+        }
+    }
+
+    /// Joins the samples of activations, which have one shape otherwise.
+    ///
+    /// # Panics
+    /// When values are in the memory of a device.
+    #[must_use]
+    pub fn joined(parts: Vec<Self>) -> Self {
+        let mut shape = parts
+            .first()
+            .map_or_else(|| vec![0], |part| part.shape.clone());
+        shape[0] = parts.iter().map(Self::samples).sum();
+        let mut rounded = parts.iter().map(|part| part.rounded_to);
+        let first = rounded.next().flatten();
+        let is_rounded = rounded.all(|format| format == first);
+        let mut values = Vec::with_capacity(shape.iter().product());
+        for part in parts {
+            values.extend_from_slice(part.as_slice());
+        }
+        Self {
+            rounded_to: first.filter(|_| is_rounded),
+            ..Self::from_host(&shape, values)
+        }
     }
 
     /// Returns the same values with another shape of as many elements. Cost: none.

@@ -19,6 +19,7 @@ mod context;
 mod detection;
 mod device;
 mod error;
+mod evaluation_size;
 mod graph;
 mod host;
 mod initial;
@@ -50,6 +51,7 @@ pub use device::{
     PrecisionKernels, RowCopy, SequenceKernels, TableKernels, check_device,
 };
 pub use error::EngineError;
+pub use evaluation_size::EvaluationSize;
 pub use graph::{
     Attended, Computation, GraphBuilder, GraphLayer, GraphOutline, GraphValue, KeptText,
     OperationOutline,
@@ -63,6 +65,7 @@ pub use loss::{
     BinaryCrossEntropy, CrossEntropy, DetectionLoss, DiceLoss, IGNORED, Loss, LossOutput,
     NearestDistance, SmoothL1, SquaredError, ValueLoss,
 };
+pub use memory::release_free_memory;
 pub use metric::{
     ConfusionCounts, ConfusionMatrix, Inertia, IntersectionOverUnion, MacroF1, MeanAbsoluteError,
     MeanAveragePrecision, Metric, Perplexity, TopAccuracy,

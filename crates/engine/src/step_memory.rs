@@ -7,9 +7,9 @@ use ronde_core::{Shard, Step};
 
 use crate::lock_step::SingleRankSums;
 use crate::{
-    Activation, Chain, Device, EngineError, ForwardContext, GraphLayer, KernelCall, KernelObserver,
-    Layer, LockStep, Mode, ModelConfig, ObservedDevice, PlanningDevice, Precision, ShardGradient,
-    ShardInput,
+    Activation, Chain, Device, EngineError, EvaluationSize, ForwardContext, GraphLayer, KernelCall,
+    KernelObserver, Layer, LockStep, Mode, ModelConfig, ObservedDevice, PlanningDevice, Precision,
+    ShardGradient, ShardInput,
 };
 
 /// The largest number of samples of a shard that is planned.
@@ -53,6 +53,27 @@ impl ModelConfig {
         let floats = (device.memory().peak - before) as u64;
         let (samples, planned) = (step.samples as u64, planned.samples.max(1) as u64);
         Ok(floats.saturating_mul(samples.div_ceil(planned)))
+    }
+
+    /// Returns the greatest number of floats that an evaluation needs at any time, with the outputs of a batch and what a loss
+    /// needs of them. Cost: as [`ModelConfig::step_floats`]; only the form of the samples of `step` and its precision count.
+    ///
+    /// # Errors
+    /// When the model does not accept such samples.
+    pub fn evaluation_floats(&self, step: &StepShape<'_>) -> Result<u64, EngineError> {
+        let device = Arc::new(PlanningDevice::new());
+        let shared: Arc<dyn Device> = device.clone();
+        let mut chain = self.planned(step, &shared)?;
+        let size = EvaluationSize::of(&chain, step.sample);
+        let before = device.memory().taken;
+        let shape = [&[size.together], step.sample].concat();
+        let context = ForwardContext::evaluate();
+        let output = chain.forward(Activation::unwritten(&*device, &shape), &context)?;
+        let each = output.elements() / size.together;
+        drop(output);
+        // The outputs of the parts, joined ones, and the gradient that a loss computes with its value.
+        let outputs = 3 * (each * size.batch) as u64;
+        Ok((device.memory().peak - before) as u64 + outputs)
     }
 
     /// Returns the work of forward and backward of a shard in each layer, as multiply-adds of matrix products that take as

@@ -9,6 +9,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use ronde_core::Rank;
+use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::recording::{RecordingLine, RecordingSection};
 use ronde_core::spans::{SpanKind, TimeSpan};
 
@@ -77,7 +78,10 @@ impl std::fmt::Display for TimelineThread {
             Self::Collectives => f.write_str("collectives"),
             Self::WriteCheckpoint => f.write_str("checkpoint"),
             Self::PublishCheckpoint => f.write_str("checkpoint publication"),
-            Self::Loader(number) => write!(f, "loader {number}"),
+            Self::Loader(number) => match number.checked_sub(BackgroundSpans::EVALUATION_THREADS) {
+                None => write!(f, "loader {number}"),
+                Some(number) => write!(f, "loader {number} of evaluations"),
+            },
         }
     }
 }

@@ -291,6 +291,8 @@ pub trait Strategy: Send {
 /// The batches of an evaluation that a rank takes part in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EvaluationPart {
+    /// The number of samples of a batch, which is the same on all ranks.
+    pub batch: u64,
     /// The number of groups of ranks that divide the batches among themselves.
     pub groups: u64,
     /// The group of this rank, which takes every batch number `group + i * groups`; `None`: a spare, which takes none.

@@ -30,8 +30,8 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::weight_hash::{self, WeightHash};
 use ronde_core::{Buffer, Group, GroupRank, Shard, Step, Work};
 use ronde_engine::{
-    Activation, Chain, Device, ForwardContext, Layer, Loss, Mode, OptimizerConfig, ParameterGroup,
-    ParameterRule, WeightDecayOn,
+    Activation, Chain, Device, EvaluationSize, ForwardContext, Layer, Loss, Mode, OptimizerConfig,
+    ParameterGroup, ParameterRule, WeightDecayOn,
 };
 use ronde_schedule::PipelineSchedule;
 
@@ -73,12 +73,10 @@ pub struct SynchronousConfig {
     pub schedule: PipelineSchedule,
     /// The parts of the weights that are hashed after each step.
     pub hashing: WeightHash,
-    /// The shape of one sample, which the borders of a pipeline follow from.
+    /// The shape of one sample, which the borders of a pipeline and the memory of evaluations follow from.
     pub sample_shape: Vec<usize>,
     /// The most samples of a shard.
     pub shard_samples_max: usize,
-    /// The most samples of a batch of an evaluation.
-    pub evaluation_samples_max: usize,
 }
 
 /// The computing times of a step so far.
@@ -116,7 +114,6 @@ impl SynchronousConfig {
             },
             sample_shape: Vec::new(),
             shard_samples_max: 0,
-            evaluation_samples_max: 0,
         }
     }
 
@@ -149,6 +146,7 @@ pub struct SynchronousStrategy {
     /// A buffer for a part of the scaled gradient, small enough to stay in the cache during the update.
     part: Vec<f32>,
     forms: BorderForms,
+    evaluation: EvaluationSize,
     /// The weights of buckets that are being gathered.
     gathering: BTreeMap<usize, Box<dyn Work>>,
     /// The hash of the weights that were gathered last to be compared.
@@ -196,6 +194,10 @@ impl SynchronousStrategy {
         });
         let rules = rules.collect();
         let scale = LossScale::new(config.loss_scaling);
+        let evaluation = match config.sample_shape.is_empty() {
+            true => EvaluationSize::default(),
+            false => EvaluationSize::of(&chain, &config.sample_shape),
+        };
         let mut this = Self {
             groups,
             layout,
@@ -210,6 +212,7 @@ impl SynchronousStrategy {
             buckets,
             part: Vec::new(),
             forms: BorderForms::default(),
+            evaluation,
             sends: Vec::new(),
             gathering: BTreeMap::new(),
             gathered_digest: 0,
@@ -691,6 +694,7 @@ impl Strategy for SynchronousStrategy {
     fn evaluation_part(&self) -> EvaluationPart {
         let rank = self.groups.all.rank();
         EvaluationPart {
+            batch: self.evaluation.batch as u64,
             groups: self.layout.replicas() as u64,
             group: self.place().map(|place| place.replica as u64),
             loads: self.layout.is_at_an_end(rank),

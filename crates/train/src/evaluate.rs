@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::batch::BatchPlan;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Collectives, CollectivesExt, Shard, WorldSize};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches};
-use ronde_engine::{Activation, Chain, ConfusionMatrix, Predictions};
+use ronde_engine::{
+    Activation, Chain, ConfusionMatrix, EvaluationSize, Predictions, release_free_memory,
+};
 use ronde_parallel::{EvaluationPart, MicroBatch, ParallelError, Strategy};
 
 use crate::micro_batch::micro_batch;
 use crate::{Objective, TrainError};
-
-/// The number of samples of an evaluation batch. Fixed, so that the loss does not depend on the world size.
-pub(crate) const BATCH: u64 = 60;
 
 /// The largest number of sums that the ranks exchange at once, so that the memory for them does not depend on the number
 /// of samples. Results of more classes than this are exchanged batch by batch.
@@ -58,7 +58,7 @@ impl Evaluation {
 /// The name of the loss among the metrics.
 pub(crate) const LOSS: &str = "loss";
 
-/// Evaluates on all samples. Each of `n` ranks, or pipelines, takes every `n`-th batch, and all get the result. All ranks call
+/// Evaluates on all samples, and records what the threads that load them do. Each of `n` ranks, or pipelines, takes every `n`-th batch, and all get the result. All ranks call
 /// it.
 ///
 /// # Errors
@@ -68,13 +68,16 @@ pub fn evaluate(
     strategy: &mut dyn Strategy,
     dataset: &Arc<dyn Dataset>,
     objective: &Objective,
-    settings: LoaderSettings,
+    loading: (LoaderSettings, Arc<BackgroundSpans>),
 ) -> Result<Evaluation, TrainError> {
     let part = strategy.evaluation_part();
     let mut predict = |batch: Option<&mut MicroBatch>| strategy.predict(batch);
     let mut gather = |mine: Vec<f64>| group.all_gather(&mine).map_err(TrainError::EvaluateGather);
     let exchange: (&mut Predict<'_>, &mut Gather<'_>) = (&mut predict, &mut gather);
-    evaluate_part(part, exchange, dataset, objective, settings)
+    release_free_memory();
+    let evaluation = evaluate_part(part, exchange, dataset, objective, loading);
+    release_free_memory();
+    evaluation
 }
 
 /// Evaluates a model on all samples in this process, with the bits of [`evaluate`] on any number of ranks.
@@ -87,16 +90,19 @@ pub fn evaluate_alone(
     objective: &Objective,
     settings: LoaderSettings,
 ) -> Result<Evaluation, TrainError> {
+    let size = EvaluationSize::of(model, &dataset.description().shape);
     let mut predict = |batch: Option<&mut MicroBatch>| {
         let Some(batch) = batch else { return Ok(None) };
         let input = Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
-        let outputs = model.evaluate(input).map_err(|source| {
+        let outputs = size.forward(input, |part| model.evaluate(part));
+        let outputs = outputs.map_err(|source| {
             let shard = batch.shard;
             ParallelError::Engine { shard, source }
         });
         outputs.map(Some)
     };
     let alone = EvaluationPart {
+        batch: size.batch as u64,
         groups: 1,
         group: Some(0),
         loads: true,
@@ -104,7 +110,8 @@ pub fn evaluate_alone(
     };
     let mut gather = Ok;
     let exchange: (&mut Predict<'_>, &mut Gather<'_>) = (&mut predict, &mut gather);
-    evaluate_part(alone, exchange, dataset, objective, settings)
+    let loading = (settings, Arc::new(BackgroundSpans::off()));
+    evaluate_part(alone, exchange, dataset, objective, loading)
 }
 
 /// Computes the outputs of a batch, or joins a round without one; `None` on a rank that does not have the last layer.
@@ -120,18 +127,22 @@ fn evaluate_part(
     (predict, gather): (&mut Predict<'_>, &mut Gather<'_>),
     dataset: &Arc<dyn Dataset>,
     objective: &Objective,
-    settings: LoaderSettings,
+    loading: (LoaderSettings, Arc<BackgroundSpans>),
 ) -> Result<Evaluation, TrainError> {
     let mut totals = Totals::new(objective);
     let mut batches = match part.group {
-        Some(group) if part.loads => match load((group, part.groups), dataset, settings)? {
-            Some(loader) => PartBatches::Loaded(Box::new(loader)),
-            None => PartBatches::Empty(0),
-        },
-        Some(group) => PartBatches::Empty(own_batches(dataset.len(), group, part.groups)),
+        Some(group) if part.loads => {
+            match load((group, part.groups), part.batch, dataset, loading)? {
+                Some(loader) => PartBatches::Loaded(Box::new(loader)),
+                None => PartBatches::Empty(0),
+            }
+        }
+        Some(group) => {
+            PartBatches::Empty(own_batches((dataset.len(), part.batch), group, part.groups))
+        }
         None => PartBatches::Empty(0),
     };
-    let rounds = dataset.len().div_ceil(BATCH).div_ceil(part.groups);
+    let rounds = dataset.len().div_ceil(part.batch).div_ceil(part.groups);
     let per_exchange = EXCHANGED_SUMS_MAX / totals.sums.len() / part.groups.max(1) as usize;
     let per_exchange = per_exchange.max(1) as u64;
     let mut done = 0;
@@ -180,8 +191,8 @@ impl PartBatches {
 }
 
 /// Returns the number of batches of a group of ranks, of `groups`.
-fn own_batches(samples: u64, group: u64, groups: u64) -> u64 {
-    let batches = samples.div_ceil(BATCH);
+fn own_batches((samples, batch): (u64, u64), group: u64, groups: u64) -> u64 {
+    let batches = samples.div_ceil(batch);
     (batches + groups - 1 - group.min(groups - 1)) / groups
 }
 
@@ -296,11 +307,12 @@ fn evaluate_batch(
 /// Starts a loader of every `n`-th batch in the order of the data set; `None` for an empty data set.
 fn load(
     (rank, ranks): (u64, u64),
+    batch: u64,
     dataset: &Arc<dyn Dataset>,
-    settings: LoaderSettings,
+    (settings, spans): (LoaderSettings, Arc<BackgroundSpans>),
 ) -> Result<Option<Loader>, TrainError> {
     let whole = ShardPlan::new(1, WorldSize::ONE);
-    let batches = BatchPlan::new(dataset.len(), BATCH, false, false, 0);
+    let batches = BatchPlan::new(dataset.len(), batch, false, false, 0);
     let Some((batches, shards)) = batches.zip(whole) else {
         return Ok(None);
     };
@@ -311,5 +323,9 @@ fn load(
         steps: rank..batches.steps_per_epoch(),
         stride: ranks,
     };
-    Ok(Some(Loader::start(Arc::clone(dataset), plan, settings)?))
+    let spans = (spans, BackgroundSpans::EVALUATION_THREADS);
+    let dataset = Arc::clone(dataset);
+    Ok(Some(Loader::start_recorded(
+        dataset, plan, settings, spans,
+    )?))
 }

@@ -3,15 +3,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use ronde_core::holdings::HeldRanges;
 use ronde_core::{
     Buffer, CollectiveError, CollectivesExt, DType, FormatHeader, GroupRank, Tag, Work,
 };
-use ronde_data::DatasetDescription;
+use ronde_data::{DatasetDescription, Targets, Vocabulary, VocabularyContents};
 use ronde_model::{
     BestEvaluation, ImageInput, ModelEvaluation, ModelManifest, NamedTensor, PublishedModel,
-    TensorSource,
+    TOKENIZER_FILE, TargetKind, TensorSource, TokenTexts,
 };
 use ronde_parallel::ModelState;
 
@@ -31,6 +32,8 @@ pub fn save(
 ) -> Result<PublishedModel, TrainError> {
     let plan = training.plan();
     let identity = plan.identity.parts();
+    let vocabulary = model.vocabulary.as_deref();
+    let vocabulary = vocabulary.map(|one| save_vocabulary(folder, one));
     let manifest = ModelManifest {
         header: FormatHeader::of(FormatHeader::MODEL),
         run: plan.config.run.name.clone(),
@@ -38,6 +41,8 @@ pub fn save(
         input_shape: model.input_shape,
         classes: model.classes,
         images: model.images,
+        targets: Some(model.targets),
+        vocabulary: vocabulary.transpose()?,
         steps,
         plan: plan.identity.hex(),
         identity: identity
@@ -67,6 +72,28 @@ pub fn save(
     }
 }
 
+/// Describes the text of tokens, and writes a tokenizer beside the model.
+fn save_vocabulary(folder: &Path, vocabulary: &Vocabulary) -> Result<TokenTexts, TrainError> {
+    Ok(match vocabulary.contents()? {
+        VocabularyContents::Letters(bytes) => TokenTexts::Letters { bytes },
+        VocabularyContents::Words {
+            words,
+            start,
+            end,
+            padding,
+        } => TokenTexts::Words {
+            words,
+            start,
+            end,
+            padding,
+        },
+        VocabularyContents::Tokenizer { json, end } => {
+            ronde_model::publish(&folder.join(TOKENIZER_FILE), &json)?;
+            TokenTexts::Tokenizer { end }
+        }
+    })
+}
+
 /// Returns the tensors of a state by name, as a model is written; without those that this rank does not have. Cost: none.
 pub fn tensors(state: &ModelState) -> impl Iterator<Item = NamedTensor<'_>> {
     let each = state.tensors().iter();
@@ -81,6 +108,9 @@ pub fn tensors(state: &ModelState) -> impl Iterator<Item = NamedTensor<'_>> {
 
 /// The tag of parts of tensors on their way to the rank that writes the model.
 const TAG: Tag = Tag(0x6578_706f);
+
+/// The tag of the confirmations that a part has been written.
+const WRITTEN: Tag = Tag(0x7772_6974);
 
 /// Asks the ranks with other layers for their tensors.
 const SEND: u8 = 1;
@@ -120,7 +150,7 @@ pub(crate) fn serve_tensors(training: &Training) -> Result<(), TrainError> {
     }
 }
 
-/// The number of parts that a rank sends before the first of them has arrived.
+/// The number of parts that a rank sends before the first of them is written, so that they do not fill the memory of rank 0.
 const AHEAD: usize = 4;
 
 /// The tensors of a training whose ranks have different layers.
@@ -157,10 +187,16 @@ impl TensorSource for TensorsOfRanks<'_> {
                 write(state.get(&part).unwrap_or_default())?;
                 continue;
             }
+            let from = GroupRank(rank as u32);
             let buffer = Buffer::host(DType::F32, part.len());
-            let received = group.receive(GroupRank(rank as u32), TAG, buffer);
-            match received.and_then(Work::wait) {
-                Ok(values) => write(values.as_slice())?,
+            let received = group.receive(from, TAG, buffer).and_then(Work::wait);
+            let written = received.and_then(|values| {
+                let written = write(values.as_slice());
+                let confirmed = group.send(from, WRITTEN, Buffer::copy_of(&[0_u8]));
+                confirmed.and_then(Work::wait).map(|_| written)
+            });
+            match written {
+                Ok(written) => written?,
                 Err(error) => {
                     let cause = io::Error::other(error.to_string());
                     self.lost = Some(error);
@@ -178,19 +214,28 @@ fn send_tensors(training: &Training) -> Result<(), CollectiveError> {
     let owned = training.owned().swap_remove(group.rank().index());
     let tensors = state.tensors();
     let names: Vec<&str> = tensors.iter().map(|tensor| &*tensor.entry.name).collect();
+    let written = || {
+        let confirmed = group.receive(GroupRank(0), WRITTEN, Buffer::host(DType::U8, 1))?;
+        confirmed.wait().map(drop)
+    };
     let mut sends: VecDeque<Box<dyn Work>> = VecDeque::new();
     for index in ronde_model::file_order(&names) {
         for part in owned.within(&tensors[index].range) {
-            let values = Buffer::copy_of(state.get(&part).unwrap_or_default());
-            sends.push_back(group.send(GroupRank(0), TAG, values)?);
-            if sends.len() > AHEAD
+            if sends.len() == AHEAD
                 && let Some(first) = sends.pop_front()
             {
                 first.wait()?;
+                written()?;
             }
+            let values = Buffer::copy_of(state.get(&part).unwrap_or_default());
+            sends.push_back(group.send(GroupRank(0), TAG, values)?);
         }
     }
-    sends.into_iter().try_for_each(|send| send.wait().map(drop))
+    for send in sends {
+        send.wait()?;
+        written()?;
+    }
+    Ok(())
 }
 
 /// The parts of the model's configuration that are not in the plan.
@@ -204,6 +249,10 @@ pub struct ModelDescription {
     pub classes: u32,
     /// How encoded images become inputs, if the data has them.
     pub images: Option<ImageInput>,
+    /// The kind of the targets.
+    pub targets: TargetKind,
+    /// The text of the tokens, if the data has it.
+    pub vocabulary: Option<Arc<Vocabulary>>,
     /// The last evaluation.
     pub evaluation: Option<ModelEvaluation>,
     /// The evaluation that chose the model, if one did.
@@ -224,6 +273,12 @@ impl ModelDescription {
                 mean: images.mean.clone(),
                 std: images.std.clone(),
             }),
+            targets: match data.targets {
+                Targets::Classes => TargetKind::Classes,
+                Targets::Values => TargetKind::Values,
+                Targets::Boxes => TargetKind::Boxes,
+            },
+            vocabulary: data.vocabulary.clone(),
             evaluation: None,
             best: None,
         }

@@ -185,7 +185,6 @@ fn strategy(
     config.schedule = plan.config.parallel.pipeline_schedule();
     config.sample_shape = sample_shape.to_vec();
     config.shard_samples_max = plan.shard_samples_max();
-    config.evaluation_samples_max = crate::evaluate::BATCH as usize;
     let mut strategy = SynchronousStrategy::new(chain, group, mesh, plan.seeds, config);
     strategy.set_clock(clock::seconds);
     strategy.set_recorder(recorder.spans.clone());
@@ -635,7 +634,7 @@ impl Training {
         let train = self.split.train.clone();
         let settings = self.loader_settings(&*train);
         let spans = self.recorder.background.clone();
-        Ok(Loader::start_recorded(train, plan, settings, spans)?)
+        Ok(Loader::start_recorded(train, plan, settings, (spans, 0))?)
     }
 
     /// Records a notice with a hint if training waits for data; at most once.

@@ -1,6 +1,6 @@
 //! [`MemoryPool`]: blocks of shared memory for buffers that peers read and write in place.
 //!
-//! Blocks have four sizes per power of two, are cut from segments whose size grows with
+//! Blocks have 16 sizes per power of two, are cut from segments whose size grows with
 //! demand, and are reused when their buffers are dropped. Segments live until the group and
 //! all its buffers are gone. The pool is bounded; beyond the limit, groups allocate ordinary memory.
 
@@ -15,7 +15,7 @@ use ronde_core::{Buffer, DType, MemoryKind};
 use super::control::{ControlMemory, SEGMENTS_MAX};
 use super::mapping::{Mapping, MemoryBlock, Span};
 
-/// Size of the first segment, in bytes; each one is twice as long as the previous one.
+/// Minimum size of a segment, in bytes; each one is a quarter of those before it.
 const FIRST_SEGMENT: usize = 1 << 20;
 /// Maximum size of a segment, in bytes, unless a single block is larger.
 const SEGMENT_BYTES: usize = 64 << 20;
@@ -162,7 +162,9 @@ impl FreeBlocks {
 
     fn grow(&mut self, size: usize, control: &ControlMemory) -> Option<()> {
         let id = self.segments.len();
-        let next = (FIRST_SEGMENT << id.min(10)).min(SEGMENT_BYTES).max(size);
+        let next = (self.bytes / 4)
+            .clamp(FIRST_SEGMENT, SEGMENT_BYTES)
+            .max(size);
         let len = next.next_multiple_of(if next > 2 << 20 { 2 << 20 } else { 4096 });
         if id >= SEGMENTS_MAX || self.bytes + len > POOL_BYTES_MAX {
             return None;
@@ -180,9 +182,9 @@ impl FreeBlocks {
     }
 }
 
-/// Returns the size of a block for `bytes`: up to a quarter more.
+/// Returns the size of a block for `bytes`: up to a sixteenth more.
 fn class(bytes: usize) -> usize {
-    let step = (bytes.next_power_of_two() / 8).max(ALIGNMENT);
+    let step = (bytes.next_power_of_two() / 32).max(ALIGNMENT);
     bytes.next_multiple_of(step)
 }
 
@@ -284,12 +286,12 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_at_most_a_quarter_more() {
+    fn sizes_are_at_most_a_sixteenth_more() {
         for bytes in (1..5000).chain([1 << 20, (1 << 20) + 1, 12_345_678]) {
             let size = class(bytes);
             assert!(size >= bytes && size.is_multiple_of(ALIGNMENT));
             assert!(
-                size <= bytes + (bytes / 4).max(ALIGNMENT),
+                size <= bytes + (bytes / 16).max(ALIGNMENT),
                 "{bytes}: {size}"
             );
         }

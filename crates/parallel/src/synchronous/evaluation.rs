@@ -1,8 +1,10 @@
 //! The forward pass of an evaluation through the stages of a pipeline.
 
+use std::ops::Range;
+
 use ronde_core::step_layout::MeshPlace;
 use ronde_core::{GroupRank, Shard, Step};
-use ronde_engine::{Activation, Mode};
+use ronde_engine::{Activation, EngineError, Mode};
 use ronde_schedule::Border;
 
 use super::SynchronousStrategy;
@@ -25,7 +27,7 @@ impl SynchronousStrategy {
             return Ok(None);
         };
         let forms = BorderForms {
-            samples_max: self.config.evaluation_samples_max,
+            samples_max: self.evaluation.batch,
             ..self.forms.clone()
         };
         let stages = self.layout.stages().to_vec();
@@ -40,7 +42,15 @@ impl SynchronousStrategy {
             } else if is_elsewhere(index - 1) && batch.is_some() {
                 values = self.receive_for_evaluation(&forms, index)?;
             }
-            values = self.evaluate_stage(index, shard, values.take())?;
+            values = if self.gathers_weights() {
+                self.evaluate_gathered(index, shard, values.take())?
+            } else {
+                let layers = stage.layers.clone();
+                let output = values.take();
+                let output = output.map(|values| self.evaluate_layers(layers, shard, values));
+                let failed = |source| ParallelError::Engine { shard, source };
+                output.transpose().map_err(failed)?
+            };
             if index + 1 < stages.len() && is_elsewhere(index + 1) && batch.is_some() {
                 self.send_for_evaluation(&forms, index, values.take())?;
             }
@@ -49,32 +59,41 @@ impl SynchronousStrategy {
         Ok(values.filter(|_| is_last).map(Activation::on_host))
     }
 
-    /// Passes values through the layers of a stage. Weights that are gathered for each pass are gathered also without values.
-    fn evaluate_stage(
+    /// Passes a batch through layers, some of its samples at a time.
+    fn evaluate_layers(
+        &mut self,
+        layers: Range<usize>,
+        shard: Shard,
+        values: Activation,
+    ) -> Result<Activation, EngineError> {
+        let of = (Step(0), shard, Mode::Evaluate);
+        let size = self.evaluation;
+        size.forward(values, |part| self.forward(layers.clone(), of, part))
+    }
+
+    /// Passes values through the layers of a stage whose weights are gathered for each pass, also without values.
+    fn evaluate_gathered(
         &mut self,
         stage: usize,
         shard: Shard,
         mut values: Option<Activation>,
     ) -> Result<Option<Activation>, ParallelError> {
-        let gathers = self.gathers_weights();
         let mut buckets = self.buckets_of_stage(stage).rev().peekable();
-        if let Some(&first) = buckets.peek().filter(|_| gathers) {
+        if let Some(&first) = buckets.peek() {
             self.start_layers(first)?;
         }
         while let Some(bucket) = buckets.next() {
-            if let Some(&next) = buckets.peek().filter(|_| gathers) {
+            if let Some(&next) = buckets.peek() {
                 self.start_layers(next)?;
             }
             self.finish_layers(bucket)?;
             let layers = self.buckets[bucket].plan.layers.clone();
-            let of = (Step(0), shard, Mode::Evaluate);
-            let output = values.take().map(|values| self.forward(layers, of, values));
+            let output = values.take();
+            let output = output.map(|values| self.evaluate_layers(layers, shard, values));
             values = output
                 .transpose()
                 .map_err(|source| ParallelError::Engine { shard, source })?;
-            if gathers {
-                self.suspend_layers(bucket)?;
-            }
+            self.suspend_layers(bucket)?;
         }
         Ok(values)
     }

@@ -110,7 +110,9 @@ pub(super) fn worker_estimates(
                 precision: config.train.precision,
             };
             // The model was described before.
-            config.model.config.step_floats(&step).unwrap_or(u64::MAX)
+            let model = &config.model.config;
+            let training = model.step_floats(&step).unwrap_or(u64::MAX);
+            training.max(model.evaluation_floats(&step).unwrap_or(u64::MAX))
         },
         &config.optimizer,
         batch_samples,

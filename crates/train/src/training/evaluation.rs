@@ -45,6 +45,7 @@ impl Training {
             return Ok(None);
         };
         let settings = self.loader_settings(&*test);
+        let spans = self.recorder.background.clone();
         let span = self.recorder.spans.begin();
         let evaluation = self.evaluate_average(step, |this| {
             evaluate(
@@ -52,7 +53,7 @@ impl Training {
                 &mut *this.strategy,
                 &test,
                 &this.plan.objective,
-                settings,
+                (settings, spans),
             )
         });
         self.recorder.spans.end(span, SpanKind::Evaluation, step.0);
@@ -72,14 +73,27 @@ impl Training {
             }
             self.report_decisions(step, self.progress.reductions() > reductions);
         }
-        if let (true, Some(matrix)) = (self.is_complete(), &evaluation.confusion) {
-            self.history.push(Event::ConfusionMeasured {
-                step,
-                rows: matrix.rows().to_vec(),
-            });
-            self.report_history();
+        if self.is_complete() {
+            self.report_confusion(step, &evaluation);
         }
         Ok(Some(evaluation))
+    }
+
+    /// Records the confusion matrix of the model that the run saves: the best one, or that of the last step.
+    fn report_confusion(&mut self, step: Step, last: &Evaluation) {
+        let section = &self.plan.config.train;
+        let best = section.keep_best.as_ref();
+        let best = best.and_then(|metric| self.progress.best(metric));
+        let (step, saved) = match &best {
+            Some(best) => (best.step, &best.evaluation),
+            None => (step, last),
+        };
+        let Some(matrix) = &saved.confusion else {
+            return;
+        };
+        let rows = matrix.rows().to_vec();
+        self.history.push(Event::ConfusionMeasured { step, rows });
+        self.report_history();
     }
 
     /// Records on rank 0 that an evaluation has ended the run or reduced the learning rate.
