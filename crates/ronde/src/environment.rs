@@ -464,7 +464,12 @@ mod tests {
             format!("{read:?}"),
             "rank 1 of 2 of job digits at 127.0.0.1:4711"
         );
-        assert_eq!(with(RONDE_CONTROL, None), Ok(None));
+        // The remaining variables are those of another launcher, without the address of rank 0.
+        let problem = with(RONDE_CONTROL, None).unwrap_err();
+        assert!(
+            problem.contains("no variable names the host of rank 0"),
+            "{problem}"
+        );
     }
 
     #[test]
