@@ -131,6 +131,15 @@ pub(crate) fn torchrun() -> Result<()> {
     python.map(drop).map_err(anyhow::Error::msg)
 }
 
+/// Installs two programs that read container images where they are missing; without them a test skips a part.
+pub(crate) fn image_tools() -> Result<()> {
+    let programs = ["skopeo", "umoci"].map(|name| Path::new("/usr/bin").join(name));
+    if programs.iter().all(|path| path.exists()) {
+        return Ok(());
+    }
+    install_packages(&["skopeo", "umoci"]).context("no tools for images")
+}
+
 /// Installs Chromium where it is missing, in which a test opens the page of the dashboard; without it that test skips itself.
 ///
 /// # Errors

@@ -411,7 +411,7 @@ impl PresentStarter {
             }
         }
         let problem = format!(
-            "{} has started the ranks on several hosts, and no variable names the host of rank 0",
+            "no variable names the host of rank 0, and the ranks of {} may be on several hosts",
             self.starter.title
         );
         let help = format!("set {RONDE_RENDEZVOUS}=HOST:PORT for all ranks");

@@ -10,8 +10,8 @@ use ronde_cluster::StopFlag;
 use command::console::{ConsoleArguments, message};
 use command::{
     bench, cancel, check, checkpoint, coordinator, dashboard, data, doctor, evaluate, export,
-    fetch, flight, init, job_process, jobs, join, logs, plan, predict, run, scale, schema, serve,
-    shell, status, submit, sweep, trace, track, train, usage, wait, watchdog, worker,
+    fetch, flight, image, init, job_process, jobs, join, logs, plan, predict, run, scale, schema,
+    serve, shell, status, submit, sweep, trace, track, train, usage, wait, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -42,6 +42,8 @@ enum RondeCommand {
     Submit(submit::SubmitArguments),
     /// Search over settings of a run: a grid, random values or successive halving, with a job for each run.
     Sweep(sweep::SweepArguments),
+    /// Write the Containerfile of the image for a run, or the image itself.
+    Image(image::ImageArguments),
     /// List the submitted jobs.
     Jobs(jobs::JobsArguments),
     /// Show the output of a submitted job.
@@ -164,6 +166,7 @@ fn execute(command: RondeCommand) -> i32 {
         RondeCommand::Worker => worker::work(),
         RondeCommand::Submit(arguments) => submit::submit(&arguments),
         RondeCommand::Sweep(arguments) => with_signals(|stop| sweep::sweep(&arguments, stop)),
+        RondeCommand::Image(arguments) => image::image(&arguments),
         RondeCommand::Jobs(arguments) => jobs::jobs(&arguments),
         RondeCommand::Logs(arguments) => logs::logs(&arguments),
         RondeCommand::Wait(arguments) => wait::wait(&arguments),

@@ -10,6 +10,7 @@ mod copying;
 mod error;
 mod fetching;
 mod hosts;
+mod image;
 mod input_folder;
 mod job;
 mod job_paths;
@@ -32,6 +33,7 @@ mod target_file;
 
 pub use error::SubmitError;
 pub use hosts::{HostSlots, parse_host_file, parse_hosts};
+pub use image::{ImageContents, ImageDependencies, ImageDigest};
 pub use job::{JobPlacement, PlacedHost, SubmittedJob};
 pub use job_paths::JobPaths;
 pub use local::{LocalSettings, LocalTarget};

@@ -90,7 +90,7 @@ const TORCH_VARIABLES: Starter = Starter {
 pub(super) const STARTERS: &[Starter] = &[
     Starter {
         name: "ronde",
-        title: "variables of ronde",
+        title: "a script with variables of ronde",
         nesting: Nesting::Explicit,
         markers: &[&[RONDE_RENDEZVOUS], &[RONDE_RANK, RONDE_WORLD_SIZE]],
         rank: &[Value(RONDE_RANK)],
@@ -235,7 +235,7 @@ pub(super) const STARTERS: &[Starter] = &[
     },
     Starter {
         name: TORCH,
-        title: "variables of torch",
+        title: "a script with variables of torch",
         markers: &[&[RANK], &[WORLD_SIZE], &[MASTER_ADDR]],
         ..TORCH_VARIABLES
     },

@@ -469,7 +469,7 @@ fn contradictions_are_errors_that_name_the_variables() {
         ),
         (
             with(&[("RONDE_RANK", "1"), ("RONDE_WORLD_SIZE", "4")]),
-            "RONDE_RANK=1 (variables of ronde) and SLURM_PROCID=3",
+            "RONDE_RANK=1 (a script with variables of ronde) and SLURM_PROCID=3",
         ),
         (
             [OPEN_MPI, &[("PMI_RANK", "0"), ("PMI_SIZE", "2")]].concat(),

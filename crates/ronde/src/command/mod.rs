@@ -17,6 +17,7 @@ pub(crate) mod export;
 mod export_platform;
 pub(crate) mod fetch;
 pub(crate) mod flight;
+pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod job;
 pub(crate) mod job_process;

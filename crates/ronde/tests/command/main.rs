@@ -17,6 +17,7 @@ mod fixed_members;
 mod folders;
 mod help;
 mod hosts;
+mod images;
 mod jobs;
 mod jobs_on_hosts;
 mod jobs_on_slurm;

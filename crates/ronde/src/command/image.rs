@@ -1,0 +1,155 @@
+//! `ronde image`: writes the Containerfile of the image for a run, or the image itself.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use ronde_submit::{ImageContents, ImageDependencies, SubmitError};
+use ronde_train::RunConfig;
+use serde_json::Value;
+
+use super::console::{Printable, info, message};
+use super::{exit, open, submit, submit_failure};
+
+/// The feature with object stores and all data formats.
+const FULL: &str = "full";
+
+/// Arguments of `ronde image`.
+#[derive(Args)]
+pub(crate) struct ImageArguments {
+    /// Run file [default: the embedded example].
+    file: Option<PathBuf>,
+    /// Override a value of the run file, such as `--set train.epochs=3`; can be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// File for the Containerfile [default: standard output].
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
+    /// Write the image itself to this tar file, with this program and without a container engine.
+    #[arg(long, value_name = "FILE", conflicts_with = "to")]
+    oci: Option<PathBuf>,
+}
+
+/// Writes a Containerfile or an image. The name of the image is printed.
+pub(crate) fn image(arguments: &ImageArguments) -> i32 {
+    let read = submit::read_run(arguments.file.as_deref(), None, &arguments.sets);
+    let config = match read {
+        Ok(read) => read.config,
+        Err(problem) => {
+            message!("{problem}");
+            return exit::USER_ERROR;
+        }
+    };
+    match write(arguments, &dependencies(&config)) {
+        Ok(()) => exit::DONE,
+        Err(error) => submit_failure(&error),
+    }
+}
+
+/// Returns what the image of a run depends on: data that is built in needs no feature, everything else needs all formats and
+/// object stores.
+fn dependencies(config: &RunConfig) -> ImageDependencies {
+    let described = serde_json::to_value(config).unwrap_or_default();
+    let source = described["data"]["source"].as_str().unwrap_or_default();
+    let is_built_in = source == "digits" || source.starts_with("synthetic");
+    let has_onednn = described["train"]["engine"] == "onednn";
+    let needs_full = has_onednn || !is_built_in || has_address(&described);
+    ImageDependencies {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        rust: env!("CARGO_PKG_RUST_VERSION").to_owned(),
+        features: needs_full.then(|| FULL.to_owned()).into_iter().collect(),
+        has_onednn,
+    }
+}
+
+/// Returns whether a text of a run file is an address of a store or a server.
+fn has_address(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains("://"),
+        Value::Array(items) => items.iter().any(has_address),
+        Value::Object(map) => map.values().any(has_address),
+        _ => false,
+    }
+}
+
+fn write(arguments: &ImageArguments, image: &ImageDependencies) -> Result<(), SubmitError> {
+    let name = image.name();
+    if let Some(oci) = &arguments.oci {
+        check(image)?;
+        let program = PathBuf::from(open::this_program());
+        // The path of this process in `/proc` cannot be copied after its end, but it can be read now.
+        let program = program.canonicalize().unwrap_or(program);
+        let digest = ImageContents::of_this_process(&program)?.write(&name, oci)?;
+        info!(
+            "wrote {name} to {}: `podman load -i FILE` or `skopeo copy oci-archive:FILE`",
+            oci.display()
+        );
+        return print(&format!("{digest}\n"));
+    }
+    let text = image.containerfile();
+    match &arguments.to {
+        None => print(&text),
+        Some(path) => {
+            let written = ronde_model::publish(path, text.as_bytes());
+            written.map_err(|error| SubmitError::File {
+                action: "write",
+                path: path.clone(),
+                cause: std::io::Error::other(error.to_string()),
+            })?;
+            info!(
+                "wrote {}; build it in the folder with the source of ronde: podman build -t {name} -f {} .",
+                path.display(),
+                path.display()
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Checks that this program has what an image needs.
+fn check(image: &ImageDependencies) -> Result<(), SubmitError> {
+    let problem = match image.features.contains(FULL) {
+        true if !cfg!(feature = "full") => {
+            "the run needs a build with `--features full`, and this program is none"
+        }
+        _ if image.has_onednn => "the run needs oneDNN, which is not part of this program",
+        _ => return Ok(()),
+    };
+    Err(SubmitError::Invalid {
+        problem: format!("cannot make the image of this program: {problem}"),
+        help: "build the image from its Containerfile, which `ronde image` prints".to_owned(),
+    })
+}
+
+fn print(text: &str) -> Result<(), SubmitError> {
+    let written = write!(Printable(std::io::stdout()), "{text}");
+    written.map_err(|cause| SubmitError::File {
+        action: "write",
+        path: PathBuf::from("standard output"),
+        cause,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_train::config::{DEFAULT_RUN_FILE, Document, Override};
+
+    use super::*;
+
+    #[test]
+    fn features_follow_from_the_data_and_the_engine() {
+        let of = |sets: &[&str]| {
+            let sets: Vec<Override> = sets
+                .iter()
+                .map(|set| Override::Set((*set).to_owned()))
+                .collect();
+            let loaded = Document::load(DEFAULT_RUN_FILE, "run.toml", &[], &sets);
+            let (config, _) = loaded.unwrap_or_else(|error| panic!("{}", error.render(false)));
+            let found = dependencies(&config);
+            (found.features.len(), found.has_onednn)
+        };
+        assert_eq!(of(&[]), (0, false));
+        assert_eq!(of(&["checkpoint.to=s3://bucket/run"]), (1, false));
+        assert_eq!(of(&["train.engine=onednn"]), (1, true));
+    }
+}
