@@ -331,8 +331,8 @@ kernels!(NormKernels {
 });
 
 kernels!(SequenceKernels {
-    fn attend(shape: &Attention, inputs: [DeviceSlice<'_>; 2], lengths: &[usize], y: DeviceSliceMut<'_>, weights: DeviceSliceMut<'_>);
-    fn attend_gradient(shape: &Attention, inputs: [DeviceSlice<'_>; 2], lengths: &[usize], weights: DeviceSlice<'_>, dy: DeviceSlice<'_>, gradients: [DeviceSliceMut<'_>; 2]);
+    fn attend(shape: &Attention, inputs: [DeviceSlice<'_>; 2], lengths: &[usize], y: DeviceSliceMut<'_>, statistics: DeviceSliceMut<'_>);
+    fn attend_gradient(shape: &Attention, format: Option<ShortFormat>, inputs: [DeviceSlice<'_>; 4], lengths: &[usize], gradients: [DeviceSliceMut<'_>; 2]);
     fn embed(width: usize, tokens: DeviceSlice<'_>, tables: [DeviceSlice<'_>; 2], y: DeviceSliceMut<'_>);
     fn embed_gradient(width: usize, tokens: DeviceSlice<'_>, dy: DeviceSlice<'_>, gradients: [DeviceSliceMut<'_>; 2]);
 });

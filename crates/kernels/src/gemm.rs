@@ -133,17 +133,18 @@ pub(crate) trait Sink {
     }
 }
 
-/// The part of a product that is known to be zero or not needed.
+/// The part of a product that is known to be zero or not needed. The offset is that of the diagonal: the number of the first row of
+/// a strip of rows in the whole matrix of which the strip is a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Triangle {
     /// No part.
     Nowhere,
     /// The output above the diagonal is not needed: tiles there are not written.
-    AboveInOutput,
+    AboveInOutput(usize),
     /// The left side is zero above the diagonal.
-    AboveInLeft,
-    /// The left side is zero below the diagonal.
-    BelowInLeft,
+    AboveInLeft(usize),
+    /// The left side, a transposed strip, is zero below the diagonal.
+    BelowInLeft(usize),
 }
 
 /// The lengths of a product: `rows` by `depth` times `depth` by `columns`.
@@ -163,7 +164,7 @@ pub(crate) fn pack_left<'a, V: SimdVector>(
 ) -> &'a [f32] {
     let padded = rows.next_multiple_of(V::ROWS);
     let a = memory.take(padded * depth);
-    for depth in BlockedLength::of(depth, DEPTH_MAX).ranges() {
+    for depth in BlockedLength::of_depth(depth).ranges() {
         let a = &mut a[depth.start * padded..];
         pack_left_block::<V>(left, depth, 0..rows, a);
     }
@@ -222,7 +223,7 @@ pub(crate) fn drive_packed<V: SimdVector>(
     );
     let b = memory.take(packed_columns * DEPTH_MAX);
     for columns in chunks(0..size.columns, packed_columns) {
-        for depth in BlockedLength::of(size.depth, DEPTH_MAX).ranges() {
+        for depth in BlockedLength::of_depth(size.depth).ranges() {
             pack_right_block::<V>(right, depth.clone(), columns.clone(), b);
             for rows in chunks(0..size.rows, packed_rows) {
                 let a = &left[depth.start * padded + rows.start * depth.len()..];
@@ -241,8 +242,21 @@ pub(crate) fn drive<V: SimdVector>(
     sink: &mut impl Sink,
     memory: (&mut ScratchBuffer, &mut ScratchBuffer),
 ) {
+    let depths = BlockedLength::of_depth(size.depth);
+    drive_blocks::<V>(size, depths, left, right, sink, memory);
+}
+
+/// Multiplies as [`drive`], with given blocks of the inner index.
+#[inline(always)]
+fn drive_blocks<V: SimdVector>(
+    size: ProductSize,
+    depths: BlockedLength,
+    left: &mut impl Panels,
+    right: &mut impl Panels,
+    sink: &mut impl Sink,
+    memory: (&mut ScratchBuffer, &mut ScratchBuffer),
+) {
     let tile_columns = V::COLUMNS * V::LANES;
-    let depths = BlockedLength::of(size.depth, DEPTH_MAX);
     let packed_columns = COLUMNS_MAX.next_multiple_of(tile_columns);
     let packed_rows = ROWS_MAX.next_multiple_of(V::ROWS);
     let a = memory.0.take(packed_rows * DEPTH_MAX);
@@ -319,6 +333,16 @@ impl BlockedLength {
         Self { length, block }
     }
 
+    /// Returns the blocks of the inner index of a product.
+    pub(crate) fn of_depth(length: usize) -> Self {
+        Self::of(length, DEPTH_MAX)
+    }
+
+    /// Returns the same blocks up to an index, where the last one may end early.
+    pub(crate) fn until(self, length: usize) -> Self {
+        Self { length, ..self }
+    }
+
     #[inline(always)]
     pub(crate) fn ranges(self) -> impl Iterator<Item = Range<usize>> {
         let count = self.length.div_ceil(self.block.max(1)).max(1);
@@ -343,6 +367,14 @@ struct OutputRows<'a> {
     triangle: Triangle,
 }
 
+impl OutputRows<'_> {
+    /// Returns the inner indices, unless there are none to add: a sum of zeros could change the sign of a zero.
+    #[inline(always)]
+    fn unless_nothing_is_added(&self, inner: Range<usize>) -> Option<Range<usize>> {
+        (!self.adds || !inner.is_empty()).then_some(inner)
+    }
+}
+
 impl Sink for OutputRows<'_> {
     #[inline(always)]
     fn inner(
@@ -354,9 +386,16 @@ impl Sink for OutputRows<'_> {
         let Range { start, end } = *depth;
         match self.triangle {
             Triangle::Nowhere => Some(start..end),
-            Triangle::AboveInOutput => (columns.start < rows.end).then_some(start..end),
-            Triangle::AboveInLeft => Some(start..rows.end.clamp(start, end)),
-            Triangle::BelowInLeft => Some(rows.start.clamp(start, end)..end),
+            Triangle::AboveInOutput(offset) => {
+                (columns.start < rows.end + offset).then_some(start..end)
+            }
+            Triangle::AboveInLeft(offset) => {
+                self.unless_nothing_is_added(start..(rows.end + offset).clamp(start, end))
+            }
+            Triangle::BelowInLeft(offset) => {
+                let first = rows.start.saturating_sub(offset);
+                self.unless_nothing_is_added(first.clamp(start, end)..end)
+            }
         }
     }
 
@@ -395,6 +434,8 @@ struct MatrixProduct<'a> {
     left: Matrix<'a>,
     right: Matrix<'a>,
     sink: OutputRows<'a>,
+    /// The blocks of the inner index.
+    depths: BlockedLength,
 }
 
 impl<'a> MatrixProduct<'a> {
@@ -409,7 +450,13 @@ impl<'a> MatrixProduct<'a> {
             adds,
             triangle: Triangle::Nowhere,
         };
-        Self { left, right, sink }
+        let depths = BlockedLength::of_depth(left.columns());
+        Self {
+            left,
+            right,
+            sink,
+            depths,
+        }
     }
 }
 
@@ -426,7 +473,14 @@ impl SimdKernel for MatrixProduct<'_> {
         let (mut left, mut right) = (self.left.transposed(), self.right);
         let buffers = &mut *lend();
         let memory = (&mut buffers.left, &mut buffers.right);
-        drive::<V>(size, &mut left, &mut right, &mut self.sink, memory);
+        drive_blocks::<V>(
+            size,
+            self.depths,
+            &mut left,
+            &mut right,
+            &mut self.sink,
+            memory,
+        );
     }
 }
 
@@ -474,19 +528,42 @@ pub fn multiply_at(level: Level, left: Matrix<'_>, right: Matrix<'_>, out: &mut 
     dispatch_at(level, MatrixProduct::new(left, right, out, adds));
 }
 
-/// Writes `left * right` to rows of `out` that are `stride` apart, without the multiplications that a triangle of
+/// The form of a product that is a part of a larger one, with the bits that it has there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PartialProduct {
+    /// Whether the product is added to what is there: the inner index continues an earlier part's.
+    pub(crate) adds: bool,
+    /// The part of the work that is not needed.
+    pub(crate) triangle: Triangle,
+    /// The inner length of the larger product, whose first indices are multiplied.
+    pub(crate) whole_depth: usize,
+}
+
+impl PartialProduct {
+    /// A product that is written, of a whole inner length.
+    pub(crate) fn new(whole_depth: usize, triangle: Triangle) -> Self {
+        Self {
+            adds: false,
+            triangle,
+            whole_depth,
+        }
+    }
+}
+
+/// Writes or adds `left * right` to rows of `out` that are `stride` apart, without the multiplications that a triangle of
 /// zeros makes unnecessary. If the other operand is finite, the bits are the same as with them.
 ///
 /// # Panics
 /// If the lengths do not match.
-pub(crate) fn multiply_to(
+pub(crate) fn multiply_part(
     left: Matrix<'_>,
     right: Matrix<'_>,
     (out, stride): (&mut [f32], usize),
-    triangle: Triangle,
+    part: PartialProduct,
 ) {
-    let (rows, columns) = (left.rows(), right.columns());
-    assert_eq!(left.columns(), right.rows(), "inner lengths of a product");
+    let (rows, depth, columns) = (left.rows(), left.columns(), right.columns());
+    assert_eq!(depth, right.rows(), "inner lengths of a product");
+    assert!(depth <= part.whole_depth, "inner lengths of a part");
     let needed = rows.saturating_sub(1) * stride + columns;
     assert!(
         out.len() >= needed && stride >= columns,
@@ -495,10 +572,16 @@ pub(crate) fn multiply_to(
     let sink = OutputRows {
         out,
         stride,
-        adds: false,
-        triangle,
+        adds: part.adds,
+        triangle: part.triangle,
     };
-    dispatch(MatrixProduct { left, right, sink });
+    let depths = BlockedLength::of_depth(part.whole_depth).until(depth);
+    dispatch(MatrixProduct {
+        left,
+        right,
+        sink,
+        depths,
+    });
 }
 
 #[cfg(test)]

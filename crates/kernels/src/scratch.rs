@@ -1,6 +1,7 @@
 //! Scratch memory of kernels, reused by the next call of the thread to avoid allocations.
 
 use std::cell::RefCell;
+use std::thread::LocalKey;
 
 /// The number of floats of a cache line, to which buffers are aligned.
 const LINE: usize = 16;
@@ -48,50 +49,84 @@ pub(crate) struct KernelBuffers {
 
 impl KernelBuffers {
     fn bytes(&self) -> usize {
-        let all = [&self.left, &self.right, &self.image];
-        all.iter()
-            .map(|buffer| buffer.0.capacity() * size_of::<CacheLine>())
-            .sum()
+        bytes_of(&[&self.left, &self.right, &self.image])
     }
+}
+
+/// Strips of the matrices of an attention: some queries, and all keys of a sequence.
+#[derive(Default)]
+pub(crate) struct StripBuffers {
+    /// The weights.
+    pub(crate) weights: ScratchBuffer,
+    /// The gradients of the weights.
+    pub(crate) slopes: ScratchBuffer,
+}
+
+impl StripBuffers {
+    fn bytes(&self) -> usize {
+        bytes_of(&[&self.weights, &self.slopes])
+    }
+}
+
+fn bytes_of(buffers: &[&ScratchBuffer]) -> usize {
+    let each = buffers.iter();
+    each.map(|buffer| buffer.0.capacity() * size_of::<CacheLine>())
+        .sum()
 }
 
 /// Returns the bytes that the kernels of the calling thread have taken for intermediate values. They depend on the shapes
 /// of the operations, and hardly on the number of samples.
 #[must_use]
 pub fn buffer_bytes() -> usize {
-    BUFFERS.with_borrow(KernelBuffers::bytes)
+    BUFFERS.with_borrow(KernelBuffers::bytes) + STRIPS.with_borrow(StripBuffers::bytes)
 }
 
 thread_local! {
     /// The thread's buffers. Kernels never read them before writing, so previous calls have no influence.
     static BUFFERS: RefCell<KernelBuffers> = RefCell::default();
+    /// The thread's strips, which are in use while products of them use [`BUFFERS`].
+    static STRIPS: RefCell<StripBuffers> = RefCell::default();
 }
 
 /// The thread's buffers while a kernel runs; dropping this returns them. A closure instead would be compiled without
 /// the instructions of the kernel's level.
-pub(crate) struct LentBuffers(KernelBuffers);
+pub(crate) struct LentBuffers<T: Default + 'static> {
+    buffers: T,
+    owner: &'static LocalKey<RefCell<T>>,
+}
 
 /// Takes the thread's buffers. A nested call gets new buffers.
-pub(crate) fn lend() -> LentBuffers {
-    LentBuffers(BUFFERS.take())
+pub(crate) fn lend() -> LentBuffers<KernelBuffers> {
+    LentBuffers {
+        buffers: BUFFERS.take(),
+        owner: &BUFFERS,
+    }
 }
 
-impl Drop for LentBuffers {
+/// Takes the thread's strips, as [`lend`].
+pub(crate) fn lend_strips() -> LentBuffers<StripBuffers> {
+    LentBuffers {
+        buffers: STRIPS.take(),
+        owner: &STRIPS,
+    }
+}
+
+impl<T: Default> Drop for LentBuffers<T> {
     fn drop(&mut self) {
-        BUFFERS.set(std::mem::take(&mut self.0));
+        self.owner.set(std::mem::take(&mut self.buffers));
     }
 }
 
-impl std::ops::Deref for LentBuffers {
-    type Target = KernelBuffers;
+impl<T: Default> std::ops::Deref for LentBuffers<T> {
+    type Target = T;
 
-    fn deref(&self) -> &KernelBuffers {
-        &self.0
+    fn deref(&self) -> &T {
+        &self.buffers
     }
 }
 
-impl std::ops::DerefMut for LentBuffers {
-    fn deref_mut(&mut self) -> &mut KernelBuffers {
-        &mut self.0
+impl<T: Default> std::ops::DerefMut for LentBuffers<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.buffers
     }
 }

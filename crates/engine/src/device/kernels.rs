@@ -321,8 +321,8 @@ pub trait NormKernels {
 
 /// Attention and embeddings.
 pub trait SequenceKernels {
-    /// Computes the attention of several heads from queries, and keys and values side by side; writes the weights that backward needs, of
-    /// [`Attention::elements`]. `lengths` has the number of attended keys of each sequence, or is empty for all. Without keys
+    /// Computes the attention of several heads from queries, and keys and values side by side; writes the statistics of each query that
+    /// backward needs, of [`Attention::elements`], whose meaning the device chooses. It keeps no matrix of all pairs. `lengths` has the number of attended keys of each sequence, or is empty for all. Without keys
     /// the output is zero.
     ///
     /// A score of -infinity has a weight of zero. A score of NaN or infinity, and scores that are all -infinity, make all
@@ -334,17 +334,17 @@ pub trait SequenceKernels {
         inputs: [DeviceSlice<'_>; 2],
         lengths: &[usize],
         y: DeviceSliceMut<'_>,
-        weights: DeviceSliceMut<'_>,
+        statistics: DeviceSliceMut<'_>,
     );
 
-    /// Computes the gradients of queries, and of keys and values, of [`SequenceKernels::attend`].
+    /// Computes the gradients of queries, and of keys and values, of [`SequenceKernels::attend`]. `inputs` are queries, keys and
+    /// values, the statistics and dy. With a format, the weights that are computed again are rounded to it.
     fn attend_gradient(
         &self,
         shape: &Attention,
-        inputs: [DeviceSlice<'_>; 2],
+        format: Option<ShortFormat>,
+        inputs: [DeviceSlice<'_>; 4],
         lengths: &[usize],
-        weights: DeviceSlice<'_>,
-        dy: DeviceSlice<'_>,
         gradients: [DeviceSliceMut<'_>; 2],
     );
 

@@ -337,16 +337,15 @@ kernels!(SequenceKernels {
         inputs: [DeviceSlice<'_>; 2],
         lengths: &[usize],
         y: DeviceSliceMut<'_>,
-        weights: DeviceSliceMut<'_>,
+        statistics: DeviceSliceMut<'_>,
     ) = KernelCost::attention(shape, 2.0);
     fn attend_gradient(
         shape: &Attention,
-        inputs: [DeviceSlice<'_>; 2],
+        format: Option<ShortFormat>,
+        inputs: [DeviceSlice<'_>; 4],
         lengths: &[usize],
-        weights: DeviceSlice<'_>,
-        dy: DeviceSlice<'_>,
         gradients: [DeviceSliceMut<'_>; 2],
-    ) = KernelCost::attention(shape, 4.0);
+    ) = KernelCost::attention(shape, 5.0);
     fn embed(
         width: usize,
         tokens: DeviceSlice<'_>,

@@ -360,17 +360,16 @@ impl SequenceKernels for PlanningDevice {
         _inputs: [DeviceSlice<'_>; 2],
         _lengths: &[usize],
         _y: DeviceSliceMut<'_>,
-        _weights: DeviceSliceMut<'_>,
+        _statistics: DeviceSliceMut<'_>,
     ) {
     }
 
     fn attend_gradient(
         &self,
         _shape: &Attention,
-        _inputs: [DeviceSlice<'_>; 2],
+        _format: Option<ShortFormat>,
+        _inputs: [DeviceSlice<'_>; 4],
         _lengths: &[usize],
-        _weights: DeviceSlice<'_>,
-        _dy: DeviceSlice<'_>,
         _gradients: [DeviceSliceMut<'_>; 2],
     ) {
     }

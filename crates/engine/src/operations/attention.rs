@@ -19,8 +19,13 @@ pub(crate) struct Attend {
 pub(crate) struct SavedAttention {
     inputs: [Activation; 2],
     lengths: Vec<usize>,
-    weights: Activation,
+    statistics: Activation,
     has_lengths: bool,
+}
+
+/// Returns the shape of what is kept of each query of each head.
+fn statistics_of(shape: &Attention) -> [usize; 4] {
+    [shape.batch, shape.heads, shape.queries, 2]
 }
 
 impl Attend {
@@ -40,18 +45,17 @@ impl GraphOperation for Attend {
     }
 
     fn kept(&self) -> KeptValues {
-        let [.., weights] = self.shape.elements();
+        let [.., statistics] = self.shape.elements();
         KeptValues {
             inputs: vec![true, true, false],
             output: false,
-            more: weights,
-            always_f32: 0,
+            more: 0,
+            always_f32: statistics,
         }
     }
 
     fn each_saved(&self, saved: &mut SavedAttention, visit: &mut dyn FnMut(&mut Activation)) {
-        saved.inputs.iter_mut().for_each(&mut *visit);
-        visit(&mut saved.weights);
+        saved.inputs.iter_mut().for_each(visit);
     }
 
     fn forward(
@@ -74,15 +78,14 @@ impl GraphOperation for Attend {
         let shape = self.shape(queries.samples());
         let device = tensors.device();
         let mut y = tensors.unwritten(queries.shape());
-        let per_sample = [shape.batch, shape.heads, shape.queries, shape.keys];
-        let mut weights = tensors.unwritten(&per_sample);
+        let mut statistics = tensors.unwritten(&statistics_of(&shape));
         let inputs = [queries.values(), keys_values.values()];
         let to = y.values_mut(device);
-        device.attend(&shape, inputs, &lengths, to, weights.values_mut(device));
+        device.attend(&shape, inputs, &lengths, to, statistics.values_mut(device));
         let saved = SavedAttention {
             inputs: [queries, keys_values],
             lengths,
-            weights,
+            statistics,
             has_lengths,
         };
         Ok((y, saved))
@@ -115,9 +118,9 @@ impl GraphOperation for Attend {
                 ..self.shape
             };
             let inputs = [queries.values(), keys_values.values()];
-            let mut weights = tensors.unwritten(&[texts, shape.heads, more, more]);
+            let mut statistics = tensors.unwritten(&statistics_of(&shape));
             let to = y.values_mut(device);
-            device.attend(&shape, inputs, &[], to, weights.values_mut(device));
+            device.attend(&shape, inputs, &[], to, statistics.values_mut(device));
             return Ok(Some(y));
         }
         let mut asked = tensors.unwritten(&[row]);
@@ -132,7 +135,7 @@ impl GraphOperation for Attend {
                 causal: false,
                 ..self.shape
             };
-            let mut weights = tensors.unwritten(&[shape.heads, shape.keys]);
+            let mut statistics = tensors.unwritten(&statistics_of(&shape));
             for position in 0..more {
                 let [one, at] = [
                     [row, 0],
@@ -150,7 +153,7 @@ impl GraphOperation for Attend {
                     [asked.values(), all.values()],
                     &[first + position + 1],
                     found.values_mut(device),
-                    weights.values_mut(device),
+                    statistics.values_mut(device),
                 );
                 device.copy_rows(copy(one, at), found.values(), y.values_mut(device));
             }
@@ -168,12 +171,14 @@ impl GraphOperation for Attend {
         let [queries, keys_values] = &saved.inputs;
         let device = tensors.device();
         let mut found = [queries, keys_values].map(|input| tensors.unwritten(input.shape()));
+        // With inputs in a short format, the weights have it in the backward pass.
+        let format = queries.rounded_to();
+        let inputs = [queries, keys_values, &saved.statistics, &gradient];
         device.attend_gradient(
             &self.shape(queries.samples()),
-            [queries.values(), keys_values.values()],
+            format,
+            inputs.map(Activation::values),
             &saved.lengths,
-            saved.weights.values(),
-            gradient.values(),
             found.each_mut().map(|found| found.values_mut(device)),
         );
         let mut all: Vec<Option<Activation>> = found.into_iter().map(Some).collect();

@@ -5,6 +5,7 @@ use ronde_kernels::{
     SlidingWindow,
 };
 
+use super::shared_cases::run_attention;
 use super::{KernelComparison, unwritten, values, writable};
 use crate::ForwardContext;
 use crate::device::{AffineSlices, DeviceBuffer, MatrixSlice, PlaneMap, RowCopy};
@@ -209,7 +210,7 @@ impl KernelComparison<'_> {
                     width: 4,
                     causal,
                 };
-                let [asking, looked_at, weights] = shape.elements();
+                let [asking, looked_at, _] = shape.elements();
                 let inputs = [
                     values(asking, 66),
                     values(looked_at, 67),
@@ -218,17 +219,9 @@ impl KernelComparison<'_> {
                 self.known_case(
                     &format!("{shape:?} with the lengths {lengths:?}"),
                     &inputs,
-                    &[asking, weights, asking, looked_at].map(unwritten),
-                    &zeros([asking, weights, asking, looked_at]),
-                    &|device, x, to| {
-                        let (first, rest) = to.split_at_mut(2);
-                        let [y, weights] = writable(first);
-                        device.attend(&shape, [x[0], x[1]], &lengths, y, weights);
-                        let weights = first[1].slice();
-                        let gradients = writable(rest);
-                        let inputs = [x[0], x[1]];
-                        device.attend_gradient(&shape, inputs, &lengths, weights, x[2], gradients);
-                    },
+                    &[asking, asking, looked_at].map(unwritten),
+                    &zeros([asking, asking, looked_at]),
+                    &|device, x, to| run_attention(device, &shape, &lengths, x, to),
                 );
             }
         }

@@ -272,10 +272,10 @@ impl KernelComparison<'_> {
     fn through_attention(&mut self) {
         for attention in AttentionCase::each() {
             let AttentionCase { shape, lengths } = &attention;
-            let [asking, looked_at, weights] = shape.elements();
+            let [asking, looked_at, _] = shape.elements();
             let seeds = [(asking, 97), (looked_at, 98), (asking, 99)];
             let inputs = seeds.map(|(length, seed)| values(length, seed));
-            let outputs = [asking, weights, asking, looked_at];
+            let outputs = [asking, asking, looked_at];
             let name = format!("{shape:?} with the lengths {lengths:?}");
             let with = [0, 1, 2].map(if shape.causal { AtLeast } else { Exactly });
             let run: Kernel<'_> = &|device, x, to| attention.run(device, x, to);

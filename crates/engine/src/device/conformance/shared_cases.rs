@@ -79,13 +79,23 @@ impl AttentionCase {
         })
     }
 
-    /// Runs both passes with `[queries, keys and values, dy]`; the outputs are `[y, weights, and both gradients]`.
+    /// Runs both passes with `[queries, keys and values, dy]`; the outputs are `[y, and both gradients]`.
     pub(super) fn run(&self, device: &dyn Device, x: &[DeviceSlice<'_>], to: &mut [DeviceBuffer]) {
-        let (first, rest) = to.split_at_mut(2);
-        let [y, weights] = writable(first);
-        let inputs = [x[0], x[1]];
-        device.attend(&self.shape, inputs, &self.lengths, y, weights);
-        let (weights, gradients) = (first[1].slice(), writable(rest));
-        device.attend_gradient(&self.shape, inputs, &self.lengths, weights, x[2], gradients);
+        run_attention(device, &self.shape, &self.lengths, x, to);
     }
+}
+
+/// Runs both passes of an attention with `[queries, keys and values, dy]`; the outputs are `[y, and both gradients]`.
+pub(super) fn run_attention(
+    device: &dyn Device,
+    shape: &Attention,
+    lengths: &[usize],
+    x: &[DeviceSlice<'_>],
+    to: &mut [DeviceBuffer],
+) {
+    let mut statistics = device.allocate(shape.elements()[2]);
+    let [y, dq, dkv] = writable(to);
+    device.attend(shape, [x[0], x[1]], lengths, y, statistics.slice_mut());
+    let inputs = [x[0], x[1], statistics.slice(), x[2]];
+    device.attend_gradient(shape, None, inputs, lengths, [dq, dkv]);
 }

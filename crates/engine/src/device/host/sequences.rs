@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ronde_kernels::{Attention, add_to};
+use ronde_kernels::{Attention, ShortFormat, add_to};
 
 use super::HostDevice;
 use super::threads::{part, split};
@@ -15,8 +15,8 @@ fn token(value: f32, rows: usize) -> usize {
 
 /// Returns the work of an attention, in floats read or written.
 fn work(shape: &Attention) -> usize {
-    let [queries, keys_values, weights] = shape.elements();
-    queries + keys_values + weights * shape.width / 8
+    let [queries, keys_values, _] = shape.elements();
+    queries + keys_values + shape.pairs() * shape.width / 8
 }
 
 /// Returns the shape of some sequences of a batch.
@@ -39,19 +39,19 @@ impl SequenceKernels for HostDevice {
         [queries, keys_values]: [DeviceSlice<'_>; 2],
         lengths: &[usize],
         y: DeviceSliceMut<'_>,
-        weights: DeviceSliceMut<'_>,
+        statistics: DeviceSliceMut<'_>,
     ) {
         let (q, kv) = (queries.host(), keys_values.host());
         let batch = shape.batch;
         let ranges = self.threads.ranges(batch, work(shape));
         let parts = split(y.host(), batch, &ranges).into_iter();
-        let parts = parts.zip(split(weights.host(), batch, &ranges));
+        let parts = parts.zip(split(statistics.host(), batch, &ranges));
         self.threads.each(
             ranges.iter().zip(parts).collect(),
-            |(range, (y, weights))| {
+            |(range, (y, statistics))| {
                 let (q, kv) = (part(q, batch, range), part(kv, batch, range));
                 let lengths = lengths_of(lengths, range);
-                of_sequences(shape, range).forward(q, kv, lengths, y, weights);
+                of_sequences(shape, range).forward(q, kv, lengths, y, statistics);
             },
         );
     }
@@ -59,30 +59,24 @@ impl SequenceKernels for HostDevice {
     fn attend_gradient(
         &self,
         shape: &Attention,
-        inputs: [DeviceSlice<'_>; 2],
+        format: Option<ShortFormat>,
+        inputs: [DeviceSlice<'_>; 4],
         lengths: &[usize],
-        weights: DeviceSlice<'_>,
-        dy: DeviceSlice<'_>,
         gradients: [DeviceSliceMut<'_>; 2],
     ) {
         let [dq, dkv] = gradients.map(DeviceSliceMut::host);
         let inputs = inputs.map(DeviceSlice::host);
-        let (weights, dy, batch) = (weights.host(), dy.host(), shape.batch);
+        let batch = shape.batch;
         let ranges = self.threads.ranges(batch, work(shape));
         let parts = split(dq, batch, &ranges).into_iter();
         let parts = parts.zip(split(dkv, batch, &ranges));
         self.threads
             .each(ranges.iter().zip(parts).collect(), |(range, (dq, dkv))| {
-                let of = |values| part(values, batch, range);
                 let lengths = lengths_of(lengths, range);
-                let inputs = inputs.map(of);
-                of_sequences(shape, range).backward(
-                    inputs,
-                    lengths,
-                    of(weights),
-                    of(dy),
-                    [dq, dkv],
-                );
+                let [q, kv, statistics, dy] = inputs.map(|values| part(values, batch, range));
+                let known = (statistics, format);
+                let shape = of_sequences(shape, range);
+                shape.backward([q, kv], lengths, known, dy, [dq, dkv]);
             });
     }
 
