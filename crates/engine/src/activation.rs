@@ -170,6 +170,36 @@ impl Activation {
         }
     }
 
+    /// Returns a handle without values of the clones of this one.
+    pub(crate) fn handle(&self) -> Self {
+        Self {
+            values: None,
+            ..self.clone()
+        }
+    }
+
+    /// Returns whether another activation is a clone, or a handle of the clones, with the same values.
+    pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.packed, &other.packed)
+    }
+
+    /// Drops the values, which are computed again before they are read.
+    pub(crate) fn leave(&mut self) {
+        self.values = None;
+    }
+
+    /// Takes the values of a clone that was computed again, unless it has values.
+    pub(crate) fn restore(&mut self, again: &Self) {
+        if self.values.is_none() {
+            self.values.clone_from(&again.values);
+        }
+    }
+
+    /// Returns whether there are values, packed or not.
+    pub(crate) fn has_values(&self) -> bool {
+        self.values.is_some() || self.packed.get().is_some()
+    }
+
     /// Drops the values, of which a clone keeps the packed form: it must be [`Activation::round`] with `packs`, before
     /// this one is unpacked.
     pub(crate) fn leave_to_clone(&mut self) {
@@ -289,6 +319,19 @@ impl Activation {
         Self {
             shape: shape.to_vec(),
             ..self
+        }
+    }
+
+    /// Returns the values on the host without a copy, or the activation if other owners share them or they are in the memory of
+    /// a device.
+    ///
+    /// # Errors
+    /// The activation, when a copy would be needed.
+    pub fn try_into_host(mut self) -> Result<Vec<f32>, Self> {
+        let own = self.values.as_mut().and_then(Arc::get_mut);
+        match own {
+            Some(DeviceBuffer::Host(values)) => Ok(std::mem::take(values)),
+            _ => Err(self),
         }
     }
 

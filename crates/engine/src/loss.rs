@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::memory;
 use crate::{EngineError, Predictions};
 
 pub use boxes::DetectionLoss;
@@ -109,6 +110,22 @@ pub trait Loss: Send + Sync {
     /// # Errors
     /// When the outputs or targets do not fit the function.
     fn loss_and_gradient(&self, predictions: &Predictions<'_>) -> Result<LossOutput, EngineError>;
+
+    /// Returns the same as [`Loss::loss_and_gradient`] for outputs that are not needed afterwards, so that a function can write
+    /// the gradient to their memory. By default it does not.
+    ///
+    /// # Errors
+    /// As [`Loss::loss_and_gradient`].
+    fn into_gradient(
+        &self,
+        outputs: Vec<f32>,
+        targets: &[u32],
+        samples: usize,
+    ) -> Result<LossOutput, EngineError> {
+        let found = self.loss_and_gradient(&Predictions::new(&outputs, targets, samples)?);
+        memory::give(outputs);
+        found
+    }
 }
 
 impl<'a> dyn Loss + 'a {
@@ -118,7 +135,26 @@ impl<'a> dyn Loss + 'a {
     /// As [`Loss::loss_and_gradient`], and when there is not one gradient for each output.
     pub fn checked(&self, predictions: &Predictions<'_>) -> Result<LossOutput, EngineError> {
         let output = self.loss_and_gradient(predictions)?;
-        let (found, expected) = (output.gradient.len(), predictions.outputs().len());
+        self.with_count(output, predictions.outputs().len())
+    }
+
+    /// Calls [`Loss::into_gradient`] and checks the number of gradients.
+    ///
+    /// # Errors
+    /// As [`Loss::into_gradient`], and when there is not one gradient for each output.
+    pub fn checked_into(
+        &self,
+        outputs: Vec<f32>,
+        targets: &[u32],
+        samples: usize,
+    ) -> Result<LossOutput, EngineError> {
+        let expected = outputs.len();
+        let output = self.into_gradient(outputs, targets, samples)?;
+        self.with_count(output, expected)
+    }
+
+    fn with_count(&self, output: LossOutput, expected: usize) -> Result<LossOutput, EngineError> {
+        let found = output.gradient.len();
         if found == expected {
             return Ok(output);
         }

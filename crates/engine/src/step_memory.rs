@@ -34,8 +34,8 @@ pub struct StepShape<'a> {
 
 impl ModelConfig {
     /// Returns the greatest number of floats that the activations of a training step need at any time: those kept from
-    /// forward until backward, those in use by an operation, and free memory between two operations. Buffers for the
-    /// gradients of weights are not counted. Cost: microseconds per operation of the model.
+    /// forward until backward, those in use by an operation, and free memory between two operations. The gradient of the loss
+    /// replaces the outputs, as for cross-entropy. Buffers for the gradients of weights and of the kernels are not counted. Cost: microseconds per operation of the model.
     ///
     /// # Errors
     /// When the model does not accept such samples.
@@ -179,11 +179,11 @@ fn run_step(
         context: context(shard),
     });
     let outputs = chain.forward_shards(inputs.collect(), &mut SingleRankSums)?;
-    let gradients = outputs
-        .iter()
-        .map(|output| Activation::unwritten(device, output.shape()));
-    let mut gradients: Vec<Activation> = gradients.collect();
-    drop(outputs);
+    // The gradient of the loss replaces the outputs.
+    let mut gradients = outputs;
+    for gradient in &mut gradients {
+        gradient.values_mut(device);
+    }
     // Gradients of tensors go to the buckets, which are counted elsewhere.
     let ranges = vec![0..0; chain.layout().tensors.len()];
     for index in (0..chain.len()).rev() {
@@ -225,6 +225,41 @@ mod tests {
         assert!(work[0] >= 2.0 * 16.0 * 64.0 * 512.0, "{work:?}");
         assert!(work[1] >= 3.0 * 16.0 * 512.0 * 512.0, "{work:?}");
         assert!(work[1] > work[0] && work[0] > work[2], "{work:?}");
+    }
+
+    #[test]
+    fn the_memory_of_attention_grows_with_the_tokens_and_not_with_their_pairs() {
+        let floats = |model: &ModelConfig, tokens| {
+            let step = StepShape {
+                sample: &[tokens],
+                classes: 100,
+                samples: 1,
+                shards: 1,
+                recomputes: false,
+                precision: Precision::F32,
+            };
+            model.step_floats(&step).unwrap() as f64
+        };
+        let (layers, width, heads, dropout) = (2, 64, 4, 0.0);
+        let gpt = ModelConfig::Gpt {
+            layers,
+            width,
+            heads,
+            dropout,
+            tied: false,
+        };
+        let bert = ModelConfig::Bert {
+            layers,
+            width,
+            heads,
+            dropout,
+        };
+        for model in [gpt, bert] {
+            let [short, long] = [1024, 4096].map(|tokens| floats(&model, tokens));
+            assert!(long < 4.1 * short, "{short}, {long}");
+            // One matrix of all pairs of one head.
+            assert!(long < 4096.0 * 4096.0, "{long}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::short::{ShortFormat, round_short};
 use crate::simd::dispatch;
 
 /// The most elements of a strip of the forward pass, if it has more than the least rows: it stays in the second-level cache.
-const STRIP_ELEMENTS: usize = 192 * 1024;
+const STRIP_ELEMENTS: usize = 320 * 1024;
 /// The least and the greatest number of rows of a strip of the forward pass.
 const STRIP_ROWS: [usize; 2] = [48, 240];
 
@@ -101,8 +101,7 @@ impl Attention {
     /// Returns one head's keys and values of a strip.
     fn looked_at<'a>(&self, kv: &'a [f32], place: [usize; 2], strip: &Strip) -> [Matrix<'a>; 2] {
         let ([_, start], row) = (self.starts(place), self.row());
-        [start, start + row]
-            .map(|at| Matrix::strided(&kv[at..], strip.keys, self.width, 2 * row))
+        [start, start + row].map(|at| Matrix::strided(&kv[at..], strip.keys, self.width, 2 * row))
     }
 
     fn places(self) -> impl Iterator<Item = [usize; 2]> {
@@ -176,13 +175,7 @@ impl Attention {
     }
 
     /// Writes the products of the queries of a strip by the keys.
-    fn write_scores(
-        &self,
-        [q, kv]: [&[f32]; 2],
-        place: [usize; 2],
-        strip: &Strip,
-        to: &mut [f32],
-    ) {
+    fn write_scores(&self, [q, kv]: [&[f32]; 2], place: [usize; 2], strip: &Strip, to: &mut [f32]) {
         let [keys, _] = self.looked_at(kv, place, strip);
         let asking = self.asking(q, place, strip);
         strip.multiply_by_rows(asking, keys, to);
@@ -275,7 +268,12 @@ impl Attention {
         let part = PartialProduct::new(strip.seen, strip.triangle(Triangle::AboveInLeft));
         multiply_part(slopes, keys, to, part);
         let to = (&mut dkv[memory..], 2 * row);
-        multiply_part(slopes.transposed(), self.asking(q, place, strip), to, over_queries);
+        multiply_part(
+            slopes.transposed(),
+            self.asking(q, place, strip),
+            to,
+            over_queries,
+        );
     }
 }
 

@@ -79,6 +79,23 @@ impl GraphOutline {
         is_kept
     }
 
+    /// Returns whether each value is computed again in the backward pass instead of being kept: the output of a cheap operation that
+    /// another operation of the layer keeps. What the operation itself reads is kept.
+    pub(super) fn values_computed_again(&self) -> Vec<bool> {
+        let (is_kept, has_numbers) = (self.kept_values(), self.number_values());
+        let mut again = vec![false; self.shapes.len()];
+        for (index, node) in self.nodes.iter().enumerate() {
+            let value = index + 1;
+            let reads_any = node.inputs.iter().any(|input| again[*input]);
+            again[value] = value < self.nodes.len()
+                && is_kept[value]
+                && !has_numbers[value]
+                && !reads_any
+                && node.node.kept_for_output().is_some();
+        }
+        again
+    }
+
     /// Returns whether each value has numbers that select rows of a table, directly or after it was moved.
     pub(super) fn number_values(&self) -> Vec<bool> {
         let mut has_numbers = vec![false; self.shapes.len()];
@@ -95,21 +112,27 @@ impl GraphOutline {
     /// Returns the memory that one sample needs from forward until backward, in floats: each value
     /// that an operation needs, once, and what operations store besides.
     fn kept_floats(&self, precision: Precision) -> usize {
-        let values = self.kept_values().into_iter().zip(self.number_values());
-        let values = self.shapes.iter().zip(values);
-        let kept = values.map(|(shape, (is_kept, has_numbers))| {
+        let (again, has_numbers) = (self.values_computed_again(), self.number_values());
+        let mut is_kept = self.kept_values();
+        let mut floats = 0;
+        for (index, node) in self.nodes.iter().enumerate() {
+            let for_output = again[index + 1].then(|| node.node.kept_for_output());
+            let kept = for_output.flatten().unwrap_or_else(|| node.node.kept());
+            let inputs = node.inputs.iter().zip(&kept.inputs);
+            for (value, _) in inputs.filter(|(_, kept)| **kept) {
+                is_kept[*value] = true;
+            }
+            floats += precision.kept_floats(kept.more) + kept.always_f32;
+        }
+        for (value, shape) in self.shapes.iter().enumerate() {
             let elements = shape.iter().product();
-            match (is_kept, has_numbers) {
+            floats += match (is_kept[value] && !again[value], has_numbers[value]) {
                 (false, _) => 0,
                 (true, true) => elements,
                 (true, false) => precision.kept_floats(elements),
-            }
-        });
-        let more = self.nodes.iter().map(|node| {
-            let kept = node.node.kept();
-            precision.kept_floats(kept.more) + kept.always_f32
-        });
-        kept.sum::<usize>() + more.sum::<usize>()
+            };
+        }
+        floats
     }
 
     /// Returns the shape of the output and the kept floats for an input of `samples` samples.

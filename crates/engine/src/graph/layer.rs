@@ -1,5 +1,6 @@
 //! [`GraphLayer`]: runs a graph of operations as one layer.
 
+mod again;
 mod extension;
 mod rounding;
 
@@ -11,6 +12,7 @@ use ronde_core::Shard;
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
+use self::again::ValueAgain;
 use super::{GraphOutline, KeptText, LoadedState, NodeGradient, TensorGradients, Tensors};
 use crate::device::{Device, HostDevice};
 use crate::initial::fill_tensor;
@@ -32,6 +34,10 @@ pub struct GraphLayer {
     is_kept: Vec<bool>,
     /// Whether each value has numbers that select rows of a table.
     has_numbers: Vec<bool>,
+    /// Whether each value is computed again in the backward pass.
+    is_again: Vec<bool>,
+    /// These values of pending shards.
+    again: BTreeMap<Shard, Vec<ValueAgain>>,
     /// Whether each tensor is a matrix of weights.
     is_matrix: Vec<bool>,
     /// The last operation that reads each value; 0 for the output.
@@ -113,6 +119,8 @@ impl GraphLayer {
             precision: Precision::F32,
             is_kept: outline.kept_values(),
             has_numbers: outline.number_values(),
+            is_again: outline.values_computed_again(),
+            again: BTreeMap::new(),
             pending: PendingShards::new(&outline.name),
             deferred: BTreeMap::new(),
             outline,
@@ -155,11 +163,14 @@ impl GraphLayer {
         }
         let state = self.state.clone();
         let device = self.device.clone();
+        self.begin_values_again(&contexts);
         for index in 0..self.outline.nodes.len() {
             let inputs = self.inputs_of(index, &mut values);
             let node = &mut self.outline.nodes[index];
-            let tensors = Tensors::new(device.as_ref(), &state, node.tensors.start);
+            let tensors = Tensors::new(device.as_ref(), &state, node.tensors.start)
+                .with_output_again(self.is_again[index + 1]);
             let mut outputs = node.node.forward(inputs, tensors, &contexts, sums)?;
+            self.leave_values_again(index, &outputs, &contexts);
             self.round_outputs(index, &mut outputs, &contexts);
             values[index + 1] = outputs.into_iter().map(Some).collect();
         }
@@ -214,7 +225,8 @@ impl GraphLayer {
         let device = self.device.clone();
         let mut given = std::mem::take(&mut gradients[index + 1]);
         self.round_gradients(&mut given);
-        for (shard, _) in states {
+        for (shard, state) in states {
+            self.restore_values_again(index, (*shard, state));
             self.unpack_saved(index, *shard);
         }
         let node = &mut self.outline.nodes[index];
@@ -286,6 +298,7 @@ impl GraphLayer {
             }
         }
         node.node.end(shard);
+        self.end_value_again(index, shard);
         Ok(())
     }
 
@@ -321,6 +334,7 @@ impl GraphLayer {
     fn drop_pending(&mut self) {
         self.pending.clear();
         self.deferred.clear();
+        self.again.clear();
         self.outline
             .nodes
             .iter_mut()
@@ -541,6 +555,7 @@ impl Layer for GraphLayer {
             .ok_or_else(|| self.pending.not_pending(shard))?;
         let state = state.unwrap_or_else(|| self.state.clone());
         for (index, gradient) in kept.iter().enumerate().rev() {
+            self.restore_values_again(index, (shard, &state));
             self.unpack_saved(index, shard);
             self.weights_of(index, (shard, &state), gradient.as_ref(), gradients, ranges)?;
         }
@@ -559,6 +574,7 @@ impl Layer for GraphLayer {
     fn discard_shard(&mut self, shard: Shard) {
         self.pending.discard(shard);
         self.deferred.remove(&shard);
+        self.again.remove(&shard);
         for node in &mut self.outline.nodes {
             node.node.end(shard);
         }

@@ -28,6 +28,16 @@ pub(crate) trait GraphNode: Send {
     /// Returns what is kept for one sample.
     fn kept(&self) -> KeptValues;
 
+    /// Returns what is kept for one sample if [`GraphNode::output_again`] computes the output again; `None` if it cannot.
+    fn kept_for_output(&self) -> Option<KeptValues> {
+        None
+    }
+
+    /// Computes the output of a shard again, with the same bits.
+    fn output_again(&mut self, _shard: Shard, _tensors: Tensors<'_>) -> Option<Activation> {
+        None
+    }
+
     /// Returns whether the inputs are numbers that select rows of a table, which must not be rounded.
     fn reads_numbers(&self) -> bool {
         false
@@ -105,6 +115,15 @@ impl<O: GraphOperation> GraphNode for PerShard<O> {
 
     fn kept(&self) -> KeptValues {
         self.operation.kept()
+    }
+
+    fn kept_for_output(&self) -> Option<KeptValues> {
+        self.operation.kept_for_output()
+    }
+
+    fn output_again(&mut self, shard: Shard, tensors: Tensors<'_>) -> Option<Activation> {
+        let saved = self.saved.get_mut(&shard)?;
+        self.operation.output_again(saved, tensors)
     }
 
     fn reads_numbers(&self) -> bool {

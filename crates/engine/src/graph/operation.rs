@@ -55,12 +55,24 @@ pub(crate) trait GraphOperation: Send + 'static {
         KeptValues::default()
     }
 
+    /// Returns what is kept for one sample instead of [`GraphOperation::kept`] if [`GraphOperation::output_again`] computes the
+    /// output again; `None` if it cannot, as by default. Only for an operation whose cost is small next to that of a product.
+    fn kept_for_output(&self) -> Option<KeptValues> {
+        None
+    }
+
+    /// Computes the output of a shard again, with the same bits, from what is kept for the backward pass. Called before the
+    /// backward passes of the operations that read the output.
+    fn output_again(&self, _saved: &mut Self::Saved, _tensors: Tensors<'_>) -> Option<Activation> {
+        None
+    }
+
     /// Returns whether the inputs are numbers that select rows of a table, which must not be rounded.
     fn reads_numbers(&self) -> bool {
         false
     }
 
-    /// Visits the kept values that a short format stores in 2 bytes; none by default.
+    /// Visits the kept values that a short format stores in 2 bytes, among them all inputs and outputs; none by default.
     fn each_saved(&self, _saved: &mut Self::Saved, _visit: &mut dyn FnMut(&mut Activation)) {}
 
     /// Computes the output. Evaluation drops the saved values at once.

@@ -125,6 +125,7 @@ pub(crate) struct Tensors<'a> {
     state: &'a LoadedState,
     /// The number of the first tensor in the state of the layer.
     first: usize,
+    has_output_again: bool,
 }
 
 impl<'a> Tensors<'a> {
@@ -133,7 +134,21 @@ impl<'a> Tensors<'a> {
             device,
             state,
             first,
+            has_output_again: false,
         }
+    }
+
+    /// Sets whether the output is computed again in the backward pass.
+    pub(crate) fn with_output_again(self, has_output_again: bool) -> Self {
+        Self {
+            has_output_again,
+            ..self
+        }
+    }
+
+    /// Returns whether the output is computed again in the backward pass: see [`GraphOperation::output_again`](super::GraphOperation::output_again).
+    pub(crate) fn has_output_again(&self) -> bool {
+        self.has_output_again
     }
 
     /// Returns the device that computes the operation.

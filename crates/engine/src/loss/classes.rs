@@ -34,9 +34,55 @@ impl Loss for CrossEntropy {
         let width = predictions.outputs_per_sample();
         for (sample, (outputs, targets)) in predictions.samples().enumerate() {
             let gradient = &mut total.gradient[sample * width..(sample + 1) * width];
-            total.loss_sum += self.add_sample(sample, outputs, targets, gradient)?;
+            let rows = Rows::Apart(outputs, gradient);
+            total.loss_sum += self.add_sample(sample, targets, rows)?;
         }
         Ok(total)
+    }
+
+    fn into_gradient(
+        &self,
+        mut outputs: Vec<f32>,
+        targets: &[u32],
+        samples: usize,
+    ) -> Result<LossOutput, EngineError> {
+        let predictions = Predictions::new(&outputs, targets, samples)?;
+        predictions.expect_outputs("loss cross_entropy", self.classes)?;
+        let (width, each) = (
+            predictions.outputs_per_sample(),
+            predictions.targets_per_sample(),
+        );
+        let (mut loss_sum, mut row) = (0.0, vec![0.0; self.classes]);
+        for sample in 0..samples {
+            let values = &mut outputs[sample * width..(sample + 1) * width];
+            let targets = &targets[sample * each..(sample + 1) * each];
+            loss_sum += self.add_sample(sample, targets, Rows::Replaced(values, &mut row))?;
+        }
+        Ok(LossOutput {
+            loss_sum,
+            gradient: outputs,
+        })
+    }
+}
+
+/// The outputs of a sample and the place of their gradient.
+enum Rows<'a> {
+    /// The gradient has memory of its own.
+    Apart(&'a [f32], &'a mut [f32]),
+    /// The gradient replaces the outputs, which are copied row by row.
+    Replaced(&'a mut [f32], &'a mut [f32]),
+}
+
+impl Rows<'_> {
+    /// Returns a row of outputs and the place of its gradient.
+    fn row(&mut self, row: Range<usize>) -> (&[f32], &mut [f32]) {
+        match self {
+            Self::Apart(outputs, gradient) => (&outputs[row.clone()], &mut gradient[row]),
+            Self::Replaced(values, copy) => {
+                copy.copy_from_slice(&values[row.clone()]);
+                (copy, &mut values[row])
+            }
+        }
     }
 }
 
@@ -45,22 +91,21 @@ impl CrossEntropy {
     fn add_sample(
         &self,
         sample: usize,
-        outputs: &[f32],
         targets: &[u32],
-        gradient: &mut [f32],
+        mut rows: Rows<'_>,
     ) -> Result<f64, EngineError> {
         let counted = targets.iter().filter(|&&target| target != IGNORED).count();
         let share = 1.0 / counted.max(1) as f32;
         let mut sum = 0.0;
         for (index, &label) in targets.iter().enumerate() {
             let row: Range<usize> = index * self.classes..(index + 1) * self.classes;
-            let gradient = &mut gradient[row.clone()];
+            let (outputs, gradient) = rows.row(row);
             if label == IGNORED {
                 gradient.fill(0.0);
                 continue;
             }
             check_label(sample, label, self.classes)?;
-            sum += softmax_cross_entropy(&outputs[row], label as usize, gradient).loss;
+            sum += softmax_cross_entropy(outputs, label as usize, gradient).loss;
             if counted > 1 {
                 vectorised(ScaleByShare(gradient, share));
             }

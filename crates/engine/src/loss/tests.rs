@@ -12,7 +12,14 @@ fn of(
     targets: &[u32],
     samples: usize,
 ) -> Result<LossOutput, EngineError> {
-    loss.checked(&Predictions::new(outputs, targets, samples)?)
+    let found = loss.checked(&Predictions::new(outputs, targets, samples)?)?;
+    let replaced = loss.checked_into(outputs.to_vec(), targets, samples)?;
+    let bits = |of: &LossOutput| -> (u64, Vec<u32>) {
+        let gradient = of.gradient.iter().map(|value| value.to_bits());
+        (of.loss_sum.to_bits(), gradient.collect())
+    };
+    assert_eq!(bits(&found), bits(&replaced), "{}", loss.name());
+    Ok(found)
 }
 
 #[test]

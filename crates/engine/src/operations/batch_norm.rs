@@ -107,6 +107,21 @@ impl GraphOperation for NormaliseBatch {
         }
     }
 
+    /// The statistics are known, so the output costs one pass. What was added is not kept.
+    fn kept_for_output(&self) -> Option<KeptValues> {
+        (!self.adds).then(KeptValues::input)
+    }
+
+    fn output_again(&self, saved: &mut SavedBatchNorm, tensors: Tensors<'_>) -> Option<Activation> {
+        let shape = self.shape(saved.x.samples());
+        let device = tensors.device();
+        let mut y = tensors.unwritten(saved.x.shape());
+        let (x, to) = (saved.x.values(), y.values_mut(device));
+        let known = saved.statistics.values();
+        device.batch_norm_by(&shape, x, affine(tensors), None, to, known);
+        Some(y)
+    }
+
     fn each_saved(&self, saved: &mut SavedBatchNorm, visit: &mut dyn FnMut(&mut Activation)) {
         visit(&mut saved.x);
         saved.y.iter_mut().for_each(visit);

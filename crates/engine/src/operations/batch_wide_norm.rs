@@ -113,6 +113,16 @@ impl GraphNode for NormaliseBatchWide {
         }
     }
 
+    /// What was added is not kept.
+    fn kept_for_output(&self) -> Option<KeptValues> {
+        (!self.adds).then(KeptValues::input)
+    }
+
+    fn output_again(&mut self, shard: Shard, tensors: Tensors<'_>) -> Option<Activation> {
+        let saved = self.saved.get(&shard)?;
+        Some(self.normalised([&saved.x; 2], &saved.statistics, tensors))
+    }
+
     fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation)) {
         if let Some(saved) = self.saved.get_mut(&shard) {
             visit(&mut saved.x);

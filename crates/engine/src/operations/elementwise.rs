@@ -104,9 +104,43 @@ pub(crate) struct Activate {
     pub(crate) elements: usize,
 }
 
+/// What the backward pass of an activation function needs.
+pub(crate) enum SavedSlope {
+    /// Nothing, in evaluation.
+    Nothing,
+    /// The input, while the output is computed again.
+    Input(Activation),
+    /// The slope of each element.
+    Slope(Activation),
+}
+
+impl Activate {
+    /// Returns the output and the slope of each element.
+    fn with_slope(&self, x: &Activation, tensors: Tensors<'_>) -> [Activation; 2] {
+        let device = tensors.device();
+        let [mut y, mut slope] = [x, x].map(|x| tensors.unwritten(x.shape()));
+        let wanted = Some(slope.values_mut(device));
+        device.activate(self.function, x.values(), y.values_mut(device), wanted);
+        [y, slope]
+    }
+
+    /// Computes the slope from the input, if only this is kept, and returns the output.
+    fn find_slope(&self, saved: &mut SavedSlope, tensors: Tensors<'_>) -> Option<Activation> {
+        let SavedSlope::Input(x) = saved else {
+            return None;
+        };
+        let format = x.rounded_to();
+        let [y, mut slope] = self.with_slope(x, tensors);
+        if let Some(format) = format {
+            slope.round(tensors.device(), format, false);
+        }
+        *saved = SavedSlope::Slope(slope);
+        Some(y)
+    }
+}
+
 impl GraphOperation for Activate {
-    /// The slope of each element; `None` in evaluation.
-    type Saved = Option<Activation>;
+    type Saved = SavedSlope;
 
     fn computation(&self) -> Computation {
         Computation::Activation(self.function)
@@ -119,8 +153,19 @@ impl GraphOperation for Activate {
         }
     }
 
-    fn each_saved(&self, slope: &mut Option<Activation>, visit: &mut dyn FnMut(&mut Activation)) {
-        slope.iter_mut().for_each(visit);
+    fn kept_for_output(&self) -> Option<KeptValues> {
+        Some(KeptValues::input())
+    }
+
+    fn output_again(&self, saved: &mut SavedSlope, tensors: Tensors<'_>) -> Option<Activation> {
+        self.find_slope(saved, tensors)
+    }
+
+    fn each_saved(&self, saved: &mut SavedSlope, visit: &mut dyn FnMut(&mut Activation)) {
+        match saved {
+            SavedSlope::Nothing => {}
+            SavedSlope::Input(values) | SavedSlope::Slope(values) => visit(values),
+        }
     }
 
     fn is_per_position(&self) -> bool {
@@ -132,25 +177,31 @@ impl GraphOperation for Activate {
         inputs: Vec<Activation>,
         tensors: Tensors<'_>,
         context: &ForwardContext,
-    ) -> Result<(Activation, Option<Activation>), EngineError> {
+    ) -> Result<(Activation, SavedSlope), EngineError> {
         let x = only(inputs);
+        if context.mode == Mode::Train && !tensors.has_output_again() {
+            let [y, slope] = self.with_slope(&x, tensors);
+            return Ok((y, SavedSlope::Slope(slope)));
+        }
         let device = tensors.device();
         let mut y = tensors.unwritten(x.shape());
-        let trains = context.mode == Mode::Train;
-        let mut slope = trains.then(|| tensors.unwritten(x.shape()));
-        let wanted = slope.as_mut().map(|slope| slope.values_mut(device));
-        device.activate(self.function, x.values(), y.values_mut(device), wanted);
-        Ok((y, slope))
+        device.activate(self.function, x.values(), y.values_mut(device), None);
+        let saved = match context.mode {
+            Mode::Train => SavedSlope::Input(x),
+            Mode::Evaluate => SavedSlope::Nothing,
+        };
+        Ok((y, saved))
     }
 
     fn backward_input(
         &self,
-        slope: &mut Option<Activation>,
+        saved: &mut SavedSlope,
         mut gradient: Activation,
         tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
-        if let Some(slope) = slope {
+        self.find_slope(saved, tensors);
+        if let SavedSlope::Slope(slope) = saved {
             let device = tensors.device();
             device.multiply_by(gradient.values_mut(device), slope.values());
         }

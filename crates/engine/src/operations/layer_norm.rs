@@ -21,6 +21,21 @@ pub(crate) struct SavedLayerNorm {
     of_affine: Vec<Activation>,
 }
 
+/// Returns the normalised rows and their statistics.
+fn normalised(x: &Activation, tensors: Tensors<'_>) -> [Activation; 2] {
+    let device = tensors.device();
+    let mut y = tensors.unwritten(x.shape());
+    let rows = x.elements() / tensors.get(0).length().max(1);
+    let mut statistics = tensors.unwritten(&[rows, 2]);
+    let affine = AffineSlices {
+        gamma: tensors.get(0),
+        beta: tensors.get(1),
+    };
+    let (to, found) = (y.values_mut(device), statistics.values_mut(device));
+    device.layer_norm(x.values(), affine, EPSILON, to, found);
+    [y, statistics]
+}
+
 impl GraphOperation for NormaliseRows {
     type Saved = SavedLayerNorm;
 
@@ -33,6 +48,15 @@ impl GraphOperation for NormaliseRows {
             always_f32: 2 * self.rows,
             ..KeptValues::input()
         }
+    }
+
+    fn kept_for_output(&self) -> Option<KeptValues> {
+        Some(self.kept())
+    }
+
+    fn output_again(&self, saved: &mut SavedLayerNorm, tensors: Tensors<'_>) -> Option<Activation> {
+        let [y, _] = normalised(&saved.x, tensors);
+        Some(y)
     }
 
     fn each_saved(&self, saved: &mut SavedLayerNorm, visit: &mut dyn FnMut(&mut Activation)) {
@@ -50,22 +74,7 @@ impl GraphOperation for NormaliseRows {
         _context: &ForwardContext,
     ) -> Result<(Activation, SavedLayerNorm), EngineError> {
         let x = only(inputs);
-        let device = tensors.device();
-        let mut y = tensors.unwritten(x.shape());
-        let rows = x.elements() / tensors.get(0).length().max(1);
-        let mut statistics = tensors.unwritten(&[rows, 2]);
-        let affine = AffineSlices {
-            gamma: tensors.get(0),
-            beta: tensors.get(1),
-        };
-        let to = y.values_mut(device);
-        device.layer_norm(
-            x.values(),
-            affine,
-            EPSILON,
-            to,
-            statistics.values_mut(device),
-        );
+        let [y, statistics] = normalised(&x, tensors);
         let saved = SavedLayerNorm {
             x,
             statistics,

@@ -105,7 +105,12 @@ fn outcome_of_whole_matrices(
         let slopes = strip.matrix(&slopes);
         multiply(slopes, keys, (&mut dq[start..], row), in_left);
         let asking = shape.asking(q, place, &strip);
-        multiply(slopes.transposed(), asking, (&mut dkv[memory..], 2 * row), below);
+        multiply(
+            slopes.transposed(),
+            asking,
+            (&mut dkv[memory..], 2 * row),
+            below,
+        );
     }
     [y, dq, dkv]
 }
@@ -204,8 +209,7 @@ fn values_and_gradients_fit_the_definition() {
             let (q, kv) = (values(asking, 1), values(looked_at, 2));
             let dy = values(asking, 4);
             let [y, dq, dkv] = outcome(&shape, lengths, [&q, &kv, &dy]);
-            let wide =
-                |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+            let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
             let inputs = [wide(&q), wide(&kv)];
             let products = y.iter().zip(&dy);
             let total: f64 = products.map(|(y, dy)| f64::from(*y) * f64::from(*dy)).sum();

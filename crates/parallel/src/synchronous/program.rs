@@ -216,7 +216,7 @@ impl SynchronousStrategy {
         };
         let gradient = match output {
             Some(output) if batch.samples() > 0 => {
-                Some(self.loss_gradient(&output, batch, &mut report)?)
+                Some(self.loss_gradient(output, batch, &mut report)?)
             }
             Some(output) => Some(Activation::from_host(output.shape(), Vec::new())),
             None => None,

@@ -223,20 +223,23 @@ impl SynchronousStrategy {
     /// Computes the loss, writes it to the report, and returns its gradient.
     pub(super) fn loss_gradient(
         &mut self,
-        output: &Activation,
+        output: Activation,
         batch: &MicroBatch,
         report: &mut ShardReport,
     ) -> Result<Activation, ParallelError> {
-        let output = output.clone().on_host();
-        let predictions = Predictions::new(output.as_slice(), &batch.labels, batch.samples());
-        let loss = predictions.and_then(|predictions| self.config.loss.checked(&predictions));
+        let (shape, samples) = (output.shape().to_vec(), batch.samples());
+        let loss = match output.on_host().try_into_host() {
+            Ok(outputs) => (self.config.loss).checked_into(outputs, &batch.labels, samples),
+            Err(shared) => Predictions::new(shared.as_slice(), &batch.labels, samples)
+                .and_then(|predictions| self.config.loss.checked(&predictions)),
+        };
         let mut loss = loss.map_err(|source| ParallelError::Engine {
             shard: batch.shard,
             source,
         })?;
         self.scale.multiply(&mut loss.gradient);
         report.loss_sum = loss.loss_sum;
-        Ok(Activation::from_host(output.shape(), loss.gradient))
+        Ok(Activation::from_host(&shape, loss.gradient))
     }
 
     /// Multiplies a layer's buffers, as updated by a shard's forward pass, by the shard's samples for the sum.

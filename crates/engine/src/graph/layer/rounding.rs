@@ -62,7 +62,9 @@ impl GraphLayer {
         let reads_numbers = node.inputs.iter().any(|value| self.has_numbers[*value]);
         for (output, context) in outputs.iter_mut().zip(contexts) {
             let trains = context.mode == Mode::Train;
-            let mut packs = trains && self.is_kept[index + 1];
+            // What is computed again is not kept.
+            let is_again = self.is_again[index + 1];
+            let mut packs = trains && self.is_kept[index + 1] && !is_again;
             if trains && !reads_numbers {
                 node.node.each_saved(context.shard, &mut |saved| {
                     if rounds && saved.shares_values(output) {
@@ -100,11 +102,19 @@ impl GraphLayer {
     /// Keeps only the packed values of a shard between its two backward passes.
     pub(super) fn pack_deferred(&mut self, shard: Shard, gradients: &mut [Option<Activation>]) {
         let Some(format) = self.format() else { return };
+        self.leave_values_between_passes(shard);
+        let device = self.device.as_ref();
         for node in &mut self.outline.nodes {
-            node.node
-                .each_saved(shard, &mut |saved| saved.drop_unpacked());
+            node.node.each_saved(shard, &mut |saved| {
+                // Values that were computed again are rounded, but not packed yet.
+                if saved.rounded_to() == Some(format) {
+                    saved.pack(device, format);
+                } else {
+                    saved.drop_unpacked();
+                }
+            });
         }
         let known = gradients.iter_mut().flatten();
-        known.for_each(|gradient| gradient.pack(self.device.as_ref(), format));
+        known.for_each(|gradient| gradient.pack(device, format));
     }
 }

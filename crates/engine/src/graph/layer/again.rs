@@ -1,0 +1,133 @@
+//! Values that are not kept: cheap operations compute their outputs again before the backward passes that read them.
+//!
+//! In training, what operations keep of such a value is dropped as soon as it was used, and a handle finds these places
+//! again. The value exists once more from the backward pass of its last reader to that of the operation that computes it.
+
+use ronde_core::Shard;
+
+use super::GraphLayer;
+use crate::graph::{LoadedState, Tensors};
+use crate::{Activation, ForwardContext, Mode};
+
+/// A value of a shard that is computed again.
+pub(super) struct ValueAgain {
+    value: usize,
+    /// A handle of the places that keep the value, with the value itself once it is computed again.
+    found: Activation,
+}
+
+impl ValueAgain {
+    /// Returns whether an operation with some inputs reads or writes the value.
+    fn is_of(&self, index: usize, inputs: &[usize]) -> bool {
+        self.value == index + 1 || inputs.contains(&self.value)
+    }
+}
+
+impl GraphLayer {
+    /// Forgets the values of earlier passes of shards that begin a forward pass.
+    pub(super) fn begin_values_again(&mut self, contexts: &[ForwardContext]) {
+        for context in contexts
+            .iter()
+            .filter(|context| context.mode == Mode::Train)
+        {
+            self.again.remove(&context.shard);
+        }
+    }
+
+    /// Drops what an operation keeps of values that are computed again, right after its forward pass.
+    pub(super) fn leave_values_again(
+        &mut self,
+        index: usize,
+        outputs: &[Activation],
+        contexts: &[ForwardContext],
+    ) {
+        let node = &mut self.outline.nodes[index];
+        let is_own = self.is_again[index + 1];
+        let reads_any = node.inputs.iter().any(|value| self.is_again[*value]);
+        if !is_own && !reads_any {
+            return;
+        }
+        let of_training = outputs.iter().zip(contexts);
+        for (output, context) in of_training.filter(|(_, context)| context.mode == Mode::Train) {
+            let known = self.again.entry(context.shard).or_default();
+            if is_own {
+                known.push(ValueAgain {
+                    value: index + 1,
+                    found: output.handle(),
+                });
+            }
+            let inputs = &node.inputs;
+            let of_node = known.iter().filter(|again| again.is_of(index, inputs));
+            node.node.each_saved(context.shard, &mut |saved| {
+                if of_node.clone().any(|again| saved.is_clone_of(&again.found)) {
+                    saved.leave();
+                }
+            });
+        }
+    }
+
+    /// Restores the values that an operation keeps of a shard, before its backward passes.
+    pub(super) fn restore_values_again(
+        &mut self,
+        index: usize,
+        (shard, state): (Shard, &LoadedState),
+    ) {
+        let Some(mut known) = self.again.remove(&shard) else {
+            return;
+        };
+        for again in &mut known {
+            if !again.is_of(index, &self.outline.nodes[index].inputs) {
+                continue;
+            }
+            if !again.found.has_values() {
+                self.compute_again(again, (shard, state));
+            }
+            let node = &mut self.outline.nodes[index].node;
+            node.each_saved(shard, &mut |saved| {
+                if saved.is_clone_of(&again.found) {
+                    saved.restore(&again.found);
+                }
+            });
+        }
+        self.again.insert(shard, known);
+    }
+
+    fn compute_again(&mut self, again: &mut ValueAgain, (shard, state): (Shard, &LoadedState)) {
+        let index = again.value - 1;
+        let format = self.precision.short();
+        let device = self.device.as_ref();
+        let node = &mut self.outline.nodes[index];
+        if format.is_some() {
+            // The output itself may be among these values, and has none.
+            let each = &mut |saved: &mut Activation| {
+                if saved.has_values() {
+                    saved.unpack(device);
+                }
+            };
+            node.node.each_saved(shard, each);
+        }
+        let tensors = Tensors::new(device, state, node.tensors.start);
+        if let Some(mut output) = node.node.output_again(shard, tensors) {
+            if let Some(format) = format {
+                output.round(device, format, false);
+            }
+            again.found.restore(&output);
+        }
+    }
+
+    /// Drops the values of a shard between its two backward passes, except those that operations keep.
+    pub(super) fn leave_values_between_passes(&mut self, shard: Shard) {
+        let known = self.again.get_mut(&shard).into_iter().flatten();
+        known.for_each(|again| again.found.leave());
+    }
+
+    /// Drops the output of an operation whose backward passes are complete.
+    pub(super) fn end_value_again(&mut self, index: usize, shard: Shard) {
+        if let Some(known) = self.again.get_mut(&shard) {
+            known.retain(|again| again.value != index + 1);
+            if known.is_empty() {
+                self.again.remove(&shard);
+            }
+        }
+    }
+}
