@@ -4,7 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use ronde_core::Recovery;
-use ronde_submit::{JobState, NewJob, SubmitError, TargetSettings};
+use ronde_submit::{
+    JobPaths, JobPlacement, JobState, NewJob, ProcessState, SubmitError, SubmittedJob,
+    TargetSettings,
+};
 
 use crate::command::console::message;
 use crate::command::submit::{self, RunToSubmit};
@@ -94,13 +97,25 @@ pub(super) fn state(job: &str) -> Result<RunState, SubmitError> {
     };
     Ok(match state {
         JobState::Finished => RunState::Finished,
-        JobState::Lost if record.placement.is_none() => {
+        JobState::Lost if !has_started(&record) => {
             jobs.registry.remove(job)?;
             RunState::NotPlaced
         }
         state if state.is_over() => RunState::Failed(state.to_string()),
         _ => RunState::UnderWay,
     })
+}
+
+/// Returns whether the launcher of a job was started. The command that places it may be killed after it has written where the
+/// job is, and before it starts the launcher.
+fn has_started(record: &SubmittedJob) -> bool {
+    let folder = match &record.placement {
+        Some(JobPlacement::Local { folder }) => folder,
+        Some(_) => return true,
+        None => return false,
+    };
+    let state = JobPaths::new(folder).process(0).state();
+    !matches!(state, Ok(ProcessState::NotStarted))
 }
 
 /// Copies the results of a run to a folder.
