@@ -30,9 +30,14 @@ impl Recomputed {
     /// Wraps a layer.
     #[must_use]
     pub fn new(inner: Box<dyn Layer>) -> Self {
+        Self::on_device(inner, Arc::new(HostDevice::new()))
+    }
+
+    /// Wraps a layer that computes on a device.
+    pub(crate) fn on_device(inner: Box<dyn Layer>, device: Arc<dyn Device>) -> Self {
         Self {
             inner,
-            device: Arc::new(HostDevice::new()),
+            device,
             in_flight: BTreeMap::new(),
             is_suspended: false,
         }

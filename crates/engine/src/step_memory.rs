@@ -9,7 +9,7 @@ use crate::lock_step::SingleRankSums;
 use crate::{
     Activation, Chain, Device, EngineError, EvaluationSize, ForwardContext, GraphLayer, KernelCall,
     KernelObserver, Layer, LockStep, Mode, ModelConfig, ObservedDevice, PlanningDevice, Precision,
-    ShardGradient, ShardInput,
+    Recomputed, ShardGradient, ShardInput,
 };
 
 /// The largest number of samples of a shard that is planned.
@@ -124,10 +124,15 @@ impl ModelConfig {
             Box::new(GraphLayer::planned(layer, device, step.precision))
         });
         let chain = Chain::new(layers.collect())?;
-        Ok(match step.recomputes {
-            true => chain.with_recomputation(),
-            false => chain,
-        })
+        // As `Chain::with_recomputation`, on the device of the layers.
+        let recomputed = if step.recomputes { chain.len() - 1 } else { 0 };
+        Ok(chain.wrapped(|index, layer| {
+            if index < recomputed {
+                Box::new(Recomputed::on_device(layer, device.clone()))
+            } else {
+                layer
+            }
+        }))
     }
 }
 

@@ -121,6 +121,7 @@ fn a_step_takes_the_memory_that_was_planned() {
         (&gpt, &[128][..], 100, 16, false, Precision::F32),
         (&gpt, &[128], 100, 16, false, Precision::Bf16),
         (&gpt, &[128], 100, 16, true, Precision::F32),
+        (&gpt, &[128], 100, 16, true, Precision::Bf16),
         (&resnet, &[3, 32, 32], 10, 16, false, Precision::F32),
         (&resnet, &[3, 32, 32], 10, 16, false, Precision::Bf16),
         (
