@@ -248,19 +248,26 @@ impl MeasuredTraining {
     fn times(&self, steps: &[MeasuredStep]) -> WorkerTimes {
         let shards = f64::from(self.shards);
         let layers = self.descriptions.iter().zip(&self.layers);
-        let layers = layers.map(|((name, elements, output_bytes), times)| LayerTimes {
-            name: name.clone(),
-            elements: *elements,
-            output_bytes: *output_bytes,
-            forward_s: typical(times.take(PassKind::Forward)),
-            backward_s: typical(times.take(PassKind::Backward)),
-            backward_weights_s: 0.0,
+        let mut passes_s = 0.0;
+        let layers = layers.map(|((name, elements, output_bytes), times)| {
+            let forward = times.take(PassKind::Forward);
+            // A pass in lock step has one time for all shards.
+            passes_s += forward.iter().sum::<f64>() / forward.len().max(1) as f64;
+            LayerTimes {
+                name: name.clone(),
+                elements: *elements,
+                output_bytes: *output_bytes,
+                forward_s: typical(forward),
+                backward_s: typical(times.take(PassKind::Backward)),
+                backward_weights_s: 0.0,
+            }
         });
         let layers: Vec<LayerTimes> = layers.collect();
         let of_steps = |of: &dyn Fn(&MeasuredStep) -> f64| typical(steps.iter().map(of).collect());
-        let forward_s: f64 = layers.iter().map(|layer| layer.forward_s).sum();
         let elements: usize = layers.iter().map(|layer| layer.elements).sum();
-        let loss_s = of_steps(&|step| step.times.forward_s / shards) - forward_s;
+        // All that forward passes take besides those of the layers.
+        let forward_s: f64 = steps.iter().map(|step| step.times.forward_s).sum();
+        let loss_s = forward_s / (shards * steps.len() as f64) - passes_s;
         let rest_s = of_steps(&|step| {
             let times = step.times;
             let named = times.wait_data_s + times.forward_s + times.backward_s + times.optimizer_s;
