@@ -50,12 +50,12 @@ pub(crate) trait GraphOperation: Send + 'static {
     /// Returns the computation as data.
     fn computation(&self) -> Computation;
 
-    /// Returns what is kept for one sample; nothing by default.
+    /// Returns the values kept for one sample; none by default.
     fn kept(&self) -> KeptValues {
         KeptValues::default()
     }
 
-    /// Returns what is kept for one sample instead of [`GraphOperation::kept`] if [`GraphOperation::output_again`] computes the
+    /// Returns the values kept for one sample instead of [`GraphOperation::kept`] if [`GraphOperation::output_again`] computes the
     /// output again; `None` if it cannot, as by default. Only for an operation whose cost is small next to that of a product.
     fn kept_for_output(&self) -> Option<KeptValues> {
         None

@@ -1,3 +1,5 @@
+//! Attention in strips against the definition.
+
 use super::*;
 use crate::testing::{at_every_level, close, values};
 

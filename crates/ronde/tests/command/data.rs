@@ -162,6 +162,16 @@ fn resnet50_trains_from_packed_files_to_the_same_bits_on_any_workers() {
     imagenet(&dir, &["data.train=nowhere/train-*"]).expect(2, &["nowhere/train-*"]);
 }
 
+/// Continues a text with the files of the model alone.
+#[cfg(feature = "full")]
+fn continues_alone(dir: &TestFolder) {
+    copy_model(dir, "runs/gpt_tokens", "alone");
+    dir.write("prompts.txt", "It is a truth\n");
+    let words = "predict alone --to texts.jsonl --max-tokens 4 --prompts prompts.txt";
+    dir.run(&words.split(' ').collect::<Vec<_>>())
+        .expect(0, &["1 predictions"]);
+}
+
 /// Text is tokenized once, and the model does not depend on the number of workers.
 #[cfg(feature = "full")]
 #[test]
@@ -186,11 +196,7 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
     let one = train(&["workers.count=1"]).expect(0, &[]);
     assert_eq!(one.blake3(), two.blake3());
     assert_eq!(dir.list(".cache/ronde/tokens"), kept);
-    copy_model(&dir, "runs/gpt_tokens", "alone");
-    dir.write("prompts.txt", "It is a truth\n");
-    let words = "predict alone --to texts.jsonl --max-tokens 4 --prompts prompts.txt";
-    dir.run(&words.split(' ').collect::<Vec<_>>())
-        .expect(0, &["1 predictions"]);
+    continues_alone(&dir);
     for (set, word) in [
         (
             "data.format.end_of_text=</s>",
