@@ -165,21 +165,19 @@ def check_prometheus(metrics):
 def killed(ronde, folder):
     """Kills a run and its workers while they write, resumes it, and returns its folder."""
     run = Path(folder) / "killed"
-    settings = ["run.output=killed", "track.mlflow=http://127.0.0.1:1", f"train.steps={KILLED_STEPS}"]
+    settings = ["run.output=killed", "track.mlflow=http://127.0.0.1:1", f"train.steps={KILLED_STEPS}", "checkpoint.keep=20"]
     words = command(ronde, ["-n", "2", "--trace"], settings)
     process = subprocess.Popen(words, cwd=folder, stderr=subprocess.DEVNULL, start_new_session=True)
     events = run / "events.jsonl"
     while not events.exists() or events.read_text().count("step_committed") < KILLED_STEPS // 2:
         assert process.poll() is None, "the run ended before it was killed"
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGSTOP)
-    while not all_written_until_checkpoint(run):
-        os.killpg(process.pid, signal.SIGCONT)
-        time.sleep(0.003)
-        assert process.poll() is None, "the run ended before it was killed"
-        os.killpg(process.pid, signal.SIGSTOP)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    deadline = time.monotonic() + 60
+    while any(in_folder(process, folder) for process in Path("/proc").glob("[0-9]*")):
+        assert time.monotonic() < deadline, "the workers end after their launcher"
+        time.sleep(0.02)
     subprocess.run([ronde, "trace", "killed"], cwd=folder, check=True, stderr=subprocess.DEVNULL)
     check_timeline(run / "trace" / "trace.json", 2)
     # A reader can open what was written, and a crash may cut off the last line of each file.
@@ -190,23 +188,34 @@ def killed(ronde, folder):
             file.truncate(size - 5)
     for name in (run / "tensorboard").iterdir():
         os.truncate(name, name.stat().st_size - 5)
+    remove_later_checkpoints(run)
     resumed = command(ronde, ["--resume", "killed", "-n", "2"], settings)
     subprocess.run(resumed, cwd=folder, check=True, stderr=subprocess.DEVNULL)
     return run
 
 
-def all_written_until_checkpoint(run):
-    """Whether each file of a paused run has a line after the newest checkpoint: the last line will be cut off, and only
-    steps after the checkpoint are computed again."""
-    newest = max((int(folder.name.removeprefix("step-")) for folder in (run / "checkpoints").glob("step-*")), default=0)
-    time.sleep(0.002)  # A process that is writing stops at the end of that.
-    rows = (run / "metrics.csv").read_text().splitlines()[1:]
+def in_folder(process, folder):
+    """Whether a process runs in a folder."""
+    try:
+        return (process / "cwd").resolve() == Path(folder).resolve()
+    except OSError:
+        return False
+
+
+def remove_later_checkpoints(run):
+    """Removes the checkpoints after the last step that is in all files. The workers outlive the launcher, which writes the
+    files, for a moment, and save checkpoints."""
+    rows = complete_lines(run / "metrics.csv")[1:]
     spooled = [loss_step(json.loads(line)) for line in complete_lines(run / "mlflow" / "spool.jsonl")]
-    lines = [json.loads(line) for line in complete_lines(run / "events.jsonl")]
-    committed = [line["step"] + 1 for line in lines if line.get("event") == "step_committed"]
     shown = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload().Scalars("train/loss")
-    last = [int(rows[-1].split(",")[0]), max(step or 0 for step in spooled), committed[-1], shown[-1].step]
-    return min(last) > newest + 1
+    last = min(int(rows[-1].split(",")[0]), max(step or 0 for step in spooled), shown[-1].step)
+    kept = 0
+    for checkpoint in (run / "checkpoints").glob("step-*"):
+        if int(checkpoint.name.removeprefix("step-")) > last:
+            shutil.rmtree(checkpoint)
+        else:
+            kept += 1
+    assert kept, f"a checkpoint up to step {last}"
 
 
 def complete_lines(file):
