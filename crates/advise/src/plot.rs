@@ -12,6 +12,9 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
 const COLOURS: [&str; 2] = ["#1f77b4", "#d62728"];
 
+/// Returns the value of a curve at a point, if it has one there.
+type CurveValue = fn(&ScalingPoint) -> Option<f64>;
+
 /// Draws the efficiency of a shape of layout over the number of workers, with the batch of the run and with one that grows
 /// with the workers.
 #[must_use]
@@ -53,7 +56,7 @@ pub fn efficiency_svg(curve: &ScalingCurve) -> String {
             point.workers
         );
     }
-    let lines: [(&str, fn(&ScalingPoint) -> Option<f64>); 2] = [
+    let lines: [(&str, CurveValue); 2] = [
         ("the batch of the run", |point| point.same_batch),
         ("a batch that grows with the workers", |point| {
             Some(point.growing_batch)

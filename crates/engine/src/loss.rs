@@ -116,7 +116,7 @@ pub trait Loss: Send + Sync {
     ///
     /// # Errors
     /// As [`Loss::loss_and_gradient`].
-    fn into_gradient(
+    fn loss_and_gradient_in_place(
         &self,
         outputs: Vec<f32>,
         targets: &[u32],
@@ -138,18 +138,18 @@ impl<'a> dyn Loss + 'a {
         self.with_count(output, predictions.outputs().len())
     }
 
-    /// Calls [`Loss::into_gradient`] and checks the number of gradients.
+    /// Calls [`Loss::loss_and_gradient_in_place`] and checks the number of gradients.
     ///
     /// # Errors
-    /// As [`Loss::into_gradient`], and when there is not one gradient for each output.
-    pub fn checked_into(
+    /// As [`Loss::loss_and_gradient_in_place`], and when there is not one gradient for each output.
+    pub fn checked_in_place(
         &self,
         outputs: Vec<f32>,
         targets: &[u32],
         samples: usize,
     ) -> Result<LossOutput, EngineError> {
         let expected = outputs.len();
-        let output = self.into_gradient(outputs, targets, samples)?;
+        let output = self.loss_and_gradient_in_place(outputs, targets, samples)?;
         self.with_count(output, expected)
     }
 

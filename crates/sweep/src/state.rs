@@ -333,7 +333,7 @@ mod tests {
             assert_eq!((run.trial, run.rung), (number, 0));
             assert_eq!(run.job, format!("lr-000{number}"));
             sweep.start(&run);
-            assert_eq!(sweep.started(), [run.clone()]);
+            assert_eq!(sweep.started(), std::slice::from_ref(&run));
             sweep.finish(&run, score);
         }
         assert!(sweep.is_over());

@@ -40,7 +40,7 @@ impl Loss for CrossEntropy {
         Ok(total)
     }
 
-    fn into_gradient(
+    fn loss_and_gradient_in_place(
         &self,
         mut outputs: Vec<f32>,
         targets: &[u32],

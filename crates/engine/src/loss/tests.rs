@@ -13,7 +13,7 @@ fn of(
     samples: usize,
 ) -> Result<LossOutput, EngineError> {
     let found = loss.checked(&Predictions::new(outputs, targets, samples)?)?;
-    let replaced = loss.checked_into(outputs.to_vec(), targets, samples)?;
+    let replaced = loss.checked_in_place(outputs.to_vec(), targets, samples)?;
     let bits = |of: &LossOutput| -> (u64, Vec<u32>) {
         let gradient = of.gradient.iter().map(|value| value.to_bits());
         (of.loss_sum.to_bits(), gradient.collect())

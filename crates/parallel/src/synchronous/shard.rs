@@ -229,7 +229,7 @@ impl SynchronousStrategy {
     ) -> Result<Activation, ParallelError> {
         let (shape, samples) = (output.shape().to_vec(), batch.samples());
         let loss = match output.on_host().try_into_host() {
-            Ok(outputs) => (self.config.loss).checked_into(outputs, &batch.labels, samples),
+            Ok(outputs) => (self.config.loss).checked_in_place(outputs, &batch.labels, samples),
             Err(shared) => Predictions::new(shared.as_slice(), &batch.labels, samples)
                 .and_then(|predictions| self.config.loss.checked(&predictions)),
         };
