@@ -23,6 +23,8 @@ const FORMAT: (&str, u32) = ("ronde.job", 1);
 const JOB_FILE: &str = "job.json";
 const AUTHORITY_FILE: &str = "authority.pem";
 const TOKEN_FILE: &str = "token";
+/// The name of the job, in a folder of [`JobCredentials`].
+const NAME_FILE: &str = "job";
 /// The names of objects in the job's store.
 const RECORD: &str = "record.json";
 const COORDINATORS: &str = "coordinators";
@@ -57,6 +59,49 @@ struct JobFile {
     spec: JobSpec,
 }
 
+/// An authority and a token that were created before the job, so that hosts can have the token before its launcher starts.
+#[derive(Clone)]
+pub struct JobCredentials {
+    job: String,
+    authority: String,
+    token: String,
+}
+
+impl JobCredentials {
+    /// Reads the files `job` (the name), `authority.pem` and `token` of a folder.
+    ///
+    /// # Errors
+    /// Returns [`ClusterError::Job`] if a file cannot be read, or if they do not belong together.
+    pub fn read(folder: &Path) -> Result<Self, ClusterError> {
+        let failed = |path: &Path, problem: String| job_error(path, problem);
+        let read = |file: &str| {
+            let path = folder.join(file);
+            std::fs::read_to_string(&path).map_err(|error| failed(&path, error.to_string()))
+        };
+        let found = Self {
+            job: read(NAME_FILE)?.trim().to_owned(),
+            authority: read(AUTHORITY_FILE)?,
+            token: read(TOKEN_FILE)?,
+        };
+        let invalid = |error: ronde_identity::IdentityError| failed(folder, error.to_string());
+        let authority = Authority::from_pem(&found.job, &found.authority).map_err(invalid)?;
+        let token: JoinToken = found.token.trim().parse().map_err(invalid)?;
+        match token.authority() == authority.fingerprint() {
+            true => Ok(found),
+            false => Err(failed(
+                folder,
+                "the token belongs to another authority".to_owned(),
+            )),
+        }
+    }
+
+    /// Returns the name of the job.
+    #[must_use]
+    pub fn job(&self) -> &str {
+        &self.job
+    }
+}
+
 /// A job's folder. Read access to it is sufficient to lead the job.
 #[derive(Debug, Clone)]
 pub struct JobFolder {
@@ -75,6 +120,19 @@ impl JobFolder {
         spec: &JobSpec,
         remote: &RemoteSettings,
     ) -> Result<Self, ClusterError> {
+        Self::create_with(path, spec, remote, None)
+    }
+
+    /// Does the same with an authority and a token that exist already.
+    ///
+    /// # Errors
+    /// As [`JobFolder::create`], or if the credentials are those of another job.
+    pub fn create_with(
+        path: &Path,
+        spec: &JobSpec,
+        remote: &RemoteSettings,
+        credentials: Option<&JobCredentials>,
+    ) -> Result<Self, ClusterError> {
         let failed = |problem: String| job_error(path, problem);
         DirBuilder::new()
             .recursive(true)
@@ -91,6 +149,10 @@ impl JobFolder {
             _ => failed(error.to_string()),
         })?;
         let folder = Self::open(path, remote)?;
+        if let Some(credentials) = credentials {
+            folder.first(AUTHORITY_FILE, &credentials.authority)?;
+            folder.first(TOKEN_FILE, credentials.token.trim())?;
+        }
         folder.credentials()?;
         Ok(folder)
     }

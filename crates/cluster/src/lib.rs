@@ -54,7 +54,7 @@ pub use agent::{Agent, Invitation};
 pub use coordinator::{CoordinatorOutcome, coordinate};
 pub use error::ClusterError;
 pub use fixed_member::{FixedMember, FixedRank};
-pub use job::{JobFolder, JobSpec};
+pub use job::{JobCredentials, JobFolder, JobSpec};
 pub use journal::EventLines;
 pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, StartedProcess, StopSignal};
 pub use link::{OnLoss, Peers, StopNotice, WorkerLink};

@@ -309,6 +309,68 @@ pub fn slurm_allocation() -> Result<ronde_submit::SlurmAllocation, String> {
     })
 }
 
+/// The index of this pod in its Job of Kubernetes.
+#[cfg(feature = "cli")]
+pub const JOB_COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
+/// The address of this pod of Kubernetes.
+#[cfg(feature = "cli")]
+pub const POD_IP: &str = "POD_IP";
+/// The name of this pod of Kubernetes.
+#[cfg(feature = "cli")]
+pub const POD_NAME: &str = "POD_NAME";
+/// The kubeconfig files of the user, separated by colons.
+#[cfg(feature = "cli")]
+pub const KUBECONFIG: &str = "KUBECONFIG";
+
+/// Returns this pod of a job on Kubernetes, whose folder is `results`.
+///
+/// # Errors
+/// A message that names the missing or invalid variable.
+#[cfg(feature = "cli")]
+pub fn kubernetes_pod(results: &Path) -> Result<ronde_submit::KubernetesPod, String> {
+    let text = |name: &str| {
+        let value = read(name).and_then(|value| value.into_string().ok());
+        value.ok_or_else(|| format!("the variable {name} of the pod is not set"))
+    };
+    let index = text(JOB_COMPLETION_INDEX)?;
+    Ok(ronde_submit::KubernetesPod {
+        index: index
+            .parse()
+            .map_err(|_| format!("the variable {JOB_COMPLETION_INDEX} is not a number"))?,
+        name: text(POD_NAME)?,
+        address: text(POD_IP)?,
+        folders: ronde_submit::PodFolders::default(),
+        paths: ronde_submit::JobPaths::new(results),
+    })
+}
+
+/// Returns where the settings of clusters of Kubernetes are: the files of `KUBECONFIG`, else `~/.kube/config`, and the
+/// service account of this pod.
+#[cfg(feature = "cli")]
+#[must_use]
+pub fn kubernetes_access() -> ronde_submit::KubernetesAccess {
+    let files = match read(KUBECONFIG).filter(|value| !value.is_empty()) {
+        Some(value) => std::env::split_paths(&value).collect(),
+        None => {
+            let home = read("HOME").map(PathBuf::from);
+            home.map(|home| home.join(".kube/config"))
+                .into_iter()
+                .collect()
+        }
+    };
+    let text = |name: &str| read(name).and_then(|value| value.into_string().ok());
+    let host = text("KUBERNETES_SERVICE_HOST");
+    let port = text("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".to_owned());
+    let in_cluster = host.map(|host| match host.contains(':') {
+        true => format!("https://[{host}]:{port}"),
+        false => format!("https://{host}:{port}"),
+    });
+    ronde_submit::KubernetesAccess {
+        kubeconfig: files,
+        in_cluster,
+    }
+}
+
 /// Returns the user's cache folder of ronde: `ronde` in `$XDG_CACHE_HOME`, else in `~/.cache`.
 #[must_use]
 pub fn cache_folder() -> Option<PathBuf> {

@@ -29,7 +29,16 @@ pub(crate) fn unix_ms() -> u64 {
 }
 
 /// Waits until `is_done` returns true, and returns false if it does not within `limit`.
-pub(crate) fn wait_until(limit: Duration, mut is_done: impl FnMut() -> bool) -> bool {
+pub(crate) fn wait_until(limit: Duration, is_done: impl FnMut() -> bool) -> bool {
+    wait_until_every(limit, Duration::from_millis(10), is_done)
+}
+
+/// Does the same, and looks once in each interval.
+pub(crate) fn wait_until_every(
+    limit: Duration,
+    every: Duration,
+    mut is_done: impl FnMut() -> bool,
+) -> bool {
     let deadline = now() + limit;
     loop {
         if is_done() {
@@ -38,6 +47,6 @@ pub(crate) fn wait_until(limit: Duration, mut is_done: impl FnMut() -> bool) -> 
         if now() >= deadline {
             return false;
         }
-        pause(Duration::from_millis(10));
+        pause(every);
     }
 }

@@ -1,6 +1,8 @@
 //! Copies the results of a job to a folder of the user.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::path::{Component, Path};
 
 use crate::error::SubmitError;
 use crate::job_paths::{JOB_FOLDER, JobPaths};
@@ -22,6 +24,74 @@ pub(crate) fn copy_results(paths: &JobPaths, to: &Path) -> Result<(), SubmitErro
         let logs = to.join("logs");
         create(&logs)?;
         copy_file(&log, &logs.join(LAUNCHER_LOG))?;
+    }
+    Ok(())
+}
+
+/// Writes the results in a folder as an archive, without the job's secrets. A file that grows or shrinks meanwhile has the
+/// size that it had when its entry began.
+///
+/// # Errors
+/// The folder cannot be read, or `out` cannot be written.
+pub fn send_results(results: &Path, out: &mut dyn Write) -> Result<(), SubmitError> {
+    let mut archive = tar::Builder::new(out);
+    if results.is_dir() {
+        send_folder(&mut archive, results, Path::new(""), DEPTH_MAX)?;
+    }
+    let finished = archive.into_inner().and_then(|out| out.flush());
+    finished.map_err(SubmitError::file("write", Path::new("the standard output")))
+}
+
+fn send_folder(
+    archive: &mut tar::Builder<&mut dyn Write>,
+    base: &Path,
+    below: &Path,
+    depth: u32,
+) -> Result<(), SubmitError> {
+    let folder = base.join(below);
+    let entries = std::fs::read_dir(&folder).map_err(SubmitError::file("read", &folder))?;
+    for entry in entries {
+        let entry = entry.map_err(SubmitError::file("read", &folder))?;
+        let (name, path) = (below.join(entry.file_name()), entry.path());
+        let kind = entry.file_type();
+        let kind = kind.map_err(SubmitError::file("read", &path))?;
+        if name == Path::new(JOB_FOLDER) {
+            continue;
+        }
+        if kind.is_dir() && depth > 0 {
+            send_folder(archive, base, &name, depth - 1)?;
+        } else if kind.is_file() {
+            // A run that is under way replaces and removes files.
+            let Ok(mut file) = File::open(&path) else {
+                continue;
+            };
+            let sent = archive.append_file(&name, &mut file);
+            sent.map_err(SubmitError::file("read", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the files of an archive below a folder. Only ordinary files inside of it are written.
+pub(crate) fn unpack(mut archive: File, to: &Path) -> Result<(), SubmitError> {
+    let read = |error| SubmitError::file("read", Path::new("the archive of the results"))(error);
+    archive.rewind().map_err(read)?;
+    let mut archive = tar::Archive::new(archive);
+    for entry in archive.entries().map_err(read)? {
+        let mut entry = entry.map_err(read)?;
+        let name = entry.path().map_err(read)?.into_owned();
+        let is_inside = name
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        if !is_inside || !entry.header().entry_type().is_file() {
+            continue;
+        }
+        let path = to.join(&name);
+        if let Some(folder) = path.parent() {
+            create(folder)?;
+        }
+        let mut file = File::create(&path).map_err(SubmitError::file("write", &path))?;
+        std::io::copy(&mut entry, &mut file).map_err(SubmitError::file("write", &path))?;
     }
     Ok(())
 }
@@ -62,4 +132,42 @@ fn copy_file(from: &Path, to: &Path) -> Result<(), SubmitError> {
 
 pub(crate) fn create(folder: &Path) -> Result<(), SubmitError> {
     std::fs::create_dir_all(folder).map_err(SubmitError::file("create", folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_sent_as_an_archive_without_secrets_and_unpacked_inside_of_a_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let from = dir.path().join("results");
+        std::fs::create_dir_all(from.join("checkpoints/a")).unwrap();
+        std::fs::create_dir_all(from.join("job")).unwrap();
+        std::fs::write(from.join("model.json"), "{}").unwrap();
+        std::fs::write(from.join("checkpoints/a/part"), "bytes").unwrap();
+        std::fs::write(from.join("job/token"), "secret").unwrap();
+        let mut archive = tempfile::tempfile().unwrap();
+        send_results(&from, &mut archive).unwrap();
+        let to = dir.path().join("copy");
+        unpack(archive, &to).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(to.join("model.json")).unwrap(),
+            "{}"
+        );
+        assert_eq!(
+            std::fs::read_to_string(to.join("checkpoints/a/part")).unwrap(),
+            "bytes"
+        );
+        assert!(!to.join("job").exists());
+        // An entry that leads outside is left out.
+        let mut header = tar::Header::new_gnu();
+        header.set_size(1);
+        header.as_gnu_mut().unwrap().name[..9].copy_from_slice(b"../escape");
+        header.set_cksum();
+        let mut hostile = tar::Builder::new(tempfile::tempfile().unwrap());
+        hostile.append(&header, &b"x"[..]).unwrap();
+        unpack(hostile.into_inner().unwrap(), &to).unwrap();
+        assert!(!dir.path().join("escape").exists());
+    }
 }

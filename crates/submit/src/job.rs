@@ -39,6 +39,15 @@ pub enum JobPlacement {
         /// The job's folder, on a file system that all nodes share.
         folder: PathBuf,
     },
+    /// As an indexed Job of Kubernetes.
+    Kubernetes {
+        /// The namespace.
+        namespace: String,
+        /// The name of the Job.
+        name: String,
+        /// The job's folder in its pods.
+        folder: PathBuf,
+    },
 }
 
 /// A host of a job over SSH.

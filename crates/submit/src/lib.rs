@@ -1,4 +1,4 @@
-//! Jobs on a target: this machine, hosts over SSH, a Slurm cluster.
+//! Jobs on a target: this machine, hosts over SSH, a cluster of Slurm or Kubernetes.
 //!
 //! A [`SubmittedJob`] is the submitting machine's record of a job; [`JobRegistry`] is the folder of all records. A
 //! [`Target`] places jobs and answers for them with the same operations everywhere: submit, state, logs, command,
@@ -14,6 +14,7 @@ mod image;
 mod input_folder;
 mod job;
 mod job_paths;
+mod kubernetes;
 mod launcher_arguments;
 mod limited;
 mod local;
@@ -32,10 +33,14 @@ mod target;
 mod target_file;
 
 pub use error::SubmitError;
+pub use fetching::send_results;
 pub use hosts::{HostSlots, parse_host_file, parse_hosts};
 pub use image::{ImageContents, ImageDependencies, ImageDigest};
 pub use job::{JobPlacement, PlacedHost, SubmittedJob};
 pub use job_paths::JobPaths;
+pub use kubernetes::{
+    KubernetesAccess, KubernetesPod, KubernetesSettings, KubernetesTarget, PodFolders,
+};
 pub use local::{LocalSettings, LocalTarget};
 pub use log_reader::LogReader;
 pub use platform::{Platform, PlatformRun};
@@ -45,5 +50,5 @@ pub use registry::{JobListing, JobRegistry, NewJob};
 pub use slurm::{SlurmAllocation, SlurmSettings, SlurmTarget, slurm_node_address};
 pub use ssh::{HostFacts, SshSettings, SshTarget, StartOrder, StartReport};
 pub use state::JobState;
-pub use target::{JobProgram, LogRequest, SubmitRequest, Target};
+pub use target::{JobProgram, LogRequest, SubmitRequest, Target, TargetContext};
 pub use target_file::{TargetFile, TargetSettings};

@@ -9,7 +9,7 @@ use crate::shell_words;
 mod azureml;
 mod kubeflow;
 mod sagemaker;
-mod yaml;
+pub(crate) mod yaml;
 
 /// Allows unencrypted connections between hosts.
 const ALLOW_PLAIN: &str = "RONDE_ALLOW_PLAIN";
@@ -157,20 +157,25 @@ impl PlatformRun {
 
     /// Returns the name with letters, digits and `-` only.
     fn label(&self) -> String {
-        let letter = |letter: char| match letter.is_ascii_alphanumeric() {
-            true => letter.to_ascii_lowercase(),
-            false => '-',
-        };
-        let label: String = self.name.chars().map(letter).take(50).collect();
-        match label.trim_matches('-') {
-            "" => "ronde".to_owned(),
-            label => label.to_owned(),
-        }
+        kubernetes_label(&self.name)
+    }
+}
+
+/// Returns a name with letters, digits and `-` only, for objects of Kubernetes.
+pub(crate) fn kubernetes_label(name: &str) -> String {
+    let letter = |letter: char| match letter.is_ascii_alphanumeric() {
+        true => letter.to_ascii_lowercase(),
+        false => '-',
+    };
+    let label: String = name.chars().map(letter).take(50).collect();
+    match label.trim_matches('-') {
+        "" => "ronde".to_owned(),
+        label => label.to_owned(),
     }
 }
 
 /// Adds a value to a JSON object.
-fn insert(object: &mut Value, key: &str, value: impl Into<Value>) {
+pub(crate) fn insert(object: &mut Value, key: &str, value: impl Into<Value>) {
     if let Some(map) = object.as_object_mut() {
         map.insert(key.to_owned(), value.into());
     }

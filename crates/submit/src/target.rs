@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::error::SubmitError;
 use crate::job::{JobPlacement, SubmittedJob};
+use crate::kubernetes::KubernetesAccess;
 use crate::state::JobState;
 
 /// This build of `ronde`.
@@ -15,6 +16,15 @@ pub struct JobProgram {
     pub path: PathBuf,
     /// Its version, which must be the same on all hosts.
     pub version: String,
+}
+
+/// What targets need to know about this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetContext {
+    /// The folder of the registry.
+    pub jobs: PathBuf,
+    /// Where the settings of clusters of Kubernetes are.
+    pub kubernetes: KubernetesAccess,
 }
 
 /// A run that is to be submitted.
@@ -114,6 +124,14 @@ pub trait Target: Send + Sync {
     /// The target does not answer.
     fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError>;
 
+    /// Changes the number of workers of a job. Returns the exit code of the command that requests it.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn scale(&self, job: &SubmittedJob, workers: u32) -> Result<i32, SubmitError> {
+        self.command(job, &["scale", "{}", &workers.to_string()])
+    }
+
     /// Ends a job: it saves a checkpoint if it can within `grace`; then everything that remains is killed.
     ///
     /// # Errors
@@ -125,4 +143,13 @@ pub trait Target: Send + Sync {
     /// # Errors
     /// The target does not answer, or the folder cannot be written.
     fn fetch(&self, job: &SubmittedJob, to: &std::path::Path) -> Result<(), SubmitError>;
+
+    /// Removes what a job that is over has left on the target besides the folder of its record.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn remove(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
+        let _ = job;
+        Ok(())
+    }
 }

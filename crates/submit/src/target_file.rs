@@ -6,11 +6,12 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SubmitError;
+use crate::kubernetes::{KubernetesSettings, KubernetesTarget};
 use crate::local::{LocalSettings, LocalTarget};
 use crate::names;
 use crate::slurm::{SlurmSettings, SlurmTarget};
 use crate::ssh::{SshSettings, SshTarget};
-use crate::target::Target;
+use crate::target::{Target, TargetContext};
 
 /// The name of the target that always exists.
 const LOCAL: &str = "local";
@@ -27,6 +28,8 @@ pub enum TargetSettings {
     Ssh(SshSettings),
     /// A cluster of Slurm.
     Slurm(SlurmSettings),
+    /// A namespace of a cluster of Kubernetes.
+    Kubernetes(KubernetesSettings),
 }
 
 impl TargetSettings {
@@ -35,19 +38,24 @@ impl TargetSettings {
     pub fn is_remote(&self) -> bool {
         match self {
             Self::Local(_) => false,
-            Self::Ssh(_) | Self::Slurm(_) => true,
+            Self::Ssh(_) | Self::Slurm(_) | Self::Kubernetes(_) => true,
         }
     }
 
-    /// Returns the target. `jobs` is the folder of the registry.
+    /// Returns the target.
     #[must_use]
-    pub fn target(&self, jobs: &Path) -> Box<dyn Target> {
+    pub fn target(&self, context: &TargetContext) -> Box<dyn Target> {
+        let jobs = context.jobs.as_path();
         match self {
             Self::Local(settings) => Box::new(LocalTarget::new(settings.clone(), jobs)),
             Self::Slurm(settings) => Box::new(SlurmTarget::new(settings.clone(), jobs)),
             Self::Ssh(settings) => {
                 let state = jobs.parent().unwrap_or(jobs);
                 Box::new(SshTarget::new(settings.clone(), state))
+            }
+            Self::Kubernetes(settings) => {
+                let access = context.kubernetes.clone();
+                Box::new(KubernetesTarget::new(settings.clone(), access))
             }
         }
     }
@@ -89,6 +97,10 @@ impl TargetFile {
                 TargetSettings::Ssh(settings) => {
                     let resolved = settings.resolve(base);
                     TargetSettings::Ssh(resolved.map_err(|error| format!("[{name}]: {error}"))?)
+                }
+                TargetSettings::Kubernetes(mut settings) => {
+                    settings.kubeconfig = settings.kubeconfig.map(|file| base.join(file));
+                    TargetSettings::Kubernetes(settings)
                 }
                 settings => settings,
             };

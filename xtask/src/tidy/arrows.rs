@@ -60,7 +60,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-store",
         ],
     ),
-    ("ronde-submit", &["ronde-core"]),
+    ("ronde-submit", &["ronde-core", "ronde-identity"]),
     ("ronde-sweep", &["ronde-core"]),
     ("ronde-advise", &["ronde-core", "ronde-schedule"]),
     ("ronde-monitor", &["ronde-core"]),

@@ -44,6 +44,42 @@ fn a_job_reads_back_and_keeps_its_secrets() {
 }
 
 #[test]
+fn a_job_takes_credentials_that_exist_and_refuses_those_of_another_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let remote = RemoteSettings::default();
+    let made = JobFolder::create(&path("made"), &spec(), &remote).unwrap();
+    std::fs::write(path("made").join(NAME_FILE), "job-1\n").unwrap();
+    let credentials = JobCredentials::read(&path("made")).unwrap();
+    assert_eq!(credentials.job(), "job-1");
+    let again =
+        JobFolder::create_with(&path("again"), &spec(), &remote, Some(&credentials)).unwrap();
+    assert!(made.token().unwrap().matches(&again.token().unwrap()));
+    let other = JobSpec {
+        job: "job-2".to_owned(),
+        ..spec()
+    };
+    let refused = JobFolder::create_with(&path("other"), &other, &remote, Some(&credentials));
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("not the authority of job job-2")
+    );
+    let second = JobFolder::create(&path("second"), &spec(), &remote).unwrap();
+    std::fs::copy(
+        second.path().join(TOKEN_FILE),
+        path("made").join(TOKEN_FILE),
+    )
+    .unwrap();
+    let refused = JobCredentials::read(&path("made")).err().unwrap();
+    assert!(
+        refused.to_string().contains("another authority"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn coordinators_are_found_the_newest_first_and_one_by_address() {
     let dir = tempfile::tempdir().unwrap();
     let folder = JobFolder::create(dir.path(), &spec(), &RemoteSettings::default()).unwrap();

@@ -9,7 +9,7 @@ use ronde_submit::{
     HostFacts, JobPaths, LogRequest, ProcessFolder, ProcessGuard, StartOrder, SubmitError,
 };
 
-use super::{exit, open, slurm_job};
+use super::{exit, kubernetes_pod, open, slurm_job};
 
 /// The maximum size of an order.
 const ORDER_BYTES_MAX: u64 = 1 << 20;
@@ -61,6 +61,38 @@ enum JobProcessAction {
         folder: PathBuf,
         address: String,
     },
+    /// Lead the job of this pod, or join it.
+    Pod(kubernetes_pod::PodArguments),
+    /// Report whether the process of this pod works, by the exit code.
+    PodProbe {
+        /// Whether the run has begun.
+        #[arg(long)]
+        ready: bool,
+        /// The folder of the job.
+        folder: PathBuf,
+    },
+    /// End the process of this pod after a last checkpoint, so that no pod replaces it.
+    PodCancel {
+        #[arg(long)]
+        grace: u64,
+        /// The folder of this pod.
+        folder: PathBuf,
+    },
+    /// Keep this pod for a time, for commands that read its volumes.
+    Hold {
+        #[arg(long)]
+        seconds: u64,
+    },
+    /// Print the output of a rank in the folder of a job.
+    RankLog {
+        #[arg(long)]
+        rank: u32,
+        #[arg(long)]
+        follow: bool,
+        folder: PathBuf,
+    },
+    /// Write the results in a folder to standard output, as an archive.
+    Send { folder: PathBuf },
     /// Print what is needed to know whether this host can train together with others.
     Facts,
 }
@@ -102,6 +134,18 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
             folder,
             address,
         } => slurm_job::join(&JobPaths::new(folder), *slots, address, execute),
+        JobProcessAction::Pod(arguments) => kubernetes_pod::run(arguments, execute),
+        JobProcessAction::PodProbe { ready, folder } => Ok(kubernetes_pod::probe(folder, *ready)),
+        JobProcessAction::PodCancel { grace, folder } => kubernetes_pod::cancel(folder, *grace),
+        JobProcessAction::Hold { seconds } => Ok(kubernetes_pod::hold(*seconds)),
+        JobProcessAction::RankLog {
+            rank,
+            follow,
+            folder,
+        } => kubernetes_pod::rank_log(folder, *rank, *follow),
+        JobProcessAction::Send { folder } => {
+            ronde_submit::send_results(folder, &mut std::io::stdout()).map(|()| exit::DONE)
+        }
         JobProcessAction::Facts => Ok(answer(serde_json::to_string(&HostFacts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             cpu_features: ronde_engine::cpu_features(),

@@ -53,6 +53,7 @@ fn remove(name: &str) -> Result<(), SubmitError> {
                 help: format!("`ronde cancel {name}` ends it"),
             });
         }
+        target.remove(&job)?;
     } else if !jobs.registry.has(name) {
         jobs.registry.find(name)?;
     }
@@ -110,7 +111,7 @@ fn list(is_json: bool) -> Result<(), SubmitError> {
 /// Returns the state of each job; those that are not over are asked for at the same time.
 fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
     let state = |(_, job): &JobListing| match job {
-        Ok(job) => jobs.state(job, &*job.settings.target(&jobs.path)),
+        Ok(job) => jobs.state(job, &*jobs.target(&job.settings)),
         Err(error) => Ok(JobState::Unknown {
             problem: error.to_string(),
         }),

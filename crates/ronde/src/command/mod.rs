@@ -23,6 +23,7 @@ pub(crate) mod job;
 pub(crate) mod job_process;
 pub(crate) mod jobs;
 pub(crate) mod join;
+mod kubernetes_pod;
 mod layouts;
 pub(crate) mod logs;
 mod loss_plot;

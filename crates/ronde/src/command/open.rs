@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde::environment;
-use ronde_cluster::{Agent, ClusterError, Invitation, JobFolder, JobSpec};
+use ronde_cluster::{Agent, ClusterError, Invitation, JobCredentials, JobFolder, JobSpec};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::coordinator::listen_address;
@@ -48,6 +48,9 @@ pub(crate) struct OpenArguments {
     /// Store for the job's record: a folder, s3://bucket/prefix or az://container/prefix [default: the job's folder].
     #[arg(long, value_name = "STORE", requires = "listen")]
     pub(crate) record: Option<String>,
+    /// Folder with the authority and the token of the job [default: new ones].
+    #[arg(long, value_name = "FOLDER", requires = "listen", hide = true)]
+    pub(crate) credentials: Option<PathBuf>,
 }
 
 /// An open job whose coordinator is running.
@@ -79,11 +82,18 @@ pub(crate) fn open(
         message!("error: cannot remove {}: {error}", path.display());
         return Err(exit::USER_ERROR);
     }
+    let credentials = arguments.credentials.as_deref().map(JobCredentials::read);
+    let credentials = credentials.transpose().map_err(failed)?;
     let spec = JobSpec {
         record: arguments.record.clone(),
+        job: match &credentials {
+            Some(credentials) => credentials.job().to_owned(),
+            None => spec.job.clone(),
+        },
         ..spec.clone()
     };
-    let folder = JobFolder::create(path, &spec, &remote).map_err(failed)?;
+    let created = JobFolder::create_with(path, &spec, &remote, credentials.as_ref());
+    let folder = created.map_err(failed)?;
     let coordinator = CoordinatorSupervisor::start(path.to_owned(), listen, notify);
     let slots = arguments.here.unwrap_or(spec.settings.workers);
     let invitation = Invitation::of(&folder).map_err(failed)?;

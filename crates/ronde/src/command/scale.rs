@@ -25,8 +25,7 @@ pub(crate) struct ScaleArguments {
 
 pub(crate) fn scale(arguments: &ScaleArguments) -> i32 {
     if let Some((_, job, target)) = submitted::by_name(Some(&arguments.job)) {
-        let workers = arguments.workers.to_string();
-        let scaled = target.command(&job, &["scale", "{}", &workers]);
+        let scaled = target.scale(&job, arguments.workers);
         return scaled.unwrap_or_else(|error| super::submit_failure(&error));
     }
     let found = match find(Some(&arguments.job), &arguments.token) {

@@ -89,7 +89,7 @@ pub(super) fn preview(
 ) -> Result<String, SubmitError> {
     let jobs = SubmittedJobs::open()?;
     let name = name.unwrap_or(&run.config.run.name);
-    settings.target(&jobs.path).preview(name, &run.request)
+    jobs.target(settings).preview(name, &run.request)
 }
 
 /// Creates the record of a job and places it. Prints its state and returns its name.
@@ -122,7 +122,7 @@ pub(super) fn place_quietly(
     run: &RunToSubmit,
 ) -> Result<String, SubmitError> {
     let jobs = SubmittedJobs::open()?;
-    let target = settings.target(&jobs.path);
+    let target = jobs.target(&settings);
     let mut job = jobs.registry.create(name, &run.config.run.name, |name| {
         Ok(NewJob {
             name,

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use ronde::environment;
-use ronde_submit::{JobPlacement, JobRegistry, JobState, SubmitError, SubmittedJob, Target};
+use ronde_submit::{
+    JobPlacement, JobRegistry, JobState, SubmitError, SubmittedJob, Target, TargetContext,
+    TargetSettings,
+};
 
 /// Name of the folder of the records in the user's folder for state.
 const JOBS_FOLDER: &str = "jobs";
@@ -28,10 +31,18 @@ impl SubmittedJobs {
         })
     }
 
+    /// Returns a target.
+    pub(super) fn target(&self, settings: &TargetSettings) -> Box<dyn Target> {
+        settings.target(&TargetContext {
+            jobs: self.path.clone(),
+            kubernetes: environment::kubernetes_access(),
+        })
+    }
+
     /// Finds a job by its name.
     pub(super) fn find(&self, name: &str) -> Result<(SubmittedJob, Box<dyn Target>), SubmitError> {
         let job = self.registry.find(name)?;
-        let target = job.settings.target(&self.path);
+        let target = self.target(&job.settings);
         Ok((job, target))
     }
 
@@ -68,6 +79,7 @@ pub(super) fn folder(job: &SubmittedJob) -> Option<&Path> {
     match job.placement.as_ref()? {
         JobPlacement::Local { folder }
         | JobPlacement::Ssh { folder, .. }
-        | JobPlacement::Slurm { folder, .. } => Some(folder),
+        | JobPlacement::Slurm { folder, .. }
+        | JobPlacement::Kubernetes { folder, .. } => Some(folder),
     }
 }

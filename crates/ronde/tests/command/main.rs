@@ -20,6 +20,8 @@ mod hosts;
 mod images;
 mod jobs;
 mod jobs_on_hosts;
+#[cfg(feature = "full")]
+mod jobs_on_kubernetes;
 mod jobs_on_slurm;
 mod ledger;
 mod open_jobs;

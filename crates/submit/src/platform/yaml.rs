@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 /// Returns an object as a document.
-pub(super) fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     let mut out = String::new();
     block(&mut out, value, 0, "");
     out

@@ -1,9 +1,10 @@
-"""Checks the documents of `ronde export azureml|sagemaker|kubeflow` with the packages of the platforms.
+"""Checks the documents of `ronde export azureml|sagemaker|kubeflow`, and of targets of Kubernetes, with the packages of the
+platforms.
 
     python3 check_documents.py target/release/ronde
 
 Azure ML: its own loader and schema for command jobs. SageMaker: the published model of its interface, in botocore.
-Kubeflow: the published types of TrainJob, whose unknown fields count as mistakes.
+Kubeflow: the published types of TrainJob, whose unknown fields count as mistakes. Kubernetes: the published schemas of its API.
 """
 
 import json
@@ -35,6 +36,33 @@ def export(ronde, folder, platform, options, size):
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{words}: {done.stderr}"
     return done.stdout
+
+
+def check_kubernetes(ronde, folder):
+    """Checks what `ronde submit` sends to a cluster against the schemas of the API, in which unknown fields count as mistakes."""
+    import kubernetes_validate
+
+    (folder / "targets.toml").write_text(
+        '[pods]\nkind = "kubernetes"\nimage = "registry.example.com/ronde:1"\nclaim = "results"\nnamespace = "research"\n'
+        'slots = 2\nmemory = "8Gi"\nenv_secrets = ["store"]\nservice_account = "trainer"\n'
+        'pod = { nodeSelector = { zone = "a" } }\n'
+    )
+    words = [ronde, "submit", "run.toml", "-n", "5", "--targets", "targets.toml", "--on", "pods", "--dry-run"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    documents = list(yaml.safe_load_all(done.stdout))
+    assert [document["kind"] for document in documents] == ["Job", "Secret", "ConfigMap", "Service"], documents
+    for document in documents:
+        for version in ["1.33", "1.36"]:
+            kubernetes_validate.validate(document, version, strict=True)
+    assert documents[0]["spec"]["completions"] == 3, documents[0]
+    # The check must be able to fail.
+    documents[0]["spec"]["completion"] = 3
+    try:
+        kubernetes_validate.validate(documents[0], "1.36", strict=True)
+    except kubernetes_validate.ValidationError:
+        return
+    raise AssertionError("an unknown field is accepted")
 
 
 def check_azure(text, folder, nodes):
@@ -94,6 +122,7 @@ def main():
             check_azure(export(ronde, folder, "azureml", AZURE, size), folder, nodes)
             check_sagemaker(export(ronde, folder, "sagemaker", SAGEMAKER, size), nodes)
             check_kubeflow(export(ronde, folder, "kubeflow", KUBEFLOW, size), nodes)
+        check_kubernetes(ronde, folder)
     print("the platforms accept all documents")
 
 

@@ -43,7 +43,7 @@ pub(super) fn place(
 /// Returns whether a target runs many jobs as one job of its scheduler.
 pub(super) fn has_arrays(settings: &TargetSettings) -> Result<bool, SubmitError> {
     let jobs = SubmittedJobs::open()?;
-    Ok(settings.target(&jobs.path).has_arrays())
+    Ok(jobs.target(settings).has_arrays())
 }
 
 /// Places the jobs of runs as one job of the scheduler. Leaves no record if that fails.
@@ -55,7 +55,7 @@ pub(super) fn place_array(
     side_by_side: u32,
 ) -> Result<(), SubmitError> {
     let jobs = SubmittedJobs::open()?;
-    let target = settings.target(&jobs.path);
+    let target = jobs.target(settings);
     let mut records = Vec::new();
     let mut requests = Vec::new();
     for (job, run) in runs {

@@ -1,0 +1,297 @@
+//! Jobs on Kubernetes: a cluster whose pods are processes of this machine (`crates/submit/tests/kubernetes_server.py`). Skipped
+//! with a message where this user is not root.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::ssh_hosts::skipped;
+use crate::support::{Ended, RONDE, TestFolder, send, until};
+
+/// A run that lasts until it is ended.
+const LONG: [&str; 4] = [
+    "--set",
+    "train.epochs=100000",
+    "--set",
+    "elastic.silence_s=0.5",
+];
+/// The table of the target.
+const TARGET: &str = "[cluster]\nkind = \"kubernetes\"\nimage = \"registry.example.com/ronde:1\"\nclaim = \"results\"\n";
+
+/// A cluster, ended when dropped.
+struct TestCluster {
+    dir: TestFolder,
+    server: Child,
+}
+
+impl TestCluster {
+    /// Returns `None` with a message where it cannot be started.
+    fn new() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            skipped("only root can start the pods of Kubernetes");
+            return None;
+        }
+        let dir = TestFolder::new();
+        let folder = dir.path().join("cluster");
+        std::fs::create_dir(&folder).unwrap();
+        let script = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../submit/tests/kubernetes_server.py"
+        );
+        let mut server = Command::new("python3")
+            .arg(script)
+            .arg(&folder)
+            .arg(RONDE)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(server.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Some(Self { dir, server })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn ronde(&self, arguments: &[&str]) -> Ended {
+        let (state, config) = (self.path(".state"), self.path("cluster/config"));
+        let variables = [
+            ("XDG_STATE_HOME", state.to_str().unwrap()),
+            ("KUBECONFIG", config.to_str().unwrap()),
+        ];
+        self.dir.start(RONDE, arguments, &variables).wait()
+    }
+
+    /// Submits a run to a target with these settings.
+    fn submit(&self, settings: &str, arguments: &[&str]) -> Ended {
+        self.dir
+            .write("targets.toml", &format!("{TARGET}{settings}\n"));
+        let words = ["submit", "--targets", "targets.toml", "--on", "cluster"];
+        self.ronde(&[&words, arguments].concat())
+    }
+
+    /// Returns the state of the cluster.
+    fn state(&self) -> Value {
+        let text = std::fs::read(self.path("cluster/state.json")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    }
+
+    /// Returns the running pods.
+    fn pods(&self) -> Vec<Value> {
+        let state = self.state();
+        let pods = state["pods"].as_array().unwrap().iter();
+        pods.filter(|pod| pod["phase"] == "Running")
+            .cloned()
+            .collect()
+    }
+
+    /// Returns the running pod with an index.
+    fn pod(&self, index: &str) -> Value {
+        let mut found = None;
+        until("a pod runs", || {
+            let pods = self.pods();
+            found = pods
+                .into_iter()
+                .find(|pod| pod["index"] == index && pod["pid"].is_u64());
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// Waits until the events of a job contain a text this many times.
+    fn events(&self, job: &str, text: &str, times: usize) {
+        let path = self.path(&format!(
+            "cluster/claims/results/{job}/results/events.jsonl"
+        ));
+        until(text, || {
+            std::fs::read_to_string(&path).is_ok_and(|events| events.matches(text).count() >= times)
+        });
+    }
+
+    /// Returns the listed state of a job, with its reason.
+    fn job_state(&self, job: &str) -> String {
+        let jobs = self.ronde(&["jobs"]).expect(0, &[]);
+        let mut lines = jobs.stdout.lines().map(str::to_owned);
+        lines.find(|line| line.starts_with(job)).unwrap()
+    }
+}
+
+impl Drop for TestCluster {
+    fn drop(&mut self) {
+        // It ends its pods at the end of its input.
+        drop(self.server.stdin.take());
+        let _ = self.server.wait();
+    }
+}
+
+#[test]
+fn a_job_on_kubernetes_has_the_bits_of_a_run_and_loses_and_gains_pods() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let sets = ["--set", "train.epochs=2"];
+    let plain = cluster
+        .dir
+        .run(&[&["train", "--json"], &sets[..]].concat())
+        .blake3();
+    let short = [&["-n", "3", "--name", "short"], &sets[..]].concat();
+    cluster
+        .submit("", &short)
+        .expect(0, &["job short on cluster"]);
+    let followed = cluster.ronde(&["logs", "-f", "short"]).expect(0, &[]);
+    assert!(followed.stdout.contains("3 workers"), "{followed:#?}");
+    cluster.ronde(&["wait", "short"]).expect(0, &["finished"]);
+    cluster
+        .ronde(&["fetch", "short", "--to", "copy"])
+        .expect(0, &[]);
+    let model = std::fs::read_to_string(cluster.path("copy/model.json")).unwrap();
+    assert!(model.contains(&plain), "{model}");
+    assert!(
+        !cluster.path("copy/job").exists(),
+        "the token stays where it is"
+    );
+    assert!(cluster.path("copy/logs/launcher.log").exists());
+    cluster.ronde(&["jobs", "--remove", "short"]).expect(0, &[]);
+    until("everything is deleted", || {
+        let state = cluster.state();
+        ["jobs", "pods", "secrets", "configmaps", "services"]
+            .iter()
+            .all(|kind| state[kind].as_array().unwrap().is_empty())
+    });
+
+    let long = [&["-n", "3", "--name", "long"], &LONG[..]].concat();
+    cluster.submit("", &long).expect(0, &[]);
+    cluster.events("long", "step_committed", 5);
+    let status = cluster.ronde(&["status", "long"]).expect(0, &[]);
+    assert!(status.stdout.contains("3 of 3 workers"), "{status:#?}");
+    // A pod dies, and another one joins with its index.
+    let lost = cluster.pod("2");
+    send(
+        u32::try_from(lost["pid"].as_u64().unwrap()).unwrap(),
+        Signal::KILL,
+    );
+    until("another pod has the index", || {
+        cluster
+            .pods()
+            .iter()
+            .any(|pod| pod["index"] == "2" && pod["name"] != lost["name"])
+    });
+    until("three workers train", || {
+        let status = cluster.ronde(&["status", "long"]);
+        status.stdout.contains("3 of 3 workers")
+    });
+    cluster.ronde(&["scale", "long", "2"]).expect(0, &[]);
+    until("two pods are left", || cluster.pods().len() == 2);
+    cluster.ronde(&["scale", "long", "4"]).expect(0, &[]);
+    until("four workers train", || {
+        let status = cluster.ronde(&["status", "long"]);
+        status.stdout.contains("4 of 4 workers")
+    });
+    cluster
+        .ronde(&["scale", "long", "999"])
+        .expect(2, &["invalid number of workers 999"]);
+    cluster
+        .ronde(&["cancel", "long"])
+        .expect(0, &["job long: cancelled"]);
+    until("no pod is left", || cluster.pods().is_empty());
+    let logs = cluster.ronde(&["logs", "long"]).expect(0, &[]);
+    assert!(logs.stdout.contains("checkpoint saved"), "{logs:#?}");
+}
+
+#[test]
+fn an_evicted_launcher_resumes_in_another_pod_from_its_checkpoint() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let long = [&["-n", "2", "--name", "long"], &LONG[..]].concat();
+    cluster.submit("", &long).expect(0, &[]);
+    cluster.events("long", "step_committed", 5);
+    let first = cluster.pod("0");
+    let name = first["name"].as_str().unwrap();
+    std::fs::write(cluster.path(&format!("cluster/evict-{name}")), "").unwrap();
+    until("another pod leads", || {
+        cluster
+            .pods()
+            .iter()
+            .any(|pod| pod["index"] == "0" && pod["name"] != first["name"])
+    });
+    cluster.events("long", "\"event\":\"checkpoint_loaded\"", 1);
+    cluster.events("long", "step_committed", 5);
+    until("the agent has joined the new launcher", || {
+        let status = cluster.ronde(&["status", "long"]);
+        status.stdout.contains("2 of 2 workers")
+    });
+    assert!(cluster.job_state("long").contains("running"));
+    let logs = cluster.ronde(&["logs", "long"]).expect(0, &[]);
+    assert!(logs.stdout.contains("resuming"), "{logs:#?}");
+    cluster
+        .ronde(&["cancel", "--now", "long"])
+        .expect(0, &["cancelled"]);
+    assert!(cluster.pods().is_empty());
+    assert!(cluster.job_state("long").contains("cancelled"));
+}
+
+#[test]
+fn what_keeps_a_job_from_running_is_reported() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let run = ["-n", "1", "--name", "x", "--set", "train.epochs=1"];
+    for (settings, problem) in [
+        (
+            "context = \"none\"",
+            "there is no context `none`; it has: test, other",
+        ),
+        ("context = \"other\"", "status 401"),
+        ("namespace = \"private\"", "status 403"),
+        ("cpu = \"four\"", "quantities must match"),
+        ("imag = \"x\"", "unknown field `imag`"),
+    ] {
+        let ended = cluster.submit(settings, &run);
+        assert_ne!(ended.code, 0, "{settings}");
+        assert!(ended.stderr.contains(problem), "{problem:?} in {ended:#?}");
+        assert!(!ended.stderr.contains("test-token"), "{ended:#?}");
+    }
+    cluster.submit("cpu = \"99\"", &run).expect(0, &[]);
+    until("its pod cannot be placed", || {
+        cluster.job_state("x").contains("Insufficient cpu")
+    });
+    cluster.ronde(&["cancel", "x"]).expect(0, &["cancelled"]);
+    cluster
+        .submit("", &run)
+        .expect(2, &["there is a job `x` already"]);
+    std::fs::remove_dir_all(cluster.path(".state")).unwrap();
+    cluster
+        .submit("", &run)
+        .expect(2, &["there is a Job `x` in namespace `default` already"]);
+    let failing = [
+        "-n",
+        "1",
+        "--name",
+        "failing",
+        "--set",
+        "model.init=gone.safetensors",
+    ];
+    cluster.submit("", &failing).expect(0, &[]);
+    cluster
+        .ronde(&["wait", "failing"])
+        .expect(2, &["failed (exit code 2)"]);
+    let preview = cluster
+        .submit("", &[&run[..], &["--dry-run"]].concat())
+        .expect(0, &[]);
+    for word in [
+        "kind: \"Job\"",
+        "completionMode: \"Indexed\"",
+        "kind: \"Secret\"",
+        "(created by `ronde submit`)",
+    ] {
+        assert!(preview.stdout.contains(word), "{word} in {preview:#?}");
+    }
+}

@@ -1,0 +1,403 @@
+//! [`KubernetesTarget`]: jobs as indexed Jobs of Kubernetes. The pod with index 0 leads the run, and each other pod joins it.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::clock;
+use crate::error::SubmitError;
+use crate::fetching::{self, LAUNCHER_LOG};
+use crate::job::{JobPlacement, SubmittedJob};
+use crate::launcher_arguments::folder_word;
+use crate::local::{not_placed, state_before_placement};
+use crate::state::JobState;
+use crate::target::{LogRequest, SubmitRequest, Target};
+
+mod api;
+mod credentials;
+mod exec;
+mod inputs;
+mod logs;
+mod manifest;
+mod pod;
+mod pod_state;
+mod reader;
+
+#[cfg(feature = "full")]
+mod connection;
+#[cfg(feature = "full")]
+mod kubeconfig;
+#[cfg(not(feature = "full"))]
+mod no_connection;
+#[cfg(feature = "full")]
+mod web_socket;
+
+pub use pod::{KubernetesPod, PodFolders};
+
+use api::{ApiFailure, ClusterApi};
+use manifest::JobManifest;
+
+/// Time limit for all processes of a cancelled job to end.
+const END_MAX: Duration = Duration::from_secs(90);
+/// Interval between two requests about a job.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+/// Where `ronde` waits in a pod for the commands of others: the folder of its process.
+const POD_FOLDER: &str = "/run/ronde/pod";
+
+/// Settings of a target of Kubernetes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KubernetesSettings {
+    /// The image of the pods, such as the one that `ronde image` makes.
+    pub image: String,
+    /// The kubeconfig file; by default those of `KUBECONFIG`, `~/.kube/config`, or the service account of this pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig; by default its current one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// The namespace; by default that of the context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// The largest number of workers in a pod; 1 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// The processors of a pod as a quantity of Kubernetes, such as `4` or `3500m`; one for each slot by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<String>,
+    /// The memory of a pod as a quantity of Kubernetes, such as `8Gi`; without a limit by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<String>,
+    /// The volume claim for the results; several pods need one with the access mode ReadWriteMany.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<String>,
+    /// The Secrets whose keys become variables of the pods, such as the credentials of an object store.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_secrets: Vec<String>,
+    /// The service account of the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_account: Option<String>,
+    /// Seconds for a last checkpoint before a pod is killed; 120 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_s: Option<u32>,
+    /// The port of the coordinator; 4711 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Further fields of the specification of the pods, such as `nodeSelector`, which are merged into it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Value>,
+}
+
+/// Where this process finds the settings of clusters.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KubernetesAccess {
+    /// The kubeconfig files of the user, in the order in which they are merged. Missing ones are skipped.
+    pub kubeconfig: Vec<PathBuf>,
+    /// The address of the API server of the pod in which this process runs, if it runs in one.
+    pub in_cluster: Option<String>,
+}
+
+/// A namespace of a cluster.
+pub struct KubernetesTarget {
+    settings: KubernetesSettings,
+    access: KubernetesAccess,
+}
+
+/// The placement of a job.
+struct PlacedPods<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    folder: &'a Path,
+}
+
+impl KubernetesTarget {
+    /// Creates the target. Nothing is read or sent.
+    #[must_use]
+    pub fn new(settings: KubernetesSettings, access: KubernetesAccess) -> Self {
+        Self { settings, access }
+    }
+
+    fn api(&self, namespace: Option<&str>) -> Result<ClusterApi, SubmitError> {
+        ClusterApi::open(&self.settings, &self.access, namespace)
+    }
+
+    /// Returns the cluster of a job, and its placement; `None` while it is being placed.
+    fn placed<'a>(
+        &self,
+        job: &'a SubmittedJob,
+    ) -> Result<Option<(ClusterApi, PlacedPods<'a>)>, SubmitError> {
+        match &job.placement {
+            Some(JobPlacement::Kubernetes {
+                namespace,
+                name,
+                folder,
+            }) => {
+                let placed = PlacedPods {
+                    namespace,
+                    name,
+                    folder,
+                };
+                Ok(Some((self.api(Some(placed.namespace))?, placed)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn placed_or_error<'a>(
+        &self,
+        job: &'a SubmittedJob,
+    ) -> Result<(ClusterApi, PlacedPods<'a>), SubmitError> {
+        self.placed(job)?.ok_or_else(|| not_placed(job))
+    }
+
+    fn state_of(
+        &self,
+        api: &ClusterApi,
+        name: &str,
+        is_cancelled: bool,
+    ) -> Result<JobState, SubmitError> {
+        let job = match api.job(name) {
+            Ok(job) => Some(job),
+            Err(ApiFailure::Status { code: 404, .. }) => None,
+            Err(failure) => return Err(api.failed(failure)),
+        };
+        let pods = match &job {
+            Some(job) if !pod_state::is_finished(job) || pod_state::has_failed(job) => {
+                api.pods(name).map_err(|failure| api.failed(failure))?
+            }
+            _ => Vec::new(),
+        };
+        Ok(pod_state::job_state(job.as_ref(), &pods, is_cancelled))
+    }
+
+    /// Runs `ronde` with words in the pod that leads the job, or after its end in one that reads its results, and passes
+    /// its output to `out`. Returns its exit code.
+    fn run_in_pod(
+        &self,
+        api: &ClusterApi,
+        placed: &PlacedPods<'_>,
+        words: &[String],
+        out: &mut dyn Write,
+    ) -> Result<i32, SubmitError> {
+        let command: Vec<String> = std::iter::once("ronde".to_owned())
+            .chain(words.iter().cloned())
+            .collect();
+        let leader = pod_state::leader(&api.pods(placed.name).map_err(|e| api.failed(e))?);
+        match leader.filter(pod_state::is_running) {
+            Some(pod) => exec::run(api, pod_state::name(&pod), &command, out),
+            None => reader::run(api, &self.settings, placed.name, &command, out),
+        }
+    }
+
+    /// Ends the launcher after a last checkpoint, which makes the Job fail. Returns whether a pod was there to do it.
+    fn end_gracefully(
+        &self,
+        api: &ClusterApi,
+        placed: &PlacedPods<'_>,
+        grace: Duration,
+    ) -> Result<bool, SubmitError> {
+        let pods = api.pods(placed.name).map_err(|e| api.failed(e))?;
+        let Some(pod) = pod_state::leader(&pods).filter(pod_state::is_running) else {
+            return Ok(false);
+        };
+        let seconds = grace.as_secs().to_string();
+        let words = [
+            "ronde",
+            "__job",
+            "pod-cancel",
+            "--grace",
+            &seconds,
+            POD_FOLDER,
+        ];
+        let words = words.map(str::to_owned);
+        // The connection breaks when the pod ends, which is what was requested.
+        let _ = exec::run(api, pod_state::name(&pod), &words, &mut std::io::sink());
+        Ok(true)
+    }
+}
+
+impl Target for KubernetesTarget {
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError> {
+        let namespace = match &self.settings.namespace {
+            Some(namespace) => Some(namespace.clone()),
+            // A preview needs no cluster, but shows the namespace where it is known.
+            None => self.api(None).ok().map(|api| api.namespace().to_owned()),
+        };
+        let manifest = JobManifest::new(&self.settings, name, namespace.as_deref(), request)?;
+        Ok(manifest.preview())
+    }
+
+    fn submit(
+        &self,
+        name: &str,
+        request: &SubmitRequest,
+        placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
+    ) -> Result<(), SubmitError> {
+        let api = self.api(self.settings.namespace.as_deref())?;
+        let namespace = api.namespace().to_owned();
+        let manifest = JobManifest::new(&self.settings, name, Some(&namespace), request)?;
+        let secrets = credentials::JobCredentials::new(manifest.name())?;
+        // Suspended: no pod exists before everything that it needs.
+        let job = api
+            .create("jobs", &manifest.job())
+            .map_err(|failure| match failure {
+                ApiFailure::Status { code: 409, .. } => SubmitError::invalid(
+                    format!(
+                        "there is a Job `{}` in namespace `{namespace}` already",
+                        manifest.name()
+                    ),
+                    "choose another name with `--name`",
+                ),
+                failure => api.failed(failure),
+            })?;
+        let mut complete = || {
+            let owner = manifest::owner(&job)?;
+            for (kind, document) in manifest.parts(&secrets, &owner) {
+                api.create(kind, &document).map_err(|e| api.failed(e))?;
+            }
+            placed(JobPlacement::Kubernetes {
+                namespace: namespace.clone(),
+                name: manifest.name().to_owned(),
+                folder: manifest.folder(),
+            })?;
+            let start = serde_json::json!({ "spec": { "suspend": false } });
+            api.patch_job(manifest.name(), &start)
+                .map_err(|e| api.failed(e))
+        };
+        complete().map(|_| ()).inspect_err(|_| {
+            // The job that could not be completed has no pods. Its error is the one to report.
+            let _ = api.delete_job(manifest.name());
+        })
+    }
+
+    fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError> {
+        match self.placed(job)? {
+            Some((api, placed)) => self.state_of(&api, placed.name, is_cancelled),
+            None => Ok(state_before_placement(job)),
+        }
+    }
+
+    fn logs(
+        &self,
+        job: &SubmittedJob,
+        request: LogRequest,
+        out: &mut dyn Write,
+    ) -> Result<(), SubmitError> {
+        let (api, placed) = self.placed_or_error(job)?;
+        let Some(rank) = request.rank else {
+            let mut is_over = || {
+                let state = self.state_of(&api, placed.name, false);
+                state.map(|state| state.is_over())
+            };
+            return logs::of_launcher(&api, placed.name, request.follow, out, &mut is_over);
+        };
+        let folder = placed.folder.display().to_string();
+        let mut words = vec!["__job".to_owned(), "rank-log".to_owned()];
+        words.extend(["--rank".to_owned(), rank.to_string()]);
+        words.extend(request.follow.then(|| "--follow".to_owned()));
+        words.push(folder);
+        match self.run_in_pod(&api, &placed, &words, out)? {
+            0 => Ok(()),
+            _ => Err(SubmitError::invalid(
+                format!("rank {rank} has printed nothing"),
+                "`ronde logs JOB` without `--rank` shows progress and errors",
+            )),
+        }
+    }
+
+    fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError> {
+        let (api, placed) = self.placed_or_error(job)?;
+        let words = folder_word(words, &placed.folder.join("results"));
+        self.run_in_pod(&api, &placed, &words, &mut std::io::stdout())
+    }
+
+    fn scale(&self, job: &SubmittedJob, workers: u32) -> Result<i32, SubmitError> {
+        let (api, placed) = self.placed_or_error(job)?;
+        let results = placed.folder.join("results").display().to_string();
+        let words = ["scale".to_owned(), results, workers.to_string()];
+        // The coordinator knows the limits, so it decides before the number of pods changes.
+        let code = self.run_in_pod(&api, &placed, &words, &mut std::io::stdout())?;
+        if code == 0 {
+            let pods = workers
+                .div_ceil(self.settings.slots.unwrap_or(1).max(1))
+                .max(1);
+            let size = serde_json::json!({ "spec": { "parallelism": pods, "completions": pods } });
+            api.patch_job(placed.name, &size)
+                .map_err(|e| api.failed(e))?;
+        }
+        Ok(code)
+    }
+
+    fn cancel(&self, job: &SubmittedJob, grace: Duration) -> Result<(), SubmitError> {
+        let Some((api, placed)) = self.placed(job)? else {
+            return Ok(());
+        };
+        let is_over = || {
+            let state = self.state_of(&api, placed.name, true);
+            state.is_ok_and(|state| state.is_over())
+        };
+        if is_over() {
+            return Ok(());
+        }
+        if !grace.is_zero() && self.end_gracefully(&api, &placed, grace)? {
+            clock::wait_until_every(grace, ASK_EVERY, is_over);
+        }
+        if is_over() {
+            return Ok(());
+        }
+        // A suspended Job has no pods and keeps its record.
+        let suspend = serde_json::json!({ "spec": { "suspend": true } });
+        api.patch_job(placed.name, &suspend)
+            .map_err(|e| api.failed(e))?;
+        for pod in api.pods(placed.name).map_err(|e| api.failed(e))? {
+            let deleted = api.delete_pod(pod_state::name(&pod), 0);
+            deleted.map_err(|e| api.failed(e))?;
+        }
+        let is_empty = || {
+            is_over()
+                && api
+                    .pods(placed.name)
+                    .is_ok_and(|pods| !pods.iter().any(pod_state::is_running))
+        };
+        match clock::wait_until_every(END_MAX, ASK_EVERY, is_empty) {
+            true => Ok(()),
+            false => Err(api.problem(format!(
+                "the pods of Job {} have not ended within {} s",
+                placed.name,
+                END_MAX.as_secs()
+            ))),
+        }
+    }
+
+    fn fetch(&self, job: &SubmittedJob, to: &Path) -> Result<(), SubmitError> {
+        let (api, placed) = self.placed_or_error(job)?;
+        fetching::create(to)?;
+        let folder = placed.folder.join("results").display().to_string();
+        let words = ["__job".to_owned(), "send".to_owned(), folder];
+        let mut archive = tempfile::tempfile().map_err(SubmitError::file("write", to))?;
+        match self.run_in_pod(&api, &placed, &words, &mut archive)? {
+            0 => fetching::unpack(archive, to)?,
+            code => {
+                return Err(api.problem(format!("the results cannot be read: exit code {code}")));
+            }
+        }
+        let logs = to.join("logs");
+        fetching::create(&logs)?;
+        let log = logs.join(LAUNCHER_LOG);
+        let mut file = std::fs::File::create(&log).map_err(SubmitError::file("write", &log))?;
+        logs::of_launcher(&api, placed.name, false, &mut file, &mut || Ok(true))
+    }
+
+    fn remove(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
+        let Some((api, placed)) = self.placed(job)? else {
+            return Ok(());
+        };
+        match api.delete_job(placed.name) {
+            Err(ApiFailure::Status { code: 404, .. }) | Ok(_) => Ok(()),
+            Err(failure) => Err(api.failed(failure)),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! [`ClusterApi`]: requests to the API server of a cluster about one namespace.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{KubernetesAccess, KubernetesSettings};
+use crate::error::SubmitError;
+
+#[cfg(feature = "full")]
+use super::connection::Connection;
+#[cfg(not(feature = "full"))]
+use super::no_connection::Connection;
+
+/// Time limit for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// The largest number of characters of a server's message that are shown.
+const MESSAGE_MAX: usize = 600;
+
+/// Why a request failed.
+#[derive(Debug)]
+pub(super) enum ApiFailure {
+    /// The server refused it.
+    Status {
+        /// The HTTP status code.
+        code: u16,
+        /// The server's message.
+        message: String,
+    },
+    /// The server cannot be reached, or does not answer.
+    Unreachable(String),
+    /// The output of the request cannot be written here.
+    Output(std::io::Error),
+}
+
+impl ApiFailure {
+    /// Returns the failure for an answer with a status code that is not a success.
+    pub(super) fn of(code: u16, body: &[u8]) -> Self {
+        let status: Option<Value> = serde_json::from_slice(body).ok();
+        let message = status.and_then(|status| Some(status["message"].as_str()?.to_owned()));
+        let message = message.unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned());
+        Self::Status {
+            code,
+            message: message.chars().take(MESSAGE_MAX).collect(),
+        }
+    }
+}
+
+/// The API server of a cluster, and a namespace.
+pub(super) struct ClusterApi {
+    connection: Connection,
+    namespace: String,
+    title: String,
+}
+
+impl ClusterApi {
+    /// Reads the settings of the cluster. Sends nothing.
+    pub(super) fn open(
+        settings: &KubernetesSettings,
+        access: &KubernetesAccess,
+        namespace: Option<&str>,
+    ) -> Result<Self, SubmitError> {
+        let (connection, title, of_context) = Connection::open(settings, access)?;
+        let namespace = namespace.or(settings.namespace.as_deref());
+        Ok(Self {
+            connection,
+            namespace: namespace.map_or(of_context, str::to_owned),
+            title,
+        })
+    }
+
+    pub(super) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Returns the error of a request.
+    pub(super) fn failed(&self, failure: ApiFailure) -> SubmitError {
+        let (problem, help, is_temporary) = match failure {
+            ApiFailure::Unreachable(problem) => (problem, None, true),
+            ApiFailure::Output(cause) => {
+                return SubmitError::file("write", "the output".as_ref())(cause);
+            }
+            ApiFailure::Status { code, message } => {
+                let help = match code {
+                    401 => Some(
+                        "the credentials of the context are not valid any more; log in to the cluster again",
+                    ),
+                    403 => Some(
+                        "`kubectl auth can-i --list` shows what your user may do in the namespace",
+                    ),
+                    _ => None,
+                };
+                let problem = format!("the API server answers with status {code}: {message}");
+                (
+                    problem,
+                    help.map(str::to_owned),
+                    matches!(code, 429 | 500..),
+                )
+            }
+        };
+        SubmitError::Host {
+            host: self.title.clone(),
+            problem,
+            help,
+            is_temporary,
+        }
+    }
+
+    /// Returns an error about the cluster.
+    pub(super) fn problem(&self, problem: String) -> SubmitError {
+        SubmitError::Host {
+            host: self.title.clone(),
+            problem,
+            help: None,
+            is_temporary: false,
+        }
+    }
+
+    fn path(&self, kind: &str, name: &str) -> String {
+        let group = if kind == "jobs" {
+            "apis/batch/v1"
+        } else {
+            "api/v1"
+        };
+        let path = format!("{group}/namespaces/{}/{kind}", self.namespace);
+        match name {
+            "" => path,
+            name => format!("{path}/{name}"),
+        }
+    }
+
+    fn call(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, &Value)>,
+    ) -> Result<Value, ApiFailure> {
+        let body = body.map(|(kind, value)| (kind, value.to_string().into_bytes()));
+        let (code, bytes) = self
+            .connection
+            .send(method, path, body, ANSWER_MAX)
+            .map_err(ApiFailure::Unreachable)?;
+        match code {
+            200..300 => serde_json::from_slice(&bytes).map_err(|error| {
+                ApiFailure::Unreachable(format!("its answer is not JSON: {error}"))
+            }),
+            code => Err(ApiFailure::of(code, &bytes)),
+        }
+    }
+
+    /// Creates an object; unknown fields are refused.
+    pub(super) fn create(&self, kind: &str, object: &Value) -> Result<Value, ApiFailure> {
+        let path = format!(
+            "{}?fieldValidation=Strict&fieldManager=ronde",
+            self.path(kind, "")
+        );
+        self.call("POST", &path, Some(("application/json", object)))
+    }
+
+    pub(super) fn job(&self, name: &str) -> Result<Value, ApiFailure> {
+        self.call("GET", &self.path("jobs", name), None)
+    }
+
+    pub(super) fn patch_job(&self, name: &str, patch: &Value) -> Result<Value, ApiFailure> {
+        let path = self.path("jobs", name);
+        self.call(
+            "PATCH",
+            &path,
+            Some(("application/merge-patch+json", patch)),
+        )
+    }
+
+    /// Deletes a Job with everything that belongs to it.
+    pub(super) fn delete_job(&self, name: &str) -> Result<Value, ApiFailure> {
+        let options = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background",
+        });
+        let path = self.path("jobs", name);
+        self.call("DELETE", &path, Some(("application/json", &options)))
+    }
+
+    /// Deletes a pod; one that does not exist is no failure.
+    pub(super) fn delete_pod(&self, name: &str, grace_s: u32) -> Result<(), ApiFailure> {
+        let options = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace_s,
+        });
+        let path = self.path("pods", name);
+        match self.call("DELETE", &path, Some(("application/json", &options))) {
+            Ok(_) | Err(ApiFailure::Status { code: 404, .. }) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    pub(super) fn pod(&self, name: &str) -> Result<Value, ApiFailure> {
+        self.call("GET", &self.path("pods", name), None)
+    }
+
+    /// Returns the pods of a Job.
+    pub(super) fn pods(&self, job: &str) -> Result<Vec<Value>, ApiFailure> {
+        let path = self.path("pods", "");
+        let path = format!("{path}?labelSelector=batch.kubernetes.io%2Fjob-name%3D{job}");
+        let mut listed = self.call("GET", &path, None)?;
+        match listed["items"].take() {
+            Value::Array(pods) => Ok(pods),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Copies the output of a pod to `out`, with `follow` until the pod ends.
+    pub(super) fn log(
+        &self,
+        pod: &str,
+        container: &str,
+        follow: bool,
+        out: &mut dyn Write,
+    ) -> Result<(), ApiFailure> {
+        let path = self.path("pods", pod);
+        let path = format!("{path}/log?container={container}&follow={follow}");
+        self.connection.stream(&path, ANSWER_MAX, out)
+    }
+
+    /// Runs a command in a pod. Passes each message of the server to `receive`: a channel and bytes.
+    pub(super) fn exec(
+        &self,
+        pod: &str,
+        container: &str,
+        command: &[String],
+        receive: &mut dyn FnMut(u8, &[u8]) -> Result<(), ApiFailure>,
+    ) -> Result<(), ApiFailure> {
+        let mut path = format!(
+            "{}/exec?container={container}&stdin=false&stdout=true&stderr=true&tty=false",
+            self.path("pods", pod)
+        );
+        for word in command {
+            path.push_str("&command=");
+            path.push_str(&escaped(word));
+        }
+        self.connection.exec(&path, ANSWER_MAX, receive)
+    }
+}
+
+/// Returns a text for the query of an address (RFC 3986, section 2.1).
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                out.push(char::from(byte));
+            }
+            byte => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_escaped_and_messages_of_servers_are_shown() {
+        assert_eq!(escaped("a b&c=ä/"), "a%20b%26c%3D%C3%A4%2F");
+        let refused = ApiFailure::of(403, br#"{"kind":"Status","message":"jobs is forbidden"}"#);
+        assert!(
+            matches!(&refused, ApiFailure::Status { code: 403, message } if message == "jobs is forbidden")
+        );
+        let other = ApiFailure::of(502, b" bad gateway\n");
+        assert!(
+            matches!(&other, ApiFailure::Status { code: 502, message } if message == "bad gateway")
+        );
+    }
+}

@@ -1,0 +1,213 @@
+//! [`Connection`]: blocking requests to an API server, output that is followed, and commands in pods over a web socket.
+
+use std::io::Write;
+use std::time::Duration;
+
+use base64::Engine;
+use reqwest::header::{AUTHORIZATION, CONNECTION, HeaderValue, UPGRADE};
+use reqwest::{Certificate, Client, Identity, Method, RequestBuilder};
+use tokio::runtime::{Builder, Runtime};
+
+use super::api::ApiFailure;
+use super::kubeconfig::{ClusterAddress, ClusterLogin};
+use super::web_socket::WebSocket;
+use super::{KubernetesAccess, KubernetesSettings};
+use crate::error::SubmitError;
+
+/// The time limit for connecting.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// The largest answer that is read, in bytes.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// The protocol of commands in pods: the first byte of each message is its channel.
+const EXEC_PROTOCOL: &str = "v4.channel.k8s.io";
+
+/// A client of an API server. Its calls block; they are not made from an async runtime.
+pub(super) struct Connection {
+    base: String,
+    client: Client,
+    runtime: Runtime,
+    authorization: Option<HeaderValue>,
+}
+
+impl Connection {
+    /// Reads the settings of a cluster. Returns the client, the name of the cluster in messages, and the namespace of the
+    /// context. Sends nothing, but may run the program that the kubeconfig names for credentials.
+    pub(super) fn open(
+        settings: &KubernetesSettings,
+        access: &KubernetesAccess,
+    ) -> Result<(Self, String, String), SubmitError> {
+        let address = ClusterAddress::find(settings, access)?;
+        let invalid = |what: &str, problem: String| {
+            SubmitError::invalid(
+                format!("cannot use {}: invalid {what}: {problem}", address.title),
+                "correct the kubeconfig; `kubectl config view --minify` shows what it has",
+            )
+        };
+        let mut builder = Client::builder()
+            .connect_timeout(CONNECT_MAX)
+            .http1_only()
+            .tls_danger_accept_invalid_certs(address.is_unchecked);
+        if let Some(pem) = &address.authority {
+            let trusted = Certificate::from_pem_bundle(pem);
+            let trusted =
+                trusted.map_err(|error| invalid("certificate authority", error.to_string()))?;
+            builder = builder.tls_certs_only(trusted);
+        }
+        if let Some(pem) = &address.identity {
+            let identity = Identity::from_pem(pem);
+            let identity =
+                identity.map_err(|error| invalid("client certificate", error.to_string()))?;
+            builder = builder.identity(identity);
+        }
+        let client = builder
+            .build()
+            .map_err(|error| invalid("settings", explain(&error)))?;
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(SubmitError::file("start", "an I/O runtime".as_ref()))?;
+        let authorization = address.login.as_ref().map(authorization).transpose();
+        let authorization = authorization.map_err(|problem| invalid("token", problem))?;
+        let connection = Self {
+            base: address.server.trim_end_matches('/').to_owned(),
+            client,
+            runtime,
+            authorization,
+        };
+        Ok((connection, address.title, address.namespace))
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.client.request(method, format!("{}/{path}", self.base));
+        match &self.authorization {
+            Some(value) => request.header(AUTHORIZATION, value.clone()),
+            None => request,
+        }
+    }
+
+    /// Sends a request and returns the status code and the body of the answer. The error is a sentence without secrets.
+    pub(super) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+        limit: Duration,
+    ) -> Result<(u16, Vec<u8>), String> {
+        let method = Method::from_bytes(method.as_bytes()).map_err(|error| error.to_string())?;
+        let mut request = self.request(method, path).timeout(limit);
+        if let Some((kind, body)) = body {
+            request = request.header("content-type", kind).body(body);
+        }
+        let answer = self.runtime.block_on(async {
+            let answer = request.send().await?;
+            read(answer).await
+        });
+        answer.map_err(|error| explain(&error.without_url()))
+    }
+
+    /// Copies the body of an answer to `out` as it arrives.
+    pub(super) fn stream(
+        &self,
+        path: &str,
+        limit: Duration,
+        out: &mut dyn Write,
+    ) -> Result<(), ApiFailure> {
+        let unreachable =
+            |error: reqwest::Error| ApiFailure::Unreachable(explain(&error.without_url()));
+        let request = self.request(Method::GET, path);
+        self.runtime.block_on(async {
+            let answer = tokio::time::timeout(limit, request.send()).await;
+            let answer = answer.map_err(|_| no_answer(limit))?.map_err(unreachable)?;
+            if !answer.status().is_success() {
+                let (code, body) = read(answer).await.map_err(unreachable)?;
+                return Err(ApiFailure::of(code, &body));
+            }
+            let mut answer = answer;
+            while let Some(chunk) = answer.chunk().await.map_err(unreachable)? {
+                let written = out.write_all(&chunk).and_then(|()| out.flush());
+                written.map_err(ApiFailure::Output)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs a command in a pod and passes each message of the server to `receive`: a channel and bytes.
+    pub(super) fn exec(
+        &self,
+        path: &str,
+        limit: Duration,
+        receive: &mut dyn FnMut(u8, &[u8]) -> Result<(), ApiFailure>,
+    ) -> Result<(), ApiFailure> {
+        let unreachable =
+            |error: reqwest::Error| ApiFailure::Unreachable(explain(&error.without_url()));
+        let mut key = [0_u8; 16];
+        aws_lc_rs::rand::fill(&mut key)
+            .map_err(|_| ApiFailure::Unreachable("the system has no random numbers".to_owned()))?;
+        let request = self
+            .request(Method::GET, path)
+            .header(CONNECTION, "Upgrade")
+            .header(UPGRADE, "websocket")
+            .header("sec-websocket-version", "13")
+            .header(
+                "sec-websocket-key",
+                base64::engine::general_purpose::STANDARD.encode(key),
+            )
+            .header("sec-websocket-protocol", EXEC_PROTOCOL);
+        self.runtime.block_on(async {
+            let answer = tokio::time::timeout(limit, request.send()).await;
+            let answer = answer.map_err(|_| no_answer(limit))?.map_err(unreachable)?;
+            if answer.status().as_u16() != 101 {
+                let (code, body) = read(answer).await.map_err(unreachable)?;
+                return Err(ApiFailure::of(code, &body));
+            }
+            let upgraded = answer.upgrade().await.map_err(unreachable)?;
+            let mut socket = WebSocket::new(upgraded);
+            while let Some(message) = socket.next().await.map_err(ApiFailure::Unreachable)? {
+                if let Some((channel, bytes)) = message.split_first() {
+                    receive(*channel, bytes)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+fn no_answer(limit: Duration) -> ApiFailure {
+    ApiFailure::Unreachable(format!("no answer within {} s", limit.as_secs()))
+}
+
+/// Returns the header by which requests prove who sends them.
+fn authorization(login: &ClusterLogin) -> Result<HeaderValue, String> {
+    let text = match login {
+        ClusterLogin::Token(token) => format!("Bearer {token}"),
+        ClusterLogin::Password(user, password) => {
+            let pair =
+                base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+            format!("Basic {pair}")
+        }
+    };
+    let mut value = HeaderValue::from_str(&text).map_err(|error| error.to_string())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Reads an answer of limited size.
+async fn read(mut answer: reqwest::Response) -> Result<(u16, Vec<u8>), reqwest::Error> {
+    let code = answer.status().as_u16();
+    let mut bytes = Vec::new();
+    while let Some(chunk) = answer.chunk().await? {
+        let room = ANSWER_BYTES_MAX.saturating_sub(bytes.len());
+        bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
+    }
+    Ok((code, bytes))
+}
+
+/// Returns an error with its innermost cause.
+fn explain(error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        return "it does not answer in time".to_owned();
+    }
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}

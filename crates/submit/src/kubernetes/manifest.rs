@@ -1,0 +1,394 @@
+//! [`JobManifest`]: the documents of a job: an indexed Job, a headless Service, a ConfigMap with the run file and a Secret
+//! with the job's credentials. Pure: documents are values.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::credentials::{FILES, JobCredentials};
+use super::inputs::PodInputs;
+use super::pod::{ADDRESS_WORD, CANCELLED_CODE, COMMAND_FILE, INPUT_FOLDER, SECRET_FOLDER};
+use super::{KubernetesSettings, POD_FOLDER};
+use crate::error::SubmitError;
+use crate::launcher_arguments::LauncherArguments;
+use crate::platform::{insert, kubernetes_label, yaml};
+use crate::process_folder::ProcessCommand;
+use crate::target::SubmitRequest;
+
+/// The name of the container.
+pub(super) const CONTAINER: &str = "ronde";
+/// The folder of the volume for the results.
+pub(super) const RESULTS: &str = "/run/ronde/results";
+/// The group that owns the volumes: that of the user in the images of ronde.
+const GROUP: u32 = 65_532;
+/// Failures of pods, besides those of ended or cancelled runs, after which the job is given up.
+const FAILURES_MAX: u32 = 20;
+/// Seconds for a last checkpoint.
+const GRACE_S: u32 = 120;
+/// The default port of the coordinator.
+const PORT: u16 = 4711;
+/// Exit codes of the launcher that end the job: it failed, or was cancelled.
+const FINAL_CODES: [i32; 6] = [1, 2, 3, 4, 101, CANCELLED_CODE];
+/// The exit code of a launcher or an agent that was drained by SIGTERM; its pod is replaced.
+const DRAINED_CODE: i32 = 143;
+/// Seconds between the end of a drain and the end of the time that Kubernetes allows for it.
+const MARGIN_S: u32 = 10;
+
+/// The documents of a job.
+pub(super) struct JobManifest<'a> {
+    settings: &'a KubernetesSettings,
+    name: String,
+    namespace: Option<String>,
+    workers: u32,
+    pods: u32,
+    slots: u32,
+    inputs: PodInputs,
+    command: ProcessCommand,
+}
+
+impl<'a> JobManifest<'a> {
+    /// Checks whether a run fits the target, and reads its input files.
+    pub(super) fn new(
+        settings: &'a KubernetesSettings,
+        name: &str,
+        namespace: Option<&str>,
+        request: &SubmitRequest,
+    ) -> Result<Self, SubmitError> {
+        let slots = settings.slots.unwrap_or(1).max(1);
+        let pods = request.workers.div_ceil(slots).max(1);
+        if pods > 1 && !request.is_elastic {
+            return Err(SubmitError::invalid(
+                format!("cannot use {pods} pods for a run with `elastic.enabled = false`"),
+                format!(
+                    "remove `elastic.enabled` from the run file, or set `slots = {}` of the target",
+                    request.workers
+                ),
+            ));
+        }
+        if settings.claim.is_none() {
+            return Err(SubmitError::invalid(
+                "the results of the job would be lost with its pods",
+                "set `claim` of the target to a volume claim",
+            ));
+        }
+        let inputs = PodInputs::read(request.run_file.as_deref())?;
+        let name = kubernetes_label(name);
+        let folder = PathBuf::from(RESULTS).join(&name);
+        let run_file = inputs
+            .run_file()
+            .map(|file| format!("{INPUT_FOLDER}/{}", file.display()));
+        let arguments = LauncherArguments {
+            run_file,
+            results: &folder.join("results"),
+            listen: request
+                .is_elastic
+                .then(|| format!("{ADDRESS_WORD}:{}", settings.port.unwrap_or(PORT))),
+            here: slots,
+            request,
+        };
+        let mut words = arguments.words();
+        if request.is_elastic {
+            words.extend(["--credentials".to_owned(), SECRET_FOLDER.to_owned()]);
+        }
+        Ok(Self {
+            settings,
+            namespace: namespace.map(str::to_owned),
+            workers: request.workers,
+            pods,
+            slots,
+            inputs,
+            command: ProcessCommand {
+                arguments: words,
+                directory: PathBuf::from(INPUT_FOLDER),
+            },
+            name,
+        })
+    }
+
+    /// Returns the name of the Job and of everything that belongs to it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the folder of the job in its pods.
+    pub(super) fn folder(&self) -> PathBuf {
+        PathBuf::from(RESULTS).join(&self.name)
+    }
+
+    fn metadata(&self) -> Value {
+        let mut metadata = json!({ "name": self.name, "labels": labels(&self.name) });
+        if let Some(namespace) = &self.namespace {
+            insert(&mut metadata, "namespace", namespace.clone());
+        }
+        metadata
+    }
+
+    /// Returns the Job, which is suspended.
+    pub(super) fn job(&self) -> Value {
+        let codes = |action: &str, codes: &[i32]| {
+            json!({
+                "action": action,
+                "onExitCodes": { "containerName": CONTAINER, "operator": "In", "values": codes },
+            })
+        };
+        json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": self.metadata(),
+            "spec": {
+                "completionMode": "Indexed",
+                "completions": self.pods,
+                "parallelism": self.pods,
+                "suspend": true,
+                "backoffLimit": FAILURES_MAX,
+                // A lost node may still run its pod, which leaves the job before another one takes its index.
+                "podReplacementPolicy": "Failed",
+                "podFailurePolicy": { "rules": [
+                    {
+                        "action": "Ignore",
+                        "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }],
+                    },
+                    codes("Ignore", &[DRAINED_CODE]),
+                    codes("FailJob", &FINAL_CODES),
+                ] },
+                // The launcher ends when the run does.
+                "successPolicy": { "rules": [{ "succeededIndexes": "0" }] },
+                "template": {
+                    "metadata": { "labels": labels(&self.name) },
+                    "spec": self.pod(),
+                },
+            },
+        })
+    }
+
+    fn pod(&self) -> Value {
+        let grace = self.settings.grace_s.unwrap_or(GRACE_S);
+        let mut pod = json!({
+            "restartPolicy": "Never",
+            "subdomain": self.name,
+            "terminationGracePeriodSeconds": grace.saturating_add(MARGIN_S),
+            "enableServiceLinks": false,
+            "automountServiceAccountToken": self.settings.service_account.is_some(),
+            "securityContext": security(),
+            "volumes": self.volumes(),
+            "containers": [self.container(grace)],
+        });
+        if let Some(account) = &self.settings.service_account {
+            insert(&mut pod, "serviceAccountName", account.clone());
+        }
+        if let Some(further) = &self.settings.pod {
+            merge(&mut pod, further);
+        }
+        pod
+    }
+
+    fn volumes(&self) -> Value {
+        json!([
+            { "name": "inputs", "configMap": { "name": self.name, "items": self.inputs.items(COMMAND_FILE) } },
+            { "name": "credentials", "secret": { "secretName": self.name, "defaultMode": 0o440 } },
+            { "name": "pod", "emptyDir": {} },
+            { "name": "memory", "emptyDir": { "medium": "Memory" } },
+            results_volume(self.settings),
+        ])
+    }
+
+    fn container(&self, grace: u32) -> Value {
+        let folder = self.folder().display().to_string();
+        let port = self.settings.port.unwrap_or(PORT);
+        let leader = format!("{}-0.{}:{port}", self.name, self.name);
+        let slots = self.slots.to_string();
+        let command = [
+            "ronde",
+            "__job",
+            "pod",
+            "--slots",
+            &slots,
+            "--leader",
+            &leader,
+            "--results",
+            &folder,
+        ];
+        let probe = |more: &[&str]| {
+            let words = [&["ronde", "__job", "pod-probe"], more, &[folder.as_str()]].concat();
+            json!({ "command": words })
+        };
+        let mut ready = json!({ "exec": probe(&["--ready"]) });
+        let mut alive = json!({ "exec": probe(&[]) });
+        for (probe, period, failures) in [(&mut ready, 5, 3), (&mut alive, 30, 10)] {
+            insert(probe, "periodSeconds", period);
+            insert(probe, "timeoutSeconds", 10);
+            insert(probe, "failureThreshold", failures);
+        }
+        let drain = [
+            "ronde",
+            "__job",
+            "stop",
+            "--grace",
+            &grace.to_string(),
+            POD_FOLDER,
+        ]
+        .map(str::to_owned);
+        let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+        let mut container = json!({
+            "name": CONTAINER,
+            "image": self.settings.image,
+            "command": command,
+            "env": [field("POD_IP", "status.podIP"), field("POD_NAME", "metadata.name")],
+            "ports": [{ "name": "coordinator", "containerPort": port }],
+            "resources": self.resources(),
+            "readinessProbe": ready,
+            "livenessProbe": alive,
+            "lifecycle": { "preStop": { "exec": { "command": drain } } },
+            "securityContext": container_security(),
+            "volumeMounts": [
+                { "name": "inputs", "mountPath": INPUT_FOLDER, "readOnly": true },
+                { "name": "credentials", "mountPath": SECRET_FOLDER, "readOnly": true },
+                { "name": "pod", "mountPath": POD_FOLDER },
+                { "name": "memory", "mountPath": "/dev/shm" },
+                { "name": "results", "mountPath": RESULTS },
+            ],
+        });
+        if !self.settings.env_secrets.is_empty() {
+            let secrets = self.settings.env_secrets.iter();
+            let from: Vec<Value> = secrets
+                .map(|name| json!({ "secretRef": { "name": name } }))
+                .collect();
+            insert(&mut container, "envFrom", from);
+        }
+        container
+    }
+
+    /// Returns the resources of a pod: requests and limits are equal, so that pods are not evicted first.
+    fn resources(&self) -> Value {
+        let cpu = self
+            .settings
+            .cpu
+            .clone()
+            .unwrap_or_else(|| self.slots.to_string());
+        let mut amounts = json!({ "cpu": cpu });
+        if let Some(memory) = &self.settings.memory {
+            insert(&mut amounts, "memory", memory.clone());
+        }
+        json!({ "requests": amounts, "limits": amounts })
+    }
+
+    /// Returns the other documents with the names of their kinds in addresses. They are deleted with their owner.
+    pub(super) fn parts(
+        &self,
+        secrets: &JobCredentials,
+        owner: &Value,
+    ) -> [(&'static str, Value); 3] {
+        let texts = secrets
+            .files()
+            .map(|(file, text)| (file.to_owned(), Value::from(text)));
+        let texts = Value::Object(texts.into_iter().collect());
+        let mut parts = self.documents(texts);
+        for (_, part) in &mut parts {
+            insert(&mut part["metadata"], "ownerReferences", json!([owner]));
+        }
+        parts
+    }
+
+    fn documents(&self, secret: Value) -> [(&'static str, Value); 3] {
+        let command = serde_json::to_string(&self.command).unwrap_or_default();
+        let (texts, bytes) = self.inputs.data(COMMAND_FILE, &command);
+        let port = self.settings.port.unwrap_or(PORT);
+        [
+            (
+                "secrets",
+                json!({
+                    "apiVersion": "v1", "kind": "Secret", "metadata": self.metadata(),
+                    "type": "Opaque", "stringData": secret,
+                }),
+            ),
+            (
+                "configmaps",
+                json!({
+                    "apiVersion": "v1", "kind": "ConfigMap", "metadata": self.metadata(),
+                    "data": texts, "binaryData": bytes,
+                }),
+            ),
+            (
+                "services",
+                json!({
+                    "apiVersion": "v1", "kind": "Service", "metadata": self.metadata(),
+                    "spec": {
+                        "clusterIP": "None",
+                        // Agents look for the launcher before it is ready.
+                        "publishNotReadyAddresses": true,
+                        "selector": { "batch.kubernetes.io/job-name": self.name },
+                        "ports": [{ "name": "coordinator", "port": port }],
+                    },
+                }),
+            ),
+        ]
+    }
+
+    /// Returns all documents as YAML, with the names of secret files instead of their contents.
+    pub(super) fn preview(&self) -> String {
+        let secret =
+            FILES.map(|file| (file.to_owned(), Value::from("(created by `ronde submit`)")));
+        let parts = self.documents(Value::Object(secret.into_iter().collect()));
+        let mut text = format!(
+            "# {} workers in {} pods, which start when everything has been created\n{}",
+            self.workers,
+            self.pods,
+            yaml::text(&self.job())
+        );
+        for (_, part) in &parts {
+            text.push_str("---\n");
+            text.push_str(&yaml::text(part));
+        }
+        text.trim_end().to_owned()
+    }
+}
+
+/// Returns the labels of everything that belongs to a job.
+pub(super) fn labels(name: &str) -> Value {
+    json!({ "app.kubernetes.io/managed-by": "ronde", "app.kubernetes.io/instance": name })
+}
+
+/// Returns the volume with the results.
+pub(super) fn results_volume(settings: &KubernetesSettings) -> Value {
+    json!({ "name": "results", "persistentVolumeClaim": { "claimName": settings.claim } })
+}
+
+/// Returns what the processes of a pod may do.
+pub(super) fn security() -> Value {
+    json!({ "runAsNonRoot": true, "fsGroup": GROUP, "fsGroupChangePolicy": "OnRootMismatch" })
+}
+
+/// Returns what the processes of a container may do.
+pub(super) fn container_security() -> Value {
+    json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } })
+}
+
+/// Returns the reference to the Job that a server has created.
+pub(super) fn owner(job: &Value) -> Result<Value, SubmitError> {
+    let metadata = &job["metadata"];
+    match (metadata["name"].as_str(), metadata["uid"].as_str()) {
+        (Some(name), Some(uid)) => Ok(json!({
+            "apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid,
+            "controller": true, "blockOwnerDeletion": false,
+        })),
+        _ => Err(SubmitError::Program {
+            program: "Kubernetes".to_owned(),
+            problem: "the created Job has no name or no identity".to_owned(),
+        }),
+    }
+}
+
+/// Merges `further` into `value`: objects field by field, other values replace (RFC 7386).
+pub(super) fn merge(value: &mut Value, further: &Value) {
+    match (value, further) {
+        (Value::Object(map), Value::Object(further)) => {
+            for (key, further) in further {
+                merge(map.entry(key.clone()).or_insert(Value::Null), further);
+            }
+        }
+        (value, further) => *value = further.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! The documents of jobs. That a server accepts them is checked with its published schemas, in tests/python.
+
+use super::*;
+use crate::target::JobProgram;
+
+fn request(workers: u32) -> SubmitRequest {
+    SubmitRequest {
+        run_file: None,
+        workers,
+        workers_max: 8,
+        sets: vec!["train.epochs=3".to_owned()],
+        directory: PathBuf::from("/here"),
+        is_elastic: true,
+        saves_in_output: true,
+        program: JobProgram {
+            path: PathBuf::from("ronde"),
+            version: "0.1.0".to_owned(),
+        },
+    }
+}
+
+fn settings() -> KubernetesSettings {
+    KubernetesSettings {
+        image: "registry.example.com/ronde:1".to_owned(),
+        slots: Some(2),
+        claim: Some("results".to_owned()),
+        ..KubernetesSettings::default()
+    }
+}
+
+#[test]
+fn a_job_has_a_pod_for_each_group_of_slots_and_no_secret_outside_of_its_secret() {
+    let settings = settings();
+    let manifest = JobManifest::new(&settings, "My_run", Some("research"), &request(5)).unwrap();
+    let job = manifest.job();
+    assert_eq!(job["metadata"]["name"], "my-run");
+    assert_eq!(job["spec"]["completions"], 3);
+    assert_eq!(job["spec"]["parallelism"], 3);
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["resources"]["requests"]["cpu"], "2");
+    let credentials = JobCredentials::new("my-run").unwrap();
+    let owner = json!({ "uid": "u" });
+    let parts = manifest.parts(&credentials, &owner);
+    let token = credentials.files()[2].1.to_owned();
+    let with_token: Vec<&str> = parts
+        .iter()
+        .filter(|(_, part)| part.to_string().contains(&token))
+        .map(|(kind, _)| *kind)
+        .collect();
+    assert_eq!(with_token, ["secrets"]);
+    assert!(!job.to_string().contains(&token));
+    assert!(!manifest.preview().contains(&token));
+    assert!(
+        parts
+            .iter()
+            .all(|(_, part)| part["metadata"]["ownerReferences"][0]["uid"] == "u")
+    );
+    let command = parts[1].1["data"][COMMAND_FILE]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(command.contains("--listen={address}:4711"), "{command}");
+    assert!(command.contains("train.epochs=3"), "{command}");
+}
+
+#[test]
+fn fields_of_the_pod_are_merged_and_runs_that_do_not_fit_are_refused() {
+    let mut settings = settings();
+    settings.pod =
+        Some(json!({ "nodeSelector": { "zone": "a" }, "securityContext": { "fsGroup": 7 } }));
+    settings.env_secrets = vec!["store".to_owned()];
+    let manifest = JobManifest::new(&settings, "run", None, &request(2)).unwrap();
+    let pod = &manifest.job()["spec"]["template"]["spec"];
+    assert_eq!(pod["nodeSelector"]["zone"], "a");
+    assert_eq!(
+        pod["securityContext"],
+        json!({ "runAsNonRoot": true, "fsGroup": 7, "fsGroupChangePolicy": "OnRootMismatch" })
+    );
+    assert_eq!(
+        pod["containers"][0]["envFrom"][0]["secretRef"]["name"],
+        "store"
+    );
+    let fixed = SubmitRequest {
+        is_elastic: false,
+        ..request(4)
+    };
+    let refused = JobManifest::new(&settings, "run", None, &fixed)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(refused.contains("cannot use 2 pods"), "{refused}");
+    settings.claim = None;
+    let refused = JobManifest::new(&settings, "run", None, &request(1))
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(refused.contains("set `claim`"), "{refused}");
+}

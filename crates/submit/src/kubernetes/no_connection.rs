@@ -1,0 +1,46 @@
+//! [`Connection`] of a build without an HTTP client: it cannot be opened.
+
+use std::io::Write;
+use std::time::Duration;
+
+use super::api::ApiFailure;
+use super::{KubernetesAccess, KubernetesSettings};
+use crate::error::SubmitError;
+
+/// A connection that does not exist.
+pub(super) enum Connection {}
+
+impl Connection {
+    pub(super) fn open(
+        _: &KubernetesSettings,
+        _: &KubernetesAccess,
+    ) -> Result<(Self, String, String), SubmitError> {
+        Err(SubmitError::invalid(
+            "cannot use a target of Kubernetes: this build has no HTTP client",
+            "build ronde with `--features full`",
+        ))
+    }
+
+    pub(super) fn send(
+        &self,
+        _: &str,
+        _: &str,
+        _: Option<(&str, Vec<u8>)>,
+        _: Duration,
+    ) -> Result<(u16, Vec<u8>), String> {
+        match *self {}
+    }
+
+    pub(super) fn stream(&self, _: &str, _: Duration, _: &mut dyn Write) -> Result<(), ApiFailure> {
+        match *self {}
+    }
+
+    pub(super) fn exec(
+        &self,
+        _: &str,
+        _: Duration,
+        _: &mut dyn FnMut(u8, &[u8]) -> Result<(), ApiFailure>,
+    ) -> Result<(), ApiFailure> {
+        match *self {}
+    }
+}

@@ -1,0 +1,245 @@
+//! The state of a job from its Job and pods, as a server describes them. Pure.
+
+use serde_json::Value;
+
+use crate::state::JobState;
+
+/// The annotation with the index of a pod.
+const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// Returns the name of an object.
+pub(super) fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// Returns the pods with index 0, the newest last.
+pub(super) fn leaders(pods: &[Value]) -> Vec<Value> {
+    let is_leader = |pod: &&Value| pod["metadata"]["annotations"][INDEX] == "0";
+    let mut leaders: Vec<Value> = pods.iter().filter(is_leader).cloned().collect();
+    leaders.sort_by_key(|pod| {
+        let created = pod["metadata"]["creationTimestamp"].as_str();
+        (created.unwrap_or_default().to_owned(), !is_over(pod))
+    });
+    leaders
+}
+
+/// Returns the newest pod with index 0.
+pub(super) fn leader(pods: &[Value]) -> Option<Value> {
+    leaders(pods).pop()
+}
+
+/// Returns whether the container of a pod runs.
+pub(super) fn is_running(pod: &Value) -> bool {
+    pod["status"]["phase"] == "Running"
+}
+
+/// Returns whether the container of a pod has ended.
+pub(super) fn is_over(pod: &Value) -> bool {
+    matches!(
+        pod["status"]["phase"].as_str(),
+        Some("Succeeded" | "Failed")
+    )
+}
+
+/// Returns whether the Job has ended.
+pub(super) fn is_finished(job: &Value) -> bool {
+    has(job, "Complete") || has_failed(job)
+}
+
+/// Returns whether the Job has failed.
+pub(super) fn has_failed(job: &Value) -> bool {
+    has(job, "Failed")
+}
+
+fn has(job: &Value, kind: &str) -> bool {
+    condition(job, kind).is_some_and(|condition| condition["status"] == "True")
+}
+
+fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    let conditions = object["status"]["conditions"].as_array()?;
+    conditions
+        .iter()
+        .find(|condition| condition["type"] == kind)
+}
+
+/// Returns the state of a job; `job` is `None` if the server has no such Job.
+pub(super) fn job_state(job: Option<&Value>, pods: &[Value], is_cancelled: bool) -> JobState {
+    let Some(job) = job else {
+        return match is_cancelled {
+            true => JobState::Cancelled,
+            false => JobState::Lost,
+        };
+    };
+    if has(job, "Complete") {
+        return JobState::Finished;
+    }
+    if has_failed(job) {
+        return match (is_cancelled, exit_code(job, pods)) {
+            (true, _) => JobState::Cancelled,
+            (false, Some(code)) => JobState::Failed { code },
+            (false, None) => JobState::Lost,
+        };
+    }
+    let is_suspended = job["spec"]["suspend"] == true;
+    match leader(pods) {
+        _ if is_suspended && is_cancelled => JobState::Cancelled,
+        _ if is_suspended => queued("suspended"),
+        Some(pod) if is_running(&pod) => JobState::Running,
+        Some(pod) if is_over(&pod) => queued("its first pod is replaced"),
+        Some(pod) => queued(&reason(&pod)),
+        None => queued("its pods are created"),
+    }
+}
+
+fn queued(reason: &str) -> JobState {
+    JobState::Queued {
+        reason: reason.to_owned(),
+    }
+}
+
+/// Returns why a pod does not run yet.
+pub(super) fn reason(pod: &Value) -> String {
+    let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+    let scheduled = condition(pod, "PodScheduled");
+    let not_scheduled = scheduled.filter(|condition| condition["status"] == "False");
+    let source = not_scheduled.unwrap_or(waiting);
+    let text = |key: &str| source[key].as_str().unwrap_or_default();
+    match (text("reason"), text("message")) {
+        ("", _) => "it is starting".to_owned(),
+        (reason, "") => reason.to_owned(),
+        (reason, message) => format!("{reason}: {message}"),
+    }
+}
+
+/// Returns the exit code that made a Job fail: that of its first pod, or the one that the server reports.
+fn exit_code(job: &Value, pods: &[Value]) -> Option<i32> {
+    let of_pod = leader(pods).and_then(|pod| {
+        let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+        ended["exitCode"].as_i64()
+    });
+    let reported = || {
+        let message = condition(job, "Failed")?["message"].as_str()?;
+        let (_, rest) = message.split_once("exit code ")?;
+        rest.split_whitespace().next()?.parse().ok()
+    };
+    let code = of_pod.filter(|code| *code != 0).or_else(reported)?;
+    i32::try_from(code).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, index: &str, created: &str, status: Value) -> Value {
+        json!({
+            "metadata": {
+                "name": name, "creationTimestamp": created,
+                "annotations": { INDEX: index },
+            },
+            "status": status,
+        })
+    }
+
+    fn ended(code: i32) -> Value {
+        json!({ "phase": "Failed", "containerStatuses": [{ "state": { "terminated": { "exitCode": code } } }] })
+    }
+
+    #[test]
+    fn the_newest_pod_with_index_0_decides_while_the_job_has_not_ended() {
+        let job = json!({ "spec": { "suspend": false }, "status": {} });
+        let unschedulable = json!({
+            "phase": "Pending",
+            "conditions": [{
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                "message": "0/3 nodes are available",
+            }],
+        });
+        let pulling = json!({
+            "phase": "Pending",
+            "containerStatuses": [{ "state": { "waiting": { "reason": "ImagePullBackOff" } } }],
+        });
+        let running = || json!({ "phase": "Running" });
+        let state = |pods: &[Value]| job_state(Some(&job), pods, false).to_string();
+        let one = |status| [pod("a", "0", "2026-01-01T00:00:00Z", status)];
+        assert_eq!(
+            state(&one(unschedulable)),
+            "queued (Unschedulable: 0/3 nodes are available)"
+        );
+        assert_eq!(state(&one(pulling)), "queued (ImagePullBackOff)");
+        assert_eq!(state(&one(running())), "running");
+        assert_eq!(state(&[]), "queued (its pods are created)");
+        let replaced = [
+            pod("b", "0", "2026-01-01T00:01:00Z", running()),
+            pod("a", "0", "2026-01-01T00:00:00Z", ended(137)),
+            pod("c", "1", "2026-01-01T00:02:00Z", ended(1)),
+        ];
+        assert_eq!(state(&replaced), "running");
+        assert_eq!(
+            leader(&replaced)
+                .map(|pod| name(&pod).to_owned())
+                .as_deref(),
+            Some("b")
+        );
+    }
+
+    #[test]
+    fn the_end_of_a_job_has_its_exit_code() {
+        let over = |kind: &str, message: &str| {
+            json!({ "spec": {}, "status": { "conditions": [
+                { "type": kind, "status": "True", "message": message },
+            ] } })
+        };
+        let failed = over(
+            "Failed",
+            "Container ronde for pod ns/x failed with exit code 2 matching FailJob rule at index 2",
+        );
+        let pods = [pod("a", "0", "t", ended(3))];
+        let cases = [
+            (
+                Some(over("Complete", "")),
+                &pods[..],
+                false,
+                JobState::Finished,
+            ),
+            (
+                Some(failed.clone()),
+                &pods[..],
+                false,
+                JobState::Failed { code: 3 },
+            ),
+            (
+                Some(failed.clone()),
+                &[],
+                false,
+                JobState::Failed { code: 2 },
+            ),
+            (Some(failed), &pods[..], true, JobState::Cancelled),
+            (
+                Some(over(
+                    "Failed",
+                    "Job has reached the specified backoff limit",
+                )),
+                &[],
+                false,
+                JobState::Lost,
+            ),
+            (
+                Some(json!({ "spec": { "suspend": true } })),
+                &[],
+                true,
+                JobState::Cancelled,
+            ),
+            (None, &[], true, JobState::Cancelled),
+            (None, &[], false, JobState::Lost),
+        ];
+        for (job, pods, is_cancelled, expected) in cases {
+            assert_eq!(
+                job_state(job.as_ref(), pods, is_cancelled),
+                expected,
+                "{job:?}"
+            );
+        }
+    }
+}
