@@ -239,7 +239,7 @@ impl Target for KubernetesTarget {
         let api = self.api(self.settings.namespace.as_deref())?;
         let namespace = api.namespace().to_owned();
         let manifest = JobManifest::new(&self.settings, name, Some(&namespace), request)?;
-        let secrets = credentials::JobCredentials::new(manifest.name())?;
+        let secrets = credentials::PodCredentials::new(manifest.name())?;
         // Suspended: no pod exists before everything that it needs.
         let job = api
             .create("jobs", &manifest.job())

@@ -132,7 +132,7 @@ impl Drop for TestCluster {
 }
 
 #[test]
-fn a_job_on_kubernetes_has_the_bits_of_a_run_and_loses_and_gains_pods() {
+fn a_job_on_kubernetes_has_the_bits_of_a_run_and_is_fetched_and_removed() {
     let Some(cluster) = TestCluster::new() else {
         return;
     };
@@ -165,7 +165,13 @@ fn a_job_on_kubernetes_has_the_bits_of_a_run_and_loses_and_gains_pods() {
             .iter()
             .all(|kind| state[kind].as_array().unwrap().is_empty())
     });
+}
 
+#[test]
+fn a_job_on_kubernetes_loses_and_gains_pods_and_is_cancelled_with_a_checkpoint() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
     let long = [&["-n", "3", "--name", "long"], &LONG[..]].concat();
     cluster.submit("", &long).expect(0, &[]);
     cluster.events("long", "step_committed", 5);

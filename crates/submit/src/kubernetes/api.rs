@@ -11,7 +11,7 @@ use crate::error::SubmitError;
 #[cfg(feature = "full")]
 use super::connection::Connection;
 #[cfg(not(feature = "full"))]
-use super::no_connection::Connection;
+use super::no_connection::NoConnection as Connection;
 
 /// Time limit for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! [`JobCredentials`]: the authority and the token of a job, which its Secret has.
+//! [`PodCredentials`]: the authority and the token of a job, which its Secret has.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,13 +13,13 @@ const YEAR: Duration = Duration::from_secs(365 * 86_400);
 pub(super) const FILES: [&str; 3] = ["job", "authority.pem", "token"];
 
 /// The authority and the token of a job.
-pub(super) struct JobCredentials {
+pub(super) struct PodCredentials {
     job: String,
     authority: SecretText,
     token: SecretText,
 }
 
-impl JobCredentials {
+impl PodCredentials {
     /// Creates the authority and the token of a new job.
     pub(super) fn new(job: &str) -> Result<Self, SubmitError> {
         let failed = |error: ronde_identity::IdentityError| {

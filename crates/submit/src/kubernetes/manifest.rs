@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::credentials::{FILES, JobCredentials};
+use super::credentials::{FILES, PodCredentials};
 use super::inputs::PodInputs;
 use super::pod::{ADDRESS_WORD, CANCELLED_CODE, COMMAND_FILE, INPUT_FOLDER, SECRET_FOLDER};
 use super::{KubernetesSettings, POD_FOLDER};
@@ -275,7 +275,7 @@ impl<'a> JobManifest<'a> {
     /// Returns the other documents with the names of their kinds in addresses. They are deleted with their owner.
     pub(super) fn parts(
         &self,
-        secrets: &JobCredentials,
+        secrets: &PodCredentials,
         owner: &Value,
     ) -> [(&'static str, Value); 3] {
         let texts = secrets

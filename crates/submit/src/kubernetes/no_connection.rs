@@ -1,4 +1,4 @@
-//! [`Connection`] of a build without an HTTP client: it cannot be opened.
+//! [`NoConnection`]: the connection of a build without an HTTP client: it cannot be opened.
 
 use std::io::Write;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use super::{KubernetesAccess, KubernetesSettings};
 use crate::error::SubmitError;
 
 /// A connection that does not exist.
-pub(super) enum Connection {}
+pub(super) enum NoConnection {}
 
-impl Connection {
+impl NoConnection {
     pub(super) fn open(
         _: &KubernetesSettings,
         _: &KubernetesAccess,

@@ -38,7 +38,7 @@ fn a_job_has_a_pod_for_each_group_of_slots_and_no_secret_outside_of_its_secret()
     assert_eq!(job["spec"]["parallelism"], 3);
     let container = &job["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["resources"]["requests"]["cpu"], "2");
-    let credentials = JobCredentials::new("my-run").unwrap();
+    let credentials = PodCredentials::new("my-run").unwrap();
     let owner = json!({ "uid": "u" });
     let parts = manifest.parts(&credentials, &owner);
     let token = credentials.files()[2].1.to_owned();
