@@ -69,6 +69,7 @@ impl WaitingLayer {
             shape: vec![shape.elements],
             dtype: DType::F32,
             role: Role::Parameter,
+            part: None,
         };
         Self {
             layout: StateLayout {

@@ -35,6 +35,78 @@ pub struct TensorEntry {
     pub dtype: DType,
     /// The purpose of the tensor.
     pub role: Role,
+    /// The place in a larger tensor, of which this one is a part; `None` for a whole tensor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<TensorPart>,
+}
+
+/// The place of a tensor in a larger one, which is divided along one dimension.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorPart {
+    /// The name of the whole tensor.
+    pub name: String,
+    /// The shape of the whole tensor.
+    pub shape: Vec<usize>,
+    /// The number of the part, from 0.
+    pub index: u32,
+    /// The number of parts.
+    pub parts: u32,
+    /// The dimension that is divided.
+    pub dim: usize,
+    /// The elements of this dimension that the part has, one range after the other.
+    pub ranges: Vec<Range<usize>>,
+}
+
+impl TensorPart {
+    /// Returns the shape of the part.
+    #[must_use]
+    pub fn own_shape(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if let Some(length) = shape.get_mut(self.dim) {
+            *length = self.ranges.iter().map(Range::len).sum();
+        }
+        shape
+    }
+
+    /// Returns the name of the part: that of the whole tensor, with the number of the part from 1.
+    #[must_use]
+    pub fn own_name(&self) -> String {
+        format!("{}/{}of{}", self.name, self.index + 1, self.parts)
+    }
+
+    /// Returns the elements of the whole tensor that follow each other in the part, in the order of the part.
+    pub fn runs(&self) -> impl Iterator<Item = Range<usize>> + use<'_> {
+        let after = self.shape.get(self.dim + 1..).unwrap_or_default();
+        let row: usize = after.iter().product();
+        let length = self.shape.get(self.dim).copied().unwrap_or(1);
+        let before = self.shape.get(..self.dim).unwrap_or_default();
+        let blocks: usize = before.iter().product();
+        (0..blocks).flat_map(move |block| {
+            let base = block * length;
+            let ranges = self.ranges.iter();
+            ranges.map(move |range| (base + range.start) * row..(base + range.end) * row)
+        })
+    }
+
+    /// Copies the part out of the values of the whole tensor.
+    pub fn take(&self, whole: &[f32], part: &mut [f32]) {
+        let mut rest = part;
+        for run in self.runs() {
+            let (to, after) = rest.split_at_mut(run.len());
+            to.copy_from_slice(&whole[run]);
+            rest = after;
+        }
+    }
+
+    /// Copies the part to its place in the values of the whole tensor.
+    pub fn place(&self, part: &[f32], whole: &mut [f32]) {
+        let mut rest = part;
+        for run in self.runs() {
+            let (from, after) = rest.split_at(run.len());
+            whole[run].copy_from_slice(from);
+            rest = after;
+        }
+    }
 }
 
 impl TensorEntry {
@@ -46,7 +118,23 @@ impl TensorEntry {
             shape: shape.to_vec(),
             dtype: DType::F32,
             role,
+            part: None,
         }
+    }
+
+    /// Creates an f32 tensor that is a part of a larger one.
+    #[must_use]
+    pub fn f32_part(part: TensorPart, role: Role) -> Self {
+        Self {
+            part: Some(part.clone()),
+            ..Self::f32(part.own_name(), &part.own_shape(), role)
+        }
+    }
+
+    /// Returns the name of the whole tensor, of which this one may be a part.
+    #[must_use]
+    pub fn whole_name(&self) -> &str {
+        self.part.as_ref().map_or(&self.name, |part| &part.name)
     }
 
     /// Returns the number of elements.
@@ -75,6 +163,22 @@ impl StateLayout {
     #[must_use]
     pub fn elements(&self, role: Role) -> usize {
         self.of_role(role).map(TensorEntry::elements).sum()
+    }
+
+    /// Returns the tensors with whole ones in place of their parts: each where its first part is.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        let of_first = |tensor: &TensorEntry| match &tensor.part {
+            None => Some(tensor.clone()),
+            Some(part) if part.index == 0 => Some(TensorEntry {
+                dtype: tensor.dtype,
+                ..TensorEntry::f32(part.name.clone(), &part.shape, tensor.role)
+            }),
+            Some(_) => None,
+        };
+        Self {
+            tensors: self.tensors.iter().filter_map(of_first).collect(),
+        }
     }
 
     /// Checks for duplicate names.
@@ -149,6 +253,51 @@ mod tests {
         );
         assert_eq!(arena.len(), 320);
         assert!(Arena::new([]).is_empty());
+    }
+
+    fn columns(index: u32, ranges: Vec<Range<usize>>) -> TensorPart {
+        TensorPart {
+            name: "w".to_owned(),
+            shape: vec![2, 6],
+            index,
+            parts: 2,
+            dim: 1,
+            ranges,
+        }
+    }
+
+    #[test]
+    fn parts_of_a_tensor_have_their_elements_and_make_it_whole_again() {
+        let parts = [columns(0, vec![0..1, 3..4]), columns(1, vec![1..3, 4..6])];
+        assert_eq!(parts[1].own_name(), "w/2of2");
+        let whole: Vec<f32> = (0..12_u8).map(f32::from).collect();
+        let mut again = vec![0.0; 12];
+        let mut taken = Vec::new();
+        for part in &parts {
+            let mut own = vec![0.0; part.own_shape().iter().product()];
+            part.take(&whole, &mut own);
+            part.place(&own, &mut again);
+            taken.push(own);
+        }
+        assert_eq!(taken[0], [0.0, 3.0, 6.0, 9.0]);
+        assert_eq!(taken[1], [1.0, 2.0, 4.0, 5.0, 7.0, 8.0, 10.0, 11.0]);
+        assert_eq!(again, whole);
+        let tensors = parts.map(|part| TensorEntry::f32_part(part, Role::Parameter));
+        let layout = StateLayout {
+            tensors: tensors.into(),
+        };
+        let whole = TensorEntry::f32("w", &[2, 6], Role::Parameter);
+        assert_eq!(layout.whole().tensors, [whole]);
+    }
+
+    #[test]
+    fn rows_of_a_tensor_are_one_run() {
+        let rows = TensorPart {
+            dim: 0,
+            ..columns(1, vec![1..2])
+        };
+        assert_eq!(rows.runs().collect::<Vec<_>>(), [6..12]);
+        assert_eq!(rows.own_shape(), [1, 6]);
     }
 
     #[test]

@@ -77,10 +77,22 @@ impl Stream {
 
     /// Fills `out` with numbers of `[0, 1)`, multiples of 2^-24, from word 0 of the stream.
     pub fn fill_uniform(&self, out: &mut [f32]) {
-        for (index, chunk) in out.chunks_mut(4).enumerate() {
-            for (out, word) in chunk.iter_mut().zip(self.block(index as u64)) {
-                *out = (word >> 8) as f32 * (1.0 / (1 << 24) as f32);
+        self.fill_uniform_from(0, out);
+    }
+
+    /// Fills `out` with the same numbers, from word `first` of the stream.
+    pub fn fill_uniform_from(&self, first: u64, out: &mut [f32]) {
+        // The words of the first block before `first` are skipped.
+        let skipped = (first % 4) as usize;
+        let (head, rest) = out.split_at_mut(((4 - skipped) % 4).min(out.len()));
+        let write = |index: u64, skipped: usize, to: &mut [f32]| {
+            for (to, word) in to.iter_mut().zip(&self.block(index)[skipped..]) {
+                *to = (word >> 8) as f32 * (1.0 / (1 << 24) as f32);
             }
+        };
+        write(first / 4, skipped, head);
+        for (index, chunk) in rest.chunks_mut(4).enumerate() {
+            write(first.div_ceil(4) + index as u64, 0, chunk);
         }
     }
 }
@@ -88,6 +100,20 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_from_any_word_are_those_of_the_whole_stream() {
+        let stream = Stream::new([1, 2, 3, 4]);
+        let mut all = [0.0; 23];
+        stream.fill_uniform(&mut all);
+        for first in 0..23 {
+            for end in first..23 {
+                let mut part = vec![7.0; end - first];
+                stream.fill_uniform_from(first as u64, &mut part);
+                assert_eq!(part, all[first..end]);
+            }
+        }
+    }
 
     #[test]
     fn published_vectors() {

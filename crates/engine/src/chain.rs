@@ -9,7 +9,7 @@ use ronde_core::layout::StateLayout;
 
 use crate::{
     Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
-    Precision, Recomputed, ShardGradient, ShardInput, ShardSums,
+    PartPlace, Precision, Recomputed, ShardGradient, ShardInput, ShardSums,
 };
 
 /// A model, or a contiguous part of one, as layers that run one after the other.
@@ -268,6 +268,17 @@ impl Layer for Chain {
         self.layers
             .iter_mut()
             .for_each(|layer| layer.suspend_state());
+    }
+
+    /// Returns the number of parts of its layers that are divided.
+    fn parts(&self) -> u32 {
+        let each = self.layers.iter().map(|layer| layer.parts());
+        each.max().unwrap_or(1)
+    }
+
+    fn set_parts(&mut self, place: &PartPlace) {
+        let layers = self.layers.iter_mut();
+        layers.for_each(|layer| layer.set_parts(place));
     }
 
     fn set_device(&mut self, device: &Arc<dyn Device>) {

@@ -28,7 +28,7 @@ pub use host::HostDevice;
 pub(crate) use host::statistics_values;
 pub use kernels::{
     AffineSlices, ElementKernels, ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap,
-    PrecisionKernels, RowCopy, SequenceKernels, TableKernels,
+    PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows,
 };
 
 /// Memory and kernels for the operations of layers. All values are f32, except packed ones: see [`PrecisionKernels`].

@@ -82,6 +82,7 @@ mod tests {
         let size = |hidden: usize, classes| {
             let model = ModelConfig::Mlp {
                 hidden: vec![hidden],
+                tensor_parts: 1,
             };
             let layers = model.outline(&[8], classes).unwrap();
             let chain = model.build(&[8], classes, &SeedTree::new(0)).unwrap();
@@ -96,7 +97,10 @@ mod tests {
 
     #[test]
     fn parts_have_the_bits_of_the_whole() {
-        let model = ModelConfig::Mlp { hidden: vec![16] };
+        let model = ModelConfig::Mlp {
+            hidden: vec![16],
+            tensor_parts: 1,
+        };
         let mut chain = model.build(&[8], 3, &SeedTree::new(1)).unwrap();
         let values: Vec<f32> = (0..7 * 8).map(|value| value as f32 * 0.01).collect();
         let input = Activation::from_host(&[7, 8], values);

@@ -5,6 +5,7 @@ mod computation;
 mod layer;
 mod node;
 mod operation;
+mod parts;
 mod tensors;
 mod text;
 
@@ -13,6 +14,7 @@ pub use computation::{Computation, OperationOutline};
 pub use layer::GraphLayer;
 pub(crate) use node::{GraphNode, NodeGradient, PerShard};
 pub(crate) use operation::{GraphOperation, KeptValues, OwnTensor};
+pub use parts::{PartExchange, PartPlace};
 pub(crate) use tensors::{LoadedState, SharedTensor, TensorAccess, TensorGradients, Tensors};
 pub(crate) use text::KeptPositions;
 pub use text::KeptText;

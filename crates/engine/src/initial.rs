@@ -32,16 +32,29 @@ impl Initial {
     }
 }
 
-/// Fills a tensor with its initial values, keyed by its name.
+/// Fills a tensor with its initial values, keyed by its name. A part of a tensor has those of its place in the whole one.
 pub fn fill_tensor(tensor: &TensorEntry, initial: Initial, seeds: &SeedTree, values: &mut [f32]) {
     if let Initial::Constant(value) = initial {
         values.fill(value);
         return;
     }
-    let bound = initial.bound(&tensor.shape);
-    seeds
-        .named(Purpose::InitialWeights, &tensor.name)
-        .fill_uniform(values);
+    let stream = seeds.named(Purpose::InitialWeights, tensor.whole_name());
+    let shape = tensor
+        .part
+        .as_ref()
+        .map_or(&tensor.shape, |part| &part.shape);
+    let bound = initial.bound(shape);
+    match &tensor.part {
+        None => stream.fill_uniform(values),
+        Some(part) => {
+            let mut rest = &mut *values;
+            for run in part.runs() {
+                let (to, after) = rest.split_at_mut(run.len());
+                stream.fill_uniform_from(run.start as u64, to);
+                rest = after;
+            }
+        }
+    }
     for value in values {
         *value = (2.0 * *value - 1.0) * bound;
     }
@@ -58,7 +71,7 @@ fn fan_in(shape: &[usize]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ronde_core::layout::Role;
+    use ronde_core::layout::{Role, TensorPart};
 
     use super::*;
 
@@ -100,6 +113,27 @@ mod tests {
         let square: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
         let deviation = (square / values.len() as f64).sqrt();
         assert!((deviation - 0.02).abs() < 4e-4, "{deviation}");
+    }
+
+    #[test]
+    fn a_part_has_the_values_of_its_place() {
+        let whole = filled("w", &[6, 8], 3);
+        for (dim, ranges) in [(1, vec![1..3, 5..7]), (0, vec![2..5])] {
+            let part = TensorPart {
+                name: "w".to_owned(),
+                shape: vec![6, 8],
+                index: 1,
+                parts: 2,
+                dim,
+                ranges,
+            };
+            let entry = TensorEntry::f32_part(part.clone(), Role::Parameter);
+            let mut values = vec![7.0; entry.elements()];
+            fill_tensor(&entry, Initial::Rectifier, &SeedTree::new(3), &mut values);
+            let mut expected = vec![0.0; entry.elements()];
+            part.take(&whole, &mut expected);
+            assert_eq!(values, expected);
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, Device, EngineError, ForwardContext, KeptText, LockStep, Precision, ShardGradient,
-    ShardInput, ShardSums,
+    Activation, Device, EngineError, ForwardContext, KeptText, LockStep, PartPlace, Precision,
+    ShardGradient, ShardInput, ShardSums,
 };
 
 /// The output and memory of a layer for one shard, for planning.
@@ -149,6 +149,15 @@ pub trait Layer: Send {
         gradients: &mut [f32],
         ranges: &[Range<usize>],
     ) -> Result<(), EngineError>;
+
+    /// Returns the number of parts into which the layer is divided, which different processes may compute; by default 1.
+    fn parts(&self) -> u32 {
+        1
+    }
+
+    /// Computes the given parts from now on, and drops all pending shards. The tensors of other parts need not be loaded: their
+    /// ranges may be empty. Without effect on a layer that is not divided.
+    fn set_parts(&mut self, _place: &PartPlace) {}
 
     /// Computes on another device from now on, and drops all pending shards. A layer of another engine stays where it
     /// is.

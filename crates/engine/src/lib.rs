@@ -48,13 +48,13 @@ pub use device::{
     AffineSlices, ComputeEngine, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels,
     ForeignMemory, HostDevice, ImageKernels, KernelCall, KernelObserver, MatrixKernels,
     MatrixSlice, MemoryUse, NormKernels, ObservedDevice, PlaneMap, PlanningDevice,
-    PrecisionKernels, RowCopy, SequenceKernels, TableKernels, check_device,
+    PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows, check_device,
 };
 pub use error::EngineError;
 pub use evaluation_size::EvaluationSize;
 pub use graph::{
     Attended, Computation, GraphBuilder, GraphLayer, GraphOutline, GraphValue, KeptText,
-    OperationOutline,
+    OperationOutline, PartExchange, PartPlace,
 };
 pub use host::{cpu_features, engine_name};
 pub use initial::{Initial, fill_tensor};

@@ -15,6 +15,7 @@ mod factors;
 mod group_norm;
 mod layer_norm;
 mod linear;
+mod parts;
 mod pool;
 mod shape;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use embedding::SourcePadding;
 pub(crate) use group_norm::NormaliseGroups;
 pub(crate) use layer_norm::NormaliseRows;
 pub(crate) use linear::Linear;
+pub(crate) use parts::{AddRow, CombineParts, EmbedRows, PartsForm};
 pub(crate) use pool::{MapPlanes, MaxPool};
 pub(crate) use shape::{Concatenate, Reshape, TakeSlice};
 pub use tied_scores::TiedTable;

@@ -9,7 +9,7 @@ use ronde_core::layout::StateLayout;
 
 use crate::{
     Activation, Device, EngineError, ForwardContext, HostDevice, KeptText, Layer, LayerCost,
-    LockStep, Mode, Precision, ShardGradient, ShardInput, ShardSums,
+    LockStep, Mode, PartPlace, Precision, ShardGradient, ShardInput, ShardSums,
 };
 
 /// Activation checkpointing: the values that the inner layer would keep for backward are recomputed
@@ -162,6 +162,15 @@ impl Layer for Recomputed {
     fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
         self.in_flight.clear();
         self.inner.set_precision(precision)
+    }
+
+    fn parts(&self) -> u32 {
+        self.inner.parts()
+    }
+
+    fn set_parts(&mut self, place: &PartPlace) {
+        self.in_flight.clear();
+        self.inner.set_parts(place);
     }
 
     fn name(&self) -> &str {

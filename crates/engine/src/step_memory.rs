@@ -215,6 +215,7 @@ mod tests {
     fn the_work_of_a_layer_grows_with_its_matrices() {
         let model = ModelConfig::Mlp {
             hidden: vec![512, 512],
+            tensor_parts: 1,
         };
         let step = StepShape {
             sample: &[64],
@@ -252,12 +253,14 @@ mod tests {
             heads,
             dropout,
             tied: false,
+            tensor_parts: 1,
         };
         let bert = ModelConfig::Bert {
             layers,
             width,
             heads,
             dropout,
+            tensor_parts: 1,
         };
         for model in [gpt, bert] {
             let [short, long] = [1024, 4096].map(|tokens| floats(&model, tokens));
@@ -269,7 +272,10 @@ mod tests {
 
     #[test]
     fn memory_grows_with_samples_and_saturates() {
-        let model = ModelConfig::Mlp { hidden: vec![4096] };
+        let model = ModelConfig::Mlp {
+            hidden: vec![4096],
+            tensor_parts: 1,
+        };
         let floats = |samples| {
             let step = StepShape {
                 sample: &[8192],

@@ -252,6 +252,7 @@ plain!(
     SlidingWindow,
     PlaneMap,
     RowCopy,
+    TableRows,
     ActivationFunction,
     ShortFormat
 );
@@ -334,6 +335,8 @@ kernels!(SequenceKernels {
     fn attend(shape: &Attention, inputs: [DeviceSlice<'_>; 2], lengths: &[usize], y: DeviceSliceMut<'_>, statistics: DeviceSliceMut<'_>);
     fn attend_gradient(shape: &Attention, format: Option<ShortFormat>, inputs: [DeviceSlice<'_>; 4], lengths: &[usize], gradients: [DeviceSliceMut<'_>; 2]);
     fn embed(width: usize, tokens: DeviceSlice<'_>, tables: [DeviceSlice<'_>; 2], y: DeviceSliceMut<'_>);
+    fn embed_rows(rows: TableRows, tokens: DeviceSlice<'_>, table: DeviceSlice<'_>, y: DeviceSliceMut<'_>);
+    fn embed_rows_gradient(rows: TableRows, tokens: DeviceSlice<'_>, dy: DeviceSlice<'_>, gradient: DeviceSliceMut<'_>);
     fn embed_gradient(width: usize, tokens: DeviceSlice<'_>, dy: DeviceSlice<'_>, gradients: [DeviceSliceMut<'_>; 2]);
 });
 
@@ -460,6 +463,7 @@ fn models_train_to_the_bits_of_the_host() {
         heads: 2,
         dropout: 0.1,
         tied: true,
+        tensor_parts: 1,
     };
     let resnet = |normalisation| ModelConfig::ResNet18 {
         small_input: true,

@@ -112,6 +112,7 @@ fn a_step_takes_the_memory_that_was_planned() {
         heads: 4,
         dropout: 0.1,
         tied: false,
+        tensor_parts: 1,
     };
     let resnet = ModelConfig::ResNet18 {
         small_input: true,

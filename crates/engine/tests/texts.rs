@@ -12,6 +12,7 @@ fn gpt(positions: usize, tied: bool) -> Chain {
         heads: 4,
         dropout: 0.1,
         tied,
+        tensor_parts: 1,
     };
     config
         .build(&[positions], TOKENS as u32, &SeedTree::new(7))
@@ -105,6 +106,7 @@ fn texts_that_cannot_be_continued_are_refused() {
         width: 8,
         heads: 2,
         dropout: 0.0,
+        tensor_parts: 1,
     };
     let mut bert = bert.build(&[8], 10, &SeedTree::new(1)).unwrap();
     assert!(!bert.layout().tensors.is_empty());

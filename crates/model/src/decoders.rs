@@ -106,6 +106,7 @@ fn small_model() -> ModelConfig {
         heads: 1,
         dropout: 0.0,
         tied: false,
+        tensor_parts: 1,
     }
 }
 

@@ -143,6 +143,7 @@ impl SleepingLayer {
             shape: vec![64],
             dtype: DType::F32,
             role: Role::Parameter,
+            part: None,
         };
         Self {
             layout: StateLayout {

@@ -75,6 +75,7 @@ fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel, copies: u32) -> (Out
     let shards = ShardPlan::new(SHARDS, world_size).unwrap();
     let model = ModelConfig::Mlp {
         hidden: vec![70, 33],
+        tensor_parts: 1,
     };
     let chain = model.build(&[FEATURES], CLASSES as u32, &seeds()).unwrap();
     let optimizer: OptimizerConfig = serde_json::from_str(case.optimizer).unwrap();

@@ -319,6 +319,17 @@ pub trait NormKernels {
     );
 }
 
+/// A part of the rows of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableRows {
+    /// The number of elements of a row.
+    pub width: usize,
+    /// The first row of the part.
+    pub first: usize,
+    /// The number of rows of the whole table.
+    pub count: usize,
+}
+
 /// Attention and embeddings.
 pub trait SequenceKernels {
     /// Computes the attention of several heads from queries, and keys and values side by side; writes the statistics of each query that
@@ -356,6 +367,25 @@ pub trait SequenceKernels {
         tokens: DeviceSlice<'_>,
         tables: [DeviceSlice<'_>; 2],
         y: DeviceSliceMut<'_>,
+    );
+
+    /// Writes the vector of each token whose row is in a part of a table, and zeros for other tokens. `table` has the rows of
+    /// the part. Numbers outside the whole table count as in [`SequenceKernels::embed`].
+    fn embed_rows(
+        &self,
+        rows: TableRows,
+        tokens: DeviceSlice<'_>,
+        table: DeviceSlice<'_>,
+        y: DeviceSliceMut<'_>,
+    );
+
+    /// Writes the gradient of the rows of [`SequenceKernels::embed_rows`], summed in the order of the tokens.
+    fn embed_rows_gradient(
+        &self,
+        rows: TableRows,
+        tokens: DeviceSlice<'_>,
+        dy: DeviceSlice<'_>,
+        gradient: DeviceSliceMut<'_>,
     );
 
     /// Writes the gradients of the vectors and positions of [`SequenceKernels::embed`], summed in the order of the tokens.

@@ -14,7 +14,7 @@ use crate::ForwardContext;
 use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ImageKernels,
     MatrixKernels, MatrixSlice, NormKernels, PlaneMap, PrecisionKernels, RowCopy, SequenceKernels,
-    TableKernels,
+    TableKernels, TableRows,
 };
 
 use cost::KernelCost;
@@ -110,6 +110,7 @@ without_floats!(
     PlaneMap,
     ShortFormat,
     RowCopy,
+    TableRows,
     ActivationFunction,
     &GroupedConvolution,
     &BatchNorm,
@@ -352,6 +353,18 @@ kernels!(SequenceKernels {
         tables: [DeviceSlice<'_>; 2],
         y: DeviceSliceMut<'_>,
     ) = KernelCost::floats(y.floats());
+    fn embed_rows(
+        rows: TableRows,
+        tokens: DeviceSlice<'_>,
+        table: DeviceSlice<'_>,
+        y: DeviceSliceMut<'_>,
+    ) = KernelCost::floats(y.floats());
+    fn embed_rows_gradient(
+        rows: TableRows,
+        tokens: DeviceSlice<'_>,
+        dy: DeviceSlice<'_>,
+        gradient: DeviceSliceMut<'_>,
+    ) = KernelCost::floats(dy.length());
     fn embed_gradient(
         width: usize,
         tokens: DeviceSlice<'_>,

@@ -15,7 +15,7 @@ use crate::memory::{Block, FreeLists};
 use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
     ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap, PrecisionKernels, RowCopy,
-    SequenceKernels, TableKernels,
+    SequenceKernels, TableKernels, TableRows,
 };
 
 /// Plans memory: runs the code of layers without values, and counts the memory that they take on the host, by the same
@@ -380,6 +380,24 @@ impl SequenceKernels for PlanningDevice {
         _tokens: DeviceSlice<'_>,
         _tables: [DeviceSlice<'_>; 2],
         _y: DeviceSliceMut<'_>,
+    ) {
+    }
+
+    fn embed_rows(
+        &self,
+        _rows: TableRows,
+        _tokens: DeviceSlice<'_>,
+        _table: DeviceSlice<'_>,
+        _y: DeviceSliceMut<'_>,
+    ) {
+    }
+
+    fn embed_rows_gradient(
+        &self,
+        _rows: TableRows,
+        _tokens: DeviceSlice<'_>,
+        _dy: DeviceSlice<'_>,
+        _gradient: DeviceSliceMut<'_>,
     ) {
     }
 

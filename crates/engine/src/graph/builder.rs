@@ -1,6 +1,7 @@
 //! [`GraphBuilder`]: describes a layer as a small graph of operations, with checked shapes.
 
 mod images;
+mod parts;
 mod shapes;
 
 use std::ops::Range;
@@ -39,6 +40,8 @@ pub(super) struct NodeEntry {
     pub(super) inputs: Vec<usize>,
     /// Its tensors in the layer's layout.
     pub(super) tensors: Range<usize>,
+    /// The part of the layer to which it belongs; `None` if all processes compute it.
+    pub(super) part: Option<u32>,
 }
 
 /// A layer without weights: its operations, the shapes of all values, and its tensors. Costs no
@@ -50,6 +53,8 @@ pub struct GraphOutline {
     pub(super) shapes: Vec<Vec<usize>>,
     pub(super) layout: StateLayout,
     pub(super) initial: Vec<Initial>,
+    /// The number of parts into which the layer is divided.
+    pub(super) parts: u32,
 }
 
 impl GraphOutline {
@@ -174,6 +179,8 @@ pub struct GraphBuilder {
     initial: Initial,
     dropouts: u64,
     is_used: Vec<bool>,
+    /// The part to which the next operations belong.
+    part: Option<u32>,
     problem: Option<String>,
 }
 
@@ -188,11 +195,13 @@ impl GraphBuilder {
                 shapes: vec![sample.to_vec()],
                 layout: StateLayout::default(),
                 initial: Vec::new(),
+                parts: 1,
             },
             prefix: format!("{name}."),
             initial: Initial::Rectifier,
             dropouts: 0,
             is_used: vec![false],
+            part: None,
             problem: None,
         };
         builder.check_elements(sample, "a sample");
@@ -312,6 +321,7 @@ impl GraphBuilder {
             node,
             inputs: inputs.iter().map(|input| input.0).collect(),
             tensors: first..self.outline.layout.tensors.len(),
+            part: self.part,
         });
         self.outline.shapes.push(output);
         self.is_used.push(false);

@@ -85,6 +85,14 @@ pub enum Computation {
     TiedScores,
     /// The squared distances from centres. Tensor: `[centres, elements of a sample]`.
     SquaredDistances,
+    /// The sum of the inputs, one from each part of the layer.
+    SumParts,
+    /// The inputs, one from each part of the layer, one after the other along the last dimension.
+    JoinParts,
+    /// The sum of a value and a tensor of its last dimensions.
+    AddTensor,
+    /// A vector for each token number in the part's rows of a table, and zeros for others. Tensor: these rows.
+    EmbedRows,
     /// `bias + user_bias[u] + item_bias[i] + user[u] . item[i]` for the numbers `[u, i]`. Tensors: user `[users,
     /// factors]`, item `[items, factors]`, user bias, item bias, bias `[1]`.
     FactorScores,

@@ -2,6 +2,7 @@
 
 mod again;
 mod extension;
+mod parts;
 mod rounding;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,10 @@ use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
 use self::again::ValueAgain;
-use super::{GraphOutline, KeptText, LoadedState, NodeGradient, TensorGradients, Tensors};
+use self::parts::PartGradients;
+use super::{
+    GraphOutline, KeptText, LoadedState, NodeGradient, PartPlace, TensorGradients, Tensors,
+};
 use crate::device::{Device, HostDevice};
 use crate::initial::fill_tensor;
 use crate::lock_step::SingleRankSums;
@@ -38,6 +42,10 @@ pub struct GraphLayer {
     is_again: Vec<bool>,
     /// These values of pending shards.
     again: BTreeMap<Shard, Vec<ValueAgain>>,
+    /// The parts that this process computes.
+    place: PartPlace,
+    /// The gradients of values that several parts read, during a backward pass.
+    part_gradients: PartGradients,
     /// Whether each tensor is a matrix of weights.
     is_matrix: Vec<bool>,
     /// The last operation that reads each value; 0 for the output.
@@ -121,6 +129,8 @@ impl GraphLayer {
             has_numbers: outline.number_values(),
             is_again: outline.values_computed_again(),
             again: BTreeMap::new(),
+            place: PartPlace::all(outline.parts),
+            part_gradients: PartGradients::new(),
             pending: PendingShards::new(&outline.name),
             deferred: BTreeMap::new(),
             outline,
@@ -165,6 +175,10 @@ impl GraphLayer {
         let device = self.device.clone();
         self.begin_values_again(&contexts);
         for index in 0..self.outline.nodes.len() {
+            if !self.computes(index) {
+                values[index + 1] = vec![None; contexts.len()];
+                continue;
+            }
             let inputs = self.inputs_of(index, &mut values);
             let node = &mut self.outline.nodes[index];
             let tensors = Tensors::new(device.as_ref(), &state, node.tensors.start)
@@ -223,7 +237,11 @@ impl GraphLayer {
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Option<Activation>>, EngineError> {
         let device = self.device.clone();
+        self.sum_part_gradients(index + 1, gradients)?;
         let mut given = std::mem::take(&mut gradients[index + 1]);
+        if !self.computes(index) {
+            return Ok(vec![None; given.len()]);
+        }
         self.round_gradients(&mut given);
         for (shard, state) in states {
             self.restore_values_again(index, (*shard, state));
@@ -254,9 +272,10 @@ impl GraphLayer {
         }
         let found = node.node.backward_input(shards, &wanted, sums)?;
         for (position, of_inputs) in positions.into_iter().zip(found) {
-            for (value, of_input) in node.inputs.iter().zip(of_inputs) {
+            let inputs = self.outline.nodes[index].inputs.clone();
+            for (value, of_input) in inputs.into_iter().zip(of_inputs) {
                 if let Some(of_input) = of_input {
-                    add(device.as_ref(), &mut gradients[*value][position], of_input);
+                    self.add_gradient(index, (value, position), gradients, of_input);
                 }
             }
         }
@@ -323,6 +342,7 @@ impl GraphLayer {
                 self.weights_of(index, (*shard, state), gradient.as_ref(), buffer, ranges)?;
             }
         }
+        self.sum_part_gradients(0, &mut gradients)?;
         self.check_device()?;
         let mut of_inputs = std::mem::take(&mut gradients[0]);
         self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
@@ -335,6 +355,7 @@ impl GraphLayer {
         self.pending.clear();
         self.deferred.clear();
         self.again.clear();
+        self.part_gradients.clear();
         self.outline
             .nodes
             .iter_mut()
@@ -399,15 +420,17 @@ impl Layer for GraphLayer {
     }
 
     fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
-        let expected = self
-            .outline
-            .layout
-            .tensors
-            .iter()
-            .map(TensorEntry::elements);
-        let lengths = ranges.iter().map(ExactSizeIterator::len);
+        // Tensors of other parts need not be there.
+        let is_own = |tensor: &TensorEntry| {
+            let part = tensor.part.as_ref();
+            self.place.has(part.map(|part| part.index))
+        };
+        let tensors = &self.outline.layout.tensors;
+        let mut expected = tensors.iter().zip(ranges);
         assert!(
-            lengths.eq(expected),
+            tensors.len() == ranges.len()
+                && expected
+                    .all(|(tensor, range)| !is_own(tensor) || range.len() == tensor.elements()),
             "lengths of the tensors of layer {}",
             self.outline.name
         );
@@ -443,6 +466,16 @@ impl Layer for GraphLayer {
     fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
         self.change_precision(precision);
         Ok(())
+    }
+
+    fn parts(&self) -> u32 {
+        self.outline.parts
+    }
+
+    fn set_parts(&mut self, place: &PartPlace) {
+        if self.outline.parts > 1 {
+            self.change_parts(place);
+        }
     }
 
     fn engine(&self) -> String {
@@ -533,6 +566,7 @@ impl Layer for GraphLayer {
             )?;
             kept[index] = given.into_iter().next().flatten();
         }
+        self.sum_part_gradients(0, &mut gradients)?;
         self.check_device()?;
         let mut of_inputs = std::mem::take(&mut gradients[0]);
         self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;

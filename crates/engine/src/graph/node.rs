@@ -6,7 +6,7 @@ use ronde_core::Shard;
 
 use super::Computation;
 use super::operation::{GraphOperation, KeptValues};
-use super::{KeptPositions, TensorGradients, Tensors};
+use super::{KeptPositions, PartPlace, TensorGradients, Tensors};
 use crate::{Activation, EngineError, ForwardContext, Mode, ShardSums};
 
 /// The gradient of a node's output for one shard.
@@ -86,6 +86,9 @@ pub(crate) trait GraphNode: Send {
 
     /// Drops the values kept of all shards.
     fn discard(&mut self);
+
+    /// Sets the parts that this process computes; without effect on an operation that combines none.
+    fn set_parts(&mut self, _place: &PartPlace) {}
 
     /// Returns whether it needs sums over all shards.
     fn needs_all_shards(&self) -> bool {

@@ -93,7 +93,13 @@ impl LoadedState {
 
     /// Writes all tensors to ranges of a state.
     pub(crate) fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
-        for (from, to) in self.ranges.iter().zip(ranges) {
+        // Tensors of other parts are not loaded.
+        let own = self
+            .ranges
+            .iter()
+            .zip(ranges)
+            .filter(|(from, _)| !from.is_empty());
+        for (from, to) in own {
             state[to.clone()].copy_from_slice(&self.values[from.clone()]);
         }
     }

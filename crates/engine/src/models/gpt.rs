@@ -29,13 +29,14 @@ pub(super) fn layers(
         ));
     }
     let is_tied = predicts == TextModel::Next { tied: true };
-    let table = is_tied.then(TiedTable::default);
+    let tables = if is_tied { form.parts } else { 0 };
+    let tables: Vec<TiedTable> = (0..tables).map(|_| TiedTable::default()).collect();
     let attended = match predicts {
         TextModel::Next { .. } => Attended::Earlier,
         TextModel::Masked => Attended::All,
     };
     let mut embedding = TransformerShape::layer("embedding", input_shape);
-    let x = embedding.embedding(embedding.input(), tokens, form.width, table.as_ref());
+    let x = form.embedding(&mut embedding, tokens, &tables);
     embedding.dropout(x, form.dropout);
     let mut layers = vec![embedding.finish()?];
     let sample = [input_shape[0], form.width];
@@ -48,10 +49,7 @@ pub(super) fn layers(
     }
     let mut head = TransformerShape::layer("head", &sample);
     let x = head.layer_norm("norm", head.input());
-    match &table {
-        Some(table) => head.tied_scores(x, tokens, table),
-        None => head.linear("output", x, tokens, false),
-    };
+    form.scores(&mut head, x, tokens, &tables);
     layers.push(head.finish()?);
     Ok(layers)
 }

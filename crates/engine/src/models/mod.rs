@@ -113,6 +113,10 @@ pub enum ModelConfig {
         /// gradient is the sum of both uses. The chain then cannot be cut.
         #[serde(default, skip_serializing_if = "is_default")]
         tied: bool,
+        /// The number of equal parts into which attention heads, feed-forward parts and the vectors of tokens are divided, so
+        /// that several workers may compute a layer together (`parallel.tensor`). The trained bits depend on it.
+        #[serde(default = "one_part", skip_serializing_if = "is_one_part")]
+        tensor_parts: u32,
     },
     /// Transformer encoder in BERT's layout, with normalisation before each part: one layer per block
     /// and one at each end. Every position attends to all. Takes samples of `[positions]`, token
@@ -128,6 +132,10 @@ pub enum ModelConfig {
         /// Probability of dropout after the embedding and each feed-forward part.
         #[serde(default)]
         dropout: f64,
+        /// The number of equal parts into which attention heads, feed-forward parts and the vectors of tokens are divided, so
+        /// that several workers may compute a layer together (`parallel.tensor`). The trained bits depend on it.
+        #[serde(default = "one_part", skip_serializing_if = "is_one_part")]
+        tensor_parts: u32,
     },
     /// U-Net with batch normalisation, for masks of images: two layers. Takes samples of `[channels,
     /// height, width]`, whose sides are multiples of `2^levels`; returns one logit for each pixel.
@@ -175,11 +183,19 @@ pub enum ModelConfig {
         /// Probability of dropout after the embedding and each feed-forward part.
         #[serde(default)]
         dropout: f64,
+        /// The number of equal parts into which attention heads, feed-forward parts and the vectors of tokens are divided, so
+        /// that several workers may compute a layer together (`parallel.tensor`). The trained bits depend on it.
+        #[serde(default = "one_part", skip_serializing_if = "is_one_part")]
+        tensor_parts: u32,
     },
     /// Perceptron with rectifiers: one layer per linear module. Takes samples of 1 to 3 dimensions.
     Mlp {
         /// Width of each hidden layer.
         hidden: Vec<usize>,
+        /// The number of equal parts into which the outputs of each hidden layer are divided, so
+        /// that several workers may compute a layer together (`parallel.tensor`). The trained bits depend on it.
+        #[serde(default = "one_part", skip_serializing_if = "is_one_part")]
+        tensor_parts: u32,
     },
     /// k-means: the squared distances from the centres of clusters, one layer. Takes samples of any
     /// shape; returns `[clusters]` and does not use targets. Trained on whole epochs by plain gradient
@@ -204,6 +220,18 @@ pub enum ModelConfig {
     /// A single linear layer: softmax regression for classes, linear regression for values. Takes
     /// samples of 1 to 3 dimensions.
     Linear {},
+}
+
+fn one_part() -> u32 {
+    1
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde requires"
+)]
+fn is_one_part(parts: &u32) -> bool {
+    *parts == 1
 }
 
 fn digits_channels() -> usize {
@@ -346,8 +374,9 @@ impl ModelConfig {
                 heads,
                 dropout,
                 tied,
+                tensor_parts,
             } => {
-                let form = transformer_form(width, heads, dropout);
+                let form = transformer_form(width, heads, dropout, tensor_parts);
                 let predicts = gpt::TextModel::Next { tied };
                 gpt::layers(input_shape, classes, layers, form, predicts)
             }
@@ -356,8 +385,9 @@ impl ModelConfig {
                 width,
                 heads,
                 dropout,
+                tensor_parts,
             } => {
-                let form = transformer_form(width, heads, dropout);
+                let form = transformer_form(width, heads, dropout, tensor_parts);
                 gpt::layers(input_shape, classes, layers, form, gpt::TextModel::Masked)
             }
             Self::UNet { channels, levels } => unet::layers(input_shape, channels, levels),
@@ -371,8 +401,9 @@ impl ModelConfig {
                 width,
                 heads,
                 dropout,
+                tensor_parts,
             } => {
-                let form = transformer_form(width, heads, dropout);
+                let form = transformer_form(width, heads, dropout, tensor_parts);
                 let text = transformer::SourceText { source, padding };
                 transformer::layers(input_shape, classes, text, layers, form)
             }
@@ -382,8 +413,11 @@ impl ModelConfig {
                 items,
                 factors,
             } => factorisation::layers(input_shape, [users, items], factors),
-            Self::Mlp { ref hidden } => perceptron::layers(input_shape, classes, hidden),
-            Self::Linear {} => perceptron::layers(input_shape, classes, &[]),
+            Self::Mlp {
+                ref hidden,
+                tensor_parts,
+            } => perceptron::layers(input_shape, classes, hidden, tensor_parts),
+            Self::Linear {} => perceptron::layers(input_shape, classes, &[], 1),
         }
     }
 
@@ -420,6 +454,32 @@ impl ModelConfig {
         Ok(())
     }
 
+    /// Returns the number of parts into which layers of the model are divided.
+    #[must_use]
+    pub fn tensor_parts(&self) -> u32 {
+        match self {
+            Self::Gpt { tensor_parts, .. }
+            | Self::Bert { tensor_parts, .. }
+            | Self::Transformer { tensor_parts, .. }
+            | Self::Mlp { tensor_parts, .. } => *tensor_parts,
+            _ => 1,
+        }
+    }
+
+    /// Returns the same model with whole layers, whose tensors are those of which the parts are parts.
+    #[must_use]
+    pub fn with_whole_layers(&self) -> Self {
+        let mut whole = self.clone();
+        if let Self::Gpt { tensor_parts, .. }
+        | Self::Bert { tensor_parts, .. }
+        | Self::Transformer { tensor_parts, .. }
+        | Self::Mlp { tensor_parts, .. } = &mut whole
+        {
+            *tensor_parts = 1;
+        }
+        whole
+    }
+
     /// Returns whether the loss of the model uses the targets of samples.
     #[must_use]
     pub fn uses_targets(&self) -> bool {
@@ -442,12 +502,18 @@ impl ModelConfig {
 }
 
 /// The inner width of the feed-forward parts is four times the width of a position.
-fn transformer_form(width: usize, heads: usize, dropout: f64) -> attention::TransformerShape {
+fn transformer_form(
+    width: usize,
+    heads: usize,
+    dropout: f64,
+    parts: u32,
+) -> attention::TransformerShape {
     attention::TransformerShape {
         width,
         heads,
         inner: width.saturating_mul(4),
         dropout,
+        parts,
     }
 }
 

@@ -114,6 +114,7 @@ mod tests {
     fn models_too_large_to_describe_are_refused() {
         let huge = ModelConfig::Mlp {
             hidden: vec![usize::MAX, usize::MAX],
+            tensor_parts: 1,
         };
         let error = huge.size(&[64], 10).unwrap_err().to_string();
         assert!(error.contains("2^40 elements"), "{error}");

@@ -20,6 +20,7 @@ fn all() -> Vec<(ModelConfig, Vec<usize>)> {
     };
     let mlp = |hidden: &[usize]| ModelConfig::Mlp {
         hidden: hidden.to_vec(),
+        tensor_parts: 1,
     };
     vec![
         (digits, vec![2, 9, 8]),
@@ -81,7 +82,10 @@ fn resnet18_is_that_of_torchvision() {
 
 #[test]
 fn weights_follow_the_seed_and_nothing_else() {
-    let model = ModelConfig::Mlp { hidden: vec![5] };
+    let model = ModelConfig::Mlp {
+        hidden: vec![5],
+        tensor_parts: 1,
+    };
     let of = |seed| state(&model.build(&[6], 3, &SeedTree::new(seed)).unwrap()).0;
     assert_eq!(of(1), of(1));
     assert_ne!(of(1), of(2));
@@ -126,6 +130,7 @@ fn gpt(width: usize, heads: usize) -> ModelConfig {
         heads,
         dropout: 0.0,
         tied: false,
+        tensor_parts: 1,
     }
 }
 
@@ -137,6 +142,7 @@ fn transformer(source: usize) -> ModelConfig {
         width: 8,
         heads: 2,
         dropout: 0.0,
+        tensor_parts: 1,
     }
 }
 
@@ -152,7 +158,10 @@ fn invalid_samples_and_sizes_are_reported_with_the_numbers() {
         (digits(4, 1.0), vec![1, 8, 8], 10, "dropout = 1"),
         (resnet, vec![3, 8, 8], 10, "32 x 32"),
         (
-            ModelConfig::Mlp { hidden: vec![3, 0] },
+            ModelConfig::Mlp {
+                hidden: vec![3, 0],
+                tensor_parts: 1,
+            },
             vec![4],
             10,
             "[3, 0]",

@@ -79,7 +79,7 @@ pub(super) fn layers(
     }
     let mut embedding = TransformerShape::layer("embedding", input_shape);
     let words = embedding.input();
-    let x = embedding.embedding(words, tokens, form.width, None);
+    let x = form.embedding(&mut embedding, tokens, &[]);
     let x = embedding.dropout(x, form.dropout);
     if let Some(token) = text.padding {
         let padding = SourcePadding { token, source };
@@ -114,7 +114,7 @@ pub(super) fn layers(
     let end = input_shape[0];
     let x = head.slice(head.input(), 0, source..end);
     let x = head.layer_norm("norm", x);
-    head.linear("output", x, tokens, false);
+    form.scores(&mut head, x, tokens, &[]);
     layers.push(head.finish()?);
     Ok(layers)
 }

@@ -37,7 +37,7 @@ impl TiedTable {
     }
 
     /// Sets the number of tokens and the width of the vectors.
-    pub(super) fn set_size(&self, size: [usize; 2]) {
+    pub(crate) fn set_size(&self, size: [usize; 2]) {
         self.values().size = size;
     }
 

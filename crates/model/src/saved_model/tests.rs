@@ -9,7 +9,10 @@ use crate::InitialWeights;
 use crate::testing::{built, save_to};
 
 fn trained() -> (Chain, ModelManifest) {
-    let model = ModelConfig::Mlp { hidden: vec![7, 5] };
+    let model = ModelConfig::Mlp {
+        hidden: vec![7, 5],
+        tensor_parts: 1,
+    };
     built(&model, &[6], 3)
 }
 
@@ -74,9 +77,12 @@ fn tensors_that_do_not_fit_are_named() {
     let folder = tempfile::tempdir().unwrap();
     save_to(folder.path(), &chain, &manifest);
     let saved = SavedModel::open(folder.path()).unwrap();
-    let mut other = ModelConfig::Mlp { hidden: vec![7] }
-        .build(&[6], 3, &SeedTree::new(1))
-        .unwrap();
+    let mut other = ModelConfig::Mlp {
+        hidden: vec![7],
+        tensor_parts: 1,
+    }
+    .build(&[6], 3, &SeedTree::new(1))
+    .unwrap();
     let error = saved.load_into(&mut other).unwrap_err().to_string();
     assert!(
         error.contains("has shape") && error.contains("no tensor"),

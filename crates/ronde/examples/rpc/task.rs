@@ -23,6 +23,7 @@ pub(crate) fn seeds() -> SeedTree {
 pub(crate) fn model() -> Result<Chain, EngineError> {
     let config = ModelConfig::Mlp {
         hidden: vec![64, 32],
+        tensor_parts: 1,
     };
     config.build(&[FEATURES], CLASSES as u32, &seeds())
 }

@@ -35,6 +35,7 @@ fn seeds() -> SeedTree {
 fn chain() -> Chain {
     let config = ModelConfig::Mlp {
         hidden: vec![9, 7, 5],
+        tensor_parts: 1,
     };
     config.build(&[FEATURES], CLASSES as u32, &seeds()).unwrap()
 }

@@ -188,7 +188,7 @@ fn model(model: &ModelConfig, problems: &mut Vec<ConfigProblem>) {
             std::slice::from_ref(channels),
             CHANNELS_MAX,
         ),
-        ModelConfig::Mlp { hidden } => ("model.hidden", hidden.as_slice(), WIDTH_MAX),
+        ModelConfig::Mlp { hidden, .. } => ("model.hidden", hidden.as_slice(), WIDTH_MAX),
         ModelConfig::KMeans { clusters } => {
             ("model.clusters", std::slice::from_ref(clusters), WIDTH_MAX)
         }

@@ -8,7 +8,7 @@ use ronde_kernels::{
 use super::shared_cases::run_attention;
 use super::{KernelComparison, unwritten, values, writable};
 use crate::ForwardContext;
-use crate::device::{AffineSlices, DeviceBuffer, MatrixSlice, PlaneMap, RowCopy};
+use crate::device::{AffineSlices, DeviceBuffer, MatrixSlice, PlaneMap, RowCopy, TableRows};
 
 /// Returns buffers of zeros.
 fn zeros<const N: usize>(lengths: [usize; N]) -> Vec<Vec<f32>> {
@@ -237,6 +237,22 @@ impl KernelComparison<'_> {
                 let [y, vectors, positions] = writable(to);
                 device.embed(5, x[0], [x[1], x[2]], y);
                 device.embed_gradient(5, x[0], x[0], [vectors, positions]);
+            },
+        );
+        let rows = TableRows {
+            width: 5,
+            first: 4,
+            count: 8,
+        };
+        self.known_case(
+            "embed_rows without tokens of the rows",
+            &[vec![1.0, 3.0], values(4 * 5, 73), values(2 * 5, 74)],
+            &[2 * 5, 4 * 5].map(unwritten),
+            &zeros([2 * 5, 4 * 5]),
+            &|device, x, to| {
+                let [y, gradient] = writable(to);
+                device.embed_rows(rows, x[0], x[1], y);
+                device.embed_rows_gradient(rows, x[0], x[2], gradient);
             },
         );
         for (points, centres) in [(0, 3), (4, 0)] {

@@ -9,7 +9,7 @@ use crate::{ForwardContext, Mode};
 
 use super::shared_cases::{AttentionCase, SampleNorm};
 use super::{KernelComparison, rounded, unwritten, values, writable};
-use crate::device::{AffineSlices, MatrixSlice, PlaneMap, RowCopy};
+use crate::device::{AffineSlices, MatrixSlice, PlaneMap, RowCopy, TableRows};
 
 impl KernelComparison<'_> {
     pub(super) fn ordinary_values(&mut self) {
@@ -21,6 +21,7 @@ impl KernelComparison<'_> {
         self.sums_over_shards();
         self.norms_of_samples();
         self.sequences();
+        self.rows_of_tables();
         self.tables();
         self.elements();
         self.short_formats();
@@ -277,6 +278,22 @@ impl KernelComparison<'_> {
             let [y, vectors, positions] = writable(to);
             device.embed(5, x[0], [x[1], x[2]], y);
             device.embed_gradient(5, x[0], x[3], [vectors, positions]);
+        });
+    }
+
+    fn rows_of_tables(&mut self) {
+        let tokens = vec![0.0, 3.0, 7.0, 4.0, 3.0, 6.0];
+        let inputs = [tokens, values(3 * 5, 47), values(6 * 5, 48)];
+        let outputs = [6 * 5, 3 * 5].map(unwritten);
+        let rows = TableRows {
+            width: 5,
+            first: 2,
+            count: 7,
+        };
+        self.case("embed_rows", &inputs, &outputs, &|device, x, to| {
+            let [y, gradient] = writable(to);
+            device.embed_rows(rows, x[0], x[1], y);
+            device.embed_rows_gradient(rows, x[0], x[2], gradient);
         });
     }
 

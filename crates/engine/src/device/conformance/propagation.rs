@@ -7,7 +7,7 @@ use ronde_kernels::{
 
 use super::shared_cases::{AttentionCase, SampleNorm};
 use super::{Kernel, KernelComparison, rounded, unwritten, values, writable};
-use crate::device::{AffineSlices, MatrixSlice, PlaneMap};
+use crate::device::{AffineSlices, MatrixSlice, PlaneMap, TableRows};
 
 /// Two values whose exchange changes each output that depends on them, by more than rounding hides. All formats but f16
 /// represent them.
@@ -300,6 +300,27 @@ impl KernelComparison<'_> {
                 let [y, vectors, positions] = writable(to);
                 device.embed(5, x[0], [x[1], x[2]], y);
                 device.embed_gradient(5, x[0], x[3], [vectors, positions]);
+            },
+        );
+        let inputs = [
+            vec![0.0, 3.0, 3.0, 1.0, 2.0, 2.0],
+            values(2 * 5, 106),
+            values(6 * 5, 107),
+        ];
+        let rows = TableRows {
+            width: 5,
+            first: 2,
+            count: 4,
+        };
+        self.reaches(
+            "embed_rows",
+            &inputs,
+            &[Exactly(1), Exactly(2)],
+            &[6 * 5, 2 * 5],
+            &|device, x, to| {
+                let [y, gradient] = writable(to);
+                device.embed_rows(rows, x[0], x[1], y);
+                device.embed_rows_gradient(rows, x[0], x[2], gradient);
             },
         );
         let inputs = [values(4 * 5, 103), values(3 * 5, 104), values(4 * 3, 105)];

@@ -6,7 +6,7 @@ use ronde_kernels::{Attention, ShortFormat, add_to};
 
 use super::HostDevice;
 use super::threads::{part, split};
-use crate::device::{DeviceSlice, DeviceSliceMut, SequenceKernels};
+use crate::device::{DeviceSlice, DeviceSliceMut, SequenceKernels, TableRows};
 
 /// Returns the number of a token in a table of a number of rows; one outside counts as the nearest one inside.
 fn token(value: f32, rows: usize) -> usize {
@@ -95,6 +95,44 @@ impl SequenceKernels for HostDevice {
             let vector = &vectors[token(*value, count) * width..][..width];
             for ((to, vector), position) in to.iter_mut().zip(vector).zip(position) {
                 *to = vector + position;
+            }
+        }
+    }
+
+    fn embed_rows(
+        &self,
+        rows: TableRows,
+        tokens: DeviceSlice<'_>,
+        table: DeviceSlice<'_>,
+        y: DeviceSliceMut<'_>,
+    ) {
+        let (width, table) = (rows.width.max(1), table.host());
+        let own = rows.first..rows.first + table.len() / width;
+        let to = y.host().chunks_exact_mut(width);
+        for (to, value) in to.zip(tokens.host()) {
+            let number = token(*value, rows.count);
+            if own.contains(&number) {
+                to.copy_from_slice(&table[(number - own.start) * width..][..width]);
+            } else {
+                to.fill(0.0);
+            }
+        }
+    }
+
+    fn embed_rows_gradient(
+        &self,
+        rows: TableRows,
+        tokens: DeviceSlice<'_>,
+        dy: DeviceSlice<'_>,
+        gradient: DeviceSliceMut<'_>,
+    ) {
+        let (width, gradient) = (rows.width.max(1), gradient.host());
+        gradient.fill(0.0);
+        let own = rows.first..rows.first + gradient.len() / width;
+        for (value, row) in tokens.host().iter().zip(dy.host().chunks_exact(width)) {
+            let number = token(*value, rows.count);
+            if own.contains(&number) {
+                add_to(&mut gradient[(number - own.start) * width..][..width], row);
             }
         }
     }

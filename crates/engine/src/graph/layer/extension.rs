@@ -22,6 +22,10 @@ impl GraphLayer {
         let state = self.state.clone();
         let device = self.device.clone();
         for index in 0..self.outline.nodes.len() {
+            if !self.computes(index) {
+                values[index + 1] = vec![None];
+                continue;
+            }
             let inputs = self.inputs_of(index, &mut values).remove(0);
             let node = &self.outline.nodes[index];
             let tensors = Tensors::new(device.as_ref(), &state, node.tensors.start);

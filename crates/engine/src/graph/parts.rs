@@ -1,0 +1,188 @@
+//! [`PartPlace`]: the parts of layers that a process computes, and [`PartExchange`] with the processes that compute the others.
+//!
+//! A layer may be divided into parts: groups of heads, columns and rows of matrices, rows of tables. Values between the parts
+//! are sums over all of them or their concatenation. Sums follow the tree of the exact sum over the numbers of the parts, so
+//! their bits do not depend on which process computes which part.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ronde_core::exact::Node;
+
+use crate::device::{Device, RowCopy};
+use crate::{Activation, NotSummed};
+
+/// Exchanges values between the processes that compute the parts of the same layers. All of them make the same calls in the
+/// same order, and wait for each other.
+pub trait PartExchange: Send + Sync {
+    /// Returns the sum over all parts, element by element, along the tree over their numbers. `subtrees` has the sums of the
+    /// complete subtrees of this process's parts in order (see [`ronde_core::exact::cover`]), all of one length.
+    ///
+    /// # Errors
+    /// [`NotSummed`]: the pass cannot continue.
+    fn sum(&self, subtrees: Vec<Vec<f32>>) -> Result<Vec<f32>, NotSummed>;
+
+    /// Returns the values of all parts, one after the other. `own` has those of this process's parts.
+    ///
+    /// # Errors
+    /// [`NotSummed`]: the pass cannot continue.
+    fn gather(&self, own: Vec<f32>) -> Result<Vec<f32>, NotSummed>;
+}
+
+/// The parts of layers that a process computes.
+#[derive(Clone)]
+pub struct PartPlace {
+    own: Range<u32>,
+    parts: u32,
+    exchange: Option<Arc<dyn PartExchange>>,
+}
+
+impl fmt::Debug for PartPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "parts {:?} of {}", self.own, self.parts)
+    }
+}
+
+impl PartPlace {
+    /// Returns the place of a process that computes all parts.
+    #[must_use]
+    pub fn all(parts: u32) -> Self {
+        Self {
+            own: 0..parts,
+            parts,
+            exchange: None,
+        }
+    }
+
+    /// Returns the place of a process that computes some consecutive parts.
+    #[must_use]
+    pub fn shared(own: Range<u32>, parts: u32, exchange: Arc<dyn PartExchange>) -> Self {
+        Self {
+            own,
+            parts,
+            exchange: Some(exchange),
+        }
+    }
+
+    /// Returns the place of a process that computes some parts, for planning on a device that computes nothing: values of the
+    /// remaining parts are left out.
+    #[must_use]
+    pub fn planned(own: Range<u32>, parts: u32) -> Self {
+        Self {
+            own,
+            parts,
+            exchange: None,
+        }
+    }
+
+    /// Returns the parts that the process computes.
+    #[must_use]
+    pub fn own(&self) -> Range<u32> {
+        self.own.clone()
+    }
+
+    /// Returns whether the process computes a part; what belongs to no part is computed by all.
+    #[must_use]
+    pub fn has(&self, part: Option<u32>) -> bool {
+        part.is_none_or(|part| self.own.contains(&part))
+    }
+
+    /// Returns the sum of a value over all parts, from those of the own parts in order.
+    pub(crate) fn sum(
+        &self,
+        device: &dyn Device,
+        values: Vec<Activation>,
+    ) -> Result<Activation, NotSummed> {
+        let mut subtrees: Vec<(Node, Activation)> = Vec::new();
+        for (part, value) in self.own.clone().zip(values) {
+            subtrees.push((Node::leaf(part, self.parts), value));
+            while let [.., left, right] = &subtrees[..]
+                && right.0.is_right_sibling_of(left.0)
+            {
+                let Some((_, added)) = subtrees.pop() else {
+                    break;
+                };
+                if let Some((node, sum)) = subtrees.last_mut() {
+                    device.add(sum.values_mut(device), added.values());
+                    *node = node.parent(self.parts);
+                }
+            }
+        }
+        let shape = subtrees
+            .first()
+            .map_or_else(Vec::new, |(_, sum)| sum.shape().to_vec());
+        let mut sums = subtrees.into_iter().map(|(_, sum)| sum);
+        let Some(exchange) = &self.exchange else {
+            return sums.next().ok_or(NotSummed);
+        };
+        let sum = exchange.sum(sums.map(|sum| sum.on_host().into_host()).collect())?;
+        Ok(Activation::from_host(&shape, sum).on_device(device))
+    }
+
+    /// Returns the values of all parts side by side along the last dimension, from those of the own parts in order, all of one
+    /// shape.
+    pub(crate) fn join(
+        &self,
+        device: &dyn Device,
+        values: Vec<Activation>,
+    ) -> Result<Activation, NotSummed> {
+        let mut shape = values
+            .first()
+            .map_or_else(Vec::new, |value| value.shape().to_vec());
+        let Some(last) = shape.last_mut() else {
+            return Err(NotSummed);
+        };
+        let (width, parts) = (*last, self.parts as usize);
+        *last = width * parts;
+        let elements: usize = shape.iter().product();
+        let each = elements / parts.max(1);
+        let mut joined = Activation::unwritten(device, &shape);
+        let to_part = |part: usize| RowCopy {
+            from: [width, 0],
+            to: [width * parts, part * width],
+            length: width,
+        };
+        if let Some(exchange) = &self.exchange {
+            let mut own = Vec::with_capacity(each * values.len());
+            for value in values {
+                own.extend(value.on_host().into_host());
+            }
+            let all = Activation::from_host(&[elements], exchange.gather(own)?);
+            let all = all.on_host().into_host();
+            for (part, values) in all.chunks_exact(each.max(1)).enumerate() {
+                let values = Activation::from_host(&[each], values.to_vec()).on_device(device);
+                let to = joined.values_mut(device);
+                device.copy_rows(to_part(part), values.values(), to);
+            }
+            return Ok(joined);
+        }
+        for (part, value) in self.own.clone().zip(&values) {
+            let to = joined.values_mut(device);
+            device.copy_rows(to_part(part as usize), value.values(), to);
+        }
+        Ok(joined)
+    }
+
+    /// Returns the columns of the own parts of a value with those of all parts.
+    pub(crate) fn columns(&self, device: &dyn Device, joined: &Activation) -> Vec<Activation> {
+        let mut shape = joined.shape().to_vec();
+        let parts = self.parts as usize;
+        let Some(last) = shape.last_mut() else {
+            return Vec::new();
+        };
+        let width = *last / parts.max(1);
+        *last = width;
+        let of_part = |part: u32| {
+            let mut own = Activation::unwritten(device, &shape);
+            let copy = RowCopy {
+                from: [width * parts, part as usize * width],
+                to: [width, 0],
+                length: width,
+            };
+            device.copy_rows(copy, joined.values(), own.values_mut(device));
+            own
+        };
+        self.own.clone().map(of_part).collect()
+    }
+}

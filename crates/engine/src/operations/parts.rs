@@ -1,0 +1,281 @@
+//! [`SumParts`] and [`JoinParts`]: values that parts of a layer make together; and what belongs to no part.
+
+use ronde_core::Shard;
+
+use super::only;
+use crate::device::TableRows;
+use crate::graph::{
+    GraphNode, GraphOperation, KeptPositions, KeptValues, NodeGradient, PartPlace, TensorGradients,
+    Tensors,
+};
+use crate::{
+    Activation, Computation, EngineError, ForwardContext, NotSummed, ShardSums, TiedTable,
+};
+
+/// How the values of parts become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PartsForm {
+    /// Their sum.
+    Sum,
+    /// Their concatenation along the last dimension.
+    Joined,
+}
+
+/// One value from those of all parts, wherever these are computed. It has an input for each part.
+pub(crate) struct CombineParts {
+    pub(crate) layer: String,
+    pub(crate) form: PartsForm,
+    pub(crate) place: PartPlace,
+}
+
+impl CombineParts {
+    fn combine(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+    ) -> Result<Activation, EngineError> {
+        let own = self.place.own();
+        let first = own.start as usize;
+        let values = inputs.into_iter().skip(first).take(own.len()).collect();
+        let found = match self.form {
+            PartsForm::Sum => self.place.sum(tensors.device(), values),
+            PartsForm::Joined => self.place.join(tensors.device(), values),
+        };
+        found.map_err(|NotSummed| EngineError::NotSummed {
+            layer: self.layer.clone(),
+        })
+    }
+}
+
+impl GraphNode for CombineParts {
+    fn computation(&self) -> Computation {
+        match self.form {
+            PartsForm::Sum => Computation::SumParts,
+            PartsForm::Joined => Computation::JoinParts,
+        }
+    }
+
+    fn kept(&self) -> KeptValues {
+        KeptValues::default()
+    }
+
+    fn each_saved(&mut self, _shard: Shard, _visit: &mut dyn FnMut(&mut Activation)) {}
+
+    fn forward(
+        &mut self,
+        inputs: Vec<Vec<Activation>>,
+        tensors: Tensors<'_>,
+        _contexts: &[ForwardContext],
+        _sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let each = inputs.into_iter();
+        each.map(|inputs| self.combine(inputs, tensors)).collect()
+    }
+
+    fn extend(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+        _kept: &mut KeptPositions<'_, '_>,
+    ) -> Result<Option<Activation>, EngineError> {
+        self.combine(inputs, tensors).map(Some)
+    }
+
+    fn backward_input(
+        &mut self,
+        shards: Vec<NodeGradient<'_>>,
+        wanted: &[bool],
+        _sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Vec<Option<Activation>>>, EngineError> {
+        let of_shard = |given: NodeGradient<'_>| {
+            let mut found = vec![None; wanted.len()];
+            let own = self.place.own();
+            let gradients = match self.form {
+                PartsForm::Sum => vec![given.gradient; own.len()],
+                PartsForm::Joined => (self.place).columns(given.tensors.device(), &given.gradient),
+            };
+            for (part, gradient) in own.zip(gradients) {
+                found[part as usize] = Some(gradient);
+            }
+            found
+        };
+        Ok(shards.into_iter().map(of_shard).collect())
+    }
+
+    fn backward_weights(
+        &mut self,
+        _given: &NodeGradient<'_>,
+        _to: &mut TensorGradients<'_>,
+    ) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn end(&mut self, _shard: Shard) {}
+
+    fn discard(&mut self) {}
+
+    fn set_parts(&mut self, place: &PartPlace) {
+        self.place = place.clone();
+    }
+}
+
+/// The sum of a value and a tensor of the last dimensions, which all rows share: a bias, or the vectors of positions.
+pub(crate) struct AddRow {
+    /// The number of elements of the tensor.
+    pub(crate) elements: usize,
+    /// The width of one position, if the tensor has a row for each.
+    pub(crate) of_positions: Option<usize>,
+}
+
+impl GraphOperation for AddRow {
+    type Saved = ();
+
+    fn computation(&self) -> Computation {
+        Computation::AddTensor
+    }
+
+    fn is_per_position(&self) -> bool {
+        self.of_positions.is_none()
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+        _context: &ForwardContext,
+    ) -> Result<(Activation, ()), EngineError> {
+        let x = only(inputs);
+        let device = tensors.device();
+        let mut y = tensors.unwritten(x.shape());
+        device.repeat_row(tensors.get(0), y.values_mut(device));
+        device.add(y.values_mut(device), x.values());
+        Ok((y, ()))
+    }
+
+    /// Begins with the position after the kept tokens of each text.
+    fn extend(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+        kept: &mut KeptPositions<'_, '_>,
+    ) -> Result<Option<Activation>, EngineError> {
+        let Some(width) = self.of_positions else {
+            let (output, ()) = self.forward(inputs, tensors, &ForwardContext::evaluate())?;
+            return Ok(Some(output));
+        };
+        let x = only(inputs);
+        let (texts, more) = (x.samples(), x.shape()[1]);
+        kept.check_length(more, self.elements / width.max(1))?;
+        let device = tensors.device();
+        let mut y = tensors.unwritten(x.shape());
+        for (text, kept) in kept.texts.iter().enumerate() {
+            let rows = crate::RowCopy {
+                from: [self.elements, kept.tokens() * width],
+                to: [texts * more * width, text * more * width],
+                length: more * width,
+            };
+            device.copy_rows(rows, tensors.get(0), y.values_mut(device));
+        }
+        device.add(y.values_mut(device), x.values());
+        Ok(Some(y))
+    }
+
+    fn backward_input(
+        &self,
+        (): &mut (),
+        gradient: Activation,
+        _tensors: Tensors<'_>,
+        _wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        vec![Some(gradient)]
+    }
+
+    fn backward_weights(
+        &self,
+        (): &(),
+        gradient: &Activation,
+        tensors: Tensors<'_>,
+        to: &mut TensorGradients<'_>,
+    ) -> Result<(), EngineError> {
+        tensors.device().sum_rows(gradient.values(), to.get(0));
+        Ok(())
+    }
+}
+
+/// The vectors of the tokens whose rows of the table this part has, and zeros for other tokens. Takes token numbers `[N, T]`.
+pub(crate) struct EmbedRows {
+    pub(crate) rows: TableRows,
+    pub(crate) tied: Option<TiedTable>,
+}
+
+/// The values kept of one shard.
+pub(crate) struct SavedTokens {
+    tokens: Activation,
+    shard: Shard,
+}
+
+impl GraphOperation for EmbedRows {
+    type Saved = SavedTokens;
+
+    fn computation(&self) -> Computation {
+        Computation::EmbedRows
+    }
+
+    fn kept(&self) -> KeptValues {
+        KeptValues::input()
+    }
+
+    fn reads_numbers(&self) -> bool {
+        true
+    }
+
+    fn is_per_position(&self) -> bool {
+        true
+    }
+
+    fn forward(
+        &self,
+        inputs: Vec<Activation>,
+        tensors: Tensors<'_>,
+        context: &ForwardContext,
+    ) -> Result<(Activation, SavedTokens), EngineError> {
+        let tokens = only(inputs);
+        let shape = [tokens.shape(), &[self.rows.width]].concat();
+        let mut y = tensors.unwritten(&shape);
+        let device = tensors.device();
+        let to = y.values_mut(device);
+        device.embed_rows(self.rows, tokens.values(), tensors.get(0), to);
+        if let Some(table) = &self.tied {
+            table.offer(context.shard, tensors.share(0));
+        }
+        let shard = context.shard;
+        Ok((y, SavedTokens { tokens, shard }))
+    }
+
+    /// Token numbers have no gradient.
+    fn backward_input(
+        &self,
+        _saved: &mut SavedTokens,
+        _gradient: Activation,
+        _tensors: Tensors<'_>,
+        _wanted: &[bool],
+    ) -> Vec<Option<Activation>> {
+        vec![None]
+    }
+
+    fn backward_weights(
+        &self,
+        saved: &SavedTokens,
+        gradient: &Activation,
+        tensors: Tensors<'_>,
+        to: &mut TensorGradients<'_>,
+    ) -> Result<(), EngineError> {
+        let device = tensors.device();
+        let (tokens, given) = (saved.tokens.values(), gradient.values());
+        device.embed_rows_gradient(self.rows, tokens, given, to.get(0));
+        match &self.tied {
+            Some(table) => table.add_gradient(saved.shard, device, to.get(0)),
+            None => Ok(()),
+        }
+    }
+}
