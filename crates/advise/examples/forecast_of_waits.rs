@@ -239,10 +239,10 @@ fn planned(
 fn candidate(choice: &LayoutChoice, model: &[WaitShape]) -> Option<LayoutCandidate> {
     let (plan, mut chain, split) = planned(choice, model, 1).ok()?;
     plan.check_workers(WorldSize::new(choice.workers())?).ok()?;
-    let elements = ModelState::outline(&chain).layer_elements().to_vec();
+    let regions = ModelState::outline(&chain).regions().to_vec();
     let parts = ModelParts::of(&plan, &mut chain, &*split.train).ok()?;
     let layout = parts.layout(SHARDS, choice.workers() as usize).ok()?;
-    let buckets = bucket::plan(&elements, layout.stages(), BUCKET_BYTES).into_iter();
+    let buckets = bucket::plan(&regions, layout.stages(), BUCKET_BYTES).into_iter();
     let buckets = buckets.map(|bucket| BucketShape {
         stage: bucket.stage,
         layers: bucket.layers,

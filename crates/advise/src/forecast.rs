@@ -188,7 +188,11 @@ impl<'a> PlacedLayout<'a> {
     fn group(&self, column: usize) -> GroupShape {
         let layout = &self.candidate.layout;
         let of = |column: usize| {
-            let ranks = (0..layout.replicas()).map(move |replica| MeshPlace { column, replica });
+            let ranks = (0..layout.replicas()).map(move |replica| MeshPlace {
+                column,
+                replica,
+                tensor: 0,
+            });
             let hosts = ranks.map(|place| self.host_of(layout.rank_at(place).index()));
             hosts.collect::<Vec<_>>()
         };
@@ -220,7 +224,11 @@ impl<'a> PlacedLayout<'a> {
         let mut of_host = std::collections::BTreeMap::new();
         for replica in 0..layout.replicas() {
             let [from, to] = [from, to].map(|column| {
-                let place = MeshPlace { column, replica };
+                let place = MeshPlace {
+                    column,
+                    replica,
+                    tensor: 0,
+                };
                 self.host_of(layout.rank_at(place).index())
             });
             if from != to {

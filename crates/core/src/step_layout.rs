@@ -1,8 +1,9 @@
 //! [`StepLayout`]: the layers and the shards that each rank computes.
 //!
-//! The ranks of a run form a mesh of two axes. Along the pipeline axis, each rank has some of the model's layers; along the
-//! data axis, each rank has some of the shards. Ranks with the same layers are neighbours. A layout never changes the trained
-//! bits: every shard passes through every layer once, wherever that is.
+//! The ranks of a run form a mesh of three axes. Along the pipeline axis, each rank has some of the model's layers; along the
+//! data axis, each rank has some of the shards; along the tensor axis, each rank has some of the parts into which layers are
+//! divided. Ranks that differ in their parts only are neighbours, because they exchange most. A layout never changes the
+//! trained bits: every shard passes through every part of every layer once, wherever that is.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub struct MeshPlace {
     pub column: usize,
     /// The coordinate along the data axis.
     pub replica: usize,
+    /// The coordinate along the tensor axis.
+    pub tensor: usize,
 }
 
 /// The layers and the shards that each rank computes.
@@ -33,6 +36,8 @@ pub struct MeshPlace {
 pub struct StepLayout {
     ranks: usize,
     columns: usize,
+    /// The number of ranks that divide the parts of layers among themselves.
+    tensors: usize,
     stages: Arc<[PipelineStage]>,
     /// The shards of each rank along the data axis.
     shards: ShardPlan,
@@ -49,6 +54,7 @@ impl StepLayout {
         Self {
             ranks: shards.ranks(),
             columns: 1,
+            tensors: 1,
             stages: Arc::new([all]),
             shards,
         }
@@ -58,12 +64,31 @@ impl StepLayout {
     /// ranks are spares without layers. `None` if there are fewer ranks than one pipeline needs, or no shards or stages.
     #[must_use]
     pub fn pipelines(ranks: usize, shards: u32, stages: Vec<PipelineStage>) -> Option<Self> {
+        Self::mesh(ranks, shards, stages, 1)
+    }
+
+    /// Returns the layout of pipelines in which the parts of each layer are divided among `tensors` ranks. As many pipelines as
+    /// there are ranks and shards for; the remaining ranks are spares. `None` if there are fewer ranks than one pipeline needs,
+    /// or no shards or stages.
+    #[must_use]
+    pub fn mesh(
+        ranks: usize,
+        shards: u32,
+        stages: Vec<PipelineStage>,
+        tensors: usize,
+    ) -> Option<Self> {
         let columns = stages.iter().map(|stage| stage.column + 1).max()?;
-        let replicas = u32::try_from(ranks / columns).ok()?.min(shards);
+        let replicas = ranks.checked_div(columns * tensors)?;
+        let replicas = u32::try_from(replicas).ok()?.min(shards);
         let shards = ShardPlan::new(shards, WorldSize::new(replicas)?)?;
         Some(Self {
-            ranks: if columns == 1 { shards.ranks() } else { ranks },
+            ranks: if columns * tensors == 1 {
+                shards.ranks()
+            } else {
+                ranks
+            },
             columns,
+            tensors,
             stages: stages.into(),
             shards,
         })
@@ -90,7 +115,49 @@ impl StepLayout {
         self.columns
     }
 
-    /// Returns the number of ranks that have the same layers.
+    /// Returns the number of ranks that divide the parts of layers among themselves.
+    #[must_use]
+    pub fn tensors(&self) -> usize {
+        self.tensors
+    }
+
+    /// Returns whether each rank computes only some of the layers, or some of their parts.
+    #[must_use]
+    pub fn divides_model(&self) -> bool {
+        self.columns * self.tensors > 1
+    }
+
+    /// Returns the number of ranks that are not spares.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.columns * self.replicas() * self.tensors
+    }
+
+    /// Returns the parts that a rank computes of layers that are divided into `parts` parts; all of them for a spare.
+    #[must_use]
+    pub fn own_parts(&self, rank: GroupRank, parts: u32) -> Range<u32> {
+        match self.place(rank) {
+            Some(place) => self.parts_at(place.tensor, parts),
+            None => 0..parts,
+        }
+    }
+
+    /// Returns the parts of the ranks at a coordinate of the tensor axis, of layers that are divided into `parts` parts.
+    #[must_use]
+    pub fn parts_at(&self, tensor: usize, parts: u32) -> Range<u32> {
+        let border =
+            |tensor: usize| (u64::from(parts) * tensor as u64 / self.tensors as u64) as u32;
+        border(tensor)..border(tensor + 1)
+    }
+
+    /// Returns the number of a rank's part of the model, which ranks with the same layers and parts share; `None` for a spare.
+    #[must_use]
+    pub fn model_part(&self, rank: GroupRank) -> Option<u32> {
+        let place = self.place(rank)?;
+        Some((place.column * self.tensors + place.tensor) as u32)
+    }
+
+    /// Returns the number of ranks that have the same layers and parts.
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.shards.ranks()
@@ -112,9 +179,11 @@ impl StepLayout {
     #[must_use]
     pub fn place(&self, rank: GroupRank) -> Option<MeshPlace> {
         let replicas = self.replicas();
+        let pair = rank.index() / self.tensors;
         let place = MeshPlace {
-            column: rank.index() / replicas,
-            replica: rank.index() % replicas,
+            column: pair / replicas,
+            replica: pair % replicas,
+            tensor: rank.index() % self.tensors,
         };
         (place.column < self.columns).then_some(place)
     }
@@ -122,14 +191,16 @@ impl StepLayout {
     /// Returns the rank at coordinates.
     #[must_use]
     pub fn rank_at(&self, place: MeshPlace) -> GroupRank {
-        GroupRank((place.column * self.replicas() + place.replica) as u32)
+        let pair = place.column * self.replicas() + place.replica;
+        GroupRank((pair * self.tensors + place.tensor) as u32)
     }
 
-    /// Returns the ranks with the same layers as a rank, in the order of their shards; `None` for a spare.
+    /// Returns the ranks with the same layers and parts as a rank, in the order of their shards; `None` for a spare.
     #[must_use]
     pub fn with_same_layers(&self, rank: GroupRank) -> Option<Vec<GroupRank>> {
-        let column = self.place(rank)?.column;
-        let ranks = (0..self.replicas()).map(|replica| self.rank_at(MeshPlace { column, replica }));
+        let place = self.place(rank)?;
+        let ranks =
+            (0..self.replicas()).map(|replica| self.rank_at(MeshPlace { replica, ..place }));
         Some(ranks.collect())
     }
 
@@ -161,16 +232,18 @@ impl StepLayout {
         })
     }
 
-    /// Returns the shards whose loss each rank computes and reports.
+    /// Returns the shards whose loss each rank reports. Ranks that have different parts of the last layer compute the same losses;
+    /// the first of them reports.
     #[must_use]
     pub fn reports(&self) -> ShardPlan {
-        if self.columns == 1 {
+        if !self.divides_model() {
             return self.shards.clone();
         }
         let last = self.stages.last().map_or(0, |stage| stage.column);
         let shares = (0..self.ranks).map(|rank| {
             let rank = GroupRank(rank as u32);
-            let reports = self.place(rank).is_some_and(|place| place.column == last);
+            let place = self.place(rank);
+            let reports = place.is_some_and(|place| place.column == last && place.tensor == 0);
             if reports {
                 self.run(rank).len() as u32
             } else {
@@ -316,6 +389,34 @@ mod tests {
         let reports = layout.reports();
         let runs: Vec<_> = (0..7).map(|rank| reports.run(GroupRank(rank))).collect();
         assert_eq!(runs, [0..0, 0..0, 0..0, 0..3, 3..6, 6..8, 8..8]);
+    }
+
+    #[test]
+    fn ranks_that_differ_in_their_parts_are_neighbours() {
+        let stages = divide_layers(&layers(4), &[1.0; 4], (2, 1), false).unwrap();
+        let layout = StepLayout::mesh(13, 8, stages, 3).unwrap();
+        assert_eq!((layout.replicas(), layout.members()), (2, 12));
+        assert_eq!(layout.place(GroupRank(12)), None);
+        for rank in 0..12 {
+            let place = layout.place(GroupRank(rank)).unwrap();
+            assert_eq!(layout.rank_at(place), GroupRank(rank));
+            assert_eq!(place.tensor, rank as usize % 3);
+        }
+        let peers = layout.with_same_layers(GroupRank(7)).unwrap();
+        assert_eq!(peers, [7, 10].map(GroupRank));
+        let own: Vec<_> = (0..4)
+            .map(|rank| layout.own_parts(GroupRank(rank), 8))
+            .collect();
+        assert_eq!(own, [0..2, 2..5, 5..8, 0..2]);
+        let parts: Vec<_> = [0, 1, 3, 6, 12]
+            .map(|rank| layout.model_part(GroupRank(rank)))
+            .into();
+        assert_eq!(parts, [Some(0), Some(1), Some(0), Some(3), None]);
+        let reports = layout.reports();
+        let runs: Vec<_> = (0..13)
+            .map(|rank| reports.run(GroupRank(rank)).len())
+            .collect();
+        assert_eq!(runs, [0, 0, 0, 0, 0, 0, 4, 0, 0, 4, 0, 0, 0]);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! A bucket is one range of the flat state, made of whole layers, so that a layer's backward pass
 //! writes directly into the buffer that is sent. Small adjacent layers share a bucket up to a size; a
-//! larger layer has a separate bucket. Buckets never change the trained bits, because every element is
+//! larger layer has a separate bucket. If layers are divided into parts, the same layers have a bucket in each region of the
+//! flat state, and a rank has those of its parts. Buckets never change the trained bits, because every element is
 //! summed over shards separately.
 
 use std::ops::Range;
@@ -19,37 +20,47 @@ pub struct BucketPlan {
     pub stage: usize,
     /// The layers in backward order: the last layer of the range is first.
     pub layers: Range<usize>,
+    /// The region of the flat state: 0 for tensors that belong to no part, then one for each part of the layers.
+    pub region: usize,
     /// The elements of the flat state.
     pub elements: Range<usize>,
 }
 
-/// Groups layers into buckets. `layer_elements[i]` is the range of layer `i` in the flat state, which
-/// is laid out in backward order, with the last layer first. A bucket ends at the first layer of each of `stages`, which are
-/// in order. Returns buckets in backward order.
+/// Groups layers into buckets. `regions` has the range of each layer in each region of the flat state, which is laid out in
+/// backward order, with the last layer first. Buckets of all regions have the same layers, and the size is that of all together.
+/// A bucket ends at the first layer of each of `stages`, which are in order. Returns the buckets of the last layers first, those
+/// of the same layers in the order of the regions.
 #[must_use]
 pub fn plan(
-    layer_elements: &[Range<usize>],
+    regions: &[Vec<Range<usize>>],
     stages: &[PipelineStage],
     bucket_bytes_max: usize,
 ) -> Vec<BucketPlan> {
-    let mut buckets: Vec<BucketPlan> = Vec::new();
-    for (layer, elements) in layer_elements.iter().enumerate().rev() {
+    let layers = regions.first().map_or(0, Vec::len);
+    let mut groups: Vec<(usize, Range<usize>, usize)> = Vec::new();
+    for layer in (0..layers).rev() {
         let stage = stages.partition_point(|stage| stage.layers.end <= layer);
-        if let Some(bucket) = buckets.last_mut()
-            && bucket.stage == stage
-            && (elements.end - bucket.elements.start) * DType::F32.size() <= bucket_bytes_max
+        let elements: usize = regions.iter().map(|region| region[layer].len()).sum();
+        if let Some((of, layers, sum)) = groups.last_mut()
+            && *of == stage
+            && (*sum + elements) * DType::F32.size() <= bucket_bytes_max
         {
-            bucket.layers.start = layer;
-            bucket.elements.end = elements.end;
+            layers.start = layer;
+            *sum += elements;
         } else {
-            buckets.push(BucketPlan {
-                stage,
-                layers: layer..layer + 1,
-                elements: elements.clone(),
-            });
+            groups.push((stage, layer..layer + 1, elements));
         }
     }
-    buckets
+    let of_group = |(stage, layers, _): (usize, Range<usize>, usize)| {
+        let each = regions.iter().enumerate();
+        each.map(move |(region, ranges)| BucketPlan {
+            stage,
+            layers: layers.clone(),
+            region,
+            elements: ranges[layers.end - 1].start..ranges[layers.start].end,
+        })
+    };
+    groups.into_iter().flat_map(of_group).collect()
 }
 
 /// Divides a bucket among ranks: returns the slice of each rank, nearly even, in the order of ranks. Slices begin at blocks
@@ -271,7 +282,7 @@ mod tests {
             let ranges = layout(&lengths);
             let cut = cut.min(lengths.len());
             let stages = [0..cut, cut..lengths.len()].map(|layers| PipelineStage { layers, column: 0 });
-            let buckets = plan(&ranges, &stages, bytes);
+            let buckets = plan(std::slice::from_ref(&ranges), &stages, bytes);
             let mut element = 0;
             let mut layer = lengths.len();
             for bucket in &buckets {

@@ -2,7 +2,8 @@
 //!
 //! Layers are in backward order, with the last one first, so that the gradients that are ready first
 //! are adjacent. Within a layer, tensors keep the layer's order. Every tensor starts at a multiple
-//! of 64 elements.
+//! of 64 elements. If layers are divided into parts, the vector has a region for the tensors of each part, in this order,
+//! after one for the tensors that belong to no part. So the elements of a rank's layers and parts are a few ranges.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ pub struct TensorRange {
 #[derive(Debug, Clone)]
 pub struct ModelState {
     tensors: Vec<TensorRange>,
-    layer_elements: Vec<Range<usize>>,
+    /// The range of each layer, by region.
+    regions: Vec<Vec<Range<usize>>>,
     layer_ranges: Vec<Vec<Range<usize>>>,
     /// The number of elements of the flat state.
     len: usize,
@@ -41,34 +43,28 @@ impl ModelState {
     /// Describes the state of a chain. Nothing of it is stored yet.
     #[must_use]
     pub fn outline(chain: &Chain) -> Self {
-        let order: Vec<(usize, &TensorEntry)> = chain
-            .layers()
-            .iter()
-            .enumerate()
-            .rev()
-            .flat_map(|(layer, s)| s.layout().tensors.iter().map(move |tensor| (layer, tensor)))
-            .collect();
-        let arena = Arena::new(order.iter().map(|(_, tensor)| tensor.elements()));
-        let tensors: Vec<TensorRange> = order
-            .into_iter()
-            .zip(arena.ranges())
-            .map(|((layer, entry), range)| TensorRange {
+        let mut order: Vec<(usize, usize, &TensorEntry)> = Vec::new();
+        for (layer, own) in chain.layers().iter().enumerate().rev() {
+            let tensors = own.layout().tensors.iter().enumerate();
+            order.extend(tensors.map(|(place, tensor)| (layer, place, tensor)));
+        }
+        order.sort_by_key(|(_, _, tensor)| region_of(tensor));
+        let arena = Arena::new(order.iter().map(|(_, _, tensor)| tensor.elements()));
+        let counts = chain.layers().iter().map(|own| own.layout().tensors.len());
+        let mut layer_ranges: Vec<Vec<Range<usize>>> =
+            counts.map(|tensors| vec![0..0; tensors]).collect();
+        let mut tensors = Vec::with_capacity(order.len());
+        for ((layer, place, entry), range) in order.into_iter().zip(arena.ranges()) {
+            layer_ranges[layer][place] = range.clone();
+            tensors.push(TensorRange {
                 entry: entry.clone(),
                 layer,
                 range: range.clone(),
-            })
-            .collect();
+            });
+        }
         Self {
-            layer_ranges: (0..chain.len())
-                .map(|layer| {
-                    tensors
-                        .iter()
-                        .filter(|p| p.layer == layer)
-                        .map(|p| p.range.clone())
-                        .collect()
-                })
-                .collect(),
-            layer_elements: layer_elements(chain.len(), &tensors, arena.len()),
+            regions: regions(chain.len(), &tensors, arena.len()),
+            layer_ranges,
             tensors,
             len: arena.len(),
             stored: HeldRanges::default(),
@@ -110,30 +106,33 @@ impl ModelState {
         if let Some(ranges) = located(&self.stored, &self.layer_ranges[layer]) {
             return write(values, &ranges);
         }
-        let elements = self.layer_elements[layer].clone();
-        let mut parts = self.stored.within(&elements).peekable();
-        if parts.peek().is_none() {
+        let tensors = &self.layer_ranges[layer];
+        let has_any = |tensor: &Range<usize>| self.stored.within(tensor).next().is_some();
+        if !tensors.iter().any(has_any) {
             return;
         }
-        let mut whole = vec![0.0; elements.len()];
-        let shifted =
-            |range: &Range<usize>| range.start - elements.start..range.end - elements.start;
-        let ranges: Vec<Range<usize>> = self.layer_ranges[layer].iter().map(shifted).collect();
-        write(&mut whole, &ranges);
-        for part in parts {
-            if let Some(to) = self.stored.locate(&part) {
-                values[to].copy_from_slice(&whole[shifted(&part)]);
+        let whole = Arena::new(tensors.iter().map(Range::len));
+        let mut written = vec![0.0; whole.len()];
+        write(&mut written, whole.ranges());
+        for (tensor, from) in tensors.iter().zip(whole.ranges()) {
+            for part in self.stored.within(tensor) {
+                if let Some(to) = self.stored.locate(&part) {
+                    let start = from.start + part.start - tensor.start;
+                    values[to].copy_from_slice(&written[start..start + part.len()]);
+                }
             }
         }
     }
 
-    /// Loads the state of a layer into a chain of the same layout, which may share it afterwards.
+    /// Loads the state of a layer into a chain of the same layout, which may share it afterwards. Tensors that are not stored
+    /// belong to parts that the chain does not compute.
     ///
     /// # Panics
-    /// When the layer is not stored completely.
+    /// When a tensor that the chain computes with is not stored completely.
     pub fn load_into(&self, chain: &mut Chain, layer: usize) {
-        let ranges = located(&self.stored, &self.layer_ranges[layer]);
-        let ranges = ranges.expect("the layers of a rank are stored");
+        let ranges = self.layer_ranges[layer].iter();
+        let ranges = ranges.map(|range| self.stored.locate(range).unwrap_or(0..0));
+        let ranges: Vec<Range<usize>> = ranges.collect();
         chain.layers_mut()[layer].load_shared(&self.values, &ranges);
     }
 
@@ -157,19 +156,16 @@ impl ModelState {
         &self.tensors
     }
 
-    /// Returns the range of each layer, including padding.
+    /// Returns the range of each layer in each region, including padding: in one region, unless layers are divided into parts.
     #[must_use]
-    pub fn layer_elements(&self) -> &[Range<usize>] {
-        &self.layer_elements
+    pub fn regions(&self) -> &[Vec<Range<usize>>] {
+        &self.regions
     }
 
-    /// Returns the ranges of a layer's tensors in the order of its layout, relative to `base`.
+    /// Returns the ranges of a layer's tensors in the order of its layout.
     #[must_use]
-    pub fn layer_ranges(&self, layer: usize, base: usize) -> Vec<Range<usize>> {
-        self.layer_ranges[layer]
-            .iter()
-            .map(|r| r.start - base..r.end - base)
-            .collect()
+    pub fn layer_ranges(&self, layer: usize) -> &[Range<usize>] {
+        &self.layer_ranges[layer]
     }
 
     /// Returns the number of elements of the flat state, stored or not.
@@ -288,17 +284,32 @@ pub fn remapped(values: &[f32], from: &HeldRanges, to: &HeldRanges) -> Vec<f32> 
     kept
 }
 
-/// Returns the range of each layer, from its first tensor to the first tensor of the next one in the flat state.
-fn layer_elements(layers: usize, tensors: &[TensorRange], len: usize) -> Vec<Range<usize>> {
-    let mut elements = vec![0..0; layers];
+/// Returns the region of a tensor: the first one for those that belong to no part.
+fn region_of(tensor: &TensorEntry) -> usize {
+    tensor
+        .part
+        .as_ref()
+        .map_or(0, |part| part.index as usize + 1)
+}
+
+/// Returns the range of each layer in each region, from its first tensor to that of the next layer in the flat state. `tensors`
+/// are in the order of the flat state.
+fn regions(layers: usize, tensors: &[TensorRange], len: usize) -> Vec<Vec<Range<usize>>> {
+    let count = tensors.last().map_or(0, |tensor| region_of(&tensor.entry)) + 1;
     let mut end = len;
-    for (layer, range) in elements.iter_mut().enumerate() {
-        let start = tensors
-            .iter()
-            .find(|p| p.layer == layer)
-            .map_or(end, |p| p.range.start);
-        *range = start..end;
-        end = start;
+    let mut found = Vec::with_capacity(count);
+    for region in (0..count).rev() {
+        let of_region = |tensor: &&TensorRange| region_of(&tensor.entry) == region;
+        let mut elements = vec![0..0; layers];
+        for (layer, range) in elements.iter_mut().enumerate() {
+            let mut of_layer = tensors.iter().filter(of_region);
+            let first = of_layer.find(|tensor| tensor.layer == layer);
+            let start = first.map_or(end, |tensor| tensor.range.start);
+            *range = start..end;
+            end = start;
+        }
+        found.push(elements);
     }
-    elements
+    found.reverse();
+    found
 }

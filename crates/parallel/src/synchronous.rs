@@ -13,6 +13,7 @@ mod gathered;
 mod gradient_values;
 mod lock_step;
 mod mesh;
+mod parts;
 mod program;
 mod shard;
 mod slices;
@@ -37,6 +38,7 @@ use ronde_schedule::PipelineSchedule;
 
 use self::borders::BorderForms;
 use self::mesh::{Division, MeshGroups, computed_layers, fresh_buckets};
+use self::parts::GroupParts;
 use crate::bucket::{self, Bucket};
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::state::remapped;
@@ -130,6 +132,8 @@ const BUCKETS_IN_FLIGHT: usize = 3;
 /// The strategy's state on one rank.
 pub struct SynchronousStrategy {
     groups: MeshGroups,
+    /// The exchange with the ranks that compute other parts of the same layers.
+    exchange: Option<Arc<GroupParts>>,
     layout: StepLayout,
     config: SynchronousConfig,
     seeds: SeedTree,
@@ -143,6 +147,8 @@ pub struct SynchronousStrategy {
     optimizer_states: Vec<Vec<f32>>,
     scale: LossScale,
     buckets: Vec<Bucket>,
+    /// Memory for the gradient of layers that have several buckets.
+    joined: Vec<f32>,
     /// A buffer for a part of the scaled gradient, small enough to stay in the cache during the update.
     part: Vec<f32>,
     forms: BorderForms,
@@ -175,6 +181,7 @@ impl SynchronousStrategy {
         let buckets = fresh_buckets(&state, &config, &layout);
         let division = Division {
             layout: &layout,
+            parts: chain.parts(),
             buckets: &buckets,
             hosts: group.hosts(),
             config: &config,
@@ -200,6 +207,7 @@ impl SynchronousStrategy {
         };
         let mut this = Self {
             groups,
+            exchange: None,
             layout,
             config,
             seeds,
@@ -210,6 +218,7 @@ impl SynchronousStrategy {
             optimizer_states,
             scale,
             buckets,
+            joined: Vec::new(),
             part: Vec::new(),
             forms: BorderForms::default(),
             evaluation,
@@ -224,6 +233,7 @@ impl SynchronousStrategy {
         this.store();
         this.state.copy_from(&this.chain);
         this.forms = this.border_forms();
+        this.place_parts();
         this.load_layers();
         this
     }
@@ -410,17 +420,21 @@ impl Strategy for SynchronousStrategy {
         }
         self.finish_sends()?;
         let replica = self.place().map_or(0, |place| place.replica);
+        // Ranks with different parts have the same gradient of what belongs to no part.
+        let is_first = self.place().is_none_or(|place| place.tensor == 0);
         let own = self.own_buckets();
         let mut parts = Vec::with_capacity(own.len());
         for index in own {
             self.release_bucket(index)?;
+            let is_divided = self.is_divided();
             let bucket = &mut self.buckets[index];
             let (elements, is_scattered) = (bucket.received_by(replica), bucket.is_scattered());
+            let reports = bucket.plan.region > 0 || is_first;
             match bucket.wait() {
                 Some(Ok(sum)) => parts.push(GradientPart {
                     elements,
                     sum,
-                    is_owned: is_scattered || replica == 0 || !self.is_divided(),
+                    is_owned: reports && (is_scattered || replica == 0) || !is_divided,
                 }),
                 Some(Err(source)) => return Err(self.bucket_error(index, source)),
                 None => {
@@ -528,12 +542,14 @@ impl Strategy for SynchronousStrategy {
 
     fn regroup(&mut self, group: Arc<dyn Group>, layout: StepLayout) -> Result<(), ParallelError> {
         let is_connected = self.groups.are_those_of(&group)
-            && (self.layout.columns(), self.layout.replicas())
-                == (layout.columns(), layout.replicas());
+            && self.layout.members() == layout.members()
+            && (self.layout.columns(), self.layout.tensors())
+                == (layout.columns(), layout.tensors());
         if !is_connected {
             self.groups = MeshGroups::connect(group, &layout)?;
         }
         self.layout = layout;
+        self.place_parts();
         // The old buckets are in memory of the previous group.
         self.renew_buckets();
         self.forms = self.border_forms();
@@ -681,7 +697,7 @@ impl Strategy for SynchronousStrategy {
 
     fn buckets_of(&self, bucket_bytes_max: usize) -> usize {
         let stages = self.layout.stages();
-        bucket::plan(self.state.layer_elements(), stages, bucket_bytes_max).len()
+        bucket::plan(self.state.regions(), stages, bucket_bytes_max).len()
     }
 
     fn set_bucket_bytes(&mut self, bucket_bytes_max: usize) {

@@ -1,5 +1,7 @@
 //! [`UpdateSums`]: the sums over the blocks of a gradient that an update needs from all ranks.
 
+use std::collections::BTreeMap;
+
 use ronde_core::exact::Node;
 use ronde_core::norm::{NumberTree, blocks, tree_sum};
 use ronde_engine::{TrustSquares, TrustTree};
@@ -152,9 +154,11 @@ impl WholeSums {
             true => Some(TrustSquares::default()),
             false => tree.total(),
         });
+        let mut trust: Vec<TrustSquares> = trust.collect::<Option<_>>()?;
+        join_parts(state, &mut trust);
         Some(Self {
             gradient: gradient.collect::<Option<_>>()?,
-            trust: trust.collect::<Option<_>>()?,
+            trust,
         })
     }
 
@@ -166,6 +170,21 @@ impl WholeSums {
     /// Returns the sum of squares of the gradients of all tensors.
     pub(crate) fn gradient_total(&self) -> f64 {
         tree_sum(self.gradient.iter().copied())
+    }
+}
+
+/// Gives each part of a tensor the squares of the whole one: the sum over its parts in order.
+fn join_parts(state: &ModelState, trust: &mut [TrustSquares]) {
+    let mut whole: BTreeMap<&str, TrustSquares> = BTreeMap::new();
+    let parts = state.tensors().iter().enumerate();
+    let parts = parts.filter(|(_, tensor)| tensor.entry.part.is_some());
+    for (index, tensor) in parts.clone() {
+        let sum = whole.entry(tensor.entry.whole_name()).or_default();
+        sum.weights += trust[index].weights;
+        sum.update += trust[index].update;
+    }
+    for (index, tensor) in parts {
+        trust[index] = whole[tensor.entry.whole_name()];
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pipelines: every layout of layers, shards and slices has the bits of one rank.
+//! Pipelines and layers in parts: every layout of layers, parts, shards and slices has the bits of one rank.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -76,6 +76,31 @@ const RESNET: Case = Case {
     recomputes: false,
 };
 
+/// Layers in four parts.
+const MLP_IN_PARTS: Case = Case {
+    model: r#"{"kind": "mlp", "hidden": [72, 36, 20, 16, 8], "tensor_parts": 4}"#,
+    ..MLP
+};
+
+const GPT_IN_PARTS: Case = Case {
+    model: r#"{"kind": "gpt", "layers": 2, "width": 16, "heads": 4, "dropout": 0.1, "tensor_parts": 4}"#,
+    classes: 8,
+    optimizer: r#"{"kind": "lamb"}"#,
+    ..GPT
+};
+
+const TIED_IN_PARTS: Case = Case {
+    model: r#"{"kind": "gpt", "layers": 2, "width": 16, "heads": 4, "tied": true, "tensor_parts": 4}"#,
+    classes: 8,
+    ..TIED
+};
+
+const TRANSFORMER_IN_PARTS: Case = Case {
+    model: r#"{"kind": "transformer", "source": 3, "layers": 1, "width": 18, "heads": 3, "dropout": 0.1, "tensor_parts": 3}"#,
+    classes: 9,
+    ..TRANSFORMER
+};
+
 impl Case {
     fn chain(&self) -> Chain {
         let model: ModelConfig = serde_json::from_str(self.model).unwrap();
@@ -114,6 +139,8 @@ impl Case {
 struct Division {
     ranks: usize,
     columns: usize,
+    /// The number of ranks that divide the parts of layers.
+    tensors: usize,
     /// The number of stages of each rank.
     rounds: usize,
     zero: ZeroLevel,
@@ -124,6 +151,7 @@ struct Division {
 const ALONE: Division = Division {
     ranks: 1,
     columns: 1,
+    tensors: 1,
     rounds: 1,
     zero: ZeroLevel::Off,
     copies: 1,
@@ -192,13 +220,13 @@ fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
     )
     .unwrap();
     let shards = COUNTS.len() as u32;
-    let layout = match division.columns {
+    let layout = match division.columns * division.tensors {
         1 => {
             let size = WorldSize::new(division.ranks as u32).unwrap();
             let plan = ShardPlan::with_spares(shards, size, shards.min(size.get())).unwrap();
             StepLayout::data_parallel(plan, chain.len())
         }
-        _ => StepLayout::pipelines(division.ranks, shards, stages).unwrap(),
+        _ => StepLayout::mesh(division.ranks, shards, stages, division.tensors).unwrap(),
     };
     let config = config(case, division);
     let rank = group.rank();
@@ -253,14 +281,15 @@ fn check(case: Case, division: Division, alone: &Outcome) {
             let range = alone.stored.locate(range).unwrap();
             &alone.weights[range]
         });
-        if division.columns == 1 {
+        let divides_model = division.columns * division.tensors;
+        if divides_model == 1 {
             assert_eq!(rank.digests, alone.digests, "{} {division:?}", case.model);
         }
         let is_equal = rank.weights.iter().eq(expected);
         assert!(is_equal, "{} {division:?}", case.model);
         let divides = match division.zero {
             ZeroLevel::Weights => division.ranks,
-            _ => division.columns,
+            _ => divides_model,
         };
         if divides > division.copies as usize {
             assert!(rank.stored.len() < alone.stored.len(), "{division:?}");
@@ -282,7 +311,7 @@ fn check(case: Case, division: Division, alone: &Outcome) {
     );
     assert_eq!(all(|rank| &rank.stored), alone.stored, "nothing is missing");
     let owned: usize = ranks.iter().map(|rank| rank.owned.len()).sum();
-    if division.columns > 1 {
+    if division.columns * division.tensors > 1 {
         assert_eq!(owned, alone.held.len(), "{division:?}: exactly one owner");
     }
 }
@@ -329,6 +358,7 @@ fn every_layout_of_a_perceptron_has_the_bits_of_one_rank() {
                     let division = Division {
                         ranks,
                         columns,
+                        tensors: 1,
                         rounds,
                         zero,
                         copies,
@@ -380,18 +410,72 @@ fn models_of_texts_and_images_have_the_bits_of_one_rank() {
 }
 
 #[test]
+fn every_division_of_layers_in_parts_has_the_bits_of_one_rank() {
+    for case in [
+        MLP_IN_PARTS,
+        GPT_IN_PARTS,
+        TIED_IN_PARTS,
+        TRANSFORMER_IN_PARTS,
+    ] {
+        let expected = alone(case);
+        let one = PipelineSchedule::OneForwardOneBackward;
+        for (ranks, columns, tensors, zero, schedule) in [
+            (2, 1, 1, 0, one),
+            (3, 1, 1, 3, one),
+            (2, 2, 1, 0, one),
+            (2, 1, 2, 0, one),
+            (3, 1, 3, 0, one),
+            (5, 1, 2, 0, one),
+            (4, 1, 2, 1, one),
+            (4, 1, 2, 2, one),
+            (4, 1, 2, 3, one),
+            (6, 1, 3, 3, one),
+            (4, 2, 2, 0, one),
+            (4, 2, 2, 0, PipelineSchedule::ZeroBubble),
+            (5, 2, 2, 0, PipelineSchedule::GPipe),
+            (8, 2, 2, 3, one),
+            (8, 2, 2, 1, PipelineSchedule::ZeroBubble),
+        ] {
+            for copies in [1, 2] {
+                let division = Division {
+                    ranks,
+                    columns,
+                    tensors,
+                    zero: ZeroLevel::new(zero).unwrap(),
+                    schedule,
+                    copies,
+                    ..ALONE
+                };
+                check(case, division, &expected);
+            }
+        }
+    }
+}
+
+#[test]
 fn with_two_copies_any_one_rank_of_a_pipeline_may_be_lost() {
-    for (ranks, columns, zero) in [(3, 3, 0), (4, 2, 1), (4, 2, 0), (6, 3, 2)] {
+    for (ranks, columns, tensors, zero) in [
+        (3, 3, 1, 0),
+        (4, 2, 1, 1),
+        (4, 2, 1, 0),
+        (6, 3, 1, 2),
+        (3, 1, 3, 0),
+        (4, 2, 2, 0),
+        (4, 1, 2, 3),
+        (8, 2, 2, 1),
+    ] {
+        let case = if tensors > 1 { MLP_IN_PARTS } else { MLP };
         let division = Division {
             ranks,
             columns,
+            tensors,
             zero: ZeroLevel::new(zero).unwrap(),
             copies: 2,
             ..ALONE
         };
-        let all = alone(MLP).held;
+        let all = alone(case).held;
         let ranks = testing::spawn_ranks(ranks, LIMIT, move |group| {
-            Ok::<_, String>(train(group, MLP, division).held)
+            Ok::<_, String>(train(group, case, division).held)
         });
         for lost in 0..ranks.len() {
             let remaining = ranks.iter().enumerate().filter(|(rank, _)| *rank != lost);

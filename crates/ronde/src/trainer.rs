@@ -161,12 +161,12 @@ impl<'a> Trainer<'a> {
     ) -> Result<TrainedModel, Error> {
         let world_size = self.worker.assignment().world_size;
         let mut plan = Plan::resolve(&self.config, world_size, &*self.data.train)?;
-        if self.config.parallel.pipeline > 1 {
+        if self.config.parallel.divides_model() {
             // Every worker returns the whole model.
             return Err(Error::Train(TrainError::Impossible {
                 problem: "a program with a model of its own cannot divide its layers among workers"
                     .to_owned(),
-                hint: "set parallel.pipeline = 1; parallel.zero divides the state of the optimizer"
+                hint: "set parallel.pipeline = 1 and parallel.tensor = 1; parallel.zero divides the state of the optimizer"
                     .to_owned(),
             }));
         }

@@ -30,17 +30,24 @@ pub struct MemoryEstimate {
     pub shard_samples: u64,
 }
 
-/// The part of a model on one worker of a pipeline.
+/// The part of a model that one worker has.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PartMemory {
-    /// The share of the model's elements that its layers have, of 1.
+    /// The share of the model's elements that it computes with, of 1.
     pub elements: f64,
     /// The share of the elements of another worker, if this one holds their second copies.
     pub copied_elements: f64,
-    /// The floats that its layers keep of one shard for the backward pass.
-    pub kept_floats: u64,
     /// The most floats that its layers keep of all shards at any time.
     pub kept_floats_max: u64,
+}
+
+/// The parts of a model that workers have which divide its layers or the parts of its layers among themselves.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DividedModel {
+    /// Each worker's part.
+    pub workers: Vec<PartMemory>,
+    /// The floats that all layers keep of one shard for the backward pass.
+    pub kept_floats: u64,
 }
 
 /// The measured memory of a worker process with an empty model, and the buffers of the kernels.
@@ -123,19 +130,12 @@ impl MemoryEstimate {
         self
     }
 
-    /// Returns the memory of the worker with the most in a pipeline whose workers have these parts of the model.
+    /// Returns the memory of each worker of a divided model.
     #[must_use]
-    pub fn pipelined(self, parts: &[PartMemory]) -> Self {
-        let workers = self.of_parts(parts).into_iter();
-        workers.max_by_key(Self::total).unwrap_or(self)
-    }
-
-    /// Returns the memory of each worker of a pipeline whose workers have these parts of the model.
-    #[must_use]
-    pub fn of_parts(&self, parts: &[PartMemory]) -> Vec<Self> {
-        let kept: u64 = parts.iter().map(|part| part.kept_floats).sum();
+    pub fn of_parts(&self, model: &DividedModel) -> Vec<Self> {
         // Memory in use while a layer computes, besides the kept values.
-        let working = self.activations.saturating_sub(kept.saturating_mul(BYTES));
+        let kept = model.kept_floats.saturating_mul(BYTES);
+        let working = self.activations.saturating_sub(kept);
         let of_part = |part: &PartMemory| {
             let share = |bytes: u64, share: f64| (bytes as f64 * share) as u64;
             let held = part.elements + part.copied_elements;
@@ -152,7 +152,7 @@ impl MemoryEstimate {
                 ..*self
             }
         };
-        parts.iter().map(of_part).collect()
+        model.workers.iter().map(of_part).collect()
     }
 
     /// Adds the copies of the weights that the run keeps besides those that it trains.
@@ -252,23 +252,25 @@ mod tests {
             samples: 0,
             shard_samples: 1,
         };
-        let part = |elements, kept_floats, kept_floats_max| PartMemory {
+        let part = |elements, kept_floats_max| PartMemory {
             elements,
             copied_elements: 0.0,
-            kept_floats,
             kept_floats_max,
         };
-        let of = |parts: &[PartMemory]| whole.pipelined(parts).total();
+        let of = |workers: [PartMemory; 2]| {
+            let model = DividedModel {
+                workers: workers.into(),
+                kept_floats: 100,
+            };
+            let totals = whole.of_parts(&model).into_iter();
+            totals.map(|worker| worker.total()).max()
+        };
         // 100 of the 500 bytes are in use while a layer computes.
         assert_eq!(
-            of(&[part(0.75, 50, 100), part(0.25, 50, 50)]),
-            3000 + 400 + 100
+            of([part(0.75, 100), part(0.25, 50)]),
+            Some(3000 + 400 + 100)
         );
-        assert_eq!(
-            of(&[part(0.5, 90, 360), part(0.5, 10, 10)]),
-            2000 + 1440 + 100
-        );
-        assert_eq!(of(&[]), whole.total());
+        assert_eq!(of([part(0.5, 360), part(0.5, 10)]), Some(2000 + 1440 + 100));
     }
 
     use ronde_core::WorldSize;

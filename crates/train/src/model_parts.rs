@@ -1,4 +1,4 @@
-//! [`ModelParts`]: the parts of a model that workers of a pipeline may have, and the layout of a run among its workers.
+//! [`ModelParts`]: the parts of a model that workers may have, and the layout of a run among its workers.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use ronde_core::layout::TensorEntry;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::{PipelineStage, StepLayout, divide_layers};
 use ronde_data::Dataset;
-use ronde_engine::{Chain, Layer, StepShape};
+use ronde_engine::{Chain, Layer, PartPlace, StepShape};
 use ronde_parallel::ZeroLevel;
 use ronde_schedule::{PipelineSchedule, ProgramAction, ProgramShape, programs};
 
 use crate::config::{BalanceMode, ParallelSection, RunConfig};
-use crate::memory::PartMemory;
+use crate::memory::{DividedModel, PartMemory};
 use crate::{Plan, TrainError};
 
 /// The parts of a model that workers of a pipeline may have.
@@ -30,6 +30,8 @@ pub struct ModelParts {
     columns: usize,
     /// The number of stages of each of them.
     rounds: usize,
+    /// The number of workers that divide the parts of each layer among themselves, if there are enough.
+    tensors: usize,
 }
 
 impl ModelParts {
@@ -65,16 +67,17 @@ impl ModelParts {
                 hint: "set parallel.zero to 2 or less".to_owned(),
             });
         }
+        check_tensor(&plan.config, chain.parts())?;
         let work = work(&plan.config, chain, train, plan.shard_samples_max());
         Self::new(section, layers, work, is_tied)
     }
 
-    /// Returns the parts of the model of a run file, and the part of each worker of a pipeline. Cost: that of describing the
-    /// model; no weights are allocated.
+    /// Returns the parts of the model of a run file that its workers have. Cost: that of describing the model; no weights are
+    /// allocated.
     ///
     /// # Errors
     /// As [`ModelParts::of`], and when the model does not accept the samples.
-    pub fn memory(plan: &Plan, train: &dyn Dataset) -> Result<Vec<PartMemory>, TrainError> {
+    pub fn memory(plan: &Plan, train: &dyn Dataset) -> Result<DividedModel, TrainError> {
         let description = train.description();
         let model = &plan.config.model.config;
         let chain = model.build(&description.shape, description.classes, &plan.seeds);
@@ -82,48 +85,53 @@ impl ModelParts {
             .and_then(|chain| plan.prepare(chain))
             .map_err(TrainError::Model)?;
         let parts = Self::of(plan, &mut chain, train)?;
-        let (shards, columns) = (plan.shards.shards(), parts.columns);
-        let layout = parts.layout(shards, columns * plan.shards.ranks())?;
+        let shards = plan.shards.shards();
+        let together = parts.columns * parts.tensors;
+        let layout = parts.layout(shards, together * plan.shards.ranks())?;
         let mut shape = vec![plan.shard_samples_max()];
         shape.extend_from_slice(&description.shape);
-        let layers = chain.layers().iter().map(|layer| {
-            let cost = layer.cost(&shape);
-            shape.clone_from(&cost.output_shape);
-            let tensors = layer.layout().tensors.iter();
-            let elements: usize = tensors.map(TensorEntry::elements).sum();
-            (elements as f64, cost.kept_floats as u64)
-        });
-        let layers: Vec<(f64, u64)> = layers.collect();
-        let all: f64 = layers.iter().map(|(elements, _)| elements).sum();
+        let (divisor, whole_kept) = {
+            let whole = layer_sizes(&mut chain, &shape, 0..u32::MAX);
+            let elements: f64 = whole.iter().map(|(elements, _)| elements).sum();
+            (elements.max(1.0), whole.iter().map(|(_, kept)| kept).sum())
+        };
         let section = &plan.config.parallel;
         let own_shards = shards.div_ceil(layout.replicas() as u32);
-        let mut found = vec![(0.0, 0); columns];
-        let mut kept_of = Vec::with_capacity(layout.stages().len());
-        for stage in layout.stages() {
-            let layers = &layers[stage.layers.clone()];
-            let kept: u64 = layers.iter().map(|(_, kept)| kept).sum();
-            let (elements, kept_floats) = &mut found[stage.column];
-            *elements += layers
-                .iter()
-                .map(|(own, _)| own / all.max(1.0))
-                .sum::<f64>();
-            *kept_floats += kept;
-            kept_of.push(kept);
+        let mut workers = Vec::with_capacity(together);
+        // In the order of the ranks: those that differ in their parts only are neighbours.
+        let mut of_tensor: Vec<(Vec<f64>, Vec<u64>)> = Vec::with_capacity(parts.tensors);
+        for tensor in 0..layout.tensors() {
+            let own = layout.parts_at(tensor, chain.parts());
+            let layers = layer_sizes(&mut chain, &shape, own);
+            let mut elements = vec![0.0; layout.columns()];
+            let mut kept_of = Vec::with_capacity(layout.stages().len());
+            for stage in layout.stages() {
+                let own = layers[stage.layers.clone()].iter();
+                elements[stage.column] += own.clone().map(|(own, _)| own / divisor).sum::<f64>();
+                kept_of.push(own.map(|(_, kept)| kept).sum());
+            }
+            let kept = kept_max(&layout, section.pipeline_schedule(), own_shards, &kept_of);
+            of_tensor.push((elements, kept));
         }
-        let kept_max = kept_max(&layout, section.pipeline_schedule(), own_shards, &kept_of);
+        for column in 0..layout.columns() {
+            workers.extend(of_tensor.iter().map(|(elements, kept)| PartMemory {
+                elements: elements[column],
+                copied_elements: 0.0,
+                kept_floats_max: kept[column],
+            }));
+        }
         let is_held_once = layout.replicas() == 1 || section.zero_level().is_sharded();
-        let is_copied = is_held_once && section.copies_among(layout.ranks() as u32) > 1;
-        let parts = found.iter().enumerate();
-        let parts = parts.map(|(column, &(elements, kept_floats))| PartMemory {
-            elements,
-            copied_elements: match is_copied {
-                true => found[(column + columns - 1) % columns].0,
-                false => 0.0,
-            },
-            kept_floats,
-            kept_floats_max: kept_max[column],
-        });
-        Ok(parts.collect())
+        if is_held_once && section.copies_among(layout.ranks() as u32) > 1 {
+            let elements: Vec<f64> = workers.iter().map(|part| part.elements).collect();
+            let count = elements.len();
+            for (index, part) in workers.iter_mut().enumerate() {
+                part.copied_elements = elements[(index + count - 1) % count];
+            }
+        }
+        Ok(DividedModel {
+            workers,
+            kept_floats: whole_kept,
+        })
     }
 
     fn new(
@@ -153,6 +161,7 @@ impl ModelParts {
             is_tied,
             columns: section.pipeline as usize,
             rounds: section.rounds(),
+            tensors: section.tensor as usize,
         };
         if this.stages(this.columns).is_none() {
             let shared = if is_tied {
@@ -195,20 +204,21 @@ impl ModelParts {
         divide_layers(&self.pieces, &self.work, (columns, rounds), self.is_tied)
     }
 
-    /// Returns the layout of a run of `shards` logical shards among `ranks` workers. With too few of them for the pipeline
-    /// that the run file asks for, it is shorter.
+    /// Returns the layout of a run of `shards` logical shards among `ranks` workers. With too few of them for the pipeline and
+    /// the division of layers that the run file asks for, the pipeline is shorter, and then the division is among fewer.
     ///
     /// # Errors
     /// [`TrainError::Impossible`] when there are no workers.
     pub fn layout(&self, shards: u32, ranks: usize) -> Result<StepLayout, TrainError> {
-        let columns = self.columns.min(ranks);
-        let layout = match columns {
+        let tensors = self.tensors.min(ranks).max(1);
+        let columns = self.columns.min(ranks / tensors);
+        let layout = match columns * tensors {
             0 | 1 => WorldSize::new(ranks as u32)
                 .and_then(|size| ShardPlan::with_spares(shards, size, shards.min(size.get())))
                 .map(|shards| StepLayout::data_parallel(shards, self.layers.len())),
-            columns => self
+            _ => self
                 .stages(columns)
-                .and_then(|stages| StepLayout::pipelines(ranks, shards, stages)),
+                .and_then(|stages| StepLayout::mesh(ranks, shards, stages, tensors)),
         };
         layout.ok_or_else(|| TrainError::Impossible {
             problem: "the group has no members".to_owned(),
@@ -216,12 +226,40 @@ impl ModelParts {
         })
     }
 
-    /// Describes the layers of each worker of a pipeline; `None` if each worker has all of them.
+    /// Describes what each worker has of the model; `None` if each worker has all of it.
     #[must_use]
     pub fn describe(&self, layout: &StepLayout) -> Option<String> {
-        if layout.columns() == 1 {
+        if !layout.divides_model() {
             return None;
         }
+        let mut text = match layout.columns() {
+            1 => String::new(),
+            _ => self.describe_columns(layout),
+        };
+        let tensors = layout.tensors();
+        if tensors > 1 && layout.columns() > 1 {
+            text.push_str(&format!(
+                "; {tensors} workers divide the parts of each of these layers"
+            ));
+        } else if tensors > 1 {
+            text = match layout.replicas() {
+                1 => format!("{tensors} workers divide the parts of each layer"),
+                groups => {
+                    format!(
+                        "in each of {groups} groups, {tensors} workers divide the parts of each layer"
+                    )
+                }
+            };
+        }
+        let spares = layout.ranks() - layout.members();
+        if spares > 0 {
+            let ranks = layout.ranks();
+            text.push_str(&format!("; {spares} of {ranks} workers are spares"));
+        }
+        Some(text)
+    }
+
+    fn describe_columns(&self, layout: &StepLayout) -> String {
         let total: f64 = self.work.iter().sum();
         let of_column = |column: usize| {
             let mut share = 0.0;
@@ -241,24 +279,66 @@ impl ModelParts {
             format!("{} ({:.0} %)", parts.join(" and "), 100.0 * share / total)
         };
         let columns: Vec<String> = (0..layout.columns()).map(of_column).collect();
-        let replicas = layout.replicas();
-        let spares = layout.ranks() - replicas * layout.columns();
-        let mut text = format!(
-            "each of {replicas} pipelines divides the layers and their work among {} workers: {}",
+        let pipelines = match layout.replicas() {
+            1 => "a pipeline".to_owned(),
+            replicas => format!("each of {replicas} pipelines"),
+        };
+        let workers = match layout.tensors() {
+            1 => "workers",
+            _ => "groups of workers",
+        };
+        format!(
+            "{pipelines} divides the layers and their work among {} {workers}: {}",
             layout.columns(),
             columns.join(", ")
-        );
-        if replicas == 1 {
-            text = text.replacen("each of 1 pipelines", "a pipeline", 1);
-        }
-        if spares > 0 {
-            text.push_str(&format!(
-                "; {spares} of {} workers are spares",
-                layout.ranks()
-            ));
-        }
-        Some(text)
+        )
     }
+}
+
+/// Returns the elements of each layer and the floats that it keeps of one shard, for the parts that a worker has.
+fn layer_sizes(chain: &mut Chain, shape: &[usize], own: Range<u32>) -> Vec<(f64, u64)> {
+    let parts = chain.parts();
+    let own = own.start..own.end.min(parts);
+    chain.set_parts(&PartPlace::planned(own.clone(), parts));
+    let has = |tensor: &&TensorEntry| {
+        let part = tensor.part.as_ref();
+        part.is_none_or(|part| own.contains(&part.index))
+    };
+    let mut shape = shape.to_vec();
+    let layers = chain.layers().iter().map(|layer| {
+        let cost = layer.cost(&shape);
+        shape.clone_from(&cost.output_shape);
+        let tensors = layer.layout().tensors.iter().filter(has);
+        let elements: usize = tensors.map(TensorEntry::elements).sum();
+        (elements as f64, cost.kept_floats as u64)
+    });
+    layers.collect()
+}
+
+/// Checks that workers can divide the parts of the model's layers.
+fn check_tensor(config: &RunConfig, parts: u32) -> Result<(), TrainError> {
+    let tensor = config.parallel.tensor;
+    if tensor <= parts {
+        return Ok(());
+    }
+    let model = config.model.config.kind();
+    let (problem, hint) = match parts {
+        1 => (
+            format!(
+                "{tensor} workers cannot divide the layers of `{model}`: they are not in parts"
+            ),
+            format!(
+                "set model.tensor_parts = {tensor}, which changes the trained bits (gpt, bert, transformer and mlp have it), or                  parallel.tensor = 1"
+            ),
+        ),
+        parts => (
+            format!("{tensor} workers cannot divide {parts} parts of the layers of `{model}`"),
+            format!(
+                "set parallel.tensor to {parts} or less, or model.tensor_parts to {tensor}, which changes the trained bits"
+            ),
+        ),
+    };
+    Err(TrainError::Impossible { problem, hint })
 }
 
 /// Returns the most values that each worker of a pipeline keeps at any time for backward passes, from those that each stage
@@ -291,32 +371,43 @@ fn kept_max(
     most
 }
 
-/// Returns the number of workers with the same layers.
+/// Returns the number of workers with the same layers and parts.
 pub(crate) fn replicas(config: &RunConfig, world_size: WorldSize) -> WorldSize {
-    let columns = config.parallel.pipeline.clamp(1, world_size.get());
-    let shards = match columns {
+    let together = config.parallel.model_workers().min(world_size.get());
+    let shards = match together {
         1 => u32::MAX,
         _ => config.workers.logical_shards.max(1),
     };
-    WorldSize::new((world_size.get() / columns).min(shards)).unwrap_or(WorldSize::ONE)
+    WorldSize::new((world_size.get() / together).min(shards)).unwrap_or(WorldSize::ONE)
 }
 
 /// Checks that a run can start with a number of workers. A run that loses workers may continue with fewer.
 pub(crate) fn check_workers(config: &RunConfig, world_size: WorldSize) -> Result<(), TrainError> {
     let (workers, columns) = (world_size.get(), config.parallel.pipeline);
-    if columns < 2 {
+    let together = config.parallel.model_workers();
+    if together < 2 {
         return Ok(());
     }
-    if workers < columns {
+    let what = match config.parallel.tensor {
+        1 => format!("a pipeline of {columns} workers"),
+        tensor if columns < 2 => format!("a division of each layer among {tensor} workers"),
+        tensor => format!("a pipeline of {columns} times {tensor} workers"),
+    };
+    if workers < together {
+        let hint = match config.parallel.tensor {
+            1 => format!("use --workers {together}, or set parallel.pipeline to {workers}"),
+            _ => format!("use --workers {together}, or lower parallel.pipeline or parallel.tensor"),
+        };
         return Err(TrainError::Impossible {
-            problem: format!("a pipeline of {columns} workers cannot start with {workers}"),
-            hint: format!("use --workers {columns}, or set parallel.pipeline to {workers}"),
+            problem: format!("{what} cannot start with {workers}"),
+            hint,
         });
     }
     if config.workers.balance == BalanceMode::Measured {
         return Err(TrainError::Impossible {
-            problem: "a pipeline cannot balance the shards of its workers: all of them compute the same shards"
-                .to_owned(),
+            problem: format!(
+                "{what} cannot balance the shards of its workers: all of them compute the same shards"
+            ),
             hint: "set workers.balance = \"equal\"".to_owned(),
         });
     }
@@ -325,8 +416,7 @@ pub(crate) fn check_workers(config: &RunConfig, world_size: WorldSize) -> Result
     if least < columns {
         return Err(TrainError::Impossible {
             problem: format!(
-                "a pipeline of {columns} workers needs at least {columns} logical shards, but one of {replicas} has {least} \
-                 of {shards}"
+                "{what} needs at least {columns} logical shards, but one of {replicas} has {least} of {shards}"
             ),
             hint: format!(
                 "raise workers.logical_shards to {} (which changes the trained bits), or lower parallel.pipeline",

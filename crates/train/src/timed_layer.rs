@@ -7,7 +7,7 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 use ronde_engine::{
     Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
-    Precision, ShardGradient, ShardInput, ShardSums,
+    PartPlace, Precision, ShardGradient, ShardInput, ShardSums,
 };
 
 use crate::clock;
@@ -162,6 +162,14 @@ impl Layer for TimedLayer {
 
     fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
         self.inner.set_precision(precision)
+    }
+
+    fn parts(&self) -> u32 {
+        self.inner.parts()
+    }
+
+    fn set_parts(&mut self, place: &PartPlace) {
+        self.inner.set_parts(place);
     }
 
     fn engine(&self) -> String {

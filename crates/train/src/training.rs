@@ -363,7 +363,7 @@ impl Training {
     /// Returns whether the members of this generation have different parts of the weights.
     pub(crate) fn divides_weights(&self) -> bool {
         let gathers = self.plan.config.parallel.zero_level() == ZeroLevel::Weights;
-        self.mesh.columns() > 1 || gathers && self.mesh.replicas() > 1
+        self.mesh.divides_model() || gathers && self.mesh.replicas() > 1
     }
 
     /// Returns the layers and the shards that each rank computes.
@@ -422,7 +422,7 @@ impl Training {
         if self.divides_weights() {
             return Err(TrainError::Impossible {
                 problem: "a worker that has a part of the weights cannot predict alone".to_owned(),
-                hint: "load the saved model, or set parallel.pipeline = 1 and parallel.zero to 2 or less"
+                hint: "load the saved model, or set parallel.pipeline = 1, parallel.tensor = 1 and parallel.zero to 2 or less"
                     .to_owned(),
             });
         }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_kernels::ActivationFunction;
 
-use super::{GraphNode, GraphOperation, OwnTensor, PerShard};
+use super::{GraphNode, GraphOperation, OwnTensor, PartPlace, PerShard};
 use crate::initial::Initial;
 use crate::operations::{Activate, Add, Dropout, Linear, Rectify};
 use crate::{EngineError, LayerCost, Precision};
@@ -116,11 +116,12 @@ impl GraphOutline {
 
     /// Returns the memory that one sample needs from forward until backward, in floats: each value
     /// that an operation needs, once, and what operations store besides.
-    fn kept_floats(&self, precision: Precision) -> usize {
+    fn kept_floats(&self, precision: Precision, place: &PartPlace) -> usize {
         let (again, has_numbers) = (self.values_computed_again(), self.number_values());
         let mut is_kept = self.kept_values();
         let mut floats = 0;
-        for (index, node) in self.nodes.iter().enumerate() {
+        let own = self.nodes.iter().enumerate();
+        for (index, node) in own.filter(|(_, node)| place.has(node.part)) {
             let for_output = again[index + 1].then(|| node.node.kept_for_output());
             let kept = for_output.flatten().unwrap_or_else(|| node.node.kept());
             let inputs = node.inputs.iter().zip(&kept.inputs);
@@ -130,6 +131,10 @@ impl GraphOutline {
             floats += precision.kept_floats(kept.more) + kept.always_f32;
         }
         for (value, shape) in self.shapes.iter().enumerate() {
+            let producer = value.checked_sub(1).map(|node| &self.nodes[node]);
+            if producer.is_some_and(|node| !place.has(node.part)) {
+                continue;
+            }
             let elements = shape.iter().product();
             floats += match (is_kept[value] && !again[value], has_numbers[value]) {
                 (false, _) => 0,
@@ -143,9 +148,20 @@ impl GraphOutline {
     /// Returns the shape of the output and the kept floats for an input of `samples` samples.
     #[must_use]
     pub fn cost(&self, samples: usize, precision: Precision) -> LayerCost {
+        self.cost_of_parts(samples, precision, &PartPlace::all(self.parts))
+    }
+
+    /// Returns the same for a process that computes some parts of the layer.
+    #[must_use]
+    pub fn cost_of_parts(
+        &self,
+        samples: usize,
+        precision: Precision,
+        place: &PartPlace,
+    ) -> LayerCost {
         LayerCost {
             output_shape: [&[samples], self.output()].concat(),
-            kept_floats: samples * self.kept_floats(precision),
+            kept_floats: samples * self.kept_floats(precision, place),
         }
     }
 }

@@ -597,8 +597,8 @@ impl Layer for GraphLayer {
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
-        self.outline
-            .cost(input_shape.first().copied().unwrap_or(0), self.precision)
+        let samples = input_shape.first().copied().unwrap_or(0);
+        (self.outline).cost_of_parts(samples, self.precision, &self.place)
     }
 
     fn discard(&mut self) {

@@ -23,7 +23,7 @@ impl SynchronousStrategy {
         mut batch: Option<&mut MicroBatch>,
     ) -> Result<Option<Activation>, ParallelError> {
         let shard = batch.as_ref().map_or(Shard(0), |batch| batch.shard);
-        let Some(MeshPlace { column, .. }) = self.place() else {
+        let Some(MeshPlace { column, tensor, .. }) = self.place() else {
             return Ok(None);
         };
         let forms = BorderForms {
@@ -48,15 +48,18 @@ impl SynchronousStrategy {
                 let layers = stage.layers.clone();
                 let output = values.take();
                 let output = output.map(|values| self.evaluate_layers(layers, shard, values));
-                let failed = |source| ParallelError::Engine { shard, source };
-                output.transpose().map_err(failed)?
+                output
+                    .transpose()
+                    .map_err(|source| self.pass_error(shard, source))?
             };
             if index + 1 < stages.len() && is_elsewhere(index + 1) && batch.is_some() {
                 self.send_for_evaluation(&forms, index, values.take())?;
             }
         }
         let is_last = stages.last().is_some_and(|stage| stage.column == column);
-        Ok(values.filter(|_| is_last).map(Activation::on_host))
+        // Ranks with different parts of the last layer have the same outputs.
+        let returns = is_last && tensor == 0;
+        Ok(values.filter(|_| returns).map(Activation::on_host))
     }
 
     /// Passes a batch through layers, some of its samples at a time.
@@ -78,22 +81,22 @@ impl SynchronousStrategy {
         shard: Shard,
         mut values: Option<Activation>,
     ) -> Result<Option<Activation>, ParallelError> {
-        let mut buckets = self.buckets_of_stage(stage).rev().peekable();
-        if let Some(&first) = buckets.peek() {
+        let mut units = self.units_of_stage(stage).rev().peekable();
+        if let Some(&first) = units.peek() {
             self.start_layers(first)?;
         }
-        while let Some(bucket) = buckets.next() {
-            if let Some(&next) = buckets.peek() {
+        while let Some(unit) = units.next() {
+            if let Some(&next) = units.peek() {
                 self.start_layers(next)?;
             }
-            self.finish_layers(bucket)?;
-            let layers = self.buckets[bucket].plan.layers.clone();
+            self.finish_layers(unit)?;
+            let layers = self.unit(unit).layers.clone();
             let output = values.take();
             let output = output.map(|values| self.evaluate_layers(layers, shard, values));
             values = output
                 .transpose()
-                .map_err(|source| ParallelError::Engine { shard, source })?;
-            self.suspend_layers(bucket)?;
+                .map_err(|source| self.pass_error(shard, source))?;
+            self.suspend_layers(unit)?;
         }
         Ok(values)
     }
@@ -139,7 +142,13 @@ impl SynchronousStrategy {
     /// Returns the rank that has a stage of the pipeline of this rank.
     pub(super) fn rank_of_stage(&self, stage: usize) -> GroupRank {
         let column = self.layout.stages()[stage].column;
-        let replica = self.place().map_or(0, |place| place.replica);
-        self.layout.rank_at(MeshPlace { column, replica })
+        let (replica, tensor) = self
+            .place()
+            .map_or((0, 0), |place| (place.replica, place.tensor));
+        self.layout.rank_at(MeshPlace {
+            column,
+            replica,
+            tensor,
+        })
     }
 }

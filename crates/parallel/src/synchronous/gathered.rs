@@ -15,36 +15,51 @@ impl SynchronousStrategy {
         self.config.zero == ZeroLevel::Weights && self.layout.replicas() > 1
     }
 
-    /// Starts to gather the weights of a bucket.
-    pub(super) fn start_layers(&mut self, index: usize) -> Result<(), ParallelError> {
-        let group = self.same_layers()?;
-        let started = self.start_gathering(&**group, index);
-        let started = started.map_err(|source| self.bucket_error(index, source))?;
-        self.gathering.insert(index, started);
+    /// Starts to gather the weights of the layers of a unit.
+    pub(super) fn start_layers(&mut self, unit: usize) -> Result<(), ParallelError> {
+        for index in self.buckets_of_unit(unit) {
+            let group = self.same_layers()?;
+            let started = self.start_gathering(&**group, index);
+            let started = started.map_err(|source| self.bucket_error(index, source))?;
+            self.gathering.insert(index, started);
+        }
         Ok(())
     }
 
-    /// Loads the weights of a bucket into its layers, if they are being gathered.
-    pub(super) fn finish_layers(&mut self, index: usize) -> Result<(), ParallelError> {
-        let Some(work) = self.gathering.remove(&index) else {
+    /// Waits for the weights of the layers of a unit, one bucket after the other; `None` unless they are being gathered.
+    fn gathered(&mut self, unit: usize) -> Result<Option<Vec<f32>>, ParallelError> {
+        let mut weights: Option<Vec<f32>> = None;
+        for index in self.buckets_of_unit(unit) {
+            let Some(work) = self.gathering.remove(&index) else {
+                continue;
+            };
+            let own = self.wait_for_weights(index, work)?;
+            match &mut weights {
+                None => weights = Some(own),
+                Some(weights) => weights.extend(own),
+            }
+        }
+        Ok(weights)
+    }
+
+    /// Loads the weights of a unit into its layers, if they are being gathered.
+    pub(super) fn finish_layers(&mut self, unit: usize) -> Result<(), ParallelError> {
+        let Some(weights) = self.gathered(unit)? else {
             return Ok(());
         };
-        let weights = Arc::new(self.wait_for_weights(index, work)?);
-        let plan = &self.buckets[index].plan;
-        for layer in plan.layers.clone() {
-            let ranges = self.state.layer_ranges(layer, plan.elements.start);
+        let weights = Arc::new(weights);
+        for layer in self.unit(unit).layers.clone() {
+            let ranges = self.unit_ranges(unit, layer);
             self.chain.layers_mut()[layer].load_shared(&weights, &ranges);
         }
         Ok(())
     }
 
-    /// Drops the gathered weights of a bucket.
-    pub(super) fn suspend_layers(&mut self, index: usize) -> Result<(), ParallelError> {
-        if let Some(work) = self.gathering.remove(&index) {
-            // A rank with fewer shards took part for the others.
-            self.wait_for_weights(index, work)?;
-        }
-        for layer in self.buckets[index].plan.layers.clone() {
+    /// Drops the gathered weights of a unit.
+    pub(super) fn suspend_layers(&mut self, unit: usize) -> Result<(), ParallelError> {
+        // A rank with fewer shards took part for the others.
+        self.gathered(unit)?;
+        for layer in self.unit(unit).layers.clone() {
             self.chain.layers_mut()[layer].suspend_state();
         }
         Ok(())
@@ -78,7 +93,10 @@ impl SynchronousStrategy {
             let first = elements.start;
             (start < end).then(|| (*index, first + start - at.start..first + end - at.start))
         };
-        let hashed: Vec<_> = self.own_buckets().iter().filter_map(hashed).collect();
+        // In the order of the flat state, as the hash of a rank that has all weights.
+        let mut own = self.own_buckets();
+        own.sort_by_key(|&index| self.buckets[index].plan.elements.start);
+        let hashed: Vec<_> = own.iter().filter_map(hashed).collect();
         let mut hash = RunningHash::default();
         let buckets: Vec<usize> = hashed.iter().map(|(index, _)| *index).collect();
         let mut hashed = hashed.into_iter();

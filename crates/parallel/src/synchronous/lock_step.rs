@@ -166,7 +166,7 @@ impl SynchronousStrategy {
         let first = Shard(batches.first().map_or(0, |batch| batch.0));
         let bucket = self.buckets[index].plan.clone();
         for layer in bucket.layers.clone().rev() {
-            let ranges = self.state.layer_ranges(layer, bucket.elements.start);
+            let ranges = self.unit_ranges(index, layer);
             let given = batches.iter().zip(outputs).zip(&mut *buffers);
             let given = given.map(|((batch, grad_output), buffer)| ShardGradient {
                 shard: Shard(batch.0),

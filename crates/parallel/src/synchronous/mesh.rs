@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ronde_core::holdings::{HeldRanges, second_holders};
 use ronde_core::step_layout::{MeshPlace, StepLayout};
 use ronde_core::{Group, GroupRank};
+use ronde_engine::Layer;
 
 use super::{SynchronousConfig, SynchronousStrategy};
 use crate::bucket::{self, Bucket};
@@ -15,19 +16,22 @@ use crate::{ModelState, ParallelError};
 pub(super) struct MeshGroups {
     /// All ranks of the run.
     pub(super) all: Arc<dyn Group>,
-    /// The ranks with the same layers, which sum their gradients; `None` for a spare, and until they are connected.
+    /// The ranks with the same layers and parts, which sum their gradients; `None` for a spare, and until they are connected.
     pub(super) same_layers: Option<Arc<dyn Group>>,
-    /// Whether the ranks with the same layers are connected.
+    /// The ranks with the same layers and shards, which compute different parts; `None` if each rank computes all parts.
+    pub(super) parts: Option<Arc<dyn Group>>,
+    /// Whether the groups other than that of all ranks are connected.
     is_connected: bool,
 }
 
 impl MeshGroups {
-    /// Returns the groups of a rank before ranks with the same layers are connected. In a layout of one column, these are all
-    /// ranks.
+    /// Returns the groups of a rank before ranks with the same layers are connected. In a layout that does not divide the model,
+    /// these are all ranks.
     pub(super) fn unconnected(all: Arc<dyn Group>, layout: &StepLayout) -> Self {
-        let is_connected = layout.columns() == 1;
+        let is_connected = !layout.divides_model();
         Self {
             same_layers: is_connected.then(|| all.clone()),
+            parts: None,
             all,
             is_connected,
         }
@@ -35,23 +39,31 @@ impl MeshGroups {
 
     /// Connects the ranks with the same layers. All ranks call it together.
     pub(super) fn connect(all: Arc<dyn Group>, layout: &StepLayout) -> Result<Self, ParallelError> {
-        if layout.columns() == 1 {
+        if !layout.divides_model() {
             return Ok(Self::unconnected(all, layout));
         }
         let place = layout.place(all.rank());
-        let (column, replica) = match place {
-            Some(MeshPlace { column, replica }) => (Some(column as u32), replica as u32),
-            None => (None, 0),
+        let replica = place.map_or(0, |place| place.replica as u32);
+        let connected = |colour: Option<u32>, key: u32, what: &str| {
+            let group = all.sub_group(colour, key);
+            group.map_err(|source| ParallelError::Exchange {
+                action: format!("connect the workers with {what}"),
+                source,
+            })
         };
-        let same_layers =
-            all.sub_group(column, replica)
-                .map_err(|source| ParallelError::Exchange {
-                    action: "connect the workers with the same layers".to_owned(),
-                    source,
-                })?;
+        let part = layout.model_part(all.rank());
+        let same_layers = connected(part, replica, "the same layers")?;
+        let mut parts = None;
+        if layout.tensors() > 1 {
+            let of_layers =
+                |place: MeshPlace| (place.column * layout.replicas() + place.replica) as u32;
+            let key = place.map_or(0, |place| place.tensor as u32);
+            parts = connected(place.map(of_layers), key, "other parts of the same layers")?;
+        }
         Ok(Self {
             all,
             same_layers,
+            parts,
             is_connected: true,
         })
     }
@@ -63,7 +75,8 @@ impl MeshGroups {
 
     /// Ends the groups other than that of all ranks, so that no rank waits in them.
     pub(super) fn abort_parts(&self) {
-        if let Some(group) = self.part() {
+        let parts = self.parts.as_deref();
+        for group in self.part().into_iter().chain(parts) {
             group.abort("another group of the same worker has failed");
         }
     }
@@ -94,7 +107,7 @@ impl CopyPartners {
         hosts: &[usize],
         config: &SynchronousConfig,
     ) -> Option<Self> {
-        let members = layout.columns() * layout.replicas();
+        let members = layout.members();
         let is_held_once = layout.replicas() == 1 || config.zero.is_sharded();
         let copies = SynchronousConfig::copies_among(config.copies, members);
         if !is_held_once || copies < 2 || rank.index() >= members {
@@ -117,10 +130,36 @@ pub(super) fn computed_layers(layout: &StepLayout, rank: GroupRank) -> Vec<Range
     own.map(|stage| stage.layers.clone()).collect()
 }
 
-/// Returns the elements of the layers that a rank computes.
+/// The regions of the flat state that a rank computes with: that of tensors that belong to no part, and those of its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OwnRegions(Range<usize>);
+
+impl OwnRegions {
+    /// Returns whether a region is among them.
+    pub(super) fn contains(&self, region: &usize) -> bool {
+        *region == 0 || self.0.contains(region)
+    }
+}
+
+/// Returns the regions of a rank, of `regions` in all.
+pub(super) fn own_regions(layout: &StepLayout, rank: GroupRank, regions: usize) -> OwnRegions {
+    let own = layout.own_parts(rank, regions.saturating_sub(1) as u32);
+    OwnRegions(own.start as usize + 1..own.end as usize + 1)
+}
+
+/// Returns the elements of the layers and parts that a rank computes.
 pub(super) fn computed(state: &ModelState, layout: &StepLayout, rank: GroupRank) -> HeldRanges {
-    let layers = computed_layers(layout, rank).into_iter().flatten();
-    HeldRanges::new(layers.map(|layer| state.layer_elements()[layer].clone()))
+    let layers: Vec<usize> = computed_layers(layout, rank)
+        .into_iter()
+        .flatten()
+        .collect();
+    let regions = state.regions();
+    let own = own_regions(layout, rank, regions.len());
+    let own = regions
+        .iter()
+        .enumerate()
+        .filter(|(region, _)| own.contains(region));
+    HeldRanges::new(own.flat_map(|(_, region)| layers.iter().map(|&layer| region[layer].clone())))
 }
 
 /// Creates the buckets of all stages.
@@ -132,8 +171,7 @@ pub(super) fn fresh_buckets(
     let tensors: Vec<Range<usize>> = state.tensors().iter().map(|t| t.range.clone()).collect();
     let replicas = layout.replicas();
     let is_scattered = config.zero.is_sharded() && replicas > 1;
-    let (elements, stages) = (state.layer_elements(), layout.stages());
-    bucket::plan(elements, stages, config.bucket_bytes_max)
+    bucket::plan(state.regions(), layout.stages(), config.bucket_bytes_max)
         .into_iter()
         .map(|plan| {
             let slices = bucket::slices(&plan.elements, &tensors, replicas);
@@ -145,22 +183,35 @@ pub(super) fn fresh_buckets(
 /// The view of all ranks on the division of the state.
 pub(super) struct Division<'a> {
     pub(super) layout: &'a StepLayout,
+    /// The number of parts into which layers are divided.
+    pub(super) parts: u32,
     pub(super) buckets: &'a [Bucket],
     pub(super) hosts: Vec<usize>,
     pub(super) config: &'a SynchronousConfig,
 }
 
 impl Division<'_> {
-    /// Returns the buckets of the layers of a rank, each with its index, and the rank's coordinate along the data axis.
+    /// Returns the buckets of the layers and parts of a rank, each with the rank's coordinate along the data axis.
     fn buckets_of(&self, rank: GroupRank) -> impl Iterator<Item = (&Bucket, usize)> {
         let place = self.layout.place(rank);
-        let each = place.map(|MeshPlace { column, replica }| {
-            let of_column = self
-                .buckets
-                .iter()
-                .filter(move |bucket| self.layout.stages()[bucket.plan.stage].column == column);
-            of_column.map(move |bucket| (bucket, replica))
-        });
+        let regions = if self.parts > 1 {
+            self.parts as usize + 1
+        } else {
+            1
+        };
+        let own = own_regions(self.layout, rank, regions);
+        let each = place.map(
+            move |MeshPlace {
+                      column, replica, ..
+                  }| {
+                let is_own = move |bucket: &&Bucket| {
+                    self.layout.stages()[bucket.plan.stage].column == column
+                        && own.contains(&bucket.plan.region)
+                };
+                let own = self.buckets.iter().filter(is_own);
+                own.map(move |bucket| (bucket, replica))
+            },
+        );
         each.into_iter().flatten()
     }
 
@@ -173,15 +224,30 @@ impl Division<'_> {
     /// Returns the elements that a rank updates: those whose gradient it receives, and those of which it has the second copy.
     pub(super) fn held_by(&self, rank: GroupRank) -> HeldRanges {
         let partners = CopyPartners::of(rank, self.layout, &self.hosts, self.config);
-        let copied = partners.map(|partners| self.received_by(partners.owner));
+        let copied = partners.map(|partners| self.copied(partners.owner, rank));
         HeldRanges::new(self.received_by(rank).chain(copied.into_iter().flatten()))
+    }
+
+    /// Returns the elements of an owner of which another rank holds the second copy: those that this rank does not receive itself.
+    pub(super) fn copied(&self, owner: GroupRank, holder: GroupRank) -> Vec<Range<usize>> {
+        let own: Vec<Range<usize>> = self.received_by(holder).collect();
+        let of_owner = self.received_by(owner);
+        let copied = of_owner.filter(|elements| !elements.is_empty() && !own.contains(elements));
+        copied.collect()
     }
 
     /// Returns the elements that a rank answers for: together, the ranks answer for each element once, if the state is
     /// divided.
     pub(super) fn owned_by(&self, rank: GroupRank) -> HeldRanges {
-        let is_divided = self.layout.columns() > 1;
-        let owned = self.buckets_of(rank).map(|(bucket, replica)| {
+        let is_divided = self.layout.divides_model();
+        // Ranks with different parts hold the same tensors that belong to no part.
+        let is_first = self
+            .layout
+            .place(rank)
+            .is_none_or(|place| place.tensor == 0);
+        let buckets = self.buckets_of(rank);
+        let owned = buckets.filter(|(bucket, _)| is_first || bucket.plan.region > 0);
+        let owned = owned.map(|(bucket, replica)| {
             if is_divided {
                 bucket.slice_of(replica)
             } else {
@@ -196,6 +262,7 @@ impl SynchronousStrategy {
     pub(super) fn division(&self) -> Division<'_> {
         Division {
             layout: &self.layout,
+            parts: self.chain.parts(),
             buckets: &self.buckets,
             hosts: self.groups.all.hosts(),
             config: &self.config,
@@ -212,12 +279,22 @@ impl SynchronousStrategy {
         self.layout.place(self.groups.all.rank())
     }
 
-    /// Returns the indices of the buckets of this rank's layers, in backward order.
+    /// Returns the indices of the buckets of this rank's layers and parts, in backward order.
     pub(super) fn own_buckets(&self) -> Vec<usize> {
         let column = self.place().map(|place| place.column);
+        let regions = self.own_regions();
         let indices = 0..self.buckets.len();
-        let is_own = |index: &usize| Some(self.column_of(*index)) == column;
+        let is_own = |index: &usize| {
+            let region = self.buckets[*index].plan.region;
+            Some(self.column_of(*index)) == column && regions.contains(&region)
+        };
         indices.filter(is_own).collect()
+    }
+
+    /// Returns the regions of the flat state that this rank computes with.
+    pub(super) fn own_regions(&self) -> OwnRegions {
+        let regions = self.state.regions().len();
+        own_regions(&self.layout, self.groups.all.rank(), regions)
     }
 
     /// Returns the pipeline coordinate of the ranks that have the layers of a bucket.

@@ -12,7 +12,6 @@ use ronde_schedule::{Border, ProgramAction, ProgramShape, StageShape, programs};
 
 use super::SynchronousStrategy;
 use super::borders::Inbox;
-use crate::bucket::Bucket;
 use crate::{MicroBatch, ParallelError};
 
 /// The values or the gradients at the borders of stages, by stage and shard; `None` for a shard without samples.
@@ -38,7 +37,7 @@ impl SynchronousStrategy {
         let stages = self.layout.stages().iter().enumerate();
         let stages = stages.map(|(index, stage)| StageShape {
             column: stage.column,
-            buckets: self.buckets_of_stage(index),
+            buckets: self.units_of_stage(index),
             cost: 1,
         });
         let shape = ProgramShape {
@@ -54,27 +53,18 @@ impl SynchronousStrategy {
         programs(self.config.schedule, &shape)
     }
 
-    /// Returns the buckets of a stage.
-    pub(super) fn buckets_of_stage(&self, stage: usize) -> Range<usize> {
-        // In backward order, the buckets of later stages are first.
-        let is_later = |bucket: &Bucket| bucket.plan.stage > stage;
-        let first = self.buckets.partition_point(is_later);
-        let is_own_or_later = |bucket: &Bucket| bucket.plan.stage >= stage;
-        first..self.buckets.partition_point(is_own_or_later)
-    }
-
     /// Runs forward and backward of the shards of this rank, and starts the reductions.
     pub(super) fn run_program(
         &mut self,
         step: Step,
         batches: Vec<MicroBatch>,
     ) -> Result<Vec<ShardReport>, ParallelError> {
-        let Some(MeshPlace { column, replica }) = self.place() else {
+        let Some(own) = self.place() else {
             return Ok(Vec::new());
         };
         let programs = self.programs();
         let ranks = (0..self.layout.columns()).map(|column| {
-            let place = MeshPlace { column, replica };
+            let place = MeshPlace { column, ..own };
             self.layout.rank_at(place)
         });
         let ranks: Vec<_> = ranks.collect();
@@ -85,15 +75,20 @@ impl SynchronousStrategy {
             outputs: BTreeMap::new(),
             gradients: BTreeMap::new(),
             reports: Vec::new(),
-            inbox: Inbox::new(&programs, column, &ranks),
+            inbox: Inbox::new(&programs, own.column, &ranks),
         };
         let opened = running.inbox.open(&*self.groups.all, &self.forms);
         opened
             .map_err(|source| exchange("receive the values of another stage".to_owned(), source))?;
-        for action in &programs[column] {
+        for action in &programs[own.column] {
             self.act(action, &mut running)?;
         }
-        Ok(running.reports)
+        self.count_exchanges();
+        // Ranks with different parts of the last layer compute the same losses.
+        Ok(match own.tensor {
+            0 => running.reports,
+            _ => Vec::new(),
+        })
     }
 
     fn act(
@@ -140,7 +135,9 @@ impl SynchronousStrategy {
             }
             ProgramAction::Reduce { bucket } => {
                 let begun = self.now();
-                self.start_bucket(*bucket)?;
+                for index in self.buckets_of_unit(*bucket) {
+                    self.start_bucket(index)?;
+                }
                 self.times.backward_s += self.now() - begun;
                 Ok(())
             }
@@ -234,7 +231,7 @@ impl SynchronousStrategy {
         shards: Range<u32>,
         running: &mut RunningStep,
     ) -> Result<(), ParallelError> {
-        let stage = self.buckets[index].plan.stage;
+        let stage = self.unit(index).stage;
         if self.in_lock_step() {
             self.backward_together(index, running)?;
         } else {
@@ -254,7 +251,7 @@ impl SynchronousStrategy {
             return Ok(());
         }
         // The gradient of the stage's input is that of the output of the stage before it.
-        let plan = &self.buckets[index].plan;
+        let plan = self.unit(index);
         if plan.layers.start == self.layout.stages()[stage].layers.start {
             for shard in shards {
                 let gradient = running.gradients.remove(&(stage, shard)).flatten();

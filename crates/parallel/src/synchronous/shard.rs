@@ -63,17 +63,14 @@ impl SynchronousStrategy {
         Ok(activation)
     }
 
-    /// Runs the forward pass of shards through the layers of a bucket, one after the other.
+    /// Runs the forward pass of shards through the layers of a unit, one after the other.
     pub(super) fn forward_shards(
         &mut self,
         index: usize,
         shards: Range<u32>,
         running: &mut RunningStep,
     ) -> Result<(), ParallelError> {
-        let (stage, layers) = (
-            self.buckets[index].plan.stage,
-            self.buckets[index].plan.layers.clone(),
-        );
+        let (stage, layers) = (self.unit(index).stage, self.unit(index).layers.clone());
         for shard in shards {
             let input = self.input(stage, &layers, shard, running)?;
             let samples = input.as_ref().map_or(0, Activation::samples);
@@ -82,10 +79,8 @@ impl SynchronousStrategy {
                 let of = (running.step, Shard(shard), Mode::Train);
                 self.forward(layers.clone(), of, input)
             });
-            let output = output.transpose().map_err(|source| {
-                let shard = Shard(shard);
-                ParallelError::Engine { shard, source }
-            })?;
+            let output = output.transpose();
+            let output = output.map_err(|source| self.pass_error(Shard(shard), source))?;
             running.outputs.insert((stage, shard), output);
         }
         Ok(())
@@ -111,57 +106,51 @@ impl SynchronousStrategy {
         }
     }
 
-    /// Runs the backward pass of a shard through the layers of a bucket, and adds its gradient.
+    /// Runs the backward pass of a shard through the layers of a unit, and adds its gradient.
     pub(super) fn backward_shard(
         &mut self,
         index: usize,
         shard: u32,
         running: &mut RunningStep,
     ) -> Result<(), ParallelError> {
-        let stage = self.buckets[index].plan.stage;
-        let mut buffer = self.take_buffer(index)?;
+        let stage = self.unit(index).stage;
+        let mut buffer = self.take_unit(index)?;
         let gradient = running.gradients.remove(&(stage, shard)).flatten();
         let gradient = match gradient {
             Some(output) => {
                 let samples = running.samples.get(&shard).copied().unwrap_or(0);
                 let of = (Shard(shard), samples);
-                self.backward_layers(index, of, output, buffer.as_mut_slice())
-                    .map_err(|source| {
-                        let shard = Shard(shard);
-                        ParallelError::Engine { shard, source }
-                    })?
+                self.backward_layers(index, of, output, buffer.values_mut())
+                    .map_err(|source| self.pass_error(Shard(shard), source))?
             }
             // A shard without samples contributes zeros.
             None => {
-                buffer.as_mut_slice::<f32>().fill(0.0);
+                buffer.values_mut().fill(0.0);
                 None
             }
         };
         running.gradients.insert((stage, shard), gradient);
-        self.buckets[index].add_shard(shard, buffer);
+        self.add_unit(shard, buffer);
         Ok(())
     }
 
-    /// Runs the half of the backward pass of a shard through the layers of a bucket that the layers before them need.
+    /// Runs the half of the backward pass of a shard through the layers of a unit that the layers before them need.
     pub(super) fn backward_input_of(
         &mut self,
         index: usize,
         shard: u32,
         running: &mut RunningStep,
     ) -> Result<(), ParallelError> {
-        let stage = self.buckets[index].plan.stage;
+        let stage = self.unit(index).stage;
         let mut gradient = running.gradients.remove(&(stage, shard)).flatten();
-        for layer in self.buckets[index].plan.layers.clone().rev() {
+        for layer in self.unit(index).layers.clone().rev() {
             // A shard without samples has no gradient.
             let Some(output) = gradient.take() else { break };
             let (shape, needs_input) = (output.shape().to_vec(), layer > 0);
             let found = guarded(&mut self.chain, layer, "backward", shape, |layer| {
                 layer.backward_input(Shard(shard), output, needs_input)
             });
-            gradient = found.map_err(|source| ParallelError::Engine {
-                shard: Shard(shard),
-                source,
-            })?;
+            gradient = found.map_err(|source| self.pass_error(Shard(shard), source))?;
         }
         running.gradients.insert((stage, shard), gradient);
         Ok(())
@@ -174,16 +163,14 @@ impl SynchronousStrategy {
         shard: u32,
         running: &mut RunningStep,
     ) -> Result<(), ParallelError> {
-        let mut buffer = self.take_buffer(index)?;
+        let mut buffer = self.take_unit(index)?;
         let samples = running.samples.get(&shard).copied().unwrap_or(0);
         if samples == 0 {
-            buffer.as_mut_slice::<f32>().fill(0.0);
+            buffer.values_mut().fill(0.0);
         } else {
-            let plan = &self.buckets[index].plan;
-            let (layers, base) = (plan.layers.clone(), plan.elements.start);
-            for layer in layers.rev() {
-                let ranges = self.state.layer_ranges(layer, base);
-                let gradients = buffer.as_mut_slice();
+            for layer in self.unit(index).layers.clone().rev() {
+                let ranges = self.unit_ranges(index, layer);
+                let gradients = buffer.values_mut();
                 let done = guarded(&mut self.chain, layer, "backward", Vec::new(), |layer| {
                     layer.backward_weights(Shard(shard), gradients, &ranges)
                 });
@@ -194,11 +181,11 @@ impl SynchronousStrategy {
                 self.weigh_buffers(layer, samples, &ranges, gradients);
             }
         }
-        self.buckets[index].add_shard(shard, buffer);
+        self.add_unit(shard, buffer);
         Ok(())
     }
 
-    /// Runs backward of the layers of one bucket into its buffer and returns the gradient of their input.
+    /// Runs backward of the layers of one unit into its buffer and returns the gradient of their input.
     fn backward_layers(
         &mut self,
         index: usize,
@@ -206,11 +193,10 @@ impl SynchronousStrategy {
         output: Activation,
         buffer: &mut [f32],
     ) -> Result<Option<Activation>, EngineError> {
-        let bucket = &self.buckets[index].plan;
         let mut gradient = Some(output);
-        for layer in bucket.layers.clone().rev() {
+        for layer in self.unit(index).layers.clone().rev() {
             let Some(output) = gradient.take() else { break };
-            let ranges = self.state.layer_ranges(layer, bucket.elements.start);
+            let ranges = self.unit_ranges(index, layer);
             let (shape, needs_input) = (output.shape().to_vec(), layer > 0);
             gradient = guarded(&mut self.chain, layer, "backward", shape, |layer| {
                 layer.backward(shard, output, buffer, &ranges, needs_input)

@@ -48,16 +48,14 @@ impl SynchronousStrategy {
             |source| exchange("exchange the second copies of gradients".to_owned(), source);
         let division = self.division();
         let mut received = Vec::new();
-        for elements in division
-            .received_by(owner)
-            .filter(|range| !range.is_empty())
-        {
+        for elements in division.copied(owner, all.rank()) {
             let copy = Buffer::host(DType::F32, elements.len());
             let work = all.receive(owner, COPY_TAG, copy).map_err(failed)?;
             received.push((elements, work));
         }
         let mut sent = Vec::new();
-        for part in parts.iter().filter(|part| !part.elements.is_empty()) {
+        let copied = division.copied(all.rank(), holder);
+        for part in parts.iter().filter(|part| copied.contains(&part.elements)) {
             let copy = Buffer::copy_of(part.sum.as_slice::<f32>());
             sent.push(all.send(holder, COPY_TAG, copy).map_err(failed)?);
         }

@@ -74,7 +74,7 @@ impl SynchronousStrategy {
 
     /// Returns whether a rank holds a part of the state only.
     pub(super) fn is_divided(&self) -> bool {
-        self.layout.columns() > 1 || self.buckets.iter().any(Bucket::is_scattered)
+        self.layout.divides_model() || self.buckets.iter().any(Bucket::is_scattered)
     }
 
     pub(super) fn has_trust_ratios(&self) -> bool {

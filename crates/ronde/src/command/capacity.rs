@@ -76,7 +76,7 @@ pub(super) fn memory_per_worker(plan: &Plan, size: &ModelSize, train: &dyn Datas
     totals.max().unwrap_or(0)
 }
 
-/// Returns the estimated memory of a worker, by its coordinate in the pipeline.
+/// Returns the estimated memory of a worker, of each part of the model.
 pub(super) fn worker_estimates(
     plan: &Plan,
     size: &ModelSize,
@@ -93,10 +93,10 @@ pub(super) fn worker_estimates(
     };
     let workers = plan.shards.computing();
     let bucket_bytes = config.comm.bucket_bytes_max.unwrap_or(DIVIDED_BUCKET_BYTES);
-    // The parts of a pipeline have their second copies.
-    let slice_copies = match config.parallel.pipeline {
-        0 | 1 => config.parallel.copies_among(workers),
-        _ => 1,
+    // The parts of a divided model have their second copies.
+    let slice_copies = match config.parallel.divides_model() {
+        false => config.parallel.copies_among(workers),
+        true => 1,
     };
     let whole = MemoryEstimate::data_parallel(
         [size.parameters, copies],
@@ -130,10 +130,12 @@ pub(super) fn worker_estimates(
         stored_bytes,
     )
     .with_threads(config.workers.threads);
-    if config.parallel.pipeline < 2 {
+    if !config.parallel.divides_model() {
         return vec![whole];
     }
     // The parts were checked before.
-    let parts = ModelParts::memory(plan, train).unwrap_or_default();
-    whole.of_parts(&parts)
+    match ModelParts::memory(plan, train) {
+        Ok(parts) => whole.of_parts(&parts),
+        Err(_) => vec![whole],
+    }
 }

@@ -22,7 +22,8 @@ pub(super) struct LayoutBuilder<'a> {
     size: &'a ModelSize,
     train: &'a dyn Dataset,
     chain: Chain,
-    layer_elements: Vec<Range<usize>>,
+    /// The elements of each layer in each region of the flat state.
+    regions: Vec<Vec<Range<usize>>>,
 }
 
 impl<'a> LayoutBuilder<'a> {
@@ -34,13 +35,13 @@ impl<'a> LayoutBuilder<'a> {
             .build(&description.shape, description.classes, &plan.seeds)
             .and_then(|chain| plan.prepare(chain))
             .ok()?;
-        let layer_elements = ModelState::outline(&chain).layer_elements().to_vec();
+        let regions = ModelState::outline(&chain).regions().to_vec();
         Some(Self {
             plan,
             size,
             train,
             chain,
-            layer_elements,
+            regions,
         })
     }
 
@@ -65,6 +66,7 @@ impl<'a> LayoutBuilder<'a> {
             zero: choice.zero,
             copies: choice.is_held_once().then_some(choice.copies),
             pipeline: choice.pipeline,
+            tensor: 1,
             schedule: match choice.schedule {
                 PipelineSchedule::GPipe => ScheduleName::GPipe,
                 PipelineSchedule::OneForwardOneBackward => ScheduleName::OneForwardOneBackward,
@@ -101,15 +103,22 @@ impl<'a> LayoutBuilder<'a> {
         let bucket_bytes = plan.config.comm.bucket_bytes_max;
         let bucket_bytes = bucket_bytes.unwrap_or(DIVIDED_BUCKET_BYTES) as usize;
         let stages: &[PipelineStage] = layout.stages();
-        let buckets = bucket::plan(&self.layer_elements, stages, bucket_bytes).into_iter();
-        let buckets = buckets.map(|bucket| BucketShape {
-            stage: bucket.stage,
-            layers: bucket.layers,
-            elements: bucket.elements.len(),
-        });
+        let mut buckets: Vec<BucketShape> = Vec::new();
+        for bucket in bucket::plan(&self.regions, stages, bucket_bytes) {
+            let elements = bucket.elements.len();
+            match buckets.last_mut() {
+                // Another region of the same layers.
+                Some(last) if last.layers == bucket.layers => last.elements += elements,
+                _ => buckets.push(BucketShape {
+                    stage: bucket.stage,
+                    layers: bucket.layers,
+                    elements,
+                }),
+            }
+        }
         Some(LayoutCandidate {
             choice: *choice,
-            buckets: buckets.collect(),
+            buckets,
             memory_bytes: Vec::new(),
             layout,
         })

@@ -25,7 +25,7 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     config.run.check(&mut problems);
     config
         .workers
-        .check(config.parallel.pipeline, &mut problems);
+        .check(config.parallel.model_workers(), &mut problems);
     data(&config.data, &mut problems);
     config.train.check(&mut problems);
     batch(config, &mut problems);

@@ -185,7 +185,7 @@ impl Training {
     /// Brings the strategy into the group of this generation.
     pub(super) fn regroup(&mut self, mesh: StepLayout) -> Result<(), TrainError> {
         let group = self.member.group.clone();
-        let part = mesh.place(group.rank()).map(|place| place.column as u32);
+        let part = mesh.model_part(group.rank());
         self.session.set_digest_of(part.unwrap_or(u32::MAX));
         let regrouped = self.strategy.regroup(group, mesh.clone());
         self.mesh = mesh;

@@ -19,7 +19,7 @@ impl Training {
     /// Returns whether the run divides the weights, as long as it has enough members.
     pub(super) fn has_parts(&self) -> bool {
         let section = &self.plan.config.parallel;
-        section.pipeline > 1 || section.zero_level() == ZeroLevel::Weights
+        section.divides_model() || section.zero_level() == ZeroLevel::Weights
     }
 
     /// Describes how the state is divided, and what the loss of a worker costs; `None` if every worker holds all of it.

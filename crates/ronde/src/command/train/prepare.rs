@@ -133,7 +133,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         .map_err(|error| failed(TrainError::Model(error)))?;
     bind_initial_weights(&mut plan, &base, (&description.shape, description.classes))
         .map_err(failed)?;
-    if config.parallel.pipeline > 1 {
+    if config.parallel.divides_model() {
         ModelParts::memory(&plan, &*split.train).map_err(failed)?;
     }
     if !arguments.for_forecast {

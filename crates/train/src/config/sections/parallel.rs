@@ -22,6 +22,10 @@ pub struct ParallelSection {
     /// How many workers divide the layers of the model among themselves; default 1. The trained bits do not depend on it.
     #[serde(skip_serializing_if = "is_one")]
     pub pipeline: u32,
+    /// How many workers divide the parts of each layer among themselves (`model.tensor_parts`); default 1. The trained bits do
+    /// not depend on it.
+    #[serde(skip_serializing_if = "is_one")]
+    pub tensor: u32,
     /// The order in which the workers of a pipeline compute the logical shards; default `1f1b`. The trained bits do not
     /// depend on it.
     #[serde(skip_serializing_if = "is_default")]
@@ -63,6 +67,7 @@ impl Default for ParallelSection {
             zero: 0,
             copies: None,
             pipeline: 1,
+            tensor: 1,
             schedule: ScheduleName::default(),
             stages_per_worker: None,
             cuts: Vec::new(),
@@ -74,8 +79,8 @@ impl Default for ParallelSection {
     clippy::trivially_copy_pass_by_ref,
     reason = "the signature that serde requires"
 )]
-fn is_one(pipeline: &u32) -> bool {
-    *pipeline == 1
+fn is_one(workers: &u32) -> bool {
+    *workers == 1
 }
 
 impl ParallelSection {
@@ -94,7 +99,19 @@ impl ParallelSection {
     /// Returns whether a worker may hold a part of the state only.
     #[must_use]
     pub fn is_divided(&self) -> bool {
-        self.pipeline > 1 || self.zero_level().is_sharded()
+        self.divides_model() || self.zero_level().is_sharded()
+    }
+
+    /// Returns whether a worker may have a part of the model only.
+    #[must_use]
+    pub fn divides_model(&self) -> bool {
+        self.pipeline > 1 || self.tensor > 1
+    }
+
+    /// Returns how many workers have the whole model together.
+    #[must_use]
+    pub fn model_workers(&self) -> u32 {
+        self.pipeline.max(1).saturating_mul(self.tensor.max(1))
     }
 
     /// Returns the order in which the workers of a pipeline compute the logical shards.
@@ -128,6 +145,7 @@ impl ParallelSection {
             problems.push(ConfigProblem::error("parallel.copies", message));
         }
         at_least_one("parallel.pipeline", self.pipeline.into(), problems);
+        at_least_one("parallel.tensor", self.tensor.into(), problems);
         self.check_stages(problems);
         let stages = self.pipeline as usize * self.rounds();
         if !self.cuts.is_empty() && self.cuts.len() + 1 != stages {

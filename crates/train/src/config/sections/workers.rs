@@ -68,8 +68,8 @@ impl Default for WorkersSection {
 }
 
 impl WorkersSection {
-    /// Adds the problems of the section, in a run in which `pipeline` workers compute the same shards.
-    pub(in crate::config) fn check(&self, pipeline: u32, problems: &mut Vec<ConfigProblem>) {
+    /// Adds the problems of the section, in a run in which `together` workers compute the same shards.
+    pub(in crate::config) fn check(&self, together: u32, problems: &mut Vec<ConfigProblem>) {
         let WorkersSection {
             count,
             logical_shards,
@@ -93,9 +93,9 @@ impl WorkersSection {
         if count == 0 || logical_shards == 0 {
             return;
         }
-        let (count, each) = match pipeline {
+        let (count, each) = match together {
             0 | 1 => (count, "workers"),
-            pipeline => ((count / pipeline).max(1), "pipelines"),
+            together => ((count / together).max(1), "copies of the model"),
         };
         let plan = WorldSize::new(count).and_then(|size| ShardPlan::new(logical_shards, size));
         let Some(plan) = plan else {
