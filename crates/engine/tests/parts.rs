@@ -12,7 +12,7 @@ use ronde_engine::{
     PartPlace, Precision,
 };
 
-const CLASSES: u32 = 24;
+const CLASSES: u32 = 25;
 
 fn models(parts: u32) -> Vec<(&'static str, ModelConfig, Vec<usize>)> {
     let gpt = |tied| ModelConfig::Gpt {
@@ -40,7 +40,7 @@ fn models(parts: u32) -> Vec<(&'static str, ModelConfig, Vec<usize>)> {
         tensor_parts: parts,
     };
     let mlp = ModelConfig::Mlp {
-        hidden: vec![24, 48],
+        hidden: vec![25, 46],
         tensor_parts: parts,
     };
     vec![
@@ -313,12 +313,12 @@ fn what_cannot_be_divided_is_refused() {
     };
     let heads = refusal(&gpt(4, 3), 24);
     assert!(heads.contains("4 heads cannot be divided"), "{heads}");
-    let tokens = refusal(&gpt(4, 4), 23);
-    assert!(tokens.contains("23 tokens cannot be divided"), "{tokens}");
+    let tokens = refusal(&gpt(4, 4), 3);
+    assert!(tokens.contains("3 tokens cannot be divided"), "{tokens}");
     let mlp = ModelConfig::Mlp {
-        hidden: vec![6],
+        hidden: vec![3],
         tensor_parts: 4,
     };
-    assert!(refusal(&mlp, 3).contains("[6] cannot be divided"));
+    assert!(refusal(&mlp, 3).contains("[3] cannot be divided"));
     assert!(refusal(&gpt(4, 0), 24).contains("tensor_parts = 0"));
 }

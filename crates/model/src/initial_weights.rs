@@ -45,7 +45,7 @@ impl InitialWeights {
         }
     }
 
-    /// Matches the tensors of a file with those of a model. Tensors whose names match a pattern of `drawn`, in which `*`
+    /// Matches the tensors of a file with those of a model, whole ones also for a model in parts. Tensors whose names match a pattern of `drawn`, in which `*`
     /// stands for any text, are not loaded: they keep the initial values that the seed determines. `model` is absent for a
     /// user's own model, whose files have its own names.
     ///
@@ -57,6 +57,7 @@ impl InitialWeights {
         layout: &StateLayout,
         drawn: &[String],
     ) -> Result<Self, ModelError> {
+        let layout = &layout.whole();
         let names = layout.tensors.iter().map(|entry| entry.name.as_str());
         for pattern in drawn {
             if !names.clone().any(|name| matches_pattern(pattern, name)) {
@@ -130,10 +131,19 @@ impl InitialWeights {
         values: &mut [f32],
     ) {
         for (entry, to) in tensors {
-            let loaded = self.loaded.iter().find(|one| one.entry.name == entry.name);
+            let name = entry.whole_name();
+            let loaded = self.loaded.iter().find(|one| one.entry.name == name);
             let from = loaded.and_then(|one| Some((one, one.stored.range.clone()?)));
             if let Some((loaded, from)) = from {
-                loaded.convert(&self.file.values()[from], &mut values[to]);
+                let from = &self.file.values()[from];
+                match &entry.part {
+                    None => loaded.convert(from, &mut values[to]),
+                    Some(part) => {
+                        let mut whole = vec![0.0; loaded.entry.elements()];
+                        loaded.convert(from, &mut whole);
+                        part.take(&whole, &mut values[to]);
+                    }
+                }
             }
         }
     }

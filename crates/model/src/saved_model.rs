@@ -3,8 +3,9 @@
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use ronde_core::layout::StateLayout;
+use ronde_core::layout::{Arena, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_engine::{Chain, EngineError, GraphOutline, Layer, ModelConfig};
 
@@ -88,13 +89,14 @@ impl SavedModel {
         read_limited(&path, (TOKENIZER_BYTES_MAX, "a tokenizer"))
     }
 
-    /// Describes the layers of the model without building it.
+    /// Describes the layers of the model without building it: whole ones, whose tensors are those of the file, also if the model
+    /// was trained in parts.
     ///
     /// # Errors
     /// The model is not a built-in one, or its configuration is invalid.
     pub fn outline(&self) -> Result<Vec<GraphOutline>, ModelError> {
         let (shape, classes) = (&self.manifest.input_shape, self.manifest.classes);
-        let outline = self.config()?.outline(shape, classes);
+        let outline = self.config()?.with_whole_layers().outline(shape, classes);
         outline.map_err(|source| self.engine_failed(source))
     }
 
@@ -145,14 +147,32 @@ impl SavedModel {
         Ok(chain)
     }
 
-    /// Loads the weights into a model with the same tensors: for models that a program defines. The layers share the
-    /// values of the weights.
+    /// Loads the weights into a model with the same tensors, or with parts of them: for models that a program defines. The layers
+    /// share the values of the weights, unless they are in parts.
     ///
     /// # Errors
     /// The tensors of the file are not those of the model; every difference is named.
     pub fn load_into(&self, chain: &mut Chain) -> Result<(), ModelError> {
-        let ranges = ranges_of(&self.weights, chain.layout())?;
-        chain.load_shared(self.weights.values(), &ranges);
+        let layout = chain.layout();
+        let whole = layout.whole();
+        let ranges = ranges_of(&self.weights, &whole)?;
+        if whole == *layout {
+            chain.load_shared(self.weights.values(), &ranges);
+            return Ok(());
+        }
+        let arena = Arena::new(layout.tensors.iter().map(TensorEntry::elements));
+        let mut values = vec![0.0; arena.len()];
+        for (entry, to) in layout.tensors.iter().zip(arena.ranges()) {
+            let from = self
+                .weights
+                .values_of(entry.whole_name())
+                .unwrap_or_default();
+            match &entry.part {
+                Some(part) => part.take(from, &mut values[to.clone()]),
+                None => values[to.clone()].copy_from_slice(from),
+            }
+        }
+        chain.load_shared(&Arc::new(values), arena.ranges());
         Ok(())
     }
 }

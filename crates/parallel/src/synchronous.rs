@@ -196,7 +196,7 @@ impl SynchronousStrategy {
             .collect();
         let rules = state.tensors().iter().map(|tensor| {
             let is_decayed = config.weight_decay_on.includes(&tensor.entry.shape);
-            let (name, groups) = (&tensor.entry.name, &config.parameter_groups);
+            let (name, groups) = (tensor.entry.whole_name(), &config.parameter_groups);
             ParameterRule::of(name, config.optimizer, is_decayed, groups)
         });
         let rules = rules.collect();

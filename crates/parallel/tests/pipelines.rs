@@ -78,13 +78,13 @@ const RESNET: Case = Case {
 
 /// Layers in four parts.
 const MLP_IN_PARTS: Case = Case {
-    model: r#"{"kind": "mlp", "hidden": [72, 36, 20, 16, 8], "tensor_parts": 4}"#,
+    model: r#"{"kind": "mlp", "hidden": [70, 36, 21, 16, 9], "tensor_parts": 4}"#,
     ..MLP
 };
 
 const GPT_IN_PARTS: Case = Case {
     model: r#"{"kind": "gpt", "layers": 2, "width": 16, "heads": 4, "dropout": 0.1, "tensor_parts": 4}"#,
-    classes: 8,
+    classes: 7,
     optimizer: r#"{"kind": "lamb"}"#,
     ..GPT
 };

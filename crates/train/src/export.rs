@@ -1,6 +1,6 @@
 //! Writes the model of a run: its weights, and a manifest with the settings of the plan.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +52,9 @@ pub fn save(
         evaluation: model.evaluation,
         best: model.best,
     };
-    if !training.divides_weights() {
+    let is_divided = training.divides_weights();
+    let has_parts = state_has_parts(training.state());
+    if !is_divided && !has_parts {
         return Ok(ronde_model::save(
             folder,
             tensors(training.state()),
@@ -62,7 +64,11 @@ pub fn save(
     tell_ranks(training, SEND)?;
     let mut source = TensorsOfRanks {
         training,
-        owned: training.owned(),
+        tensors: whole_tensors(training.state()),
+        owned: match is_divided {
+            true => training.owned(),
+            false => vec![training.state().all()],
+        },
         lost: None,
     };
     let saved = ronde_model::save_from(folder, &mut source, &manifest);
@@ -94,7 +100,37 @@ fn save_vocabulary(folder: &Path, vocabulary: &Vocabulary) -> Result<TokenTexts,
     })
 }
 
-/// Returns the tensors of a state by name, as a model is written; without those that this rank does not have. Cost: none.
+/// A tensor of a model as it is written.
+struct WholeTensor {
+    name: String,
+    shape: Vec<usize>,
+    /// The numbers of its parts among the tensors of the state; its own number if it is whole there.
+    sources: Vec<usize>,
+}
+
+fn state_has_parts(state: &ModelState) -> bool {
+    let mut tensors = state.tensors().iter();
+    tensors.any(|tensor| tensor.entry.part.is_some())
+}
+
+/// Returns the whole tensors of a state.
+fn whole_tensors(state: &ModelState) -> Vec<WholeTensor> {
+    let mut of_name: BTreeMap<&str, WholeTensor> = BTreeMap::new();
+    for (index, tensor) in state.tensors().iter().enumerate() {
+        let entry = &tensor.entry;
+        let shape = entry.part.as_ref().map_or(&entry.shape, |part| &part.shape);
+        let whole = of_name.entry(entry.whole_name());
+        let whole = whole.or_insert_with(|| WholeTensor {
+            name: entry.whole_name().to_owned(),
+            shape: shape.clone(),
+            sources: Vec::new(),
+        });
+        whole.sources.push(index);
+    }
+    of_name.into_values().collect()
+}
+
+/// Returns the tensors of a state by name, parts of tensors as such; without those that this rank does not have. Cost: none.
 pub fn tensors(state: &ModelState) -> impl Iterator<Item = NamedTensor<'_>> {
     let each = state.tensors().iter();
     each.filter_map(|tensor| {
@@ -153,10 +189,11 @@ pub(crate) fn serve_tensors(training: &Training) -> Result<(), TrainError> {
 /// The number of parts that a rank sends before the first of them is written, so that they do not fill the memory of rank 0.
 const AHEAD: usize = 4;
 
-/// The tensors of a training whose ranks have different layers.
+/// The tensors of a training whose ranks have different parts of the model, or whose layers are in parts.
 struct TensorsOfRanks<'a> {
     training: &'a Training,
-    /// The elements that each rank sends.
+    tensors: Vec<WholeTensor>,
+    /// The elements that each rank sends; those of this rank alone if it has all.
     owned: Vec<HeldRanges>,
     /// The error of the group.
     lost: Option<CollectiveError>,
@@ -164,9 +201,8 @@ struct TensorsOfRanks<'a> {
 
 impl TensorSource for TensorsOfRanks<'_> {
     fn tensors(&self) -> Vec<(&str, &[usize])> {
-        let tensors = self.training.state().tensors().iter();
-        let each = tensors.map(|tensor| (tensor.entry.name.as_str(), &*tensor.entry.shape));
-        each.collect()
+        let each = self.tensors.iter();
+        each.map(|tensor| (&*tensor.name, &*tensor.shape)).collect()
     }
 
     fn read(
@@ -174,8 +210,43 @@ impl TensorSource for TensorsOfRanks<'_> {
         index: usize,
         write: &mut dyn FnMut(&[f32]) -> io::Result<()>,
     ) -> io::Result<()> {
+        let tensor = &self.tensors[index];
+        let sources = tensor.sources.clone();
+        let elements = tensor.shape.iter().product();
+        let tensors = self.training.state().tensors();
+        let mut whole = Vec::new();
+        for source in sources {
+            let Some(part) = &tensors[source].entry.part else {
+                self.read_tensor(source, write)?;
+                continue;
+            };
+            whole.resize(elements, 0.0);
+            let mut own = Vec::with_capacity(tensors[source].range.len());
+            self.read_tensor(source, &mut |values| {
+                own.extend_from_slice(values);
+                Ok(())
+            })?;
+            part.place(&own, &mut whole);
+        }
+        match whole.is_empty() {
+            true => Ok(()),
+            false => write(&whole),
+        }
+    }
+}
+
+impl TensorsOfRanks<'_> {
+    /// Passes the values of a tensor of the state to `write`, one part after the other.
+    fn read_tensor(
+        &mut self,
+        index: usize,
+        write: &mut dyn FnMut(&[f32]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let group = self.training.group();
         let state = self.training.state();
+        if self.owned.len() == 1 {
+            return write(state.get(&state.tensors()[index].range).unwrap_or_default());
+        }
         let mut parts = Vec::new();
         for (rank, owned) in self.owned.iter().enumerate() {
             let within = owned.within(&state.tensors()[index].range);
@@ -213,14 +284,16 @@ fn send_tensors(training: &Training) -> Result<(), CollectiveError> {
     let (group, state) = (training.group(), training.state());
     let owned = training.owned().swap_remove(group.rank().index());
     let tensors = state.tensors();
-    let names: Vec<&str> = tensors.iter().map(|tensor| &*tensor.entry.name).collect();
+    let whole = whole_tensors(state);
+    let names: Vec<&str> = whole.iter().map(|tensor| &*tensor.name).collect();
     let written = || {
         let confirmed = group.receive(GroupRank(0), WRITTEN, Buffer::host(DType::U8, 1))?;
         confirmed.wait().map(drop)
     };
     let mut sends: VecDeque<Box<dyn Work>> = VecDeque::new();
-    for index in ronde_model::file_order(&names) {
-        for part in owned.within(&tensors[index].range) {
+    let order = ronde_model::file_order(&names).into_iter();
+    for index in order.flat_map(|index| &whole[index].sources) {
+        for part in owned.within(&tensors[*index].range) {
             if sends.len() == AHEAD
                 && let Some(first) = sends.pop_front()
             {

@@ -189,7 +189,9 @@ impl Plan {
 
     /// Checks that each parameter group contains a parameter and has valid numbers.
     fn check_groups(&self, layout: &StateLayout) -> Result<(), TrainError> {
-        let parameters = layout.tensors.iter().filter(|t| t.role == Role::Parameter);
+        // A group contains all parts of a tensor.
+        let whole = layout.whole();
+        let parameters = whole.tensors.iter().filter(|t| t.role == Role::Parameter);
         let names: Vec<&str> = parameters.map(|t| t.name.as_str()).collect();
         for group in &self.config.train.parameter_groups {
             let pattern = &group.tensors;

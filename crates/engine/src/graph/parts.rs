@@ -120,12 +120,13 @@ impl PartPlace {
         Ok(Activation::from_host(&shape, sum).on_device(device))
     }
 
-    /// Returns the values of all parts side by side along the last dimension, from those of the own parts in order, all of one
-    /// shape.
+    /// Returns the values of all parts side by side along the last dimension, from those of the own parts in order. `widths` has
+    /// the length of this dimension for each part.
     pub(crate) fn join(
         &self,
         device: &dyn Device,
         values: Vec<Activation>,
+        widths: &[usize],
     ) -> Result<Activation, NotSummed> {
         let mut shape = values
             .first()
@@ -133,50 +134,60 @@ impl PartPlace {
         let Some(last) = shape.last_mut() else {
             return Err(NotSummed);
         };
-        let (width, parts) = (*last, self.parts as usize);
-        *last = width * parts;
-        let elements: usize = shape.iter().product();
-        let each = elements / parts.max(1);
+        *last = widths.iter().sum();
+        let all = *last;
+        let rows = shape.iter().product::<usize>() / all.max(1);
         let mut joined = Activation::unwritten(device, &shape);
-        let to_part = |part: usize| RowCopy {
-            from: [width, 0],
-            to: [width * parts, part * width],
-            length: width,
+        let mut own = values.into_iter();
+        let mut received = match &self.exchange {
+            Some(exchange) => {
+                let own = own.by_ref().flat_map(|value| value.on_host().into_host());
+                exchange.gather(own.collect())?
+            }
+            None => Vec::new(),
         };
-        if let Some(exchange) = &self.exchange {
-            let mut own = Vec::with_capacity(each * values.len());
-            for value in values {
-                own.extend(value.on_host().into_host());
+        let mut before = 0;
+        for (part, &width) in (0..self.parts).zip(widths) {
+            let value = if self.exchange.is_some() {
+                let rest = received.split_off((rows * width).min(received.len()));
+                let of_part = std::mem::replace(&mut received, rest);
+                Some(Activation::from_host(&[rows * width], of_part).on_device(device))
+            } else if self.has(Some(part)) {
+                own.next()
+            } else {
+                None
+            };
+            if let Some(value) = value {
+                let copy = RowCopy {
+                    from: [width, 0],
+                    to: [all, before],
+                    length: width,
+                };
+                device.copy_rows(copy, value.values(), joined.values_mut(device));
             }
-            let all = Activation::from_host(&[elements], exchange.gather(own)?);
-            let all = all.on_host().into_host();
-            for (part, values) in all.chunks_exact(each.max(1)).enumerate() {
-                let values = Activation::from_host(&[each], values.to_vec()).on_device(device);
-                let to = joined.values_mut(device);
-                device.copy_rows(to_part(part), values.values(), to);
-            }
-            return Ok(joined);
-        }
-        for (part, value) in self.own.clone().zip(&values) {
-            let to = joined.values_mut(device);
-            device.copy_rows(to_part(part as usize), value.values(), to);
+            before += width;
         }
         Ok(joined)
     }
 
     /// Returns the columns of the own parts of a value with those of all parts.
-    pub(crate) fn columns(&self, device: &dyn Device, joined: &Activation) -> Vec<Activation> {
-        let mut shape = joined.shape().to_vec();
-        let parts = self.parts as usize;
-        let Some(last) = shape.last_mut() else {
-            return Vec::new();
-        };
-        let width = *last / parts.max(1);
-        *last = width;
+    pub(crate) fn columns(
+        &self,
+        device: &dyn Device,
+        joined: &Activation,
+        widths: &[usize],
+    ) -> Vec<Activation> {
+        let all: usize = widths.iter().sum();
         let of_part = |part: u32| {
+            let width = widths[part as usize];
+            let before = widths[..part as usize].iter().sum();
+            let mut shape = joined.shape().to_vec();
+            if let Some(last) = shape.last_mut() {
+                *last = width;
+            }
             let mut own = Activation::unwritten(device, &shape);
             let copy = RowCopy {
-                from: [width * parts, part as usize * width],
+                from: [all, before],
                 to: [width, 0],
                 length: width,
             };

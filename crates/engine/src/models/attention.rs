@@ -100,7 +100,7 @@ impl TransformerShape {
             // Keys and values are two groups of columns.
             let keys_values = layer.linear_columns(&key_value, from, (2 * self.width, 2), true);
             let found = layer.attention(queries, keys_values, heads, attended);
-            layer.linear_rows(&output, found, self.width)
+            layer.linear_rows(&output, found, [self.width, self.width])
         });
         let found = layer.sum_parts(&parts);
         layer.bias(&output, found)
@@ -140,7 +140,7 @@ impl TransformerShape {
             };
         }
         let parts = layer.each_part(self.parts, |layer, part| match tied.get(part as usize) {
-            Some(table) => layer.tied_scores(x, tokens / self.parts as usize, table),
+            Some(table) => layer.tied_scores(x, table.tokens(), table),
             None => layer.linear_columns("output", x, (tokens, 1), false),
         });
         layer.join_parts(&parts)
@@ -154,7 +154,7 @@ impl TransformerShape {
             let parts = layer.each_part(self.parts, |layer, _| {
                 let y = layer.linear_columns(up, y, (self.inner, 1), true);
                 let y = layer.activate(y, ActivationFunction::Gelu);
-                layer.linear_rows(down, y, self.width)
+                layer.linear_rows(down, y, [self.inner, self.width])
             });
             let y = layer.sum_parts(&parts);
             layer.bias(down, y)

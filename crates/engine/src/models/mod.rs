@@ -113,7 +113,7 @@ pub enum ModelConfig {
         /// gradient is the sum of both uses. The chain then cannot be cut.
         #[serde(default, skip_serializing_if = "is_default")]
         tied: bool,
-        /// The number of equal parts into which attention heads, feed-forward parts and the vectors of tokens are divided, so
+        /// The number of parts into which attention heads, feed-forward parts and the vectors of tokens are divided, so
         /// that several workers may compute a layer together (`parallel.tensor`). The trained bits depend on it.
         #[serde(default = "one_part", skip_serializing_if = "is_one_part")]
         tensor_parts: u32,
@@ -132,7 +132,7 @@ pub enum ModelConfig {
         /// Probability of dropout after the embedding and each feed-forward part.
         #[serde(default)]
         dropout: f64,
-        /// The number of equal parts into which attention heads, feed-forward parts and the vectors of tokens are divided, so
+        /// The number of parts into which attention heads, feed-forward parts and the vectors of tokens are divided, so
         /// that several workers may compute a layer together (`parallel.tensor`). The trained bits depend on it.
         #[serde(default = "one_part", skip_serializing_if = "is_one_part")]
         tensor_parts: u32,
@@ -183,7 +183,7 @@ pub enum ModelConfig {
         /// Probability of dropout after the embedding and each feed-forward part.
         #[serde(default)]
         dropout: f64,
-        /// The number of equal parts into which attention heads, feed-forward parts and the vectors of tokens are divided, so
+        /// The number of parts into which attention heads, feed-forward parts and the vectors of tokens are divided, so
         /// that several workers may compute a layer together (`parallel.tensor`). The trained bits depend on it.
         #[serde(default = "one_part", skip_serializing_if = "is_one_part")]
         tensor_parts: u32,
@@ -192,7 +192,7 @@ pub enum ModelConfig {
     Mlp {
         /// Width of each hidden layer.
         hidden: Vec<usize>,
-        /// The number of equal parts into which the outputs of each hidden layer are divided, so
+        /// The number of parts into which the outputs of each hidden layer are divided, so
         /// that several workers may compute a layer together (`parallel.tensor`). The trained bits depend on it.
         #[serde(default = "one_part", skip_serializing_if = "is_one_part")]
         tensor_parts: u32,

@@ -15,13 +15,9 @@ pub(super) fn layers(
             "invalid hidden = {hidden:?}: expected widths above 0"
         ));
     }
-    if parts == 0
-        || hidden
-            .iter()
-            .any(|width| !width.is_multiple_of(parts as usize))
-    {
+    if parts == 0 || hidden.iter().any(|width| *width < parts as usize) {
         return refuse(format!(
-            "invalid tensor_parts = {parts}: the widths {hidden:?} cannot be divided into so many equal parts"
+            "invalid tensor_parts = {parts}: the widths {hidden:?} cannot be divided into so many parts"
         ));
     }
     if !(1..=3).contains(&input_shape.len()) {

@@ -25,6 +25,8 @@ pub(crate) enum PartsForm {
 pub(crate) struct CombineParts {
     pub(crate) layer: String,
     pub(crate) form: PartsForm,
+    /// The length of the last dimension of each input.
+    pub(crate) widths: Vec<usize>,
     pub(crate) place: PartPlace,
 }
 
@@ -39,7 +41,7 @@ impl CombineParts {
         let values = inputs.into_iter().skip(first).take(own.len()).collect();
         let found = match self.form {
             PartsForm::Sum => self.place.sum(tensors.device(), values),
-            PartsForm::Joined => self.place.join(tensors.device(), values),
+            PartsForm::Joined => self.place.join(tensors.device(), values, &self.widths),
         };
         found.map_err(|NotSummed| EngineError::NotSummed {
             layer: self.layer.clone(),
@@ -92,7 +94,10 @@ impl GraphNode for CombineParts {
             let own = self.place.own();
             let gradients = match self.form {
                 PartsForm::Sum => vec![given.gradient; own.len()],
-                PartsForm::Joined => (self.place).columns(given.tensors.device(), &given.gradient),
+                PartsForm::Joined => {
+                    let device = given.tensors.device();
+                    self.place.columns(device, &given.gradient, &self.widths)
+                }
             };
             for (part, gradient) in own.zip(gradients) {
                 found[part as usize] = Some(gradient);

@@ -36,6 +36,11 @@ impl TiedTable {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the number of tokens.
+    pub(crate) fn tokens(&self) -> usize {
+        self.values().size[0]
+    }
+
     /// Sets the number of tokens and the width of the vectors.
     pub(crate) fn set_size(&self, size: [usize; 2]) {
         self.values().size = size;

@@ -11,10 +11,11 @@ use crate::graph::{OwnTensor, PartPlace};
 use crate::initial::Initial;
 use crate::operations::{AddRow, CombineParts, EmbedRows, Linear, PartsForm};
 
-/// Returns the elements of a part among as many in each.
+/// Returns the elements of a part; parts differ by at most one.
 fn share(elements: usize, part: u32, parts: u32) -> Range<usize> {
-    let each = elements / parts.max(1) as usize;
-    part as usize * each..(part as usize + 1) * each
+    let border =
+        |part: u32| (elements as u128 * u128::from(part) / u128::from(parts.max(1))) as usize;
+    border(part)..border(part + 1)
 }
 
 impl GraphBuilder {
@@ -59,7 +60,7 @@ impl GraphBuilder {
     }
 
     /// Adds `x * weight + bias` with the part's share of the columns of each of `groups` groups of outputs, side by side: of a
-    /// matrix `[inputs, outputs]` for all parts. The number of outputs of a group is a multiple of the number of parts.
+    /// matrix `[inputs, outputs]` for all parts. The shares of a group differ by at most one.
     pub fn linear_columns(
         &mut self,
         name: &str,
@@ -69,7 +70,7 @@ impl GraphBuilder {
     ) -> GraphValue {
         let (part, parts) = (self.part.unwrap_or(0), self.outline.parts);
         let each = outputs / groups.max(1);
-        if each == 0 || !each.is_multiple_of(parts as usize) {
+        if each < parts as usize {
             self.fail(format!(
                 "{name}: {each} outputs cannot be divided into {parts} parts"
             ));
@@ -102,21 +103,33 @@ impl GraphBuilder {
 
     /// Adds `x * weight` with the part's share of the rows of a matrix `[inputs, outputs]` for all parts, of which `x` has the
     /// part's inputs. The sum over the parts is the product: see [`GraphBuilder::sum_parts`].
-    pub fn linear_rows(&mut self, name: &str, x: GraphValue, outputs: usize) -> GraphValue {
+    pub fn linear_rows(
+        &mut self,
+        name: &str,
+        x: GraphValue,
+        [inputs, outputs]: [usize; 2],
+    ) -> GraphValue {
         let (part, parts) = (self.part.unwrap_or(0), self.outline.parts);
+        let rows = share(inputs, part, parts);
         let mut shape = self.shape(x).to_vec();
         let Some(last) = shape.last_mut() else {
             self.fail(format!("{name}: invalid input without dimensions"));
             return x;
         };
         let own = std::mem::replace(last, outputs);
-        let inputs = own * parts as usize;
+        if own != rows.len() {
+            self.fail(format!(
+                "{name}: a part has {own} inputs, but its share of {inputs} is {}",
+                rows.len()
+            ));
+            return x;
+        }
         let operation = Linear {
             inputs: own,
             outputs,
             has_bias: false,
         };
-        let (initial, rows) = (self.initial, (0, vec![share(inputs, part, parts)]));
+        let (initial, rows) = (self.initial, (0, vec![rows]));
         let weight = self.part_tensor([name, "weight"], &[inputs, outputs], rows, initial);
         self.add_operation(operation, &[x], shape, vec![weight])
     }
@@ -131,7 +144,7 @@ impl GraphBuilder {
         tied: Option<&TiedTable>,
     ) -> GraphValue {
         let (part, parts) = (self.part.unwrap_or(0), self.outline.parts);
-        if !tokens.is_multiple_of(parts as usize) {
+        if tokens < parts as usize {
             self.fail(format!(
                 "{tokens} tokens cannot be divided into {parts} parts"
             ));
@@ -171,19 +184,31 @@ impl GraphBuilder {
             return self.input();
         };
         let mut shape = self.shape(first).to_vec();
-        let is_even = values.iter().all(|value| *self.shape(*value) == *shape);
-        if values.len() != parts as usize || !is_even {
+        let mut widths = Vec::with_capacity(values.len());
+        let mut fits = values.len() == parts as usize;
+        for value in values {
+            let of_part = self.shape(*value);
+            let width = of_part.last().copied().unwrap_or(1);
+            let mut expected = shape.clone();
+            if let (PartsForm::Joined, Some(last)) = (form, expected.last_mut()) {
+                *last = width;
+            }
+            fits &= *of_part == *expected;
+            widths.push(width);
+        }
+        if !fits {
             self.fail(format!(
                 "expected values of one shape from each of {parts} parts"
             ));
             return first;
         }
         if let (PartsForm::Joined, Some(last)) = (form, shape.last_mut()) {
-            *last *= parts as usize;
+            *last = widths.iter().sum();
         }
         let node = CombineParts {
             layer: self.outline.name.clone(),
             form,
+            widths,
             place: PartPlace::all(parts),
         };
         self.add_node(Box::new(node), values, shape, Vec::new())
