@@ -160,6 +160,38 @@ fn how_the_state_is_divided_does_not_change_the_bits() {
 }
 
 #[test]
+fn workers_that_divide_layers_in_parts_do_not_change_the_bits() {
+    let file = format!("{}/../../examples/gpt.toml", env!("CARGO_MANIFEST_DIR"));
+    let run = |workers: &str, sets: &[&str]| {
+        let folder = TestFolder::new();
+        let mut words = vec!["train", &*file, "--json", "-n", workers];
+        let fixed = [
+            "model.tensor_parts=4",
+            "model.width=32",
+            "train.epochs=1",
+            "train.clip_norm=0.5",
+        ];
+        for set in fixed.iter().chain(sets) {
+            words.extend(["--set", *set]);
+        }
+        let ended = folder.run(&words);
+        let ended = ended.expect(0, &[]);
+        let evaluated = ended.events();
+        let loss = of_kind(&evaluated, "evaluated").last().unwrap()["loss"].clone();
+        (ended.blake3(), loss)
+    };
+    let alone = run("1", &[]);
+    for (workers, sets) in [
+        ("2", &["parallel.tensor=2"][..]),
+        ("3", &["parallel.tensor=3", "comm.transport=tcp"]),
+        ("4", &["parallel.tensor=2", "parallel.zero=3"]),
+        ("4", &["parallel.tensor=2", "parallel.pipeline=2"]),
+    ] {
+        assert_eq!(run(workers, sets), alone, "{workers} workers, {sets:?}");
+    }
+}
+
+#[test]
 fn interleaved_stages_do_not_change_the_bits() {
     let model = ["model.kind=mlp", "model.hidden=[40, 30, 20]"];
     let pipeline = ["parallel.pipeline=2", "parallel.schedule=interleaved"];

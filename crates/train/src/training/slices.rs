@@ -43,8 +43,7 @@ impl Training {
         let layout = self.strategy.layout();
         let most = layout.iter().map(HeldRanges::len).max().unwrap_or(0);
         let (most, all) = (bytes(most), bytes(self.strategy.state().len()));
-        let copies: usize = layout.iter().map(HeldRanges::len).sum();
-        let is_copied = copies > self.strategy.state().len();
+        let is_copied = are_held_twice(&layout);
         let section = &self.plan.config.checkpoint;
         let saves = section.every_steps > 0 || section.every_minutes > 0.0;
         let loss = match (is_copied, self.checkpoints.is_some() && saves) {
@@ -191,5 +190,45 @@ fn inconsistent(what: &str) -> TrainError {
     TrainError::Impossible {
         problem: format!("the new generation received invalid {what}"),
         hint: "this is a bug of ronde; please report it".to_owned(),
+    }
+}
+
+/// Returns whether each element that any rank holds is held by a second one.
+fn are_held_twice(layout: &[HeldRanges]) -> bool {
+    let ranges = layout.iter().flat_map(|held| held.ranges());
+    let mut borders: Vec<(usize, i64)> = ranges
+        .flat_map(|range| [(range.start, 1), (range.end, -1)])
+        .collect();
+    borders.sort_unstable();
+    let mut holders = 0;
+    let mut at = 0;
+    for (border, change) in borders {
+        if border > at && holders == 1 {
+            return false;
+        }
+        (at, holders) = (border, holders + change);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_with_one_holder_is_found() {
+        let held = |ranges: &[std::ops::Range<usize>]| HeldRanges::new(ranges.iter().cloned());
+        assert!(are_held_twice(&[held(&[0..4]), held(&[0..4])]));
+        assert!(are_held_twice(&[
+            held(&[0..2, 4..6]),
+            held(&[0..6]),
+            held(&[2..4])
+        ]));
+        assert!(!are_held_twice(&[held(&[0..2, 4..6]), held(&[0..6])]));
+        assert!(!are_held_twice(&[
+            held(&[0..6]),
+            held(&[0..3]),
+            held(&[4..6])
+        ]));
     }
 }

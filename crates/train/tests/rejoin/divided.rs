@@ -24,7 +24,7 @@ const DIVIDED: [RunSettings; 3] = [
 ];
 
 /// Runs whose workers have different parts of the weights.
-const PARTS: [RunSettings; 6] = [
+const PARTS: [RunSettings; 9] = [
     // Two workers and a spare, which replaces either of them.
     RunSettings {
         steps: STEPS,
@@ -74,6 +74,38 @@ const PARTS: [RunSettings; 6] = [
             "parallel.zero=3",
             "parallel.pipeline=2",
             "parallel.schedule=zero_bubble",
+            "parallel.copies=2",
+        ],
+    },
+    // Two workers divide the parts of each layer, and a spare replaces either of them.
+    RunSettings {
+        steps: STEPS,
+        sets: &[
+            WIDE,
+            "model.tensor_parts=4",
+            "parallel.tensor=2",
+            "parallel.copies=2",
+            "train.clip_norm=0.1",
+        ],
+    },
+    RunSettings {
+        steps: STEPS,
+        sets: &[
+            WIDE,
+            "model.tensor_parts=3",
+            "parallel.tensor=3",
+            "optimizer.kind=lamb",
+        ],
+    },
+    // With three workers, the layers are in one piece.
+    RunSettings {
+        steps: STEPS,
+        sets: &[
+            WIDE,
+            "model.tensor_parts=4",
+            "parallel.tensor=2",
+            "parallel.pipeline=2",
+            "parallel.zero=3",
             "parallel.copies=2",
         ],
     },
