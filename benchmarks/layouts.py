@@ -1,4 +1,4 @@
-"""Pipelines and ZeRO against PyTorch, in turns: python3 benchmarks/layouts.py --rounds 5
+"""Pipelines, layers in parts and ZeRO against PyTorch, in turns: python3 benchmarks/layouts.py --rounds 5
 
 A GPT (4 layers, width 256, 4 heads, 128 tokens, vocabulary 4,096, AdamW, f32) on two processes with one thread each:
 
@@ -6,6 +6,7 @@ A GPT (4 layers, width 256, 4 heads, 128 tokens, vocabulary 4,096, AdamW, f32) o
 - zero2: `parallel.zero = 2`, one copy, against FSDP2 (`fully_shard`, `reshard_after_forward=False`); 8 texts per process
 - zero3: `parallel.zero = 3`, one copy, against FSDP2 with `reshard_after_forward=True`
 - pipeline: two stages, 1F1B, 8 micro-batches of 2 texts, against `torch.distributed.pipelining`
+- tensor: each layer in two parts, 8 texts, against `torch.distributed.tensor.parallel.parallelize_module`
 
 Prints texts per second (medians), and the highest proportional set size (Pss) of a process while it trains, without what it had before
 its model was built (PyTorch; of ronde everything counts).
@@ -57,6 +58,7 @@ CASES = {
     "zero2": (16, 2, ["parallel.zero=2", "parallel.copies=1"], 2),
     "zero3": (16, 2, ["parallel.zero=3", "parallel.copies=1"], 2),
     "pipeline": (16, 8, ["parallel.pipeline=2", "parallel.copies=1"], 2),
+    "tensor": (8, 1, ["model.tensor_parts=2", "parallel.tensor=2", "parallel.copies=1"], 2),
 }
 STEPS, WARM_UP = 12, 3
 
@@ -110,6 +112,36 @@ def run_torch(arguments, case):
     return found["rate"], peak - found["before_mib"]
 
 
+def in_parts(model, workers):
+    """Divides the layers of a model among workers."""
+    import types
+
+    import torch.nn.functional as F
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        # Each worker has some of the heads.
+        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, -1))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+    mesh = init_device_mesh("cpu", (workers,))
+    of_block = {name: ColwiseParallel() for name in ("qkv", "up")} | {name: RowwiseParallel() for name in ("out", "down")}
+    for block in model.blocks:
+        parallelize_module(block, mesh, of_block)
+        block.heads //= workers
+        block.forward = types.MethodType(forward, block)
+    ends = {
+        "token": RowwiseParallel(input_layouts=Replicate()),
+        "head": ColwiseParallel(output_layouts=Replicate()),
+    }
+    parallelize_module(model, mesh, ends)
+
+
 def train_torch(case):
     """Runs in a process of torchrun."""
     import torch
@@ -125,12 +157,15 @@ def train_torch(case):
     dist.init_process_group("gloo")
     if case == "pipeline":
         import torch.distributed.pipelining as pipelining
+    elif case == "tensor":
+        from torch.distributed.tensor import parallel  # noqa: F401, counted as what the process has before
     elif workers > 1:
         from torch.distributed.fsdp import fully_shard
     before = pss_mib("self")
     model = Gpt()
     loss_of = lambda scores, targets: F.cross_entropy(scores, targets.flatten())
-    x, y = torch.randint(0, 4096, (batch // workers, 128)), torch.randint(0, 4096, (batch // workers, 128))
+    own = batch if case == "tensor" else batch // workers
+    x, y = torch.randint(0, 4096, (own, 128)), torch.randint(0, 4096, (own, 128))
     if case == "pipeline":
 
         class First(nn.Module):
@@ -154,6 +189,8 @@ def train_torch(case):
         stage = pipelining.PipelineStage(model, rank, 2, torch.device("cpu"))
         schedule = pipelining.Schedule1F1B(stage, shards, loss_fn=loss_of)
         x, y = torch.randint(0, 4096, (batch, 128)), torch.randint(0, 4096, (batch, 128))
+    elif case == "tensor":
+        in_parts(model, workers)
     elif workers > 1:
         mesh = dist.device_mesh.init_device_mesh("cpu", (workers,))
         for block in model.blocks:
