@@ -35,12 +35,12 @@ pub struct TensorEntry {
     pub dtype: DType,
     /// The purpose of the tensor.
     pub role: Role,
-    /// The place in a larger tensor, of which this one is a part; `None` for a whole tensor.
+    /// The larger tensor that this one belongs to; `None` for a whole tensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<TensorPart>,
 }
 
-/// The place of a tensor in a larger one, which is divided along one dimension.
+/// A part of a larger tensor, which is divided along one dimension.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorPart {
     /// The name of the whole tensor.
@@ -98,7 +98,7 @@ impl TensorPart {
         }
     }
 
-    /// Copies the part to its place in the values of the whole tensor.
+    /// Copies the part into the values of the whole tensor.
     pub fn place(&self, part: &[f32], whole: &mut [f32]) {
         let mut rest = part;
         for run in self.runs() {
@@ -122,7 +122,7 @@ impl TensorEntry {
         }
     }
 
-    /// Creates an f32 tensor that is a part of a larger one.
+    /// Creates an f32 tensor that is part of a larger one.
     #[must_use]
     pub fn f32_part(part: TensorPart, role: Role) -> Self {
         Self {
@@ -131,7 +131,7 @@ impl TensorEntry {
         }
     }
 
-    /// Returns the name of the whole tensor, of which this one may be a part.
+    /// Returns the name of the whole tensor: for a part, that of the larger one.
     #[must_use]
     pub fn whole_name(&self) -> &str {
         self.part.as_ref().map_or(&self.name, |part| &part.name)

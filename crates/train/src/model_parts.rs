@@ -205,7 +205,7 @@ impl ModelParts {
     }
 
     /// Returns the layout of a run of `shards` logical shards among `ranks` workers. With too few of them for the pipeline and
-    /// the division of layers that the run file asks for, the pipeline is shorter, and then the division is among fewer.
+    /// the division of layers in the run file, the pipeline is shorter, and then the division is among fewer.
     ///
     /// # Errors
     /// [`TrainError::Impossible`] when there are no workers.
@@ -226,7 +226,7 @@ impl ModelParts {
         })
     }
 
-    /// Describes what each worker has of the model; `None` if each worker has all of it.
+    /// Describes the part of the model on each worker; `None` if each worker has all of it.
     #[must_use]
     pub fn describe(&self, layout: &StepLayout) -> Option<String> {
         if !layout.divides_model() {

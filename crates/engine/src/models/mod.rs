@@ -368,6 +368,29 @@ impl ModelConfig {
                 width_divisor,
                 dropout,
             } => inception::layers(input_shape, classes, (small_input, width_divisor, dropout)),
+            Self::Gpt { .. } | Self::Bert { .. } | Self::Transformer { .. } => {
+                self.text_layers(input_shape, classes)
+            }
+            Self::UNet { channels, levels } => unet::layers(input_shape, channels, levels),
+            Self::Detector { channels, levels } => {
+                detector::layers(input_shape, classes, channels, levels)
+            }
+            Self::KMeans { clusters } => kmeans::layers(input_shape, clusters),
+            Self::MatrixFactorisation {
+                users,
+                items,
+                factors,
+            } => factorisation::layers(input_shape, [users, items], factors),
+            Self::Mlp {
+                ref hidden,
+                tensor_parts,
+            } => perceptron::layers(input_shape, classes, hidden, tensor_parts),
+            Self::Linear {} => perceptron::layers(input_shape, classes, &[], 1),
+        }
+    }
+
+    fn text_layers(&self, input_shape: &[usize], classes: usize) -> Layers {
+        match *self {
             Self::Gpt {
                 layers,
                 width,
@@ -390,10 +413,6 @@ impl ModelConfig {
                 let form = transformer_form(width, heads, dropout, tensor_parts);
                 gpt::layers(input_shape, classes, layers, form, gpt::TextModel::Masked)
             }
-            Self::UNet { channels, levels } => unet::layers(input_shape, channels, levels),
-            Self::Detector { channels, levels } => {
-                detector::layers(input_shape, classes, channels, levels)
-            }
             Self::Transformer {
                 source,
                 padding,
@@ -407,17 +426,7 @@ impl ModelConfig {
                 let text = transformer::SourceText { source, padding };
                 transformer::layers(input_shape, classes, text, layers, form)
             }
-            Self::KMeans { clusters } => kmeans::layers(input_shape, clusters),
-            Self::MatrixFactorisation {
-                users,
-                items,
-                factors,
-            } => factorisation::layers(input_shape, [users, items], factors),
-            Self::Mlp {
-                ref hidden,
-                tensor_parts,
-            } => perceptron::layers(input_shape, classes, hidden, tensor_parts),
-            Self::Linear {} => perceptron::layers(input_shape, classes, &[], 1),
+            _ => refuse("it is not a model of texts".to_owned()),
         }
     }
 
