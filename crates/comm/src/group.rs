@@ -272,6 +272,13 @@ impl Collectives for ProcessGroup {
         self.sent().0
     }
 
+    fn failure(&self) -> Option<CollectiveError> {
+        match &self.link {
+            Link::Alone(_) => None,
+            Link::Others { mailbox, .. } => mailbox.error(),
+        }
+    }
+
     fn hosts(&self) -> Vec<usize> {
         let hosts = self.chooser.hosts();
         (0..hosts.size()).map(|rank| hosts.of(rank)).collect()

@@ -63,6 +63,12 @@ impl BatchPlan {
         self.samples
     }
 
+    /// Returns the number of samples of a step; the last one of an epoch may have fewer.
+    #[must_use]
+    pub fn global_batch_size(&self) -> u64 {
+        self.global_batch_size
+    }
+
     /// Returns the number of samples that an epoch uses: all, or those of full batches with `drop_last`.
     #[must_use]
     pub fn samples_per_epoch(&self) -> u64 {

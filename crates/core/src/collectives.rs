@@ -119,6 +119,12 @@ pub trait Collectives: Send + Sync {
     /// Returns the number of bytes that this rank has sent so far, including headers.
     fn bytes_sent(&self) -> u64;
 
+    /// Returns the error with which the group has ended, if this rank knows of one, without waiting. A rank that computes for
+    /// long between two operations calls it to leave a failed group early. `None` if the group does not know.
+    fn failure(&self) -> Option<CollectiveError> {
+        None
+    }
+
     /// Returns the host of each rank, as an index from 0 in the order of first appearance. Ranks of one host are lost
     /// together when it fails. One host if the group does not know.
     fn hosts(&self) -> Vec<usize> {

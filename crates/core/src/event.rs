@@ -17,6 +17,17 @@ fn number_or_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
+/// Reads a list of numbers; `null` is read as NaN.
+fn list_of_numbers<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<f64>, D::Error> {
+    let numbers = Vec::<Option<f64>>::deserialize(deserializer)?;
+    Ok(numbers
+        .into_iter()
+        .map(|number| number.unwrap_or(f64::NAN))
+        .collect())
+}
+
 /// Reads the numbers of a map; `null` is read as NaN, and anything else is left out.
 fn numbers<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
@@ -258,6 +269,16 @@ pub enum Event {
         /// Seconds since the previous commit.
         #[serde(deserialize_with = "number_or_null")]
         duration_s: f64,
+    },
+    /// The losses within a committed round, if replicas of the model train alone between exchanges. Recorded by rank 0.
+    InnerLosses {
+        /// The round, which is a step of the run.
+        step: Step,
+        /// The number of the first inner step, among all that a replica makes.
+        first: u64,
+        /// The mean loss of each inner step, over the samples of all replicas.
+        #[serde(deserialize_with = "list_of_numbers")]
+        losses: Vec<f64>,
     },
     /// One worker's durations of a committed step.
     StepTimes {

@@ -32,6 +32,7 @@ pub mod permutation;
 pub mod philox;
 pub mod rank;
 pub mod recording;
+pub mod rounds;
 pub mod seed;
 
 pub mod session;

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::batch::BatchPlan;
+use ronde_core::rounds::{InnerSteps, RoundPlan};
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Shard, Step};
 
@@ -133,6 +134,8 @@ pub struct Loader {
     pool: Arc<DecodePool>,
     threads: Vec<JoinHandle<()>>,
     plan: LoaderPlan,
+    /// The inner steps that are left; `None`: whole steps are loaded.
+    inner: Option<(RoundPlan, InnerSteps)>,
     next: u64,
     watch: Stopwatch,
 }
@@ -165,8 +168,48 @@ impl Loader {
         settings: LoaderSettings,
         (spans, first_thread): (Arc<BackgroundSpans>, u32),
     ) -> Result<Self, DataError> {
+        Self::start_with(dataset, plan, None, settings, (spans, first_thread))
+    }
+
+    /// Starts prefetching the inner steps of rounds: each is one step of the loader, whose batches are the micro-batches of one
+    /// replica, numbered from 0. `plan` describes the rounds: its steps are rounds, and its shards the replicas. The inner steps
+    /// of a round follow each other replica by replica; see [`RoundPlan::walk`]. The number of such a step is
+    /// [`RoundPlan::unique`].
+    ///
+    /// # Errors
+    /// As [`Loader::start`], and a plan with another number of replicas than shards.
+    pub fn start_rounds(
+        dataset: Arc<dyn Dataset>,
+        plan: LoaderPlan,
+        rounds: RoundPlan,
+        settings: LoaderSettings,
+        spans: (Arc<BackgroundSpans>, u32),
+    ) -> Result<Self, DataError> {
+        if rounds.replicas() != plan.shards.shards() {
+            return Err(DataError::NoSuchShards {
+                start: 0,
+                end: rounds.replicas(),
+                shards: plan.shards.shards(),
+            });
+        }
+        Self::start_with(dataset, plan, Some(rounds), settings, spans)
+    }
+
+    fn start_with(
+        dataset: Arc<dyn Dataset>,
+        plan: LoaderPlan,
+        rounds: Option<RoundPlan>,
+        settings: LoaderSettings,
+        (spans, first_thread): (Arc<BackgroundSpans>, u32),
+    ) -> Result<Self, DataError> {
         check(&*dataset, &plan)?;
-        let step_bytes = step_bytes(&*dataset, &plan);
+        let step_bytes = match &rounds {
+            Some(rounds) => {
+                let samples = u64::from(rounds.parts()).saturating_mul(rounds.part_samples_max());
+                samples.saturating_mul(sample_bytes(&*dataset))
+            }
+            None => step_bytes(&*dataset, &plan),
+        };
         let unit_bytes = settings.memory_bytes / UNITS_IN_MEMORY;
         let locality = dataset.description().locality;
         let near_bytes = locality.and_then(|locality| locality.fetch_bytes);
@@ -181,13 +224,14 @@ impl Loader {
                 (_, Some(_)) => UNITS_IN_MEMORY * unit_bytes,
                 (_, None) => settings.memory_bytes,
             },
-            shards: plan.run.len(),
+            shards: rounds.map_or(plan.run.len(), |rounds| rounds.parts() as usize),
         };
-        let planner = BatchPlanner::new(&*dataset, plan.clone(), work.unit_bytes);
+        let planner = BatchPlanner::new(&*dataset, plan.clone(), rounds, work.unit_bytes);
         let pool = Arc::new(DecodePool::new(dataset, planner, work, spans));
         let mut loader = Self {
             pool,
             threads: Vec::new(),
+            inner: rounds.map(|rounds| (rounds, rounds.walk(plan.steps.clone(), plan.run.clone()))),
             plan,
             next: 0,
             watch: Stopwatch::start(),
@@ -218,10 +262,13 @@ impl Loader {
         reason = "an iterator of results would suggest that it continues after an error"
     )]
     pub fn next(&mut self) -> Result<Option<StepBatches>, DataError> {
-        if self.next >= self.plan.count() {
+        let step = match &mut self.inner {
+            Some((rounds, steps)) => steps.next().map(|step| rounds.unique(step)),
+            None => (self.next < self.plan.count()).then(|| self.plan.step(self.next)),
+        };
+        let Some(step) = step else {
             return Ok(None);
-        }
-        let step = self.plan.step(self.next);
+        };
         let batches = if self.plan.run.is_empty() {
             Vec::new()
         } else {
@@ -280,9 +327,14 @@ fn step_bytes(dataset: &dyn Dataset, plan: &LoaderPlan) -> u64 {
         .map(|shard| plan.shards.samples(Shard(shard), samples))
         .map(|within| within.end - within.start)
         .sum();
+    mine.saturating_mul(sample_bytes(dataset))
+}
+
+/// Returns the decoded bytes of a sample.
+fn sample_bytes(dataset: &dyn Dataset) -> u64 {
     let description = dataset.description();
     let each = description.sample_elements() + description.targets_per_sample;
-    mine.saturating_mul(4 * each as u64)
+    4 * each as u64
 }
 
 #[cfg(test)]

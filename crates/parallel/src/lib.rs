@@ -8,6 +8,8 @@
 
 pub mod bucket;
 pub mod error;
+pub mod inner_losses;
+pub mod local_rounds;
 pub mod loss_scale;
 pub mod state;
 pub mod strategy;
@@ -16,10 +18,13 @@ mod update_sums;
 pub mod zero;
 
 pub use error::ParallelError;
+pub use inner_losses::InnerLosses;
+pub use local_rounds::{InnerState, LocalRounds, LocalRoundsConfig};
 pub use loss_scale::LossScaling;
 pub use state::{ModelState, TensorRange, remapped};
 pub use strategy::{
-    EvaluationPart, HeldVector, HeldVectorMut, MicroBatch, ReducedGradient, Strategy, UpdateReport,
+    EvaluationPart, HeldVector, HeldVectorMut, LocalStep, MicroBatch, ReducedGradient,
+    ReplicaRounds, Strategy, UpdateReport,
 };
 pub use synchronous::{ComputeClock, ComputeTimes, SynchronousConfig, SynchronousStrategy};
 pub use zero::ZeroLevel;

@@ -126,8 +126,61 @@ impl<'a> HeldVectorMut<'a> {
     }
 }
 
+/// One inner step of a replica in a round.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LocalStep {
+    /// The replica, which is a shard of the round.
+    pub replica: Shard,
+    /// The number of the inner step within the round, from 0.
+    pub index: u64,
+    /// Its number among all inner steps of the replica.
+    pub number: u64,
+    /// The step that its random numbers belong to; no other inner step of any replica has it.
+    pub random: Step,
+    /// The learning rate.
+    pub learning_rate: f64,
+}
+
+/// The part of a strategy whose transaction is a round: each replica of this rank makes inner steps from the same state, and their
+/// contributions are reduced like gradients. [`Strategy::reduce`] follows.
+///
+/// Order: `begin_round`; for each replica of this rank, in order, its inner steps and `finish_replica`; `finish_round`.
+pub trait ReplicaRounds {
+    /// Begins a round, or begins it again.
+    fn begin_round(&mut self);
+
+    /// Updates a replica with the micro-batches of one inner step, numbered from 0. The first step of another replica than that
+    /// of the previous call starts from the state before the round. Returns the reports of the micro-batches.
+    ///
+    /// # Errors
+    /// The engine failed. A gradient that is not finite is not an error here: [`Strategy::apply`] reports it on all ranks.
+    fn inner_step(
+        &mut self,
+        step: &LocalStep,
+        micro_batches: Vec<MicroBatch>,
+    ) -> Result<Vec<ShardReport>, ParallelError>;
+
+    /// Adds the contribution of the replica of the last inner step.
+    ///
+    /// # Errors
+    /// There is none, or no memory.
+    fn finish_replica(&mut self) -> Result<(), ParallelError>;
+
+    /// Starts the sums over all replicas of all ranks; the state is again that before the round. A rank without replicas also
+    /// calls it.
+    ///
+    /// # Errors
+    /// No round was begun, or a sum could not be started.
+    fn finish_round(&mut self) -> Result<(), ParallelError>;
+}
+
 /// A method of distributing the steps of a model over a process group.
 pub trait Strategy: Send {
+    /// Returns the interface through which a round is computed; `None`: a transaction is one step, see [`Strategy::backward`].
+    fn replica_rounds(&mut self) -> Option<&mut dyn ReplicaRounds> {
+        None
+    }
+
     /// Runs forward and backward of this rank's logical shards through its layers, and starts the reductions over ranks. A
     /// rank without shards also calls it. Takes the batches of the shards that the layout lets this rank load, and returns
     /// the reports of those whose loss it computes.

@@ -15,6 +15,7 @@ mod lock_step;
 mod mesh;
 mod parts;
 mod program;
+pub(crate) mod replica;
 mod shard;
 mod slices;
 mod update;

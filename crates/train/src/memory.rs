@@ -130,6 +130,26 @@ impl MemoryEstimate {
         self
     }
 
+    /// Adds what a worker needs for rounds of local SGD, if the rest is that of one replica: the weights at the start of a round,
+    /// `states` vectors of the state besides, and the sum over the replicas of its `summed` vectors.
+    #[must_use]
+    pub fn with_rounds(
+        mut self,
+        parameters: u64,
+        replicas: &ShardPlan,
+        (states, summed): (u64, u64),
+    ) -> Self {
+        let copies = |count: u64| parameters.saturating_mul(BYTES).saturating_mul(count);
+        let buffers = replicas.exact_sum().buffers_max();
+        self.parameters = self.parameters.saturating_add(copies(1));
+        self.optimizer = self.optimizer.saturating_add(copies(states));
+        let sums = copies(buffers.saturating_mul(summed));
+        self.gradients = self.gradients.saturating_add(sums);
+        // The state of a replica is never divided.
+        self.gradient_copy = 0;
+        self
+    }
+
     /// Returns the memory of each worker of a divided model.
     #[must_use]
     pub fn of_parts(&self, model: &DividedModel) -> Vec<Self> {
@@ -355,6 +375,24 @@ mod tests {
         assert_eq!(more, 2 * one.parameters);
         let none = one.with_model_copies(1_000_000, &TrainSection::default());
         assert_eq!(none, one);
+    }
+
+    #[test]
+    fn rounds_add_their_start_their_states_and_the_sum_over_replicas() {
+        let replicas = ShardPlan::new(4, WorldSize::new(2).unwrap()).unwrap();
+        let one = estimate(1);
+        let rounds = one.with_rounds(1_000_000, &replicas, (1, 2));
+        assert_eq!(rounds.parameters, 2 * one.parameters);
+        assert_eq!(rounds.optimizer, one.optimizer + one.parameters);
+        let buffers = replicas.exact_sum().buffers_max();
+        assert_eq!(
+            rounds.gradients,
+            one.gradients + 2 * buffers * one.parameters
+        );
+        assert_eq!(
+            one.with_rounds(u64::MAX, &replicas, (1, 2)).total(),
+            u64::MAX
+        );
     }
 
     #[test]

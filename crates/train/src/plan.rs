@@ -1,19 +1,24 @@
 //! [`Plan`]: a validated run, pure, hashed and equal on all workers.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ronde_core::batch::BatchPlan;
 use ronde_core::layout::{Role, StateLayout};
 use ronde_core::order::Shuffle;
+use ronde_core::rounds::RoundPlan;
 use ronde_core::seed::SeedTree;
 use ronde_core::shards::ShardPlan;
 use ronde_core::weight_hash::WeightHash;
-use ronde_core::{PlanIdentity, WorldSize};
+use ronde_core::{PlanIdentity, Step, WorldSize};
 use ronde_data::Dataset;
 use ronde_engine::{Chain, EngineError, Layer, LearningRate};
 
 use crate::evaluate::LOSS;
 use crate::{Objective, RunConfig, TrainError, model_parts};
+
+/// The longest wait for another worker.
+const EXCHANGE_TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 
 /// A validated run.
 #[derive(Debug, Clone)]
@@ -24,6 +29,8 @@ pub struct Plan {
     pub batches: BatchPlan,
     /// The assignment of logical shards to ranks with all layers, or to pipelines.
     pub shards: ShardPlan,
+    /// The rounds of local SGD, each of which is a step; `None`: gradients are summed in every step.
+    pub rounds: Option<RoundPlan>,
     /// The number of steps of the whole run.
     pub steps: u64,
     /// The number of epochs of the whole run; the last one may be incomplete.
@@ -51,19 +58,23 @@ impl Plan {
         train: &dyn Dataset,
     ) -> Result<Self, TrainError> {
         let replicas = model_parts::replicas(config, world_size);
-        let shards = ShardPlan::new(config.workers.logical_shards, replicas).ok_or_else(|| {
+        let parts = config.divided_parts();
+        let shards = ShardPlan::new(parts, replicas).ok_or_else(|| {
+            let (what, key) = match config.sync.replicas() {
+                Some(_) => ("replicas", "sync.replicas"),
+                None => ("logical shards", "workers.logical_shards"),
+            };
             TrainError::Impossible {
                 problem: format!(
-                    "{world_size} workers cannot share {} logical shards: each worker needs at least one",
-                    config.workers.logical_shards
+                    "{world_size} workers cannot share {parts} {what}: each worker needs at least one"
                 ),
                 hint: format!(
-                    "use --workers {} or fewer, or raise workers.logical_shards (which changes the trained bits)",
-                    config.workers.logical_shards
+                    "use --workers {parts} or fewer, or raise {key} (which changes the trained bits)"
                 ),
             }
         })?;
-        let batch_size = config.train.global_batch_size;
+        let inner_batch = config.train.global_batch_size;
+        let batch_size = inner_batch.saturating_mul(config.sync.inner_steps());
         let batches = BatchPlan::new(
             train.len(),
             batch_size,
@@ -78,11 +89,14 @@ impl Plan {
             ),
             hint: "lower train.global_batch_size, or set train.drop_last = false".to_owned(),
         })?;
+        let rounds = rounds_of(config, batches)?;
         let per_epoch = batches.steps_per_epoch();
         let epochs = config.train.epochs.unwrap_or(1);
-        let steps = config
-            .train
-            .steps
+        let steps = config.train.steps.map(|steps| match &rounds {
+            Some(rounds) => rounds.rounds_of(steps),
+            None => steps,
+        });
+        let steps = steps
             .or_else(|| epochs.checked_mul(per_epoch))
             .ok_or_else(|| TrainError::Impossible {
                 problem: format!("{epochs} epochs of {per_epoch} steps are too many"),
@@ -93,6 +107,7 @@ impl Plan {
             config: config.clone(),
             batches,
             shards,
+            rounds,
             steps,
             epochs: steps.div_ceil(per_epoch),
             seeds: SeedTree::new(config.run.seed),
@@ -106,9 +121,10 @@ impl Plan {
                 config.train.loss,
                 &config.train.metrics,
             )?,
-            learning_rate: config
-                .schedule
-                .learning_rate(config.train.base_learning_rate(), steps),
+            learning_rate: config.schedule.learning_rate(
+                config.train.base_learning_rate(),
+                rounds.map_or(steps, |rounds| rounds.steps_before(Step(steps))),
+            ),
             identity,
         })
     }
@@ -121,9 +137,26 @@ impl Plan {
         model_parts::check_workers(&self.config, world_size)
     }
 
-    /// Returns the most samples of a shard.
+    /// Returns the longest wait for another of `workers` workers in an exchange: `comm.timeout_s`, multiplied with the steps that a
+    /// worker makes between two exchanges.
+    #[must_use]
+    pub fn exchange_timeout(&self, workers: WorldSize) -> Duration {
+        let timeout = self.config.comm.timeout();
+        let Some(rounds) = &self.rounds else {
+            return timeout;
+        };
+        let replicas = rounds.replicas().div_ceil(workers.get());
+        let steps = rounds.inner_steps_max().saturating_mul(replicas.into());
+        let steps = u32::try_from(steps).unwrap_or(u32::MAX);
+        timeout.saturating_mul(steps).min(EXCHANGE_TIMEOUT_MAX)
+    }
+
+    /// Returns the most samples of a shard; of a micro-batch if a step is a round.
     #[must_use]
     pub fn shard_samples_max(&self) -> usize {
+        if let Some(rounds) = &self.rounds {
+            return rounds.part_samples_max() as usize;
+        }
         let samples = self
             .config
             .train
@@ -265,6 +298,32 @@ impl Plan {
         self.identity.set("schedule.own", learning_rate.name());
         self.learning_rate = learning_rate;
     }
+}
+
+/// Returns the rounds of a run whose steps are the batches of a plan; `None`: gradients are summed in every step.
+fn rounds_of(config: &RunConfig, batches: BatchPlan) -> Result<Option<RoundPlan>, TrainError> {
+    let Some(replicas) = config.sync.replicas() else {
+        return Ok(None);
+    };
+    let (inner_batch, inner_steps) = (config.train.global_batch_size, config.sync.inner_steps());
+    let of_epoch = batches.samples().div_ceil(inner_batch.max(1));
+    if inner_steps > of_epoch {
+        return Err(TrainError::Impossible {
+            problem: format!(
+                "rounds of {inner_steps} steps are longer than an epoch, which has {of_epoch} steps of {inner_batch} samples"
+            ),
+            hint: format!(
+                "lower sync.inner_steps to {of_epoch} or less, or train.global_batch_size"
+            ),
+        });
+    }
+    let parts = config.workers.logical_shards / replicas.max(1);
+    let rounds = RoundPlan::new(batches, (inner_batch, inner_steps), replicas, parts);
+    rounds.map(Some).ok_or_else(|| TrainError::Impossible {
+        problem: format!("{replicas} replicas cannot make rounds of {inner_steps} steps"),
+        hint: "set sync.inner_steps and sync.replicas to 1 or more, and workers.logical_shards to a multiple of sync.replicas"
+            .to_owned(),
+    })
 }
 
 /// Returns how a data set is shuffled. Samples that are stored together stay near each other.

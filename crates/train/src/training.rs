@@ -5,18 +5,23 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use ronde_comm::{GroupConfig, ProcessGroup};
 use ronde_core::balance::Balance;
 use ronde_core::event::PhaseTimes;
 use ronde_core::holdings::HeldRanges;
+use ronde_core::rounds::RoundPlan;
 use ronde_core::session::{CommittedStep, Session, SliceExchange};
+use ronde_core::shards::ShardPlan;
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Shard, Step};
+use ronde_core::{
+    CollectivesExt, Epoch, Event, Group, GroupRank, Rank, Recovery, Shard, Step, WorldSize,
+};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
-    HeldVector, HeldVectorMut, LossScaling, MicroBatch, ModelState, ReducedGradient, Strategy,
-    SynchronousConfig, SynchronousStrategy, ZeroLevel,
+    HeldVector, HeldVectorMut, LocalRounds, LossScaling, MicroBatch, ModelState, ReducedGradient,
+    Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
 };
 
 use self::buckets::BucketTuning;
@@ -43,6 +48,7 @@ mod generations;
 mod histograms;
 mod initial;
 mod measuring;
+mod rounds;
 mod saving;
 mod slices;
 mod step;
@@ -185,10 +191,28 @@ fn strategy(
     config.schedule = plan.config.parallel.pipeline_schedule();
     config.sample_shape = sample_shape.to_vec();
     config.shard_samples_max = plan.shard_samples_max();
-    let mut strategy = SynchronousStrategy::new(chain, group, mesh, plan.seeds, config);
+    let rounds = plan.rounds.zip(plan.config.sync.rounds());
+    let (own_group, own_mesh) = match &rounds {
+        Some((rounds, _)) => replica_of(rounds, plan, chain.len()),
+        None => (group.clone(), mesh.clone()),
+    };
+    let mut strategy = SynchronousStrategy::new(chain, own_group, own_mesh, plan.seeds, config);
     strategy.set_clock(clock::seconds);
     strategy.set_recorder(recorder.spans.clone());
-    Box::new(strategy)
+    match rounds {
+        Some((_, rounds)) => Box::new(LocalRounds::new(strategy, group, mesh, rounds)),
+        None => Box::new(strategy),
+    }
+}
+
+/// Returns the group and the layout in which one replica trains alone.
+fn replica_of(rounds: &RoundPlan, plan: &Plan, layers: usize) -> (Arc<dyn Group>, StepLayout) {
+    let name = &plan.config.run.name;
+    let config = GroupConfig::new("replica", name, GroupRank(0));
+    let parts = ShardPlan::new(rounds.parts(), WorldSize::ONE);
+    let parts = parts.expect("a plan of rounds has at least one part");
+    let layout = StepLayout::data_parallel(parts, layers);
+    (Arc::new(ProcessGroup::alone(config)), layout)
 }
 
 impl Training {
@@ -202,7 +226,7 @@ impl Training {
         chain: Chain,
         split: Split,
     ) -> Result<Self, TrainError> {
-        let layout_of_optimizer = plan.config.optimizer.state_names();
+        let layout_of_optimizer = plan.config.state_names();
         let loss_scaling =
             (plan.config.train.precision == Precision::F16).then(LossScaling::default);
         let recorder = Arc::<WorkerRecorder>::default();
@@ -226,7 +250,8 @@ impl Training {
         let copies = ModelCopies::new(&plan.config.train, held_weights(&*strategy));
         let names = ModelCopies::names(&plan.config.train);
         let slices = SliceExchange::new(strategy.held().clone());
-        let layout = ReplicaLayout::of(strategy.state(), layout_of_optimizer, loss_scaling, &names);
+        let layout =
+            ReplicaLayout::of(strategy.state(), &layout_of_optimizer, loss_scaling, &names);
         Ok(Self {
             member,
             plan,
@@ -634,7 +659,10 @@ impl Training {
         let train = self.split.train.clone();
         let settings = self.loader_settings(&*train);
         let spans = self.recorder.background.clone();
-        Ok(Loader::start_recorded(train, plan, settings, (spans, 0))?)
+        Ok(match self.plan.rounds {
+            Some(rounds) => Loader::start_rounds(train, plan, rounds, settings, (spans, 0))?,
+            None => Loader::start_recorded(train, plan, settings, (spans, 0))?,
+        })
     }
 
     /// Records a notice with a hint if training waits for data; at most once.

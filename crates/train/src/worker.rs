@@ -208,7 +208,7 @@ fn connect(
     config.security = secure(assignment);
     flight_records.prepare(&mut config);
     config.plan = plan.identity.clone();
-    config.timeout = plan.config.comm.timeout();
+    config.timeout = plan.exchange_timeout(assignment.world_size);
     config.algorithm = plan.config.comm.algorithm;
     config.transport = plan.config.comm.transport;
     let group = match listener {

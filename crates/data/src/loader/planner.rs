@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ronde_core::batch::BatchPlan;
 use ronde_core::order::SampleOrder;
+use ronde_core::rounds::{InnerStep, InnerSteps, RoundPlan};
 use ronde_core::{Epoch, Shard, Step};
 
 use super::LoaderPlan;
@@ -39,12 +40,27 @@ pub(super) struct BatchPlanner {
     /// The bytes of a sample and of a unit; `None` if reading neighbours together is not faster.
     sizes: Option<(u64, u64)>,
     order: Option<(Epoch, SampleOrder)>,
+    /// The inner steps that are left; `None`: whole steps are planned.
+    inner: Option<InnerWalk>,
+    /// The shards of each step.
+    run: Range<u32>,
+    /// The number of steps.
+    count: u64,
     /// The next step and shard, and the incomplete batch.
     index: u64,
     shard: u32,
     open: Option<OpenBatch>,
     /// The number of samples planned so far.
     planned: u64,
+}
+
+/// The inner steps of rounds.
+#[derive(Debug)]
+struct InnerWalk {
+    rounds: RoundPlan,
+    left: InnerSteps,
+    /// The step whose micro-batches are being planned.
+    step: Option<InnerStep>,
 }
 
 /// A batch that has positions left to plan.
@@ -56,14 +72,34 @@ struct OpenBatch {
 }
 
 impl BatchPlanner {
-    pub(super) fn new(dataset: &dyn Dataset, plan: LoaderPlan, unit_bytes: u64) -> Self {
+    pub(super) fn new(
+        dataset: &dyn Dataset,
+        plan: LoaderPlan,
+        rounds: Option<RoundPlan>,
+        unit_bytes: u64,
+    ) -> Self {
         let locality = dataset.description().locality;
         let sizes = locality.map(|locality| (locality.sample_bytes.max(1), unit_bytes));
+        let inner = rounds.map(|rounds| InnerWalk {
+            rounds,
+            left: rounds.walk(plan.steps.clone(), plan.run.clone()),
+            step: None,
+        });
+        let run = match &inner {
+            Some(inner) => 0..inner.rounds.parts(),
+            None => plan.run.clone(),
+        };
         Self {
             sizes,
             order: None,
             index: 0,
-            shard: plan.run.start,
+            shard: run.start,
+            count: match &inner {
+                Some(inner) => inner.left.remaining(),
+                None => plan.count(),
+            },
+            run,
+            inner,
             open: None,
             planned: 0,
             plan,
@@ -78,7 +114,7 @@ impl BatchPlanner {
     /// Returns the step of the first sample of the next unit; `None` after the last unit.
     pub(super) fn next_index(&self) -> Option<u64> {
         let open = self.open.as_ref().map(|open| open.batch.index);
-        open.or_else(|| (self.index < self.plan.count()).then_some(self.index))
+        open.or_else(|| (self.index < self.count).then_some(self.index))
     }
 
     /// Returns the next unit: the rest of a shuffle window, at most the unit size; a whole step for sets in memory.
@@ -115,7 +151,7 @@ impl BatchPlanner {
                 break;
             }
             unit.batches.push(open.batch);
-            is_full |= self.sizes.is_none() && self.shard == self.plan.run.start;
+            is_full |= self.sizes.is_none() && self.shard == self.run.start;
         }
         unit.needed_from = match &self.open {
             Some(open) => open.batch.first,
@@ -131,19 +167,17 @@ impl BatchPlanner {
 
     /// Starts the next batch.
     fn begin(&mut self) -> Option<OpenBatch> {
-        if self.index >= self.plan.count() {
+        if self.index >= self.count {
             return None;
         }
         let (index, shard) = (self.index, Shard(self.shard));
+        let (step, positions) = self.positions(shard)?;
         self.shard += 1;
-        if self.shard == self.plan.run.end {
-            (self.index, self.shard) = (index + 1, self.plan.run.start);
+        if self.shard == self.run.end {
+            (self.index, self.shard) = (index + 1, self.run.start);
         }
         let batches: &BatchPlan = &self.plan.batches;
-        let step: Step = self.plan.step(index);
         let global = batches.batch(step);
-        let within = self.plan.shards.samples(shard, global.samples());
-        let start = global.positions.start;
         let order = match self.order {
             Some((epoch, order)) if epoch == global.epoch => order,
             _ => batches.order(global.epoch),
@@ -154,11 +188,27 @@ impl BatchPlanner {
                 index,
                 epoch: global.epoch,
                 shard,
-                sample_ids: Vec::with_capacity((within.end - within.start) as usize),
+                sample_ids: Vec::with_capacity((positions.end - positions.start) as usize),
                 first: self.planned,
             },
             order,
-            positions: start + within.start..start + within.end,
+            positions,
         })
+    }
+
+    /// Returns the step of the plan that a batch belongs to, and the batch's positions in the order of the epoch.
+    fn positions(&mut self, shard: Shard) -> Option<(Step, Range<u64>)> {
+        if let Some(inner) = &mut self.inner {
+            if shard.0 == 0 {
+                inner.step = inner.left.next();
+            }
+            let step = inner.step?;
+            return Some((step.round, inner.rounds.positions(step, shard.0)));
+        }
+        let step = self.plan.step(self.index);
+        let global = self.plan.batches.batch(step);
+        let within = self.plan.shards.samples(shard, global.samples());
+        let start = global.positions.start;
+        Some((step, start + within.start..start + within.end))
     }
 }

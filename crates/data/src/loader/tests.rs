@@ -70,6 +70,70 @@ fn check_content(batch: &Batch) {
 }
 
 #[test]
+fn the_inner_steps_of_rounds_follow_each_other_replica_by_replica() {
+    // An epoch has two complete rounds of 2 inner steps and one of a single inner step.
+    let batches = BatchPlan::new(43, 20, false, true, 3).unwrap();
+    let rounds = RoundPlan::new(batches, (10, 2), 3, 2).unwrap();
+    for workers in [1, 2, 3, 4] {
+        let size = WorldSize::new(workers).unwrap();
+        let replicas = ShardPlan::with_spares(3, size, workers.min(3)).unwrap();
+        let mut used = Vec::new();
+        for rank in 0..workers {
+            let run = replicas.run(GroupRank(rank));
+            let plan = LoaderPlan {
+                batches,
+                shards: replicas.clone(),
+                run: run.clone(),
+                steps: 1..7,
+                stride: 1,
+            };
+            let settings = LoaderSettings {
+                threads: 1 + rank as usize,
+                ..LoaderSettings::default()
+            };
+            let spans = (Arc::new(BackgroundSpans::off()), 0);
+            let mut loader =
+                Loader::start_rounds(dataset(43), plan, rounds, settings, spans).unwrap();
+            for step in rounds.walk(1..7, run) {
+                let found = loader.next().unwrap().unwrap();
+                assert_eq!(found.step, rounds.unique(step));
+                let order = batches.order(batches.batch(step.round).epoch);
+                for (part, batch) in (0..).zip(&found.batches) {
+                    check_content(batch);
+                    assert_eq!(batch.shard, Shard(part));
+                    let positions = rounds.positions(step, part);
+                    let expected: Vec<u64> = positions.map(|p| order.sample(p)).collect();
+                    assert_eq!(batch.sample_ids, expected);
+                    used.push((step.round, batch.sample_ids.clone()));
+                }
+                assert_eq!(found.batches.len(), 2);
+            }
+            assert_eq!(loader.next().unwrap(), None);
+        }
+        let second_epoch = used.iter().filter(|(round, _)| (3..6).contains(&round.0));
+        let mut samples: Vec<u64> = second_epoch.flat_map(|(_, ids)| ids.clone()).collect();
+        samples.sort_unstable();
+        assert_eq!(samples, (0..43).collect::<Vec<_>>(), "{workers} workers");
+    }
+}
+
+#[test]
+fn rounds_of_another_number_of_replicas_are_refused() {
+    let batches = BatchPlan::new(40, 20, false, true, 3).unwrap();
+    let rounds = RoundPlan::new(batches, (10, 2), 3, 1).unwrap();
+    let plan = LoaderPlan {
+        batches,
+        shards: plan(4, 2),
+        run: 0..2,
+        steps: 0..2,
+        stride: 1,
+    };
+    let spans = (Arc::new(BackgroundSpans::off()), 0);
+    let started = Loader::start_rounds(dataset(40), plan, rounds, LoaderSettings::default(), spans);
+    assert!(matches!(started, Err(DataError::NoSuchShards { .. })));
+}
+
+#[test]
 fn every_sample_appears_once_per_epoch_on_any_number_of_workers() {
     for (samples, batch_size) in (1..=9).flat_map(|s| [1, 2, 3, 4, 7].map(|b| (s, b))) {
         for drop_last in [false, true] {

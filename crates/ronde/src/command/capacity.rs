@@ -5,6 +5,7 @@ use std::path::Path;
 use ronde::engine::{ModelSize, Precision, StepShape};
 use ronde::host;
 use ronde_core::WorldSize;
+use ronde_core::shards::ShardPlan;
 use ronde_data::Dataset;
 use ronde_monitor::render::bytes;
 use ronde_train::memory::MemoryEstimate;
@@ -51,8 +52,12 @@ pub(super) fn check_memory(
         return Ok(());
     };
     let local_workers = world_size.get();
-    let fitting = LayoutBuilder::new(plan, size, train)
-        .and_then(|mut builder| builder.fitting(world_size, available_bytes));
+    // Replicas of local SGD hold the whole state.
+    let fitting = match plan.rounds {
+        Some(_) => None,
+        None => LayoutBuilder::new(plan, size, train)
+            .and_then(|mut builder| builder.fitting(world_size, available_bytes)),
+    };
     Err(TrainError::DoesNotFit {
         hint: fitting.unwrap_or_else(|| estimate.hint(available_bytes, local_workers)),
         estimate: Box::new(estimate),
@@ -76,6 +81,17 @@ pub(super) fn memory_per_worker(plan: &Plan, size: &ModelSize, train: &dyn Datas
     totals.max().unwrap_or(0)
 }
 
+/// Returns the samples of a step and their shards: of one replica, if replicas train alone.
+fn computed_by_one(plan: &Plan) -> (u64, ShardPlan) {
+    let samples = plan.config.train.global_batch_size;
+    let samples = samples.min(plan.batches.samples());
+    let parts = plan.rounds.and_then(|rounds| {
+        let parts = ShardPlan::new(rounds.parts(), WorldSize::ONE)?;
+        Some((samples.div_ceil(rounds.replicas().into()), parts))
+    });
+    parts.unwrap_or_else(|| (samples, plan.shards.clone()))
+}
+
 /// Returns the estimated memory of a worker, of each part of the model.
 pub(super) fn worker_estimates(
     plan: &Plan,
@@ -86,7 +102,7 @@ pub(super) fn worker_estimates(
     let stored_bytes = train.description().locality.map_or(0, |locality| {
         train.len().saturating_mul(locality.sample_bytes)
     });
-    let batch_samples = config.train.global_batch_size.min(plan.batches.samples());
+    let (batch_samples, shards) = computed_by_one(plan);
     let copies = match config.train.precision {
         Precision::F32 => 0,
         Precision::Bf16 | Precision::F16 => size.matrix_elements,
@@ -116,7 +132,7 @@ pub(super) fn worker_estimates(
         },
         &config.optimizer,
         batch_samples,
-        &plan.shards,
+        &shards,
         config.model.config.runs_shards_together(),
     )
     .divided(
@@ -130,6 +146,15 @@ pub(super) fn worker_estimates(
         stored_bytes,
     )
     .with_threads(config.workers.threads);
+    let whole = match config.sync.rounds() {
+        Some(_) => {
+            let names = config.state_names();
+            let averaged = names.iter().filter(|name| name.starts_with("inner"));
+            let summed = 1 + averaged.count() as u64;
+            whole.with_rounds(size.parameters, &plan.shards, (names.len() as u64, summed))
+        }
+        None => whole,
+    };
     if !config.parallel.divides_model() {
         return vec![whole];
     }

@@ -94,6 +94,14 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
         ..PlanRequest::default()
     };
     let (plan, size, split, name) = read_plan(&request)?.into_parts();
+    if plan.rounds.is_some() {
+        return Err(StartError::Invalid(format!(
+            "error: cannot forecast {name}: `sync.kind` is not \"every_step\"\n  \
+             help: `--set sync.kind=every_step` forecasts the run with gradients summed in every step; local SGD computes the same and \
+             exchanges once in {} steps",
+            plan.config.sync.inner_steps()
+        )));
+    }
     let threads = plan.config.workers.threads;
     let workers = cluster.workers_per_host(threads).map_err(failed)?;
     let unbuilt = || format!("error: cannot build the model of {name}");

@@ -365,10 +365,7 @@ fn supervise_open_run(
 
 /// Returns the description of an open job, which its coordinator keeps.
 fn job_spec(prepared: &PreparedRun, settings: ElasticSettings) -> JobSpec {
-    let (elastic, shards) = (
-        &prepared.config.elastic,
-        prepared.config.workers.logical_shards,
-    );
+    let (elastic, shards) = (&prepared.config.elastic, prepared.config.divided_parts());
     let most = match elastic.max_workers {
         0 => shards,
         most => most,

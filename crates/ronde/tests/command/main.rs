@@ -24,6 +24,7 @@ mod jobs_on_hosts;
 mod jobs_on_kubernetes;
 mod jobs_on_slurm;
 mod ledger;
+mod local_sgd;
 mod open_jobs;
 mod output;
 mod plan;

@@ -20,7 +20,7 @@ const LOSS_SCALE: &str = "loss_scale";
 pub(crate) fn vector_names(config: &RunConfig) -> Vec<String> {
     let copies = ModelCopies::names(&config.train);
     let has_scale = config.train.precision == Precision::F16;
-    names_of_values(config.optimizer.state_names())
+    names_of_values(&config.state_names())
         .chain(has_scale.then(|| LOSS_SCALE.to_owned()))
         .chain(copies.into_iter().map(str::to_owned))
         .collect()

@@ -23,9 +23,10 @@ const WIDTH_MAX: usize = 16_777_216;
 pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     let mut problems = Vec::new();
     config.run.check(&mut problems);
+    let is_local = config.sync.replicas().is_some();
     config
         .workers
-        .check(config.parallel.model_workers(), &mut problems);
+        .check(config.parallel.model_workers(), is_local, &mut problems);
     data(&config.data, &mut problems);
     config.train.check(&mut problems);
     batch(config, &mut problems);
@@ -38,7 +39,15 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     warmup(config, &mut problems);
     config.comm.check(&mut problems);
     config.parallel.check(&mut problems);
-    config.elastic.check(&config.workers, &mut problems);
+    section_numbers("sync", &config.sync, &mut problems);
+    config.sync.check(config, &mut problems);
+    let most = match config.sync.replicas() {
+        Some(replicas) => (replicas, "sync.replicas"),
+        None => (config.workers.logical_shards, "workers.logical_shards"),
+    };
+    config
+        .elastic
+        .check(config.workers.count, most, &mut problems);
     config.loader.check(&mut problems);
     config.events.check(&mut problems);
     config.track.check(&mut problems);

@@ -46,9 +46,9 @@ pub use problem::{ConfigProblem, Severity};
 pub use run_config::RunConfig;
 pub use sections::{
     BalanceMode, CheckSection, CheckpointSection, CommSection, EarlyStoppingSection,
-    ElasticSection, EventsSection, LoaderSection, MetricName, ModelSection, ParallelSection,
-    PlateauSection, RunSection, ScheduleName, StartSection, TensorboardTarget, TrackSection,
-    TrainLength, TrainSection, WorkersSection,
+    ElasticSection, EventsSection, InnerStateName, LoaderSection, MetricName, ModelSection,
+    ParallelSection, PlateauSection, RunSection, ScheduleName, StartSection, SyncSection,
+    TensorboardTarget, TrackSection, TrainLength, TrainSection, WorkersSection,
 };
 
 /// The commented run file of the embedded example.

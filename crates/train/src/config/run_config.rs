@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::sections::{
     CheckSection, CheckpointSection, CommSection, ElasticSection, EventsSection, LoaderSection,
-    ModelSection, ParallelSection, RunSection, TrackSection, TrainSection, WorkersSection,
+    ModelSection, ParallelSection, RunSection, SyncSection, TrackSection, TrainSection,
+    WorkersSection,
 };
 use super::{ConfigError, ConfigProblem, identity};
 
@@ -43,6 +44,9 @@ pub struct RunConfig {
     /// `[schedule]`: how the learning rate changes. Default `constant`.
     #[serde(default)]
     pub schedule: ScheduleConfig,
+    /// `[sync]`: when workers exchange what they have learned. Default `every_step`.
+    #[serde(default, skip_serializing_if = "is_every_step")]
+    pub sync: SyncSection,
     /// `[comm]`: how gradients are exchanged.
     #[serde(default, serialize_with = "ronde_core::outside_identity")]
     pub comm: CommSection,
@@ -73,7 +77,28 @@ fn version() -> i64 {
     VERSION
 }
 
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde requires"
+)]
+fn is_every_step(sync: &SyncSection) -> bool {
+    *sync == SyncSection::EveryStep
+}
+
 impl RunConfig {
+    /// Returns the number of parts of a step that workers divide among themselves: replicas of local SGD, or else logical
+    /// shards. No more workers can compute.
+    #[must_use]
+    pub fn divided_parts(&self) -> u32 {
+        self.sync.replicas().unwrap_or(self.workers.logical_shards)
+    }
+
+    /// Returns the names of the states that have a value for each weight.
+    #[must_use]
+    pub fn state_names(&self) -> Vec<&'static str> {
+        self.sync.state_names(&self.optimizer)
+    }
+
     /// Returns the complete run as a run file, as it is saved with a model.
     ///
     /// # Errors

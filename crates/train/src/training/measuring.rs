@@ -10,7 +10,7 @@ use ronde_core::{DType, GroupRank, NullTracker, WorldSize};
 use ronde_data::{Loader, Split};
 
 use super::Training;
-use crate::config::{ParallelSection, RunConfig, ScheduleName};
+use crate::config::{ParallelSection, RunConfig, ScheduleName, SyncSection};
 use crate::timed_layer::{PassKind, PassTimes, TimedLayer};
 use crate::{JobGroup, Plan, TrainError, clock, initial_state};
 
@@ -293,6 +293,7 @@ fn with_one_worker(config: &RunConfig) -> RunConfig {
     let mut config = config.clone();
     config.workers.count = 1;
     config.parallel = ParallelSection::default();
+    config.sync = SyncSection::default();
     config
 }
 

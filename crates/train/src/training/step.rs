@@ -1,7 +1,7 @@
 //! One step of a [`Training`]: compute, reduce, vote, apply and record.
 
 use ronde_core::event::{PhaseTimes, SampleUnit};
-use ronde_core::session::{CommittedStep, SessionError};
+use ronde_core::session::{CommittedStep, OpenStep, SessionError};
 use ronde_core::spans::{SpanKind, SpanStart};
 use ronde_core::{Event, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
@@ -49,27 +49,15 @@ impl Training {
             source: Box::new(source),
         };
 
-        let span = spans.begin();
-        let batches = next_batches(loader, step)?.batches.into_iter();
-        spans.end(span, SpanKind::Data, step.0);
-        times.wait_data_s = watch.lap_s();
         self.strategy.take_times();
         let reduced_before_s = self.under_way_s();
-        let (sample_ids, micro_batches): (Vec<_>, Vec<_>) = batches
-            .inspect(|batch| self.report_skipped(batch))
-            .map(micro_batch)
-            .unzip();
-        let reports = self
-            .strategy
-            .backward(step, micro_batches)
-            .map_err(failed)?;
+        match self.plan.rounds {
+            Some(rounds) => self.compute_round(&rounds, loader, &mut open, &mut times)?,
+            None => self.compute_shards(loader, &mut open, &mut times)?,
+        }
         let called = self.member.group.called_at_ns();
         let arrived_s = called.map(|called| self.alignment.seconds(called));
-        for (mut report, sample_ids) in reports.into_iter().zip(sample_ids) {
-            report.skipped = sample_ids.len() as u64 - report.samples;
-            open.record(report, &sample_ids);
-        }
-        times.compute_s = watch.lap_s();
+        times.compute_s = watch.lap_s() - times.wait_data_s;
         let computed = self.strategy.take_times();
         (times.forward_s, times.backward_s) = (computed.forward_s, computed.backward_s);
         open.set_busy(times.wait_data_s + times.compute_s - computed.waited_s);
@@ -108,6 +96,35 @@ impl Training {
         Ok(committed)
     }
 
+    /// Loads the shards of this rank, computes their gradients and starts the reductions. Adds the wait for data to `times`.
+    fn compute_shards(
+        &mut self,
+        loader: &mut Loader,
+        open: &mut OpenStep,
+        times: &mut PhaseTimes,
+    ) -> Result<(), TrainError> {
+        let step = open.step();
+        let (spans, span) = (self.recorder.spans.clone(), self.recorder.spans.begin());
+        let mut watch = LapTimer::start();
+        let batches = next_batches(loader, step)?.batches.into_iter();
+        spans.end(span, SpanKind::Data, step.0);
+        times.wait_data_s = watch.lap_s();
+        let (sample_ids, micro_batches): (Vec<_>, Vec<_>) = batches
+            .inspect(|batch| self.report_skipped(batch))
+            .map(micro_batch)
+            .unzip();
+        let computed = self.strategy.backward(step, micro_batches);
+        let reports = computed.map_err(|source| TrainError::Step {
+            step,
+            source: Box::new(source),
+        })?;
+        for (mut report, sample_ids) in reports.into_iter().zip(sample_ids) {
+            report.skipped = sample_ids.len() as u64 - report.samples;
+            open.record(report, &sample_ids);
+        }
+        Ok(())
+    }
+
     /// Returns the summed duration of the operations of all groups of this rank, in seconds.
     fn under_way_s(&self) -> f64 {
         let part = self.strategy.part_group();
@@ -142,7 +159,7 @@ impl Training {
         let span = self.recorder.spans.begin();
         let updating = LapTimer::start();
         let step = committed.step;
-        let learning_rate = self.learning_rate(step)?;
+        let learning_rate = self.learning_rate(self.rate_step(step))?;
         self.check_skipped(step)?;
         if !committed.loss.is_finite() {
             return Err(TrainError::NotFinite {
@@ -259,7 +276,7 @@ impl Training {
     }
 
     /// Returns the learning rate of a step.
-    fn learning_rate(&self, step: Step) -> Result<f64, TrainError> {
+    pub(super) fn learning_rate(&self, step: Step) -> Result<f64, TrainError> {
         let rate = self.plan.learning_rate.at(step);
         let rate = self.progress.reduced(rate, &self.plan.config.train);
         if rate.is_finite() && rate >= 0.0 {
@@ -315,7 +332,7 @@ impl Training {
     }
 
     /// Reports bad records, each once, because they occur again in every epoch.
-    fn report_skipped(&mut self, batch: &Batch) {
+    pub(super) fn report_skipped(&mut self, batch: &Batch) {
         for bad in &batch.skipped {
             let position = (bad.file.clone(), bad.offset, bad.record);
             let is_full = self.skipped.len() >= SKIPPED_REPORTED_MAX;
@@ -361,7 +378,9 @@ impl Training {
         if self.member.rank != Rank(0) {
             return;
         }
-        for message in [self.parts.describe(&self.mesh), self.division()] {
+        let rounds = self.plan.rounds.as_ref();
+        let rounds = rounds.and_then(|rounds| self.plan.config.sync.describe(rounds));
+        for message in [self.parts.describe(&self.mesh), self.division(), rounds] {
             let Some(message) = message else { continue };
             let rank = None;
             self.member.tracker.record(Event::Notice { rank, message });
@@ -425,6 +444,7 @@ impl Training {
             gradient_norm: applied.gradient_norm,
             duration_s: times.total_s(),
         });
+        self.record_inner_losses(committed);
         if let Some(verdict) = committed.epoch_verdict {
             self.history.push(Event::EpochFinished {
                 epoch: verdict.epoch,
@@ -444,7 +464,7 @@ impl Training {
     }
 }
 
-fn next_batches(loader: &mut Loader, step: Step) -> Result<StepBatches, TrainError> {
+pub(super) fn next_batches(loader: &mut Loader, step: Step) -> Result<StepBatches, TrainError> {
     loader
         .next()?
         .filter(|batches| batches.step == step)

@@ -6,6 +6,7 @@ mod choices;
 mod divided;
 mod faulty_group;
 mod initial;
+mod local;
 mod stopped;
 
 use std::collections::BTreeMap;

@@ -242,15 +242,19 @@ impl PlannedRun {
                     "{} in {} epochs, {} samples per step",
                     count(plan.steps),
                     count(plan.steps.div_ceil(plan.batches.steps_per_epoch().max(1))),
-                    count(config.train.global_batch_size)
+                    count(config.train.global_batch_size * config.sync.inner_steps())
                 ),
             ),
             (
                 "workers",
                 format!(
-                    "{} processes for {} logical shards",
+                    "{} processes for {} {}",
                     self.world_size.get(),
-                    config.workers.logical_shards
+                    config.divided_parts(),
+                    match config.sync.replicas() {
+                        Some(_) => "replicas",
+                        None => "logical shards",
+                    }
                 ),
             ),
             ("memory", format!("about {} per worker", bytes(memory))),

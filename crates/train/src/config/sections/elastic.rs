@@ -3,7 +3,7 @@
 use ronde_core::SuccessionPolicy;
 use serde::{Deserialize, Serialize};
 
-use super::{TIMEOUT_S_MAX, WorkersSection, at_least_one};
+use super::{TIMEOUT_S_MAX, at_least_one};
 use crate::config::ConfigProblem;
 
 /// The shortest silence after which a worker can be considered lost. A busy machine causes shorter ones.
@@ -65,14 +65,14 @@ impl Default for ElasticSection {
 }
 
 impl ElasticSection {
-    /// Adds the problems of the section.
+    /// Adds the problems of the section in a run of `count` workers, of which at most `most` can compute because of the key `limit`.
     pub(in crate::config) fn check(
         &self,
-        workers: &WorkersSection,
+        count: u32,
+        (most, limit): (u32, &str),
         problems: &mut Vec<ConfigProblem>,
     ) {
         at_least_one("elastic.min_workers", self.min_workers.into(), problems);
-        let count = workers.count;
         if self.min_workers > count {
             let message = format!(
                 "`elastic.min_workers` is {}, but the run has {count} worker{}",
@@ -81,10 +81,9 @@ impl ElasticSection {
             );
             problems.push(ConfigProblem::error("elastic.min_workers", message));
         }
-        let most = workers.logical_shards;
         if self.max_workers > most || (1..count).contains(&self.max_workers) {
             let message = format!(
-                "`elastic.max_workers` is {}, but must be 0, or between {count} (workers.count) and {most} (workers.logical_shards)",
+                "`elastic.max_workers` is {}, but must be 0, or between {count} (workers.count) and {most} ({limit})",
                 self.max_workers,
             );
             problems.push(ConfigProblem::error("elastic.max_workers", message));

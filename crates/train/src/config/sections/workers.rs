@@ -68,8 +68,14 @@ impl Default for WorkersSection {
 }
 
 impl WorkersSection {
-    /// Adds the problems of the section, in a run in which `together` workers compute the same shards.
-    pub(in crate::config) fn check(&self, together: u32, problems: &mut Vec<ConfigProblem>) {
+    /// Adds the problems of the section, in a run in which `together` workers compute the same shards, or in which workers compute
+    /// whole replicas.
+    pub(in crate::config) fn check(
+        &self,
+        together: u32,
+        has_replicas: bool,
+        problems: &mut Vec<ConfigProblem>,
+    ) {
         let WorkersSection {
             count,
             logical_shards,
@@ -90,7 +96,7 @@ impl WorkersSection {
             );
             problems.push(ConfigProblem::error("workers.logical_shards", message));
         }
-        if count == 0 || logical_shards == 0 {
+        if count == 0 || logical_shards == 0 || has_replicas {
             return;
         }
         let (count, each) = match together {

@@ -371,6 +371,50 @@ fn scaled_rates_and_inconsistent_optimizers() {
 }
 
 #[test]
+fn rounds_that_cannot_work_are_refused() {
+    let local = |more: &str| {
+        with(&format!(
+            "[sync]\nkind = \"local_sgd\"\ninner_steps = 4\nreplicas = 4\n{more}"
+        ))
+    };
+    check(
+        &with("[sync]\nkind = \"local_sgd\"\ninner_steps = 4\n"),
+        &["`replicas`"],
+    );
+    check(
+        &with("[sync]\nkind = \"gossips\"\n"),
+        &["invalid `sync.kind` \"gossips\""],
+    );
+    check(
+        &with("[sync]\nkind = \"local_sgd\"\ninner_steps = 0\nreplicas = 3\n"),
+        &[
+            "`sync.inner_steps` must be at least 1",
+            "3 replicas cannot divide 8 logical shards equally",
+            "set `workers.logical_shards` to 6",
+        ],
+    );
+    check(
+        &local("outer_momentum = 1.0\nouter_learning_rate = -1.0\n"),
+        &[
+            "`sync.outer_momentum` is 1",
+            "`sync.outer_learning_rate` is -1",
+        ],
+    );
+    check(
+        &local("[parallel]\nzero = 1\n"),
+        &["replicas of local SGD hold the whole state"],
+    );
+    check(
+        &local("[workers]\ncount = 5\n"),
+        &["5 workers cannot share 4 replicas"],
+    );
+    check(
+        &local("[workers]\ncount = 2\n[elastic]\nmax_workers = 6\n"),
+        &["between 2 (workers.count) and 4 (sync.replicas)"],
+    );
+}
+
+#[test]
 fn clusters_are_refused_in_short_formats() {
     let text = "version = 1\n[data]\nsource = \"digits\"\n[model]\nkind = \"kmeans\"\nclusters = 10\n\
                 [train]\nepochs = 1\nprecision = \"bf16\"\n";

@@ -1,0 +1,114 @@
+//! [`InnerLosses`]: the losses of the inner steps of a round, which travel with the votes.
+
+use std::collections::BTreeMap;
+
+/// The bytes before the losses of a replica: its number and the number of losses.
+const HEADER: usize = 8;
+/// The bytes of a loss: the sum over samples, and their number.
+const ENTRY: usize = 16;
+
+/// The losses of some replicas in one round: for each inner step, the sum over its samples and their number.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct InnerLosses {
+    replicas: BTreeMap<u32, Vec<(f64, u64)>>,
+}
+
+impl InnerLosses {
+    /// Begins the losses of a replica again.
+    pub(crate) fn begin(&mut self, replica: u32) {
+        self.replicas.insert(replica, Vec::new());
+    }
+
+    /// Adds the loss of the next inner step of a replica.
+    pub(crate) fn add(&mut self, replica: u32, loss_sum: f64, samples: u64) {
+        let of_replica = self.replicas.entry(replica).or_default();
+        of_replica.push((loss_sum, samples));
+    }
+
+    /// Returns the bytes for a vote. Length: 8 bytes for each replica and 16 for each of its inner steps.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (replica, losses) in &self.replicas {
+            bytes.extend_from_slice(&replica.to_le_bytes());
+            bytes.extend_from_slice(&(losses.len() as u32).to_le_bytes());
+            for (loss_sum, samples) in losses {
+                bytes.extend_from_slice(&loss_sum.to_le_bytes());
+                bytes.extend_from_slice(&samples.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Reads the votes of all ranks; `None` if one is malformed.
+    #[must_use]
+    pub fn decode<'a>(votes: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
+        let mut all = Self::default();
+        for mut bytes in votes {
+            while !bytes.is_empty() {
+                let (header, rest) = bytes.split_at_checked(HEADER)?;
+                let replica = u32::from_le_bytes(header[..4].try_into().ok()?);
+                let count = u32::from_le_bytes(header[4..].try_into().ok()?) as usize;
+                let (entries, rest) = rest.split_at_checked(count.checked_mul(ENTRY)?)?;
+                for entry in entries.chunks_exact(ENTRY) {
+                    let loss_sum = f64::from_le_bytes(entry[..8].try_into().ok()?);
+                    let samples = u64::from_le_bytes(entry[8..].try_into().ok()?);
+                    all.add(replica, loss_sum, samples);
+                }
+                bytes = rest;
+            }
+        }
+        Some(all)
+    }
+
+    /// Returns the mean loss of each inner step over the samples of all replicas, added in their order; NaN for a step without
+    /// samples.
+    #[must_use]
+    pub fn means(&self) -> Vec<f64> {
+        let steps = self.replicas.values().map(Vec::len).max().unwrap_or(0);
+        let mean = |step: usize| {
+            let each = self.replicas.values().filter_map(|losses| losses.get(step));
+            let (sum, samples) = each.fold((0.0, 0), |(sum, samples), (loss_sum, count)| {
+                (sum + loss_sum, samples + count)
+            });
+            sum / samples as f64
+        };
+        (0..steps).map(mean).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_of_all_ranks_are_read_and_averaged_over_samples() {
+        let (mut first, mut second) = (InnerLosses::default(), InnerLosses::default());
+        first.begin(0);
+        first.add(0, 8.0, 4);
+        first.add(0, 2.0, 4);
+        second.add(1, 4.0, 4);
+        second.add(1, 9.0, 1);
+        second.add(2, 0.0, 0);
+        let votes = [first.encode(), second.encode(), Vec::new()];
+        let all = InnerLosses::decode(votes.iter().map(Vec::as_slice)).unwrap();
+        assert_eq!(all.means(), [1.5, 2.2]);
+        assert_eq!(votes[0].len(), 8 + 2 * 16);
+        let again = InnerLosses::decode(votes.iter().rev().map(Vec::as_slice));
+        assert_eq!(again, Some(all), "the order of ranks does not matter");
+    }
+
+    #[test]
+    fn malformed_votes_are_refused() {
+        let mut one = InnerLosses::default();
+        one.add(3, 1.0, 2);
+        let bytes = one.encode();
+        for len in 1..bytes.len() {
+            assert_eq!(InnerLosses::decode([&bytes[..len]]), None, "{len} bytes");
+        }
+        let mut many = bytes;
+        many[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(InnerLosses::decode([many.as_slice()]), None);
+        assert!(InnerLosses::default().means().is_empty());
+    }
+}

@@ -1,0 +1,88 @@
+//! A strategy as one replica of local training: its state is set from outside, and its updates need no other rank.
+
+use std::ops::Range;
+
+use ronde_core::Step;
+use ronde_core::holdings::HeldRanges;
+use ronde_core::session::ShardReport;
+use ronde_engine::Layer;
+
+use super::SynchronousStrategy;
+use crate::bucket::{self, BucketPlan};
+use crate::{MicroBatch, ParallelError, Strategy};
+
+/// An update of one replica.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReplicaUpdate {
+    /// The step that random numbers belong to.
+    pub(crate) random: Step,
+    /// The number of the update from 0, from which optimizers correct their moments.
+    pub(crate) number: u64,
+    pub(crate) learning_rate: f64,
+}
+
+impl SynchronousStrategy {
+    /// Replaces the weights, and the states of the optimizer: zeros without `states`. The model computes with them from now on.
+    pub(crate) fn restore(&mut self, weights: &[f32], states: Option<&[Vec<f32>]>) {
+        self.chain.release_state();
+        self.state.values_mut().copy_from_slice(weights);
+        for (index, values) in self.optimizer_states.iter_mut().enumerate() {
+            match states {
+                Some(states) => values.copy_from_slice(&states[index]),
+                None => values.fill(0.0),
+            }
+        }
+        self.load_layers();
+    }
+
+    /// Passes the weights to `change`, as [`SynchronousStrategy::restore`] without the copy; [`Strategy::reload`] must follow.
+    pub(crate) fn with_weights(&mut self, change: impl FnOnce(&mut [f32])) {
+        self.chain.release_state();
+        change(self.state.values_mut());
+    }
+
+    /// Returns the states of the optimizer.
+    pub(crate) fn optimizer_states(&self) -> &[Vec<f32>] {
+        &self.optimizer_states
+    }
+
+    /// Returns the elements that this rank stores.
+    pub(crate) fn stored(&self) -> &HeldRanges {
+        self.state.stored()
+    }
+
+    /// Returns the ranges of layers whose gradients this strategy would reduce together.
+    pub(crate) fn bucket_plans(&self) -> Vec<BucketPlan> {
+        let (elements, stages) = (self.state.layer_elements(), self.layout.stages());
+        bucket::plan(elements, stages, self.config.bucket_bytes_max)
+    }
+
+    /// Computes the gradient of a replica's micro-batches and updates its weights. Returns the reports of the micro-batches, and
+    /// changes nothing if these have no samples.
+    ///
+    /// # Errors
+    /// As [`Strategy::backward`] and [`Strategy::apply`].
+    pub(crate) fn update_replica(
+        &mut self,
+        update: ReplicaUpdate,
+        micro_batches: Vec<MicroBatch>,
+    ) -> Result<Vec<ShardReport>, ParallelError> {
+        let reports = self.backward(update.random, micro_batches)?;
+        let reduced = self.reduce()?;
+        let samples = reports.iter().map(|report| report.samples).sum();
+        if samples == 0 {
+            self.recycle(reduced.parts);
+            return Ok(reports);
+        }
+        let number = Step(update.number);
+        self.apply(number, reduced, &[], samples, update.learning_rate)?;
+        self.load_layers();
+        Ok(reports)
+    }
+}
+
+/// Returns the elements of one range that are also in another; empty, within the other one, if there are none.
+pub(crate) fn common(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    let start = one.start.clamp(other.start, other.end);
+    start..one.end.clamp(start, other.end)
+}

@@ -1,0 +1,137 @@
+//! Local SGD with real processes: the bits do not depend on the workers, their deaths, or an interruption.
+
+use rustix::process::Signal;
+
+use crate::support::{Ended, RONDE, Running, TestFolder, events, of_kind, send};
+
+/// Convolutions, batch normalisation, dropout, clipping, and epochs of 7 rounds of 4 steps and one of a single step.
+const RUN: &str = r#"
+[run]
+name = "local"
+output = "out"
+[data]
+source = "digits"
+[model]
+kind = "digits_cnn"
+channels = 6
+dropout = 0.25
+[train]
+epochs = 2
+global_batch_size = 50
+learning_rate = 0.01
+clip_norm = 1.0
+[sync]
+kind = "local_sgd"
+inner_steps = 4
+replicas = 4
+"#;
+
+fn start(dir: &TestFolder, workers: &str, sets: &[&str]) -> Running {
+    dir.write("local.toml", RUN);
+    let mut arguments = vec!["train", "local.toml", "--json", "-n", workers];
+    for set in sets {
+        match set.strip_prefix("--") {
+            Some(_) => arguments.push(set),
+            None => arguments.extend(["--set", set]),
+        }
+    }
+    dir.start(RONDE, &arguments, &[])
+}
+
+/// Returns the hash of the model and the losses of the inner steps.
+fn bits(ended: &Ended) -> (String, Vec<String>) {
+    let all = ended.events();
+    let losses = of_kind(&all, "inner_losses").map(|event| event["losses"].to_string());
+    (ended.blake3(), losses.collect())
+}
+
+#[test]
+fn replicas_have_the_same_bits_on_any_number_of_processes() {
+    for sets in [
+        &[][..],
+        &["sync.inner_state=average", "optimizer.kind=lamb"],
+    ] {
+        let run = |workers: &str| {
+            bits(
+                &start(&TestFolder::new(), workers, sets)
+                    .wait()
+                    .expect(0, &[]),
+            )
+        };
+        let alone = run("1");
+        // 29 steps of an epoch are 7 rounds of 4 and one of a single step.
+        assert_eq!(alone.1.len(), 16);
+        for workers in ["2", "3", "4"] {
+            assert!(run(workers) == alone, "{workers} workers, {sets:?}");
+        }
+    }
+    let dir = TestFolder::new();
+    let ended = start(&dir, "5", &[]).wait();
+    ended.expect(2, &["5 workers cannot share 4 replicas"]);
+}
+
+#[test]
+fn after_a_worker_is_killed_the_others_compute_its_replicas() {
+    let sets = ["train.epochs=30", "elastic.max_restarts=0"];
+    let alone = start(&TestFolder::new(), "1", &sets).wait().expect(0, &[]);
+    for killed in [1, 0] {
+        let dir = TestFolder::new();
+        let mut running = start(&dir, "3", &sets);
+        let workers = running.after_steps(20);
+        send(workers[&killed], Signal::KILL);
+        running.wait_stdout("\"event\":\"recovered\"", 1);
+        let ended = running.wait().expect(0, &[]);
+        assert_eq!(ended.blake3(), alone.blake3(), "worker {killed}");
+        let all = events(&ended.stdout);
+        for epoch in of_kind(&all, "epoch_finished") {
+            assert_eq!(epoch["used_once"], 1437, "{epoch}");
+            assert_eq!(epoch["repeated"], 0, "{epoch}");
+        }
+    }
+    // A replacement joins and takes over replicas again.
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "3", &["train.epochs=30"]);
+    let workers = running.after_steps(20);
+    send(workers[&2], Signal::KILL);
+    let ended = running.wait().expect(0, &[]);
+    assert_eq!(ended.blake3(), alone.blake3());
+}
+
+#[test]
+fn a_run_continues_from_a_checkpoint_with_another_number_of_workers() {
+    for state in ["sync.inner_state=reset", "sync.inner_state=average"] {
+        let dir = TestFolder::new();
+        let alone = start(&dir, "1", &[state]).wait().expect(0, &[]).blake3();
+        let dir = TestFolder::new();
+        start(&dir, "3", &[state, "train.epochs=1"])
+            .wait()
+            .expect(0, &[]);
+        let resumed = start(&dir, "2", &[state, "--resume"]).wait().expect(0, &[]);
+        assert_eq!(resumed.blake3(), alone, "{state}");
+        let changed = [state, "train.epochs=3", "sync.inner_steps=2", "--resume"];
+        start(&dir, "2", &changed)
+            .wait()
+            .expect(2, &["sync.inner_steps", "it determines the steps"]);
+    }
+}
+
+#[test]
+fn forecasts_and_long_rounds_are_refused_with_a_sentence() {
+    let dir = TestFolder::new();
+    dir.write("local.toml", RUN);
+    let planned = dir.start(RONDE, &["plan", "local.toml"], &[]).wait();
+    planned.expect(2, &["cannot forecast", "--set sync.kind=every_step"]);
+    let ended = start(&dir, "1", &["sync.inner_steps=30"]).wait();
+    ended.expect(
+        2,
+        &["rounds of 30 steps are longer than an epoch, which has 29 steps"],
+    );
+    let arguments = ["train", "local.toml", "--dry-run"];
+    let dry = dir.start(RONDE, &arguments, &[]).wait().expect(0, &[]);
+    let text = format!("{}{}", dry.stdout, dry.stderr);
+    assert!(text.contains("1 processes for 4 replicas"), "{text}");
+    assert!(
+        text.contains("16 in 2 epochs, 200 samples per step"),
+        "{text}"
+    );
+}

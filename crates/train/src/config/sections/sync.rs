@@ -1,0 +1,221 @@
+//! `[sync]`: when workers exchange what they have learned.
+
+use ronde_core::rounds::RoundPlan;
+use ronde_engine::{OptimizerConfig, Precision};
+use ronde_parallel::{InnerState, LocalRoundsConfig};
+use serde::{Deserialize, Serialize};
+
+use super::{at_least_one, not_negative};
+use crate::config::{ConfigProblem, RunConfig};
+
+/// The most inner steps of a round.
+const INNER_STEPS_MAX: u64 = 1_000_000;
+
+/// `[sync]`.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum SyncSection {
+    /// Gradients are summed in every step.
+    #[default]
+    EveryStep,
+    /// Replicas of the model train alone for some steps, then the mean of their changes is one step of an outer optimizer.
+    LocalSgd {
+        /// The number of steps that each replica makes between two exchanges.
+        #[cfg_attr(feature = "schema", schemars(extend("examples" = [50])))]
+        inner_steps: u64,
+        /// The number of replicas, at least one for each worker. The trained bits depend on it, and not on the workers that
+        /// compute the replicas.
+        #[cfg_attr(feature = "schema", schemars(extend("examples" = [4])))]
+        replicas: u32,
+        /// The learning rate of the outer optimizer; default 0.7. With 1 and `outer_momentum = 0`, the weights become the mean of the
+        /// replicas.
+        #[serde(default = "outer_learning_rate")]
+        outer_learning_rate: f64,
+        /// The momentum of the outer optimizer, which is SGD; default 0.9.
+        #[serde(default = "outer_momentum")]
+        outer_momentum: f64,
+        /// Whether this is Nesterov momentum; default true.
+        #[serde(default = "yes")]
+        outer_nesterov: bool,
+        /// What the states of `[optimizer]` begin with in each round; default `reset`.
+        #[serde(default)]
+        inner_state: InnerStateName,
+    },
+}
+
+/// What the states of the inner optimizer begin with in each round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum InnerStateName {
+    /// Zeros.
+    #[default]
+    Reset,
+    /// Their mean over all replicas after the previous round.
+    Average,
+}
+
+fn outer_learning_rate() -> f64 {
+    0.7
+}
+
+fn outer_momentum() -> f64 {
+    0.9
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl SyncSection {
+    /// Returns the number of replicas; `None` if gradients are summed in every step.
+    #[must_use]
+    pub fn replicas(&self) -> Option<u32> {
+        match *self {
+            Self::EveryStep => None,
+            Self::LocalSgd { replicas, .. } => Some(replicas),
+        }
+    }
+
+    /// Returns the number of steps between two exchanges.
+    #[must_use]
+    pub fn inner_steps(&self) -> u64 {
+        match *self {
+            Self::EveryStep => 1,
+            Self::LocalSgd { inner_steps, .. } => inner_steps,
+        }
+    }
+
+    /// Returns the settings of rounds; `None` if gradients are summed in every step.
+    #[must_use]
+    pub fn rounds(&self) -> Option<LocalRoundsConfig> {
+        let Self::LocalSgd {
+            outer_learning_rate,
+            outer_momentum: momentum,
+            outer_nesterov,
+            inner_state,
+            ..
+        } = *self
+        else {
+            return None;
+        };
+        Some(LocalRoundsConfig {
+            outer: OptimizerConfig::Sgd {
+                momentum,
+                nesterov: outer_nesterov && momentum > 0.0,
+                weight_decay: 0.0,
+            },
+            outer_learning_rate,
+            inner_state: match inner_state {
+                InnerStateName::Reset => InnerState::Reset,
+                InnerStateName::Average => InnerState::Average,
+            },
+        })
+    }
+
+    /// Returns the names of the states of a run with this optimizer, which have a value for each weight.
+    #[must_use]
+    pub fn state_names(&self, optimizer: &OptimizerConfig) -> Vec<&'static str> {
+        let Some(rounds) = self.rounds() else {
+            return optimizer.state_names().to_vec();
+        };
+        let outer = rounds.outer.state_names().iter().map(|_| "outer_momentum");
+        let inner = match rounds.inner_state {
+            InnerState::Reset => &[],
+            InnerState::Average => optimizer.state_names(),
+        };
+        let inner = inner.iter().map(|name| match *name {
+            "mean" => "inner_mean",
+            "mean_square" => "inner_mean_square",
+            _ => "inner_momentum",
+        });
+        outer.chain(inner).collect()
+    }
+
+    /// Describes how the run is synchronised, for its start; `None` if gradients are summed in every step.
+    #[must_use]
+    pub fn describe(&self, rounds: &RoundPlan) -> Option<String> {
+        let settings = self.rounds()?;
+        let replicas = rounds.replicas();
+        let inner = match settings.inner_state {
+            InnerState::Reset => "begin at zero",
+            InnerState::Average => "are averaged",
+        };
+        Some(format!(
+            "local SGD: {replicas} replicas exchange after every {} steps, and the states of their optimizers {inner}; a step \
+             of this run is such a round, and workers compute whole replicas",
+            rounds.inner_steps_max()
+        ))
+    }
+
+    /// Adds the problems of the section in a run.
+    pub(in crate::config) fn check(&self, run: &RunConfig, problems: &mut Vec<ConfigProblem>) {
+        let Self::LocalSgd {
+            inner_steps,
+            replicas,
+            outer_learning_rate,
+            ..
+        } = *self
+        else {
+            return;
+        };
+        at_least_one("sync.inner_steps", inner_steps, problems);
+        at_least_one("sync.replicas", replicas.into(), problems);
+        not_negative("sync.outer_learning_rate", outer_learning_rate, problems);
+        if inner_steps > INNER_STEPS_MAX {
+            let message = format!(
+                "`sync.inner_steps` is {inner_steps}, but must be at most {INNER_STEPS_MAX}"
+            );
+            problems.push(ConfigProblem::error("sync.inner_steps", message));
+        }
+        check_replicas(replicas, run, problems);
+        if run.parallel.is_divided() {
+            let message = "replicas of local SGD hold the whole state, but [parallel] divides it among workers";
+            let hint = "set `parallel.zero` = 0 and `parallel.pipeline` = 1, or leave [sync] out";
+            problems.push(ConfigProblem::error("sync.kind", message).hint(hint));
+        }
+        if run.train.precision == Precision::F16 {
+            let message =
+                "local SGD cannot train in f16: each replica would have a loss scale of its own";
+            let hint = "set `train.precision` to `bf16` or `f32`";
+            problems.push(ConfigProblem::error("train.precision", message).hint(hint));
+        }
+    }
+}
+
+/// Adds the problems of a number of replicas.
+fn check_replicas(replicas: u32, run: &RunConfig, problems: &mut Vec<ConfigProblem>) {
+    let (count, shards) = (run.workers.count, run.workers.logical_shards);
+    if replicas == 0 || shards == 0 || count == 0 {
+        return;
+    }
+    if !shards.is_multiple_of(replicas) {
+        let message = format!(
+            "{replicas} replicas cannot divide {shards} logical shards equally among themselves"
+        );
+        let most = (shards / replicas).max(1).saturating_mul(replicas);
+        let hint = format!(
+            "set `workers.logical_shards` to {most}: each replica divides its part of a batch into {} micro-batches",
+            most / replicas
+        );
+        problems.push(ConfigProblem::error("sync.replicas", message).hint(hint));
+    }
+    if count > replicas {
+        let message =
+            format!("{count} workers cannot share {replicas} replicas: each needs at least one");
+        let hint = format!("use {replicas} workers or fewer, or raise `sync.replicas`");
+        problems.push(ConfigProblem::error("workers.count", message).hint(hint));
+    } else if !replicas.is_multiple_of(count) {
+        let busy = f64::from(replicas) / f64::from(replicas.div_ceil(count) * count);
+        let message = format!(
+            "{count} workers share {replicas} replicas unevenly: they are busy {:.0} % of the time",
+            100.0 * busy
+        );
+        let multiple = replicas.div_ceil(count) * count;
+        let hint = format!(
+            "`sync.replicas` = {multiple} keeps all workers busy, but changes the trained bits"
+        );
+        problems.push(ConfigProblem::notice("workers.count", message).hint(hint));
+    }
+}

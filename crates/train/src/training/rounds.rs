@@ -1,0 +1,154 @@
+//! A round of local training: the inner steps of this rank's replicas between two exchanges.
+
+use ronde_core::event::PhaseTimes;
+use ronde_core::rounds::{InnerStep, RoundPlan};
+use ronde_core::session::{CommittedStep, OpenStep, ShardReport};
+use ronde_core::spans::SpanKind;
+use ronde_core::{Event, Step};
+use ronde_data::Loader;
+use ronde_parallel::{InnerLosses, LocalStep, ParallelError, ReplicaRounds};
+
+use super::Training;
+use super::step::next_batches;
+use crate::TrainError;
+use crate::clock::LapTimer;
+use crate::micro_batch::micro_batch;
+
+/// The samples of a replica in a round.
+#[derive(Debug, Default)]
+struct ReplicaTally {
+    report: Option<ShardReport>,
+    sample_ids: Vec<u64>,
+}
+
+impl Training {
+    /// Computes the replicas of this rank in a round, and starts the sum of their contributions. Adds the times of the phases to
+    /// `times`.
+    ///
+    /// # Errors
+    /// Data or engine failed, or the group has failed meanwhile. The state is that before the round.
+    pub(super) fn compute_round(
+        &mut self,
+        rounds: &RoundPlan,
+        loader: &mut Loader,
+        open: &mut OpenStep,
+        times: &mut PhaseTimes,
+    ) -> Result<(), TrainError> {
+        let round = open.step();
+        self.replicas(round, |replicas| {
+            replicas.begin_round();
+            Ok(())
+        })?;
+        for replica in open.run() {
+            let mut tally = ReplicaTally::default();
+            for step in rounds.walk(round.0..round.0 + 1, replica..replica + 1) {
+                self.inner_step(rounds, step, loader, (&mut tally, &mut *times))?;
+                self.check_group(round)?;
+            }
+            if let Some(mut report) = tally.report {
+                report.skipped = tally.sample_ids.len() as u64 - report.samples;
+                open.record(report, &tally.sample_ids);
+            }
+            self.replicas(round, |replicas| replicas.finish_replica())?;
+        }
+        self.replicas(round, |replicas| replicas.finish_round())
+    }
+
+    /// Computes one inner step.
+    fn inner_step(
+        &mut self,
+        rounds: &RoundPlan,
+        step: InnerStep,
+        loader: &mut Loader,
+        (tally, times): (&mut ReplicaTally, &mut PhaseTimes),
+    ) -> Result<(), TrainError> {
+        let (spans, span) = (self.recorder.spans.clone(), self.recorder.spans.begin());
+        let mut watch = LapTimer::start();
+        let random = rounds.unique(step);
+        let batches = next_batches(loader, random)?.batches.into_iter();
+        spans.end(span, SpanKind::Data, step.round.0);
+        let (ids, micro_batches): (Vec<_>, Vec<_>) = batches
+            .inspect(|batch| self.report_skipped(batch))
+            .map(micro_batch)
+            .unzip();
+        times.wait_data_s += watch.lap_s();
+        let number = rounds.number(step);
+        let local = LocalStep {
+            replica: step.replica,
+            index: step.index,
+            number,
+            random,
+            learning_rate: self.learning_rate(Step(number))?,
+        };
+        let reports = self.replicas(step.round, |replicas| {
+            replicas.inner_step(&local, micro_batches)
+        })?;
+        tally.sample_ids.extend(ids.into_iter().flatten());
+        let total = tally.report.get_or_insert(ShardReport {
+            shard: step.replica,
+            samples: 0,
+            skipped: 0,
+            loss_sum: 0.0,
+        });
+        for report in reports {
+            total.samples += report.samples;
+            total.loss_sum += report.loss_sum;
+        }
+        Ok(())
+    }
+
+    /// Calls a function of the strategy, whose transaction is a round.
+    fn replicas<T>(
+        &mut self,
+        round: Step,
+        call: impl FnOnce(&mut dyn ReplicaRounds) -> Result<T, ParallelError>,
+    ) -> Result<T, TrainError> {
+        let called = match self.strategy.replica_rounds() {
+            Some(replicas) => call(replicas),
+            None => Err(ParallelError::OutOfOrder {
+                problem: "the strategy of this run has no rounds".to_owned(),
+            }),
+        };
+        called.map_err(|source| TrainError::Step {
+            step: round,
+            source: Box::new(source),
+        })
+    }
+
+    /// Returns the error of the group, if it has failed while this rank computes: the remaining members wait for this rank in the
+    /// next generation, and the round begins again there.
+    fn check_group(&self, round: Step) -> Result<(), TrainError> {
+        let Some(source) = self.member.group.failure() else {
+            return Ok(());
+        };
+        let action = "continue the round".to_owned();
+        Err(TrainError::Step {
+            step: round,
+            source: Box::new(ParallelError::Exchange { action, source }),
+        })
+    }
+
+    /// Adds the losses of the inner steps of a committed round to the events.
+    pub(super) fn record_inner_losses(&mut self, committed: &CommittedStep) {
+        let Some(rounds) = &self.plan.rounds else {
+            return;
+        };
+        let votes = committed.sums.iter().map(Vec::as_slice);
+        let Some(losses) = InnerLosses::decode(votes) else {
+            return;
+        };
+        self.history.push(Event::InnerLosses {
+            step: committed.step,
+            first: rounds.steps_before(committed.step),
+            losses: losses.means(),
+        });
+    }
+
+    /// Returns the step whose learning rate belongs to a step of the run: the first inner step of a round.
+    pub(super) fn rate_step(&self, step: Step) -> Step {
+        match &self.plan.rounds {
+            Some(rounds) => Step(rounds.steps_before(step)),
+            None => step,
+        }
+    }
+}
