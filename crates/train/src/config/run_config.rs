@@ -77,10 +77,6 @@ fn version() -> i64 {
     VERSION
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "the signature that serde requires"
-)]
 fn is_every_step(sync: &SyncSection) -> bool {
     *sync == SyncSection::EveryStep
 }
