@@ -53,8 +53,8 @@ impl SynchronousStrategy {
 
     /// Returns the ranges of layers whose gradients this strategy would reduce together.
     pub(crate) fn bucket_plans(&self) -> Vec<BucketPlan> {
-        let (elements, stages) = (self.state.layer_elements(), self.layout.stages());
-        bucket::plan(elements, stages, self.config.bucket_bytes_max)
+        let stages = self.layout.stages();
+        bucket::plan(self.state.regions(), stages, self.config.bucket_bytes_max)
     }
 
     /// Computes the gradient of a replica's micro-batches and updates its weights. Returns the reports of the micro-batches, and
