@@ -159,6 +159,15 @@ pub trait Layer: Send {
     /// ranges may be empty. Without effect on a layer that is not divided.
     fn set_parts(&mut self, _place: &PartPlace) {}
 
+    /// Returns the length of the last dimension of each part of the output, if the output joins parts; by default `None`.
+    fn output_parts(&self) -> Option<Vec<usize>> {
+        None
+    }
+
+    /// Sets whether the output in training is that of the own parts alone, side by side, instead of all. Only for a layer with
+    /// [`Layer::output_parts`].
+    fn set_output_apart(&mut self, _is_apart: bool) {}
+
     /// Computes on another device from now on, and drops all pending shards. A layer of another engine stays where it
     /// is.
     fn set_device(&mut self, _device: &Arc<dyn Device>) {}

@@ -62,8 +62,8 @@ pub use layer::{Layer, LayerCost};
 pub use learning_rate::{LearningRate, RateScaling, ScheduleConfig};
 pub use lock_step::{LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
 pub use loss::{
-    BinaryCrossEntropy, CrossEntropy, DetectionLoss, DiceLoss, IGNORED, Loss, LossOutput,
-    NearestDistance, SmoothL1, SquaredError, ValueLoss,
+    BinaryCrossEntropy, CrossEntropy, DetectionLoss, DiceLoss, IGNORED, Loss, LossInParts,
+    LossOutput, NearestDistance, SmoothL1, SquaredError, ValueLoss,
 };
 pub use memory::release_free_memory;
 pub use metric::{

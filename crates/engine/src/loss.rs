@@ -2,6 +2,7 @@
 
 mod boxes;
 mod classes;
+mod classes_in_parts;
 mod nearest;
 mod segments;
 mod values;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::memory;
-use crate::{EngineError, Predictions};
+use crate::{EngineError, PartPlace, Predictions};
 
 pub use boxes::DetectionLoss;
 pub(crate) use classes::check_label;
@@ -126,6 +127,30 @@ pub trait Loss: Send + Sync {
         memory::give(outputs);
         found
     }
+
+    /// Returns the function for outputs that are divided among processes; `None` if it needs all outputs of a sample, as by
+    /// default.
+    fn in_parts(&self) -> Option<&dyn LossInParts> {
+        None
+    }
+}
+
+/// A loss function of outputs that are divided among processes along their last dimension, such as scores of parts of a
+/// vocabulary. Its sums follow a fixed tree over the numbers of the parts, so its bits do not depend on the processes.
+pub trait LossInParts: Send + Sync {
+    /// Returns the loss of all samples, which is the same in each process, and its gradient by the own outputs. `outputs` has
+    /// the own parts side by side; `widths` are the lengths of the last dimension of all parts.
+    ///
+    /// # Errors
+    /// As [`Loss::loss_and_gradient`], and [`EngineError::NotSummed`].
+    fn loss_of_parts(
+        &self,
+        outputs: Vec<f32>,
+        widths: &[usize],
+        targets: &[u32],
+        samples: usize,
+        place: &PartPlace,
+    ) -> Result<LossOutput, EngineError>;
 }
 
 impl<'a> dyn Loss + 'a {

@@ -168,6 +168,14 @@ impl Layer for Recomputed {
         self.inner.parts()
     }
 
+    fn output_parts(&self) -> Option<Vec<usize>> {
+        self.inner.output_parts()
+    }
+
+    fn set_output_apart(&mut self, is_apart: bool) {
+        self.inner.set_output_apart(is_apart);
+    }
+
     fn set_parts(&mut self, place: &PartPlace) {
         self.in_flight.clear();
         self.inner.set_parts(place);

@@ -8,8 +8,8 @@ use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_core::{Buffer, DType, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, ForwardContext, KeptText, Layer, Mode, ModelConfig, NotSummed, PartExchange,
-    PartPlace, Precision,
+    Activation, Chain, CrossEntropy, ForwardContext, IGNORED, KeptText, Layer, Loss, Mode,
+    ModelConfig, NotSummed, PartExchange, PartPlace, Precision, Predictions,
 };
 
 const CLASSES: u32 = 25;
@@ -277,6 +277,62 @@ fn load_own(chain: &mut Chain, own: &Range<u32>) {
     });
     let ranges: Vec<Range<usize>> = ranges.collect();
     chain.load_shared(&Arc::new(values), &ranges);
+}
+
+/// Returns the columns of a row-major matrix.
+fn columns_of(values: &[f32], all: usize, own: Range<usize>) -> Vec<f32> {
+    let rows = values.chunks_exact(all);
+    rows.flat_map(|row| row[own.clone()].to_vec()).collect()
+}
+
+#[test]
+fn the_loss_of_outputs_in_parts_is_that_of_all_outputs() {
+    let (widths, classes, samples) = ([3, 4, 2, 4], 13, 4);
+    let loss = CrossEntropy { classes };
+    let outputs = (0..samples * 3 * classes).map(|at| (at as f32 * 0.7).sin() * 9.0);
+    let outputs: Vec<f32> = outputs.collect();
+    let targets = [0, 12, 5, 6, IGNORED, 7, IGNORED, IGNORED, IGNORED, 2, 3, 9];
+    let predictions = Predictions::new(&outputs, &targets, samples).unwrap();
+    let expected = loss.loss_and_gradient(&predictions).unwrap();
+    let of = |outputs: Vec<f32>, place: &PartPlace| {
+        let parts = loss.in_parts().unwrap();
+        let found = parts.loss_of_parts(outputs, &widths, &targets, samples, place);
+        found.unwrap()
+    };
+    let whole = of(outputs.clone(), &PartPlace::all(4));
+    assert!((whole.loss_sum - expected.loss_sum).abs() < 1e-9);
+    let each = whole.gradient.iter().zip(&expected.gradient);
+    assert!(each.clone().all(|(a, b)| (a - b).abs() < 1e-6));
+    let bounds = vec![0, 1, 3, 4];
+    let all = Arc::new(Threads {
+        bounds: bounds.clone(),
+        barrier: Barrier::new(3),
+        given: Mutex::new(vec![Vec::new(); 3]),
+    });
+    std::thread::scope(|scope| {
+        for rank in 0..3 {
+            let own = bounds[rank]..bounds[rank + 1];
+            let exchange = Arc::new(OneThread {
+                all: all.clone(),
+                rank,
+            });
+            let place = PartPlace::shared(own.clone(), 4, exchange);
+            let border = |part: u32| widths[..part as usize].iter().sum::<usize>();
+            let columns = border(own.start)..border(own.end);
+            let (outputs, whole, of) = (&outputs, &whole, &of);
+            scope.spawn(move || {
+                let found = of(columns_of(outputs, classes, columns.clone()), &place);
+                assert_eq!(found.loss_sum.to_bits(), whole.loss_sum.to_bits());
+                assert_eq!(
+                    found.gradient,
+                    columns_of(&whole.gradient, classes, columns)
+                );
+            });
+        }
+    });
+    let mut broken = outputs;
+    broken[7] = f32::NAN;
+    assert!(of(broken, &PartPlace::all(4)).loss_sum.is_nan());
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub use gradient_scale::GradientScale;
 pub use group_norm::GroupNorm;
 pub use grouped::GroupedConvolution;
 pub use layer_norm::{layer_norm, layer_norm_affine_gradients, layer_norm_backward};
-pub use loss::{RowLoss, softmax_cross_entropy};
+pub use loss::{RowLoss, exponentials, greatest_logit, scale_in_f64, softmax_cross_entropy};
 pub use pool::{
     AverageAreas, SlidingWindow, average_pool, average_pool_backward, max_pool, max_pool_backward,
 };

@@ -33,6 +33,64 @@ pub fn softmax_cross_entropy(logits: &[f32], label: usize, gradient: &mut [f32])
     })
 }
 
+/// Returns the greatest of some logits; -infinity if there are none.
+#[must_use]
+pub fn greatest_logit(logits: &[f32]) -> f32 {
+    logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b))
+}
+
+/// Replaces logits by the exponentials of their differences from the greatest logit of their row, and returns the sum in f64. NaN
+/// gives NaN. Cost: one vectorised exponential per logit.
+pub fn exponentials(logits: &mut [f32], maximum: f32) -> f64 {
+    dispatch(Exponentials {
+        logits,
+        maximum: f64::from(maximum),
+    })
+}
+
+struct Exponentials<'a> {
+    logits: &'a mut [f32],
+    maximum: f64,
+}
+
+impl SimdKernel for Exponentials<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run<V: SimdVector>(self) -> f64 {
+        let mut lanes = [0.0; LANES];
+        for logits in self.logits.chunks_mut(LANES) {
+            for (lane, x) in logits.iter_mut().enumerate() {
+                let found = exp(f64::from(*x) - self.maximum);
+                lanes[lane] += found;
+                *x = found as f32;
+            }
+        }
+        lanes.iter().sum()
+    }
+}
+
+/// Multiplies values by a factor in f64.
+pub fn scale_in_f64(values: &mut [f32], factor: f64) {
+    dispatch(ScaledInF64 { values, factor });
+}
+
+struct ScaledInF64<'a> {
+    values: &'a mut [f32],
+    factor: f64,
+}
+
+impl SimdKernel for ScaledInF64<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: SimdVector>(self) {
+        for value in self.values.iter_mut() {
+            *value = (f64::from(*value) * self.factor) as f32;
+        }
+    }
+}
+
 struct LogitRow<'a> {
     logits: &'a [f32],
     label: usize,

@@ -33,7 +33,7 @@ use ronde_core::weight_hash::{self, WeightHash};
 use ronde_core::{Buffer, Group, GroupRank, Shard, Step, Work};
 use ronde_engine::{
     Activation, Chain, Device, EvaluationSize, ForwardContext, Layer, Loss, Mode, OptimizerConfig,
-    ParameterGroup, ParameterRule, WeightDecayOn,
+    ParameterGroup, ParameterRule, PartPlace, WeightDecayOn,
 };
 use ronde_schedule::PipelineSchedule;
 
@@ -135,6 +135,10 @@ pub struct SynchronousStrategy {
     groups: MeshGroups,
     /// The exchange with the ranks that compute other parts of the same layers.
     exchange: Option<Arc<GroupParts>>,
+    /// The parts that this rank computes.
+    parts: PartPlace,
+    /// The lengths of the parts of the outputs, if the loss is computed from them.
+    output_parts: Option<Vec<usize>>,
     layout: StepLayout,
     config: SynchronousConfig,
     seeds: SeedTree,
@@ -209,6 +213,8 @@ impl SynchronousStrategy {
         let mut this = Self {
             groups,
             exchange: None,
+            parts: PartPlace::all(1),
+            output_parts: None,
             layout,
             config,
             seeds,

@@ -472,6 +472,17 @@ impl Layer for GraphLayer {
         self.outline.parts
     }
 
+    fn output_parts(&self) -> Option<Vec<usize>> {
+        let last = self.outline.nodes.last()?;
+        last.node.output_parts().map(<[usize]>::to_vec)
+    }
+
+    fn set_output_apart(&mut self, is_apart: bool) {
+        if let Some(last) = self.outline.nodes.last_mut() {
+            last.node.set_apart(is_apart);
+        }
+    }
+
     fn set_parts(&mut self, place: &PartPlace) {
         if self.outline.parts > 1 {
             self.change_parts(place);

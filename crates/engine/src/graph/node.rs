@@ -90,6 +90,14 @@ pub(crate) trait GraphNode: Send {
     /// Sets the parts that this process computes; without effect on an operation that combines none.
     fn set_parts(&mut self, _place: &PartPlace) {}
 
+    /// Returns the length of the last dimension of each part of the output, if the output joins parts.
+    fn output_parts(&self) -> Option<&[usize]> {
+        None
+    }
+
+    /// Sets whether the output in training is that of the own parts alone.
+    fn set_apart(&mut self, _is_apart: bool) {}
+
     /// Returns whether it needs sums over all shards.
     fn needs_all_shards(&self) -> bool {
         false

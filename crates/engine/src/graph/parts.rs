@@ -170,17 +170,62 @@ impl PartPlace {
         Ok(joined)
     }
 
-    /// Returns the columns of the own parts of a value with those of all parts.
+    /// Returns the values of the own parts side by side along the last dimension.
+    pub(crate) fn own_joined(
+        &self,
+        device: &dyn Device,
+        values: Vec<Activation>,
+        widths: &[usize],
+    ) -> Activation {
+        let widths = &widths[self.own.start as usize..self.own.end as usize];
+        let mut values = values.into_iter();
+        if widths.len() == 1 {
+            return values.next().unwrap_or_else(Activation::nothing);
+        }
+        let all: usize = widths.iter().sum();
+        let mut before = 0;
+        let mut joined = Activation::nothing();
+        for (value, &width) in values.zip(widths) {
+            if before == 0 {
+                let mut shape = value.shape().to_vec();
+                if let Some(last) = shape.last_mut() {
+                    *last = all;
+                }
+                joined = Activation::unwritten(device, &shape);
+            }
+            let copy = RowCopy {
+                from: [width, 0],
+                to: [all, before],
+                length: width,
+            };
+            device.copy_rows(copy, value.values(), joined.values_mut(device));
+            before += width;
+        }
+        joined
+    }
+
+    /// Returns the values of all parts, one after the other.
+    pub(crate) fn gather(&self, own: Vec<f32>) -> Result<Vec<f32>, NotSummed> {
+        match &self.exchange {
+            Some(exchange) => exchange.gather(own),
+            None => Ok(own),
+        }
+    }
+
+    /// Returns the columns of each own part of a value that has those of all parts, or of the own ones alone.
     pub(crate) fn columns(
         &self,
         device: &dyn Device,
         joined: &Activation,
         widths: &[usize],
+        is_apart: bool,
     ) -> Vec<Activation> {
-        let all: usize = widths.iter().sum();
-        let of_part = |part: u32| {
-            let width = widths[part as usize];
-            let before = widths[..part as usize].iter().sum();
+        let own = self.own.start as usize..self.own.end as usize;
+        let first = if is_apart { own.start } else { 0 };
+        let all = joined.shape().last().copied().unwrap_or(1);
+        let of_part = |part: usize| {
+            let width = widths[part];
+            let before = widths[first..part].iter().sum();
             let mut shape = joined.shape().to_vec();
             if let Some(last) = shape.last_mut() {
                 *last = width;
@@ -194,6 +239,6 @@ impl PartPlace {
             device.copy_rows(copy, joined.values(), own.values_mut(device));
             own
         };
-        self.own.clone().map(of_part).collect()
+        own.map(of_part).collect()
     }
 }

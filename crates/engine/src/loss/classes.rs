@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ronde_kernels::{Vectorised, softmax_cross_entropy, vectorised};
 
-use super::{Loss, LossOutput};
+use super::{Loss, LossInParts, LossOutput};
 use crate::memory;
 use crate::{EngineError, Predictions};
 
@@ -38,6 +38,10 @@ impl Loss for CrossEntropy {
             total.loss_sum += self.add_sample(sample, targets, rows)?;
         }
         Ok(total)
+    }
+
+    fn in_parts(&self) -> Option<&dyn LossInParts> {
+        Some(self)
     }
 
     fn loss_and_gradient_in_place(

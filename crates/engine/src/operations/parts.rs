@@ -9,7 +9,7 @@ use crate::graph::{
     Tensors,
 };
 use crate::{
-    Activation, Computation, EngineError, ForwardContext, NotSummed, ShardSums, TiedTable,
+    Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums, TiedTable,
 };
 
 /// How the values of parts become one.
@@ -28,6 +28,8 @@ pub(crate) struct CombineParts {
     /// The length of the last dimension of each input.
     pub(crate) widths: Vec<usize>,
     pub(crate) place: PartPlace,
+    /// Whether the output in training is that of the own parts alone.
+    pub(crate) is_apart: bool,
 }
 
 impl CombineParts {
@@ -35,14 +37,19 @@ impl CombineParts {
         &self,
         inputs: Vec<Activation>,
         tensors: Tensors<'_>,
+        mode: Mode,
     ) -> Result<Activation, EngineError> {
         let own = self.place.own();
         let first = own.start as usize;
         let values = inputs.into_iter().skip(first).take(own.len()).collect();
-        let found = match self.form {
-            PartsForm::Sum => self.place.sum(tensors.device(), values),
-            PartsForm::Joined => self.place.join(tensors.device(), values, &self.widths),
-        };
+        let found =
+            match self.form {
+                PartsForm::Joined if self.is_apart && mode == Mode::Train => Ok(self
+                    .place
+                    .own_joined(tensors.device(), values, &self.widths)),
+                PartsForm::Sum => self.place.sum(tensors.device(), values),
+                PartsForm::Joined => self.place.join(tensors.device(), values, &self.widths),
+            };
         found.map_err(|NotSummed| EngineError::NotSummed {
             layer: self.layer.clone(),
         })
@@ -67,11 +74,12 @@ impl GraphNode for CombineParts {
         &mut self,
         inputs: Vec<Vec<Activation>>,
         tensors: Tensors<'_>,
-        _contexts: &[ForwardContext],
+        contexts: &[ForwardContext],
         _sums: &mut dyn ShardSums,
     ) -> Result<Vec<Activation>, EngineError> {
-        let each = inputs.into_iter();
-        each.map(|inputs| self.combine(inputs, tensors)).collect()
+        let each = inputs.into_iter().zip(contexts);
+        each.map(|(inputs, context)| self.combine(inputs, tensors, context.mode))
+            .collect()
     }
 
     fn extend(
@@ -80,7 +88,7 @@ impl GraphNode for CombineParts {
         tensors: Tensors<'_>,
         _kept: &mut KeptPositions<'_, '_>,
     ) -> Result<Option<Activation>, EngineError> {
-        self.combine(inputs, tensors).map(Some)
+        self.combine(inputs, tensors, Mode::Evaluate).map(Some)
     }
 
     fn backward_input(
@@ -96,7 +104,8 @@ impl GraphNode for CombineParts {
                 PartsForm::Sum => vec![given.gradient; own.len()],
                 PartsForm::Joined => {
                     let device = given.tensors.device();
-                    self.place.columns(device, &given.gradient, &self.widths)
+                    let is_apart = self.is_apart;
+                    (self.place).columns(device, &given.gradient, &self.widths, is_apart)
                 }
             };
             for (part, gradient) in own.zip(gradients) {
@@ -121,6 +130,14 @@ impl GraphNode for CombineParts {
 
     fn set_parts(&mut self, place: &PartPlace) {
         self.place = place.clone();
+    }
+
+    fn output_parts(&self) -> Option<&[usize]> {
+        (self.form == PartsForm::Joined).then_some(&self.widths)
+    }
+
+    fn set_apart(&mut self, is_apart: bool) {
+        self.is_apart = is_apart;
     }
 }
 

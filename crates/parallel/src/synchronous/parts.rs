@@ -120,6 +120,14 @@ impl SynchronousStrategy {
             None => PartPlace::planned(own, parts),
         };
         self.chain.set_parts(&place);
+        self.parts = place;
+        // Outputs that different ranks have are not joined if the loss does not need that.
+        let has_loss_in_parts = self.config.loss.in_parts().is_some();
+        self.output_parts = None;
+        if let Some(last) = self.chain.layers_mut().last_mut() {
+            self.output_parts = last.output_parts().filter(|_| has_loss_in_parts);
+            last.set_output_apart(self.output_parts.is_some() && self.exchange.is_some());
+        }
     }
 
     /// Returns the error behind a failed pass of a shard.

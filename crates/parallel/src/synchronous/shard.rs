@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ronde_core::layout::Role;
 use ronde_core::session::ShardReport;
 use ronde_core::{Shard, Step};
-use ronde_engine::{Activation, Chain, EngineError, Layer, Mode, Predictions};
+use ronde_engine::{Activation, Chain, EngineError, Layer, LossOutput, Mode, Predictions};
 
 use super::SynchronousStrategy;
 use super::program::{RunningStep, not_loaded};
@@ -214,18 +214,34 @@ impl SynchronousStrategy {
         report: &mut ShardReport,
     ) -> Result<Activation, ParallelError> {
         let (shape, samples) = (output.shape().to_vec(), batch.samples());
+        if let (Some(widths), Some(loss)) = (&self.output_parts, self.config.loss.in_parts()) {
+            let outputs = output.on_host().into_host();
+            let loss = loss.loss_of_parts(outputs, widths, &batch.labels, samples, &self.parts);
+            let loss = loss.map_err(|source| self.pass_error(batch.shard, source))?;
+            return Ok(self.scaled_gradient(&shape, loss, report));
+        }
         let loss = match output.on_host().try_into_host() {
             Ok(outputs) => (self.config.loss).checked_in_place(outputs, &batch.labels, samples),
             Err(shared) => Predictions::new(shared.as_slice(), &batch.labels, samples)
                 .and_then(|predictions| self.config.loss.checked(&predictions)),
         };
-        let mut loss = loss.map_err(|source| ParallelError::Engine {
+        let loss = loss.map_err(|source| ParallelError::Engine {
             shard: batch.shard,
             source,
         })?;
+        Ok(self.scaled_gradient(&shape, loss, report))
+    }
+
+    /// Writes a loss to the report, and returns its gradient, scaled for short formats.
+    fn scaled_gradient(
+        &self,
+        shape: &[usize],
+        mut loss: LossOutput,
+        report: &mut ShardReport,
+    ) -> Activation {
         self.scale.multiply(&mut loss.gradient);
         report.loss_sum = loss.loss_sum;
-        Ok(Activation::from_host(&shape, loss.gradient))
+        Activation::from_host(shape, loss.gradient)
     }
 
     /// Multiplies a layer's buffers, as updated by a shard's forward pass, by the shard's samples for the sum.

@@ -210,6 +210,7 @@ impl GraphBuilder {
             form,
             widths,
             place: PartPlace::all(parts),
+            is_apart: false,
         };
         self.add_node(Box::new(node), values, shape, Vec::new())
     }
