@@ -47,6 +47,22 @@ pub struct Plan {
     pub identity: PlanIdentity,
 }
 
+/// Returns the error of a run with more workers than it has shards or replicas for.
+fn too_many_workers(config: &RunConfig, workers: WorldSize, parts: u32) -> TrainError {
+    let (what, key) = match config.sync.replicas() {
+        Some(_) => ("replicas", "sync.replicas"),
+        None => ("logical shards", "workers.logical_shards"),
+    };
+    TrainError::Impossible {
+        problem: format!(
+            "{workers} workers cannot share {parts} {what}: each worker needs at least one"
+        ),
+        hint: format!(
+            "use --workers {parts} or fewer, or raise {key} (which changes the trained bits)"
+        ),
+    }
+}
+
 impl Plan {
     /// Validates a run for a world size.
     ///
@@ -59,20 +75,8 @@ impl Plan {
     ) -> Result<Self, TrainError> {
         let replicas = model_parts::replicas(config, world_size);
         let parts = config.divided_parts();
-        let shards = ShardPlan::new(parts, replicas).ok_or_else(|| {
-            let (what, key) = match config.sync.replicas() {
-                Some(_) => ("replicas", "sync.replicas"),
-                None => ("logical shards", "workers.logical_shards"),
-            };
-            TrainError::Impossible {
-                problem: format!(
-                    "{world_size} workers cannot share {parts} {what}: each worker needs at least one"
-                ),
-                hint: format!(
-                    "use --workers {parts} or fewer, or raise {key} (which changes the trained bits)"
-                ),
-            }
-        })?;
+        let shards = ShardPlan::new(parts, replicas);
+        let shards = shards.ok_or_else(|| too_many_workers(config, world_size, parts))?;
         let inner_batch = config.train.global_batch_size;
         let batch_size = inner_batch.saturating_mul(config.sync.inner_steps());
         let batches = BatchPlan::new(

@@ -1,6 +1,8 @@
 //! [`CrossEntropy`] of logits that are divided among processes: the greatest logit of a row is exact, and the sums of
 //! exponentials are added along a tree over the parts.
 
+use std::ops::Range;
+
 use ronde_core::norm::tree_sum;
 use ronde_kernels::{exponentials, greatest_logit, scale_in_f64};
 
@@ -74,6 +76,42 @@ impl<'a> OwnColumns<'a> {
     }
 }
 
+impl OwnColumns<'_> {
+    /// Replaces the exponentials of a sample by its gradient, and returns its loss. `sum_of` returns the sum of the exponentials of
+    /// a row, and the difference of the logit of its target from the greatest one.
+    fn finish_sample(
+        &self,
+        values: &mut [f32],
+        rows: Range<usize>,
+        sum_of: &dyn Fn(usize) -> (f64, f64),
+    ) -> f64 {
+        let counted = self.targets[rows.clone()].iter();
+        let counted = counted.filter(|target| **target != IGNORED).count();
+        let share = 1.0 / counted.max(1) as f32;
+        let mut loss = 0.0;
+        for row in rows {
+            let own_row = &mut values[row * self.width..(row + 1) * self.width];
+            if self.targets[row] == IGNORED {
+                own_row.fill(0.0);
+                continue;
+            }
+            let (total, difference) = sum_of(row);
+            scale_in_f64(own_row, 1.0 / total);
+            for &(class, first, columns) in &self.parts {
+                let target = (self.targets[row] as usize).checked_sub(class);
+                if let Some(target) = target.filter(|target| *target < columns) {
+                    own_row[first + target] -= 1.0;
+                }
+            }
+            loss += libm::log(total) - difference;
+            if counted > 1 {
+                own_row.iter_mut().for_each(|value| *value *= share);
+            }
+        }
+        loss / counted.max(1) as f64
+    }
+}
+
 /// Returns the bits of a number as two f32.
 fn halves(number: f64) -> [f32; 2] {
     let bits = number.to_bits();
@@ -128,39 +166,14 @@ impl LossInParts for CrossEntropy {
         let maxima: Vec<f32> = (0..rows).map(|row| maximum(row, 0)).collect();
         let sums = own.exponentials(&mut values, &maxima);
         let sums = place.gather(sums).map_err(not_summed)?;
+        let sum_of = |row: usize| {
+            let parts = sums.chunks_exact(2).skip(row).step_by(rows);
+            let total = tree_sum(parts.map(|pair| whole([pair[0], pair[1]])));
+            (total, f64::from(maximum(row, 1)) - f64::from(maxima[row]))
+        };
         let mut loss_sum = 0.0;
         for sample in 0..samples {
-            let of_sample = sample * each..(sample + 1) * each;
-            let counted = targets[of_sample.clone()].iter();
-            let counted = counted.filter(|target| **target != IGNORED).count();
-            let mut sum = 0.0;
-            for row in of_sample {
-                let own_row = &mut values[row * own.width..(row + 1) * own.width];
-                if targets[row] == IGNORED {
-                    own_row.fill(0.0);
-                    continue;
-                }
-                let parts = sums.chunks_exact(2).skip(row).step_by(rows);
-                let total = tree_sum(parts.map(|pair| whole([pair[0], pair[1]])));
-                scale_in_f64(own_row, 1.0 / total);
-                for &(class, first, columns) in &own.parts {
-                    let target = (targets[row] as usize).checked_sub(class);
-                    if let Some(target) = target.filter(|target| *target < columns) {
-                        own_row[first + target] -= 1.0;
-                    }
-                }
-                let difference = f64::from(maximum(row, 1)) - f64::from(maxima[row]);
-                sum += libm::log(total) - difference;
-                if counted > 1 {
-                    let share = 1.0 / counted as f32;
-                    own_row.iter_mut().for_each(|value| *value *= share);
-                }
-            }
-            loss_sum += if counted > 1 {
-                sum / counted as f64
-            } else {
-                sum
-            };
+            loss_sum += own.finish_sample(&mut values, sample * each..(sample + 1) * each, &sum_of);
         }
         Ok(LossOutput {
             loss_sum,

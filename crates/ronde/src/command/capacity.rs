@@ -110,10 +110,8 @@ pub(super) fn worker_estimates(
     let workers = plan.shards.computing();
     let bucket_bytes = config.comm.bucket_bytes_max.unwrap_or(DIVIDED_BUCKET_BYTES);
     // The parts of a divided model have their second copies.
-    let slice_copies = match config.parallel.divides_model() {
-        false => config.parallel.copies_among(workers),
-        true => 1,
-    };
+    let is_whole = !config.parallel.divides_model();
+    let slice_copies = is_whole.then(|| config.parallel.copies_among(workers));
     let whole = MemoryEstimate::data_parallel(
         [size.parameters, copies],
         |samples, together| {
@@ -137,7 +135,7 @@ pub(super) fn worker_estimates(
     )
     .divided(
         config.parallel.zero_level(),
-        (slice_copies, workers),
+        (slice_copies.unwrap_or(1), workers),
         size.largest_layer.saturating_mul(4).max(bucket_bytes),
     )
     .with_model_copies(size.parameters, &config.train)

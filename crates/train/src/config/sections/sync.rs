@@ -172,7 +172,7 @@ impl SyncSection {
         check_replicas(replicas, run, problems);
         if run.parallel.is_divided() {
             let message = "replicas of local SGD hold the whole state, but [parallel] divides it among workers";
-            let hint = "set `parallel.zero` = 0 and `parallel.pipeline` = 1, or leave [sync] out";
+            let hint = "set `parallel.zero` = 0, `parallel.pipeline` = 1 and `parallel.tensor` = 1, or leave [sync] out";
             problems.push(ConfigProblem::error("sync.kind", message).hint(hint));
         }
         if run.train.precision == Precision::F16 {
