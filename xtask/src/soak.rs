@@ -1,6 +1,6 @@
 //! `cargo xtask soak`: trains with the built program while workers are killed and stopped, the coordinator is
 //! killed and a network cable is cut, all from one seed, and compares every step and the model with a reference
-//! run without faults. Then it simulates clusters.
+//! run without faults. Then it simulates clusters, and trains small models in every layout of at most eight ranks.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::steps::Outcome;
-use crate::{cargo, clock, fuzz, outside};
+use crate::{FULL, cargo, clock, fuzz, outside};
 use account::RunAccount;
 use fault_kind::FaultKind;
 use faults::{FaultSequence, SoakFault};
@@ -54,6 +54,12 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
             "--seeds",
             &seeds,
         ])?;
+    }
+    if options.simulated_seeds().is_some() {
+        // The features of the tests, so that nothing is compiled twice.
+        let built = ["test", "--release", "--workspace", "--features", FULL];
+        let layouts = ["--test", "pipelines", "--", "--ignored", "--nocapture"];
+        cargo(&[&built[..], &layouts].concat())?;
     }
     if options.fuzz_s > 0
         && let Outcome::Skipped(reason) = fuzz::run(options.fuzz_s, &[])?

@@ -452,6 +452,60 @@ fn every_division_of_layers_in_parts_has_the_bits_of_one_rank() {
     }
 }
 
+/// Returns every layout of at most eight ranks: replicas, divided states, pipelines with each schedule, and divided layers.
+fn all_divisions(tensors: &[usize]) -> Vec<Division> {
+    let mut pipelines = vec![(1, ALONE.schedule, 1)];
+    for columns in [2, 4] {
+        pipelines.extend(SCHEDULES.map(|(schedule, rounds)| (columns, schedule, rounds)));
+    }
+    let mut all = Vec::new();
+    for data in 1..=3 {
+        for &(columns, schedule, rounds) in &pipelines {
+            for &tensors in tensors {
+                let ranks = data * columns * tensors;
+                let levels = if data > 1 { 0..4 } else { 0..1 };
+                let levels = levels.filter(|_| ranks <= 8);
+                all.extend(levels.map(|zero| Division {
+                    ranks,
+                    columns,
+                    tensors,
+                    rounds,
+                    zero: ZeroLevel::new(zero).unwrap(),
+                    copies: 1 + zero % 2,
+                    schedule,
+                }));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+#[ignore = "takes minutes: `cargo xtask soak` runs it"]
+fn every_layout_of_at_most_eight_ranks_has_the_bits_of_one_rank() {
+    let deep = Case {
+        model: r#"{"kind": "gpt", "layers": 6, "width": 16, "heads": 4, "dropout": 0.1, "tensor_parts": 4}"#,
+        ..GPT_IN_PARTS
+    };
+    let transformer = Case {
+        model: r#"{"kind": "transformer", "source": 3, "layers": 3, "width": 16, "heads": 4, "dropout": 0.1, "tensor_parts": 4}"#,
+        ..TRANSFORMER_IN_PARTS
+    };
+    for (name, case, tensors) in [
+        ("gpt in 4 parts, LAMB, recomputation", deep, &[1, 2, 4][..]),
+        ("transformer in 4 parts, SGD", transformer, &[1, 2, 4]),
+        ("resnet18, LARS", RESNET, &[1]),
+    ] {
+        let expected = alone(case);
+        let layers = case.chain().len();
+        let divisions = all_divisions(tensors).into_iter();
+        let divisions = divisions.filter(|one| one.columns * one.rounds <= layers);
+        let count = divisions.map(|one| check(case, one, &expected)).count();
+        let digest = expected.digests.last().unwrap();
+        println!("{name}: {count} layouts, one digest: {digest:016x}");
+    }
+}
+
 #[test]
 fn with_two_copies_any_one_rank_of_a_pipeline_may_be_lost() {
     for (ranks, columns, tensors, zero) in [
