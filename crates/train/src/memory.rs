@@ -161,7 +161,9 @@ impl MemoryEstimate {
             let held = part.elements + part.copied_elements;
             Self {
                 parameters: share(self.parameters, held),
-                gradients: share(self.gradients, part.elements),
+                // The second copy is updated from a gradient of its own.
+                gradients: share(self.gradients, part.elements)
+                    .saturating_add(share(self.gradient_copy, part.copied_elements)),
                 gradient_copy: share(self.gradient_copy, part.elements),
                 optimizer: share(self.optimizer, held),
                 model_copies: share(self.model_copies, held),

@@ -53,11 +53,17 @@ impl SynchronousStrategy {
             let work = all.receive(owner, COPY_TAG, copy).map_err(failed)?;
             received.push((elements, work));
         }
-        let mut sent = Vec::new();
+        // Copies of a few parts at a time, which need little memory: the receiver's is there already.
+        let mut sent: VecDeque<Box<dyn Work>> = VecDeque::new();
         let copied = division.copied(all.rank(), holder);
         for part in parts.iter().filter(|part| copied.contains(&part.elements)) {
             let copy = Buffer::copy_of(part.sum.as_slice::<f32>());
-            sent.push(all.send(holder, COPY_TAG, copy).map_err(failed)?);
+            sent.push_back(all.send(holder, COPY_TAG, copy).map_err(failed)?);
+            if sent.len() > IN_FLIGHT
+                && let Some(first) = sent.pop_front()
+            {
+                first.wait().map_err(failed)?;
+            }
         }
         for (elements, work) in received {
             parts.push(GradientPart {
