@@ -33,6 +33,7 @@ mod error;
 pub mod host;
 pub mod mlflow;
 pub mod output_folder;
+pub mod results_address;
 #[cfg(feature = "rpc")]
 mod rpc_members;
 mod run_output;

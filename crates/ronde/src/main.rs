@@ -9,9 +9,10 @@ use ronde_cluster::StopFlag;
 
 use command::console::{ConsoleArguments, message};
 use command::{
-    bench, cancel, check, checkpoint, coordinator, dashboard, data, doctor, evaluate, export,
-    fetch, flight, image, init, job_process, jobs, join, logs, plan, predict, run, scale, schema,
-    serve, shell, status, submit, sweep, trace, track, train, usage, wait, watchdog, worker,
+    autoscale, bench, cancel, check, checkpoint, coordinator, dashboard, data, doctor, evaluate,
+    export, fetch, flight, image, init, job_process, jobs, join, logs, plan, predict, run, scale,
+    schema, serve, shell, status, submit, sweep, trace, track, train, usage, wait, watchdog,
+    worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -60,6 +61,8 @@ enum RondeCommand {
     Join(join::JoinArguments),
     /// Change the number of workers of a running job.
     Scale(scale::ScaleArguments),
+    /// Change the number of workers of a running job by its step time, its hosts and a budget.
+    Autoscale(autoscale::AutoscaleArguments),
     /// Show the status of a run or job.
     Status(status::StatusArguments),
     /// Show runs in a browser: curves, ranks, members, checkpoints, logs.
@@ -135,6 +138,9 @@ fn execute(command: RondeCommand) -> i32 {
         RondeCommand::Bench(arguments) => supervising(|stop| bench::bench(&arguments, stop)),
         RondeCommand::Coordinator(arguments) => {
             supervising(|stop| coordinator::coordinator(&arguments, stop))
+        }
+        RondeCommand::Autoscale(arguments) => {
+            with_signals(|stop| autoscale::autoscale(&arguments, stop))
         }
         RondeCommand::Join(arguments) => supervising(|stop| join::join(&arguments, stop)),
         RondeCommand::Plan(arguments) => plan::plan(&arguments),

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use ronde_core::Tracker;
 use ronde_monitor::{BackgroundWriter, EventFile, EventFileSettings, Fanout, Terminal, Verbosity};
 use ronde_train::RunConfig;
+use ronde_train::results::{ResultsUpload, UploadSource};
 
 use crate::environment;
 use crate::output_folder::OutputFolder;
+use crate::results_address::stored_results;
 use crate::trackers::RunTrackers;
 
 /// The name of the event file in the folder of a run.
@@ -21,6 +23,7 @@ pub(crate) struct RunOutput {
     terminal: Arc<Terminal>,
     events: Arc<BackgroundWriter>,
     trackers: RunTrackers,
+    upload: Option<ResultsUpload>,
 }
 
 impl RunOutput {
@@ -35,6 +38,7 @@ impl RunOutput {
         overwrites: bool,
     ) -> Result<Self, String> {
         let folder = Self::check(path, resumes, overwrites)?;
+        let stored = stored_results(config, folder.path(), resumes, overwrites)?;
         let settings = EventFileSettings {
             every_steps: config.events.every_steps,
             bytes_max: config.events.limit_mib.saturating_mul(1 << 20),
@@ -61,7 +65,10 @@ impl RunOutput {
         if let Some(attempt) = attempt {
             events.record(attempt);
         }
+        let sources = vec![UploadSource::Run(folder.path().to_owned())];
+        let upload = stored.map(|stored| ResultsUpload::start(stored, sources));
         Ok(Self {
+            upload: upload.transpose()?,
             _folder: folder,
             terminal: Arc::new(terminal),
             events: Arc::new(events),
@@ -108,6 +115,11 @@ impl RunOutput {
         }
         for problem in self.trackers.finish() {
             self.terminal.line(format!("warning: {problem}"));
+        }
+        if let Some(problem) = self.upload.and_then(ResultsUpload::finish) {
+            self.terminal.line(format!(
+                "warning: the results are not complete at their address: {problem}"
+            ));
         }
         self.terminal.finish();
     }

@@ -77,6 +77,9 @@ pub struct SubmittedJob {
     pub workers: u32,
     /// When it was submitted, in milliseconds since 1970.
     pub submitted_ms: u64,
+    /// The address to which its results are sent; `None`: they stay in its folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
     /// The process that places it.
     pub submitter: ProcessIdentity,
     /// Where it was placed; `None` while it is being placed.

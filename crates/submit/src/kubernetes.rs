@@ -1,5 +1,6 @@
 //! [`KubernetesTarget`]: jobs as indexed Jobs of Kubernetes. The pod with index 0 leads the run, and each other pod joins it.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -106,6 +107,22 @@ pub struct KubernetesTarget {
     access: KubernetesAccess,
 }
 
+/// The jobs of a namespace, and all of their pods.
+struct JobsAndPods {
+    jobs: Vec<Value>,
+    pods: Vec<Value>,
+}
+
+impl JobsAndPods {
+    fn state(&self, name: &str, is_cancelled: bool) -> JobState {
+        let mut jobs = self.jobs.iter();
+        let job = jobs.find(|job| pod_state::name(job) == name);
+        let pods = self.pods.iter().filter(|pod| pod_state::job(pod) == name);
+        let pods: Vec<Value> = pods.cloned().collect();
+        pod_state::job_state(job, &pods, is_cancelled)
+    }
+}
+
 /// The placement of a job.
 struct PlacedPods<'a> {
     namespace: &'a str,
@@ -151,6 +168,17 @@ impl KubernetesTarget {
         job: &'a SubmittedJob,
     ) -> Result<(ClusterApi, PlacedPods<'a>), SubmitError> {
         self.placed(job)?.ok_or_else(|| not_placed(job))
+    }
+
+    /// Lists the jobs of a namespace with their pods. The error is a message.
+    fn listing(&self, namespace: &str) -> Result<JobsAndPods, String> {
+        let api = self.api(Some(namespace));
+        let api = api.map_err(|error| error.to_string())?;
+        let failed = |failure| api.failed(failure).to_string();
+        Ok(JobsAndPods {
+            jobs: api.all("jobs").map_err(failed)?,
+            pods: api.all("pods").map_err(failed)?,
+        })
     }
 
     fn state_of(
@@ -278,6 +306,28 @@ impl Target for KubernetesTarget {
             Some((api, placed)) => self.state_of(&api, placed.name, is_cancelled),
             None => Ok(state_before_placement(job)),
         }
+    }
+
+    fn states(&self, jobs: &[(&SubmittedJob, bool)]) -> Option<Vec<JobState>> {
+        let mut listings = BTreeMap::new();
+        let state = |(job, is_cancelled): &(&SubmittedJob, bool)| {
+            let Some(JobPlacement::Kubernetes {
+                namespace, name, ..
+            }) = &job.placement
+            else {
+                return state_before_placement(job);
+            };
+            let listing = listings
+                .entry(namespace.clone())
+                .or_insert_with(|| self.listing(namespace));
+            match listing {
+                Ok(listing) => listing.state(name, *is_cancelled),
+                Err(problem) => JobState::Unknown {
+                    problem: problem.clone(),
+                },
+            }
+        };
+        Some(jobs.iter().map(state).collect())
     }
 
     fn logs(

@@ -27,9 +27,18 @@ impl LauncherArguments<'_> {
             words.push(format!("--listen={listen}"));
             words.extend(["--here".to_owned(), self.here.to_string()]);
         }
-        let output = toml::Value::String(self.results.display().to_string());
-        let output = format!("run.output={output}");
-        for set in self.request.sets.iter().chain([&output]) {
+        let folder = toml::Value::String(self.results.display().to_string());
+        let outputs = match &self.request.output {
+            None => vec![format!("run.output={folder}")],
+            Some(address) => {
+                let address = toml::Value::String(address.clone());
+                vec![
+                    format!("run.output={address}"),
+                    format!("run.folder={folder}"),
+                ]
+            }
+        };
+        for set in self.request.sets.iter().chain(&outputs) {
             words.extend(["--set".to_owned(), set.clone()]);
         }
         words

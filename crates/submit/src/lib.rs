@@ -5,6 +5,7 @@
 //! cancel, fetch. What runs on the target is the ordinary `ronde train` and `ronde join`, each in a [`ProcessFolder`]
 //! that has its output, its process and its exit code. Start reading at [`Target`].
 
+mod autoscale;
 mod clock;
 mod copying;
 mod error;
@@ -32,6 +33,7 @@ mod state;
 mod target;
 mod target_file;
 
+pub use autoscale::{AutoscaleObservation, AutoscalePolicy, ScaleDecision};
 pub use error::SubmitError;
 pub use fetching::send_results;
 pub use hosts::{HostSlots, parse_host_file, parse_hosts};

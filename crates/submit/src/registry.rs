@@ -99,6 +99,7 @@ impl JobRegistry {
             settings: new.settings,
             run_file: new.run_file,
             workers: new.workers,
+            output: new.output,
             placement: None,
         };
         let prepared = tempfile::Builder::new()
@@ -254,6 +255,8 @@ pub struct NewJob {
     pub run_file: Option<PathBuf>,
     /// The number of workers.
     pub workers: u32,
+    /// The address to which its results are sent; `None`: they stay in its folder.
+    pub output: Option<String>,
 }
 
 #[cfg(test)]
@@ -268,6 +271,7 @@ mod tests {
             settings: TargetSettings::Local(LocalSettings::default()),
             run_file: None,
             workers: 2,
+            output: None,
         })
     }
 

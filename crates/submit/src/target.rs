@@ -44,6 +44,8 @@ pub struct SubmitRequest {
     pub is_elastic: bool,
     /// Whether checkpoints are saved in the run's output folder.
     pub saves_in_output: bool,
+    /// The address to which results are sent; `None`: they stay in the folder of the job.
+    pub output: Option<String>,
     /// This build of `ronde`.
     pub program: JobProgram,
 }
@@ -105,6 +107,13 @@ pub trait Target: Send + Sync {
     /// # Errors
     /// The target does not answer.
     fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError>;
+
+    /// Returns the states of several jobs with few requests, in their order; `None` if the target has no such requests. Each
+    /// job is given with whether it was cancelled.
+    fn states(&self, jobs: &[(&SubmittedJob, bool)]) -> Option<Vec<JobState>> {
+        let _ = jobs;
+        None
+    }
 
     /// Writes the output of a job to `out`.
     ///

@@ -9,7 +9,8 @@ Pods run in mount and process namespaces, so it needs root. Each pod has an addr
 the headless Service are in its hosts file.
 
 It writes `config` (a kubeconfig) and, at each change, `state.json` to the folder, evicts a pod when there is a file
-`evict-NAME`, and ends when its standard input does.
+`evict-NAME`, and ends when its standard input does. The variables of its own environment that begin with AWS_ or AZURE_ are in a
+Secret `store`.
 """
 
 import base64
@@ -736,6 +737,10 @@ def main():
                      {"name": "other", "context": {"cluster": "test", "user": "other"}}],
         "users": [{"name": "me", "user": {"token": TOKEN}}, {"name": "other", "user": {"token": "expired"}}],
     }, indent=1))
+    store = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))}
+    CLUSTER.create("secrets", {
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store"}, "type": "Opaque", "stringData": store,
+    })
     threading.Thread(target=server.serve_forever, daemon=True).start()
     threading.Thread(target=CLUSTER.run, daemon=True).start()
     print("ready", flush=True)

@@ -32,6 +32,7 @@ pub mod plan;
 mod process_memory;
 pub mod progress;
 pub mod recording;
+pub mod results;
 mod state_transfer;
 pub mod step_loop;
 pub mod task;

@@ -8,6 +8,7 @@ use ronde_submit::SubmitError;
 use super::console::info;
 use super::exit;
 use super::run_folder::RUNS;
+use super::stored_results;
 use super::submitted::SubmittedJobs;
 
 /// Name of the file in a folder of fetched results that names their job.
@@ -16,7 +17,7 @@ const MARKER_FILE: &str = ".ronde-job";
 /// Arguments of `ronde fetch`.
 #[derive(Args)]
 pub(crate) struct FetchArguments {
-    /// Name of the job.
+    /// Name of the job, or the address of its results.
     job: String,
     /// Folder for the results; an earlier copy of the same job is updated [default: runs/JOB].
     #[arg(long, value_name = "FOLDER")]
@@ -24,11 +25,25 @@ pub(crate) struct FetchArguments {
 }
 
 pub(crate) fn fetch(arguments: &FetchArguments) -> i32 {
-    let default = || Path::new(RUNS).join(&arguments.job);
+    let job = &arguments.job;
+    let is_address = stored_results::is_address(job);
+    let name = match is_address {
+        true => job
+            .trim_end_matches('/')
+            .rsplit('/')
+            .next()
+            .unwrap_or_default(),
+        false => job.as_str(),
+    };
+    let default = || Path::new(RUNS).join(name);
     let to = arguments.to.clone().unwrap_or_else(default);
-    match copy(&arguments.job, &to) {
+    let copied = match is_address {
+        true => claim(&to, job).and_then(|()| stored_results::copy(job, &to).map(|_| ())),
+        false => copy(job, &to),
+    };
+    match copied {
         Ok(()) => {
-            info!("results of job {} in {}", arguments.job, to.display());
+            info!("results of job {job} in {}", to.display());
             exit::DONE
         }
         Err(error) => super::submit_failure(&error),
@@ -39,8 +54,16 @@ pub(crate) fn fetch(arguments: &FetchArguments) -> i32 {
 pub(super) fn copy(name: &str, to: &Path) -> Result<(), SubmitError> {
     let jobs = SubmittedJobs::open()?;
     let (job, target) = jobs.find(name)?;
+    claim(to, &format!("{name} {}", job.submitted_ms))?;
+    match &job.output {
+        Some(address) => stored_results::copy(address, to).map(|_| ()),
+        None => target.fetch(&job, to),
+    }
+}
+
+/// Creates a folder for a copy with this mark; it is empty or has an earlier copy.
+fn claim(to: &Path, mark: &str) -> Result<(), SubmitError> {
     let marker = to.join(MARKER_FILE);
-    let mark = format!("{name} {}", job.submitted_ms);
     let is_empty = std::fs::read_dir(to).map_or(true, |mut entries| entries.next().is_none());
     let is_copy = std::fs::read_to_string(&marker).is_ok_and(|text| text == mark);
     if !is_empty && !is_copy {
@@ -55,6 +78,5 @@ pub(super) fn copy(name: &str, to: &Path) -> Result<(), SubmitError> {
         cause,
     };
     std::fs::create_dir_all(to).map_err(failed)?;
-    std::fs::write(&marker, mark).map_err(failed)?;
-    target.fetch(&job, to)
+    std::fs::write(&marker, mark).map_err(failed)
 }

@@ -1,10 +1,11 @@
 //! `ronde jobs`: lists the submitted jobs.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use clap::Args;
 use ronde_monitor::render;
-use ronde_submit::{JobListing, JobState, SubmitError};
+use ronde_submit::{JobListing, JobState, SubmitError, SubmittedJob, TargetSettings};
 use serde_json::json;
 
 use super::console::{Printable, info};
@@ -108,8 +109,46 @@ fn list(is_json: bool) -> Result<(), SubmitError> {
     Ok(())
 }
 
+/// Returns the states of the jobs that are not over on targets that answer for several jobs at once, by position.
+fn states_together(jobs: &SubmittedJobs, listed: &[JobListing]) -> BTreeMap<usize, JobState> {
+    let mut groups: Vec<(&TargetSettings, Vec<usize>)> = Vec::new();
+    for (position, (name, job)) in listed.iter().enumerate() {
+        let open = job
+            .as_ref()
+            .ok()
+            .filter(|_| jobs.registry.ended(name).is_none());
+        let Some(job) = open.filter(|job| job.settings.is_remote()) else {
+            continue;
+        };
+        match groups
+            .iter_mut()
+            .find(|(settings, _)| **settings == job.settings)
+        {
+            Some((_, positions)) => positions.push(position),
+            None => groups.push((&job.settings, vec![position])),
+        }
+    }
+    let mut found = BTreeMap::new();
+    for (settings, positions) in groups {
+        let asked: Vec<(&SubmittedJob, bool)> = positions
+            .iter()
+            .filter_map(|position| {
+                let job = listed[*position].1.as_ref().ok()?;
+                Some((job, jobs.registry.is_cancelled(&job.name)))
+            })
+            .collect();
+        let states = jobs.target(settings).states(&asked).unwrap_or_default();
+        for ((position, state), (job, _)) in positions.into_iter().zip(states).zip(asked) {
+            jobs.registry.keep_end(&job.name, &state);
+            found.insert(position, state);
+        }
+    }
+    found
+}
+
 /// Returns the state of each job; those that are not over are asked for at the same time.
 fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
+    let mut together = states_together(jobs, listed);
     let state = |(_, job): &JobListing| match job {
         Ok(job) => jobs.state(job, &*jobs.target(&job.settings)),
         Err(error) => Ok(JobState::Unknown {
@@ -122,7 +161,11 @@ fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
     std::thread::scope(|scope| {
         let asked: Vec<_> = listed
             .iter()
-            .map(|listing| {
+            .enumerate()
+            .map(|(position, listing)| {
+                if let Some(state) = together.remove(&position) {
+                    return Ok(Ok(state));
+                }
                 let name = &listing.0;
                 let is_remote = jobs.registry.ended(name).is_none()
                     && listing.1.as_ref().is_ok_and(|job| job.settings.is_remote());

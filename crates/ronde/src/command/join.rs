@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,10 +11,14 @@ use ronde::environment;
 use ronde_cluster::{Agent, Invitation, LaunchSpec, LocalLauncher, LogSink, StopFlag};
 use ronde_core::WorldSize;
 use ronde_monitor::Terminal;
+use ronde_train::WorkerTask;
+use ronde_train::results::{ResultsUpload, StoredResults, UploadSource};
 
 use super::job::{TokenArguments, addresses};
+use super::preemption::NoticeSource;
 use super::rank_logs::RankLogs;
 use super::rank_output::{RankPrefixLog, report_failure};
+use super::run_folder::LOGS_FOLDER;
 use super::{exit, open};
 use crate::command::console::{console, message};
 
@@ -39,6 +43,10 @@ pub(crate) struct JoinArguments {
     /// Also write what each rank prints to a file in the folder `logs` of this folder.
     #[arg(long, value_name = "FOLDER")]
     logs: Option<PathBuf>,
+    /// Make the workers of this host leave, as SIGTERM does, when this file appears, or when this address of a cloud's
+    /// metadata announces the end of the host; can be repeated.
+    #[arg(long, value_name = "FILE|URL")]
+    drain_on: Vec<NoticeSource>,
 }
 
 /// Joins, and runs workers until the job is over. On SIGTERM the workers finish their step and leave.
@@ -68,11 +76,22 @@ pub(crate) fn join(arguments: &JoinArguments, stop: &StopFlag) -> i32 {
         (Err(error), _) => return super::job_failure(&error),
         (Ok(_), None) => return exit::USER_ERROR,
     };
+    arguments
+        .drain_on
+        .iter()
+        .for_each(|source| source.watch(stop));
     let terminal = Terminal::stderr(false, console().verbosity);
     let notice = format!("host {host} joined {}", agent.job());
     terminal.line(&notice);
     let mut log: Arc<dyn LogSink> = Arc::new(RankPrefixLog { stop: stop.clone() });
-    if let Some(folder) = &arguments.logs {
+    let (upload, default_logs) = match start_upload(&agent, arguments.logs.as_deref()) {
+        Ok(started) => started.unzip(),
+        Err(problem) => {
+            message!("error: cannot send the results of this host: {problem}");
+            return exit::USER_ERROR;
+        }
+    };
+    if let Some(folder) = arguments.logs.as_ref().or(default_logs.as_ref()) {
         let first = u32::try_from(agent.first_slot()).unwrap_or(u32::MAX);
         log = Arc::new(RankLogs::new(folder, first, log));
     }
@@ -80,7 +99,45 @@ pub(crate) fn join(arguments: &JoinArguments, stop: &StopFlag) -> i32 {
     let outcome = agent.supervise(&spec, &mut LocalLauncher::new(), &terminal, &log, stop);
     terminal.finish();
     report_failure(&outcome);
-    outcome.exit_code()
+    let code = outcome.exit_code();
+    match upload.and_then(ResultsUpload::finish) {
+        Some(problem) => {
+            message!("error: cannot send the results of this host: {problem}");
+            if code == exit::DONE {
+                exit::GAVE_UP
+            } else {
+                code
+            }
+        }
+        None => code,
+    }
+}
+
+/// Begins to send what the workers of this host write, if the run names an address: the output of its ranks, and the model,
+/// which the host of rank 0 has. Also returns the folder for the output of the ranks if `logs` names none.
+fn start_upload(
+    agent: &Agent,
+    logs: Option<&Path>,
+) -> Result<Option<(ResultsUpload, PathBuf)>, String> {
+    // The task of another program is not a run.
+    let Ok((task, config)) = WorkerTask::decode(agent.task()) else {
+        return Ok(None);
+    };
+    let Some(address) = config.run.output_address() else {
+        return Ok(None);
+    };
+    let stored = StoredResults::open(&address, &environment::store_settings());
+    let stored = stored.map_err(|error| error.to_string())?;
+    // The worker that becomes rank 0 writes the model there.
+    let created = std::fs::create_dir_all(&task.output);
+    created.map_err(|error| format!("cannot create {}: {error}", task.output.display()))?;
+    let logs = logs.unwrap_or(&task.output).to_owned();
+    let sources = vec![
+        UploadSource::Workers(task.output),
+        UploadSource::Logs(logs.join(LOGS_FOLDER)),
+    ];
+    let upload = ResultsUpload::start(stored, sources)?;
+    Ok(Some((upload, logs)))
 }
 
 /// Returns the processes that the agent starts: the job's program, or workers of `ronde train`.

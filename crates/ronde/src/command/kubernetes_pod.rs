@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::job_process::{enter_directory, finish};
-use super::{exit, job, open};
+use super::{exit, job, open, stored_results};
 use crate::command::console::message;
 
 /// Interval at which an agent looks for the launcher, and joins again.
@@ -39,6 +39,9 @@ pub(crate) struct PodArguments {
     /// The folder of the job.
     #[arg(long)]
     results: PathBuf,
+    /// The address to which the results are sent.
+    #[arg(long)]
+    store: Option<String>,
 }
 
 /// Leads the job in the pod with index 0, and joins it in each other one.
@@ -55,13 +58,20 @@ pub(super) fn run(
     let guard = pod.process().enter()?;
     let code = match pod.index {
         0 => {
-            let command = pod.launcher()?;
+            let stored = arguments.store.as_deref().map(has_checkpoint).transpose()?;
+            let command = pod.launcher(stored.unwrap_or(false))?;
             enter_directory(&command.directory)?;
             pod.exit_code(execute(command.arguments))
         }
         _ => follow(&pod, arguments)?,
     };
     Ok(finish(guard, code))
+}
+
+/// Returns whether an earlier pod has saved a checkpoint at an address.
+fn has_checkpoint(address: &str) -> Result<bool, SubmitError> {
+    let found = stored_results::open(address)?.has_checkpoint();
+    found.map_err(|error| stored_results::failed(address, &error))
 }
 
 /// Joins the job, and again when it continues under another launcher, until this pod is ended: by a drain, or because the

@@ -3,13 +3,13 @@
 use clap::Args;
 use ronde_submit::LogRequest;
 
-use super::exit;
 use super::submitted::SubmittedJobs;
+use super::{exit, stored_results};
 
 /// Arguments of `ronde logs`.
 #[derive(Args)]
 pub(crate) struct LogsArguments {
-    /// Name of the job.
+    /// Name of the job, or the address of its results.
     job: String,
     /// Show further output until the job is over.
     #[arg(short, long)]
@@ -24,9 +24,18 @@ pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
         rank: arguments.rank,
         follow: arguments.follow,
     };
+    if stored_results::is_address(&arguments.job) {
+        return match stored_results::logs(&arguments.job, request) {
+            Ok(()) => exit::DONE,
+            Err(error) => super::submit_failure(&error),
+        };
+    }
     let shown = SubmittedJobs::open().and_then(|jobs| {
         let (job, target) = jobs.find(&arguments.job)?;
-        target.logs(&job, request, &mut std::io::stdout())
+        match (&job.output, request.rank) {
+            (Some(address), Some(_)) => stored_results::logs(address, request),
+            _ => target.logs(&job, request, &mut std::io::stdout()),
+        }
     });
     match shown {
         Ok(()) => exit::DONE,

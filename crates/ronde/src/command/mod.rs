@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+pub(crate) mod autoscale;
 pub(crate) mod bench;
 pub(crate) mod cancel;
 mod capacity;
@@ -31,6 +32,7 @@ mod model_data;
 pub(crate) mod open;
 pub(crate) mod plan;
 pub(crate) mod predict;
+mod preemption;
 mod progress_output;
 mod rank_logs;
 mod rank_output;
@@ -47,6 +49,7 @@ pub(crate) mod signals;
 mod slurm_job;
 mod start_error;
 pub(crate) mod status;
+mod stored_results;
 pub(crate) mod submit;
 mod submitted;
 pub(crate) mod sweep;

@@ -51,10 +51,28 @@ impl ResumeSource {
             let store = open(&section, Path::new("."), Path::new("."))?;
             resumed.newest = newest(&store)?;
             if resumed.newest.is_none() {
-                return Err(unusable(&store, to));
+                let problem = unusable(&store, to);
+                resumed.look_inside(overrides)?;
+                if resumed.newest.is_none() {
+                    return Err(problem);
+                }
             }
         }
         Ok(Some(resumed))
+    }
+
+    /// Looks for the checkpoints below the address of a run, if the argument is one.
+    fn look_inside(&mut self, overrides: &[Override]) -> Result<(), String> {
+        let address = self.to.as_deref().filter(|to| to.contains("://"));
+        let Some(address) = address else {
+            return Ok(());
+        };
+        let inside = format!("{}/{FOLDER}", address.trim_end_matches('/'));
+        let section = section(&inside, overrides)?;
+        let store = open(&section, Path::new("."), Path::new("."))?;
+        self.newest = newest(&store)?;
+        self.to = Some(inside);
+        Ok(())
     }
 
     fn of_file(file: Option<PathBuf>) -> Self {

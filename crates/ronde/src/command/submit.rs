@@ -130,6 +130,7 @@ pub(super) fn place_quietly(
             settings: settings.clone(),
             run_file: file.map(Path::to_owned),
             workers: run.request.workers,
+            output: run.request.output.clone(),
         })
     })?;
     let name = job.name.clone();
@@ -175,13 +176,18 @@ pub(super) fn read_run(
     let (config, document) = Document::load(&text, &name, &environment::all(), &overrides)
         .map_err(|error| error.render(colour))?;
     let origin = document.origin("run.output");
-    if matches!(
+    let output = config
+        .run
+        .output_address()
+        .map(|address| address.to_string());
+    let is_override = matches!(
         origin,
         ValueOrigin::Set { .. } | ValueOrigin::Environment { .. }
-    ) {
+    );
+    if is_override && output.is_none() {
         return Err(
-            "error: cannot set `run.output` of a submitted job: its results are in the folder of the job\n  \
-             help: `ronde fetch JOB --to FOLDER` copies them"
+            "error: cannot set `run.output` of a submitted job to a folder: its results are in the folder of the job\n  \
+             help: `ronde fetch JOB --to FOLDER` copies them; an address such as s3://bucket/runs/x is possible"
                 .to_owned(),
         );
     }
@@ -207,6 +213,7 @@ pub(super) fn read_run(
         directory: std::env::current_dir().map_err(|error| failed("the current folder", error))?,
         is_elastic: config.elastic.enabled,
         saves_in_output: saves && in_output,
+        output,
         program: JobProgram {
             path: PathBuf::from(open::this_program()),
             version: env!("CARGO_PKG_VERSION").to_owned(),

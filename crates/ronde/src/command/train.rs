@@ -19,10 +19,12 @@ use ronde_monitor::{
 };
 use ronde_train::RunConfig;
 use ronde_train::flight_records::FlightRecordWriter;
+use ronde_train::results::{ResultsUpload, StoredResults, UploadSource};
 
 use super::console::{Printable, message};
 use super::loss_plot::LossPlot;
 use super::open::{self, OpenArguments, OpenJob};
+use super::preemption::NoticeSource;
 use super::progress_output::ProgressOutput;
 use super::rank_logs::RankLogs;
 use super::rank_output::report_failure;
@@ -76,10 +78,16 @@ pub(crate) struct TrainArguments {
     #[arg(short = 'H', long, value_name = "HOSTS",
           conflicts_with_all = ["resume", "init_from", "overwrite", "json", "plot", "trace", "listen"])]
     hosts: Option<String>,
+    /// End the run after a checkpoint, as SIGTERM does, when this file appears, or when this address of a cloud's
+    /// metadata announces the end of the host; can be repeated.
+    #[arg(long, value_name = "FILE|URL")]
+    drain_on: Vec<NoticeSource>,
     #[command(flatten)]
     open: OpenArguments,
 }
 
+/// The beginning of a message about the output of this process.
+const STDOUT: &str = "cannot write standard output";
 /// Time limit of the workers' rendezvous, which precedes opening the engine and the data.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for a worker's end after SIGTERM.
@@ -114,6 +122,10 @@ pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
         Err(code) => return code,
     };
     signals::begin_supervision();
+    arguments
+        .drain_on
+        .iter()
+        .for_each(|source| source.watch(stop));
     let code = match arguments.open.listen {
         Some(listen) => supervise_open_run(&prepared, &arguments, listen, stop),
         None => supervise_run(&prepared, &arguments, stop),
@@ -164,6 +176,7 @@ struct RunOutputs {
     trackers: RunTrackers,
     plot: Option<LossPlot>,
     tracker: Arc<Fanout>,
+    upload: Option<ResultsUpload>,
 }
 
 impl RunOutputs {
@@ -199,19 +212,44 @@ impl RunOutputs {
             trackers,
             plot,
             tracker: Arc::new(tracker),
+            upload: start_upload(prepared)?,
         })
     }
 
-    /// Writes all events. The error is a message about standard output.
-    fn finish(&self) -> Result<(), String> {
-        let shown = self.progress.finish();
+    /// Writes all events and sends the results. The error is a message.
+    fn finish(self) -> Result<(), String> {
+        let shown = self
+            .progress
+            .finish()
+            .map_err(|problem| format!("{STDOUT}: {problem}"));
         self.events.finish();
         if let Some(problem) = self.events.problem() {
             message!("warning: {problem}");
         }
         report_problems(&self.trackers);
         self.plot.iter().for_each(LossPlot::finish);
-        shown
+        shown.and(finish_upload(self.upload))
+    }
+}
+
+/// Begins to send the results of a run, if it names an address. The error is the exit code; a message has been printed.
+fn start_upload(prepared: &PreparedRun) -> Result<Option<ResultsUpload>, i32> {
+    let start = |results: &StoredResults| {
+        let source = UploadSource::Run(prepared.output.path().to_owned());
+        ResultsUpload::start(results.clone(), vec![source])
+    };
+    let upload = prepared.results.as_ref().map(start).transpose();
+    upload.map_err(|problem| {
+        message!("error: cannot send the results: {problem}");
+        exit::GAVE_UP
+    })
+}
+
+/// Sends the results that have not been sent. The error is a message.
+fn finish_upload(upload: Option<ResultsUpload>) -> Result<(), String> {
+    match upload.and_then(ResultsUpload::finish) {
+        None => Ok(()),
+        Some(problem) => Err(format!("cannot send all results: {problem}")),
     }
 }
 
@@ -268,7 +306,7 @@ fn event_file(prepared: &PreparedRun) -> Result<EventFile, MonitorError> {
     }
 }
 
-/// Prints how the run ended and returns the exit code. `shown` is the result of writing all events.
+/// Prints how the run ended and returns the exit code. `shown` is the result of writing all events and sending the results.
 fn conclude(prepared: &PreparedRun, outcome: &JobOutcome, shown: Result<(), String>) -> i32 {
     let code = exit_code(outcome);
     let folder = prepared.output.path();
@@ -290,7 +328,7 @@ fn conclude(prepared: &PreparedRun, outcome: &JobOutcome, shown: Result<(), Stri
     match (code, shown) {
         (code, Ok(())) => code,
         (code, Err(problem)) => {
-            message!("error: cannot write standard output: {problem}");
+            message!("error: {problem}");
             if code == exit::DONE {
                 exit::GAVE_UP
             } else {
@@ -341,6 +379,10 @@ fn supervise_open_run(
         coordinator,
         notice,
     } = opened;
+    let upload = match start_upload(prepared) {
+        Ok(upload) => upload,
+        Err(code) => return code,
+    };
     output.notice(&notice);
     let slots = arguments.open.here.and_then(WorldSize::new);
     let launch = LaunchSpec {
@@ -357,10 +399,12 @@ fn supervise_open_run(
     let sinks = Fanout(sinks);
     let outcome = agent.supervise(&launch, &mut LocalLauncher::new(), &sinks, &log, stop);
     drop(coordinator);
-    let shown = output.finish();
+    let shown = output
+        .finish()
+        .map_err(|problem| format!("{STDOUT}: {problem}"));
     report_problems(&trackers);
     plot.iter().for_each(LossPlot::finish);
-    conclude(prepared, &outcome, shown)
+    conclude(prepared, &outcome, shown.and(finish_upload(upload)))
 }
 
 /// Returns the description of an open job, which its coordinator keeps.

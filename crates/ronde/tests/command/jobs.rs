@@ -253,3 +253,61 @@ fn a_hundred_jobs_of_every_state_are_listed() {
         "{table}"
     );
 }
+
+#[test]
+fn a_job_follows_a_policy_and_each_decision_has_its_reason() {
+    let dir = TestFolder::new();
+    dir.write("targets.toml", "[big]\nkind = \"local\"\nslots = 3\n");
+    let submit = [
+        "submit",
+        "--targets",
+        "targets.toml",
+        "--on",
+        "big",
+        "-n",
+        "1",
+        "--name",
+        "x",
+    ];
+    ronde(&dir, &[&submit[..], &["--set", LONG]].concat()).expect(0, &[]);
+    under_way(&dir, "x");
+    let state = dir.path().join(".state");
+    let variables = [("XDG_STATE_HOME", state.to_str().unwrap())];
+    let soon = ["--every", "0.2", "--settle", "0.2"];
+    let words = ["autoscale", "x", "--max-workers", "8"];
+    let mut scaling = dir.start(RONDE, &[&words[..], &soon].concat(), &variables);
+    scaling.wait_stderr("x: 3 workers: the hosts have room for 3 workers", 1);
+    until("three workers train", || {
+        ronde(&dir, &["status", "x"])
+            .stdout
+            .contains("3 of 3 workers")
+    });
+    scaling.signal(Signal::TERM);
+    scaling.wait().expect(143, &[]);
+    // A step never takes a second, so one worker is enough.
+    let slow = [&words[..], &soon, &["--step-ms", "1000"]].concat();
+    let mut scaling = dir.start(RONDE, &slow, &variables);
+    scaling.wait_stderr("x: 1 workers: a step takes", 1);
+    until("one worker trains", || {
+        ronde(&dir, &["status", "x"])
+            .stdout
+            .contains("1 of 1 workers")
+    });
+    scaling.signal(Signal::TERM);
+    scaling.wait();
+    let spent = [&words[..], &soon, &["--budget", "0.0001"]].concat();
+    dir.start(RONDE, &spent, &variables)
+        .wait()
+        .expect(0, &["the budget is used up", "job x: cancelled"]);
+    assert_eq!(states(&dir), ["x cancelled"]);
+    ronde(
+        &dir,
+        &["autoscale", "x", "--max-workers", "2", "--min-workers", "3"],
+    )
+    .expect(2, &["larger than `--max-workers`"]);
+    ronde(
+        &dir,
+        &["autoscale", "x", "--max-workers", "2", "--step-ms=-1"],
+    )
+    .expect(2, &["expected a number above 0"]);
+}

@@ -22,14 +22,19 @@ const LONG: [&str; 4] = [
 const TARGET: &str = "[cluster]\nkind = \"kubernetes\"\nimage = \"registry.example.com/ronde:1\"\nclaim = \"results\"\n";
 
 /// A cluster, ended when dropped.
-struct TestCluster {
-    dir: TestFolder,
+pub(crate) struct TestCluster {
+    pub(crate) dir: TestFolder,
     server: Child,
 }
 
 impl TestCluster {
     /// Returns `None` with a message where it cannot be started.
     fn new() -> Option<Self> {
+        Self::with_store(&[])
+    }
+
+    /// Does the same with a Secret `store` that has these variables.
+    pub(crate) fn with_store(variables: &[(&str, &str)]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             skipped("only root can start the pods of Kubernetes");
             return None;
@@ -45,6 +50,7 @@ impl TestCluster {
             .arg(script)
             .arg(&folder)
             .arg(RONDE)
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -60,7 +66,7 @@ impl TestCluster {
         self.dir.path().join(name)
     }
 
-    fn ronde(&self, arguments: &[&str]) -> Ended {
+    pub(crate) fn ronde(&self, arguments: &[&str]) -> Ended {
         let (state, config) = (self.path(".state"), self.path("cluster/config"));
         let variables = [
             ("XDG_STATE_HOME", state.to_str().unwrap()),
@@ -84,7 +90,7 @@ impl TestCluster {
     }
 
     /// Returns the running pods.
-    fn pods(&self) -> Vec<Value> {
+    pub(crate) fn pods(&self) -> Vec<Value> {
         let state = self.state();
         let pods = state["pods"].as_array().unwrap().iter();
         pods.filter(|pod| pod["phase"] == "Running")
@@ -93,7 +99,7 @@ impl TestCluster {
     }
 
     /// Returns the running pod with an index.
-    fn pod(&self, index: &str) -> Value {
+    pub(crate) fn pod(&self, index: &str) -> Value {
         let mut found = None;
         until("a pod runs", || {
             let pods = self.pods();
@@ -161,9 +167,12 @@ fn a_job_on_kubernetes_has_the_bits_of_a_run_and_is_fetched_and_removed() {
     cluster.ronde(&["jobs", "--remove", "short"]).expect(0, &[]);
     until("everything is deleted", || {
         let state = cluster.state();
-        ["jobs", "pods", "secrets", "configmaps", "services"]
-            .iter()
-            .all(|kind| state[kind].as_array().unwrap().is_empty())
+        let is_empty = |kind: &str| state[kind].as_array().unwrap().is_empty();
+        let secrets = state["secrets"].as_array().unwrap();
+        ["jobs", "pods", "configmaps", "services"]
+            .into_iter()
+            .all(is_empty)
+            && secrets.len() == 1
     });
 }
 

@@ -374,6 +374,76 @@ fn a_host_joins_is_disconnected_returns_and_leaves() {
 }
 
 #[test]
+fn hosts_drain_when_they_are_about_to_be_taken_away() {
+    let mut job = Job::lasting(100_000, "2", "1", &["elastic.silence_s=0.5"]);
+    until("the coordinator is there", || {
+        let ended = job.dir.run(&["status", "out", "--json"]);
+        ended.code == 0 && ended.stdout.contains("\"coordinator\":\"")
+    });
+    // The metadata of a cloud: no notice first, then one.
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = format!("http://{}/preempted", server.local_addr().unwrap());
+    let is_taken = std::sync::Arc::<std::sync::atomic::AtomicBool>::default();
+    let taken = is_taken.clone();
+    std::thread::spawn(move || {
+        for stream in server.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 1024];
+            let count = std::io::Read::read(&mut stream, &mut request).unwrap();
+            assert!(request[..count].starts_with(b"GET /preempted HTTP/1.0\r\n"));
+            let text = match taken.load(std::sync::atomic::Ordering::SeqCst) {
+                true => "HTTP/1.0 200 OK\r\n\r\nTRUE",
+                false => "HTTP/1.0 200 OK\r\n\r\nFALSE",
+            };
+            std::io::Write::write_all(&mut stream, text.as_bytes()).unwrap();
+        }
+    });
+    let address = status(&job.dir)["coordinator"].as_str().unwrap().to_owned();
+    let words = [
+        "join",
+        &address,
+        "--token-file",
+        "out/job/token",
+        "--host",
+        "b",
+        "--drain-on",
+        &source,
+    ];
+    let mut agent = job.dir.start(RONDE, &words, &[]);
+    agent.wait_stderr("host b joined", 1);
+    job.running().after_steps(20);
+    is_taken.store(true, std::sync::atomic::Ordering::SeqCst);
+    job.running().wait_stdout("worker left", 1);
+    agent
+        .wait()
+        .expect(0, &["preemption notice: http://127.0.0.1"]);
+}
+
+#[test]
+fn a_run_ends_with_a_checkpoint_when_a_file_announces_the_end_of_its_host() {
+    let dir = TestFolder::new();
+    let words = [
+        "train",
+        "--json",
+        "-n",
+        "2",
+        "--set",
+        "train.epochs=100000",
+        "--drain-on",
+        "notice",
+    ];
+    let mut running = dir.start(RONDE, &words, &[]);
+    running.after_steps(5);
+    dir.write("notice", "");
+    running.wait().expect(
+        143,
+        &["preemption notice: notice exists", "checkpoint saved"],
+    );
+    dir.run(&["train", "--drain-on", "https://x/y"])
+        .expect(2, &["begins with http://"]);
+}
+
+#[test]
 fn unauthenticated_connections_are_refused_and_reported() {
     let mut job = Job::lasting(600, "1", "3", &[]);
     job.running().after_steps(5);

@@ -8,8 +8,9 @@ use std::io::Write;
 
 use rustix::process::Signal;
 
+use crate::jobs_on_kubernetes::TestCluster;
 use crate::open_jobs::{coordinators, the_coordinator, whole};
-use crate::support::{Ended, RONDE, Running, TestFolder, gone, of_kind, send};
+use crate::support::{Ended, RONDE, Running, TestFolder, gone, of_kind, send, until};
 
 /// Azurite's account and key, which are public.
 const AZURE_ACCOUNT: &str = "devstoreaccount1";
@@ -277,5 +278,150 @@ fn samples_in_a_bucket_are_fetched_once_and_give_the_bits_of_local_files() {
                 assert!(is_first || event["remote_bytes"] == 0, "{event}");
             }
         }
+    }
+}
+
+/// The logs, the events, the checkpoints and the model of a run are in a bucket while the run is under way, and are read from
+/// there on another machine.
+#[test]
+fn results_are_sent_while_a_run_is_under_way_and_read_on_another_machine() {
+    let dir = TestFolder::new();
+    let sets = &SETS[..4];
+    let arguments = [&["train", "--json", "-n", "1"], sets].concat();
+    let mut undisturbed = None;
+    for remote in Remote::all() {
+        let expected =
+            undisturbed.get_or_insert_with(|| dir.run(&arguments).expect(0, &[]).blake3());
+        let first = TestFolder::new();
+        let to = remote.fresh(&first);
+        let output = format!("run.output={to}");
+        let arguments = ["train", "--json", "-n", "2", "--set", &output];
+        let every = ["--set", "checkpoint.every_steps=20"];
+        let mut running = remote.start(&first, &[&arguments[..], sets, &every].concat());
+        running.wait_stdout("\"event\":\"checkpoint_saved\"", 2);
+        let second = TestFolder::new();
+        until("events are in the bucket", || {
+            let shown = remote.start(&second, &["logs", &to]).wait();
+            shown.code == 0 && shown.stdout.contains("2 workers")
+        });
+        let processes = running.workers();
+        running.signal(Signal::KILL);
+        running.wait();
+        gone(processes.into_values());
+        // Another machine continues, and its results replace those of the first one.
+        let ended = remote
+            .start(&second, &["train", "--json", "-n", "3", "--resume", &to])
+            .wait()
+            .expect(0, &[]);
+        assert!(resumed_from(&ended) >= 40);
+        assert_eq!(ended.blake3(), *expected);
+        let third = TestFolder::new();
+        let fetched = remote.start(&third, &["fetch", &to, "--to", "copy"]).wait();
+        fetched.expect(0, &["results of job"]);
+        let model = std::fs::read_to_string(third.path().join("copy/model.json")).unwrap();
+        assert!(model.contains(expected.as_str()), "{model}");
+        let events = std::fs::read_to_string(third.path().join("copy/events.jsonl")).unwrap();
+        assert!(events.contains("attempt_started") && events.contains("run_finished"));
+        assert!(!third.list("copy/checkpoints").is_empty());
+        let shown = remote
+            .start(&third, &["logs", "-f", &to])
+            .wait()
+            .expect(0, &[]);
+        assert!(shown.stdout.contains("digits finished"), "{shown:#?}");
+        remote
+            .start(&third, &["logs", "--rank", "9", &to])
+            .wait()
+            .expect(2, &["rank 9 has printed nothing"]);
+        remote
+            .start(&third, &[&["train", "--set", &output], sets].concat())
+            .wait()
+            .expect(2, &["has the results of a finished run"]);
+        submitted(&remote, &third, &to, expected);
+    }
+}
+
+/// Checks a submitted job whose results are sent.
+fn submitted(remote: &Remote, dir: &TestFolder, to: &str, expected: &str) {
+    let state = dir.path().join(".state");
+    let mut remote = remote.with("", "");
+    let state = state.display().to_string();
+    remote.variables.push(("XDG_STATE_HOME", state));
+    let output = format!("run.output={to}/job");
+    let submit = ["submit", "-n", "2", "--name", "sent", "--set", &output];
+    let run = |words: &[&str]| remote.start(dir, words).wait().expect(0, &[]);
+    run(&[&submit[..], &SETS[..4]].concat());
+    run(&["wait", "sent"]);
+    run(&["fetch", "sent", "--to", "of-job"]);
+    let model = std::fs::read_to_string(dir.path().join("of-job/model.json")).unwrap();
+    assert!(model.contains(expected), "{model}");
+}
+
+/// A job whose pods share no volume: the results of all pods are in the bucket, and a pod that replaces the first one resumes
+/// from there.
+#[test]
+fn a_job_on_kubernetes_without_a_volume_keeps_its_results_in_a_bucket() {
+    let sets = [
+        "--set",
+        "train.epochs=120",
+        "--set",
+        "checkpoint.every_steps=100",
+    ];
+    let mut undisturbed = None;
+    for remote in Remote::all() {
+        let variables = remote.variables.iter();
+        let variables: Vec<_> = variables.map(|(name, value)| (*name, &**value)).collect();
+        let Some(cluster) = TestCluster::with_store(&variables) else {
+            return;
+        };
+        let alone = [&["train", "--json", "-n", "1"], &sets[..]].concat();
+        let expected =
+            undisturbed.get_or_insert_with(|| cluster.dir.run(&alone).expect(0, &[]).blake3());
+        cluster.dir.write(
+            "targets.toml",
+            "[pods]\nkind = \"kubernetes\"\nimage = \"registry.example.com/ronde:1\"\nenv_secrets = [\"store\"]\n",
+        );
+        let to = remote.fresh(&cluster.dir);
+        let output = format!("run.output={to}");
+        let submit = [
+            "submit",
+            "--targets",
+            "targets.toml",
+            "--on",
+            "pods",
+            "-n",
+            "2",
+            "--name",
+            "x",
+        ];
+        cluster
+            .ronde(&[&submit[..], &sets, &["--set", &output]].concat())
+            .expect(0, &[]);
+        until("a checkpoint is in the bucket", || {
+            let listed = remote
+                .start(
+                    &cluster.dir,
+                    &["checkpoint", "ls", &format!("{to}/checkpoints")],
+                )
+                .wait();
+            listed.stdout.contains("complete")
+        });
+        let first = cluster.pod("0");
+        let name = first["name"].as_str().unwrap();
+        std::fs::write(cluster.dir.path().join(format!("cluster/evict-{name}")), "").unwrap();
+        until("another pod leads", || {
+            cluster
+                .pods()
+                .iter()
+                .any(|pod| pod["index"] == "0" && pod["name"] != first["name"])
+        });
+        cluster.ronde(&["wait", "x"]).expect(0, &["finished"]);
+        let fetched = remote
+            .start(&cluster.dir, &["fetch", &to, "--to", "copy"])
+            .wait();
+        fetched.expect(0, &[]);
+        let model = std::fs::read_to_string(cluster.dir.path().join("copy/model.json")).unwrap();
+        assert!(model.contains(expected.as_str()), "{model}");
+        let events = std::fs::read_to_string(cluster.dir.path().join("copy/events.jsonl")).unwrap();
+        assert!(events.contains("checkpoint_loaded"));
     }
 }

@@ -198,8 +198,17 @@ impl ClusterApi {
 
     /// Returns the pods of a Job.
     pub(super) fn pods(&self, job: &str) -> Result<Vec<Value>, ApiFailure> {
-        let path = self.path("pods", "");
-        let path = format!("{path}?labelSelector=batch.kubernetes.io%2Fjob-name%3D{job}");
+        self.list("pods", "batch.kubernetes.io/job-name", job)
+    }
+
+    /// Returns all objects of a kind that ronde has created in the namespace.
+    pub(super) fn all(&self, kind: &str) -> Result<Vec<Value>, ApiFailure> {
+        self.list(kind, "app.kubernetes.io/managed-by", "ronde")
+    }
+
+    fn list(&self, kind: &str, label: &str, value: &str) -> Result<Vec<Value>, ApiFailure> {
+        let selector = escaped(&format!("{label}={value}"));
+        let path = format!("{}?labelSelector={selector}", self.path(kind, ""));
         let mut listed = self.call("GET", &path, None)?;
         match listed["items"].take() {
             Value::Array(pods) => Ok(pods),

@@ -40,6 +40,7 @@ pub(super) struct JobManifest<'a> {
     name: String,
     namespace: Option<String>,
     workers: u32,
+    output: Option<String>,
     pods: u32,
     slots: u32,
     inputs: PodInputs,
@@ -65,10 +66,10 @@ impl<'a> JobManifest<'a> {
                 ),
             ));
         }
-        if settings.claim.is_none() {
+        if settings.claim.is_none() && request.output.is_none() {
             return Err(SubmitError::invalid(
                 "the results of the job would be lost with its pods",
-                "set `claim` of the target to a volume claim",
+                "set `run.output` to an address such as s3://bucket/runs/x, or `claim` of the target to a volume claim",
             ));
         }
         let inputs = PodInputs::read(request.run_file.as_deref())?;
@@ -94,6 +95,7 @@ impl<'a> JobManifest<'a> {
             settings,
             namespace: namespace.map(str::to_owned),
             workers: request.workers,
+            output: request.output.clone(),
             pods,
             slots,
             inputs,
@@ -197,7 +199,7 @@ impl<'a> JobManifest<'a> {
         let port = self.settings.port.unwrap_or(PORT);
         let leader = format!("{}-0.{}:{port}", self.name, self.name);
         let slots = self.slots.to_string();
-        let command = [
+        let mut command = vec![
             "ronde",
             "__job",
             "pod",
@@ -208,6 +210,9 @@ impl<'a> JobManifest<'a> {
             "--results",
             &folder,
         ];
+        if let Some(address) = &self.output {
+            command.extend(["--store", address]);
+        }
         let probe = |more: &[&str]| {
             let words = [&["ronde", "__job", "pod-probe"], more, &[folder.as_str()]].concat();
             json!({ "command": words })
@@ -350,7 +355,12 @@ pub(super) fn labels(name: &str) -> Value {
 
 /// Returns the volume with the results.
 pub(super) fn results_volume(settings: &KubernetesSettings) -> Value {
-    json!({ "name": "results", "persistentVolumeClaim": { "claimName": settings.claim } })
+    match &settings.claim {
+        Some(claim) => {
+            json!({ "name": "results", "persistentVolumeClaim": { "claimName": claim } })
+        }
+        None => json!({ "name": "results", "emptyDir": {} }),
+    }
 }
 
 /// Returns what the processes of a pod may do.

@@ -71,11 +71,11 @@ impl KubernetesPod {
     }
 
     /// Returns the command of the launcher. A run that an earlier pod has begun resumes from its checkpoint, or begins again
-    /// if it has none.
+    /// if it has none. `has_stored`: whether there is a checkpoint at the address of the results.
     ///
     /// # Errors
     /// The command of the manifest cannot be read.
-    pub fn launcher(&self) -> Result<ProcessCommand, SubmitError> {
+    pub fn launcher(&self, has_stored: bool) -> Result<ProcessCommand, SubmitError> {
         let path = self.folders.inputs.join(COMMAND_FILE);
         let command: Option<ProcessCommand> = read_json(&path)?;
         let mut command =
@@ -83,7 +83,7 @@ impl KubernetesPod {
         for word in &mut command.arguments {
             *word = word.replace(ADDRESS_WORD, &self.bracketed());
         }
-        if self.paths.has_checkpoint() {
+        if has_stored || self.paths.has_checkpoint() {
             command.arguments.push("--resume".to_owned());
         } else if self.paths.has_begun(false) {
             command.arguments.push("--overwrite".to_owned());
@@ -163,7 +163,7 @@ mod tests {
         };
         let text = serde_json::to_string(&command).unwrap();
         std::fs::write(pod.folders.inputs.join(COMMAND_FILE), text).unwrap();
-        let last = |pod: &KubernetesPod| pod.launcher().unwrap().arguments.pop().unwrap();
+        let last = |pod: &KubernetesPod| pod.launcher(false).unwrap().arguments.pop().unwrap();
         assert_eq!(last(&pod), "--listen=10.0.0.7:4711");
         pod.address = "fd00::7".to_owned();
         assert_eq!(last(&pod), "--listen=[fd00::7]:4711");
@@ -172,6 +172,13 @@ mod tests {
         assert_eq!(last(&pod), "--overwrite");
         std::fs::write(&events, "{\"event\":\"checkpoint_saved\"}\n").unwrap();
         assert_eq!(last(&pod), "--resume");
+        std::fs::remove_file(&events).unwrap();
+        let stored = pod.launcher(true).unwrap();
+        assert_eq!(
+            stored.arguments.last().unwrap(),
+            "--resume",
+            "of another pod"
+        );
         assert_eq!(pod.exit_code(143), 143);
         KubernetesPod::mark_cancelled(&pod.folders.pod).unwrap();
         assert_eq!(pod.exit_code(143), CANCELLED_CODE);

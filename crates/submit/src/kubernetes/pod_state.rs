@@ -12,6 +12,12 @@ pub(super) fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
+/// Returns the name of the Job of a pod.
+pub(super) fn job(pod: &Value) -> &str {
+    let name = &pod["metadata"]["labels"]["batch.kubernetes.io/job-name"];
+    name.as_str().unwrap_or_default()
+}
+
 /// Returns the pods with index 0, the newest last.
 pub(super) fn leaders(pods: &[Value]) -> Vec<Value> {
     let is_leader = |pod: &&Value| pod["metadata"]["annotations"][INDEX] == "0";

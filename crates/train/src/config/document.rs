@@ -65,7 +65,9 @@ impl Document {
                 return Err(ConfigError::new(located.chain(merged.refused).collect()));
             }
         };
-        run.run.output = Some(run.run.output_folder());
+        if let Some(checkpoints) = run.run.resolve() {
+            run.checkpoint.to.get_or_insert(checkpoints);
+        }
         let (errors, notices) = check::run(&run)
             .into_iter()
             .partition(|problem| problem.severity == Severity::Error);

@@ -66,6 +66,7 @@ pub(super) fn place_array(
                 settings: settings.clone(),
                 run_file: file.map(Path::to_owned),
                 workers: run.request.workers,
+                output: run.request.output.clone(),
             })
         })?);
         requests.push((job.clone(), run.request.clone()));

@@ -17,6 +17,7 @@ use ronde_train::config::{
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::initial_weights::InitialWeightFile;
 use ronde_train::recording::RecordingRequest;
+use ronde_train::results::StoredResults;
 use ronde_train::{Extension, ModelParts, Plan, RunConfig, TrainError, WorkerTask};
 
 use super::TrainArguments;
@@ -27,6 +28,7 @@ use crate::command::resume::{self, ResumeSource};
 use crate::command::run_position::RunPosition;
 use crate::command::start_error::StartError;
 use ronde::output_folder::OutputFolder;
+use ronde::results_address::stored_results;
 
 /// Maximum size of a run file in bytes; larger files are not read.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;
@@ -45,6 +47,8 @@ pub(super) struct PreparedRun {
     pub(super) position: RunPosition,
     /// Whether the run resumes from a checkpoint.
     pub(super) resumes: bool,
+    /// Where the results are sent while the run is under way.
+    pub(super) results: Option<StoredResults>,
 }
 
 /// A run whose run file, data and memory have been checked. Nothing has been written.
@@ -259,8 +263,17 @@ impl PlannedRun {
             ),
             ("memory", format!("about {} per worker", bytes(memory))),
             ("output", format!("{} ({state})", folder.display())),
+            (
+                "sent to",
+                config
+                    .run
+                    .output_address()
+                    .map_or_else(String::new, |to| to.to_string()),
+            ),
         ] {
-            let _ = write!(text, "\n  {name:<9}{value}");
+            if !value.is_empty() {
+                let _ = write!(text, "\n  {name:<9}{value}");
+            }
         }
         text
     }
@@ -288,6 +301,13 @@ impl PlannedRun {
                 folder.display()
             )));
         }
+        let results = stored_results(
+            &self.config,
+            output.path(),
+            self.resumes,
+            arguments.overwrite,
+        );
+        let results = results.map_err(failed)?;
         FlightRecord::remove_all(&output.path().join(FlightRecordWriter::FOLDER))
             .map_err(|error| failed(format!("cannot remove old flight records: {error}")))?;
         let requested = match arguments.trace {
@@ -324,6 +344,7 @@ impl PlannedRun {
             task,
             position,
             resumes: self.resumes,
+            results,
         })
     }
 
@@ -366,6 +387,8 @@ impl PlannedRun {
         }
         notices.extend(self.config.train.learning_rate_rule());
         notices.extend(self.config.train.precision_note());
+        let sent = self.config.run.output_address();
+        notices.extend(sent.map(|to| format!("results are sent to {to}")));
         notices.extend(encryption_notices(&self.config, &self.base));
         if !self.document.notices().is_empty() {
             notices.push(self.document.render_notices(console.colour));

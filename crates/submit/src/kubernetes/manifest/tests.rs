@@ -12,6 +12,7 @@ fn request(workers: u32) -> SubmitRequest {
         directory: PathBuf::from("/here"),
         is_elastic: true,
         saves_in_output: true,
+        output: None,
         program: JobProgram {
             path: PathBuf::from("ronde"),
             version: "0.1.0".to_owned(),
@@ -94,5 +95,21 @@ fn fields_of_the_pod_are_merged_and_runs_that_do_not_fit_are_refused() {
         .err()
         .unwrap()
         .to_string();
-    assert!(refused.contains("set `claim`"), "{refused}");
+    assert!(refused.contains("set `run.output`"), "{refused}");
+    let sent = SubmitRequest {
+        output: Some("s3://bucket/x".to_owned()),
+        ..request(1)
+    };
+    let manifest = JobManifest::new(&settings, "run", None, &sent).unwrap();
+    let pod = &manifest.job()["spec"]["template"]["spec"];
+    let volumes = pod["volumes"].as_array().unwrap();
+    assert_eq!(
+        volumes.last().unwrap(),
+        &json!({ "name": "results", "emptyDir": {} })
+    );
+    assert!(
+        pod["containers"][0]["command"]
+            .to_string()
+            .contains("s3://bucket/x")
+    );
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ronde_store::Address;
 use serde::{Deserialize, Serialize};
 
 use crate::config::ConfigProblem;
@@ -19,12 +20,20 @@ pub struct RunSection {
     pub name: String,
     /// The seed of all random numbers; default 42.
     pub seed: u64,
-    /// The folder for results; default `runs/<name>`.
+    /// The folder for results, or an address to which they are sent while the run is under way: `s3://bucket/prefix`,
+    /// `az://container/prefix` or `gs://bucket/prefix`; default `runs/<name>`.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "ronde_core::outside_identity"
     )]
     pub output: Option<PathBuf>,
+    /// If `output` is an address: the folder on each host in which results are collected before they are sent; default
+    /// `runs/<name>`.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "ronde_core::outside_identity"
+    )]
+    pub folder: Option<PathBuf>,
 }
 
 impl Default for RunSection {
@@ -33,16 +42,80 @@ impl Default for RunSection {
             name: "run".to_owned(),
             seed: 42,
             output: None,
+            folder: None,
         }
     }
 }
 
 impl RunSection {
-    /// Returns the folder for results.
+    /// Returns the folder for results on this host.
     #[must_use]
     pub fn output_folder(&self) -> PathBuf {
+        let folder = match self.output_text() {
+            Some(_) => &self.folder,
+            None => &self.output,
+        };
         let default = || PathBuf::from("runs").join(&self.name);
-        self.output.clone().unwrap_or_else(default)
+        folder.clone().unwrap_or_else(default)
+    }
+
+    /// Returns the address to which the results are sent; `None` if they stay in the folder.
+    #[must_use]
+    pub fn output_address(&self) -> Option<Address> {
+        let address: Address = self.output_text()?.parse().ok()?;
+        address.is_remote().then_some(address)
+    }
+
+    /// Returns `output` if it is written as an address.
+    fn output_text(&self) -> Option<&str> {
+        let text = self.output.as_deref()?.to_str()?;
+        text.contains("://").then_some(text)
+    }
+
+    /// Sets the folder for results, and returns the default address of checkpoints if results are sent.
+    pub(in crate::config) fn resolve(&mut self) -> Option<String> {
+        let folder = self.output_folder();
+        let Some(text) = self.output_text() else {
+            self.output = Some(folder);
+            return None;
+        };
+        let checkpoints = format!("{}/checkpoints", text.trim_end_matches('/'));
+        self.folder = Some(folder);
+        Some(checkpoints)
+    }
+
+    fn check_output(&self, problems: &mut Vec<ConfigProblem>) {
+        let mut error = |key: &str, message: String, hint: &str| {
+            problems.push(ConfigProblem::error(key, message).hint(hint));
+        };
+        let addresses =
+            "write a folder, s3://bucket/prefix, az://container/prefix or gs://bucket/prefix";
+        if self
+            .output
+            .as_deref()
+            .is_some_and(|output| output.as_os_str().is_empty())
+        {
+            let hint = "remove it to use runs/<name>";
+            error("run.output", "`run.output` is empty".to_owned(), hint);
+        }
+        match self.output_text().map(str::parse::<Address>) {
+            Some(Err(problem)) => error(
+                "run.output",
+                format!("invalid `run.output`: {problem}"),
+                addresses,
+            ),
+            Some(Ok(Address::Web { .. })) => {
+                let message = "invalid `run.output`: a web server can only be read".to_owned();
+                error("run.output", message, addresses);
+            }
+            Some(Ok(_)) => {}
+            None if self.folder.is_some() => {
+                let message =
+                    "`run.folder` has no effect, because `run.output` is a folder".to_owned();
+                error("run.folder", message, "set `run.output` alone");
+            }
+            None => {}
+        }
     }
 
     /// Adds the problems of the section.
@@ -57,14 +130,7 @@ impl RunSection {
             );
             problems.push(ConfigProblem::error("run.name", message).hint(hint));
         }
-        if self
-            .output
-            .as_deref()
-            .is_some_and(|folder| folder.as_os_str().is_empty())
-        {
-            let hint = "remove it to use runs/<name>";
-            problems.push(ConfigProblem::error("run.output", "`run.output` is empty").hint(hint));
-        }
+        self.check_output(problems);
         if i64::try_from(self.seed).is_err() {
             let message = format!(
                 "`run.seed` is {}, but must be at most {}",

@@ -8,7 +8,7 @@ use super::super::{identity, schema};
 use super::{DEFAULT_RUN_FILE, RunConfig, load};
 
 /// The sections and keys that do not change the trained bits.
-const OUTSIDE_IDENTITY: [&str; 27] = [
+const OUTSIDE_IDENTITY: [&str; 28] = [
     "check",
     "checkpoint",
     "comm",
@@ -26,6 +26,7 @@ const OUTSIDE_IDENTITY: [&str; 27] = [
     "events",
     "loader",
     "parallel",
+    "run.folder",
     "run.name",
     "run.output",
     "track",

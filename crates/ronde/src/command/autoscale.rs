@@ -1,0 +1,270 @@
+//! `ronde autoscale`: changes the number of workers of a running job by a policy, and logs each decision with its reason.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use ronde_cluster::{Status, StopFlag, StopLevel};
+use ronde_submit::{
+    AutoscaleObservation, AutoscalePolicy, JobState, ScaleDecision, SubmitError, TargetSettings,
+};
+
+use super::console::{info, message};
+use super::submitted::SubmittedJobs;
+use super::{cancel, exit, open, signals};
+
+/// Time for a last checkpoint when the budget is used up.
+const GRACE: Duration = Duration::from_secs(120);
+/// Interval at which a stop request is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Seconds in an hour.
+const HOUR_S: f64 = 3600.0;
+
+/// Arguments of `ronde autoscale`.
+#[derive(Args)]
+pub(crate) struct AutoscaleArguments {
+    /// Name of the submitted job.
+    job: String,
+    /// Smallest number of workers.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    min_workers: u32,
+    /// Largest number of workers, at most `elastic.max_workers` of the run.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    max_workers: u32,
+    /// Keep the time of a step near this many milliseconds [default: use all slots of the hosts].
+    #[arg(long, value_name = "MS")]
+    step_ms: Option<f64>,
+    /// End the job after a checkpoint when its workers have used this many hours together from now on.
+    #[arg(long, value_name = "WORKER_HOURS")]
+    budget: Option<f64>,
+    /// Interval between two decisions in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    every: f64,
+    /// Time after a change before the next one, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    settle: f64,
+    /// Time for requested workers to start, in seconds; then their number is reduced to those that train.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
+    patience: f64,
+}
+
+impl AutoscaleArguments {
+    /// Returns the policy. The error is a message.
+    fn policy(&self) -> Result<AutoscalePolicy, String> {
+        let numbers = [
+            ("--step-ms", self.step_ms),
+            ("--budget", self.budget),
+            ("--every", Some(self.every)),
+            ("--settle", Some(self.settle)),
+            ("--patience", Some(self.patience)),
+        ];
+        for (name, value) in numbers {
+            if let Some(value) =
+                value.filter(|value| !(value.is_finite() && *value > 0.0 && *value < 1e9))
+            {
+                return Err(format!(
+                    "error: invalid `{name} {value}`: expected a number above 0"
+                ));
+            }
+        }
+        if self.min_workers > self.max_workers {
+            return Err("error: `--min-workers` is larger than `--max-workers`".to_owned());
+        }
+        Ok(AutoscalePolicy {
+            workers_min: self.min_workers,
+            workers_max: self.max_workers,
+            target_step_s: self.step_ms.map(|ms| ms / 1e3),
+            budget_worker_s: self.budget.map(|hours| hours * HOUR_S),
+            settle_s: self.settle,
+            patience_s: self.patience,
+        })
+    }
+}
+
+pub(crate) fn autoscale(arguments: &AutoscaleArguments, stop: &StopFlag) -> i32 {
+    let policy = match arguments.policy() {
+        Ok(policy) => policy,
+        Err(problem) => {
+            message!("{problem}");
+            return exit::USER_ERROR;
+        }
+    };
+    signals::begin_supervision();
+    let mut scaling = JobScaling {
+        job: &arguments.job,
+        policy,
+        watch: JobWatch::new(),
+        shown: String::new(),
+    };
+    match scaling.run(Duration::from_secs_f64(arguments.every), stop) {
+        Ok(code) => code,
+        Err(error) => super::submit_failure(&error),
+    }
+}
+
+/// A job whose number of workers is changed.
+struct JobScaling<'a> {
+    job: &'a str,
+    policy: AutoscalePolicy,
+    watch: JobWatch,
+    /// The last line that was shown.
+    shown: String,
+}
+
+impl JobScaling<'_> {
+    /// Decides again and again until the job is over or a signal ends this command.
+    fn run(&mut self, every: Duration, stop: &StopFlag) -> Result<i32, SubmitError> {
+        loop {
+            let jobs = SubmittedJobs::open()?;
+            let (job, target) = jobs.find(self.job)?;
+            let state = jobs.state(&job, &*target);
+            match state {
+                Ok(state) if state.is_over() => {
+                    info!("job {}: {state}", self.job);
+                    return Ok(exit::DONE);
+                }
+                Ok(JobState::Running) => {
+                    let adds_hosts = matches!(job.settings, TargetSettings::Kubernetes(_));
+                    match status(self.job) {
+                        Some(status) => {
+                            let seen = self.watch.observe(&status, adds_hosts);
+                            let decision = self.policy.decide(&seen);
+                            self.act(decision, &|workers| target.scale(&job, workers))?;
+                        }
+                        None => self.show("no change: the coordinator does not answer".to_owned()),
+                    }
+                }
+                Ok(state) => self.show(format!("no change: the job is {state}")),
+                Err(error) if error.recovery() == ronde_core::Recovery::Retry => {
+                    self.show(format!("no change: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+            let until = now() + every;
+            while now() < until {
+                if stop.level() != StopLevel::Run {
+                    return Ok(128 + stop.signal());
+                }
+                pause();
+            }
+        }
+    }
+
+    /// Logs a decision and carries it out.
+    fn act(
+        &mut self,
+        decision: ScaleDecision,
+        scale: &dyn Fn(u32) -> Result<i32, SubmitError>,
+    ) -> Result<(), SubmitError> {
+        self.show(decision.to_string());
+        match decision {
+            ScaleDecision::Keep { .. } => {}
+            ScaleDecision::Scale { workers, .. } => match scale(workers)? {
+                0 => self.watch.changed(),
+                code => {
+                    return Err(SubmitError::Invalid {
+                        problem: format!("the coordinator does not accept {workers} workers (exit code {code})"),
+                        help: "keep `--min-workers` and `--max-workers` inside of elastic.min_workers and \
+                               elastic.max_workers of the run"
+                            .to_owned(),
+                    });
+                }
+            },
+            ScaleDecision::End { .. } => {
+                cancel::end(self.job, GRACE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints a line unless it is the same as the last one, up to its numbers.
+    fn show(&mut self, line: String) {
+        let kind: String = line
+            .chars()
+            .filter(|letter| !letter.is_ascii_digit())
+            .collect();
+        if line.starts_with("no change") && kind == self.shown {
+            return;
+        }
+        info!("{}: {line}", self.job);
+        self.shown = kind;
+    }
+}
+
+/// Returns the status of a job; `None` if its coordinator does not answer.
+fn status(job: &str) -> Option<Status> {
+    let output = Command::new(open::this_program())
+        .args(["status", "--json", job])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    serde_json::from_slice(&output.stdout).ok()
+}
+
+/// What was seen of a job.
+struct JobWatch {
+    /// When the number of workers was changed last.
+    changed: Instant,
+    /// The last look: when, the next step, and the workers that trained.
+    last: Option<(Instant, u64, u32)>,
+    used_worker_s: f64,
+}
+
+impl JobWatch {
+    fn new() -> Self {
+        Self {
+            changed: now(),
+            last: None,
+            used_worker_s: 0.0,
+        }
+    }
+
+    /// Begins to measure again, because the number of workers has changed.
+    fn changed(&mut self) {
+        self.changed = now();
+        self.last = None;
+    }
+
+    fn observe(&mut self, status: &Status, adds_hosts: bool) -> AutoscaleObservation {
+        let at = now();
+        let active = status.members.iter().filter(|member| member.lost.is_none());
+        let running = u32::try_from(active.count()).unwrap_or(u32::MAX);
+        let step = status.step.map_or(0, |step| step.0);
+        let mut step_s = None;
+        if let Some((before, from, workers)) = self.last {
+            let elapsed_s = (at - before).as_secs_f64();
+            self.used_worker_s += elapsed_s * f64::from(workers);
+            // Steps of a group with other members do not count.
+            let is_same = workers == running && step > from;
+            step_s = is_same.then(|| elapsed_s / (step - from) as f64);
+        }
+        self.last = Some((at, step, running));
+        let slots: u32 = status.hosts.iter().map(|host| host.slots).sum();
+        AutoscaleObservation {
+            requested: status.wanted,
+            running,
+            slots: (!adds_hosts).then_some(slots),
+            step_s,
+            steps_left: status.steps.map(|steps| steps.saturating_sub(step)),
+            used_worker_s: self.used_worker_s,
+            since_change_s: (at - self.changed).as_secs_f64(),
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the policy of a command runs on its clock"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bounded pause between two looks; a signal ends the command"
+)]
+fn pause() {
+    std::thread::sleep(LOOK_EVERY);
+}

@@ -1,0 +1,194 @@
+//! Notices that this host will be taken away: a file that appears, or an address of the cloud's metadata that answers.
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use ronde_cluster::StopFlag;
+use signal_hook::consts::SIGTERM;
+
+use crate::command::console::message;
+
+/// Interval at which a source is looked at; clouds announce the end of a host 30 s before it or earlier.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Time limit for the answer of an address.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// The largest answer that is read, in bytes.
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
+/// The address of the metadata of Amazon's hosts, which requires a token.
+const AMAZON: &str = "169.254.169.254/latest/";
+
+/// Where a notice appears.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NoticeSource {
+    /// A file that does not exist before.
+    File(PathBuf),
+    /// An address: the host with its port, and the path.
+    Web {
+        /// The host, with a port.
+        host: String,
+        /// The path with a leading `/`.
+        path: String,
+    },
+}
+
+impl FromStr for NoticeSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(rest) = text.strip_prefix("http://") else {
+            return match text.contains("://") || text.is_empty() {
+                true => Err("expected a path or an address that begins with http://".to_owned()),
+                false => Ok(Self::File(PathBuf::from(text))),
+            };
+        };
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if host.is_empty()
+            || rest
+                .chars()
+                .any(|letter| letter.is_control() || letter == ' ')
+        {
+            return Err("expected an address such as http://169.254.169.254/path".to_owned());
+        }
+        let host = match host.rsplit_once(':') {
+            Some((_, port)) if port.parse::<u16>().is_ok() => host.to_owned(),
+            _ => format!("{host}:80"),
+        };
+        Ok(Self::Web {
+            host,
+            path: format!("/{path}"),
+        })
+    }
+}
+
+impl NoticeSource {
+    /// Looks for the notice in a thread, and requests the same end as SIGTERM when it appears.
+    pub(crate) fn watch(&self, stop: &StopFlag) {
+        let (source, stop) = (self.clone(), stop.clone());
+        std::thread::spawn(move || {
+            loop {
+                if let Some(notice) = source.look() {
+                    message!("preemption notice: {notice}");
+                    return stop.request(SIGTERM);
+                }
+                pause();
+            }
+        });
+    }
+
+    /// Returns the notice, if it has appeared. A source that does not answer has none.
+    fn look(&self) -> Option<String> {
+        match self {
+            Self::File(path) => path.exists().then(|| format!("{} exists", path.display())),
+            Self::Web { host, path } => {
+                let token = match format!("{host}{path}")
+                    .replace(":80/", "/")
+                    .starts_with(AMAZON)
+                {
+                    true => request(
+                        host,
+                        "PUT",
+                        "/latest/api/token",
+                        "X-aws-ec2-metadata-token-ttl-seconds: 60\r\n",
+                    ),
+                    false => None,
+                };
+                let token = token.map_or_else(String::new, |token| {
+                    format!("X-aws-ec2-metadata-token: {}\r\n", token.trim())
+                });
+                // The headers that Google and Azure require.
+                let headers = format!("{token}Metadata-Flavor: Google\r\nMetadata: true\r\n");
+                let answer = request(host, "GET", path, &headers)?;
+                is_notice(&answer).then(|| {
+                    format!(
+                        "http://{host}{path} answers {}",
+                        answer.trim().escape_debug()
+                    )
+                })
+            }
+        }
+    }
+}
+
+/// Returns whether an answer announces the end of the host. Without a notice, Amazon answers with status 404, Google with
+/// `FALSE` or `NONE`, and Azure with an empty list of events.
+fn is_notice(answer: &str) -> bool {
+    let text: String = answer
+        .chars()
+        .filter(|letter| !letter.is_whitespace())
+        .collect();
+    let text = text.to_ascii_lowercase();
+    !matches!(text.as_str(), "" | "false" | "none" | "0") && !text.contains("\"events\":[]")
+}
+
+/// Sends a request and returns the body of an answer with status 200.
+fn request(host: &str, method: &str, path: &str, headers: &str) -> Option<String> {
+    let address = host.to_socket_addrs().ok()?.next()?;
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER_MAX).ok()?;
+    stream.set_read_timeout(Some(ANSWER_MAX)).ok()?;
+    stream.set_write_timeout(Some(ANSWER_MAX)).ok()?;
+    let text = format!(
+        "{method} {path} HTTP/1.0\r\nHost: {host}\r\n{headers}Content-Length: 0\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(text.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    // Without a complete end, what has arrived counts.
+    let _ = stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split_whitespace().nth(1)?;
+    (status == "200").then(|| body.to_owned())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bounded pause between two looks; the thread ends with the process"
+)]
+fn pause() {
+    std::thread::sleep(LOOK_EVERY);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_files_and_addresses() {
+        let web = |host: &str, path: &str| NoticeSource::Web {
+            host: host.to_owned(),
+            path: path.to_owned(),
+        };
+        for (text, expected) in [
+            ("/run/notice", NoticeSource::File("/run/notice".into())),
+            ("http://h:81/a/b?c=1", web("h:81", "/a/b?c=1")),
+            ("http://169.254.169.254", web("169.254.169.254:80", "/")),
+        ] {
+            assert_eq!(text.parse(), Ok(expected));
+        }
+        for text in ["", "https://h/x", "http:///x", "http://h/a b"] {
+            assert!(text.parse::<NoticeSource>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn answers_without_an_event_are_no_notice() {
+        for answer in [
+            "",
+            "\n",
+            "FALSE",
+            "none",
+            "{\"DocumentIncarnation\": 3, \"Events\": []}",
+        ] {
+            assert!(!is_notice(answer), "{answer}");
+        }
+        for answer in [
+            "TRUE",
+            "{\"action\": \"terminate\"}",
+            "{\"Events\": [{\"EventType\": \"Preempt\"}]}",
+        ] {
+            assert!(is_notice(answer), "{answer}");
+        }
+    }
+}

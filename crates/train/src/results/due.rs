@@ -1,0 +1,107 @@
+//! [`SentFiles`]: decides which files are sent now. Pure.
+
+use std::collections::BTreeMap;
+
+use super::LocalFile;
+
+/// The shortest time between two uploads of a file, in seconds.
+const EVERY_S: f64 = 2.0;
+/// The rate at which a growing file is sent at most, in bytes per second: a large one is sent less often.
+const BYTES_PER_S: f64 = 4.0 * 1_048_576.0;
+
+/// The files that have been sent, as they were then.
+#[derive(Debug, Default)]
+pub(super) struct SentFiles {
+    sent: BTreeMap<String, SentFile>,
+}
+
+#[derive(Debug)]
+struct SentFile {
+    bytes: u64,
+    modified: u128,
+    at_s: f64,
+}
+
+impl SentFiles {
+    /// Returns the files that are new or have changed, and of these only those that may be sent now unless `all` are wanted.
+    /// The manifest of the model is the last one: a reader that finds it finds the weights.
+    pub(super) fn due(&self, mut found: Vec<LocalFile>, now_s: f64, all: bool) -> Vec<LocalFile> {
+        found.retain(|file| match self.sent.get(&file.name) {
+            None => true,
+            Some(sent) => {
+                let is_changed = (sent.bytes, sent.modified) != (file.bytes, file.modified);
+                let wait_s = (file.bytes as f64 / BYTES_PER_S).max(EVERY_S);
+                is_changed && (all || now_s - sent.at_s >= wait_s)
+            }
+        });
+        found.sort_by_key(|file| (file.name == ronde_model::MANIFEST_FILE, file.name.clone()));
+        found
+    }
+
+    /// Returns the names that were sent and whose files are gone.
+    pub(super) fn gone(&self, found: &[LocalFile]) -> Vec<String> {
+        let is_gone = |name: &&String| !found.iter().any(|file| file.name == **name);
+        self.sent.keys().filter(is_gone).cloned().collect()
+    }
+
+    /// Notes that a file was sent.
+    pub(super) fn add(&mut self, file: &LocalFile, now_s: f64) {
+        let sent = SentFile {
+            bytes: file.bytes,
+            modified: file.modified,
+            at_s: now_s,
+        };
+        self.sent.insert(file.name.clone(), sent);
+    }
+
+    /// Notes that an object was removed.
+    pub(super) fn remove(&mut self, name: &str) {
+        self.sent.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, bytes: u64, modified: u128) -> LocalFile {
+        LocalFile {
+            path: name.into(),
+            name: name.to_owned(),
+            bytes,
+            modified,
+        }
+    }
+
+    #[test]
+    fn changed_files_are_sent_again_after_a_time_that_grows_with_their_size() {
+        let mut sent = SentFiles::default();
+        let names =
+            |files: Vec<LocalFile>| files.into_iter().map(|file| file.name).collect::<Vec<_>>();
+        let first = vec![
+            file("model.json", 1, 0),
+            file("model.safetensors", 9, 0),
+            file("events.jsonl", 5, 0),
+        ];
+        let due = sent.due(first.clone(), 0.0, false);
+        assert_eq!(
+            names(due),
+            ["events.jsonl", "model.safetensors", "model.json"]
+        );
+        first.iter().for_each(|file| sent.add(file, 0.0));
+        assert!(
+            sent.due(first.clone(), 99.0, true).is_empty(),
+            "nothing has changed"
+        );
+        let grown = || vec![file("events.jsonl", 6, 1)];
+        assert!(sent.due(grown(), 1.0, false).is_empty());
+        assert_eq!(names(sent.due(grown(), 1.0, true)), ["events.jsonl"]);
+        assert_eq!(names(sent.due(grown(), 2.0, false)), ["events.jsonl"]);
+        let large = || vec![file("events.jsonl", 64 << 20, 2)];
+        assert!(sent.due(large(), 15.0, false).is_empty());
+        assert_eq!(names(sent.due(large(), 16.0, false)), ["events.jsonl"]);
+        assert_eq!(sent.gone(&grown()), ["model.json", "model.safetensors"]);
+        sent.remove("model.json");
+        assert_eq!(sent.gone(&grown()), ["model.safetensors"]);
+    }
+}
