@@ -34,6 +34,9 @@ pub(super) enum ApiFailure {
     Output(std::io::Error),
 }
 
+/// Receives the messages of a command in a pod: a channel and bytes.
+pub(super) type ChannelReceiver<'a> = dyn FnMut(u8, &[u8]) -> Result<(), ApiFailure> + 'a;
+
 impl ApiFailure {
     /// Returns the failure for an answer with a status code that is not a success.
     pub(super) fn of(code: u16, body: &[u8]) -> Self {
@@ -235,7 +238,7 @@ impl ClusterApi {
         pod: &str,
         container: &str,
         command: &[String],
-        receive: &mut dyn FnMut(u8, &[u8]) -> Result<(), ApiFailure>,
+        receive: &mut ChannelReceiver<'_>,
     ) -> Result<(), ApiFailure> {
         let mut path = format!(
             "{}/exec?container={container}&stdin=false&stdout=true&stderr=true&tty=false",

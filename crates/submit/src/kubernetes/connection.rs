@@ -8,7 +8,7 @@ use reqwest::header::{AUTHORIZATION, CONNECTION, HeaderValue, UPGRADE};
 use reqwest::{Certificate, Client, Identity, Method, RequestBuilder};
 use tokio::runtime::{Builder, Runtime};
 
-use super::api::ApiFailure;
+use super::api::{ApiFailure, ChannelReceiver};
 use super::kubeconfig::{ClusterAddress, ClusterLogin};
 use super::web_socket::WebSocket;
 use super::{KubernetesAccess, KubernetesSettings};
@@ -134,7 +134,7 @@ impl Connection {
         &self,
         path: &str,
         limit: Duration,
-        receive: &mut dyn FnMut(u8, &[u8]) -> Result<(), ApiFailure>,
+        receive: &mut ChannelReceiver<'_>,
     ) -> Result<(), ApiFailure> {
         let unreachable =
             |error: reqwest::Error| ApiFailure::Unreachable(explain(&error.without_url()));

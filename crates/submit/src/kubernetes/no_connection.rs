@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use super::api::ApiFailure;
+use super::api::{ApiFailure, ChannelReceiver};
 use super::{KubernetesAccess, KubernetesSettings};
 use crate::error::SubmitError;
 
@@ -39,7 +39,7 @@ impl NoConnection {
         &self,
         _: &str,
         _: Duration,
-        _: &mut dyn FnMut(u8, &[u8]) -> Result<(), ApiFailure>,
+        _: &mut ChannelReceiver<'_>,
     ) -> Result<(), ApiFailure> {
         match *self {}
     }
