@@ -18,7 +18,7 @@ cargo xtask fuzz [--seconds S] [TARGET..]
 /// needed.
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1 \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
-    -Cllvm-args=-sanitizer-coverage-pc-table";
+    -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 const MEMORY_MIB_MAX: u32 = 512;
 const INPUT_BYTES_MAX: u32 = 70_000;
 

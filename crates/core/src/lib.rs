@@ -40,6 +40,7 @@ pub mod shards;
 pub mod spans;
 pub mod step_layout;
 pub mod straggler;
+pub mod token_texts;
 pub mod weight_hash;
 
 pub use assignment::Assignment;
@@ -59,3 +60,4 @@ pub use membership::{
 pub use mesh::Mesh;
 pub use rank::{Epoch, Generation, GroupRank, Rank, Shard, Step, WorldSize};
 pub use straggler::StragglerDetector;
+pub use token_texts::TokenTexts;

@@ -65,9 +65,14 @@ function changed() {
   refresh();
 }
 
-function drawRuns() {
+/** Returns the runs that match the filter. */
+function listed() {
   const text = $("filter").value.toLowerCase();
-  const shown = state.runs.filter((run) => `${run.id} ${run.name} ${run.phase}`.toLowerCase().includes(text));
+  return state.runs.filter((run) => `${run.id} ${run.name} ${run.phase}`.toLowerCase().includes(text));
+}
+
+function drawRuns() {
+  const shown = listed();
   const active = document.activeElement?.dataset?.key;
   fill($("runs"), ...shown.map((run) => {
     const at = state.selected.get(run.id);
@@ -136,6 +141,8 @@ function drawTabs() {
       $(`tab-${TABS[at][0]}`).focus();
     }, text })));
   $("panel").setAttribute("aria-labelledby", `tab-${state.tab}`);
+  // On a narrow screen not all tabs are visible.
+  $(`tab-${state.tab}`).scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 function openTab(id) {
@@ -181,6 +188,8 @@ function joined(old, fresh) {
 
 let loading = false;
 let again = false;
+/** Milliseconds between two drawings while the data of many runs arrive. */
+const DRAW_EVERY_MS = 500;
 
 /** Fetches the selected runs that have changed and draws them; calls during a fetch lead to one more. */
 async function refresh() {
@@ -188,6 +197,7 @@ async function refresh() {
   loading = true;
   const points = Math.max(128, Math.min(1024, 2 ** Math.floor(Math.log2(POINTS_IN_ALL / Math.max(1, state.selected.size)))));
   const needsDetail = ["classes", "ranks", "members", "checkpoints"].includes(state.tab);
+  let drawn = performance.now();
   await Promise.all([...state.selected.keys()].map(async (id) => {
     const run = state.runs.find((run) => run.id === id);
     const old = state.data.get(id);
@@ -201,6 +211,7 @@ async function refresh() {
     const steps = joined(old?.points === points ? old.steps : null, answer.steps);
     const start = answer.summary.started_t ?? steps.t[0] ?? 0;
     state.data.set(id, { ...answer, steps, points, start, version: answer.summary.version, taken: (steps.t.at(-1) ?? start) - start, detail: answer.detail ?? (detail ? null : undefined) });
+    if (performance.now() - drawn > DRAW_EVERY_MS) { drawPanel(); drawn = performance.now(); }
   }));
   drawFocus();
   drawPanel();
@@ -248,6 +259,7 @@ async function start() {
   try { JSON.parse(query.get("with") ?? "[]").forEach((id) => select(String(id), true)); } catch { /* The address was edited. */ }
   await loadRuns();
   $("filter").addEventListener("input", drawRuns);
+  $("all").addEventListener("click", () => { listed().forEach((run) => select(run.id, true)); changed(); });
   $("clear").addEventListener("click", () => { [...state.selected.keys()].filter((id) => id !== state.focus).forEach((id) => select(id, false)); changed(); });
   $("theme").addEventListener("click", () => { window.switchTheme(); repaintAll(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaintAll);

@@ -120,7 +120,7 @@ export class ChartCard {
     return {
       ...this.size(), series, bands,
       legend: { show: false },
-      padding: [8, 10, 0, 0],
+      padding: [8, 16, 0, 0],
       cursor: { sync: { key: `curves-${this.axis}` }, drag: { x: true, y: false, setScale: true }, points: { size: 7 } },
       scales: {
         x: { time: false, range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) },

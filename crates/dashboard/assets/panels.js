@@ -123,13 +123,13 @@ export class RanksPanel {
 
 /** The members of a run and every change of the membership. */
 export class MembersPanel {
-  constructor() { this.element = h("section", { class: "card" }); }
+  constructor() { this.element = h("section", { class: "card changes" }); }
 
   update(detail) {
-    const rows = detail.members.map((record) => [clock(record.t), record.generation === null ? "" : count(record.generation),
-      record.world_size === null ? "" : count(record.world_size), record.text]);
+    const rows = detail.members.map((record) => [clock(record.t), record.text, record.generation === null ? "" : count(record.generation),
+      record.world_size === null ? "" : count(record.world_size)]);
     fill(this.element, h("div", { class: "card-head" }, h("h2", { text: "Members and changes" })),
-      rows.length === 0 ? note("No member was recorded.") : table("Changes of the membership", ["Time", "Generation", "Workers", "What happened"], rows, [1, 2]));
+      rows.length === 0 ? note("No member was recorded.") : table("Changes of the membership", ["Time", "What happened", "Generation", "Workers"], rows, [2, 3]));
   }
 
   destroy() {}
@@ -179,7 +179,7 @@ export class LogsPanel {
       h("span", { class: "log-rank", text: entry.rank === "" ? "run" : `rank ${entry.rank}` }), h("span", { class: "log-text", text: entry.text }));
     const found = [...answer.messages].reverse().map(line);
     const output = answer.output.map(line);
-    fill(this.lines, ...(found.length + output.length === 0 ? [note("No line matches.")] : []),
+    fill(this.lines, ...(found.length + output.length === 0 ? [note(this.text.value || this.rank.value ? "No line matches." : "Neither the run nor its ranks have printed a line.")] : []),
       ...(found.length > 0 ? [h("h3", { text: "Messages" }), ...found] : []),
       ...(output.length > 0 ? [h("h3", { text: answer.is_cut ? "Output of the ranks (the newest lines)" : "Output of the ranks" }), ...output] : []));
   }

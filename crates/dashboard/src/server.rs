@@ -2,6 +2,7 @@
 
 mod access;
 mod answers;
+mod connections;
 mod logs;
 mod pages;
 
@@ -16,7 +17,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::sse::{Event as StreamEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 use futures_util::stream;
 use ronde_identity::AccessToken;
 use serde::Deserialize;
@@ -84,17 +85,16 @@ pub fn serve(
             cookie: format!("ronde_dashboard_{}", address.port()),
             token: settings.token,
         });
-        let server = axum::serve(listener, router(state));
+        let router = router(state);
+        let accepting = connections::accept(&listener, &router);
         let stopped = async {
             while !is_stopping() {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         };
         // Open connections are closed with the runtime.
-        match select(Box::pin(server.into_future()), Box::pin(stopped)).await {
-            Either::Left((ended, _)) => ended.map_err(failed),
-            Either::Right(_) => Ok(()),
-        }
+        select(Box::pin(accepting), Box::pin(stopped)).await;
+        Ok(())
     })
 }
 

@@ -67,4 +67,4 @@ pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBat
 pub use memory::MemoryDataset;
 pub use open_context::{DataEvent, OpenContext};
 pub use pipeline::open;
-pub use vocabulary::{Vocabulary, VocabularyContents};
+pub use vocabulary::Vocabulary;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ronde_core::TokenTexts;
+
 use crate::DataError;
 use crate::tokenized::{Tokenization, Tokenizer};
 
@@ -23,31 +25,6 @@ enum TokenForm {
     Words(Arc<[String]>),
     /// The tokens of a tokenizer.
     Tokenizer(Arc<Tokenization>),
-}
-
-/// The contents of a [`Vocabulary`], to store it with a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum VocabularyContents {
-    /// Each token is a byte; those of the list, in ascending order.
-    Letters(Vec<u8>),
-    /// Each token is a word.
-    Words {
-        /// The words in the order of their tokens.
-        words: Vec<String>,
-        /// The token with which a translation begins.
-        start: Option<u32>,
-        /// The token that ends a text.
-        end: Option<u32>,
-        /// The token that pads short texts.
-        padding: Option<u32>,
-    },
-    /// The tokens of a tokenizer.
-    Tokenizer {
-        /// The tokenizer as a `tokenizer.json` of the library `tokenizers`.
-        json: Vec<u8>,
-        /// The token that ends a text.
-        end: Option<u32>,
-    },
 }
 
 impl PartialEq for Vocabulary {
@@ -89,21 +66,21 @@ impl Vocabulary {
         }
     }
 
-    /// Creates the vocabulary with the contents of another one.
+    /// Creates the vocabulary with the texts of another one. `tokenizer` is its `tokenizer.json`, if it has one.
     ///
     /// # Errors
-    /// The letters are not in ascending order, a token is not that of a word, or the tokenizer cannot be read.
-    pub fn new(contents: VocabularyContents) -> Result<Self, DataError> {
+    /// The letters are not in ascending order, a token is not that of a word, or the tokenizer is missing or cannot be read.
+    pub fn new(texts: TokenTexts, tokenizer: Option<&[u8]>) -> Result<Self, DataError> {
         let invalid = |problem: String| DataError::Schema {
             key: "vocabulary".to_owned(),
             problem,
         };
-        match contents {
-            VocabularyContents::Letters(letters) => match letters.is_sorted_by(|a, b| a < b) {
-                true => Ok(Self::letters(letters)),
+        match texts {
+            TokenTexts::Letters { bytes } => match bytes.is_sorted_by(|a, b| a < b) {
+                true => Ok(Self::letters(bytes)),
                 false => Err(invalid("its letters are not in ascending order".to_owned())),
             },
-            VocabularyContents::Words {
+            TokenTexts::Words {
                 words,
                 start,
                 end,
@@ -122,8 +99,10 @@ impl Vocabulary {
                     padding,
                 })
             }
-            VocabularyContents::Tokenizer { json, end } => {
-                let tokenizer = Tokenizer::parse(&json, "the tokenizer of the model")?;
+            TokenTexts::Tokenizer { end } => {
+                let json =
+                    tokenizer.ok_or_else(|| invalid("its tokenizer is missing".to_owned()))?;
+                let tokenizer = Tokenizer::parse(json, "the tokenizer of the model")?;
                 Ok(Self::tokenizer(Arc::new(Tokenization {
                     tokenizer,
                     end_of_text: end,
@@ -133,25 +112,33 @@ impl Vocabulary {
         }
     }
 
-    /// Returns the contents. Cost: a copy; a tokenizer is written as text.
-    ///
-    /// # Errors
-    /// The tokenizer cannot be written.
-    pub fn contents(&self) -> Result<VocabularyContents, DataError> {
+    /// Returns the texts of the tokens. Cost: a copy.
+    #[must_use]
+    pub fn texts(&self) -> TokenTexts {
         let (start, end, padding) = (self.start, self.end, self.padding);
-        Ok(match &self.form {
-            TokenForm::Letters(letters) => VocabularyContents::Letters(letters.clone()),
-            TokenForm::Words(words) => VocabularyContents::Words {
+        match &self.form {
+            TokenForm::Letters(letters) => TokenTexts::Letters {
+                bytes: letters.clone(),
+            },
+            TokenForm::Words(words) => TokenTexts::Words {
                 words: words.to_vec(),
                 start,
                 end,
                 padding,
             },
-            TokenForm::Tokenizer(tokenization) => VocabularyContents::Tokenizer {
-                json: tokenization.tokenizer.to_json()?,
-                end,
-            },
-        })
+            TokenForm::Tokenizer(_) => TokenTexts::Tokenizer { end },
+        }
+    }
+
+    /// Returns the tokenizer as a `tokenizer.json` of the library `tokenizers`, if the tokens are those of one.
+    ///
+    /// # Errors
+    /// The tokenizer cannot be written.
+    pub fn tokenizer_json(&self) -> Result<Option<Vec<u8>>, DataError> {
+        match &self.form {
+            TokenForm::Tokenizer(tokenization) => tokenization.tokenizer.to_json().map(Some),
+            TokenForm::Letters(_) | TokenForm::Words(_) => Ok(None),
+        }
     }
 
     /// Returns the token with which a translation begins, if there is one.
@@ -258,28 +245,29 @@ mod tests {
     }
 
     #[test]
-    fn a_vocabulary_is_made_anew_from_its_contents() {
+    fn a_vocabulary_is_created_again_from_its_texts() {
         let words = Vocabulary::words(&["-", "|", "one"], (0, 1));
         for vocabulary in [words, Vocabulary::letters(b"abc".to_vec())] {
-            let again = Vocabulary::new(vocabulary.contents().unwrap()).unwrap();
+            let again = Vocabulary::new(vocabulary.texts(), None).unwrap();
             assert_eq!(again, vocabulary);
             let marks = |one: &Vocabulary| (one.start(), one.end(), one.padding());
             assert_eq!(marks(&again), marks(&vocabulary));
         }
-        let refused = |contents| Vocabulary::new(contents).unwrap_err().to_string();
-        let error = refused(VocabularyContents::Letters(b"aab".to_vec()));
+        let refused = |texts, json| Vocabulary::new(texts, json).unwrap_err().to_string();
+        let bytes = b"aab".to_vec();
+        let error = refused(TokenTexts::Letters { bytes }, None);
         assert!(error.contains("ascending order"), "{error}");
-        let error = refused(VocabularyContents::Words {
+        let words = TokenTexts::Words {
             words: vec!["one".to_owned()],
             start: None,
             end: Some(1),
             padding: None,
-        });
+        };
+        let error = refused(words, None);
         assert!(error.contains("1 words, but token 1"), "{error}");
-        refused(VocabularyContents::Tokenizer {
-            json: b"{}".to_vec(),
-            end: None,
-        });
+        refused(TokenTexts::Tokenizer { end: None }, Some(b"{}"));
+        let error = refused(TokenTexts::Tokenizer { end: None }, None);
+        assert!(error.contains("its tokenizer is missing"), "{error}");
     }
 
     #[test]

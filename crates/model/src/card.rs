@@ -174,8 +174,9 @@ fn loading(manifest: &ModelManifest, text: &mut String) {
              `ronde-model`.\n\n",
         );
     } else {
-        let (_, program) = RUST.split_once("\n\n").unwrap_or(("", RUST));
-        let _ = writeln!(text, "In Rust:\n\n```rust\n{}\n```\n", program.trim_end());
+        let start = RUST.find("use ").unwrap_or_default();
+        let program = RUST[start..].trim_end();
+        let _ = writeln!(text, "In Rust:\n\n```rust\n{program}\n```\n");
         text.push_str(
             "In Python, after `ronde export FOLDER --format onnx`, with `samples` as a numpy array:\n\n```python\n\
              import onnxruntime\n\

@@ -40,7 +40,7 @@ pub use image_input::ImageInput;
 pub use initial_weights::InitialWeights;
 pub use manifest::{
     BestEvaluation, MANIFEST_FILE, ModelEvaluation, ModelManifest, TOKENIZER_FILE, TargetKind,
-    TokenTexts, WEIGHTS_FILE,
+    WEIGHTS_FILE,
 };
 pub use names::Naming;
 pub use onnx::{ONNX_OPSET, write_onnx};

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use ronde_core::FormatHeader;
+use ronde_core::{FormatHeader, TokenTexts};
 use ronde_engine::{ModelConfig, Precision};
 use serde::{Deserialize, Serialize};
 
@@ -69,33 +69,6 @@ pub enum TargetKind {
     Values,
     /// Boxes of objects in an image.
     Boxes,
-}
-
-/// The text of the tokens of a model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum TokenTexts {
-    /// Each token is a byte.
-    Letters {
-        /// The bytes in ascending order.
-        bytes: Vec<u8>,
-    },
-    /// Each token is a word; words are separated by spaces.
-    Words {
-        /// The words in the order of their tokens.
-        words: Vec<String>,
-        /// The token with which a translation begins.
-        start: Option<u32>,
-        /// The token that ends a text.
-        end: Option<u32>,
-        /// The token that pads short texts.
-        padding: Option<u32>,
-    },
-    /// The tokens of the tokenizer in [`TOKENIZER_FILE`] beside the manifest.
-    Tokenizer {
-        /// The token that ends a text.
-        end: Option<u32>,
-    },
 }
 
 /// The evaluation that chose a model among those of a run.

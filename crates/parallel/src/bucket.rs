@@ -133,6 +133,8 @@ pub(crate) struct Bucket {
     is_scattered: bool,
     sum: TreeSum,
     free: Vec<Buffer>,
+    /// The number of buffers for gradients that the bucket has taken from the group and not released.
+    allocated: usize,
     in_flight: Option<Box<dyn Work>>,
     /// A reduced slice that was copied out of the bucket's memory.
     reduced: Option<Buffer>,
@@ -151,6 +153,7 @@ impl Bucket {
             is_scattered,
             sum: TreeSum::new(shards),
             free: Vec::new(),
+            allocated: 0,
             in_flight: None,
             reduced: None,
         }
@@ -195,13 +198,18 @@ impl Bucket {
     ) -> Result<Buffer, CollectiveError> {
         match self.free.pop() {
             Some(buffer) => Ok(buffer),
-            None => group.allocate(DType::F32, self.len()),
+            None => {
+                let buffer = group.allocate(DType::F32, self.len())?;
+                self.allocated += 1;
+                Ok(buffer)
+            }
         }
     }
 
-    /// Returns a reduced buffer to the bucket for the next step.
+    /// Returns a reduced buffer to the bucket for the next step. The result of several subtrees has memory of its own,
+    /// which is released: the buffers of the subtrees are free already.
     pub(crate) fn recycle(&mut self, buffer: Buffer) {
-        if buffer.len() == self.len() {
+        if buffer.len() == self.len() && self.free.len() < self.allocated {
             self.free.push(buffer);
         }
     }
@@ -242,6 +250,7 @@ impl Bucket {
         self.reduced = Some(Buffer::copy_of(sum.as_slice::<f32>()));
         // The next step takes memory again; meanwhile other buckets use it.
         self.free.clear();
+        self.allocated = 0;
         Ok(())
     }
 
@@ -256,10 +265,42 @@ impl Bucket {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
+    use ronde_comm::testing;
     use ronde_core::layout::Arena;
 
     use super::*;
+
+    /// With three ranks, some hold several subtrees: their sum is a new buffer in each step.
+    #[test]
+    fn the_number_of_buffers_does_not_grow_with_the_steps() {
+        const LEN: usize = 1_000;
+        let bounds = [0, 3, 6, 8];
+        testing::spawn_ranks(3, Duration::from_secs(60), move |group| {
+            let rank = group.rank().0 as usize;
+            let stage = PipelineStage {
+                layers: 0..1,
+                column: 0,
+            };
+            let plan = plan(&[layout(&[LEN])], &[stage], 1).remove(0);
+            let mut bucket = Bucket::new(plan, vec![0..LEN; 3], false, 8);
+            for _ in 0..20 {
+                for shard in bounds[rank]..bounds[rank + 1] {
+                    let gradient = bucket.take_buffer(&group)?;
+                    bucket.add_shard(shard, gradient);
+                }
+                let sum = ExactSum::new(bounds.to_vec()).expect("valid bounds");
+                bucket.start(&group, Operation::ExactSum(sum))?;
+                let reduced = bucket.wait().expect("a reduction was started")?;
+                bucket.recycle(reduced);
+                assert!(bucket.free.len() <= 3, "rank {rank}: {}", bucket.free.len());
+                assert_eq!(bucket.free.len(), bucket.allocated, "rank {rank}");
+            }
+            Ok::<_, CollectiveError>(())
+        });
+    }
 
     /// Lays layers of the given lengths out in backward order.
     fn layout(lengths: &[usize]) -> Vec<Range<usize>> {

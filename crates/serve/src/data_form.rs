@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use ronde_data::{DatasetDescription, Targets, Vocabulary, VocabularyContents};
-use ronde_model::{SavedModel, TargetKind, TokenTexts};
+use ronde_core::TokenTexts;
+use ronde_data::{DatasetDescription, Targets, Vocabulary};
+use ronde_model::{SavedModel, TargetKind};
 
 use crate::ServeError;
 
@@ -30,26 +31,13 @@ impl DataForm {
             Some(TargetKind::Values) => Targets::Values,
             Some(TargetKind::Boxes) => Targets::Boxes,
         };
-        let contents = match manifest.vocabulary.clone() {
+        let vocabulary = match manifest.vocabulary.clone() {
             None => None,
-            Some(TokenTexts::Letters { bytes }) => Some(VocabularyContents::Letters(bytes)),
-            Some(TokenTexts::Words {
-                words,
-                start,
-                end,
-                padding,
-            }) => Some(VocabularyContents::Words {
-                words,
-                start,
-                end,
-                padding,
-            }),
-            Some(TokenTexts::Tokenizer { end }) => Some(VocabularyContents::Tokenizer {
-                json: saved.tokenizer()?,
-                end,
-            }),
+            Some(texts @ TokenTexts::Tokenizer { .. }) => {
+                Some(Vocabulary::new(texts, Some(&saved.tokenizer()?))?)
+            }
+            Some(texts) => Some(Vocabulary::new(texts, None)?),
         };
-        let vocabulary = contents.map(Vocabulary::new).transpose()?;
         Ok(Some(Self {
             targets,
             vocabulary: vocabulary.map(Arc::new),

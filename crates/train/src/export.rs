@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use ronde_core::holdings::HeldRanges;
 use ronde_core::{
-    Buffer, CollectiveError, CollectivesExt, DType, FormatHeader, GroupRank, Tag, Work,
+    Buffer, CollectiveError, CollectivesExt, DType, FormatHeader, GroupRank, Tag, TokenTexts, Work,
 };
-use ronde_data::{DatasetDescription, Targets, Vocabulary, VocabularyContents};
+use ronde_data::{DatasetDescription, Targets, Vocabulary};
 use ronde_model::{
     BestEvaluation, ImageInput, ModelEvaluation, ModelManifest, NamedTensor, PublishedModel,
-    TOKENIZER_FILE, TargetKind, TensorSource, TokenTexts,
+    TOKENIZER_FILE, TargetKind, TensorSource,
 };
 use ronde_parallel::ModelState;
 
@@ -80,24 +80,10 @@ pub fn save(
 
 /// Describes the text of tokens, and writes a tokenizer beside the model.
 fn save_vocabulary(folder: &Path, vocabulary: &Vocabulary) -> Result<TokenTexts, TrainError> {
-    Ok(match vocabulary.contents()? {
-        VocabularyContents::Letters(bytes) => TokenTexts::Letters { bytes },
-        VocabularyContents::Words {
-            words,
-            start,
-            end,
-            padding,
-        } => TokenTexts::Words {
-            words,
-            start,
-            end,
-            padding,
-        },
-        VocabularyContents::Tokenizer { json, end } => {
-            ronde_model::publish(&folder.join(TOKENIZER_FILE), &json)?;
-            TokenTexts::Tokenizer { end }
-        }
-    })
+    if let Some(json) = vocabulary.tokenizer_json()? {
+        ronde_model::publish(&folder.join(TOKENIZER_FILE), &json)?;
+    }
+    Ok(vocabulary.texts())
 }
 
 /// A tensor of a model as it is written.

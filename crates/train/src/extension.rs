@@ -1,8 +1,9 @@
 //! [`Extension`]: decides whether a run may continue from a checkpoint with other settings, and records the lineage.
 
-use ronde_core::ParentPlan;
+use ronde_core::{ParentPlan, PlanIdentity};
 
 use crate::checkpoints::{self, NewestCheckpoint};
+use crate::config::nearest;
 use crate::{Plan, TrainError};
 
 /// The part of an identity that is known only after the model was built.
@@ -72,6 +73,7 @@ impl Extension {
         if mine.part(TENSORS).is_none() {
             theirs.remove_under(TENSORS);
         }
+        self.check_known(&mine, &theirs)?;
         let Some(changes) = mine.changes_since(&theirs) else {
             return Ok(None);
         };
@@ -141,12 +143,35 @@ impl Extension {
 
     /// Returns whether the user has named a part, or a section that contains it.
     fn names(&self, part: &str) -> bool {
-        self.allowed.iter().any(|name| {
-            let is_below = |of: &str| {
-                let rest = of.strip_prefix(name.as_str());
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            };
-            is_below(part) || part.strip_prefix("train.").is_some_and(is_below)
+        self.allowed.iter().any(|name| is_named(part, name))
+    }
+
+    /// Checks that every name is that of a setting in one of the two identities.
+    fn check_known(&self, mine: &PlanIdentity, theirs: &PlanIdentity) -> Result<(), TrainError> {
+        let parts = || mine.parts().chain(theirs.parts()).map(|(part, _)| part);
+        let is_unknown = |name: &&String| !parts().any(|part| is_named(part, name));
+        let Some(unknown) = self.allowed.iter().find(is_unknown) else {
+            return Ok(());
+        };
+        let mut known: Vec<&str> = parts()
+            .filter(|part| {
+                matches!(
+                    ChangeRule::of(part),
+                    ChangeRule::Named | ChangeRule::NamedAtEpochEnd
+                )
+            })
+            .map(|part| part.strip_prefix("train.").unwrap_or(part))
+            .collect();
+        known.sort_unstable();
+        known.dedup();
+        Err(TrainError::Impossible {
+            problem: format!(
+                "invalid `--allow-change {unknown}`: expected the name of a setting that the trained bits depend on"
+            ),
+            hint: match nearest(unknown, &known) {
+                Some(name) => format!("did you mean `{name}`?"),
+                None => format!("these may change when they are named: {}", known.join(", ")),
+            },
         })
     }
 
@@ -170,6 +195,15 @@ impl Extension {
         }
         Ok(())
     }
+}
+
+/// Returns whether `name` is a part of an identity, a section that contains it, or a key of `[train]`.
+fn is_named(part: &str, name: &str) -> bool {
+    let is_below = |of: &str| {
+        let rest = of.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    is_below(part) || part.strip_prefix("train.").is_some_and(is_below)
 }
 
 /// Checks that the checkpoint has the state that the plan needs.

@@ -211,3 +211,18 @@ fn hostile_requests_are_refused() {
         "it still answers"
     );
 }
+
+#[test]
+fn a_client_that_sends_half_a_request_is_disconnected() {
+    let folder = runs();
+    let server = TestServer::start(folder.path());
+    let mut slow = TcpStream::connect(server.address).unwrap();
+    slow.set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    slow.write_all(b"GET /api/runs HTTP/1.1\r\nHost: x\r\n")
+        .unwrap();
+    assert!(server.get_with_token("/api/runs").contains(" 200 "));
+    let mut answer = Vec::new();
+    slow.read_to_end(&mut answer).unwrap();
+    assert!(!answer.windows(5).any(|bytes| bytes == b" 200 "));
+}

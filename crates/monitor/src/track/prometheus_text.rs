@@ -43,6 +43,12 @@ impl RunMetrics {
         self.view.apply(event);
         match event {
             Event::RunStarted { world_size, .. } => self.world_size = *world_size,
+            // A run on this host alone begins without a change of the membership.
+            Event::Resumed {
+                generation,
+                world_size,
+                ..
+            } => (self.generation, self.world_size) = (generation.0, *world_size),
             Event::StepCommitted { gradient_norm, .. } => self.gradient_norm = Some(*gradient_norm),
             Event::MembershipChanged {
                 generation,

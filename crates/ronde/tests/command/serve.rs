@@ -207,6 +207,10 @@ fn hostile_requests_get_errors_and_harm_no_others() {
         let answer = server.raw(junk);
         assert!(!answer.contains(" 200 "), "{answer}");
     }
+    // A stated length over the limit is refused before the body arrives.
+    let head = "POST /v1/predict HTTP/1.1\r\nhost: a\r\nconnection: close\r\n";
+    let answer = server.raw(format!("{head}content-length: 1000000000000\r\n\r\n").as_bytes());
+    Answer::parse(&answer).refuses(413, "the limit is 4096 bytes");
     let good = server.post("/v1/predict", "{\"inputs\":[[1,2]]}");
     assert_eq!(good.status, 200, "{}", good.body);
     server.stop();

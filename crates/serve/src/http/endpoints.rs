@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -150,6 +150,14 @@ async fn description(State(state): StateExtractor) -> Response {
 /// Reads a body within its limits of bytes and time.
 async fn read_body(state: &ServingState, body: Body) -> Result<Bytes, Refusal> {
     let limit = state.settings.body_bytes_max;
+    let too_large = || {
+        let message = format!("the body is too large: the limit is {limit} bytes");
+        Refusal(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    // A length that the head states is refused before the body is sent.
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large());
+    }
     let read = timeout(
         state.settings.read_timeout,
         axum::body::to_bytes(body, limit),
@@ -162,8 +170,7 @@ async fn read_body(state: &ServingState, body: Body) -> Result<Bytes, Refusal> {
     read.map_err(|error| {
         let source = std::error::Error::source(&error).map(ToString::to_string);
         if source.is_some_and(|source| source.contains("limit")) {
-            let message = format!("the body is too large: the limit is {limit} bytes");
-            return Refusal(StatusCode::PAYLOAD_TOO_LARGE, message);
+            return too_large();
         }
         Refusal(
             StatusCode::BAD_REQUEST,

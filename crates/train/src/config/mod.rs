@@ -38,6 +38,8 @@ mod sections;
 mod suggest;
 mod text;
 
+pub(crate) use suggest::nearest;
+
 pub use document::Document;
 pub use error::ConfigError;
 pub use merge::{ENVIRONMENT_PREFIX, Override};

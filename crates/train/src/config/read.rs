@@ -16,7 +16,7 @@ use super::text::join;
 use super::{ConfigProblem, DEFAULT_RUN_FILE, RunConfig, suggest};
 
 /// Keys that select the kind of a section; the other keys depend on them.
-const TAGS: [&str; 2] = ["kind", "source"];
+const TAGS: [&str; 3] = ["kind", "source", "decode"];
 
 /// The largest number of errors that are searched for, without unknown keys.
 const ERRORS_MAX: usize = 40;

@@ -41,7 +41,8 @@ pub(super) fn hint<S: AsRef<str>>(word: &str, known: &[S]) -> Option<String> {
     }
 }
 
-fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str> {
+/// Returns the known word that `word` is probably meant to be.
+pub(crate) fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str> {
     const LETTERS_MAX: usize = 64;
     if word.chars().count() > LETTERS_MAX {
         return None;

@@ -98,7 +98,7 @@ fn a_change_that_is_not_allowed_is_refused_by_name() {
             "schedule.kind=constant",
             &["sched"],
             23,
-            "`--allow-change schedule.kind`",
+            "invalid `--allow-change sched`",
         ),
         ("run.seed=1", &["run.seed"], 24, "an epoch is under way"),
         ("train.shuffle=false", &[], 23, "`--allow-change shuffle`"),
@@ -144,6 +144,25 @@ fn a_change_that_is_not_allowed_is_refused_by_name() {
         assert!(problem.contains(words), "{set}: {problem}");
         assert!(problem.contains("\n  help: "), "{set}: {problem}");
     }
+}
+
+#[test]
+fn names_of_no_setting_are_refused() {
+    let longer = ["train.epochs=40"];
+    for (name, words) in [
+        ("learning_rat", "did you mean `learning_rate`?"),
+        ("nonsense", "optimizer.weight_decay"),
+        ("comm.timeout_s", "that the trained bits depend on"),
+    ] {
+        let problem = bind(&longer, &["schedule", name], 23).unwrap_err();
+        assert!(
+            problem.contains(&format!("`--allow-change {name}`")),
+            "{problem}"
+        );
+        assert!(problem.contains(words), "{name}: {problem}");
+    }
+    // A name of a setting that has not changed is accepted.
+    assert!(bind(&longer, &["learning_rate"], 23).unwrap().is_some());
 }
 
 #[test]

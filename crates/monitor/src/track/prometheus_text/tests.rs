@@ -19,6 +19,13 @@ fn labels_are_escaped_and_bounded_and_numbers_are_those_of_prometheus() {
         samples: 640,
         unit: SampleUnit::Sample,
     });
+    metrics.apply(&Event::Resumed {
+        generation: Generation(1),
+        world_size: 200,
+        step: Step(0),
+        applied: 0,
+        healed: 0,
+    });
     metrics.apply(&Event::StepCommitted {
         step: Step(2),
         epoch: Epoch(0),
@@ -42,6 +49,7 @@ fn labels_are_escaped_and_bounded_and_numbers_are_those_of_prometheus() {
     let text = metrics.text();
     for line in [
         "ronde_run_steps{run=\"a\\\"b\\\\c\\nd\"} 10",
+        "ronde_generation{run=\"a\\\"b\\\\c\\nd\"} 1",
         "ronde_loss{run=\"a\\\"b\\\\c\\nd\"} NaN",
         "ronde_gradient_norm{run=\"a\\\"b\\\\c\\nd\"} +Inf",
         "ronde_worker_sent_bytes_total{run=\"a\\\"b\\\\c\\nd\",rank=\"63\"} 7",

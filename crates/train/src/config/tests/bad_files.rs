@@ -27,6 +27,19 @@ error: unknown key `epoch` in [train]
 }
 
 #[test]
+fn an_unknown_key_of_a_table_with_a_kind_is_the_only_error() {
+    let shown = rendered(
+        "version = 1\n[data]\nsource = \"records\"\ntrain = \"*.npy\"\n\
+         features = { decode = \"numbers\", field = \"a\", shape = [2], typo = 1 }\n\
+         label = { field = \"b\", classes = 2 }\n[model]\nkind = \"mlp\"\nhidden = [8]\n\
+         [train]\nepochs = 1\nglobal_batch_size = 8\nlearning_rate = 0.1\n",
+    );
+    assert_eq!(shown.matches("error: ").count(), 1, "{shown}");
+    assert!(shown.contains("unknown key `typo` in [data"), "{shown}");
+    assert!(shown.contains("run.toml:5:"), "{shown}");
+}
+
+#[test]
 fn colour_adds_only_escapes() {
     let error = super::load(&with("epoch = 5\n")).unwrap_err();
     let coloured = error.render(true);
