@@ -21,11 +21,12 @@ use ronde_core::{Group, GroupRank, Operation, Shard, Step};
 use ronde_engine::{Activation, Chain, Device, GradientScale, OptimizerConfig, sum_of_squares};
 
 use crate::bucket::{Bucket, BucketPlan};
+use crate::coded_exchange::CodedExchange;
 use crate::strategy::{GradientPart, LocalStep, ReplicaRounds};
 use crate::synchronous::replica::{ReplicaUpdate, common};
 use crate::{
     ComputeTimes, EvaluationPart, HeldVector, HeldVectorMut, InnerLosses, MicroBatch, ModelState,
-    ParallelError, ReducedGradient, Strategy, SynchronousStrategy, UpdateReport,
+    OuterFormat, ParallelError, ReducedGradient, Strategy, SynchronousStrategy, UpdateReport,
 };
 
 /// What happens to the states of the inner optimizer between two rounds.
@@ -47,6 +48,8 @@ pub struct LocalRoundsConfig {
     pub outer_learning_rate: f64,
     /// The states of the inner optimizer.
     pub inner_state: InnerState,
+    /// The form in which displacements are sent.
+    pub outer_format: OuterFormat,
 }
 
 /// A round on its way.
@@ -71,7 +74,9 @@ pub struct LocalRounds {
     outer_states: Vec<Vec<f32>>,
     /// The mean states of the inner optimizer after the last round, if they are averaged.
     averaged: Vec<Vec<f32>>,
-    /// The buckets of the weights, then those of each averaged state.
+    /// The exchange of the displacements, if they are sent in a short form.
+    coded: Option<CodedExchange>,
+    /// The buckets of the displacements, unless these are sent in a short form, then those of each averaged state.
     buckets: Vec<Bucket>,
     running: Option<RunningRound>,
     /// The memory of the start of a round, between rounds.
@@ -100,10 +105,13 @@ impl LocalRounds {
             InnerState::Reset => Vec::new(),
             InnerState::Average => zeros(inner.optimizer_states().len()),
         };
+        let coded = (config.outer_format != OuterFormat::F32)
+            .then(|| CodedExchange::new(inner.state(), config.outer_format));
         let mut this = Self {
             group,
             layout,
             config,
+            coded,
             inner: Box::new(inner),
             outer_states: zeros(config.outer.state_names().len()),
             averaged,
@@ -121,7 +129,8 @@ impl LocalRounds {
     fn renew_buckets(&mut self) {
         let (len, replicas) = (self.inner.state().len(), self.layout.shards().shards());
         let plans = self.inner.bucket_plans();
-        let shifted = (0..=self.averaged.len()).flat_map(|vector| {
+        let first = usize::from(self.coded.is_some());
+        let shifted = (first..=self.averaged.len()).flat_map(|vector| {
             let shift = vector * len;
             plans.iter().map(move |plan| BucketPlan {
                 elements: plan.elements.start + shift..plan.elements.end + shift,
@@ -155,6 +164,14 @@ impl LocalRounds {
         if let Some(running) = self.running.take() {
             self.inner.restore(&running.start, None);
             self.spare = running.start;
+        }
+    }
+
+    /// Discards the contributions of replicas.
+    fn reset_sums(&mut self) {
+        self.buckets.iter_mut().for_each(Bucket::reset);
+        if let Some(coded) = &mut self.coded {
+            coded.reset();
         }
     }
 
@@ -249,7 +266,7 @@ impl LocalRounds {
 impl ReplicaRounds for LocalRounds {
     fn begin_round(&mut self) {
         self.leave_round();
-        self.buckets.iter_mut().for_each(Bucket::reset);
+        self.reset_sums();
         self.losses = InnerLosses::default();
         let mut start = std::mem::take(&mut self.spare);
         start.clear();
@@ -315,6 +332,14 @@ impl ReplicaRounds for LocalRounds {
             return Err(no_round());
         };
         let group = self.group.clone();
+        let scratch = self.coded.as_mut().map(CodedExchange::take_scratch);
+        if let Some(mut leaf) = scratch {
+            let all = 0..leaf.len();
+            self.write_leaf(&all, (&running, samples), &mut leaf);
+            if let Some(coded) = &mut self.coded {
+                coded.add(leaf);
+            }
+        }
         for index in 0..self.buckets.len() {
             let taken = self.buckets[index].take_buffer(&*group);
             let mut leaf = match taken {
@@ -339,6 +364,11 @@ impl ReplicaRounds for LocalRounds {
         self.leave_round();
         let sum = self.layout.shards().exact_sum();
         let group = self.group.clone();
+        if let Some(coded) = &mut self.coded
+            && let Err(source) = coded.start(&*group, self.layout.shards())
+        {
+            return Err(self.exchange_failed(source));
+        }
         for bucket in &mut self.buckets {
             let started = bucket.start(&*group, Operation::ExactSum(sum.clone()));
             if let Err(source) = started {
@@ -383,6 +413,18 @@ impl Strategy for LocalRounds {
             return Err(no_round());
         }
         let mut parts = Vec::with_capacity(self.buckets.len());
+        if let Some(coded) = &mut self.coded {
+            let sum = match coded.finish(&*self.group, self.layout.shards()) {
+                Some(Ok(sum)) => sum,
+                Some(Err(source)) => return Err(self.exchange_failed(source)),
+                None => return Err(no_round()),
+            };
+            parts.push(GradientPart {
+                elements: 0..sum.len(),
+                sum,
+                is_owned: true,
+            });
+        }
         for index in 0..self.buckets.len() {
             let elements = self.buckets[index].plan.elements.clone();
             let sum = match self.buckets[index].wait() {
@@ -461,7 +503,12 @@ impl Strategy for LocalRounds {
                 scale.write(part.values(&part.elements), mean);
             }
         }
-        for (bucket, part) in self.buckets.iter_mut().zip(reduced.parts) {
+        let coded = usize::from(self.coded.is_some());
+        for (bucket, part) in self
+            .buckets
+            .iter_mut()
+            .zip(reduced.parts.into_iter().skip(coded))
+        {
             bucket.recycle(part.sum);
         }
         Ok(UpdateReport {
@@ -479,13 +526,14 @@ impl Strategy for LocalRounds {
         self.is_computed = false;
         self.inner.abort();
         self.leave_round();
-        self.buckets.iter_mut().for_each(Bucket::reset);
+        self.reset_sums();
     }
 
     fn regroup(&mut self, group: Arc<dyn Group>, layout: StepLayout) -> Result<(), ParallelError> {
         (self.group, self.layout) = (group, layout);
         self.is_computed = false;
         self.leave_round();
+        self.reset_sums();
         // The old buckets are in memory of the previous group.
         self.renew_buckets();
         Ok(())

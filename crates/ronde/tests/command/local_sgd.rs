@@ -50,6 +50,8 @@ fn replicas_have_the_same_bits_on_any_number_of_processes() {
     for sets in [
         &[][..],
         &["sync.inner_state=average", "optimizer.kind=lamb"],
+        &["sync.outer_format=int8_blocks", "comm.transport=tcp"],
+        &["sync.outer_format=bf16"],
     ] {
         let run = |workers: &str| {
             bits(

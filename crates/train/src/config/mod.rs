@@ -49,8 +49,8 @@ pub use run_config::RunConfig;
 pub use sections::{
     BalanceMode, CheckSection, CheckpointSection, CommSection, EarlyStoppingSection,
     ElasticSection, EventsSection, InnerStateName, LoaderSection, MetricName, ModelSection,
-    ParallelSection, PlateauSection, RunSection, ScheduleName, StartSection, SyncSection,
-    TensorboardTarget, TrackSection, TrainLength, TrainSection, WorkersSection,
+    OuterFormatName, ParallelSection, PlateauSection, RunSection, ScheduleName, StartSection,
+    SyncSection, TensorboardTarget, TrackSection, TrainLength, TrainSection, WorkersSection,
 };
 
 /// The commented run file of the embedded example.

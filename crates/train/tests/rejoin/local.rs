@@ -34,9 +34,14 @@ const AVERAGE: RunSettings = RunSettings {
     ),
 };
 
+const SHORT: RunSettings = RunSettings {
+    steps: INNER,
+    sets: local!("sync.inner_state=average", "sync.outer_format=int8_blocks"),
+};
+
 #[test]
 fn replicas_have_the_same_bits_on_any_number_of_workers() {
-    for (run, vectors) in [(RESET, 2), (AVERAGE, 4)] {
+    for (run, vectors) in [(RESET, 2), (AVERAGE, 4), (SHORT, 4)] {
         let one = train_with(run, 1, &[], false, None);
         assert_eq!(steps(&one.events), (0..STEPS).collect::<Vec<_>>());
         let alone = &one.bits[0];
@@ -64,11 +69,23 @@ fn replicas_have_the_same_bits_on_any_number_of_workers() {
         }
     }
     assert!(!alone(RESET).agree_with(&alone(AVERAGE)));
+    let distance = |one: &[f32], other: &[f32]| {
+        let pairs = one.iter().zip(other);
+        pairs
+            .map(|(one, other)| (one - other).abs())
+            .fold(0.0, f32::max)
+    };
+    let exact = RunSettings {
+        steps: INNER,
+        sets: local!("sync.inner_state=average"),
+    };
+    let found = distance(&weights(exact), &weights(SHORT));
+    assert!((1e-9..1e-3).contains(&found), "rounding is small: {found}");
 }
 
 #[test]
 fn a_death_at_any_operation_of_a_round_preserves_the_bits() {
-    for run in [RESET, AVERAGE] {
+    for run in [RESET, AVERAGE, SHORT] {
         let undisturbed = alone(run);
         for operation in 0..12 {
             for id in [0, 2] {

@@ -30,7 +30,7 @@ pub use model::{ModelSection, StartSection};
 pub use parallel::{ParallelSection, ScheduleName};
 pub use run::RunSection;
 pub use selection::{EarlyStoppingSection, PlateauSection};
-pub use sync::{InnerStateName, SyncSection};
+pub use sync::{InnerStateName, OuterFormatName, SyncSection};
 pub use track::{TensorboardTarget, TrackSection};
 pub use train::{MetricName, TrainLength, TrainSection};
 pub use weight_check::CheckSection;

@@ -2,7 +2,7 @@
 
 use ronde_core::rounds::RoundPlan;
 use ronde_engine::{OptimizerConfig, Precision};
-use ronde_parallel::{InnerState, LocalRoundsConfig};
+use ronde_parallel::{InnerState, LocalRoundsConfig, OuterFormat};
 use serde::{Deserialize, Serialize};
 
 use super::{at_least_one, not_negative};
@@ -41,6 +41,9 @@ pub enum SyncSection {
         /// What the states of `[optimizer]` begin with in each round; default `reset`.
         #[serde(default)]
         inner_state: InnerStateName,
+        /// The form in which changes of weights are sent; default `f32`. The trained bits depend on it.
+        #[serde(default)]
+        outer_format: OuterFormatName,
     },
 }
 
@@ -54,6 +57,20 @@ pub enum InnerStateName {
     Reset,
     /// Their mean over all replicas after the previous round.
     Average,
+}
+
+/// The form in which the changes of weights are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OuterFormatName {
+    /// 4 bytes for each weight.
+    #[default]
+    F32,
+    /// 2 bytes for each weight.
+    Bf16,
+    /// 1 byte for each weight, and 4 for each block of up to 256 of them.
+    Int8Blocks,
 }
 
 fn outer_learning_rate() -> f64 {
@@ -95,6 +112,7 @@ impl SyncSection {
             outer_momentum: momentum,
             outer_nesterov,
             inner_state,
+            outer_format,
             ..
         } = *self
         else {
@@ -110,6 +128,11 @@ impl SyncSection {
             inner_state: match inner_state {
                 InnerStateName::Reset => InnerState::Reset,
                 InnerStateName::Average => InnerState::Average,
+            },
+            outer_format: match outer_format {
+                OuterFormatName::F32 => OuterFormat::F32,
+                OuterFormatName::Bf16 => OuterFormat::Bf16,
+                OuterFormatName::Int8Blocks => OuterFormat::Int8Blocks,
             },
         })
     }
