@@ -12,7 +12,7 @@ pub mod error;
 pub mod inner_losses;
 pub mod local_rounds;
 pub mod loss_scale;
-pub mod outer_codec;
+mod outer_codec;
 pub mod state;
 pub mod strategy;
 pub mod synchronous;
@@ -23,7 +23,7 @@ pub use error::ParallelError;
 pub use inner_losses::InnerLosses;
 pub use local_rounds::{InnerState, LocalRounds, LocalRoundsConfig};
 pub use loss_scale::LossScaling;
-pub use outer_codec::{OuterCodec, OuterFormat};
+pub use outer_codec::OuterFormat;
 pub use state::{ModelState, TensorRange, remapped};
 pub use strategy::{
     EvaluationPart, HeldVector, HeldVectorMut, LocalStep, MicroBatch, ReducedGradient,

@@ -118,15 +118,14 @@ fn scale(values: &[f32]) -> f32 {
 
 /// The short form of all displacements of a model.
 #[derive(Debug, Clone)]
-pub struct OuterCodec {
+pub(crate) struct OuterCodec {
     blocks: Vec<CodedBlock>,
     bytes: usize,
 }
 
 impl OuterCodec {
     /// Creates the form of a model's state.
-    #[must_use]
-    pub fn new(state: &ModelState, format: OuterFormat) -> Self {
+    pub(crate) fn new(state: &ModelState, format: OuterFormat) -> Self {
         let (mut blocks, mut at) = (Vec::new(), 0);
         for tensor in state.tensors() {
             let format = match tensor.entry.role {
@@ -148,14 +147,12 @@ impl OuterCodec {
     }
 
     /// Returns the number of bytes of a displacement.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Divides the blocks among ranks, nearly evenly by their bytes.
-    #[must_use]
-    pub fn slices(&self, ranks: usize) -> Vec<Range<usize>> {
+    pub(crate) fn slices(&self, ranks: usize) -> Vec<Range<usize>> {
         let border = |rank: usize| {
             let wanted = (self.bytes as u128 * rank as u128 / ranks.max(1) as u128) as usize;
             self.blocks.partition_point(|block| block.at < wanted)
@@ -169,15 +166,13 @@ impl OuterCodec {
     }
 
     /// Returns the range of the bytes of some blocks in the form of the whole state.
-    #[must_use]
-    pub fn bytes_of(&self, blocks: &Range<usize>) -> Range<usize> {
+    pub(crate) fn bytes_of(&self, blocks: &Range<usize>) -> Range<usize> {
         let at = |block: usize| self.blocks.get(block).map_or(self.bytes, |block| block.at);
         at(blocks.start)..at(blocks.end)
     }
 
     /// Returns the number of elements of some blocks.
-    #[must_use]
-    pub fn elements_of(&self, blocks: &Range<usize>) -> usize {
+    pub(crate) fn elements_of(&self, blocks: &Range<usize>) -> usize {
         let blocks = &self.blocks[blocks.clone()];
         blocks.iter().map(|block| block.elements.len()).sum()
     }
@@ -186,7 +181,7 @@ impl OuterCodec {
     ///
     /// # Panics
     /// When `to` has another length than [`OuterCodec::bytes`].
-    pub fn encode(&self, values: &[f32], to: &mut [u8]) {
+    pub(crate) fn encode(&self, values: &[f32], to: &mut [u8]) {
         assert_eq!(to.len(), self.bytes, "the length of the form");
         for block in &self.blocks {
             let bytes = &mut to[block.at..block.at + block.bytes()];
@@ -198,7 +193,7 @@ impl OuterCodec {
     ///
     /// # Panics
     /// When `from` has another length than [`OuterCodec::bytes`].
-    pub fn decode(&self, from: &[u8], values: &mut [f32]) {
+    pub(crate) fn decode(&self, from: &[u8], values: &mut [f32]) {
         assert_eq!(from.len(), self.bytes, "the length of the form");
         for block in &self.blocks {
             let bytes = &from[block.at..block.at + block.bytes()];
@@ -210,7 +205,7 @@ impl OuterCodec {
     ///
     /// # Panics
     /// When the lengths are not those of the blocks.
-    pub fn encode_blocks(&self, blocks: &Range<usize>, values: &[f32], to: &mut [u8]) {
+    pub(crate) fn encode_blocks(&self, blocks: &Range<usize>, values: &[f32], to: &mut [u8]) {
         let (mut values, mut to) = (values, to);
         for block in &self.blocks[blocks.clone()] {
             let (own, rest) = values.split_at(block.elements.len());
@@ -224,7 +219,7 @@ impl OuterCodec {
     ///
     /// # Panics
     /// When the lengths are not those of the blocks.
-    pub fn decode_blocks(&self, blocks: &Range<usize>, from: &[u8], values: &mut [f32]) {
+    pub(crate) fn decode_blocks(&self, blocks: &Range<usize>, from: &[u8], values: &mut [f32]) {
         let (mut from, mut values) = (from, values);
         for block in &self.blocks[blocks.clone()] {
             let (bytes, rest) = from.split_at(block.bytes());

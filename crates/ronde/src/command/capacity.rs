@@ -92,6 +92,17 @@ fn computed_by_one(plan: &Plan) -> (u64, ShardPlan) {
     parts.unwrap_or_else(|| (samples, plan.shards.clone()))
 }
 
+/// Adds the memory for rounds of local SGD, if the run has them, to that of one replica.
+fn with_rounds(replica: MemoryEstimate, plan: &Plan, parameters: u64) -> MemoryEstimate {
+    if plan.rounds.is_none() {
+        return replica;
+    }
+    let names = plan.config.state_names();
+    let averaged = names.iter().filter(|name| name.starts_with("inner"));
+    let summed = 1 + averaged.count() as u64;
+    replica.with_rounds(parameters, &plan.shards, (names.len() as u64, summed))
+}
+
 /// Returns the estimated memory of a worker, of each part of the model.
 pub(super) fn worker_estimates(
     plan: &Plan,
@@ -144,15 +155,7 @@ pub(super) fn worker_estimates(
         stored_bytes,
     )
     .with_threads(config.workers.threads);
-    let whole = match config.sync.rounds() {
-        Some(_) => {
-            let names = config.state_names();
-            let averaged = names.iter().filter(|name| name.starts_with("inner"));
-            let summed = 1 + averaged.count() as u64;
-            whole.with_rounds(size.parameters, &plan.shards, (names.len() as u64, summed))
-        }
-        None => whole,
-    };
+    let whole = with_rounds(whole, plan, size.parameters);
     if !config.parallel.divides_model() {
         return vec![whole];
     }
