@@ -24,30 +24,33 @@ WORKERS = 4
 
 
 def events(text):
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in text.splitlines() if "\"event\":" in line]
 
 
 def arguments(args, folder, sets):
-    given = [f"run.output={folder}", "checkpoint.at_end=false", *args.set, *sets]
+    given = [f"run.output={folder}", "checkpoint.at_end=false", "comm.algorithm=direct", *args.set, *sets]
     command = [os.path.abspath(args.program), "train", args.run, "--json"]
     return command + [word for one in given for word in ("--set", one)]
 
 
-def figures(text, inner):
+def figures(text):
     """Returns seconds and bytes per inner step, the utilisation, and the loss of the last evaluation."""
     all_events = events(text)
     times = [event for event in all_events if event["event"] == "step_times"]
-    rounds = 1 + max(event["step"] for event in times)
-    losses = [event for event in all_events if event["event"] == "inner_losses"]
-    steps = sum(len(event["losses"]) for event in losses) if losses else rounds
     total = lambda event: event["compute_s"] + event["communicate_s"] + event["wait_data_s"]
-    # The first step starts slowly everywhere.
-    later = [event for event in times if event["step"] > 0] or times
-    seconds = sum(map(total, later)) / WORKERS / (steps * (rounds - 1) / rounds or steps)
+    # The first step starts slowly everywhere, and the links are measured before it.
+    later = [event for event in times if event["step"] > 0]
+    rounds = {event["step"] for event in later}
+    losses = {event["step"]: len(event["losses"]) for event in all_events if event["event"] == "inner_losses"}
+    steps = sum(losses.get(step, 1) for step in rounds)
+    seconds = sum(map(total, later)) / WORKERS / steps
     busy = sum(event["compute_s"] for event in later) / sum(map(total, later))
-    sent = {event["rank"]: event["bytes_sent"] for event in times}
+    sent = {}
+    for event in times:
+        sent.setdefault(event["rank"], []).append(event["bytes_sent"])
+    sent_bytes = sum(max(each) - min(each) for each in sent.values()) / len(sent)
     evaluated = [event["loss"] for event in all_events if event["event"] == "evaluated"]
-    return seconds, sum(sent.values()) / len(sent) / steps, busy, evaluated[-1] if evaluated else float("nan")
+    return seconds, sent_bytes / steps, busy, evaluated[-1] if evaluated else float("nan")
 
 
 def shaped(args, sets):
@@ -86,18 +89,18 @@ def main():
     local = ["sync.kind=local_sgd", f"sync.inner_steps={args.inner}", f"sync.replicas={WORKERS}"]
     steps = f"train.steps={args.steps}"
     forms = [
-        ("every step", [f"train.steps={args.every_step}"], None),
-        ("local, f32", [steps, *local], None),
-        ("local, bf16", [steps, *local, "sync.outer_format=bf16"], None),
-        ("local, int8_blocks", [steps, *local, "sync.outer_format=int8_blocks"], None),
-        ("local, averaged states", [steps, *local, "sync.inner_state=average"], None),
+        ("every step", [f"train.steps={args.every_step}"]),
+        ("local, f32", [steps, *local]),
+        ("local, bf16", [steps, *local, "sync.outer_format=bf16"]),
+        ("local, int8_blocks", [steps, *local, "sync.outer_format=int8_blocks"]),
+        ("local, averaged states", [steps, *local, "sync.inner_state=average"]),
     ]
     print(f"{'':24}{'s per step':>12}{'bytes per step':>16}{'fewer bytes':>12}{'utilisation':>12}{'loss':>9}{'gap':>8}")
     plain = None
-    for name, sets, _ in forms:
-        seconds, sent, busy, loss = figures(shaped(args, sets), args.inner)
+    for name, sets in forms:
+        seconds, sent, busy, loss = figures(shaped(args, sets))
         if plain is None:
-            loss = figures(unshaped(args, [steps]), 1)[3]
+            loss = figures(unshaped(args, [steps]))[3]
             plain = (sent, loss)
         print(f"{name:24}{seconds:12.4f}{sent:16.0f}{plain[0] / sent:12.1f}{busy:12.1%}{loss:9.4f}"
               f"{loss / plain[1] - 1:+8.2%}", flush=True)
