@@ -297,7 +297,7 @@ mod tests {
             decoded(OuterFormat::Int8Blocks, &[127.0, -3.4]),
             [127.0, -3.0]
         );
-        let most = decoded(OuterFormat::Int8Blocks, &[f32::MAX, -f32::MAX]);
+        let most = decoded(OuterFormat::Int8Blocks, &[f32::MAX / 2.0, -f32::MAX / 2.0]);
         assert!(most.iter().all(|value| value.is_finite()), "{most:?}");
     }
 
