@@ -294,9 +294,9 @@ mod tests {
     fn rows_of_a_tensor_are_one_run() {
         let rows = TensorPart {
             dim: 0,
-            ..columns(1, vec![1..2])
+            ..columns(1, std::iter::once(1..2).collect())
         };
-        assert_eq!(rows.runs().collect::<Vec<_>>(), [6..12]);
+        assert!(rows.runs().eq(std::iter::once(6..12)));
         assert_eq!(rows.own_shape(), [1, 6]);
     }
 

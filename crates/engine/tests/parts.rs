@@ -1,5 +1,7 @@
 //! Layers in parts: close to whole layers, and the same bits whichever process computes which part.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::ops::Range;
 use std::sync::{Arc, Barrier, Mutex};
 

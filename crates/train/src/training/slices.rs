@@ -217,18 +217,13 @@ mod tests {
 
     #[test]
     fn an_element_with_one_holder_is_found() {
-        let held = |ranges: &[std::ops::Range<usize>]| HeldRanges::new(ranges.iter().cloned());
-        assert!(are_held_twice(&[held(&[0..4]), held(&[0..4])]));
-        assert!(are_held_twice(&[
-            held(&[0..2, 4..6]),
-            held(&[0..6]),
-            held(&[2..4])
-        ]));
-        assert!(!are_held_twice(&[held(&[0..2, 4..6]), held(&[0..6])]));
-        assert!(!are_held_twice(&[
-            held(&[0..6]),
-            held(&[0..3]),
-            held(&[4..6])
-        ]));
+        let held =
+            |ranges: &[[usize; 2]]| HeldRanges::new(ranges.iter().map(|[start, end]| *start..*end));
+        assert!(are_held_twice(&[held(&[[0, 4]]), held(&[[0, 4]])]));
+        let all = [held(&[[0, 2], [4, 6]]), held(&[[0, 6]]), held(&[[2, 4]])];
+        assert!(are_held_twice(&all));
+        assert!(!are_held_twice(&all[..2]));
+        let gap = [held(&[[0, 6]]), held(&[[0, 3]]), held(&[[4, 6]])];
+        assert!(!are_held_twice(&gap));
     }
 }
