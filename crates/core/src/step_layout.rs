@@ -195,15 +195,6 @@ impl StepLayout {
         GroupRank((pair * self.tensors + place.tensor) as u32)
     }
 
-    /// Returns the ranks with the same layers and parts as a rank, in the order of their shards; `None` for a spare.
-    #[must_use]
-    pub fn with_same_layers(&self, rank: GroupRank) -> Option<Vec<GroupRank>> {
-        let place = self.place(rank)?;
-        let ranks =
-            (0..self.replicas()).map(|replica| self.rank_at(MeshPlace { replica, ..place }));
-        Some(ranks.collect())
-    }
-
     /// Returns the shards that pass through the layers of a rank; none for a spare.
     #[must_use]
     pub fn run(&self, rank: GroupRank) -> Range<u32> {
@@ -382,8 +373,8 @@ mod tests {
         let layout = StepLayout::pipelines(7, 8, stages).unwrap();
         assert_eq!((layout.replicas(), layout.columns()), (3, 2));
         assert_eq!(layout.place(GroupRank(6)), None);
-        let peers = layout.with_same_layers(GroupRank(4)).unwrap();
-        assert_eq!(peers, [3, 4, 5].map(GroupRank));
+        let part = |rank| layout.model_part(GroupRank(rank));
+        assert_eq!([3, 4, 5].map(part), [Some(1); 3]);
         assert_eq!(layout.run(GroupRank(1)), layout.run(GroupRank(4)));
         assert_eq!(layout.run(GroupRank(1)), 3..6);
         let reports = layout.reports();
@@ -402,16 +393,12 @@ mod tests {
             assert_eq!(layout.rank_at(place), GroupRank(rank));
             assert_eq!(place.tensor, rank as usize % 3);
         }
-        let peers = layout.with_same_layers(GroupRank(7)).unwrap();
-        assert_eq!(peers, [7, 10].map(GroupRank));
         let own: Vec<_> = (0..4)
             .map(|rank| layout.own_parts(GroupRank(rank), 8))
             .collect();
         assert_eq!(own, [0..2, 2..5, 5..8, 0..2]);
-        let parts: Vec<_> = [0, 1, 3, 6, 12]
-            .map(|rank| layout.model_part(GroupRank(rank)))
-            .into();
-        assert_eq!(parts, [Some(0), Some(1), Some(0), Some(3), None]);
+        let parts = [0, 1, 3, 7, 10, 12].map(|rank| layout.model_part(GroupRank(rank)));
+        assert_eq!(parts, [Some(0), Some(1), Some(0), Some(4), Some(4), None]);
         let reports = layout.reports();
         let runs: Vec<_> = (0..13)
             .map(|rank| reports.run(GroupRank(rank)).len())

@@ -26,6 +26,8 @@ impl SynchronousStrategy {
         let Some(MeshPlace { column, tensor, .. }) = self.place() else {
             return Ok(None);
         };
+        // Without its groups, a rank would leave other parts of the layers out.
+        self.same_layers()?;
         let forms = BorderForms {
             samples_max: self.evaluation.batch,
             ..self.forms.clone()

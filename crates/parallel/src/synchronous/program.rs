@@ -62,6 +62,7 @@ impl SynchronousStrategy {
         let Some(own) = self.place() else {
             return Ok(Vec::new());
         };
+        self.same_layers()?;
         let programs = self.programs();
         let ranks = (0..self.layout.columns()).map(|column| {
             let place = MeshPlace { column, ..own };

@@ -210,6 +210,11 @@ fn describe(name: &str, plan: &Plan, parameters: u64, cluster: &ClusterShape, me
         sum(|layer| layer.backward_s),
         crowded.unwrap_or_default()
     );
+    if plan.config.model.config.tensor_parts() > 1 {
+        info!(
+            "layouts in which several workers compute a layer together (`parallel.tensor`) have no forecast yet"
+        );
+    }
     info!(
         "forecast for {} host{} with {} cores and {}{}",
         cluster.hosts,

@@ -60,16 +60,26 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
 /// `base`.
 #[must_use]
 pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> Vec<ConfigProblem> {
-    data.files()
-        .into_iter()
-        .map(|(key, path)| (key, base.join(path)))
-        .filter(|(_, path)| !exists(path))
-        .map(|(key, path)| {
-            let message = format!("no such file: {}", path.display());
-            let hint = "relative paths are resolved against the folder of the run file";
-            ConfigProblem::error(format!("data.{key}"), message).hint(hint)
-        })
-        .collect()
+    let missing = |(key, path): (&str, &Path)| {
+        // The address is not repeated: it may contain a password.
+        let (message, hint) = if path.to_string_lossy().contains("://") {
+            (
+                "this source reads files, but its value is an address".to_owned(),
+                "`source = \"records\"` reads from web servers and object storage",
+            )
+        } else {
+            let path = base.join(path);
+            if exists(&path) {
+                return None;
+            }
+            (
+                format!("no such file: {}", path.display()),
+                "relative paths are resolved against the folder of the run file",
+            )
+        };
+        Some(ConfigProblem::error(format!("data.{key}"), message).hint(hint))
+    };
+    data.files().into_iter().filter_map(missing).collect()
 }
 
 /// Returns a problem if a model does not predict as many targets as the samples of the data set have.

@@ -171,6 +171,13 @@ fn missing_data_files_are_reported_at_their_keys() {
     let shown = document.refuse(problems).unwrap().render(false);
     assert!(shown.contains("no such file: /base/b.csv"), "{shown}");
     assert!(shown.contains("run.toml:4:8"), "{shown}");
+    let (run, _) = load(&text.replace("a.csv", "https://me:word@host/a.csv")).unwrap();
+    let [problem] = &check::files(&run.data, base, &|_| true)[..] else {
+        panic!("one problem")
+    };
+    let message = format!("{problem:?}");
+    assert!(message.contains("is an address"), "{message}");
+    assert!(!message.contains("word"), "{message}");
 }
 
 #[test]
