@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use ronde_advise::{
     BucketShape, ChoiceLimits, ClusterShape, CollectiveTimes, HostLink, LayerCosts,
-    LayoutCandidate, LayoutChoice, LinkCosts, ModelCosts, StepRequest, WorkerCosts, forecast,
-    layout_choices,
+    LayoutCandidate, LayoutChoice, LinkCosts, ModelCosts, PassCosts, RegionShape, StepRequest,
+    WorkerCosts, forecast, layout_choices,
 };
 use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
@@ -246,7 +246,10 @@ fn candidate(choice: &LayoutChoice, model: &[WaitShape]) -> Option<LayoutCandida
     let buckets = buckets.map(|bucket| BucketShape {
         stage: bucket.stage,
         layers: bucket.layers,
-        elements: bucket.elements.len(),
+        regions: vec![RegionShape {
+            elements: bucket.elements.len(),
+            slices: Vec::new(),
+        }],
     });
     Some(LayoutCandidate {
         choice: *choice,
@@ -335,9 +338,12 @@ fn costs(model: &[WaitShape]) -> ExampleResult<ModelCosts> {
             name: shape.name.clone(),
             elements: shape.elements,
             output_bytes: 4 * shape.outputs,
-            forward_s: wait_s,
-            backward_s: 2.0 * wait_s,
-            backward_weights_s: wait_s,
+            passes: PassCosts {
+                forward_s: wait_s,
+                backward_s: 2.0 * wait_s,
+                backward_weights_s: wait_s,
+            },
+            ..LayerCosts::default()
         }
     });
     let without = |shapes: &[WaitShape]| {
@@ -384,6 +390,7 @@ fn choices_of(ranks: u32, layers: u32) -> Vec<LayoutChoice> {
         shards: SHARDS,
         pipeline_max: layers,
         interleaved_max: layers / 2,
+        parts: 1,
         zero_max: 3,
     });
     choices.retain(|choice| choice.workers() == ranks);
@@ -403,11 +410,12 @@ fn run_model(draws: &mut Draws, layouts: usize, steps: usize) -> ExampleResult<V
     let links = LinkTimes::measure(&config.comm)?;
     let (message_s, byte_s) = (links.message_s, links.message_byte_s);
     let links = LinkCosts::new(links.collectives, message_s, byte_s, HostLink::default());
-    let collectives = CollectiveTimes::new(links);
+    let collectives = CollectiveTimes::new(links, None);
     let request = StepRequest {
         worker: &worker,
         links: &links,
         collectives: &collectives,
+        algorithm: None,
         // A core besides those that wait.
         cluster: ClusterShape {
             hosts: 1,

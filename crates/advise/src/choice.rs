@@ -14,6 +14,8 @@ pub struct LayoutChoice {
     pub zero: u32,
     /// The number of workers that divide the layers.
     pub pipeline: u32,
+    /// The number of workers that divide the parts of each layer.
+    pub tensor: u32,
     /// The schedule of these.
     #[serde(serialize_with = "schedule_name")]
     pub schedule: PipelineSchedule,
@@ -55,6 +57,7 @@ impl LayoutChoice {
         data: 1,
         zero: 0,
         pipeline: 1,
+        tensor: 1,
         schedule: PipelineSchedule::OneForwardOneBackward,
         stages_per_worker: 1,
         copies: 1,
@@ -63,7 +66,13 @@ impl LayoutChoice {
     /// Returns the number of workers.
     #[must_use]
     pub fn workers(&self) -> u32 {
-        self.data * self.pipeline
+        self.data * self.model_workers()
+    }
+
+    /// Returns the number of workers that have one replica of the model together.
+    #[must_use]
+    pub fn model_workers(&self) -> u32 {
+        self.pipeline * self.tensor
     }
 
     /// Returns whether workers hold parts of the state only, of which a second copy may exist.
@@ -84,12 +93,13 @@ impl LayoutChoice {
 
     /// Returns a key by which layouts of equal times are ordered: fewer workers and fewer divisions are preferred.
     #[must_use]
-    pub(crate) fn preference(&self) -> (u32, u32, u32, bool, usize) {
+    pub(crate) fn preference(&self) -> (u32, u32, u32, u32, bool, usize) {
         let schedule = SCHEDULES.iter().position(|s| *s == self.schedule);
         let is_unusual = self.copies != self.usual_copies();
         (
             self.workers(),
-            self.pipeline,
+            self.model_workers(),
+            self.tensor,
             self.zero,
             is_unusual,
             schedule.unwrap_or(SCHEDULES.len()),
@@ -108,6 +118,9 @@ impl LayoutChoice {
                     name_of(self.schedule)
                 ));
             }
+        }
+        if self.tensor > 1 {
+            text.push_str(&format!(" --set parallel.tensor={}", self.tensor));
         }
         if self.zero > 0 {
             text.push_str(&format!(" --set parallel.zero={}", self.zero));
@@ -141,6 +154,9 @@ impl fmt::Display for LayoutChoice {
                 name_of(self.schedule)
             ));
         }
+        if self.tensor > 1 {
+            parts.push(format!("{} x tensor", self.tensor));
+        }
         if self.is_held_once() {
             let s = if self.copies == 1 { "y" } else { "ies" };
             parts.push(format!("{} cop{s}", self.copies));
@@ -162,6 +178,8 @@ pub struct ChoiceLimits {
     pub pipeline_max: u32,
     /// The same with two stages each.
     pub interleaved_max: u32,
+    /// The number of parts into which layers are divided; 1 if they are not.
+    pub parts: u32,
     /// The highest level of `parallel.zero` that the model supports.
     pub zero_max: u32,
 }
@@ -182,19 +200,46 @@ impl ChoiceLimits {
     }
 }
 
-/// Returns the layouts that limits allow, in ascending order of workers: every product of data and pipeline parallelism with
-/// every schedule, level of `parallel.zero` and number of copies. Memory is not considered.
+impl ChoiceLimits {
+    /// Returns the numbers of workers that may divide the parts of each layer: without those that leave the worker with the most
+    /// parts as many as fewer workers do.
+    fn tensors(&self) -> Vec<u32> {
+        let parts = self.parts.max(1);
+        let most = |tensor: u32| parts.div_ceil(tensor);
+        (1..=parts)
+            .filter(|&tensor| tensor == 1 || most(tensor) < most(tensor - 1))
+            .collect()
+    }
+
+    /// Returns the pipelines and the divisions of layers of a number of workers.
+    fn model_divisions(&self, workers: u32) -> Vec<(u32, u32)> {
+        let mut found = Vec::new();
+        for tensor in self.tensors() {
+            let most = workers.min(self.pipeline_max.max(1));
+            for pipeline in 1..=most {
+                let together = pipeline.saturating_mul(tensor);
+                let data = workers / together;
+                // Each worker needs a shard, and each pipeline as many shards as workers.
+                let is_possible = workers.is_multiple_of(together)
+                    && data <= self.shards
+                    && (pipeline == 1 || self.shards / data >= pipeline);
+                if is_possible {
+                    found.push((pipeline, tensor));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Returns the layouts that limits allow, in ascending order of workers: every product of data, pipeline and tensor parallelism
+/// with every schedule, level of `parallel.zero` and number of copies. Memory is not considered.
 #[must_use]
 pub fn layout_choices(limits: &ChoiceLimits) -> Vec<LayoutChoice> {
     let mut choices = Vec::new();
     for workers in limits.worker_counts() {
-        let most = workers.min(limits.pipeline_max.max(1));
-        for pipeline in (1..=most).filter(|pipeline| workers.is_multiple_of(*pipeline)) {
-            let data = workers / pipeline;
-            // Each worker needs a shard, and each pipeline as many shards as workers.
-            if data > limits.shards || pipeline > 1 && limits.shards / data < pipeline {
-                continue;
-            }
+        for (pipeline, tensor) in limits.model_divisions(workers) {
+            let data = workers / (pipeline * tensor);
             let schedules = if pipeline == 1 {
                 &SCHEDULES[..1]
             } else {
@@ -211,6 +256,7 @@ pub fn layout_choices(limits: &ChoiceLimits) -> Vec<LayoutChoice> {
                         data,
                         zero,
                         pipeline,
+                        tensor,
                         schedule,
                         stages_per_worker: if is_interleaved { 2 } else { 1 },
                         copies: 1,
@@ -241,6 +287,7 @@ mod tests {
             shards,
             pipeline_max: 4,
             interleaved_max: 2,
+            parts: 1,
             zero_max: 3,
         }
     }
@@ -268,6 +315,44 @@ mod tests {
     }
 
     #[test]
+    fn layers_in_parts_are_divided_where_that_leaves_each_worker_less() {
+        let of = |parts| {
+            let limits = ChoiceLimits {
+                parts,
+                ..limits(8, 1, 8)
+            };
+            (limits.tensors(), layout_choices(&limits))
+        };
+        assert_eq!(
+            [1, 4, 5, 6].map(|parts| of(parts).0),
+            [vec![1], vec![1, 2, 4], vec![1, 2, 3, 5], vec![1, 2, 3, 6],]
+        );
+        let choices = of(4).1;
+        let distinct: HashSet<_> = choices.iter().collect();
+        assert_eq!(distinct.len(), choices.len());
+        let shapes = choices.iter().filter(|choice| choice.workers() == 8);
+        let shapes: HashSet<_> = shapes
+            .map(|choice| (choice.data, choice.pipeline, choice.tensor))
+            .collect();
+        let expected = [
+            (8, 1, 1),
+            (4, 2, 1),
+            (2, 4, 1),
+            (4, 1, 2),
+            (2, 2, 2),
+            (1, 4, 2),
+            (2, 1, 4),
+            (1, 2, 4),
+        ];
+        assert_eq!(shapes, expected.into_iter().collect());
+        let alone = LayoutChoice {
+            tensor: 4,
+            ..LayoutChoice::ONE
+        };
+        assert!(alone.is_held_once() && alone.usual_copies() == 2);
+    }
+
+    #[test]
     fn shards_limit_the_workers() {
         let choices = layout_choices(&limits(16, 4, 6));
         assert!(choices.iter().all(|choice| choice.data <= 6));
@@ -286,6 +371,7 @@ mod tests {
             data: 4,
             zero: 2,
             pipeline: 2,
+            tensor: 1,
             schedule: PipelineSchedule::ZeroBubble,
             stages_per_worker: 1,
             copies: 1,
@@ -298,6 +384,19 @@ mod tests {
             choice.arguments(),
             "--workers 8 --set parallel.pipeline=2 --set parallel.schedule=zero_bubble --set parallel.zero=2 \
              --set parallel.copies=1"
+        );
+        let in_parts = LayoutChoice {
+            tensor: 2,
+            ..choice
+        };
+        assert_eq!(
+            in_parts.to_string(),
+            "16 workers: 4 x data, zero 2, 2 x pipeline (zero_bubble), 2 x tensor, 1 copy"
+        );
+        let arguments = in_parts.arguments();
+        assert!(
+            arguments.contains(" --set parallel.tensor=2"),
+            "{arguments}"
         );
         assert_eq!(LayoutChoice::ONE.to_string(), "one worker");
     }

@@ -9,7 +9,9 @@ use std::collections::HashMap;
 
 use ronde_core::exact::ExactSum;
 use ronde_core::{GroupRank, Operation};
-use ronde_schedule::{CostModel, Counts, Hosts, all_gather, choose_on, exact_sum_scatter};
+use ronde_schedule::{
+    Algorithm, CostModel, Counts, Hosts, all_gather, choose_on, exact_sum_scatter,
+};
 
 use crate::LinkCosts;
 
@@ -66,6 +68,8 @@ enum Collective {
 #[derive(Debug)]
 pub struct CollectiveTimes {
     costs: LinkCosts,
+    /// The algorithm of sums, if the run names one.
+    algorithm: Option<Algorithm>,
     known: RefCell<HashMap<Question, CollectiveTime>>,
 }
 
@@ -80,11 +84,13 @@ struct Question {
 }
 
 impl CollectiveTimes {
-    /// Creates the times for links.
+    /// Creates the times for links. Sums use an algorithm if one is named and can run them, otherwise the fastest one; in groups
+    /// whose schedules are not counted, always the fastest one.
     #[must_use]
-    pub fn new(costs: LinkCosts) -> Self {
+    pub fn new(costs: LinkCosts, algorithm: Option<Algorithm>) -> Self {
         Self {
             costs,
+            algorithm,
             known: RefCell::default(),
         }
     }
@@ -130,7 +136,7 @@ impl CollectiveTimes {
         let mut model = self.costs.collectives;
         model.byte_across_s *= group.sharing.max(1) as f64;
         let counted = match group.size() <= COUNTED_MAX {
-            true => counted(&model, collective, group, sum, elements),
+            true => counted((&model, self.algorithm), collective, group, sum, elements),
             false => None,
         };
         let found = counted.unwrap_or_else(|| {
@@ -154,7 +160,7 @@ fn time(model: &CostModel, counts: &Counts) -> CollectiveTime {
 
 /// Returns the time from the schedules of all ranks; `None` if there are none for such a group.
 fn counted(
-    model: &CostModel,
+    (model, preferred): (&CostModel, Option<Algorithm>),
     collective: Collective,
     group: &GroupShape,
     sum: Option<&ExactSum>,
@@ -168,7 +174,7 @@ fn counted(
     let counts = match (collective, sum) {
         (Collective::Sum, Some(sum)) => {
             let operation = Operation::ExactSum(sum.clone());
-            let decision = choose_on(model, None, &operation, &hosts, elements, F32_BYTES);
+            let decision = choose_on(model, preferred, &operation, &hosts, elements, F32_BYTES);
             let algorithm = decision.algorithm;
             ronde_schedule::choose::counts(
                 algorithm,
@@ -315,7 +321,7 @@ impl LargeGroup {
 mod tests {
     use ronde_core::WorldSize;
     use ronde_core::shards::ShardPlan;
-    use ronde_schedule::{Algorithm, exact_sum_on};
+    use ronde_schedule::exact_sum_on;
 
     use super::*;
     use crate::HostLink;
@@ -388,7 +394,7 @@ mod tests {
             bytes_per_s: 1e8,
             latency_s: 1e-4,
         };
-        let times = CollectiveTimes::new(LinkCosts::new(model(8), 1e-5, 1e-10, link));
+        let times = CollectiveTimes::new(LinkCosts::new(model(8), 1e-5, 1e-10, link), None);
         let seconds =
             |group: &GroupShape| times.exact_sum(group, &sum(group.size()), 1 << 20).seconds;
         let within = seconds(&shape(1, 8));

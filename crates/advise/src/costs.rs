@@ -1,10 +1,34 @@
 //! [`ModelCosts`]: what the layers of a model and the links of a machine take, as measured.
 
+use ronde_core::{PartTransfer, PartTransfers};
 use ronde_schedule::CostModel;
 
 use crate::HostLink;
 
-/// The measured times of a layer for one shard of the largest size, in seconds.
+/// The seconds of the passes of a layer for one shard of the largest size.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PassCosts {
+    /// The forward pass.
+    pub forward_s: f64,
+    /// The backward pass.
+    pub backward_s: f64,
+    /// The part of the backward pass for the gradients of the weights.
+    pub backward_weights_s: f64,
+}
+
+impl PassCosts {
+    /// Returns the costs at a share of the way to others.
+    fn towards(self, other: Self, share: f64) -> Self {
+        let mix = |a: f64, b: f64| a + (b - a) * share;
+        Self {
+            forward_s: mix(self.forward_s, other.forward_s),
+            backward_s: mix(self.backward_s, other.backward_s),
+            backward_weights_s: mix(self.backward_weights_s, other.backward_weights_s),
+        }
+    }
+}
+
+/// The measured costs of a layer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LayerCosts {
     /// The name.
@@ -13,12 +37,26 @@ pub struct LayerCosts {
     pub elements: usize,
     /// The bytes of its output for one shard, as they travel between stages.
     pub output_bytes: usize,
-    /// The forward pass.
-    pub forward_s: f64,
-    /// The backward pass.
-    pub backward_s: f64,
-    /// The part of the backward pass for the gradients of the weights.
-    pub backward_weights_s: f64,
+    /// The passes of a worker that computes all parts of the layer.
+    pub passes: PassCosts,
+    /// The passes of a worker that computes the first part only; `None` for a layer that is not divided into parts.
+    pub first_part: Option<PassCosts>,
+    /// What workers that compute different parts exchange for one shard.
+    pub transfers: PartTransfers,
+}
+
+impl LayerCosts {
+    /// Returns the passes of a worker that computes `own` of `parts` parts: costs are linear between one part and all of them.
+    #[must_use]
+    pub fn passes_of(&self, own: u32, parts: u32) -> PassCosts {
+        match self.first_part {
+            Some(first) if parts > 1 => {
+                let share = f64::from(own.saturating_sub(1)) / f64::from(parts - 1);
+                first.towards(self.passes, share)
+            }
+            _ => self.passes,
+        }
+    }
 }
 
 /// The measured times of a worker, in seconds.
@@ -36,6 +74,13 @@ pub struct ModelCosts {
     pub step_s: f64,
     /// Reading and decoding the samples of a shard, on one core.
     pub decode_s: f64,
+    /// The number of parts into which layers are divided; 0 or 1 if they are not.
+    pub parts: u32,
+    /// What workers that compute different parts of the outputs exchange for the loss of a shard; nothing if each of them
+    /// computes the loss of all outputs.
+    pub loss_transfers: Vec<PartTransfer>,
+    /// Copying an element of a value to and from an exchange between parts.
+    pub exchange_element_s: f64,
 }
 
 impl ModelCosts {
@@ -55,9 +100,11 @@ impl ModelCosts {
             .iter()
             .zip(&other.layers)
             .map(|(a, b)| LayerCosts {
-                forward_s: mix(a.forward_s, b.forward_s),
-                backward_s: mix(a.backward_s, b.backward_s),
-                backward_weights_s: mix(a.backward_weights_s, b.backward_weights_s),
+                passes: a.passes.towards(b.passes, share),
+                first_part: a.first_part.map(|first| {
+                    let other = b.first_part.unwrap_or(first);
+                    first.towards(other, share)
+                }),
                 ..a.clone()
             });
         Self {
@@ -67,6 +114,9 @@ impl ModelCosts {
             update_element_s: mix(self.update_element_s, other.update_element_s),
             step_s: mix(self.step_s, other.step_s),
             decode_s: mix(self.decode_s, other.decode_s),
+            parts: self.parts,
+            loss_transfers: self.loss_transfers.clone(),
+            exchange_element_s: mix(self.exchange_element_s, other.exchange_element_s),
         }
     }
 }
@@ -159,7 +209,10 @@ mod tests {
     fn costs(forward_s: f64) -> ModelCosts {
         ModelCosts {
             layers: vec![LayerCosts {
-                forward_s,
+                passes: PassCosts {
+                    forward_s,
+                    ..PassCosts::default()
+                },
                 elements: 10,
                 ..LayerCosts::default()
             }],
@@ -174,7 +227,7 @@ mod tests {
             crowded: Some(costs(2.0)),
             alone_share: 0.25,
         };
-        let forward = |share| worker.at(share).layers[0].forward_s;
+        let forward = |share| worker.at(share).layers[0].passes.forward_s;
         assert_eq!(
             [forward(0.0), forward(0.25), forward(1.0), forward(3.0)],
             [1.0, 1.0, 2.0, 2.0]
@@ -185,7 +238,24 @@ mod tests {
             crowded: None,
             ..worker
         };
-        assert_eq!(single.at(1.0).layers[0].forward_s, 1.0);
+        assert_eq!(single.at(1.0).layers[0].passes.forward_s, 1.0);
+    }
+
+    #[test]
+    fn costs_are_linear_in_the_parts_of_a_layer() {
+        let passes = |forward_s| PassCosts {
+            forward_s,
+            ..PassCosts::default()
+        };
+        let mut layer = LayerCosts {
+            passes: passes(5.0),
+            first_part: Some(passes(2.0)),
+            ..LayerCosts::default()
+        };
+        let forward = |layer: &LayerCosts, own| layer.passes_of(own, 4).forward_s;
+        assert_eq!([1, 2, 4].map(|own| forward(&layer, own)), [2.0, 3.0, 5.0]);
+        layer.first_part = None;
+        assert_eq!(forward(&layer, 1), 5.0);
     }
 
     #[test]

@@ -2,17 +2,21 @@
 
 use std::ops::Range;
 
-use ronde_core::GroupRank;
+use ronde_core::exact::ExactSum;
 use ronde_core::holdings::second_holders;
-use ronde_core::step_layout::{MeshPlace, StepLayout};
+use ronde_core::step_layout::StepLayout;
+use ronde_core::{GroupRank, PartTransfer};
 use ronde_schedule::{
-    BorderCost, BucketCost, ProgramShape, StageShape, StepCosts, StepTimeline, programs, timeline,
+    Algorithm, BorderCost, BucketCost, ProgramShape, StageShape, StepCosts, StepTimeline, programs,
+    timeline,
 };
 use serde::Serialize;
 
-use crate::collective_times::GroupShape;
+use crate::collective_times::{COUNTED_MAX, GroupShape};
+use crate::rank_hosts::RankHosts;
 use crate::{
     AdviseError, ClusterShape, CollectiveTimes, LayoutChoice, LinkCosts, ModelCosts, WorkerCosts,
+    step_bytes,
 };
 
 /// The layers that share a bucket, and the number of their elements.
@@ -22,8 +26,29 @@ pub struct BucketShape {
     pub stage: usize,
     /// The layers.
     pub layers: Range<usize>,
-    /// The number of elements of their parameters and buffers.
+    /// Their parameters and buffers: those that belong to no part, then those of each part. Each of these is reduced on its own.
+    pub regions: Vec<RegionShape>,
+}
+
+/// The elements of a bucket that belong to one part of layers, or to none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionShape {
+    /// Their number.
     pub elements: usize,
+    /// The number of elements that each rank with the same layers updates, if they divide the state.
+    pub slices: Vec<usize>,
+}
+
+impl BucketShape {
+    /// Returns the elements of each region that a worker with some parts has; regions without elements are left out.
+    pub(crate) fn own_regions(&self, own: &Range<u32>) -> impl Iterator<Item = usize> + use<'_> {
+        let (start, end) = (own.start as usize, own.end as usize);
+        let regions = self.regions.iter().enumerate();
+        let own = regions
+            .filter(move |(region, _)| *region == 0 || (start + 1..end + 1).contains(region));
+        own.map(|(_, region)| region.elements)
+            .filter(|elements| *elements > 0)
+    }
 }
 
 /// A layout of which a forecast is made.
@@ -35,8 +60,41 @@ pub struct LayoutCandidate {
     pub layout: StepLayout,
     /// The buckets in the order of the backward pass.
     pub buckets: Vec<BucketShape>,
-    /// The bytes that a worker needs, by its coordinate in the pipeline.
+    /// The bytes that a worker needs, for each worker of a replica of the model: by its coordinate in the pipeline, then by that
+    /// along the tensor axis.
     pub memory_bytes: Vec<u64>,
+}
+
+impl LayoutCandidate {
+    /// Returns the step of the pipeline of a replica.
+    pub(crate) fn program_shape(&self, replica: usize, in_lock_step: bool) -> ProgramShape {
+        let layout = &self.layout;
+        let buckets_of = |stage: usize| {
+            let is_later = |bucket: &BucketShape| bucket.stage > stage;
+            let first = self.buckets.partition_point(is_later);
+            let is_own_or_later = |bucket: &BucketShape| bucket.stage >= stage;
+            first..self.buckets.partition_point(is_own_or_later)
+        };
+        let stages = layout.stages().iter().enumerate();
+        let stages = stages.map(|(index, stage)| StageShape {
+            column: stage.column,
+            buckets: buckets_of(index),
+            cost: 1,
+        });
+        let run = |replica: usize| layout.shards().run(GroupRank(replica as u32));
+        let gathers = self.choice.zero == 3 && layout.replicas() > 1;
+        let most = || {
+            (0..layout.replicas())
+                .map(|replica| run(replica).len() as u32)
+                .max()
+        };
+        ProgramShape {
+            stages: stages.collect(),
+            shards: run(replica),
+            in_lock_step,
+            gather_rounds: gathers.then(most).flatten(),
+        }
+    }
 }
 
 /// The properties of a step that all layouts have in common.
@@ -48,6 +106,8 @@ pub struct StepRequest<'a> {
     pub links: &'a LinkCosts,
     /// The times of collectives with these links.
     pub collectives: &'a CollectiveTimes,
+    /// The algorithm of sums, if the run names one.
+    pub algorithm: Option<Algorithm>,
     /// The machines.
     pub cluster: ClusterShape,
     /// The computing threads of a worker.
@@ -73,6 +133,9 @@ pub struct LayoutForecast {
     pub host_bytes: u64,
     /// Whether they fit.
     pub fits: bool,
+    /// The most bytes that a worker sends in a step, without headers and votes; `None` for groups of more workers than schedules
+    /// are counted for.
+    pub sent_bytes: Option<u64>,
     /// The number of hosts that have workers.
     pub hosts: u32,
     /// The seconds of a step.
@@ -105,14 +168,20 @@ pub fn forecast(
     let with = placed.step_s(true)?;
     let without = placed.step_s(false)?;
     let choice = candidate.choice;
-    let host_bytes = placed.host_bytes();
+    let host_bytes = placed.ranks.host_bytes(&candidate.memory_bytes);
+    let sent = match candidate.layout.members() <= COUNTED_MAX {
+        true => step_bytes(candidate, request)?,
+        false => Vec::new(),
+    };
+    let sent_bytes = sent.iter().map(|rank| rank.total().bytes as u64).max();
     let worker_bytes = candidate.memory_bytes.iter().copied().max().unwrap_or(0);
     Ok(LayoutForecast {
         choice,
         worker_bytes,
         host_bytes,
         fits: host_bytes <= request.cluster.memory_bytes,
-        hosts: placed.hosts_used(),
+        sent_bytes,
+        hosts: placed.ranks.hosts_used(),
         step_s: with.seconds,
         computing_s: without.seconds,
         bubble: without.bubble,
@@ -123,12 +192,16 @@ pub fn forecast(
     })
 }
 
-/// A layout on the hosts of a cluster.
+/// A layout on the hosts of a cluster, with the costs of its workers.
 struct PlacedLayout<'a> {
     candidate: &'a LayoutCandidate,
     request: &'a StepRequest<'a>,
-    workers_per_host: usize,
+    ranks: RankHosts<'a>,
     costs: ModelCosts,
+    /// The coordinate along the tensor axis of the workers with the most parts.
+    tensor: usize,
+    /// The parts of these workers.
+    own_parts: Range<u32>,
     /// Whether a host has a core for exchanges besides those that compute.
     has_free_cores: bool,
 }
@@ -146,116 +219,51 @@ impl<'a> PlacedLayout<'a> {
     ) -> Result<Self, AdviseError> {
         let workers_per_host = request.cluster.workers_per_host(request.threads)? as usize;
         let threads = request.threads.max(1) as usize;
-        let members = candidate.layout.columns() * candidate.layout.replicas();
-        let busy = members.min(workers_per_host) * threads;
+        let layout = &candidate.layout;
+        let busy = layout.members().min(workers_per_host) * threads;
         let cores = request.cluster.cores as usize;
+        let costs = request.worker.at(busy as f64 / cores as f64);
+        let parts_at = |tensor: usize| layout.parts_at(tensor, costs.parts.max(1));
+        let tensor = (0..layout.tensors())
+            .rev()
+            .max_by_key(|&tensor| parts_at(tensor).len())
+            .unwrap_or(0);
         Ok(Self {
             candidate,
             request,
-            workers_per_host,
-            costs: request.worker.at(busy as f64 / cores as f64),
+            ranks: RankHosts::new(layout, workers_per_host),
+            own_parts: parts_at(tensor),
+            tensor,
+            costs,
             has_free_cores: busy < cores,
         })
-    }
-
-    fn host_of(&self, rank: usize) -> usize {
-        rank / self.workers_per_host
-    }
-
-    fn members(&self) -> usize {
-        self.candidate.layout.columns() * self.candidate.layout.replicas()
-    }
-
-    fn hosts_used(&self) -> u32 {
-        self.members().div_ceil(self.workers_per_host) as u32
-    }
-
-    /// Returns the most bytes that the workers of a host need together.
-    fn host_bytes(&self) -> u64 {
-        let bytes = &self.candidate.memory_bytes;
-        let replicas = self.candidate.layout.replicas();
-        let of_rank = |rank: usize| bytes.get(rank / replicas).copied().unwrap_or(0);
-        let ranks: Vec<usize> = (0..self.members()).collect();
-        let hosts = ranks.chunks(self.workers_per_host);
-        let sums = hosts.map(|ranks| {
-            let each = ranks.iter().map(|&rank| of_rank(rank));
-            each.fold(0, u64::saturating_add)
-        });
-        sums.max().unwrap_or(0)
-    }
-
-    /// Returns the ranks with the layers of a column.
-    fn group(&self, column: usize) -> GroupShape {
-        let layout = &self.candidate.layout;
-        let of = |column: usize| {
-            let ranks = (0..layout.replicas()).map(move |replica| MeshPlace {
-                column,
-                replica,
-                tensor: 0,
-            });
-            let hosts = ranks.map(|place| self.host_of(layout.rank_at(place).index()));
-            hosts.collect::<Vec<_>>()
-        };
-        let hosts = of(column);
-        // Other groups on the same hosts exchange at the same time.
-        let sharing = (0..layout.columns()).filter(|&other| {
-            let hosts_of_other = of(other);
-            hosts_of_other.first() != hosts_of_other.last()
-                && hosts_of_other.iter().any(|host| hosts.contains(host))
-        });
-        GroupShape {
-            sharing: sharing.count().max(1),
-            hosts,
-        }
-    }
-
-    /// Returns the group of all ranks.
-    fn all(&self) -> GroupShape {
-        GroupShape {
-            hosts: (0..self.members()).map(|rank| self.host_of(rank)).collect(),
-            sharing: 1,
-        }
-    }
-
-    /// Returns whether the border between two stages crosses between hosts in any pipeline, and how many do on one host.
-    fn crossing(&self, stage: usize) -> (bool, usize) {
-        let layout = &self.candidate.layout;
-        let [from, to] = [stage, stage + 1].map(|stage| layout.stages()[stage].column);
-        let mut of_host = std::collections::BTreeMap::new();
-        for replica in 0..layout.replicas() {
-            let [from, to] = [from, to].map(|column| {
-                let place = MeshPlace {
-                    column,
-                    replica,
-                    tensor: 0,
-                };
-                self.host_of(layout.rank_at(place).index())
-            });
-            if from != to {
-                *of_host.entry(from).or_insert(0_usize) += 1;
-            }
-        }
-        let most = of_host.values().max().copied().unwrap_or(0);
-        (most > 0, most.max(1))
     }
 
     fn step_costs(&self, with_bytes: bool) -> StepCosts {
         let layout = &self.candidate.layout;
         let stages = layout.stages();
         let layers = &self.costs.layers;
-        let groups: Vec<GroupShape> = (0..layout.columns()).map(|c| self.group(c)).collect();
+        let columns = 0..layout.columns();
+        let groups = columns.map(|column| self.ranks.same_layers(column, self.tensor));
+        let groups: Vec<GroupShape> = groups.collect();
+        let parts = self.part_exchange();
+        let own_parts = self.own_parts.len() as u32;
         let buckets = self.candidate.buckets.iter().map(|bucket| {
-            let sum_of = |of: fn(&crate::LayerCosts) -> f64| -> f64 {
-                layers[bucket.layers.clone()].iter().map(of).sum()
-            };
-            let mut cost = BucketCost {
-                forward_s: sum_of(|layer| layer.forward_s),
-                backward_s: sum_of(|layer| layer.backward_s),
-                backward_weights_s: sum_of(|layer| layer.backward_weights_s),
-                weight_bytes: bucket.elements * 4,
-                add_s: bucket.elements as f64 * self.costs.add_element_s,
-                ..BucketCost::default()
-            };
+            let mut cost = BucketCost::default();
+            for layer in &layers[bucket.layers.clone()] {
+                let passes = layer.passes_of(own_parts, self.costs.parts);
+                cost.forward_s += passes.forward_s;
+                cost.backward_s += passes.backward_s;
+                cost.backward_weights_s += passes.backward_weights_s;
+                if let Some(parts) = parts.as_ref().filter(|_| with_bytes) {
+                    // The worker waits for these, and computes nothing meanwhile.
+                    cost.forward_s += self.transfers_s(parts, &layer.transfers.forward);
+                    cost.backward_s += self.transfers_s(parts, &layer.transfers.backward);
+                }
+            }
+            let elements: usize = bucket.own_regions(&self.own_parts).sum();
+            cost.weight_bytes = elements * 4;
+            cost.add_s = elements as f64 * self.costs.add_element_s;
             if with_bytes {
                 self.add_exchange(&mut cost, bucket, &groups[stages[bucket.stage].column]);
             }
@@ -264,7 +272,7 @@ impl<'a> PlacedLayout<'a> {
         let border = |stage: usize| {
             let last = stages[stage].layers.end - 1;
             let bytes = layers[last].output_bytes;
-            let (is_across, sharing) = self.crossing(stage);
+            let (is_across, sharing) = self.ranks.crossing(stage);
             let (link_s, seconds) = self.request.links.message(bytes, is_across);
             let sharing = if is_across { sharing as f64 } else { 1.0 };
             match with_bytes {
@@ -283,50 +291,74 @@ impl<'a> PlacedLayout<'a> {
             buckets: buckets.collect(),
             borders: (0..stages.len().saturating_sub(1)).map(border).collect(),
             kept_bytes: vec![0; stages.len()],
-            loss_s: self.costs.loss_s,
+            loss_s: self.loss_s(parts.as_ref().filter(|_| with_bytes)),
         }
+    }
+
+    /// Returns the exchange among workers with other parts of the same layers; `None` if each worker has all parts.
+    fn part_exchange(&self) -> Option<(GroupShape, ExactSum)> {
+        let layout = &self.candidate.layout;
+        if layout.tensors() < 2 {
+            return None;
+        }
+        let ends =
+            (0..layout.tensors()).map(|tensor| layout.parts_at(tensor, self.costs.parts).end);
+        let sum = ExactSum::new(std::iter::once(0).chain(ends).collect())?;
+        Some((self.ranks.other_parts(), sum))
+    }
+
+    /// Returns the seconds of exchanges between parts.
+    fn transfers_s(
+        &self,
+        (group, sum): &(GroupShape, ExactSum),
+        transfers: &[PartTransfer],
+    ) -> f64 {
+        let times = self.request.collectives;
+        let seconds = transfers.iter().map(|transfer| {
+            let elements = transfer.elements();
+            let found = match transfer {
+                PartTransfer::Sum { .. } => times.exact_sum(group, sum, elements),
+                PartTransfer::Gather { .. } => times.gather(group, elements),
+            };
+            found.seconds + elements as f64 * self.costs.exchange_element_s
+        });
+        seconds.sum()
+    }
+
+    /// Returns the seconds of the loss of a shard, with its exchanges between parts if they are given.
+    fn loss_s(&self, parts: Option<&(GroupShape, ExactSum)>) -> f64 {
+        let transfers = &self.costs.loss_transfers;
+        let is_in_parts = self.candidate.layout.tensors() > 1 && !transfers.is_empty();
+        let share = match is_in_parts {
+            true => self.own_parts.len() as f64 / f64::from(self.costs.parts.max(1)),
+            false => 1.0,
+        };
+        let exchanged_s = parts.map_or(0.0, |parts| self.transfers_s(parts, transfers));
+        self.costs.loss_s * share + exchanged_s
     }
 
     /// Adds the costs of summing gradients and gathering weights to those of a bucket.
     fn add_exchange(&self, cost: &mut BucketCost, bucket: &BucketShape, group: &GroupShape) {
         let sum = self.candidate.layout.shards().exact_sum();
         let times = self.request.collectives;
-        let reduced = match self.candidate.choice.zero {
-            0 => times.exact_sum(group, &sum, bucket.elements),
-            _ => times.scatter(group, &sum, bucket.elements),
-        };
-        cost.reduce_s = reduced.seconds;
-        if self.candidate.choice.zero == 3 {
-            cost.gather_s = times.gather(group, bucket.elements).seconds;
-        }
-        if !self.has_free_cores {
-            cost.exchange_busy_s = reduced.core_s;
+        for elements in bucket.own_regions(&self.own_parts) {
+            let reduced = match self.candidate.choice.zero {
+                0 => times.exact_sum(group, &sum, elements),
+                _ => times.scatter(group, &sum, elements),
+            };
+            cost.reduce_s += reduced.seconds;
+            if self.candidate.choice.zero == 3 {
+                cost.gather_s += times.gather(group, elements).seconds;
+            }
+            if !self.has_free_cores {
+                cost.exchange_busy_s += reduced.core_s;
+            }
         }
     }
 
     /// Interprets the passes of the pipeline with the most shards.
     fn passes(&self, with_bytes: bool) -> Result<StepTimeline, AdviseError> {
-        let layout = &self.candidate.layout;
-        let run = layout.shards().run(GroupRank(0));
-        let buckets_of = |stage: usize| {
-            let is_later = |bucket: &BucketShape| bucket.stage > stage;
-            let first = self.candidate.buckets.partition_point(is_later);
-            let is_own_or_later = |bucket: &BucketShape| bucket.stage >= stage;
-            first..self.candidate.buckets.partition_point(is_own_or_later)
-        };
-        let stages = layout.stages().iter().enumerate();
-        let stages = stages.map(|(index, stage)| StageShape {
-            column: stage.column,
-            buckets: buckets_of(index),
-            cost: 1,
-        });
-        let gathers = self.candidate.choice.zero == 3 && layout.replicas() > 1;
-        let shape = ProgramShape {
-            stages: stages.collect(),
-            shards: run.clone(),
-            in_lock_step: self.request.in_lock_step,
-            gather_rounds: gathers.then_some(run.len() as u32),
-        };
+        let shape = (self.candidate).program_shape(0, self.request.in_lock_step);
         let programs = programs(self.candidate.choice.schedule, &shape);
         let of_stage: Vec<usize> = self.candidate.buckets.iter().map(|b| b.stage).collect();
         Ok(timeline(
@@ -347,12 +379,13 @@ impl<'a> PlacedLayout<'a> {
         })
     }
 
-    /// Returns the elements of the layers of a column.
+    /// Returns the elements of the layers of a column, of a worker with the most parts.
     fn elements_of(&self, column: usize) -> usize {
         let stages = self.candidate.layout.stages();
         let own = self.candidate.buckets.iter();
         let own = own.filter(|bucket| stages[bucket.stage].column == column);
-        own.map(|bucket| bucket.elements).sum()
+        own.flat_map(|bucket| bucket.own_regions(&self.own_parts))
+            .sum()
     }
 
     /// Returns the most elements whose gradient a rank of a column receives.
@@ -387,10 +420,10 @@ impl<'a> PlacedLayout<'a> {
     /// Returns the seconds of exchanges after the passes: second copies, votes, and the weights of a divided state.
     fn after_passes(&self) -> f64 {
         let (layout, times) = (&self.candidate.layout, self.request.collectives);
-        if self.members() < 2 {
+        if layout.members() < 2 {
             return 0.0;
         }
-        let all = self.all();
+        let all = self.ranks.all();
         // A vote has some dozens of bytes for each rank.
         let vote_s = times.gather(&all, 16 * all.size()).seconds;
         let rounds =
@@ -405,16 +438,18 @@ impl<'a> PlacedLayout<'a> {
                 .links
                 .message(4 * self.most_received(), is_across);
             let sharing = if is_across {
-                self.workers_per_host.min(all.size())
+                self.ranks.workers_per_host().min(all.size())
             } else {
                 1
             };
             seconds += link_s * sharing as f64 + arrives_s;
         }
         let gathered = |bucket: &BucketShape| {
-            let group = self.group(layout.stages()[bucket.stage].column);
             let column = layout.stages()[bucket.stage].column;
-            (column, times.gather(&group, bucket.elements).seconds)
+            let group = self.ranks.same_layers(column, self.tensor);
+            let regions = bucket.own_regions(&self.own_parts);
+            let seconds = regions.map(|elements| times.gather(&group, elements).seconds);
+            (column, seconds.sum::<f64>())
         };
         let hash_parts = self.request.hash_parts.max(1) as f64;
         let share = match self.candidate.choice.zero {
@@ -432,7 +467,7 @@ impl<'a> PlacedLayout<'a> {
     /// Returns the least seconds in which a host reads and decodes the samples of a step.
     fn reading_s(&self) -> f64 {
         let layout = &self.candidate.layout;
-        let on_host = self.workers_per_host.min(self.members());
+        let on_host = self.ranks.workers_per_host().min(layout.members());
         let shards: usize = (0..on_host)
             .map(|rank| layout.loads(GroupRank(rank as u32)).len())
             .sum();
@@ -449,7 +484,7 @@ pub(crate) mod tests {
     use ronde_schedule::{CostModel, PipelineSchedule};
 
     use super::*;
-    use crate::{HostLink, LayerCosts};
+    use crate::{HostLink, LayerCosts, PassCosts};
 
     /// A model of equal layers: 1 s forward, 2 s backward, a million elements and a megabyte of output each.
     pub(crate) fn worker(layers: usize) -> WorkerCosts {
@@ -457,13 +492,17 @@ pub(crate) mod tests {
             name: "layer".to_owned(),
             elements: 1_000_000,
             output_bytes: 1_000_000,
-            forward_s: 1.0,
-            backward_s: 2.0,
-            backward_weights_s: 1.0,
+            passes: PassCosts {
+                forward_s: 1.0,
+                backward_s: 2.0,
+                backward_weights_s: 1.0,
+            },
+            ..LayerCosts::default()
         };
         WorkerCosts {
             alone: ModelCosts {
                 layers: vec![layer; layers],
+                parts: 4,
                 ..ModelCosts::default()
             },
             crowded: None,
@@ -484,7 +523,8 @@ pub(crate) mod tests {
     pub(crate) fn candidate(choice: LayoutChoice, layers: usize, shards: u32) -> LayoutCandidate {
         let each: Vec<Range<usize>> = (0..layers).map(|layer| layer..layer + 1).collect();
         let columns = choice.pipeline as usize;
-        let layout = match columns {
+        let tensors = choice.tensor as usize;
+        let layout = match columns * tensors {
             1 => {
                 let size = WorldSize::new(choice.data).unwrap();
                 StepLayout::data_parallel(ShardPlan::new(shards, size).unwrap(), layers)
@@ -492,20 +532,28 @@ pub(crate) mod tests {
             _ => {
                 let shape = (columns, choice.stages_per_worker as usize);
                 let stages = divide_layers(&each, &vec![1.0; layers], shape, false).unwrap();
-                StepLayout::pipelines(choice.workers() as usize, shards, stages).unwrap()
+                StepLayout::mesh(choice.workers() as usize, shards, stages, tensors).unwrap()
             }
+        };
+        let replicas = layout.replicas();
+        let region = |elements: usize| RegionShape {
+            elements,
+            slices: vec![elements / replicas; replicas],
         };
         let buckets = (0..layers).rev().map(|layer| BucketShape {
             stage: layout
                 .stages()
                 .partition_point(|stage| stage.layers.end <= layer),
             layers: layer..layer + 1,
-            elements: 1_000_000,
+            regions: match choice.tensor {
+                1 => vec![region(1_000_000); 1],
+                _ => vec![region(200_000); 5],
+            },
         });
         LayoutCandidate {
             choice,
             buckets: buckets.collect(),
-            memory_bytes: vec![1 << 30; columns],
+            memory_bytes: vec![1 << 30; columns * tensors],
             layout,
         }
     }
@@ -516,11 +564,12 @@ pub(crate) mod tests {
         run: impl FnOnce(&StepRequest<'_>) -> T,
     ) -> T {
         let links = LinkCosts::new(CostModel::default(), 1e-5, 1e-10, cluster.link);
-        let collectives = CollectiveTimes::new(links);
+        let collectives = CollectiveTimes::new(links, None);
         run(&StepRequest {
             worker,
             links: &links,
             collectives: &collectives,
+            algorithm: None,
             cluster,
             threads: 1,
             in_lock_step: false,
@@ -643,5 +692,100 @@ pub(crate) mod tests {
             forecast(&candidate(DATA, 8, 8), request).unwrap()
         });
         assert!((found.step_s - 2000.0).abs() < 1e-6, "{found:?}");
+    }
+
+    const TENSOR: LayoutChoice = LayoutChoice {
+        tensor: 4,
+        copies: 2,
+        ..LayoutChoice::ONE
+    };
+
+    /// Layers in four parts, of which each takes a fifth, and so does what all workers compute.
+    fn worker_in_parts() -> WorkerCosts {
+        let mut worker = worker(8);
+        worker.alone.loss_s = 1.0;
+        for layer in &mut worker.alone.layers {
+            layer.first_part = Some(PassCosts {
+                forward_s: 0.4,
+                backward_s: 0.8,
+                backward_weights_s: 0.4,
+            });
+            layer.transfers.forward = vec![PartTransfer::Sum { elements: 250_000 }; 2];
+            layer.transfers.backward = vec![PartTransfer::Sum { elements: 250_000 }; 2];
+        }
+        let elements = vec![100; 4];
+        worker.alone.loss_transfers = vec![PartTransfer::Gather { elements }; 2];
+        worker
+    }
+
+    #[test]
+    fn workers_that_divide_layers_compute_their_parts_and_what_belongs_to_none() {
+        let mut worker = worker_in_parts();
+        worker.alone.update_element_s = 1e-6;
+        let of = |choice: LayoutChoice, cluster| {
+            with_request(&worker, cluster, |request| {
+                forecast(&candidate(choice, 8, 8), request).unwrap()
+            })
+        };
+        let four = of(TENSOR, cluster(1, 16));
+        // 8 shards of 8 layers, a quarter of the losses, and two parts of five of each layer in two copies.
+        let expected = 64.0 * 1.2 + 8.0 / 4.0 + 2.0 * 8.0 * 0.4;
+        assert!((four.computing_s - expected).abs() < 1e-6, "{four:?}");
+        assert!(four.communication > 0.0 && four.bubble == 0.0, "{four:?}");
+        let two = of(
+            LayoutChoice {
+                tensor: 2,
+                copies: 1,
+                ..TENSOR
+            },
+            cluster(1, 16),
+        );
+        let expected = 64.0 * 1.8 + 8.0 / 2.0 + 8.0 * 0.6;
+        assert!((two.computing_s - expected).abs() < 1e-6, "{two:?}");
+        // 4 sums of 1 MB for each layer and shard pass links at 1.25 GB/s more slowly than memory.
+        let across = of(TENSOR, cluster(4, 1));
+        assert!(
+            across.communication > 2.0 * four.communication,
+            "{across:?}"
+        );
+        let slow = ClusterShape {
+            link: HostLink {
+                bytes_per_s: 1e7,
+                latency_s: 1e-3,
+            },
+            ..cluster(4, 1)
+        };
+        // Nothing is computed meanwhile: 256 sums, of which each crosses the links of four hosts with at least 1.5 MB.
+        let across = of(TENSOR, slow);
+        assert!(
+            across.step_s - across.computing_s > 256.0 * 0.15,
+            "{across:?}"
+        );
+    }
+
+    #[test]
+    fn parts_pipelines_and_replicas_combine() {
+        let worker = worker_in_parts();
+        let mesh = LayoutChoice {
+            data: 2,
+            zero: 3,
+            pipeline: 2,
+            tensor: 2,
+            copies: 2,
+            ..LayoutChoice::ONE
+        };
+        let (found, host_bytes) = with_request(&worker, cluster(1, 16), |request| {
+            let mut candidate = candidate(mesh, 8, 8);
+            candidate.memory_bytes = vec![1 << 30, 2 << 30, 3 << 30, 4 << 30];
+            (forecast(&candidate, request).unwrap(), 20 << 30)
+        });
+        assert_eq!(found.host_bytes, host_bytes);
+        assert_eq!(found.worker_bytes, 4 << 30);
+        // Four shards, each with 4 layers of 1.8 s in a stage, and one more for the pipeline to fill.
+        assert!(
+            found.computing_s > 5.0 * 7.2 && found.computing_s < 5.0 * 7.2 + 4.0,
+            "{found:?}"
+        );
+        assert!((found.bubble - 0.2).abs() < 0.05, "{found:?}");
     }
 }

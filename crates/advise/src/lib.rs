@@ -15,18 +15,23 @@ pub mod costs;
 mod error;
 pub mod forecast;
 pub mod plot;
+mod rank_hosts;
 pub mod report;
 pub mod run_forecast;
 pub mod scaling;
+pub mod step_bytes;
 
 pub use advice::{Advice, BatchSettings, RateRule};
 pub use choice::{ChoiceLimits, LayoutChoice, layout_choices};
 pub use cluster::{ClusterShape, HostLink, parse_bytes, parse_link, parse_price};
 pub use collective_times::CollectiveTimes;
-pub use costs::{LayerCosts, LinkCosts, ModelCosts, WorkerCosts};
+pub use costs::{LayerCosts, LinkCosts, ModelCosts, PassCosts, WorkerCosts};
 pub use error::AdviseError;
-pub use forecast::{BucketShape, LayoutCandidate, LayoutForecast, StepRequest, forecast};
+pub use forecast::{
+    BucketShape, LayoutCandidate, LayoutForecast, RegionShape, StepRequest, forecast,
+};
 pub use plot::efficiency_svg;
 pub use report::{json, table};
 pub use run_forecast::{RunForecast, RunLength, RunRequest};
 pub use scaling::{ScalingCurve, ScalingPoint};
+pub use step_bytes::{RankBytes, SentBytes, step_bytes};

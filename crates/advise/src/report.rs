@@ -19,6 +19,15 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
+/// Returns a number of bytes that may be small, with a unit.
+fn sent_text(sent: u64) -> String {
+    match sent {
+        sent if sent >= 10 << 20 => bytes(sent),
+        sent if sent >= 10 << 10 => format!("{:.0} KiB", sent as f64 / 1024.0),
+        sent => format!("{sent} bytes"),
+    }
+}
+
 /// Returns a duration with a unit.
 pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
@@ -39,7 +48,7 @@ fn price(price: f64) -> String {
     }
 }
 
-fn columns(layout: &LayoutForecast) -> [String; 12] {
+fn columns(layout: &LayoutForecast) -> [String; 13] {
     let choice = layout.choice;
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     [
@@ -51,6 +60,7 @@ fn columns(layout: &LayoutForecast) -> [String; 12] {
             1 => "-".to_owned(),
             _ => name_of(choice.schedule).to_owned(),
         },
+        choice.tensor.to_string(),
         match choice.is_held_once() {
             true => choice.copies.to_string(),
             false => "-".to_owned(),
@@ -67,12 +77,13 @@ fn columns(layout: &LayoutForecast) -> [String; 12] {
     ]
 }
 
-const HEADS: [&str; 12] = [
+const HEADS: [&str; 13] = [
     "workers",
     "data",
     "zero",
     "pipeline",
     "schedule",
+    "tensor",
     "copies",
     "memory",
     "step",
@@ -81,6 +92,9 @@ const HEADS: [&str; 12] = [
     "efficiency",
     "run",
 ];
+
+/// The column of [`HEADS`] that models without parts do not need.
+const TENSOR_COLUMN: usize = 5;
 
 /// Returns the layouts as a table with one line each; only the best ones unless `all` is set. Below it are the best layout and
 /// the advice.
@@ -99,6 +113,11 @@ pub fn table(found: &RunForecast, all: bool) -> String {
         }
         rows.push(row);
     }
+    if found.layouts.iter().all(|layout| layout.choice.tensor == 1) {
+        for row in &mut rows {
+            row.remove(TENSOR_COLUMN);
+        }
+    }
     let mut text = aligned(&rows);
     let hidden = found.layouts.len() - shown.len();
     if hidden > 0 {
@@ -108,14 +127,18 @@ pub fn table(found: &RunForecast, all: bool) -> String {
     let _ = writeln!(text, "  why: {}", found.reason);
     let _ = writeln!(
         text,
-        "  {} for {} steps{}; each worker needs {}",
+        "  {} for {} steps{}; each worker needs {}{}",
         duration(found.best.run_s),
         found.length.steps,
         found
             .best
             .price
             .map_or_else(String::new, |cost| format!(", price {}", price(cost))),
-        bytes(found.best.worker_bytes)
+        bytes(found.best.worker_bytes),
+        match found.best.sent_bytes {
+            Some(sent) if sent > 0 => format!(", and sends {} in a step", sent_text(sent)),
+            _ => String::new(),
+        }
     );
     let _ = writeln!(
         text,
@@ -193,6 +216,7 @@ mod tests {
             worker_bytes: 3 << 29,
             host_bytes: 3 << 30,
             fits,
+            sent_bytes: Some(3 << 20),
             hosts: 1,
             step_s,
             computing_s: step_s,
@@ -244,11 +268,25 @@ mod tests {
         assert!(text.contains("... and 7 more layouts"), "{text}");
         assert!(text.contains("best: 19 workers: 19 x data"), "{text}");
         assert!(text.contains("ronde train --workers 19"), "{text}");
+        assert!(
+            text.contains("1.50 GiB, and sends 3072 KiB in a step"),
+            "{text}"
+        );
         let all = table(&found(), true);
         assert!(
             all.contains("does not fit") && !all.contains("more layouts"),
             "{all}"
         );
+    }
+
+    #[test]
+    fn the_table_of_a_model_in_parts_has_their_division() {
+        assert!(!table(&found(), false).contains("tensor"));
+        let mut found = found();
+        found.layouts[0].choice.tensor = 4;
+        let text = table(&found, false);
+        assert!(text.contains("schedule  tensor  copies"), "{text}");
+        assert!(text.contains("       4       1  "), "{text}");
     }
 
     #[test]

@@ -190,7 +190,7 @@ fn reason(
         ));
     }
     let is_other_shape = |layout: &&LayoutForecast| {
-        let of = |choice: &LayoutChoice| (choice.data, choice.pipeline, choice.zero);
+        let of = |choice: &LayoutChoice| (choice.data, choice.pipeline, choice.tensor, choice.zero);
         let is_usual = layout.choice.copies == layout.choice.usual_copies();
         layout.fits && is_usual && of(&layout.choice) != of(&best.choice)
     };
@@ -255,12 +255,13 @@ mod tests {
             shards: 16,
             pipeline_max: 8,
             interleaved_max: 4,
+            parts: 1,
             zero_max: 3,
         };
         let candidates = layout_choices(&limits)
             .into_iter()
             .map(|choice| LayoutCandidate {
-                memory_bytes: vec![memory(&choice); choice.pipeline as usize],
+                memory_bytes: vec![memory(&choice); choice.model_workers() as usize],
                 ..candidate(choice, 8, 16)
             });
         let candidates: Vec<LayoutCandidate> = candidates.collect();

@@ -62,7 +62,9 @@ impl ScalingCurve {
         };
         let mut points = Vec::new();
         let numbers = std::iter::successors(Some(1_u32), |data| data.checked_mul(2));
-        for data in numbers.take_while(|data| data.saturating_mul(shape.pipeline) <= workers_max) {
+        for data in
+            numbers.take_while(|data| data.saturating_mul(shape.model_workers()) <= workers_max)
+        {
             let choice = with_data(shape, data);
             let workers = choice.workers();
             let efficiency =

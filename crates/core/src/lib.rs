@@ -28,6 +28,7 @@ pub mod membership;
 pub mod mesh;
 pub mod norm;
 pub mod order;
+pub mod part_transfers;
 pub mod permutation;
 pub mod philox;
 pub mod rank;
@@ -58,6 +59,7 @@ pub use membership::{
     SuccessionPolicy,
 };
 pub use mesh::Mesh;
+pub use part_transfers::{PartTransfer, PartTransfers};
 pub use rank::{Epoch, Generation, GroupRank, Rank, Shard, Step, WorldSize};
 pub use straggler::StragglerDetector;
 pub use token_texts::TokenTexts;

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
+use ronde_core::{PartTransfers, Shard};
 
 use crate::{
     Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
-    PartPlace, Precision, Recomputed, ShardGradient, ShardInput, ShardSums,
+    PartPlace, PassEnds, Precision, Recomputed, ShardGradient, ShardInput, ShardSums,
 };
 
 /// A model, or a contiguous part of one, as layers that run one after the other.
@@ -279,6 +279,24 @@ impl Layer for Chain {
     fn set_parts(&mut self, place: &PartPlace) {
         let layers = self.layers.iter_mut();
         layers.for_each(|layer| layer.set_parts(place));
+    }
+
+    /// Returns the exchanges of all layers, those of the backward pass in its order.
+    fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
+        let mut shape = input_shape.to_vec();
+        let last = self.layers.len().saturating_sub(1);
+        let mut found = PartTransfers::default();
+        for (index, layer) in self.layers.iter().enumerate() {
+            let ends = PassEnds {
+                needs_input_gradient: index > 0 || ends.needs_input_gradient,
+                has_output_apart: index == last && ends.has_output_apart,
+            };
+            let of_layer = layer.part_transfers(&shape, ends);
+            found.forward.extend(of_layer.forward);
+            found.backward.splice(0..0, of_layer.backward);
+            shape = layer.cost(&shape).output_shape;
+        }
+        found
     }
 
     fn set_device(&mut self, device: &Arc<dyn Device>) {

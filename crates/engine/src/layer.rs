@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
+use ronde_core::{PartTransfers, Shard};
 
 use crate::{
-    Activation, Device, EngineError, ForwardContext, KeptText, LockStep, PartPlace, Precision,
-    ShardGradient, ShardInput, ShardSums,
+    Activation, Device, EngineError, ForwardContext, KeptText, LockStep, PartPlace, PassEnds,
+    Precision, ShardGradient, ShardInput, ShardSums,
 };
 
 /// The output and memory of a layer for one shard, for planning.
@@ -158,6 +158,13 @@ pub trait Layer: Send {
     /// Computes the given parts from now on, and drops all pending shards. The tensors of other parts need not be loaded: their
     /// ranges may be empty. Without effect on a layer that is not divided.
     fn set_parts(&mut self, _place: &PartPlace) {}
+
+    /// Returns what processes that compute different parts exchange for one shard of the given input shape, samples first; by
+    /// default nothing.
+    fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
+        let _ = (input_shape, ends);
+        PartTransfers::default()
+    }
 
     /// Returns the length of the last dimension of each part of the output, if the output joins parts; by default `None`.
     fn output_parts(&self) -> Option<Vec<usize>> {

@@ -54,7 +54,7 @@ pub use error::EngineError;
 pub use evaluation_size::EvaluationSize;
 pub use graph::{
     Attended, Computation, GraphBuilder, GraphLayer, GraphOutline, GraphValue, KeptText,
-    OperationOutline, PartExchange, PartPlace,
+    OperationOutline, PartExchange, PartPlace, PassEnds,
 };
 pub use host::{cpu_features, engine_name};
 pub use initial::{Initial, fill_tensor};

@@ -10,6 +10,7 @@ mod values;
 use std::fmt;
 use std::sync::Arc;
 
+use ronde_core::PartTransfer;
 use serde::{Deserialize, Serialize};
 
 use crate::memory;
@@ -151,6 +152,9 @@ pub trait LossInParts: Send + Sync {
         samples: usize,
         place: &PartPlace,
     ) -> Result<LossOutput, EngineError>;
+
+    /// Returns what the processes exchange for a number of targets, with outputs in a number of parts.
+    fn transfers_of_parts(&self, targets: usize, parts: usize) -> Vec<PartTransfer>;
 }
 
 impl<'a> dyn Loss + 'a {

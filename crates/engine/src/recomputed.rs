@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
+use ronde_core::{PartTransfers, Shard};
 
 use crate::{
     Activation, Device, EngineError, ForwardContext, HostDevice, KeptText, Layer, LayerCost,
-    LockStep, Mode, PartPlace, Precision, ShardGradient, ShardInput, ShardSums,
+    LockStep, Mode, PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums,
 };
 
 /// Activation checkpointing: the values that the inner layer would keep for backward are recomputed
@@ -166,6 +166,11 @@ impl Layer for Recomputed {
 
     fn parts(&self) -> u32 {
         self.inner.parts()
+    }
+
+    fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
+        let inner = self.inner.part_transfers(input_shape, ends);
+        inner.with_recomputation()
     }
 
     fn output_parts(&self) -> Option<Vec<usize>> {

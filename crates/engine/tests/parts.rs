@@ -8,10 +8,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use ronde_core::exact::{TreeSum, cover};
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
-use ronde_core::{Buffer, DType, Shard, Step};
+use ronde_core::{Buffer, DType, PartTransfer, Shard, Step};
 use ronde_engine::{
     Activation, Chain, CrossEntropy, ForwardContext, IGNORED, KeptText, Layer, Loss, Mode,
-    ModelConfig, NotSummed, PartExchange, PartPlace, Precision, Predictions,
+    ModelConfig, NotSummed, PartExchange, PartPlace, PassEnds, Precision, Predictions,
 };
 
 const CLASSES: u32 = 25;
@@ -124,9 +124,33 @@ struct Threads {
 struct OneThread {
     all: Arc<Threads>,
     rank: usize,
+    /// The exchanges in their order; a rank knows its own parts of what is gathered.
+    log: Mutex<Vec<PartTransfer>>,
 }
 
 impl OneThread {
+    fn new(all: &Arc<Threads>, rank: usize) -> Arc<Self> {
+        Arc::new(Self {
+            all: all.clone(),
+            rank,
+            log: Mutex::default(),
+        })
+    }
+
+    /// Checks that the rank made the exchanges of a plan, each once and in its order.
+    fn check(&self, planned: impl IntoIterator<Item = PartTransfer>, name: &str) {
+        let own = self.all.bounds[self.rank] as usize..self.all.bounds[self.rank + 1] as usize;
+        let of_rank = |transfer| match transfer {
+            PartTransfer::Gather { elements } => PartTransfer::Gather {
+                elements: vec![elements[own.clone()].iter().sum()],
+            },
+            sum => sum,
+        };
+        let planned: Vec<PartTransfer> = planned.into_iter().map(of_rank).collect();
+        assert!(!planned.is_empty());
+        assert_eq!(*self.log.lock().unwrap(), planned, "{name}");
+    }
+
     fn exchange(&self, own: Vec<Vec<f32>>) -> Vec<Vec<Vec<f32>>> {
         self.all.given.lock().unwrap()[self.rank] = own;
         self.all.barrier.wait();
@@ -139,6 +163,11 @@ impl OneThread {
 impl PartExchange for OneThread {
     fn sum(&self, subtrees: Vec<Vec<f32>>) -> Result<Vec<f32>, NotSummed> {
         let parts = *self.all.bounds.last().unwrap();
+        let elements = subtrees[0].len();
+        self.log
+            .lock()
+            .unwrap()
+            .push(PartTransfer::Sum { elements });
         let mut tree = TreeSum::new(parts);
         for (rank, subtrees) in self.exchange(subtrees).into_iter().enumerate() {
             let run = self.all.bounds[rank]..self.all.bounds[rank + 1];
@@ -153,6 +182,9 @@ impl PartExchange for OneThread {
     }
 
     fn gather(&self, own: Vec<f32>) -> Result<Vec<f32>, NotSummed> {
+        let elements = vec![own.len()];
+        let gathered = PartTransfer::Gather { elements };
+        self.log.lock().unwrap().push(gathered);
         Ok(self.exchange(vec![own]).concat().concat())
     }
 }
@@ -236,14 +268,19 @@ fn bits_do_not_depend_on_who_computes_which_part() {
                 let handles: Vec<_> = (0..ranks)
                     .map(|rank| {
                         let own = bounds[rank]..bounds[rank + 1];
-                        let all = all.clone();
+                        let exchange = OneThread::new(&all, rank);
                         let (build, sample) = (&build, &sample);
                         scope.spawn(move || {
                             let mut chain = build();
-                            let exchange = Arc::new(OneThread { all, rank });
-                            chain.set_parts(&PartPlace::shared(own.clone(), parts, exchange));
+                            let shared = exchange.clone();
+                            chain.set_parts(&PartPlace::shared(own.clone(), parts, shared));
                             load_own(&mut chain, &own);
-                            pass(&mut chain, input(name, sample), &own, in_halves)
+                            let found = pass(&mut chain, input(name, sample), &own, in_halves);
+                            let shape = [&[3], &sample[..]].concat();
+                            let planned = chain.part_transfers(&shape, PassEnds::default());
+                            exchange
+                                .check(planned.forward.into_iter().chain(planned.backward), name);
+                            found
                         })
                     })
                     .collect();
@@ -314,16 +351,15 @@ fn the_loss_of_outputs_in_parts_is_that_of_all_outputs() {
     std::thread::scope(|scope| {
         for rank in 0..3 {
             let own = bounds[rank]..bounds[rank + 1];
-            let exchange = Arc::new(OneThread {
-                all: all.clone(),
-                rank,
-            });
-            let place = PartPlace::shared(own.clone(), 4, exchange);
+            let exchange = OneThread::new(&all, rank);
+            let place = PartPlace::shared(own.clone(), 4, exchange.clone());
             let border = |part: u32| widths[..part as usize].iter().sum::<usize>();
             let columns = border(own.start)..border(own.end);
-            let (outputs, whole, of) = (&outputs, &whole, &of);
+            let (outputs, whole, of, loss) = (&outputs, &whole, &of, &loss);
             scope.spawn(move || {
                 let found = of(columns_of(outputs, classes, columns.clone()), &place);
+                let planned = loss.in_parts().unwrap();
+                exchange.check(planned.transfers_of_parts(12, 4), "loss");
                 assert_eq!(found.loss_sum.to_bits(), whole.loss_sum.to_bits());
                 assert_eq!(
                     found.gradient,

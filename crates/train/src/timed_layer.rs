@@ -3,14 +3,15 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
+use ronde_core::{PartTransfers, Shard};
 use ronde_engine::{
     Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
-    PartPlace, Precision, ShardGradient, ShardInput, ShardSums,
+    PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums,
 };
 
 use crate::clock;
+use crate::first_part::FirstPart;
 
 /// The kind of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,8 @@ impl PassTimes {
 pub(crate) struct TimedLayer {
     inner: Box<dyn Layer>,
     times: Arc<PassTimes>,
+    /// If only the first part is computed.
+    part: Option<FirstPart>,
 }
 
 impl TimedLayer {
@@ -55,15 +58,41 @@ impl TimedLayer {
         let layer = Self {
             inner,
             times: times.clone(),
+            part: None,
         };
         (layer, times)
+    }
+
+    /// Computes the first part only, as if the others had zeros.
+    pub(crate) fn with_first_part(mut self, part: FirstPart) -> Self {
+        part.place(&mut *self.inner);
+        self.part = Some(part);
+        self
     }
 
     fn timed<T>(&mut self, kind: PassKind, pass: impl FnOnce(&mut dyn Layer) -> T) -> T {
         let begun = clock::seconds();
         let result = pass(&mut *self.inner);
-        self.times.record(kind, clock::seconds() - begun);
+        let exchanged_s = self.part.as_ref().map_or(0.0, FirstPart::take_exchanged_s);
+        self.times
+            .record(kind, clock::seconds() - begun - exchanged_s);
         result
+    }
+
+    /// Returns the gradient of the output that the inner layer has.
+    fn own_gradient(&self, grad_output: Activation) -> Activation {
+        match &self.part {
+            Some(part) => part.own_output(grad_output),
+            None => grad_output,
+        }
+    }
+
+    /// Returns the places of the tensors that the inner layer computes with, and sets the gradients of other ones to zeros.
+    fn own_ranges(&self, ranges: &[Range<usize>], gradients: &mut [f32]) -> Vec<Range<usize>> {
+        match &self.part {
+            Some(part) => part.own_ranges(self.inner.layout(), ranges, gradients),
+            None => ranges.to_vec(),
+        }
     }
 }
 
@@ -109,7 +138,11 @@ impl Layer for TimedLayer {
         input: Activation,
         context: &ForwardContext,
     ) -> Result<Activation, EngineError> {
-        self.timed(PassKind::Forward, |layer| layer.forward(input, context))
+        let output = self.timed(PassKind::Forward, |layer| layer.forward(input, context))?;
+        Ok(match &self.part {
+            Some(part) => part.whole_output(output, context),
+            None => output,
+        })
     }
 
     fn extend(
@@ -129,8 +162,10 @@ impl Layer for TimedLayer {
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
+        let grad_output = self.own_gradient(grad_output);
+        let ranges = self.own_ranges(ranges, gradients);
         self.timed(PassKind::Backward, |layer| {
-            layer.backward(shard, grad_output, gradients, ranges, needs_input_gradient)
+            layer.backward(shard, grad_output, gradients, &ranges, needs_input_gradient)
         })
     }
 
@@ -140,6 +175,7 @@ impl Layer for TimedLayer {
         grad_output: Activation,
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
+        let grad_output = self.own_gradient(grad_output);
         self.timed(PassKind::BackwardInput, |layer| {
             layer.backward_input(shard, grad_output, needs_input_gradient)
         })
@@ -151,8 +187,9 @@ impl Layer for TimedLayer {
         gradients: &mut [f32],
         ranges: &[Range<usize>],
     ) -> Result<(), EngineError> {
+        let ranges = self.own_ranges(ranges, gradients);
         self.timed(PassKind::BackwardWeights, |layer| {
-            layer.backward_weights(shard, gradients, ranges)
+            layer.backward_weights(shard, gradients, &ranges)
         })
     }
 
@@ -172,12 +209,21 @@ impl Layer for TimedLayer {
         self.inner.output_parts()
     }
 
+    fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
+        self.inner.part_transfers(input_shape, ends)
+    }
+
     fn set_output_apart(&mut self, is_apart: bool) {
-        self.inner.set_output_apart(is_apart);
+        if self.part.is_none() {
+            self.inner.set_output_apart(is_apart);
+        }
     }
 
     fn set_parts(&mut self, place: &PartPlace) {
-        self.inner.set_parts(place);
+        match &self.part {
+            Some(part) => part.place(&mut *self.inner),
+            None => self.inner.set_parts(place),
+        }
     }
 
     fn engine(&self) -> String {

@@ -53,7 +53,7 @@ mod saving;
 mod slices;
 mod step;
 
-pub use measuring::{LayerTimes, WorkerTimes};
+pub use measuring::{LayerTimes, PartTimes, WorkerTimes};
 pub(crate) use step::StepTiming;
 
 /// The largest number of bad records that a worker reports one by one.

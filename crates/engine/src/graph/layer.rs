@@ -9,14 +9,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::Shard;
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
+use ronde_core::{PartTransfers, Shard};
 
 use self::again::ValueAgain;
 use self::parts::PartGradients;
 use super::{
-    GraphOutline, KeptText, LoadedState, NodeGradient, PartPlace, TensorGradients, Tensors,
+    GraphOutline, KeptText, LoadedState, NodeGradient, PartPlace, PassEnds, TensorGradients,
+    Tensors,
 };
 use crate::device::{Device, HostDevice};
 use crate::initial::fill_tensor;
@@ -470,6 +471,11 @@ impl Layer for GraphLayer {
 
     fn parts(&self) -> u32 {
         self.outline.parts
+    }
+
+    fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
+        let samples = input_shape.first().copied().unwrap_or(0);
+        self.outline.part_transfers(samples, ends)
     }
 
     fn output_parts(&self) -> Option<Vec<usize>> {

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use ronde_core::PartTransfer;
 use ronde_core::norm::tree_sum;
 use ronde_kernels::{exponentials, greatest_logit, scale_in_f64};
 
@@ -179,5 +180,11 @@ impl LossInParts for CrossEntropy {
             loss_sum,
             gradient: values,
         })
+    }
+
+    /// The greatest logits with those of the targets, then the halves of the sums of exponentials.
+    fn transfers_of_parts(&self, targets: usize, parts: usize) -> Vec<PartTransfer> {
+        let elements = vec![2 * targets; parts];
+        vec![PartTransfer::Gather { elements }; 2]
     }
 }

@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
-use ronde::engine::{Chain, ModelSize, StepShape};
-use ronde_advise::{BucketShape, ChoiceLimits, LayoutCandidate, LayoutChoice, layout_choices};
+use ronde::engine::{Chain, Layer, ModelSize, StepShape};
+use ronde_advise::{
+    BucketShape, ChoiceLimits, LayoutCandidate, LayoutChoice, RegionShape, layout_choices,
+};
 use ronde_core::WorldSize;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::PipelineStage;
@@ -24,6 +26,8 @@ pub(super) struct LayoutBuilder<'a> {
     chain: Chain,
     /// The elements of each layer in each region of the flat state.
     regions: Vec<Vec<Range<usize>>>,
+    /// The elements of each tensor.
+    tensors: Vec<Range<usize>>,
 }
 
 impl<'a> LayoutBuilder<'a> {
@@ -35,13 +39,17 @@ impl<'a> LayoutBuilder<'a> {
             .build(&description.shape, description.classes, &plan.seeds)
             .and_then(|chain| plan.prepare(chain))
             .ok()?;
-        let regions = ModelState::outline(&chain).regions().to_vec();
+        let state = ModelState::outline(&chain);
+        let regions = state.regions().to_vec();
+        let tensors = state.tensors().iter().map(|tensor| tensor.range.clone());
+        let tensors = tensors.collect();
         Some(Self {
             plan,
             size,
             train,
             chain,
             regions,
+            tensors,
         })
     }
 
@@ -54,6 +62,7 @@ impl<'a> LayoutBuilder<'a> {
             shards: self.plan.shards.shards(),
             pipeline_max: layers,
             interleaved_max: layers / 2,
+            parts: self.chain.parts(),
             zero_max: 3,
         }
     }
@@ -66,7 +75,7 @@ impl<'a> LayoutBuilder<'a> {
             zero: choice.zero,
             copies: choice.is_held_once().then_some(choice.copies),
             pipeline: choice.pipeline,
-            tensor: 1,
+            tensor: choice.tensor,
             schedule: match choice.schedule {
                 PipelineSchedule::GPipe => ScheduleName::GPipe,
                 PipelineSchedule::OneForwardOneBackward => ScheduleName::OneForwardOneBackward,
@@ -105,14 +114,20 @@ impl<'a> LayoutBuilder<'a> {
         let stages: &[PipelineStage] = layout.stages();
         let mut buckets: Vec<BucketShape> = Vec::new();
         for bucket in bucket::plan(&self.regions, stages, bucket_bytes) {
-            let elements = bucket.elements.len();
+            let region = RegionShape {
+                elements: bucket.elements.len(),
+                slices: bucket::slices(&bucket.elements, &self.tensors, layout.replicas())
+                    .iter()
+                    .map(Range::len)
+                    .collect(),
+            };
             match buckets.last_mut() {
                 // Another region of the same layers.
-                Some(last) if last.layers == bucket.layers => last.elements += elements,
+                Some(last) if last.layers == bucket.layers => last.regions.push(region),
                 _ => buckets.push(BucketShape {
                     stage: bucket.stage,
                     layers: bucket.layers,
-                    elements,
+                    regions: vec![region],
                 }),
             }
         }
@@ -157,7 +172,14 @@ impl<'a> LayoutBuilder<'a> {
         choices.sort_by_key(|choice| {
             let fewer = workers.get() - choice.workers().min(workers.get());
             let has_usual_copies = choice.copies == choice.usual_copies();
-            (fewer, choice.pipeline, !has_usual_copies, choice.zero)
+            let divisions = choice.model_workers();
+            (
+                fewer,
+                divisions,
+                choice.tensor,
+                !has_usual_copies,
+                choice.zero,
+            )
         });
         let own = choices
             .iter()
@@ -166,9 +188,9 @@ impl<'a> LayoutBuilder<'a> {
         let mut found = |choices: &[LayoutChoice]| {
             choices.iter().find_map(|choice| {
                 let candidate = self.candidate(choice)?;
-                let of_column = u64::from(choice.data);
+                let replicas = u64::from(choice.data);
                 let needed = candidate.memory_bytes.iter();
-                let needed: u64 = needed.map(|bytes| bytes.saturating_mul(of_column)).sum();
+                let needed: u64 = needed.map(|bytes| bytes.saturating_mul(replicas)).sum();
                 let most = candidate.memory_bytes.iter().max()?;
                 (needed <= memory_bytes).then(|| {
                     format!(
@@ -201,10 +223,17 @@ mod tests {
 
     /// Runs a test with the builder of a model of five layers, of which the weights are most.
     fn with_builder<T>(run: impl FnOnce(&mut LayoutBuilder<'_>) -> T) -> T {
+        with_parts(1, run)
+    }
+
+    /// The same with layers in a number of parts.
+    fn with_parts<T>(parts: u32, run: impl FnOnce(&mut LayoutBuilder<'_>) -> T) -> T {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("run.toml");
-        let text = "[run]\nname = \"x\"\n[data]\nsource = \"digits\"\n[model]\nkind = \"mlp\"\n\
-                    hidden = [4096, 4096, 4096, 4096]\n[train]\nepochs = 1\n[workers]\nlogical_shards = 8\n";
+        let text = format!(
+            "[run]\nname = \"x\"\n[data]\nsource = \"digits\"\n[model]\nkind = \"mlp\"\n\
+             hidden = [4096, 4096, 4096, 4096]\ntensor_parts = {parts}\n[train]\nepochs = 1\n[workers]\nlogical_shards = 8\n"
+        );
         std::fs::write(&file, text).unwrap();
         let request = PlanRequest {
             file: Some(&file),
@@ -243,11 +272,55 @@ mod tests {
                 builder.candidate(&choice(9, 0, 1)).is_none(),
                 "eight shards"
             );
-            let elements: usize = pipeline.buckets.iter().map(|bucket| bucket.elements).sum();
-            let whole: usize = one.buckets.iter().map(|bucket| bucket.elements).sum();
-            assert_eq!(elements, whole);
+            let elements = |candidate: &LayoutCandidate| -> usize {
+                let regions = candidate.buckets.iter().flat_map(|bucket| &bucket.regions);
+                regions.map(|region| region.elements).sum()
+            };
+            assert_eq!(elements(&pipeline), elements(&one));
             let thousands = builder.shape(&choice(4096, 0, 1), 4096).unwrap();
             assert_eq!(thousands.layout.ranks(), 4096);
+        });
+    }
+
+    #[test]
+    fn layers_in_parts_are_divided_in_every_product() {
+        with_parts(4, |builder| {
+            let limits = builder.limits(8, 1);
+            assert_eq!(limits.parts, 4);
+            let one = builder.candidate(&LayoutChoice::ONE).unwrap();
+            let divided = |tensor, rest: LayoutChoice| LayoutChoice { tensor, ..rest };
+            let four = builder.candidate(&divided(4, choice(1, 0, 1))).unwrap();
+            assert_eq!((four.memory_bytes.len(), four.layout.tensors()), (4, 4));
+            // The output layer is whole; the rest is divided.
+            let share = four.memory_bytes[0] as f64 / one.memory_bytes[0] as f64;
+            assert!((0.2..0.5).contains(&share), "{share}");
+            assert_eq!(one.buckets[0].regions.len(), 5);
+            let mesh = builder.candidate(&divided(2, choice(2, 3, 2))).unwrap();
+            assert_eq!((mesh.memory_bytes.len(), mesh.layout.members()), (4, 8));
+            assert!(builder.candidate(&divided(5, choice(1, 0, 1))).is_none());
+            for choice in layout_choices(&limits).iter().filter(|c| c.tensor > 1) {
+                let fits = choice.pipeline <= 5;
+                assert_eq!(builder.shape(choice, 8).is_some(), fits, "{choice}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_model_that_does_not_fit_is_divided_by_its_parts_where_that_is_all_there_is() {
+        with_parts(4, |builder| {
+            let two = WorldSize::new(2).unwrap();
+            let tensor = LayoutChoice {
+                tensor: 2,
+                ..choice(1, 0, 1)
+            };
+            let needed: u64 = builder
+                .candidate(&tensor)
+                .unwrap()
+                .memory_bytes
+                .iter()
+                .sum();
+            let text = builder.fitting(two, needed).unwrap();
+            assert!(text.contains("--set parallel."), "{text}");
         });
     }
 

@@ -122,7 +122,7 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
         describe(&name, &plan, size.parameters, &cluster, &measured);
     }
     let links = measured.links(&cluster);
-    let collectives = CollectiveTimes::new(links);
+    let collectives = CollectiveTimes::new(links, plan.config.comm.algorithm);
     let request = request_of(&plan, &split, &measured, (&links, &collectives, cluster));
     let request = RunRequest {
         configurations: arguments.configurations,
@@ -210,11 +210,6 @@ fn describe(name: &str, plan: &Plan, parameters: u64, cluster: &ClusterShape, me
         sum(|layer| layer.backward_s),
         crowded.unwrap_or_default()
     );
-    if plan.config.model.config.tensor_parts() > 1 {
-        info!(
-            "layouts in which several workers compute a layer together (`parallel.tensor`) have no forecast yet"
-        );
-    }
     info!(
         "forecast for {} host{} with {} cores and {}{}",
         cluster.hosts,
@@ -245,7 +240,7 @@ fn request_of<'a>(
         .alone
         .layers
         .iter()
-        .map(|layer| layer.forward_s)
+        .map(|layer| layer.passes.forward_s)
         .sum();
     let sample_s = (forward_s + worker.alone.loss_s) / plan.shard_samples_max().max(1) as f64;
     let tested = split.test.as_ref().map_or(0, |test| test.len()) as f64;
@@ -258,6 +253,7 @@ fn request_of<'a>(
             worker,
             links,
             collectives,
+            algorithm: config.comm.algorithm,
             cluster,
             threads: config.workers.threads,
             in_lock_step: config.model.config.runs_shards_together(),

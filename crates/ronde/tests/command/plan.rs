@@ -96,6 +96,43 @@ fn the_table_names_the_best_layout_and_how_to_start_it() {
 }
 
 #[test]
+fn layers_in_parts_are_divided_among_workers() {
+    let dir = folder();
+    let set = [
+        "--set",
+        "model.tensor_parts=4",
+        "--set",
+        "model.hidden=[1024, 1024]",
+    ];
+    let plan = |flags: &[&str]| {
+        let arguments = ["plan", "run.toml", "--seconds", "1", "--cores", "8"];
+        dir.run(&[&arguments[..], &set, flags].concat())
+            .expect(0, &[])
+    };
+    let found: Value = serde_json::from_str(&plan(&["--json"]).stdout).unwrap();
+    let layouts = found["layouts"].as_array().unwrap();
+    let of = |data: u64, pipeline: u64, tensor: u64| {
+        let is_it = |layout: &&Value| {
+            let choice = &layout["choice"];
+            choice["data"] == data && choice["pipeline"] == pipeline && choice["tensor"] == tensor
+        };
+        layouts.iter().find(is_it).unwrap()
+    };
+    for mesh in [of(1, 1, 4), of(4, 1, 2), of(2, 2, 2)] {
+        assert!(mesh["step_s"].as_f64().unwrap() > 0.0, "{mesh}");
+        assert!(mesh["sent_bytes"].as_u64().unwrap() > 0, "{mesh}");
+    }
+    let computing_s = |layout: &Value| layout["computing_s"].as_f64().unwrap();
+    assert!(computing_s(of(1, 1, 4)) < computing_s(of(1, 1, 1)));
+    assert!(layouts.iter().all(|layout| layout["choice"]["tensor"] != 3));
+    let table = plan(&["--all"]).stdout;
+    assert!(
+        table.contains("tensor") && !table.contains("no forecast"),
+        "{table}"
+    );
+}
+
+#[test]
 fn bad_descriptions_are_refused() {
     let dir = folder();
     let refused = |flags: &[&str], words: &[&str]| {

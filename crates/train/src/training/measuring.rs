@@ -6,11 +6,13 @@ use std::thread;
 use ronde_comm::{GroupConfig, ProcessGroup};
 use ronde_core::event::PhaseTimes;
 use ronde_core::layout::TensorEntry;
-use ronde_core::{DType, GroupRank, NullTracker, WorldSize};
+use ronde_core::{DType, GroupRank, NullTracker, PartTransfer, PartTransfers, WorldSize};
 use ronde_data::{Loader, Split};
+use ronde_engine::{Layer, PassEnds};
 
 use super::Training;
 use crate::config::{ParallelSection, RunConfig, ScheduleName, SyncSection};
+use crate::first_part::{ExchangeTimes, FirstPart};
 use crate::timed_layer::{PassKind, PassTimes, TimedLayer};
 use crate::{JobGroup, Plan, TrainError, clock, initial_state};
 
@@ -39,6 +41,23 @@ pub struct LayerTimes {
     pub backward_s: f64,
     /// The half of the backward pass for the gradients of the weights.
     pub backward_weights_s: f64,
+    /// The same of a worker that computes the first part only; `None` for a layer that is not divided into parts.
+    pub first_part: Option<PartTimes>,
+    /// The number of parts into which it is divided; 1 if it is not.
+    pub parts: u32,
+    /// What workers that compute different parts exchange.
+    pub transfers: PartTransfers,
+}
+
+/// The measured times of a part of a layer for one shard of the largest size, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PartTimes {
+    /// The forward pass.
+    pub forward_s: f64,
+    /// The backward pass.
+    pub backward_s: f64,
+    /// The half of the backward pass for the gradients of the weights.
+    pub backward_weights_s: f64,
 }
 
 /// The measured times of a worker, in seconds.
@@ -58,6 +77,13 @@ pub struct WorkerTimes {
     pub decode_s: f64,
     /// The number of layers that sum over all shards within each pass.
     pub lock_step_layers: u32,
+    /// The number of parts into which layers are divided; 1 if they are not.
+    pub parts: u32,
+    /// What workers that compute different parts of the outputs exchange for the loss of a shard; nothing if each of them computes
+    /// the loss of all outputs.
+    pub loss_transfers: Vec<PartTransfer>,
+    /// Copying an element of a value to and from an exchange.
+    pub exchange_element_s: f64,
 }
 
 impl WorkerTimes {
@@ -97,7 +123,8 @@ impl WorkerTimes {
         limit_s: f64,
         barrier: &Barrier,
     ) -> Result<Self, TrainError> {
-        let first = MeasuredTraining::start(config, split, 1, ScheduleName::default())
+        let whole = MeasuredForm::default();
+        let first = MeasuredTraining::start(config, split, 1, whole)
             .and_then(|mut one| Ok((one.step()?.total_s, one)));
         // Also after a failure, for which the other workers must not wait.
         barrier.wait();
@@ -109,24 +136,70 @@ impl WorkerTimes {
         let shards = most.min(config.workers.logical_shards).max(1);
         if shards > 1 {
             drop(measured);
-            measured = MeasuredTraining::start(config, split, shards, ScheduleName::default())?;
+            measured = MeasuredTraining::start(config, split, shards, whole)?;
         }
-        let steps = measured.steps(limit_s / 2.0)?;
+        let (parts, lock_step_layers) = (measured.parts, measured.lock_step_layers);
+        // Layers in parts are measured twice.
+        let share_s = limit_s / if parts > 1 { 2.0 } else { 1.0 };
+        let steps = measured.steps(share_s / 2.0)?;
         let mut found = measured.times(&steps);
-        if found.lock_step_layers == 0 {
-            drop(measured);
-            let mut halves =
-                MeasuredTraining::start(config, split, shards, ScheduleName::ZeroBubble)?;
-            halves.steps(limit_s / 4.0)?;
+        drop(measured);
+        let run = |form: MeasuredForm, limit_s: f64| {
+            let mut measured = MeasuredTraining::start(config, split, shards, form)?;
+            measured.steps(limit_s)?;
+            Ok::<_, TrainError>(measured)
+        };
+        if lock_step_layers == 0 {
+            let halves = run(whole.in_halves(), share_s / 4.0)?;
             for (layer, times) in found.layers.iter_mut().zip(&halves.layers) {
-                let input_s = typical(times.take(PassKind::BackwardInput));
-                let weights_s = typical(times.take(PassKind::BackwardWeights));
-                // The two halves together do the same as the whole pass.
-                let share = weights_s / (input_s + weights_s).max(f64::MIN_POSITIVE);
-                layer.backward_weights_s = layer.backward_s * share;
+                layer.backward_weights_s = layer.backward_s * weights_share(times);
+            }
+        }
+        if parts > 1 {
+            let form = MeasuredForm {
+                first_part: true,
+                ..whole
+            };
+            let measured = run(form, share_s / 2.0)?;
+            let halves = run(form.in_halves(), share_s / 4.0)?;
+            found.exchange_element_s = measured.exchanges.element_s();
+            let both = measured.layers.iter().zip(&halves.layers);
+            for (layer, (times, halves)) in found.layers.iter_mut().zip(both) {
+                let backward_s = typical(times.take(PassKind::Backward));
+                layer.first_part = (layer.parts > 1).then(|| PartTimes {
+                    forward_s: typical(times.take(PassKind::Forward)),
+                    backward_s,
+                    backward_weights_s: backward_s * weights_share(halves),
+                });
             }
         }
         Ok(found)
+    }
+}
+
+/// Returns the share of the gradients of weights in a backward pass that was measured in halves: the two halves together do the
+/// same as the whole pass.
+fn weights_share(halves: &PassTimes) -> f64 {
+    let input_s = typical(halves.take(PassKind::BackwardInput));
+    let weights_s = typical(halves.take(PassKind::BackwardWeights));
+    weights_s / (input_s + weights_s).max(f64::MIN_POSITIVE)
+}
+
+/// What is measured of a training.
+#[derive(Debug, Clone, Copy, Default)]
+struct MeasuredForm {
+    schedule: ScheduleName,
+    /// Whether the first part of layers is computed alone.
+    first_part: bool,
+}
+
+impl MeasuredForm {
+    /// Returns the form with backward passes in halves.
+    fn in_halves(self) -> Self {
+        Self {
+            schedule: ScheduleName::ZeroBubble,
+            ..self
+        }
     }
 }
 
@@ -143,7 +216,11 @@ struct MeasuredTraining {
     layers: Vec<Arc<PassTimes>>,
     shards: u32,
     lock_step_layers: u32,
-    descriptions: Vec<(String, usize, usize)>,
+    /// The layers without their times.
+    outlines: Vec<LayerTimes>,
+    parts: u32,
+    loss_transfers: Vec<PartTransfer>,
+    exchanges: Arc<ExchangeTimes>,
 }
 
 impl MeasuredTraining {
@@ -152,13 +229,13 @@ impl MeasuredTraining {
         config: &RunConfig,
         split: &Split,
         shards: u32,
-        schedule: ScheduleName,
+        form: MeasuredForm,
     ) -> Result<Self, TrainError> {
         let mut reduced = with_one_worker(config);
         let whole = Plan::resolve(&reduced, WorldSize::ONE, &*split.train)?;
         let shard_samples = whole.shard_samples_max() as u64;
         reduced.workers.logical_shards = shards;
-        reduced.parallel.schedule = schedule;
+        reduced.parallel.schedule = form.schedule;
         let train = &mut reduced.train;
         train.global_batch_size = shard_samples * u64::from(shards);
         (train.steps, train.epochs) = (Some(u64::from(u32::MAX)), None);
@@ -177,23 +254,36 @@ impl MeasuredTraining {
         }
         let mut shape = vec![shard_samples as usize];
         shape.extend_from_slice(&description.shape);
+        let loss = plan.objective.loss.clone();
+        let parts = chain.parts();
+        let last = chain.layers().last().and_then(|layer| layer.output_parts());
+        // The loss is computed from the parts of the outputs if it can be.
+        let output_parts = last.filter(|_| loss.in_parts().is_some());
+        let (exchanges, layer_count) = (Arc::<ExchangeTimes>::default(), chain.len());
         let mut layers = Vec::new();
-        let (mut descriptions, mut lock_step_layers) = (Vec::new(), 0);
-        let chain = chain.wrapped(|_, mut layer| {
-            let name = layer.name().to_owned();
-            let elements = layer
-                .layout()
-                .tensors
-                .iter()
-                .map(TensorEntry::elements)
-                .sum();
-            shape = layer.cost(&shape).output_shape;
-            descriptions.push((name, elements, 4 * shape.iter().product::<usize>()));
+        let (mut outlines, mut lock_step_layers) = (Vec::new(), 0);
+        let chain = chain.wrapped(|index, mut layer| {
+            let own_output = output_parts.clone().filter(|_| index + 1 == layer_count);
+            let ends = PassEnds {
+                needs_input_gradient: index > 0,
+                has_output_apart: own_output.is_some(),
+            };
+            outlines.push(outline(&*layer, &mut shape, ends));
             lock_step_layers += u32::from(layer.in_lock_step().is_some());
-            let (layer, times) = TimedLayer::new(layer);
+            let (mut layer, times) = TimedLayer::new(layer);
+            if form.first_part {
+                layer = layer.with_first_part(FirstPart::new(parts, own_output, &exchanges));
+            }
             layers.push(times);
             Box::new(layer)
         });
+        let loss_transfers = match (&output_parts, loss.in_parts()) {
+            (Some(widths), Some(loss)) => {
+                let targets = shape.iter().product::<usize>() / widths.iter().sum::<usize>().max(1);
+                loss.transfers_of_parts(targets, widths.len())
+            }
+            _ => Vec::new(),
+        };
         let group = ProcessGroup::alone(GroupConfig::new("measure", "measure", GroupRank(0)));
         let member = JobGroup::of(Arc::new(group), Arc::new(NullTracker));
         let (engine, threads) = (reduced.train.engine, reduced.workers.threads);
@@ -206,7 +296,10 @@ impl MeasuredTraining {
             layers,
             shards,
             lock_step_layers,
-            descriptions,
+            outlines,
+            parts,
+            loss_transfers,
+            exchanges,
         })
     }
 
@@ -247,19 +340,16 @@ impl MeasuredTraining {
 
     fn times(&self, steps: &[MeasuredStep]) -> WorkerTimes {
         let shards = f64::from(self.shards);
-        let layers = self.descriptions.iter().zip(&self.layers);
+        let layers = self.outlines.iter().zip(&self.layers);
         let mut passes_s = 0.0;
-        let layers = layers.map(|((name, elements, output_bytes), times)| {
+        let layers = layers.map(|(outline, times)| {
             let forward = times.take(PassKind::Forward);
             // A pass in lock step has one time for all shards.
             passes_s += forward.iter().sum::<f64>() / forward.len().max(1) as f64;
             LayerTimes {
-                name: name.clone(),
-                elements: *elements,
-                output_bytes: *output_bytes,
                 forward_s: typical(forward),
                 backward_s: typical(times.take(PassKind::Backward)),
-                backward_weights_s: 0.0,
+                ..outline.clone()
             }
         });
         let layers: Vec<LayerTimes> = layers.collect();
@@ -283,8 +373,30 @@ impl MeasuredTraining {
             step_s: rest_s.max(0.0),
             decode_s: decode_s * samples,
             lock_step_layers: self.lock_step_layers,
+            parts: self.parts,
+            loss_transfers: self.loss_transfers.clone(),
+            exchange_element_s: 0.0,
             layers,
         }
+    }
+}
+
+/// Returns what is known of a layer without measuring, and changes the shape of its input to that of its output.
+fn outline(layer: &dyn Layer, shape: &mut Vec<usize>, ends: PassEnds) -> LayerTimes {
+    let tensors = layer.layout().tensors.iter();
+    let elements = tensors.map(TensorEntry::elements).sum();
+    let transfers = layer.part_transfers(shape, ends);
+    *shape = layer.cost(shape).output_shape;
+    LayerTimes {
+        name: layer.name().to_owned(),
+        elements,
+        output_bytes: 4 * shape.iter().product::<usize>(),
+        forward_s: 0.0,
+        backward_s: 0.0,
+        backward_weights_s: 0.0,
+        first_part: None,
+        parts: layer.parts(),
+        transfers,
     }
 }
 
@@ -335,6 +447,16 @@ fn mean(measured: &[WorkerTimes]) -> WorkerTimes {
             forward_s: of(&|worker| worker.layers[index].forward_s),
             backward_s: of(&|worker| worker.layers[index].backward_s),
             backward_weights_s: of(&|worker| worker.layers[index].backward_weights_s),
+            first_part: layer.first_part.map(|_| {
+                let of_part = |time: fn(&PartTimes) -> f64| {
+                    of(&|worker| worker.layers[index].first_part.as_ref().map_or(0.0, time))
+                };
+                PartTimes {
+                    forward_s: of_part(|part| part.forward_s),
+                    backward_s: of_part(|part| part.backward_s),
+                    backward_weights_s: of_part(|part| part.backward_weights_s),
+                }
+            }),
             ..layer.clone()
         });
     WorkerTimes {
@@ -345,6 +467,9 @@ fn mean(measured: &[WorkerTimes]) -> WorkerTimes {
         step_s: of(&|worker| worker.step_s),
         decode_s: of(&|worker| worker.decode_s),
         lock_step_layers: first.lock_step_layers,
+        parts: first.parts,
+        loss_transfers: first.loss_transfers.clone(),
+        exchange_element_s: of(&|worker| worker.exchange_element_s),
     }
 }
 
@@ -359,7 +484,11 @@ mod tests {
             "[run]\nname = 'x'\n[data]\nsource = 'digits'\n[model]\nkind = 'mlp'\nhidden = [32]\n\
              [train]\nepochs = 1\n{settings}\n[workers]\nlogical_shards = 4\n"
         );
-        let config: RunConfig = toml::from_str(&text).unwrap();
+        measured_run(&text, workers)
+    }
+
+    fn measured_run(text: &str, workers: usize) -> WorkerTimes {
+        let config: RunConfig = toml::from_str(text).unwrap();
         let opening = OpenContext::new(".".as_ref(), config.run.seed);
         let split = ronde_data::open(&config.data, &opening).unwrap();
         WorkerTimes::measure(&config, &split, workers, 0.1).unwrap()
@@ -388,6 +517,27 @@ mod tests {
             assert!(found.update_element_s > 0.0 && found.add_element_s > 0.0);
             assert_eq!(found.lock_step_layers, 0);
         }
+    }
+
+    #[test]
+    fn the_first_part_of_layers_is_measured_alone() {
+        let text = "[run]\nname = 'x'\n[data]\nsource = 'text'\ncontext = 16\n[model]\nkind = 'gpt'\nlayers = 1\nwidth = 32\nheads = 4\n\
+                    tensor_parts = 4\n[train]\nsteps = 4\nglobal_batch_size = 8\n[workers]\nlogical_shards = 4\n";
+        let found = measured_run(text, 1);
+        assert_eq!(found.parts, 4);
+        let forward: Vec<usize> = found
+            .layers
+            .iter()
+            .map(|l| l.transfers.forward.len())
+            .collect();
+        assert_eq!(forward, [1, 2, 0], "{found:?}");
+        assert_eq!(found.loss_transfers.len(), 2);
+        for layer in &found.layers {
+            let part = layer.first_part.unwrap();
+            assert!(part.forward_s > 0.0 && part.backward_s > 0.0, "{layer:?}");
+            assert!(part.backward_weights_s < part.backward_s, "{layer:?}");
+        }
+        assert!(found.exchange_element_s > 0.0);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Measures the layers of a run and the exchange of bytes on this machine.
 
 use ronde::host;
-use ronde_advise::{ClusterShape, LayerCosts, LinkCosts, ModelCosts, WorkerCosts};
+use ronde_advise::{ClusterShape, LayerCosts, LinkCosts, ModelCosts, PassCosts, WorkerCosts};
 use ronde_data::Split;
 use ronde_schedule::CostModel;
 use ronde_train::{LinkTimes, Plan, WorkerTimes};
@@ -68,9 +68,17 @@ fn model_costs(times: &WorkerTimes) -> ModelCosts {
         name: layer.name.clone(),
         elements: layer.elements,
         output_bytes: layer.output_bytes,
-        forward_s: layer.forward_s,
-        backward_s: layer.backward_s,
-        backward_weights_s: layer.backward_weights_s,
+        passes: PassCosts {
+            forward_s: layer.forward_s,
+            backward_s: layer.backward_s,
+            backward_weights_s: layer.backward_weights_s,
+        },
+        first_part: layer.first_part.map(|part| PassCosts {
+            forward_s: part.forward_s,
+            backward_s: part.backward_s,
+            backward_weights_s: part.backward_weights_s,
+        }),
+        transfers: layer.transfers.clone(),
     });
     ModelCosts {
         layers: layers.collect(),
@@ -79,6 +87,9 @@ fn model_costs(times: &WorkerTimes) -> ModelCosts {
         update_element_s: times.update_element_s,
         step_s: times.step_s,
         decode_s: times.decode_s,
+        parts: times.parts,
+        loss_transfers: times.loss_transfers.clone(),
+        exchange_element_s: times.exchange_element_s,
     }
 }
 
