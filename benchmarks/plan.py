@@ -49,6 +49,18 @@ MODELS = {
         "batches": [16, 32],
         "layers": 4,
     },
+    "gpt_in_parts": {
+        "data": 'source = "synthetic_text"\nsamples = 4096\ntest_samples = 0\ncontext = {context}\ntokens = 1024',
+        "model": 'kind = "gpt"\nlayers = {layers}\nwidth = {width}\nheads = 4\ntensor_parts = 4',
+        "sizes": [
+            {"layers": 2, "width": 64, "context": 64},
+            {"layers": 4, "width": 128, "context": 64},
+            {"layers": 4, "width": 256, "context": 128},
+        ],
+        "batches": [16, 32],
+        "layers": 4,
+        "parts": 4,
+    },
     "resnet18": {
         "data": 'source = "synthetic_images"\nsamples = 1024\ntest_samples = 0\nclasses = 10\nshape = [3, 32, 32]',
         "model": 'kind = "resnet18"\nsmall_input = true',
@@ -75,24 +87,31 @@ kind = "adamw"
 logical_shards = {shards}
 """
 
-ONE = {"data": 1, "zero": 0, "pipeline": 1, "schedule": "1f1b", "copies": 1}
+ONE = {"data": 1, "zero": 0, "pipeline": 1, "tensor": 1, "schedule": "1f1b", "copies": 1}
 
 
-def layouts():
-    """Returns the layouts of one and two workers."""
+def layouts(workers, parts):
+    """Returns the layouts of one and two workers, or of as many that divide the parts of layers."""
+    if workers > 2:
+        tensors = [{**ONE, "tensor": 2, "data": 2, "zero": zero} for zero in range(4)]
+        tensors += [{**ONE, "tensor": 2, "pipeline": 2}, {**ONE, "tensor": 4}]
+        return [{**each, "copies": 1 if each["data"] > 1 and not each["zero"] else 2} for each in tensors]
+    if parts > 1:
+        return [ONE, {**ONE, "tensor": 2}, {**ONE, "tensor": 2}, {**ONE, "data": 2}, {**ONE, "pipeline": 2}]
     found = [ONE, ONE]
     found += [{**ONE, "data": 2, "zero": zero} for zero in range(4)]
     schedules = ["1f1b", "gpipe", "zero_bubble", "interleaved"]
     return found + [{**ONE, "pipeline": 2, "schedule": schedule} for schedule in schedules]
 
 
-def draw(generator):
+def draw(generator, arguments):
     """Returns a run file without its number of steps, its name, and a layout."""
-    name = generator.choice(list(MODELS))
+    name = generator.choice(arguments.models)
     model = MODELS[name]
     size = generator.choice(model["sizes"])
     batch, shards = generator.choice(model["batches"]), generator.choice([4, 8])
-    possible = [each for each in layouts() if each["schedule"] != "interleaved" or model["layers"] >= 4]
+    all_layouts = layouts(arguments.workers, model.get("parts", 1))
+    possible = [each for each in all_layouts if each["schedule"] != "interleaved" or model["layers"] >= 4]
     values = {
         "data": model["data"].format(**size),
         "model": model["model"].format(**size),
@@ -106,6 +125,8 @@ def draw(generator):
 def forecast(arguments, run, layout):
     """Returns the entry of a layout in the forecast."""
     command = [arguments.ronde, "plan", str(run), "--json", "--seconds", str(arguments.seconds)]
+    if arguments.workers > 2:
+        command += ["--cores", str(arguments.workers)]
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr}")
@@ -118,13 +139,14 @@ def forecast(arguments, run, layout):
 
 def train(arguments, run, layout, folder):
     """Returns the median seconds of a step and the highest Pss of a worker in MiB."""
-    workers = layout["data"] * layout["pipeline"]
+    workers = layout["data"] * layout["pipeline"] * layout["tensor"]
     settings = {
         "run.output": f"{folder}/run",
         "checkpoint.every_minutes": 1000,
         "parallel.zero": layout["zero"],
         "parallel.pipeline": layout["pipeline"],
         "parallel.schedule": layout["schedule"],
+        "parallel.tensor": layout["tensor"],
     }
     command = [arguments.ronde, "train", str(run), "--json", "--overwrite", "-n", str(workers)]
     for key, value in settings.items():
@@ -175,13 +197,15 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=4, help="of measuring for each forecast")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--workers", type=int, default=2, help="4: layouts of four workers, only for models in parts")
     parser.add_argument("--out", default="plan.json")
     arguments = parser.parse_args()
     arguments.ronde = os.path.abspath(arguments.ronde)
     generator = random.Random(arguments.seed)
     results = []
     while len(results) < arguments.runs:
-        values, name, layout = draw(generator)
+        values, name, layout = draw(generator, arguments)
         with tempfile.TemporaryDirectory() as folder:
             run = pathlib.Path(folder, "run.toml")
             run.write_text(RUN.format(steps=20, **values))
@@ -207,7 +231,7 @@ def main():
                 result["measured_mib"].append(mib)
         pathlib.Path(arguments.out).write_text(json.dumps(results, indent=1))
         measured = statistics.median(result["measured_s"])
-        shape = f"{layout['data']} x data, zero {layout['zero']}, {layout['pipeline']} x pipeline {layout['schedule']}"
+        shape = f"{layout['data']} x data, zero {layout['zero']}, {layout['pipeline']} x pipeline {layout['schedule']}, {layout['tensor']} x tensor"
         print(
             f"{name}; {shape}: forecast {1e3 * result['forecast_s']:.2f} ms, measured {1e3 * measured:.2f} ms "
             f"({100 * (result['forecast_s'] / measured - 1):+.1f} %); {result['forecast_mib']:.0f} MiB, "
