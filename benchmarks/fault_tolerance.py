@@ -5,13 +5,16 @@
     python3 benchmarks/fault_tolerance.py cost [--rounds 8] [--steps 60]
     python3 benchmarks/fault_tolerance.py cost --small --steps 1500 [--rounds 8]
     python3 benchmarks/fault_tolerance.py faults [--kills 10] [--stops 5]
+    python3 benchmarks/fault_tolerance.py recovery [--kills 5] [--copies 2] [--zero 2]
 
 `cost`: the same run with `elastic.enabled` off and on, in turns, two workers; each round prints the ratio of the median step
 times, without the first ten steps, and of the processor time of all processes. With `--small` the steps are short: the cost per
 step does not depend on the model, so the difference of two short steps in microseconds is measurable where a ratio of long steps
 is lost in the noise. `faults`: one run of three workers; a random one gets SIGKILL, or SIGSTOP and later SIGCONT. Prints the
 seconds from the signal to the detection of the loss and to the first step without the worker, and from the start of the new
-process to its first step.
+process to its first step. `recovery`: a gpt of 98 million parameters on four workers with a divided state, of which a random one is killed at a
+random moment of a step; no new process takes its place. Prints the seconds from the kill until the remaining three begin to compute the
+interrupted step again, with all slices on as many of them as before, and until this step is complete.
 """
 import argparse
 import json
@@ -84,8 +87,9 @@ def cost(rounds, steps, small):
 class Run:
     """A run whose events are read while it trains."""
 
-    def __init__(self, folder):
-        self.process = start(folder, 3, "train.epochs=100000", "elastic.max_restarts=1000000", "elastic.restart_window_s=0.1")
+    def __init__(self, folder, process=None):
+        always = ["train.epochs=100000", "elastic.max_restarts=1000000", "elastic.restart_window_s=0.1"]
+        self.process = process or start(folder, 3, *always)
         self.lines, self.pids, self.started = queue.Queue(), {}, 0.0
         threading.Thread(target=self.read, daemon=True).start()
 
@@ -149,17 +153,78 @@ def faults(kills, stops):
             run.process.wait()
 
 
+LARGE = """
+version = 1
+[run]
+name = "gpt"
+[data]
+source = "synthetic_text"
+samples = 4000
+test_samples = 4
+context = 32
+tokens = 8192
+[model]
+kind = "gpt"
+layers = 12
+width = 768
+heads = 12
+[train]
+steps = 1000
+global_batch_size = 4
+learning_rate = 0.0003
+[optimizer]
+kind = "adamw"
+[workers]
+logical_shards = 4
+[checkpoint]
+at_end = false
+[elastic]
+max_restarts = 0
+"""
+
+
+def recovery(kills, zero, copies):
+    random.seed(1)
+    found = []
+    for _ in range(kills):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "run.toml")
+            with open(file, "w") as out:
+                out.write(LARGE)
+            command = [RONDE, "train", file, "--json", "--workers", "4", "--set", f"run.output={folder}/out"]
+            command += ["--set", f"parallel.zero={zero}", "--set", f"parallel.copies={copies}"]
+            run = Run(folder, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+            try:
+                step_s = run.until(is_kind("step_committed", step=4))["duration_s"]
+                time.sleep(random.uniform(0, step_s))
+                hit = time.time()
+                os.kill(run.pids[random.randrange(4)], signal.SIGKILL)
+                resumed = run.until(is_kind("resumed", world_size=3))
+                first = run.until(is_kind("step_committed", generation=resumed["generation"]))
+                found.append((resumed["t"] - hit, first["t"] - hit, step_s))
+                print("  " + ", ".join(f"{value:.3f} s" for value in found[-1]), flush=True)
+            finally:
+                run.process.terminate()
+                run.process.wait()
+    for what, column in zip(["computes again", "step complete", "a step before"], zip(*found)):
+        print(f"{what}: median {statistics.median(column):.3f} s, max {max(column):.3f} s")
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["cost", "faults"])
+    parser.add_argument("what", choices=["cost", "faults", "recovery"])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--stops", type=int, default=5)
+    parser.add_argument("--zero", type=int, default=2)
+    parser.add_argument("--copies", type=int, default=2)
     arguments = parser.parse_args()
     if arguments.what == "cost":
         cost(arguments.rounds, arguments.steps, arguments.small)
+    elif arguments.what == "recovery":
+        recovery(arguments.kills, arguments.zero, arguments.copies)
     else:
         faults(arguments.kills, arguments.stops)
 

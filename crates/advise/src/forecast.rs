@@ -7,8 +7,8 @@ use ronde_core::holdings::second_holders;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{GroupRank, PartTransfer};
 use ronde_schedule::{
-    Algorithm, BorderCost, BucketCost, ProgramShape, StageShape, StepCosts, StepTimeline, programs,
-    timeline,
+    Algorithm, BorderCost, BucketCost, ProgramShape, ShardOrder, StageShape, StepCosts,
+    StepTimeline, programs, timeline,
 };
 use serde::Serialize;
 
@@ -91,7 +91,10 @@ impl LayoutCandidate {
         ProgramShape {
             stages: stages.collect(),
             shards: run(replica),
-            in_lock_step,
+            order: match in_lock_step {
+                true => ShardOrder::LockStep,
+                false => ShardOrder::ByShard,
+            },
             gather_rounds: gathers.then(most).flatten(),
         }
     }

@@ -172,6 +172,48 @@ fn context(shard: u32) -> ForwardContext {
     }
 }
 
+/// Runs the shards of a step layer by layer without values: through the last layer and the loss one after the other, so only
+/// one has outputs.
+fn run_by_layer(
+    chain: &mut Chain,
+    inputs: Vec<ShardInput>,
+    device: &PlanningDevice,
+) -> Result<(), EngineError> {
+    let last = chain.len() - 1;
+    let mut shards = Vec::with_capacity(inputs.len());
+    for ShardInput { input, context } in inputs {
+        shards.push((Some(input), context));
+    }
+    for (index, layer) in chain.layers_mut()[..last].iter_mut().enumerate() {
+        for (values, context) in &mut shards {
+            let context = context.at_layer(index as u32);
+            if let Some(input) = values.take() {
+                *values = Some(layer.forward(input, &context)?);
+            }
+        }
+    }
+    let ranges = vec![0..0; chain.layout().tensors.len()];
+    for (values, context) in &mut shards {
+        let ranges = &ranges[chain.tensors_of(last)];
+        let layer = &mut chain.layers_mut()[last];
+        if let Some(input) = values.take() {
+            let mut gradient = layer.forward(input, &context.at_layer(last as u32))?;
+            gradient.values_mut(device);
+            *values = layer.backward(context.shard, gradient, &mut [], ranges, last > 0)?;
+        }
+    }
+    for index in (0..last).rev() {
+        let ranges = &ranges[chain.tensors_of(index)];
+        let layer = &mut chain.layers_mut()[index];
+        for (gradient, context) in &mut shards {
+            if let Some(output) = gradient.take() {
+                *gradient = layer.backward(context.shard, output, &mut [], ranges, index > 0)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Runs forward and backward of the shards of a step without values.
 fn run_step(
     chain: &mut Chain,
@@ -183,7 +225,11 @@ fn run_step(
         input: Activation::unwritten(device, &shape),
         context: context(shard),
     });
-    let outputs = chain.forward_shards(inputs.collect(), &mut SingleRankSums)?;
+    let inputs = inputs.collect();
+    if step.shards > 1 && chain.in_lock_step().is_none() {
+        return run_by_layer(chain, inputs, device);
+    }
+    let outputs = chain.forward_shards(inputs, &mut SingleRankSums)?;
     // The gradient of the loss replaces the outputs.
     let mut gradients = outputs;
     for gradient in &mut gradients {

@@ -24,7 +24,7 @@ pub use inner_losses::InnerLosses;
 pub use local_rounds::{InnerState, LocalRounds, LocalRoundsConfig};
 pub use loss_scale::LossScaling;
 pub use outer_codec::OuterFormat;
-pub use state::{ModelState, TensorRange, remapped};
+pub use state::{ModelState, TensorRange, remap};
 pub use strategy::{
     EvaluationPart, HeldVector, HeldVectorMut, LocalStep, MicroBatch, ReducedGradient,
     ReplicaRounds, Strategy, UpdateReport,

@@ -145,8 +145,9 @@ impl ModelState {
     /// Stores other elements from now on. Values that were stored before are kept, the remaining ones are zeros.
     pub fn store(&mut self, elements: HeldRanges) {
         if self.stored != elements {
-            let kept = remapped(&self.values, &self.stored, &elements);
-            (self.values, self.stored) = (Arc::new(kept), elements);
+            let mut values = Arc::unwrap_or_clone(std::mem::take(&mut self.values));
+            remap(&mut values, &self.stored, &elements);
+            (self.values, self.stored) = (Arc::new(values), elements);
         }
     }
 
@@ -270,18 +271,38 @@ fn located(stored: &HeldRanges, ranges: &[Range<usize>]) -> Option<Vec<Range<usi
     each.collect()
 }
 
-/// Returns the values of `to` from those of `from`, and zeros for elements that `from` does not have.
-#[must_use]
-pub fn remapped(values: &[f32], from: &HeldRanges, to: &HeldRanges) -> Vec<f32> {
-    let mut kept = vec![0.0; to.len()];
+/// Turns the values of `from` into those of `to` in place: values of common elements are kept, the remaining ones become zeros.
+/// Memory is taken for elements that are added and given back for those that are dropped, not for all of them.
+///
+/// # Panics
+/// When there are not as many values as elements of `from`.
+pub fn remap(values: &mut Vec<f32>, from: &HeldRanges, to: &HeldRanges) {
+    assert_eq!(values.len(), from.len(), "the values of the held elements");
+    // The start of each common range among those of `to`, and its length.
+    let mut kept: Vec<(usize, usize)> = Vec::new();
+    let mut len = 0;
     for range in to.ranges() {
         for common in from.within(range) {
             if let (Some(old), Some(new)) = (from.locate(&common), to.locate(&common)) {
-                kept[new].copy_from_slice(&values[old]);
+                values.copy_within(old, len);
+                kept.push((new.start, new.len()));
+                len += new.len();
             }
         }
     }
-    kept
+    values.truncate(len);
+    values.reserve_exact(to.len() - len);
+    values.resize(to.len(), 0.0);
+    // Backwards: a range moves towards the end, so what is in front of it has not moved yet.
+    let (mut source, mut end) = (len, to.len());
+    for (start, count) in kept.into_iter().rev() {
+        source -= count;
+        values.copy_within(source..source + count, start);
+        values[start + count..end].fill(0.0);
+        end = start;
+    }
+    values[..end].fill(0.0);
+    values.shrink_to_fit();
 }
 
 /// Returns the region of a tensor: the first one for those that belong to no part.
@@ -312,4 +333,34 @@ fn regions(layers: usize, tensors: &[TensorRange], len: usize) -> Vec<Vec<Range<
     }
     found.reverse();
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn held() -> impl Strategy<Value = HeldRanges> {
+        let ranges = prop::collection::vec((0_usize..60, 0_usize..12), 0..8);
+        ranges.prop_map(|ranges| {
+            HeldRanges::new(ranges.into_iter().map(|(start, len)| start..start + len))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn remapped_values_are_those_of_the_same_elements(from in held(), to in held()) {
+            let value = |element: usize| element as f32 + 1.0;
+            let all = |held: &HeldRanges| held.ranges().iter().cloned().flatten().collect::<Vec<usize>>();
+            let mut values: Vec<f32> = all(&from).into_iter().map(value).collect();
+            remap(&mut values, &from, &to);
+            let had = all(&from);
+            let expected = all(&to).into_iter().map(|element| match had.contains(&element) {
+                true => value(element),
+                false => 0.0,
+            });
+            prop_assert_eq!(values, expected.collect::<Vec<f32>>());
+        }
+    }
 }

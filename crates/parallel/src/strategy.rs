@@ -289,7 +289,7 @@ pub trait Strategy: Send {
     /// from the last applied step.
     fn vectors(&self) -> Vec<HeldVector<'_>>;
 
-    /// Returns the same vectors, mutable. Changes take effect with [`Strategy::reload`].
+    /// Returns the same vectors, mutable. [`Strategy::reload`] or [`Strategy::gather_weights`] must follow before the next pass.
     fn vectors_mut(&mut self) -> Vec<HeldVectorMut<'_>>;
 
     /// Loads the state into the model.

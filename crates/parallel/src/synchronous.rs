@@ -2,7 +2,8 @@
 //! summed exactly over shards before the optimizer step.
 //!
 //! A step is the program of this rank ([`ronde_schedule::step_program`]). Plain data parallelism is that of one stage, and a
-//! pipeline has several. Shards of a rank run one after the other, unless a layer needs lock step: see `lock_step`.
+//! pipeline has several. Shards of a rank run one after the other, or all of them through a bucket before the next one
+//! ([`ShardOrder`]); for layers that need sums over shards see `lock_step`.
 //! A shard's gradients are added bucket by bucket along the fixed tree ([`ronde_core::exact`]). During the last shard of the
 //! rank, a bucket's reduction over the ranks with the same layers starts as soon as these have finished their backward pass,
 //! while earlier layers still compute.
@@ -35,14 +36,14 @@ use ronde_engine::{
     Activation, Chain, Device, EvaluationSize, ForwardContext, Layer, Loss, Mode, OptimizerConfig,
     ParameterGroup, ParameterRule, PartPlace, WeightDecayOn,
 };
-use ronde_schedule::PipelineSchedule;
+use ronde_schedule::{PipelineSchedule, ShardOrder};
 
 use self::borders::BorderForms;
 use self::mesh::{Division, MeshGroups, computed_layers, fresh_buckets};
 use self::parts::GroupParts;
 use crate::bucket::{self, Bucket};
 use crate::loss_scale::{LossScale, LossScaling};
-use crate::state::remapped;
+use crate::state::remap;
 use crate::strategy::GradientPart;
 use crate::{
     EvaluationPart, HeldVector, HeldVectorMut, MicroBatch, ModelState, ParallelError,
@@ -74,6 +75,8 @@ pub struct SynchronousConfig {
     pub copies: Option<u32>,
     /// The order in which the ranks of a pipeline compute the shards.
     pub schedule: PipelineSchedule,
+    /// The order of shards and layers without a pipeline. Layers that need sums over all shards run in lock step in any case.
+    pub order: ShardOrder,
     /// The parts of the weights that are hashed after each step.
     pub hashing: WeightHash,
     /// The shape of one sample, which the borders of a pipeline and the memory of evaluations follow from.
@@ -111,6 +114,7 @@ impl SynchronousConfig {
             zero: ZeroLevel::Off,
             copies: None,
             schedule: PipelineSchedule::default(),
+            order: ShardOrder::default(),
             hashing: WeightHash {
                 parts: 1,
                 full_every: 0,
@@ -586,7 +590,7 @@ impl Strategy for SynchronousStrategy {
             return;
         }
         for values in &mut self.optimizer_states {
-            *values = remapped(values, &self.held, &elements);
+            remap(values, &self.held, &elements);
         }
         self.held = elements;
         self.store();
@@ -641,6 +645,8 @@ impl Strategy for SynchronousStrategy {
     }
 
     fn vectors_mut(&mut self) -> Vec<HeldVectorMut<'_>> {
+        // Otherwise the weights would be copied, because the layers share them.
+        self.chain.release_state();
         let held = &self.held;
         let optimizer = self
             .optimizer_states

@@ -13,7 +13,7 @@ use ronde_core::step_layout::{StepLayout, divide_layers};
 use ronde_core::{Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
 use ronde_engine::{Chain, CrossEntropy, ModelConfig, OptimizerConfig};
 use ronde_parallel::{MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel};
-use ronde_schedule::PipelineSchedule;
+use ronde_schedule::{PipelineSchedule, ShardOrder};
 
 /// The number of samples of each shard.
 const COUNTS: [usize; 6] = [2, 2, 1, 2, 0, 1];
@@ -146,6 +146,7 @@ struct Division {
     zero: ZeroLevel,
     copies: u32,
     schedule: PipelineSchedule,
+    order: ShardOrder,
 }
 
 const ALONE: Division = Division {
@@ -156,6 +157,7 @@ const ALONE: Division = Division {
     zero: ZeroLevel::Off,
     copies: 1,
     schedule: PipelineSchedule::OneForwardOneBackward,
+    order: ShardOrder::ByShard,
 };
 
 fn seeds() -> SeedTree {
@@ -201,6 +203,7 @@ fn config(case: Case, division: Division) -> SynchronousConfig {
     config.zero = division.zero;
     config.copies = Some(division.copies);
     config.schedule = division.schedule;
+    config.order = division.order;
     config.sample_shape = case.sample.to_vec();
     config.shard_samples_max = 2;
     config
@@ -265,6 +268,14 @@ fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
         losses,
         held: strategy.held().clone(),
         owned: strategy.owned().swap_remove(rank.index()),
+    }
+}
+
+/// Checks the other order of shards and layers, where it applies.
+fn check_by_layer(case: Case, division: Division, expected: &Outcome) {
+    if division.columns == 1 && division.zero >= ZeroLevel::Gradients {
+        let order = ShardOrder::ByLayer;
+        check(case, Division { order, ..division }, expected);
     }
 }
 
@@ -363,6 +374,7 @@ fn every_layout_of_a_perceptron_has_the_bits_of_one_rank() {
                         zero,
                         copies,
                         schedule,
+                        ..ALONE
                     };
                     check(MLP, division, &expected);
                 }
@@ -405,6 +417,7 @@ fn models_of_texts_and_images_have_the_bits_of_one_rank() {
                 ..ALONE
             };
             check(case, division, &expected);
+            check_by_layer(case, division, &expected);
         }
     }
 }
@@ -447,6 +460,7 @@ fn every_division_of_layers_in_parts_has_the_bits_of_one_rank() {
                     ..ALONE
                 };
                 check(case, division, &expected);
+                check_by_layer(case, division, &expected);
             }
         }
     }
@@ -473,6 +487,10 @@ fn all_divisions(tensors: &[usize]) -> Vec<Division> {
                     zero: ZeroLevel::new(zero).unwrap(),
                     copies: 1 + zero % 2,
                     schedule,
+                    order: match (columns, zero % 2) {
+                        (1, 1) => ShardOrder::ByLayer,
+                        _ => ShardOrder::ByShard,
+                    },
                 }));
             }
         }

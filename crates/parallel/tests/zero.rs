@@ -15,7 +15,7 @@ use ronde_engine::{CrossEntropy, ModelConfig, OptimizerConfig};
 use ronde_parallel::{
     LossScaling, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
 };
-use ronde_schedule::Hosts;
+use ronde_schedule::{Hosts, ShardOrder};
 
 const SHARDS: u32 = 8;
 const SAMPLES: usize = 2;
@@ -69,7 +69,12 @@ struct Outcome {
 }
 
 /// Trains some steps; returns the outcome, and the elements of the optimizer's state that this rank holds.
-fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel, copies: u32) -> (Outcome, HeldRanges) {
+fn train(
+    group: ProcessGroup,
+    case: &Case,
+    (zero, order): (ZeroLevel, ShardOrder),
+    copies: u32,
+) -> (Outcome, HeldRanges) {
     let group = Arc::new(group);
     let world_size = WorldSize::new(group.size() as u32).unwrap();
     let shards = ShardPlan::new(SHARDS, world_size).unwrap();
@@ -84,6 +89,7 @@ fn train(group: ProcessGroup, case: &Case, zero: ZeroLevel, copies: u32) -> (Out
     config.clip_norm = case.clip_norm;
     config.loss_scaling = case.loss_scaling;
     config.zero = zero;
+    config.order = order;
     config.copies = Some(copies);
     let run = shards.run(group.rank());
     let layout = StepLayout::data_parallel(shards, chain.len());
@@ -145,13 +151,17 @@ fn divided_states_train_to_the_bits_of_plain_data_parallelism() {
                 Ok::<_, String>(train(group, &case, zero, copies))
             })
         };
-        let (plain, all) = run(1, ZeroLevel::Off, 1).remove(0);
+        let (plain, all) = run(1, (ZeroLevel::Off, ShardOrder::ByShard), 1).remove(0);
         for ranks in [1, 2, 3, 4, 5, 8] {
+            let by_shard = |zero| (zero, ShardOrder::ByShard);
+            let by_layer = |zero| (zero, ShardOrder::ByLayer);
             for (zero, copies) in [
-                (ZeroLevel::OptimizerStates, 1),
-                (ZeroLevel::Gradients, 1),
-                (ZeroLevel::OptimizerStates, 2),
-                (ZeroLevel::Gradients, 2),
+                (by_shard(ZeroLevel::OptimizerStates), 1),
+                (by_shard(ZeroLevel::Gradients), 1),
+                (by_layer(ZeroLevel::Gradients), 1),
+                (by_shard(ZeroLevel::OptimizerStates), 2),
+                (by_shard(ZeroLevel::Gradients), 2),
+                (by_layer(ZeroLevel::Gradients), 2),
             ] {
                 let mut sum = 0;
                 for (outcome, held) in run(ranks, zero, copies) {
@@ -186,7 +196,12 @@ fn the_ranks_of_every_host_hold_everything_together_with_those_of_the_others() {
             let groups = testing::in_process_groups(configs.collect());
             let case = case.clone();
             testing::run_ranks(groups, LIMIT, move |group| {
-                Ok::<_, String>(train(group, &case, ZeroLevel::Gradients, copies))
+                Ok::<_, String>(train(
+                    group,
+                    &case,
+                    (ZeroLevel::Gradients, ShardOrder::ByShard),
+                    copies,
+                ))
             })
         };
         let (plain, each) = (run(1), run(2));

@@ -55,6 +55,6 @@ pub use make::{
 pub use rooted::{gather, scatter};
 pub use schedule::{Cost, LocalAction, Region, Round, Schedule, Transfer};
 pub use step_program::{
-    Border, PipelineSchedule, ProgramAction, ProgramShape, StageShape, programs,
+    Border, PipelineSchedule, ProgramAction, ProgramShape, ShardOrder, StageShape, programs,
 };
 pub use timeline::{BorderCost, BucketCost, RankWork, StepCosts, StepTimeline, timeline};

@@ -112,6 +112,21 @@ pub struct StageShape {
     pub cost: u64,
 }
 
+/// The order in which a replica computes its shards and layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ShardOrder {
+    /// A shard passes through all buckets of a stage before the next one does: the least memory for activations.
+    #[default]
+    ByShard,
+    /// All shards pass through a bucket before any of them enters the next one, so weights are gathered once per pass of all
+    /// shards, and a bucket's gradients are in memory only while its layers run their backward pass. The activations of all
+    /// shards are kept. The layers of the loss run shard by shard, so the outputs of one shard are in memory. Only for one stage. Source:
+    /// Lamy-Poirier, "Breadth-First Pipeline Parallelism", 2022.
+    ByLayer,
+    /// As [`ShardOrder::ByLayer`], also through the loss: layers need sums over all shards. Only for one stage.
+    LockStep,
+}
+
 /// The step of one replica of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramShape {
@@ -119,8 +134,8 @@ pub struct ProgramShape {
     pub stages: Vec<StageShape>,
     /// The shards that pass through all of them.
     pub shards: Range<u32>,
-    /// Whether all shards pass through a layer before any of them enters the next one. Only for one stage.
-    pub in_lock_step: bool,
+    /// The order of shards and layers.
+    pub order: ShardOrder,
     /// If ranks gather weights, the most shards of any replica: ranks with the same layers gather them together, so those with
     /// fewer shards gather them as often.
     pub gather_rounds: Option<u32>,
@@ -139,7 +154,7 @@ impl ProgramShape {
         Self {
             stages: stages.iter().enumerate().map(stage).collect(),
             shards,
-            in_lock_step: false,
+            order: ShardOrder::ByShard,
             gather_rounds: None,
         }
     }
@@ -167,9 +182,9 @@ pub fn programs(schedule: PipelineSchedule, shape: &ProgramShape) -> Vec<Vec<Pro
 fn order_of_actions(schedule: PipelineSchedule, shape: &ProgramShape) -> Vec<Vec<ProgramAction>> {
     let columns = shape.stages.iter().map(|stage| stage.column + 1).max();
     let mut programs = vec![Vec::new(); columns.unwrap_or(0)];
-    if shape.in_lock_step || shape.shards.is_empty() {
-        for index in 0..shape.stages.len() {
-            add_together(shape, index, &mut programs);
+    if shape.order != ShardOrder::ByShard || shape.shards.is_empty() {
+        for (index, stage) in shape.stages.iter().enumerate() {
+            add_together(shape, index, &mut programs[stage.column]);
         }
         return programs;
     }
@@ -245,24 +260,35 @@ impl ProgramAction {
 
 /// Adds the passes of all shards of a stage together. Without shards, only the reductions remain, and in lock step the
 /// passes, in which ranks exchange sums.
-fn add_together(shape: &ProgramShape, index: usize, programs: &mut [Vec<ProgramAction>]) {
-    let (stage, shards) = (&shape.stages[index], shape.shards.clone());
-    let program = &mut programs[stage.column];
-    if shape.in_lock_step {
-        for bucket in stage.buckets.clone().rev() {
-            let shards = shards.clone();
-            program.push(ProgramAction::Forward { bucket, shards });
+fn add_together(shape: &ProgramShape, index: usize, program: &mut Vec<ProgramAction>) {
+    let (buckets, all) = (shape.stages[index].buckets.clone(), shape.shards.clone());
+    let forward = |bucket, shards| ProgramAction::Forward { bucket, shards };
+    let backward = |bucket, shards| ProgramAction::Backward { bucket, shards };
+    let reduce = |bucket| ProgramAction::Reduce { bucket };
+    match shape.order {
+        ShardOrder::LockStep => {
+            program.extend(buckets.clone().rev().map(|b| forward(b, all.clone())));
+            program.push(ProgramAction::Loss {
+                shards: all.clone(),
+            });
+            program.extend(buckets.flat_map(|b| [backward(b, all.clone()), reduce(b)]));
         }
-        program.push(ProgramAction::Loss {
-            shards: shards.clone(),
-        });
-    }
-    for bucket in stage.buckets.clone() {
-        if shape.in_lock_step {
-            let shards = shards.clone();
-            program.push(ProgramAction::Backward { bucket, shards });
+        _ if all.is_empty() => program.extend(buckets.map(reduce)),
+        ShardOrder::ByShard | ShardOrder::ByLayer => {
+            // The first bucket has the last layers.
+            let (last, others) = (buckets.start, buckets.start + 1..buckets.end);
+            program.extend(others.clone().rev().map(|b| forward(b, all.clone())));
+            for shard in all.clone() {
+                let shards = shard..shard + 1;
+                program.push(forward(last, shards.clone()));
+                program.push(ProgramAction::Loss {
+                    shards: shards.clone(),
+                });
+                program.push(backward(last, shards));
+            }
+            program.push(reduce(last));
+            program.extend(others.flat_map(|b| [backward(b, all.clone()), reduce(b)]));
         }
-        program.push(ProgramAction::Reduce { bucket });
     }
 }
 
@@ -350,7 +376,7 @@ mod tests {
         ProgramShape {
             stages: columns.iter().enumerate().map(stage).collect(),
             shards: 0..shards,
-            in_lock_step: false,
+            order: ShardOrder::ByShard,
             gather_rounds: None,
         }
     }
@@ -496,14 +522,29 @@ mod tests {
         ];
         let found = programs(PipelineSchedule::OneForwardOneBackward, &one);
         assert_eq!(found, [each.concat()]);
-        one.in_lock_step = true;
+        one.order = ShardOrder::LockStep;
         let together = [
             [forward(1, 0..2), forward(0, 0..2), loss(0..2)].to_vec(),
             [backward(0, 0..2), reduce(0), backward(1, 0..2), reduce(1)].to_vec(),
         ];
         let found = programs(PipelineSchedule::OneForwardOneBackward, &one);
         assert_eq!(found, [together.concat()]);
-        one.in_lock_step = false;
+        one.order = ShardOrder::ByLayer;
+        let last = |shard| {
+            [
+                forward(0, shard..shard + 1),
+                loss(shard..shard + 1),
+                backward(0, shard..shard + 1),
+            ]
+        };
+        let by_layer = [
+            [forward(1, 0..2)].to_vec(),
+            [last(0), last(1)].concat(),
+            [reduce(0), backward(1, 0..2), reduce(1)].to_vec(),
+        ];
+        let found = programs(PipelineSchedule::OneForwardOneBackward, &one);
+        assert_eq!(found, [by_layer.concat()]);
+        one.order = ShardOrder::ByShard;
         one.shards = 2..2;
         let spare = programs(PipelineSchedule::OneForwardOneBackward, &one);
         assert_eq!(spare, [vec![reduce(0), reduce(1)]]);

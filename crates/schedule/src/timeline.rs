@@ -285,7 +285,7 @@ impl RunningRank {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step_program::{PipelineSchedule, ProgramShape, StageShape, programs};
+    use crate::step_program::{PipelineSchedule, ProgramShape, ShardOrder, StageShape, programs};
 
     fn even(stages: usize) -> StepCosts {
         let bucket = BucketCost {
@@ -322,7 +322,7 @@ mod tests {
         let shape = ProgramShape {
             stages: columns.iter().enumerate().map(stage).collect(),
             shards: 0..shards,
-            in_lock_step: false,
+            order: ShardOrder::ByShard,
             gather_rounds: None,
         };
         let buckets: Vec<usize> = (0..stages).rev().collect();
@@ -455,7 +455,7 @@ mod tests {
             let shape = ProgramShape {
                 stages: vec![stage(0), stage(1)],
                 shards: 0..3,
-                in_lock_step: false,
+                order: ShardOrder::ByShard,
                 gather_rounds: None,
             };
             let programs = programs(PipelineSchedule::GPipe, &shape);
@@ -480,7 +480,7 @@ mod tests {
                 cost: 1,
             }],
             shards: 0..4,
-            in_lock_step: false,
+            order: ShardOrder::ByShard,
             gather_rounds: None,
         };
         for schedule in [PipelineSchedule::GPipe, PipelineSchedule::ZeroBubble] {
@@ -499,7 +499,7 @@ mod tests {
         let shape = ProgramShape {
             stages: vec![stage],
             shards: 0..1,
-            in_lock_step: false,
+            order: ShardOrder::ByShard,
             gather_rounds: Some(1),
         };
         let programs = programs(PipelineSchedule::default(), &shape);

@@ -21,9 +21,9 @@ use ronde_core::{
 
 use crate::TrainError;
 use crate::connector::GenerationConnector;
-use ronde_parallel::{HeldVector, HeldVectorMut};
+use ronde_parallel::HeldVectorMut;
 
-use crate::state_transfer::{self, StateTransfer};
+use crate::state_transfer;
 
 /// The group of a worker's current generation, and the way to later ones.
 pub struct JobGroup {
@@ -132,15 +132,11 @@ impl JobGroup {
     ) -> Result<bool, CollectiveError> {
         let lens: Vec<usize> = state.iter().map(|values| values.len()).collect();
         let moves = state_transfer::whole_moves(catch_up, &lens);
-        let vectors: Vec<HeldVector<'_>> = state
-            .iter()
-            .map(|values| HeldVector::whole(values))
-            .collect();
-        let mut transfer = StateTransfer::start(&moves, &*self.group, &vectors)?;
-        transfer.send_all(&*self.group)?;
         let vectors = state.iter_mut().map(|values| HeldVectorMut::whole(values));
-        let has_healed = transfer.receive(&mut vectors.collect::<Vec<_>>())?;
-        transfer.wait_sent()?;
+        let mut vectors: Vec<HeldVectorMut<'_>> = vectors.collect();
+        state_transfer::exchange(&moves, &*self.group, &mut vectors)?;
+        let me = self.group.rank().index();
+        let has_healed = moves.iter().flatten().any(|each| each.to == me);
         Ok(has_healed)
     }
 

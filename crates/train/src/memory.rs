@@ -3,6 +3,7 @@
 use ronde_core::shards::ShardPlan;
 use ronde_engine::OptimizerConfig;
 use ronde_parallel::ZeroLevel;
+use ronde_schedule::ShardOrder;
 
 use crate::config::TrainSection;
 use crate::model_copies::ModelCopies;
@@ -16,11 +17,13 @@ pub struct MemoryEstimate {
     pub gradients: u64,
     /// One copy of the gradient, which is part of `gradients`; 0 once the state is divided.
     gradient_copy: u64,
+    /// The order of shards and layers.
+    order: ShardOrder,
     /// The state of the optimizer.
     pub optimizer: u64,
     /// The moving average of the weights and the best model, if the run keeps them.
     pub model_copies: u64,
-    /// The activations at their peak, of the largest shard; of all shards if they run in lock step.
+    /// The activations at their peak, of the largest shard; of all shards unless they run one after the other.
     pub activations: u64,
     /// The process: code, engine, prefetched batches.
     pub process: u64,
@@ -61,7 +64,7 @@ const BYTES: u64 = 4;
 impl MemoryEstimate {
     /// Estimates the memory of data parallelism. `parameters` is the number of trainable elements, `weight_copies` the
     /// number of those of which layers hold rounded copies, and `batch_samples` the number of samples of the largest step. `step_floats` returns the floats that activations need for shards of a
-    /// number of samples, of which a number are in memory together: one, or all of a worker if `runs_together`. Results
+    /// number of samples, of which a number are in memory together: one, or all of a worker in another order than by shard. Results
     /// above the range of `u64` saturate.
     #[must_use]
     pub fn data_parallel(
@@ -70,20 +73,22 @@ impl MemoryEstimate {
         optimizer: &OptimizerConfig,
         batch_samples: u64,
         shards: &ShardPlan,
-        runs_together: bool,
+        order: ShardOrder,
     ) -> Self {
-        let together = if runs_together {
-            shards.shards().div_ceil(shards.computing())
-        } else {
-            1
+        let each = shards.shards().div_ceil(shards.computing());
+        let (together, filled) = match order {
+            ShardOrder::ByShard => (1, 1),
+            ShardOrder::ByLayer => (each, 1),
+            ShardOrder::LockStep => (each, each),
         };
-        let buffers = shards.exact_sum().buffers_max().max(together.into());
+        let buffers = shards.exact_sum().buffers_max().max(filled.into());
         let samples = batch_samples.div_ceil(u64::from(shards.shards()));
         let copies = |count: u64| parameters.saturating_mul(BYTES).saturating_mul(count);
         Self {
             parameters: copies(1).saturating_add(weight_copies.saturating_mul(BYTES)),
             gradients: copies(buffers),
             gradient_copy: copies(1),
+            order,
             optimizer: copies(optimizer.state_names().len() as u64),
             model_copies: 0,
             activations: step_floats(samples, together).saturating_mul(BYTES),
@@ -94,7 +99,7 @@ impl MemoryEstimate {
     }
 
     /// Divides the states of the optimizer among `workers` workers, each slice on `copies` of them, and with
-    /// [`ZeroLevel::Gradients`] also the reduced gradient, and with [`ZeroLevel::Weights`] the weights. Sums over earlier shards of a worker stay whole. `bucket_bytes` is
+    /// [`ZeroLevel::Gradients`] also the reduced gradient, and with [`ZeroLevel::Weights`] the weights. Sums over earlier shards of a worker stay whole, unless the order is by layer. `bucket_bytes` is
     /// the largest bucket, of which some are in flight while gradients are reduced and weights gathered.
     #[must_use]
     pub fn divided(
@@ -119,10 +124,19 @@ impl MemoryEstimate {
         }
         if zero >= ZeroLevel::Gradients {
             let divided = share(reduced).saturating_add(in_flight).min(reduced);
-            self.gradients = self
-                .gradients
-                .saturating_sub(reduced)
-                .saturating_add(divided);
+            let sums = match self.order {
+                // Of the buckets whose layers run their backward pass.
+                ShardOrder::ByLayer => {
+                    let subtrees = self.gradients / reduced.max(1);
+                    subtrees
+                        .saturating_mul(bucket_bytes)
+                        .min(self.gradients.saturating_sub(reduced))
+                }
+                ShardOrder::ByShard | ShardOrder::LockStep => {
+                    self.gradients.saturating_sub(reduced)
+                }
+            };
+            self.gradients = sums.saturating_add(divided);
         } else if copies > 1 {
             self.gradients = self.gradients.saturating_add(share(reduced) / 2);
         }
@@ -267,6 +281,7 @@ mod tests {
             parameters: 1000,
             gradients: 1000,
             gradient_copy: 1000,
+            order: ShardOrder::ByShard,
             optimizer: 2000,
             model_copies: 0,
             activations: 500,
@@ -300,21 +315,14 @@ mod tests {
     use super::*;
 
     fn estimate(workers: u32) -> MemoryEstimate {
-        estimate_of(workers, false)
+        estimate_of(workers, ShardOrder::ByShard)
     }
 
-    fn estimate_of(workers: u32, runs_together: bool) -> MemoryEstimate {
+    fn estimate_of(workers: u32, order: ShardOrder) -> MemoryEstimate {
         let shards = ShardPlan::new(8, WorldSize::new(workers).unwrap()).unwrap();
         let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "adamw"}"#).unwrap();
         let floats = |samples, together: u32| 10_000 * samples * u64::from(together);
-        MemoryEstimate::data_parallel(
-            [1_000_000, 0],
-            floats,
-            &optimizer,
-            64,
-            &shards,
-            runs_together,
-        )
+        MemoryEstimate::data_parallel([1_000_000, 0], floats, &optimizer, 64, &shards, order)
     }
 
     #[test]
@@ -329,7 +337,7 @@ mod tests {
             "8 shards: subtrees of 4, 2 and 1, and the one being filled"
         );
         assert_eq!(estimate(8).gradients, 4_000_000);
-        let together = estimate_of(2, true);
+        let together = estimate_of(2, ShardOrder::LockStep);
         assert_eq!(together.activations, 4 * one.activations, "4 shards");
         assert_eq!(together.gradients, 4_000_000 * 4);
     }
@@ -417,7 +425,7 @@ mod tests {
                 &optimizer,
                 batch,
                 &shards,
-                false,
+                ShardOrder::ByShard,
             )
         };
         assert_eq!(estimate(u64::MAX / 2, 1).total(), u64::MAX);

@@ -3,7 +3,7 @@
 
 use ronde_core::Step;
 use ronde_core::holdings::HeldRanges;
-use ronde_parallel::{Strategy, remapped};
+use ronde_parallel::{Strategy, remap};
 
 use crate::config::TrainSection;
 
@@ -56,7 +56,7 @@ impl ModelCopies {
     pub(crate) fn hold(&mut self, from: &HeldRanges, to: &HeldRanges) {
         if from != to {
             for values in self.vectors_mut() {
-                *values = remapped(values, from, to);
+                remap(values, from, to);
             }
         }
     }

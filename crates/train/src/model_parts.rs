@@ -9,7 +9,7 @@ use ronde_core::step_layout::{PipelineStage, StepLayout, divide_layers};
 use ronde_data::Dataset;
 use ronde_engine::{Chain, Layer, PartPlace, StepShape};
 use ronde_parallel::ZeroLevel;
-use ronde_schedule::{PipelineSchedule, ProgramAction, ProgramShape, programs};
+use ronde_schedule::{PipelineSchedule, ProgramAction, ProgramShape, ShardOrder, programs};
 
 use crate::config::{BalanceMode, ParallelSection, RunConfig};
 use crate::memory::{DividedModel, PartMemory};
@@ -110,7 +110,11 @@ impl ModelParts {
                 elements[stage.column] += own.clone().map(|(own, _)| own / divisor).sum::<f64>();
                 kept_of.push(own.map(|(_, kept)| kept).sum());
             }
-            let kept = kept_max(&layout, section.pipeline_schedule(), own_shards, &kept_of);
+            let kept = match section.shard_order() {
+                // Without a pipeline: one stage.
+                ShardOrder::ByLayer => vec![kept_of.iter().sum::<u64>() * u64::from(own_shards)],
+                _ => kept_max(&layout, section.pipeline_schedule(), own_shards, &kept_of),
+            };
             of_tensor.push((elements, kept));
         }
         for column in 0..layout.columns() {

@@ -1,4 +1,5 @@
 //! [`StateTransfer`]: copies the state from the members that have it to those that need it. Each holder sends a part.
+//! [`exchange`] moves slices of a divided state, for which all members wait.
 //!
 //! Training does not wait for it: a large state is sent in rounds, one per step. A receiver stores the gradients of
 //! the steps committed meanwhile and applies them when the state is complete.
@@ -19,17 +20,18 @@ const TAG: Tag = Tag(0x6865_616c);
 /// The approximate size of one round between two ranks; larger if there would be too many rounds.
 const ROUND_BYTES: usize = 16 << 20;
 const ROUNDS_MAX: usize = 8;
+/// The approximate size of one round of [`exchange`] between two ranks.
+const EXCHANGE_BYTES: usize = 2 << 20;
 /// The number of steps after the last round until all members wait, because stored gradients need memory.
 const STEPS_SPARE: usize = 8;
 
-/// Returns the number of rounds of a transfer: as many as the busiest sender needs for one receiver.
-fn rounds(moves: &[Vec<Move>], ranks: usize) -> usize {
+/// Returns the most bytes that any rank sends to another one.
+fn most_bytes(moves: &[Vec<Move>], ranks: usize) -> usize {
     let mut sent = vec![0; ranks * ranks];
     for Move { from, to, elements } in moves.iter().flatten() {
         sent[from * ranks + to] += size_of::<f32>() * elements.len();
     }
-    let most = sent.into_iter().max().unwrap_or(0);
-    most.div_ceil(ROUND_BYTES).clamp(1, ROUNDS_MAX)
+    sent.into_iter().max().unwrap_or(0)
 }
 
 /// A state transfer in progress, on a sender or a receiver.
@@ -63,6 +65,75 @@ pub(crate) fn whole_moves(catch_up: &CatchUpPlan, lens: &[usize]) -> Vec<Vec<Mov
     lens.iter().map(of_len).collect()
 }
 
+/// The messages of one round of [`exchange`].
+#[derive(Default)]
+struct ExchangeRound {
+    receives: Vec<(usize, Range<usize>, Box<dyn Work>)>,
+    sends: Vec<Box<dyn Work>>,
+}
+
+impl ExchangeRound {
+    /// Waits for the messages and stores what has arrived.
+    fn finish(self, state: &mut [HeldVectorMut<'_>]) -> Result<(), CollectiveError> {
+        for (vector, elements, work) in self.receives {
+            store(&work.wait()?, vector, &elements, state);
+        }
+        self.sends
+            .into_iter()
+            .try_for_each(|work| work.wait().map(drop))
+    }
+}
+
+/// Executes this rank's part of the moves of each vector, and waits. All members call it with the same moves. Memory: that of
+/// two rounds of messages.
+pub(crate) fn exchange(
+    moves: &[Vec<Move>],
+    group: &dyn Group,
+    state: &mut [HeldVectorMut<'_>],
+) -> Result<(), CollectiveError> {
+    let me = group.rank().index();
+    let rounds = most_bytes(moves, group.size())
+        .div_ceil(EXCHANGE_BYTES)
+        .max(1);
+    let mut before = ExchangeRound::default();
+    for round in 0..rounds {
+        let mut now = ExchangeRound::default();
+        for (vector, moves) in moves.iter().enumerate() {
+            for Move { from, to, elements } in moves {
+                let part = part_of_round(elements, rounds, round);
+                if *from == me {
+                    let held = state.get(vector);
+                    let values = held.and_then(|held| Some(&held.values[held.held.locate(&part)?]));
+                    let buffer = Buffer::copy_of(values.unwrap_or_default());
+                    now.sends
+                        .push(group.send(GroupRank(*to as u32), TAG, buffer)?);
+                } else if *to == me {
+                    let buffer = Buffer::host(DType::F32, part.len());
+                    let work = group.receive(GroupRank(*from as u32), TAG, buffer)?;
+                    now.receives.push((vector, part, work));
+                }
+            }
+        }
+        std::mem::replace(&mut before, now).finish(state)?;
+    }
+    before.finish(state)
+}
+
+/// Returns the part of a move that is sent in a round.
+fn part_of_round(elements: &Range<usize>, rounds: usize, round: usize) -> Range<usize> {
+    let part = even_range(elements.len() as u64, rounds as u64, round as u64);
+    elements.start + part.start as usize..elements.start + part.end as usize
+}
+
+/// Stores received elements of a vector, as far as they are held.
+fn store(buffer: &Buffer, vector: usize, elements: &Range<usize>, state: &mut [HeldVectorMut<'_>]) {
+    if let Some(vector) = state.get_mut(vector)
+        && let Some(values) = vector.held.locate(elements)
+    {
+        vector.values[values].copy_from_slice(buffer.as_slice());
+    }
+}
+
 impl StateTransfer {
     /// Starts this rank's part of the moves of each vector. All members call it with the same moves.
     pub(crate) fn start(
@@ -71,7 +142,8 @@ impl StateTransfer {
         state: &[HeldVector<'_>],
     ) -> Result<Self, CollectiveError> {
         let me = group.rank().index();
-        let rounds = rounds(moves, group.size());
+        let rounds = most_bytes(moves, group.size()).div_ceil(ROUND_BYTES);
+        let rounds = rounds.clamp(1, ROUNDS_MAX);
         let mut this = Self {
             steps_left: rounds + STEPS_SPARE,
             ..Self::default()
@@ -80,9 +152,7 @@ impl StateTransfer {
             let mut sends = Vec::new();
             for (vector, (moves, held)) in moves.iter().zip(state).enumerate() {
                 for Move { from, to, elements } in moves {
-                    let part = even_range(elements.len() as u64, rounds as u64, round as u64);
-                    let part =
-                        elements.start + part.start as usize..elements.start + part.end as usize;
+                    let part = part_of_round(elements, rounds, round);
                     if *from == me {
                         let values = held.held.locate(&part).unwrap_or_default();
                         let buffer = Buffer::copy_of(&held.values[values]);
@@ -166,12 +236,7 @@ impl StateTransfer {
             return Ok(false);
         }
         for (vector, elements, work) in std::mem::take(&mut self.receives) {
-            let buffer = work.wait()?;
-            if let Some(vector) = state.get_mut(vector)
-                && let Some(values) = vector.held.locate(&elements)
-            {
-                vector.values[values].copy_from_slice(buffer.as_slice());
-            }
+            store(&work.wait()?, vector, &elements, state);
         }
         Ok(true)
     }

@@ -189,6 +189,7 @@ fn strategy(
     config.hashing = plan.hashing;
     config.copies = plan.config.parallel.copies;
     config.schedule = plan.config.parallel.pipeline_schedule();
+    config.order = plan.config.parallel.shard_order();
     config.sample_shape = sample_shape.to_vec();
     config.shard_samples_max = plan.shard_samples_max();
     let rounds = plan.rounds.zip(plan.config.sync.rounds());

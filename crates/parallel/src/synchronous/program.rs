@@ -8,7 +8,7 @@ use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::MeshPlace;
 use ronde_core::{CollectiveError, GroupRank, Shard, Step};
 use ronde_engine::Activation;
-use ronde_schedule::{Border, ProgramAction, ProgramShape, StageShape, programs};
+use ronde_schedule::{Border, ProgramAction, ProgramShape, ShardOrder, StageShape, programs};
 
 use super::SynchronousStrategy;
 use super::borders::Inbox;
@@ -43,7 +43,10 @@ impl SynchronousStrategy {
         let shape = ProgramShape {
             stages: stages.collect(),
             shards: self.layout.run(self.groups.all.rank()),
-            in_lock_step: self.in_lock_step(),
+            order: match self.in_lock_step() {
+                true => ShardOrder::LockStep,
+                false => self.config.order,
+            },
             gather_rounds: self.gathers_weights().then(|| {
                 let plan = self.layout.shards();
                 let runs = (0..plan.ranks()).map(|rank| plan.run(GroupRank(rank as u32)));

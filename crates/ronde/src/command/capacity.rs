@@ -8,6 +8,7 @@ use ronde_core::WorldSize;
 use ronde_core::shards::ShardPlan;
 use ronde_data::Dataset;
 use ronde_monitor::render::bytes;
+use ronde_schedule::ShardOrder;
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{ModelParts, Plan, TrainError};
 
@@ -142,7 +143,10 @@ pub(super) fn worker_estimates(
         &config.optimizer,
         batch_samples,
         &shards,
-        config.model.config.runs_shards_together(),
+        match config.model.config.runs_shards_together() {
+            true => ShardOrder::LockStep,
+            false => config.parallel.shard_order(),
+        },
     )
     .divided(
         config.parallel.zero_level(),

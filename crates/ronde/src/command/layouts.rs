@@ -13,7 +13,7 @@ use ronde_data::Dataset;
 use ronde_monitor::render::bytes;
 use ronde_parallel::{ModelState, bucket};
 use ronde_schedule::PipelineSchedule;
-use ronde_train::config::{ParallelSection, ScheduleName};
+use ronde_train::config::{OrderName, ParallelSection, ScheduleName};
 use ronde_train::{ModelParts, Plan};
 
 use super::capacity::{DIVIDED_BUCKET_BYTES, worker_estimates};
@@ -83,6 +83,7 @@ impl<'a> LayoutBuilder<'a> {
                 PipelineSchedule::ZeroBubble => ScheduleName::ZeroBubble,
             },
             stages_per_worker: (choice.stages_per_worker > 1).then_some(choice.stages_per_worker),
+            order: OrderName::ByShard,
             cuts: Vec::new(),
         };
         let has_own_cuts = own.pipeline == choice.pipeline && own.rounds() == section.rounds();

@@ -49,8 +49,9 @@ pub use run_config::RunConfig;
 pub use sections::{
     BalanceMode, CheckSection, CheckpointSection, CommSection, EarlyStoppingSection,
     ElasticSection, EventsSection, InnerStateName, LoaderSection, MetricName, ModelSection,
-    OuterFormatName, ParallelSection, PlateauSection, RunSection, ScheduleName, StartSection,
-    SyncSection, TensorboardTarget, TrackSection, TrainLength, TrainSection, WorkersSection,
+    OrderName, OuterFormatName, ParallelSection, PlateauSection, RunSection, ScheduleName,
+    StartSection, SyncSection, TensorboardTarget, TrackSection, TrainLength, TrainSection,
+    WorkersSection,
 };
 
 /// The commented run file of the embedded example.

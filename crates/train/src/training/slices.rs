@@ -8,7 +8,7 @@ use ronde_parallel::ZeroLevel;
 use super::{Training, vectors_mut};
 use crate::TrainError;
 use crate::model_copies::{ModelCopies, held_weights};
-use crate::state_transfer::StateTransfer;
+use crate::state_transfer::exchange;
 
 impl Training {
     /// Returns whether the run divides its state among the members.
@@ -155,13 +155,8 @@ impl Training {
         let group = self.member.group.clone();
         self.hold(self.slices.stored());
         let vectors = self.vector_moves(catch_up, moves);
-        let transfer = StateTransfer::start(&vectors, &*group, &self.vectors());
-        let mut transfer = transfer.map_err(TrainError::Heal)?;
-        transfer.send_all(&*group).map_err(TrainError::Heal)?;
         let mut mine = vectors_mut(&mut *self.strategy, &mut self.copies);
-        let received = transfer.receive(&mut mine);
-        received.map_err(TrainError::Heal)?;
-        transfer.wait_sent().map_err(TrainError::Heal)
+        exchange(&vectors, &*group, &mut mine).map_err(TrainError::Heal)
     }
 
     /// Returns the moves of each vector of the state: those of the slices for the weights and the states of the optimizer, and

@@ -27,7 +27,7 @@ pub use elastic::ElasticSection;
 pub use events::EventsSection;
 pub use loader::LoaderSection;
 pub use model::{ModelSection, StartSection};
-pub use parallel::{ParallelSection, ScheduleName};
+pub use parallel::{OrderName, ParallelSection, ScheduleName};
 pub use run::RunSection;
 pub use selection::{EarlyStoppingSection, PlateauSection};
 pub use sync::{InnerStateName, OuterFormatName, SyncSection};

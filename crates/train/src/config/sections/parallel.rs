@@ -1,7 +1,7 @@
 //! `[parallel]`: how the work and the state of a run are divided among the workers.
 
 use ronde_parallel::{SynchronousConfig, ZeroLevel};
-use ronde_schedule::PipelineSchedule;
+use ronde_schedule::{PipelineSchedule, ShardOrder};
 use serde::{Deserialize, Serialize};
 
 use super::{at_least_one, is_default};
@@ -36,6 +36,12 @@ pub struct ParallelSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = 2)))]
     pub stages_per_worker: Option<u32>,
+    /// The order in which a worker computes its logical shards without a pipeline: `by_shard`, one shard after the other, or
+    /// `by_layer`, all of them through a layer before the next layer, which needs less memory for gradients and fewer gathers of
+    /// weights, and more memory for activations; default `by_shard`. The trained bits do not depend on it.
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = "by_shard")))]
+    pub order: OrderName,
     /// Where the layers are divided: `auto`, by their work, or the names of the layers that begin the second and later parts.
     #[serde(skip_serializing_if = "is_default", with = "super::cuts")]
     #[cfg_attr(feature = "schema", schemars(schema_with = "super::cuts::schema", extend("default" = "auto")))]
@@ -61,6 +67,18 @@ pub enum ScheduleName {
     ZeroBubble,
 }
 
+/// The order in which a worker computes its logical shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OrderName {
+    /// One shard after the other.
+    #[default]
+    ByShard,
+    /// All shards through a layer before the next layer.
+    ByLayer,
+}
+
 impl Default for ParallelSection {
     fn default() -> Self {
         Self {
@@ -70,6 +88,7 @@ impl Default for ParallelSection {
             tensor: 1,
             schedule: ScheduleName::default(),
             stages_per_worker: None,
+            order: OrderName::default(),
             cuts: Vec::new(),
         }
     }
@@ -125,6 +144,15 @@ impl ParallelSection {
         }
     }
 
+    /// Returns the order of shards and layers.
+    #[must_use]
+    pub fn shard_order(&self) -> ShardOrder {
+        match self.order {
+            OrderName::ByShard => ShardOrder::ByShard,
+            OrderName::ByLayer => ShardOrder::ByLayer,
+        }
+    }
+
     /// Returns the number of stages of each worker of a pipeline.
     #[must_use]
     pub fn rounds(&self) -> usize {
@@ -147,6 +175,7 @@ impl ParallelSection {
         at_least_one("parallel.pipeline", self.pipeline.into(), problems);
         at_least_one("parallel.tensor", self.tensor.into(), problems);
         self.check_stages(problems);
+        self.check_order(problems);
         let stages = self.pipeline as usize * self.rounds();
         if !self.cuts.is_empty() && self.cuts.len() + 1 != stages {
             let (cuts, parts) = (self.cuts.len(), self.cuts.len() + 1);
@@ -164,6 +193,27 @@ impl ParallelSection {
             );
             let hint = format!("set `parallel.pipeline` to {parts}, or leave `parallel.cuts` out");
             problems.push(ConfigProblem::error("parallel.cuts", message).hint(hint));
+        }
+    }
+
+    fn check_order(&self, problems: &mut Vec<ConfigProblem>) {
+        if self.order == OrderName::ByShard {
+            return;
+        }
+        let name = "parallel.order";
+        if self.pipeline > 1 {
+            let message = format!(
+                "`{name}` is \"by_layer\", but the order of a pipeline is `parallel.schedule`"
+            );
+            let hint = "leave the key out, or set `parallel.pipeline = 1`";
+            problems.push(ConfigProblem::error(name, message).hint(hint));
+        } else if self.zero < 2 {
+            let message = format!(
+                "`{name} = \"by_layer\"` saves memory with `parallel.zero = 2` or 3 only, but that is {}",
+                self.zero
+            );
+            let hint = "set `parallel.zero`, or leave the key out";
+            problems.push(ConfigProblem::error(name, message).hint(hint));
         }
     }
 
