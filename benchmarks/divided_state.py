@@ -1,4 +1,4 @@
-"""Rate and memory of `parallel.zero` 0 to 3, in turns: python3 benchmarks/divided_state.py RUN_FILE --workers 2 --rounds 5
+"""Rate and memory of `parallel.zero` 0 to 3, and of 2 and 3 with `parallel.order = "by_layer"`, in turns: python3 benchmarks/divided_state.py RUN_FILE --workers 2 --rounds 5
 
 Prints the median time of a step of each level (without the first two steps), its rate compared with level 0, and the highest mean
 of the workers' proportional set sizes (Pss), which counts memory that workers share once.
@@ -40,11 +40,11 @@ def descendants(process):
     return found
 
 
-def run(arguments, level):
+def run(arguments, level, order):
     """Runs one training; returns the median time of its steps and its memory."""
     with tempfile.TemporaryDirectory() as folder:
         command = [arguments.ronde, "train", arguments.run, "--json", "-n", str(arguments.workers)]
-        settings = [f"parallel.zero={level}", f"run.output={folder}/run", *arguments.set]
+        settings = [f"parallel.zero={level}", f"parallel.order={order}", f"run.output={folder}/run", *arguments.set]
         for setting in settings:
             command += ["--set", setting]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -74,15 +74,16 @@ def main():
     parser.add_argument("--memory", action="store_true", help="measure memory, which takes some of the time")
     parser.add_argument("--set", action="append", default=[])
     arguments = parser.parse_args()
-    results = {level: [] for level in range(4)}
+    cases = [(level, "by_shard") for level in range(4)] + [(2, "by_layer"), (3, "by_layer")]
+    results = {case: [] for case in cases}
     for _ in range(arguments.rounds):
-        for level, found in results.items():
-            found.append(run(arguments, level))
-    plain = statistics.median(step for step, _ in results[0])
-    for level, found in results.items():
+        for case, found in results.items():
+            found.append(run(arguments, *case))
+    plain = statistics.median(step for step, _ in results[cases[0]])
+    for (level, order), found in results.items():
         step = statistics.median(step for step, _ in found)
         memory = max(memory for _, memory in found)
-        print(f"zero = {level}: {1e3 * step:7.1f} ms, {plain / step:.3f} of the rate, {memory:5.0f} MiB")
+        print(f"zero = {level}, {order}: {1e3 * step:7.1f} ms, {plain / step:.3f} of the rate, {memory:5.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ kind = "adamw"
 logical_shards = 4
 [checkpoint]
 at_end = false
+every_minutes = 0
 [elastic]
 max_restarts = 0
 """

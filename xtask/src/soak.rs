@@ -178,8 +178,10 @@ fn disturb(
     layout: JobLayout,
     faults: FaultSequence,
 ) -> Result<FaultyRun> {
+    let settings = options.settings.iter();
+    let settings: Vec<&str> = settings.flat_map(|set| ["--set", set]).collect();
     let mut run = SoakRun {
-        job: SoakJob::start(ronde, folder, options.workers, layout, &[])?,
+        job: SoakJob::start(ronde, folder, options.workers, layout, &settings)?,
         workers_seen: WorkerTracker::default(),
         events: Vec::new(),
         applied: Vec::new(),

@@ -275,7 +275,7 @@ fn does_not_fit(
     };
     format!(
         "the model does not fit: {workers} {}, {} available on this host\n  \
-         {} needs {}: parameters {}, gradients {}, optimizer {}, activations {} ({} samples in the largest shard), \
+         {} needs {}: parameters {}, gradients {}, optimizer {}, checkpoint copy {}, activations {} ({} samples in the largest shard), \
          prefetched samples {}\n  \
          help: {hint}",
         gib(needed_bytes),
@@ -289,6 +289,7 @@ fn does_not_fit(
         gib(estimate.parameters),
         gib(estimate.gradients),
         gib(estimate.optimizer),
+        gib(estimate.checkpoint),
         gib(estimate.activations),
         estimate.shard_samples,
         gib(estimate.samples),

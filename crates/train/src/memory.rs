@@ -5,7 +5,7 @@ use ronde_engine::OptimizerConfig;
 use ronde_parallel::ZeroLevel;
 use ronde_schedule::ShardOrder;
 
-use crate::config::TrainSection;
+use crate::config::{CheckpointSection, TrainSection};
 use crate::model_copies::ModelCopies;
 
 /// The bytes that one worker needs, by purpose.
@@ -23,6 +23,8 @@ pub struct MemoryEstimate {
     pub optimizer: u64,
     /// The moving average of the weights and the best model, if the run keeps them.
     pub model_copies: u64,
+    /// The copy of this worker's share of the state that is written to a checkpoint while training goes on.
+    pub checkpoint: u64,
     /// The activations at their peak, of the largest shard; of all shards unless they run one after the other.
     pub activations: u64,
     /// The process: code, engine, prefetched batches.
@@ -91,6 +93,7 @@ impl MemoryEstimate {
             order,
             optimizer: copies(optimizer.state_names().len() as u64),
             model_copies: 0,
+            checkpoint: 0,
             activations: step_floats(samples, together).saturating_mul(BYTES),
             process: PROCESS_BYTES,
             samples: 0,
@@ -181,6 +184,7 @@ impl MemoryEstimate {
                 gradient_copy: share(self.gradient_copy, part.elements),
                 optimizer: share(self.optimizer, held),
                 model_copies: share(self.model_copies, held),
+                checkpoint: share(self.checkpoint, part.elements),
                 activations: part
                     .kept_floats_max
                     .saturating_mul(BYTES)
@@ -196,6 +200,24 @@ impl MemoryEstimate {
     pub fn with_model_copies(mut self, parameters: u64, section: &TrainSection) -> Self {
         let bytes = BYTES * ModelCopies::names(section).len() as u64;
         self.model_copies = parameters.saturating_mul(bytes);
+        self
+    }
+
+    /// Adds the copies for checkpoints, if the run saves any: `workers` workers with the whole model save a share each.
+    #[must_use]
+    pub fn with_checkpoints(
+        mut self,
+        parameters: u64,
+        (optimizer, train): (&OptimizerConfig, &TrainSection),
+        section: &CheckpointSection,
+        workers: u32,
+    ) -> Self {
+        let copies = ModelCopies::names(train).len();
+        let vectors = 1 + optimizer.state_names().len() + copies;
+        let saved = parameters.saturating_mul(BYTES * vectors as u64);
+        if section.is_saving() {
+            self.checkpoint = saved / u64::from(workers.max(1));
+        }
         self
     }
 
@@ -223,6 +245,7 @@ impl MemoryEstimate {
             self.gradients,
             self.optimizer,
             self.model_copies,
+            self.checkpoint,
             self.activations,
             self.process,
             self.samples,
@@ -284,6 +307,7 @@ mod tests {
             order: ShardOrder::ByShard,
             optimizer: 2000,
             model_copies: 0,
+            checkpoint: 0,
             activations: 500,
             process: 0,
             samples: 0,
@@ -323,6 +347,42 @@ mod tests {
         let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "adamw"}"#).unwrap();
         let floats = |samples, together: u32| 10_000 * samples * u64::from(together);
         MemoryEstimate::data_parallel([1_000_000, 0], floats, &optimizer, 64, &shards, order)
+    }
+
+    #[test]
+    fn by_layer_only_the_gradients_of_some_buckets_are_whole() {
+        let of = |order| {
+            let estimate = estimate_of(2, order);
+            estimate.divided(ZeroLevel::Gradients, (1, 2), 40_000)
+        };
+        let (by_shard, by_layer) = (of(ShardOrder::ByShard), of(ShardOrder::ByLayer));
+        // 4 shards of a worker: subtrees of 2 and 1 and the one being filled, here of one bucket each.
+        assert_eq!(
+            by_layer.gradients,
+            2_000_000 + 3 * 40_000 + 3 * 40_000 + 3 * 40_000
+        );
+        assert!(by_shard.gradients > 2 * 4_000_000);
+        // Those of all 4 shards instead of one.
+        assert_eq!(by_layer.activations, 4 * by_shard.activations);
+    }
+
+    #[test]
+    fn a_checkpoint_needs_a_copy_of_the_share_that_is_written() {
+        let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "adamw"}"#).unwrap();
+        let of = |section: &CheckpointSection| {
+            let settings = (&optimizer, &TrainSection::default());
+            let one = estimate(4);
+            let with = one.with_checkpoints(1_000_000, settings, section, 4);
+            with.total() - one.total()
+        };
+        // The weights and the two states of AdamW.
+        assert_eq!(of(&CheckpointSection::default()), 3 * 4_000_000 / 4);
+        let none = CheckpointSection {
+            at_end: false,
+            every_minutes: 0.0,
+            ..CheckpointSection::default()
+        };
+        assert_eq!(of(&none), 0);
     }
 
     #[test]

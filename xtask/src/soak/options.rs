@@ -9,11 +9,11 @@ use super::fault_kind::FaultKind;
 /// The usage text.
 pub(crate) const USAGE: &str = "\
 cargo xtask soak [--minutes M] [--workers N] [--every S] [--epochs E] [--faults KIND,KIND..] [--seed S]
-                 [--simulate C] [--fuzz F]
+                 [--set KEY=VALUE]... [--simulate C] [--fuzz F]
 
   trains repeatedly for M minutes with N workers on this machine; a fault occurs about every S seconds; each
   training has E epochs; then C clusters are simulated (default 20,000; 0: none), and each fuzz target runs for F
-  seconds (default 60; 0: none)
+  seconds (default 60; 0: none); --set changes the run file, such as --set parallel.zero=2
 
   kill, stop, two, half    kill or stop workers
   coordinator, leaderless  jobs with --listen: kill the coordinator, alone or followed by a worker
@@ -28,6 +28,8 @@ pub(super) struct SoakOptions {
     pub(super) epochs: u64,
     pub(super) kinds: Vec<FaultKind>,
     pub(super) seed: u64,
+    /// Changed settings of the run file.
+    pub(super) settings: Vec<String>,
     /// The number of clusters to simulate after the trainings.
     pub(super) simulate: u64,
     /// Seconds for each fuzz target after the trainings.
@@ -44,6 +46,7 @@ impl SoakOptions {
             epochs: 100,
             kinds: FaultKind::ALL.to_vec(),
             seed: 1,
+            settings: Vec::new(),
             simulate: 0,
             fuzz_s: 0,
         }
@@ -75,6 +78,7 @@ impl SoakOptions {
                 "--epochs" => options.epochs = value.parse().with_context(bad)?,
                 "--faults" => options.kinds = FaultKind::list(value)?,
                 "--seed" => options.seed = value.parse().with_context(bad)?,
+                "--set" => options.settings.push(value.clone()),
                 "--simulate" => options.simulate = value.parse().with_context(bad)?,
                 "--fuzz" => options.fuzz_s = value.parse().with_context(bad)?,
                 _ => bail!("unknown option `{name}`\n\n{USAGE}"),
@@ -120,14 +124,16 @@ impl SoakOptions {
     /// Returns the command line with the same options.
     pub(super) fn command(&self) -> String {
         let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.name()).collect();
+        let settings = self.settings.iter().map(|set| format!(" --set {set}"));
         format!(
-            "cargo xtask soak --minutes {} --workers {} --every {}s --epochs {} --faults {} --seed {} --simulate {} --fuzz {}",
+            "cargo xtask soak --minutes {} --workers {} --every {}s --epochs {} --faults {} --seed {}{} --simulate {} --fuzz {}",
             self.minutes,
             self.workers,
             self.every_s,
             self.epochs,
             kinds.join(","),
             self.seed,
+            settings.collect::<String>(),
             self.simulate,
             self.fuzz_s
         )
@@ -157,7 +163,7 @@ mod tests {
         let arguments = |text: &str| -> Vec<String> {
             text.split_whitespace().skip(3).map(str::to_owned).collect()
         };
-        let text = "cargo xtask soak --minutes 0.5 --workers 3 --every 2s --faults two,kill --seed 9 --simulate 7 --fuzz 0";
+        let text = "cargo xtask soak --minutes 0.5 --workers 3 --every 2s --faults two,kill --seed 9 --set parallel.zero=2 --set parallel.copies=1 --simulate 7 --fuzz 0";
         let options = SoakOptions::parse(&arguments(text)).unwrap();
         assert_eq!((options.workers, options.every_s), (3, 2.0));
         assert_eq!(options.simulated_seeds(), Some("56..63".to_owned()));

@@ -154,6 +154,12 @@ pub(super) fn worker_estimates(
         size.largest_layer.saturating_mul(4).max(bucket_bytes),
     )
     .with_model_copies(size.parameters, &config.train)
+    .with_checkpoints(
+        size.parameters,
+        (&config.optimizer, &config.train),
+        &config.checkpoint,
+        workers,
+    )
     .with_loader(
         config.loader.memory_mib.saturating_mul(1 << 20),
         stored_bytes,

@@ -58,6 +58,12 @@ impl Default for CheckpointSection {
 }
 
 impl CheckpointSection {
+    /// Returns whether the run saves checkpoints before it is asked to stop.
+    #[must_use]
+    pub fn is_saving(&self) -> bool {
+        self.at_end || self.every_steps > 0 || self.every_minutes > 0.0
+    }
+
     /// Returns the address of the checkpoint store; `output` is the run's folder.
     ///
     /// # Errors
