@@ -121,6 +121,8 @@ pub struct GroupConfig {
     /// the first. `None` chooses: see [`crate::ProcessGroup::connect`]. Must agree. Ignored between
     /// threads of one process.
     pub connections: Option<usize>,
+    /// For a sub-group, the rank of each of its members in the group that was divided first; otherwise empty. Only for reports.
+    pub members: Vec<GroupRank>,
     /// Called with the flight record when the group fails; `None` does nothing.
     pub on_failure: Option<FailureHook>,
     /// How [`crate::ProcessGroup::connect`] reaches the other members, which may request different transports.
@@ -147,6 +149,7 @@ impl GroupConfig {
             calibration: Calibration::default(),
             security: Security::default(),
             connections: None,
+            members: Vec::new(),
             on_failure: None,
             transport: TransportChoice::Auto,
         }

@@ -358,6 +358,7 @@ impl FlightRecorder {
             generation: ronde_core::Generation(0),
             rank: self.rank,
             size: self.size as u32,
+            members: Vec::new(),
             began_unix_s: began.as_secs_f64(),
             taken_s: seconds(self.now()),
             forgotten: oldest - hidden,

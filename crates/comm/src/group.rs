@@ -3,7 +3,7 @@
 mod join;
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use ronde_core::spans::TimeSpan;
@@ -35,8 +35,17 @@ pub struct ProcessGroup {
     /// How sub-groups are made, and the number of splits so far.
     pub(crate) origin: GroupOrigin,
     pub(crate) splits: AtomicU64,
+    /// The sub-groups of this rank, for its flight records.
+    divided: Mutex<Vec<SubGroupRecorder>>,
     link: Link,
     refused: Vec<String>,
+}
+
+/// Where the operations of a sub-group are recorded, as long as it exists.
+#[derive(Debug)]
+struct SubGroupRecorder {
+    mailbox: Weak<Mailbox>,
+    config: GroupConfig,
 }
 
 /// How the other members are reached.
@@ -114,6 +123,32 @@ impl ProcessGroup {
             Link::Others { mailbox, .. } => mailbox.flight_record(),
         };
         named(record, &self.config)
+    }
+
+    /// Returns the records of this group and of the sub-groups of this rank that still exist, as [`ProcessGroup::flight_record`]
+    /// does; sub-groups of sub-groups are left out.
+    #[must_use]
+    pub fn flight_records(&self) -> Vec<FlightRecord> {
+        let divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_divided = divided.iter().filter_map(|group| {
+            let mailbox = group.mailbox.upgrade()?;
+            Some(named(mailbox.flight_record(), &group.config))
+        });
+        std::iter::once(self.flight_record())
+            .chain(of_divided)
+            .collect()
+    }
+
+    /// Remembers a sub-group for [`ProcessGroup::flight_records`], and forgets those that have ended.
+    pub(crate) fn remember_sub_group(&self, group: &Self) {
+        let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
+        divided.retain(|group| group.mailbox.strong_count() > 0);
+        if let Link::Others { mailbox, .. } = &group.link {
+            divided.push(SubGroupRecorder {
+                mailbox: Arc::downgrade(mailbox),
+                config: group.config.clone(),
+            });
+        }
     }
 
     /// Adds the collectives that have ended to `spans`, as [`SpanKind::Collective`](ronde_core::spans::SpanKind), from the
@@ -214,6 +249,7 @@ fn named(mut record: FlightRecord, config: &GroupConfig) -> FlightRecord {
     record.job.clone_from(&config.job);
     record.group.clone_from(&config.name);
     record.generation = config.generation;
+    record.members.clone_from(&config.members);
     record
 }
 

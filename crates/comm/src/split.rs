@@ -184,11 +184,18 @@ impl ProcessGroup {
             .map(|&member| self.chooser().hosts().of(member));
         config.hosts = Some(Hosts::new(&hosts.collect::<Vec<_>>()));
         config.security = self.config().security.among(&members);
+        config.members = (members.iter())
+            .map(|&member| match self.config().members.get(member) {
+                Some(first) => *first,
+                None => GroupRank(member as u32),
+            })
+            .collect();
         configure(&mut config);
         config.rank = GroupRank(rank as u32);
         let addresses = members.iter().map(|&member| requests[member].address);
-        self.join(config, (number, colour), addresses.collect(), listener)
-            .map(Some)
+        let group = self.join(config, (number, colour), addresses.collect(), listener)?;
+        self.remember_sub_group(&group);
+        Ok(Some(group))
     }
 
     /// Returns the sub-group of the members that differ from this one along `axis` only, in the order of

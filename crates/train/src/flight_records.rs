@@ -47,8 +47,8 @@ impl FlightRecordWriter {
         lock(&self.group).upgrade()
     }
 
-    /// Writes the record of the current group, from any thread, without disturbing its operations. Returns the
-    /// file; `None` if there is no group or no folder yet.
+    /// Writes the records of the current group and of its sub-groups, from any thread, without disturbing their operations. Returns
+    /// the file of the group; `None` if there is no group or no folder yet.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -65,14 +65,22 @@ impl FlightRecordWriter {
     }
 
     fn write_now(&self, is_last: bool) -> io::Result<Option<PathBuf>> {
-        let record = self.group().map(|group| group.flight_record());
+        let records = self.group().map(|group| group.flight_records());
         let mut is_closed = lock(&self.is_closed);
         let was_closed = *is_closed;
         *is_closed |= is_last;
-        match (self.folder.get(), record) {
-            (Some(folder), Some(record)) if !was_closed => record.write_into(folder).map(Some),
-            _ => Ok(None),
+        let (Some(folder), Some(records)) = (self.folder.get(), records) else {
+            return Ok(None);
+        };
+        if was_closed {
+            return Ok(None);
         }
+        let mut written = None;
+        for record in records {
+            let path = record.write_into(folder)?;
+            written.get_or_insert(path);
+        }
+        Ok(written)
     }
 }
 

@@ -122,6 +122,7 @@ mod tests {
             generation: Generation(generation),
             rank: GroupRank(rank),
             size: 2,
+            members: Vec::new(),
             began_unix_s: 0.0,
             taken_s: 1.0,
             forgotten: 0,

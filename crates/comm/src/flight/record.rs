@@ -28,6 +28,9 @@ pub struct FlightRecord {
     pub rank: GroupRank,
     /// The number of members of the group.
     pub size: u32,
+    /// For a sub-group, the rank of each of its members in the group that was divided first; otherwise empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<GroupRank>,
     /// When the recorder started, in seconds since 1970, for people.
     pub began_unix_s: f64,
     /// When this record was taken.

@@ -29,7 +29,8 @@ pub fn merge_report(records: &[FlightRecord]) -> String {
         let word = if size == 1 { "rank" } else { "ranks" };
         let merged = MergedRecords { records, size };
         let mut lines = vec![format!(
-            "group {group}, generation {generation}, {size} {word}"
+            "group {group}, generation {generation}, {size} {word}{}",
+            merged.members()
         )];
         merged.collectives(&mut lines);
         merged.messages(&mut lines);
@@ -51,6 +52,26 @@ struct MergedRecords<'a> {
 }
 
 impl MergedRecords<'_> {
+    /// Returns which ranks of the whole group a sub-group has, in the order of its own ranks.
+    fn members(&self) -> String {
+        let members = self.records.values().map(|record| &record.members);
+        let Some(members) = members.max_by_key(|members| members.len()) else {
+            return String::new();
+        };
+        let mut listed = members
+            .iter()
+            .take(LISTED_MAX)
+            .map(|rank| rank.0.to_string());
+        match (members.len(), listed.next()) {
+            (_, None) => String::new(),
+            (count, Some(first)) => {
+                let listed = listed.fold(first, |text, rank| text + ", " + &rank);
+                let more = if count > LISTED_MAX { ", ..." } else { "" };
+                format!(" (ranks {listed}{more} of all)")
+            }
+        }
+    }
+
     fn collectives(&self, lines: &mut Vec<String>) {
         let Some(sequence) = self.in_question() else {
             lines.push(match self.last_of_all() {

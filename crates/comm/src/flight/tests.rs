@@ -174,6 +174,7 @@ fn record(rank: u32, size: u32, script: &[Script]) -> FlightRecord {
         generation: Generation(3),
         rank: GroupRank(rank),
         size,
+        members: Vec::new(),
         began_unix_s: 0.0,
         taken_s: 100.0,
         forgotten: 0,
@@ -395,4 +396,20 @@ fn a_record_taken_while_others_write_is_whole() {
         }
         stop.store(true, Relaxed);
     });
+}
+
+#[test]
+fn the_ranks_of_a_sub_group_are_named_by_those_of_all() {
+    let of = |rank| {
+        let mut record = record(rank, 2, &[BROADCAST]);
+        record.group = "dp.0.1".to_owned();
+        record.members = vec![GroupRank(1), GroupRank(3)];
+        record
+    };
+    let report = merge_report(&[of(0), of(1)]);
+    let first = report.lines().next().unwrap();
+    assert_eq!(
+        first,
+        "group dp.0.1, generation 3, 2 ranks (ranks 1, 3 of all)"
+    );
 }

@@ -180,6 +180,7 @@ impl ProcessGroup {
             chooser: chooser(&config, size),
             origin: GroupOrigin::Foreign,
             splits: AtomicU64::new(0),
+            divided: Mutex::default(),
             config,
             member,
             link: Link::Others {
@@ -205,6 +206,7 @@ impl ProcessGroup {
             chooser: chooser(&config, 1),
             origin: GroupOrigin::Alone,
             splits: AtomicU64::new(0),
+            divided: Mutex::default(),
             config,
             member,
             link: Link::Alone(Mutex::new(None)),

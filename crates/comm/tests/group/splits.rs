@@ -57,6 +57,30 @@ fn axes_of_a_mesh_make_overlapping_groups() {
 }
 
 #[test]
+fn the_records_of_a_rank_have_those_of_its_sub_groups_while_they_exist() {
+    spawn_ranks(4, LIMIT, |group| {
+        let rank = group.rank().0;
+        let sub = group.split(Some(rank % 2), rank)?.expect("a colour");
+        let nested = sub.split(Some(0), rank)?.expect("a colour");
+        sub.barrier()?;
+        let records = group.flight_records();
+        let names: Vec<&str> = records.iter().map(|record| record.group.as_str()).collect();
+        assert_eq!(names, ["test", &format!("test.0.{}", rank % 2)]);
+        assert!(records[0].members.is_empty());
+        let members: Vec<u32> = records[1].members.iter().map(|rank| rank.0).collect();
+        assert_eq!(members, [rank % 2, rank % 2 + 2]);
+        let last = records[1].operations.last().expect("it has run one");
+        assert_eq!(last.kind, "barrier");
+        let of_nested = &sub.flight_records()[1];
+        assert_eq!(of_nested.members, records[1].members);
+        drop(nested);
+        drop(sub);
+        assert_eq!(group.flight_records().len(), 1);
+        group.barrier()
+    });
+}
+
+#[test]
 fn a_sub_group_fails_and_ends_without_its_parent() {
     spawn_ranks(4, LIMIT, |group| {
         let sub = group.split_with(Some(group.rank().0 / 2), 0, |config| {
