@@ -199,7 +199,7 @@ pub(super) fn read_run(
         .address(Path::new("results"))
         .is_ok_and(|address| matches!(address, Address::Folder(folder) if folder.is_relative()));
     let most = match config.elastic.max_workers {
-        0 => config.divided_parts(),
+        0 => config.workers_max(),
         most => most,
     };
     let request = SubmitRequest {

@@ -409,9 +409,9 @@ fn supervise_open_run(
 
 /// Returns the description of an open job, which its coordinator keeps.
 fn job_spec(prepared: &PreparedRun, settings: ElasticSettings) -> JobSpec {
-    let (elastic, shards) = (&prepared.config.elastic, prepared.config.divided_parts());
+    let (elastic, possible) = (&prepared.config.elastic, prepared.config.workers_max());
     let most = match elastic.max_workers {
-        0 => shards,
+        0 => possible,
         most => most,
     };
     JobSpec {

@@ -33,6 +33,7 @@ mod predict;
 mod remote_data;
 mod run;
 mod same_bits;
+mod scaled_layouts;
 #[cfg(feature = "full")]
 mod serve;
 mod ssh_hosts;

@@ -41,10 +41,14 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     config.parallel.check(&mut problems);
     section_numbers("sync", &config.sync, &mut problems);
     config.sync.check(config, &mut problems);
-    let most = match config.sync.replicas() {
-        Some(replicas) => (replicas, "sync.replicas"),
-        None => (config.workers.logical_shards, "workers.logical_shards"),
+    let limit = match config.sync.replicas() {
+        Some(_) => "sync.replicas",
+        None if config.parallel.divides_model() => {
+            "workers.logical_shards x parallel.pipeline x parallel.tensor"
+        }
+        None => "workers.logical_shards",
     };
+    let most = (config.workers_max(), limit);
     config
         .elastic
         .check(config.workers.count, most, &mut problems);

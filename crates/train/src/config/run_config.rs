@@ -83,10 +83,18 @@ fn is_every_step(sync: &SyncSection) -> bool {
 
 impl RunConfig {
     /// Returns the number of parts of a step that workers divide among themselves: replicas of local SGD, or else logical
-    /// shards. No more workers can compute.
+    /// shards. No more replicas of the model can compute.
     #[must_use]
     pub fn divided_parts(&self) -> u32 {
         self.sync.replicas().unwrap_or(self.workers.logical_shards)
+    }
+
+    /// Returns the most workers that can compute: each part of a step needs one replica of the model, which workers may divide among
+    /// themselves.
+    #[must_use]
+    pub fn workers_max(&self) -> u32 {
+        self.divided_parts()
+            .saturating_mul(self.parallel.model_workers())
     }
 
     /// Returns the names of the states that have a value for each weight.

@@ -38,7 +38,7 @@ impl Training {
     /// Brings all members of a new generation to the same step. Workers that join a running job also call it
     /// before their first step.
     pub(super) fn synchronize(&mut self) -> Result<(), TrainError> {
-        let group = self.member.group.clone();
+        let (group, before) = (self.member.group.clone(), self.mesh.clone());
         self.align_clocks()?;
         self.transfer = StateTransfer::default();
         self.share_initial_weights()?;
@@ -74,6 +74,7 @@ impl Training {
         let spared = self.spared_shards(&catch_up, &even);
         let all_compute = spared.is_none();
         self.assign(spared.unwrap_or(even))?;
+        self.report_layout(&before);
         self.tune_buckets();
         self.measure_speeds();
         if self.is_divided() {
@@ -199,6 +200,27 @@ impl Training {
     pub(super) fn even_mesh(&self) -> Result<StepLayout, TrainError> {
         let shards = self.mesh.shards().shards();
         self.parts.layout(shards, self.member.group.size())
+    }
+
+    /// Reports how the workers divide the model from now on, if that has changed.
+    fn report_layout(&self, before: &StepLayout) {
+        let shape = |layout: &StepLayout| {
+            let spares = layout.ranks() - layout.members();
+            [
+                layout.columns(),
+                layout.tensors(),
+                layout.replicas(),
+                spares,
+            ]
+        };
+        let may_divide = self.plan.config.parallel.divides_model();
+        if self.member.rank != Rank(0) || !may_divide || shape(before) == shape(&self.mesh) {
+            return;
+        }
+        let layout = self.parts.describe(&self.mesh);
+        let message = layout.unwrap_or_else(|| "each worker has the whole model".to_owned());
+        let rank = None;
+        self.member.tracker.record(Event::Notice { rank, message });
     }
 
     fn record_resumed(&mut self, catch_up: &[CatchUp]) {

@@ -21,7 +21,7 @@ pub struct ElasticSection {
     /// The smallest number of workers that train; fewer wait for more. Default 1.
     pub min_workers: u32,
     /// The largest number of workers that the job can be scaled to while it runs; default 0: the number of
-    /// logical shards.
+    /// logical shards, times `parallel.pipeline` and `parallel.tensor`.
     pub max_workers: u32,
     /// How often a failed worker is restarted within `restart_window_s` before the job continues without it;
     /// default 5. 0: no restarts.
