@@ -105,7 +105,7 @@ struct StepCounting<'a> {
 }
 
 /// A rank among those that run a collective.
-struct Member<'a> {
+struct GroupPlace<'a> {
     rank: GroupRank,
     group: &'a GroupShape,
 }
@@ -178,7 +178,7 @@ impl<'a> StepCounting<'a> {
             let layers = self.candidate.buckets[bucket].layers.clone();
             costs.layers[layers].iter()
         };
-        let member = Member {
+        let member = GroupPlace {
             rank: GroupRank(place.replica as u32),
             group: same_layers,
         };
@@ -258,7 +258,7 @@ impl<'a> StepCounting<'a> {
     /// Returns what a rank sends for the sum of the gradients of a region.
     fn reduction(
         &self,
-        member: &Member<'_>,
+        member: &GroupPlace<'_>,
         bucket: usize,
         region: usize,
     ) -> Result<SentBytes, ScheduleError> {
@@ -278,7 +278,7 @@ impl<'a> StepCounting<'a> {
 
     fn exact_sum(
         &self,
-        member: &Member<'_>,
+        member: &GroupPlace<'_>,
         sum: &ExactSum,
         elements: usize,
     ) -> Result<SentBytes, ScheduleError> {
@@ -309,7 +309,7 @@ impl<'a> StepCounting<'a> {
             return Ok(());
         };
         let group = self.ranks.other_parts_of(place.column, place.replica);
-        let member = Member {
+        let member = GroupPlace {
             rank: GroupRank(place.tensor as u32),
             group: &group,
         };

@@ -8,7 +8,7 @@ use ronde_core::event::PhaseTimes;
 use ronde_core::layout::TensorEntry;
 use ronde_core::{DType, GroupRank, NullTracker, PartTransfer, PartTransfers, WorldSize};
 use ronde_data::{Loader, Split};
-use ronde_engine::{Layer, PassEnds};
+use ronde_engine::{Layer, Loss, PassEnds};
 
 use super::Training;
 use crate::config::{ParallelSection, RunConfig, ScheduleName, SyncSection};
@@ -252,8 +252,7 @@ impl MeasuredTraining {
         if recomputes {
             chain = chain.with_recomputation();
         }
-        let mut shape = vec![shard_samples as usize];
-        shape.extend_from_slice(&description.shape);
+        let mut shape = [&[shard_samples as usize], &description.shape[..]].concat();
         let loss = plan.objective.loss.clone();
         let parts = chain.parts();
         let last = chain.layers().last().and_then(|layer| layer.output_parts());
@@ -277,13 +276,7 @@ impl MeasuredTraining {
             layers.push(times);
             Box::new(layer)
         });
-        let loss_transfers = match (&output_parts, loss.in_parts()) {
-            (Some(widths), Some(loss)) => {
-                let targets = shape.iter().product::<usize>() / widths.iter().sum::<usize>().max(1);
-                loss.transfers_of_parts(targets, widths.len())
-            }
-            _ => Vec::new(),
-        };
+        let loss_transfers = loss_transfers(&*loss, output_parts.as_deref(), &shape);
         let group = ProcessGroup::alone(GroupConfig::new("measure", "measure", GroupRank(0)));
         let member = JobGroup::of(Arc::new(group), Arc::new(NullTracker));
         let (engine, threads) = (reduced.train.engine, reduced.workers.threads);
@@ -379,6 +372,19 @@ impl MeasuredTraining {
             layers,
         }
     }
+}
+
+/// Returns what workers with different parts of the outputs exchange for a loss; `shape` is that of the outputs.
+fn loss_transfers(
+    loss: &dyn Loss,
+    output_parts: Option<&[usize]>,
+    shape: &[usize],
+) -> Vec<PartTransfer> {
+    let (Some(widths), Some(loss)) = (output_parts, loss.in_parts()) else {
+        return Vec::new();
+    };
+    let targets = shape.iter().product::<usize>() / widths.iter().sum::<usize>().max(1);
+    loss.transfers_of_parts(targets, widths.len())
 }
 
 /// Returns what is known of a layer without measuring, and changes the shape of its input to that of its output.
