@@ -11,6 +11,9 @@ const OTHERS_MAX: usize = 5;
 /// Maximum length of another failure's cause, in characters.
 const CAUSE_LETTERS_MAX: usize = 100;
 
+/// The hint for a process that was killed.
+const KILLED: &str = "the kernel does this when memory runs out; `dmesg` shows it";
+
 impl JobOutcome {
     /// Returns the full error report without a final line ending; `None` if the job did not fail.
     ///
@@ -139,9 +142,14 @@ fn list(first: &WorkerFailure, others: &[&WorkerFailure]) -> String {
 
 fn hint(cause: &FailureCause) -> Option<&'static str> {
     match cause {
-        FailureCause::Signal(9, _) => {
-            Some("the kernel does this when memory runs out; `dmesg` shows it")
+        FailureCause::Signal(9, _) => Some(KILLED),
+        // The worker that reports it has seen the end of another one.
+        FailureCause::Reported(Event::WorkerFailed { message, .. })
+            if message.contains("killed (SIGKILL)") && !message.contains("help:") =>
+        {
+            Some(KILLED)
         }
+        FailureCause::Supervisor(problem) if problem.contains("killed (SIGKILL)") => Some(KILLED),
         FailureCause::Signal(4 | 7 | 8 | 11, _) => {
             Some("the program has a bug, or was built for another CPU")
         }
@@ -262,6 +270,28 @@ error: rank 1: loss is NaN at step 3
             report(JobExit::Failed(0), vec![failure(1, cause)]).unwrap(),
             expected
         );
+    }
+
+    #[test]
+    fn a_job_that_lost_a_killed_worker_has_the_hint() {
+        let cause = |message: &str| {
+            FailureCause::Reported(Event::WorkerFailed {
+                rank: Rank(1),
+                message: message.into(),
+                last_step: None,
+                secondary: false,
+                user_error: false,
+            })
+        };
+        let text =
+            |message: &str| report(JobExit::Failed(0), vec![failure(1, cause(message))]).unwrap();
+        let lost = text("worker 0 on a killed (SIGKILL); then: waiting for workers");
+        assert!(
+            lost.ends_with("when memory runs out; `dmesg` shows it"),
+            "{lost}"
+        );
+        let other = text("worker 0 on a exited with code 1; then: waiting for workers");
+        assert!(!other.contains("help:"), "{other}");
     }
 
     #[test]

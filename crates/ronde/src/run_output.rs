@@ -116,7 +116,7 @@ impl RunOutput {
         for problem in self.trackers.finish() {
             self.terminal.line(format!("warning: {problem}"));
         }
-        if let Some(problem) = self.upload.and_then(ResultsUpload::finish) {
+        if let Some(problem) = self.upload.and_then(|upload| upload.finish(None)) {
             self.terminal.line(format!(
                 "warning: the results are not complete at their address: {problem}"
             ));

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ronde_core::Recovery;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -14,6 +15,7 @@ use crate::fetching::{self, LAUNCHER_LOG};
 use crate::job::{JobPlacement, SubmittedJob};
 use crate::launcher_arguments::folder_word;
 use crate::local::{not_placed, state_before_placement};
+use crate::skipping_writer::SkippingWriter;
 use crate::state::JobState;
 use crate::target::{LogRequest, SubmitRequest, Target};
 
@@ -214,9 +216,56 @@ impl KubernetesTarget {
             .chain(words.iter().cloned())
             .collect();
         let leader = pod_state::leader(&api.pods(placed.name).map_err(|e| api.failed(e))?);
-        match leader.filter(pod_state::is_running) {
-            Some(pod) => exec::run(api, pod_state::name(&pod), &command, out),
-            None => reader::run(api, &self.settings, placed.name, &command, out),
+        if let Some(pod) = leader.filter(pod_state::is_running) {
+            return exec::run(api, pod_state::name(&pod), &command, out);
+        }
+        match self.state_of(api, placed.name, false)? {
+            state if state.is_over() => {
+                reader::run(api, &self.settings, placed.name, &command, out)
+            }
+            state => Err(SubmitError::invalid(
+                format!(
+                    "Job {} has no pod that leads it: it is {state}",
+                    placed.name
+                ),
+                "wait until it is running; `ronde jobs` shows its state",
+            )),
+        }
+    }
+
+    /// Shows the output of a rank until the job is over. A command in a pod ends with the pod, so what it has not shown is
+    /// read again, from the pod that replaces it or from the results.
+    fn follow_rank(
+        &self,
+        api: &ClusterApi,
+        placed: &PlacedPods<'_>,
+        rank: u32,
+        out: &mut dyn Write,
+    ) -> Result<(), SubmitError> {
+        let mut shown = 0;
+        loop {
+            let is_over = self.state_of(api, placed.name, false)?.is_over();
+            let mut rest = SkippingWriter::new(out, shown);
+            let ran = self.run_in_pod(
+                api,
+                placed,
+                &rank_log_words(placed, rank, !is_over),
+                &mut rest,
+            );
+            shown = rest.seen().max(shown);
+            let may_continue = |error: &SubmitError| {
+                // Between two pods; or the pod has ended, and the command with it.
+                matches!(error, SubmitError::Invalid { .. }) || error.recovery() == Recovery::Retry
+            };
+            match ran {
+                Ok(0) if is_over => return Ok(()),
+                Ok(_) if is_over => return Err(no_output(rank)),
+                // Without output of the rank, the exit code is another one.
+                Ok(_) => {}
+                Err(error) if !is_over && may_continue(&error) => {}
+                Err(error) => return Err(error),
+            }
+            clock::pause(ASK_EVERY);
         }
     }
 
@@ -245,6 +294,22 @@ impl KubernetesTarget {
         let _ = exec::run(api, pod_state::name(&pod), &words, &mut std::io::sink());
         Ok(true)
     }
+}
+
+/// Returns the words that print the output of a rank in a pod.
+fn rank_log_words(placed: &PlacedPods<'_>, rank: u32, follow: bool) -> Vec<String> {
+    let mut words = vec!["__job".to_owned(), "rank-log".to_owned()];
+    words.extend(["--rank".to_owned(), rank.to_string()]);
+    words.extend(follow.then(|| "--follow".to_owned()));
+    words.push(placed.folder.display().to_string());
+    words
+}
+
+fn no_output(rank: u32) -> SubmitError {
+    SubmitError::invalid(
+        format!("rank {rank} has printed nothing"),
+        "`ronde logs JOB` without `--rank` shows progress and errors",
+    )
 }
 
 impl Target for KubernetesTarget {
@@ -282,22 +347,32 @@ impl Target for KubernetesTarget {
                 failure => api.failed(failure),
             })?;
         let mut complete = || {
-            let owner = manifest::owner(&job)?;
-            for (kind, document) in manifest.parts(&secrets, &owner) {
-                api.create(kind, &document).map_err(|e| api.failed(e))?;
-            }
+            // At once, so that a submitter that is killed leaves no Job that nothing here can remove.
             placed(JobPlacement::Kubernetes {
                 namespace: namespace.clone(),
                 name: manifest.name().to_owned(),
                 folder: manifest.folder(),
             })?;
+            let owner = manifest::owner(&job)?;
+            for (kind, document) in manifest.parts(&secrets, &owner) {
+                api.create(kind, &document).map_err(|e| api.failed(e))?;
+            }
             let start = serde_json::json!({ "spec": { "suspend": false } });
             api.patch_job(manifest.name(), &start)
                 .map_err(|e| api.failed(e))
         };
-        complete().map(|_| ()).inspect_err(|_| {
-            // The job that could not be completed has no pods. Its error is the one to report.
-            let _ = api.delete_job(manifest.name());
+        complete().map(|_| ()).map_err(|error| {
+            // The job that could not be completed has no pods.
+            match api.delete_job(manifest.name()) {
+                Ok(_) | Err(ApiFailure::Status { code: 404, .. }) => error,
+                Err(_) => SubmitError::invalid(
+                    error.to_string(),
+                    format!(
+                        "the suspended Job is still there: `kubectl delete job --namespace {namespace} {}` removes it",
+                        manifest.name()
+                    ),
+                ),
+            }
         })
     }
 
@@ -344,17 +419,12 @@ impl Target for KubernetesTarget {
             };
             return logs::of_launcher(&api, placed.name, request.follow, out, &mut is_over);
         };
-        let folder = placed.folder.display().to_string();
-        let mut words = vec!["__job".to_owned(), "rank-log".to_owned()];
-        words.extend(["--rank".to_owned(), rank.to_string()]);
-        words.extend(request.follow.then(|| "--follow".to_owned()));
-        words.push(folder);
-        match self.run_in_pod(&api, &placed, &words, out)? {
+        if request.follow {
+            return self.follow_rank(&api, &placed, rank, out);
+        }
+        match self.run_in_pod(&api, &placed, &rank_log_words(&placed, rank, false), out)? {
             0 => Ok(()),
-            _ => Err(SubmitError::invalid(
-                format!("rank {rank} has printed nothing"),
-                "`ronde logs JOB` without `--rank` shows progress and errors",
-            )),
+            _ => Err(no_output(rank)),
         }
     }
 
@@ -398,8 +468,10 @@ impl Target for KubernetesTarget {
         if is_over() {
             return Ok(());
         }
-        // A suspended Job has no pods and keeps its record.
-        let suspend = serde_json::json!({ "spec": { "suspend": true } });
+        // A suspended Job has no pods and keeps its record. The note is for those who follow its output.
+        let suspend = serde_json::json!({
+            "metadata": { "annotations": { pod_state::CANCELLED: "true" } }, "spec": { "suspend": true },
+        });
         api.patch_job(placed.name, &suspend)
             .map_err(|e| api.failed(e))?;
         for pod in api.pods(placed.name).map_err(|e| api.failed(e))? {

@@ -27,6 +27,7 @@ mod process_identity;
 mod registry;
 mod session;
 mod shell_words;
+mod skipping_writer;
 mod slurm;
 mod ssh;
 mod state;

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde_store::{Address, ObjectEntry, ObjectName, RemoteSettings, Store, StoreError, StoreExt};
+use serde::{Deserialize, Serialize};
 
 mod due;
+mod stored_log;
 mod upload;
 
+pub use stored_log::StoredLog;
 pub use upload::{ResultsUpload, UploadSource};
 
 /// The folder of checkpoints below the address, which the workers write themselves.
@@ -21,7 +24,8 @@ const LOGS: &str = "logs";
 /// The files with the events of a run.
 const EVENT_FILES: [&str; 2] = ["events.jsonl", "events.1.jsonl"];
 /// Files and folders of a run besides its checkpoints, which a run that replaces it removes.
-const RESULTS: [&str; 15] = [
+const RESULTS: [&str; 16] = [
+    END_FILE,
     ronde_model::WEIGHTS_FILE,
     ronde_model::MANIFEST_FILE,
     ronde_model::TOKENIZER_FILE,
@@ -38,6 +42,12 @@ const RESULTS: [&str; 15] = [
     "tensorboard",
     "trace",
 ];
+/// The note that the launcher of the run has ended.
+const END_FILE: &str = "ended.json";
+/// The files with the numbers of a run, which a run that resumes continues.
+const NUMBER_FILES: [&str; 2] = ["metrics.csv", "evaluations.csv"];
+/// The largest such note in bytes.
+const END_BYTES_MAX: u64 = 4096;
 /// Bytes that are copied at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -107,7 +117,8 @@ impl StoredResults {
         Ok(())
     }
 
-    /// Copies the events of an earlier attempt to the folder of a run that has none, so that the run continues them.
+    /// Copies the events and the numbers of an earlier attempt to the folder of a run that has none, so that the run continues
+    /// them.
     ///
     /// # Errors
     /// Errors of the store, or the folder cannot be written.
@@ -115,7 +126,7 @@ impl StoredResults {
         if EVENT_FILES.iter().any(|name| folder.join(name).exists()) {
             return Ok(());
         }
-        for name in EVENT_FILES {
+        for name in EVENT_FILES.into_iter().chain(NUMBER_FILES) {
             let object = ObjectName::new(name)?;
             let path = folder.join(name);
             match self.copy_object(&object, &path) {
@@ -145,40 +156,53 @@ impl StoredResults {
         Ok(copied)
     }
 
-    /// Returns the output of a rank with that of before it was rotated; `None` if the rank has printed nothing.
+    /// Returns a reader of the output of a rank.
+    #[must_use]
+    pub fn rank_log(&self, rank: u32) -> StoredLog {
+        let names = [format!("rank-{rank}.1.log"), format!("rank-{rank}.log")];
+        let [rotated, current] = names.map(|name| format!("{LOGS}/{name}"));
+        StoredLog::new(Arc::clone(&self.store), rotated, current)
+    }
+
+    /// Returns a reader of the lines of the events.
+    #[must_use]
+    pub fn event_log(&self) -> StoredLog {
+        let [current, rotated] = EVENT_FILES.map(str::to_owned);
+        StoredLog::new(Arc::clone(&self.store), rotated, current)
+    }
+
+    /// Returns whether the run has begun. Costs one request.
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn rank_log(&self, rank: u32) -> Result<Option<Vec<u8>>, StoreError> {
-        let mut text = None;
-        for name in [format!("rank-{rank}.1.log"), format!("rank-{rank}.log")] {
-            let name = ObjectName::new(LOGS)?.join(&name)?;
-            if let Some(bytes) = self.read(&name)? {
-                text.get_or_insert_with(Vec::new).extend(bytes);
-            }
+    pub fn has_events(&self) -> Result<bool, StoreError> {
+        match self.store.open(&ObjectName::new(EVENT_FILES[0])?) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
         }
-        Ok(text)
     }
 
-    /// Returns the lines of the events; `None` if the run has not begun.
+    /// Returns how the launcher of the run ended; `None` if it has not, or was killed. Costs one request.
     ///
     /// # Errors
     /// Errors of the store.
-    pub fn events(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.read(&ObjectName::new(EVENT_FILES[0])?)
+    pub fn ended(&self) -> Result<Option<StoredEnd>, StoreError> {
+        match self.store.get(&ObjectName::new(END_FILE)?, END_BYTES_MAX) {
+            Err(error) if error.is_not_found() => Ok(None),
+            // A damaged note is one of an end, too.
+            found => Ok(Some(serde_json::from_slice(&found?).unwrap_or_default())),
+        }
     }
 
-    fn read(&self, name: &ObjectName) -> Result<Option<Vec<u8>>, StoreError> {
-        let mut conflicts = 0;
-        loop {
-            match self.store.get(name, u64::MAX) {
-                Ok(bytes) => return Ok(Some(bytes)),
-                Err(error) if error.is_not_found() => return Ok(None),
-                // It was replaced while it was read.
-                Err(error) if error.is_conflict() && conflicts < 5 => conflicts += 1,
-                Err(error) => return Err(error),
-            }
-        }
+    fn put_end(&self, exit_code: Option<i32>) -> Result<(), StoreError> {
+        let end = StoredEnd { exit_code };
+        let text = serde_json::to_vec(&end).unwrap_or_default();
+        self.store.put(&ObjectName::new(END_FILE)?, &text)
+    }
+
+    fn remove_end(&self) -> Result<(), StoreError> {
+        self.store.delete(&ObjectName::new(END_FILE)?)
     }
 
     fn copy_object(&self, name: &ObjectName, path: &Path) -> Result<(), StoreError> {
@@ -227,6 +251,13 @@ impl StoredResults {
     fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
+}
+
+/// The note that the launcher of a run has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StoredEnd {
+    /// The exit code of the launcher; `None` if the program that trained is another one.
+    pub exit_code: Option<i32>,
 }
 
 /// A file to send: its path, and its name below the address.

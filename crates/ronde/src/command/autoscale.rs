@@ -1,5 +1,6 @@
 //! `ronde autoscale`: changes the number of workers of a running job by a policy, and logs each decision with its reason.
 
+use std::io::{Read, Seek};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,10 @@ use super::{cancel, exit, open, signals};
 
 /// Time for a last checkpoint when the budget is used up.
 const GRACE: Duration = Duration::from_secs(120);
+/// Time limit for the status of a job.
+const STATUS_MAX: Duration = Duration::from_secs(60);
+/// The number of steps whose time is measured together: one more or less changes it by a tenth at most.
+const MEASURED_STEPS: u64 = 10;
 /// Interval at which a stop request is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Seconds in an hour.
@@ -125,20 +130,22 @@ impl JobScaling<'_> {
                 }
                 Ok(JobState::Running) => {
                     let adds_hosts = matches!(job.settings, TargetSettings::Kubernetes(_));
-                    match status(self.job) {
+                    match status(self.job, stop) {
                         Some(status) => {
                             let seen = self.watch.observe(&status, adds_hosts);
                             let decision = self.policy.decide(&seen);
-                            self.act(decision, &|workers| target.scale(&job, workers))?;
+                            let acted = self.act(decision, &|workers| target.scale(&job, workers));
+                            self.tolerate(acted)?;
                         }
                         None => self.show("no change: the coordinator does not answer".to_owned()),
                     }
                 }
-                Ok(state) => self.show(format!("no change: the job is {state}")),
-                Err(error) if error.recovery() == ronde_core::Recovery::Retry => {
-                    self.show(format!("no change: {error}"));
+                Ok(state) => {
+                    // Its workers are not paid for while it waits.
+                    self.watch.pause();
+                    self.show(format!("no change: the job is {state}"));
                 }
-                Err(error) => return Err(error),
+                Err(error) => self.tolerate(Err(error))?,
             }
             let until = now() + every;
             while now() < until {
@@ -147,6 +154,17 @@ impl JobScaling<'_> {
                 }
                 pause();
             }
+        }
+    }
+
+    /// Logs an error of a target that may answer later, and returns any other one.
+    fn tolerate(&mut self, result: Result<(), SubmitError>) -> Result<(), SubmitError> {
+        match result {
+            Err(error) if error.recovery() == ronde_core::Recovery::Retry => {
+                self.show(format!("no change: {error}"));
+                Ok(())
+            }
+            result => result,
         }
     }
 
@@ -161,6 +179,11 @@ impl JobScaling<'_> {
             ScaleDecision::Keep { .. } => {}
             ScaleDecision::Scale { workers, .. } => match scale(workers)? {
                 0 => self.watch.changed(),
+                code if code != exit::USER_ERROR => {
+                    self.show(format!(
+                        "no change: the coordinator does not answer (exit code {code})"
+                    ));
+                }
                 code => {
                     return Err(SubmitError::Invalid {
                         problem: format!("the coordinator does not accept {workers} workers (exit code {code})"),
@@ -191,23 +214,48 @@ impl JobScaling<'_> {
     }
 }
 
-/// Returns the status of a job; `None` if its coordinator does not answer.
-fn status(job: &str) -> Option<Status> {
-    let output = Command::new(open::this_program())
+/// Returns the status of a job; `None` if its coordinator does not answer in time, or a signal ends this command.
+fn status(job: &str, stop: &StopFlag) -> Option<Status> {
+    let mut output = tempfile::tempfile().ok()?;
+    let mut child = Command::new(open::this_program())
         .args(["status", "--json", job])
         .stdin(Stdio::null())
+        .stdout(output.try_clone().ok()?)
         .stderr(Stdio::null())
-        .output();
-    let output = output.ok().filter(|output| output.status.success())?;
-    serde_json::from_slice(&output.stdout).ok()
+        .spawn()
+        .ok()?;
+    let until = now() + STATUS_MAX;
+    let ended = loop {
+        if let Some(ended) = child.try_wait().ok()? {
+            break ended;
+        }
+        if now() >= until || stop.level() != StopLevel::Run {
+            // It may have ended just now.
+            let _ = child.kill();
+            let _ = child.wait();
+            return None;
+        }
+        pause();
+    };
+    let mut text = Vec::new();
+    output.rewind().ok()?;
+    output.read_to_end(&mut text).ok()?;
+    ended
+        .success()
+        .then(|| serde_json::from_slice(&text).ok())
+        .flatten()
 }
 
 /// What was seen of a job.
 struct JobWatch {
     /// When the number of workers was changed last.
     changed: Instant,
-    /// The last look: when, the next step, and the workers that trained.
-    last: Option<(Instant, u64, u32)>,
+    /// The last look: when, and the workers that trained.
+    last: Option<(Instant, u32)>,
+    /// The beginning of the measured steps: when, the next step, and the workers that trained.
+    measured_from: Option<(Instant, u64, u32)>,
+    /// The time of a step of the workers that train now, in seconds.
+    step_s: Option<f64>,
     used_worker_s: f64,
 }
 
@@ -216,6 +264,8 @@ impl JobWatch {
         Self {
             changed: now(),
             last: None,
+            measured_from: None,
+            step_s: None,
             used_worker_s: 0.0,
         }
     }
@@ -223,7 +273,13 @@ impl JobWatch {
     /// Begins to measure again, because the number of workers has changed.
     fn changed(&mut self) {
         self.changed = now();
+        (self.measured_from, self.step_s) = (None, None);
+    }
+
+    /// Notes that no worker trains until the next look.
+    fn pause(&mut self) {
         self.last = None;
+        (self.measured_from, self.step_s) = (None, None);
     }
 
     fn observe(&mut self, status: &Status, adds_hosts: bool) -> AutoscaleObservation {
@@ -231,25 +287,37 @@ impl JobWatch {
         let active = status.members.iter().filter(|member| member.lost.is_none());
         let running = u32::try_from(active.count()).unwrap_or(u32::MAX);
         let step = status.step.map_or(0, |step| step.0);
-        let mut step_s = None;
-        if let Some((before, from, workers)) = self.last {
-            let elapsed_s = (at - before).as_secs_f64();
-            self.used_worker_s += elapsed_s * f64::from(workers);
-            // Steps of a group with other members do not count.
-            let is_same = workers == running && step > from;
-            step_s = is_same.then(|| elapsed_s / (step - from) as f64);
+        if let Some((before, workers)) = self.last {
+            self.used_worker_s += (at - before).as_secs_f64() * f64::from(workers);
         }
-        self.last = Some((at, step, running));
+        self.last = Some((at, running));
+        self.measure(at, step, running);
         let slots: u32 = status.hosts.iter().map(|host| host.slots).sum();
         AutoscaleObservation {
             requested: status.wanted,
             running,
             slots: (!adds_hosts).then_some(slots),
-            step_s,
+            step_s: self.step_s,
             steps_left: status.steps.map(|steps| steps.saturating_sub(step)),
             used_worker_s: self.used_worker_s,
             since_change_s: (at - self.changed).as_secs_f64(),
         }
+    }
+}
+
+impl JobWatch {
+    /// Measures the time of a step over several steps of the same workers.
+    fn measure(&mut self, at: Instant, step: u64, running: u32) {
+        match self.measured_from {
+            // Steps of a group with other members do not count, nor do those that are computed again.
+            Some((_, from, workers)) if workers != running || step < from => self.step_s = None,
+            Some((before, from, _)) if step - from >= MEASURED_STEPS => {
+                self.step_s = Some((at - before).as_secs_f64() / (step - from) as f64);
+            }
+            Some(_) => return,
+            None => {}
+        }
+        self.measured_from = Some((at, step, running));
     }
 }
 

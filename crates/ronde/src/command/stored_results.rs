@@ -1,7 +1,6 @@
 //! The results of a run at an address: progress from its events, the output of a rank, and copies, on any machine.
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use ronde::environment;
@@ -9,10 +8,14 @@ use ronde_core::{Event, Tracker};
 use ronde_monitor::{Terminal, Verbosity, parse_event_line};
 use ronde_store::{Address, StoreError};
 use ronde_submit::{LogRequest, SubmitError};
-use ronde_train::results::StoredResults;
+use ronde_train::results::{StoredEnd, StoredResults};
+
+use crate::command::console::info;
 
 /// Interval at which growing results are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Looks without anything new after which the user is told.
+const SILENT_LOOKS: u32 = 30;
 
 /// Returns whether an argument is an address, not the name of a job.
 pub(super) fn is_address(text: &str) -> bool {
@@ -40,84 +43,112 @@ pub(super) fn failed(address: &str, error: &StoreError) -> SubmitError {
 /// Prints the progress of a run from its events, or the output of a rank; with `follow` until the run has ended.
 pub(super) fn logs(address: &str, request: LogRequest) -> Result<(), SubmitError> {
     let stored = open(address)?;
-    let mut position = 0;
+    let failed = |error: StoreError| failed(address, &error);
     let terminal = Terminal::plain(Box::new(std::io::stdout()), Verbosity::Normal);
+    let (mut events, mut rank) = (
+        stored.event_log(),
+        request.rank.map(|rank| stored.rank_log(rank)),
+    );
     let mut progress = EventProgress::default();
+    let mut silence = SilentRun::default();
     loop {
-        let events = stored.events().map_err(|error| failed(address, &error))?;
-        let has_events = events.is_some();
-        let is_over = progress.read(&events.unwrap_or_default(), &mut |event| {
-            if request.rank.is_none() {
+        // Looked at before the last read, so that no output is missed.
+        let end = stored.ended().map_err(failed)?;
+        let mut lines = Vec::new();
+        let mut shown = events.read(&mut lines).map_err(failed)?;
+        let is_new = !lines.is_empty();
+        let is_over = progress.read(&lines, &mut |event| {
+            if rank.is_none() {
                 terminal.record(event);
             }
         });
-        if let Some(rank) = request.rank {
-            let log = stored
-                .rank_log(rank)
-                .map_err(|error| failed(address, &error))?;
-            if log.is_none() && (!request.follow || is_over) {
-                return Err(SubmitError::Invalid {
-                    problem: format!("rank {rank} has printed nothing"),
-                    help: format!("`ronde logs {address}` without `--rank` shows progress"),
-                });
+        let ends = end.is_some() || is_over || !request.follow;
+        if let (Some(log), Some(number)) = (&mut rank, request.rank) {
+            shown = log.read(&mut std::io::stdout()).map_err(failed)?;
+            if !shown && ends {
+                return Err(no_output(address, number));
             }
-            position = print_from(&log.unwrap_or_default(), position)?;
-        } else if !has_events && !request.follow {
+        }
+        if !shown && ends {
             return Err(SubmitError::Invalid {
                 problem: format!("there is no run at {address}"),
                 help: "pass the address that `run.output` of the run has".to_owned(),
             });
         }
-        if is_over || !request.follow {
+        if ends {
             terminal.finish();
+            report_end(address, end.filter(|_| !is_over));
             return Ok(());
         }
+        silence.look(is_new, address);
         pause();
     }
 }
 
-/// Prints what is new in a growing text, and returns its length. A text that is shorter has been replaced.
-fn print_from(text: &[u8], position: usize) -> Result<usize, SubmitError> {
-    let new = text.get(position..).unwrap_or(text);
-    let mut out = std::io::stdout();
-    let written = out.write_all(new).and_then(|()| out.flush());
-    written.map_err(|cause| SubmitError::File {
-        action: "write",
-        path: PathBuf::from("the standard output"),
-        cause,
-    })?;
-    Ok(text.len())
+fn no_output(address: &str, rank: u32) -> SubmitError {
+    SubmitError::Invalid {
+        problem: format!("rank {rank} has printed nothing"),
+        help: format!("`ronde logs {address}` without `--rank` shows progress"),
+    }
+}
+
+/// Prints how a run ended that has not committed its last step.
+fn report_end(address: &str, end: Option<StoredEnd>) {
+    if let Some(code) = end.and_then(|end| end.exit_code).filter(|code| *code != 0) {
+        info!(
+            "the run ended with exit code {code}; `ronde logs --rank R {address}` shows the output of a rank"
+        );
+    }
+}
+
+/// The looks at a run without anything new.
+#[derive(Default)]
+struct SilentRun {
+    looks: u32,
+}
+
+impl SilentRun {
+    /// Reports once that a run is silent: a launcher that was killed could not store that it has ended.
+    fn look(&mut self, is_new: bool, address: &str) {
+        self.looks = if is_new {
+            0
+        } else {
+            self.looks.saturating_add(1)
+        };
+        if self.looks == SILENT_LOOKS {
+            info!(
+                "nothing new at {address} for a minute: if the host of the launcher was lost, the run has ended; Ctrl-C \
+                 ends this command"
+            );
+        }
+    }
 }
 
 /// The part of an event file that has been read.
 #[derive(Default)]
 struct EventProgress {
-    bytes: usize,
+    /// A line whose end has not arrived.
+    line: Vec<u8>,
     is_over: bool,
 }
 
 impl EventProgress {
-    /// Passes on the events of complete lines that are new. Returns whether the run has ended.
-    fn read(&mut self, text: &[u8], pass: &mut dyn FnMut(Event)) -> bool {
-        if text.len() < self.bytes {
-            // The file was rotated.
-            self.bytes = 0;
-        }
-        let end = text
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(0, |at| at + 1);
-        for line in text[self.bytes.min(end)..end].split(|byte| *byte == b'\n') {
+    /// Passes on the events of complete lines of a further part of the file. Returns whether the run has ended.
+    fn read(&mut self, part: &[u8], pass: &mut dyn FnMut(Event)) -> bool {
+        self.line.extend_from_slice(part);
+        let end = self.line.iter().rposition(|byte| *byte == b'\n');
+        let rest = self.line.split_off(end.map_or(0, |end| end + 1));
+        let lines = std::mem::replace(&mut self.line, rest);
+        for line in lines.split(|byte| *byte == b'\n') {
             if let Some((_, event)) = parse_event_line(line) {
                 self.is_over = match &event {
                     Event::RunFinished { .. } | Event::RunStopped { .. } => true,
-                    Event::AttemptStarted { .. } => false,
+                    Event::AttemptStarted { .. } | Event::RunStarted { .. } => false,
                     _ => self.is_over,
                 };
                 pass(event);
             }
         }
-        self.bytes = end;
         self.is_over
     }
 }
@@ -134,4 +165,24 @@ pub(super) fn copy(address: &str, to: &Path) -> Result<u64, SubmitError> {
 )]
 fn pause() {
     std::thread::sleep(LOOK_EVERY);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_in_parts_and_a_further_attempt_continues_the_run() {
+        let text = concat!(
+            "{\"t\":1.0,\"event\":\"run_stopped\",\"step\":3,\"saved\":true}\n",
+            "{\"t\":2.0,\"event\":\"attempt_started\",\"attempt\":2}\n",
+        );
+        let (first, second) = text.split_at(20);
+        let (mut progress, mut events) = (EventProgress::default(), Vec::new());
+        assert!(!progress.read(first.as_bytes(), &mut |event| events.push(event)));
+        let (rest, last) = second.split_at(second.find('\n').unwrap() + 1);
+        assert!(progress.read(rest.as_bytes(), &mut |event| events.push(event)));
+        assert!(!progress.read(last.as_bytes(), &mut |event| events.push(event)));
+        assert_eq!(events.len(), 2);
+    }
 }

@@ -217,7 +217,7 @@ impl RunOutputs {
     }
 
     /// Writes all events and sends the results. The error is a message.
-    fn finish(self) -> Result<(), String> {
+    fn finish(self, code: i32) -> Result<(), String> {
         let shown = self
             .progress
             .finish()
@@ -228,7 +228,7 @@ impl RunOutputs {
         }
         report_problems(&self.trackers);
         self.plot.iter().for_each(LossPlot::finish);
-        shown.and(finish_upload(self.upload))
+        shown.and(finish_upload(self.upload, code))
     }
 }
 
@@ -246,8 +246,8 @@ fn start_upload(prepared: &PreparedRun) -> Result<Option<ResultsUpload>, i32> {
 }
 
 /// Sends the results that have not been sent. The error is a message.
-fn finish_upload(upload: Option<ResultsUpload>) -> Result<(), String> {
-    match upload.and_then(ResultsUpload::finish) {
+fn finish_upload(upload: Option<ResultsUpload>, code: i32) -> Result<(), String> {
+    match upload.and_then(|upload| upload.finish(Some(code))) {
         None => Ok(()),
         Some(problem) => Err(format!("cannot send all results: {problem}")),
     }
@@ -288,7 +288,7 @@ fn supervise_run(prepared: &PreparedRun, arguments: &TrainArguments, stop: &Stop
         &log,
         stop,
     );
-    conclude(prepared, &outcome, outputs.finish())
+    conclude(prepared, &outcome, outputs.finish(exit_code(&outcome)))
 }
 
 /// Opens the event file of the run: a resumed run continues the file of its earlier attempts.
@@ -308,6 +308,9 @@ fn event_file(prepared: &PreparedRun) -> Result<EventFile, MonitorError> {
 
 /// Prints how the run ended and returns the exit code. `shown` is the result of writing all events and sending the results.
 fn conclude(prepared: &PreparedRun, outcome: &JobOutcome, shown: Result<(), String>) -> i32 {
+    if let JobExit::Failed(_) = outcome.exit {
+        report_failure(outcome);
+    }
     let code = exit_code(outcome);
     let folder = prepared.output.path();
     if code == exit::GAVE_UP {
@@ -404,7 +407,8 @@ fn supervise_open_run(
         .map_err(|problem| format!("{STDOUT}: {problem}"));
     report_problems(&trackers);
     plot.iter().for_each(LossPlot::finish);
-    conclude(prepared, &outcome, shown.and(finish_upload(upload)))
+    let sent = finish_upload(upload, exit_code(&outcome));
+    conclude(prepared, &outcome, shown.and(sent))
 }
 
 /// Returns the description of an open job, which its coordinator keeps.
@@ -514,10 +518,7 @@ fn exit_code(outcome: &JobOutcome) -> i32 {
     match outcome.exit {
         JobExit::Done => exit::DONE,
         JobExit::Stopped { .. } => outcome.exit_code(),
-        JobExit::Failed(_) => {
-            report_failure(outcome);
-            exit::of_failure(outcome)
-        }
+        JobExit::Failed(_) => exit::of_failure(outcome),
     }
 }
 

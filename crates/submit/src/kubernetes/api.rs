@@ -120,6 +120,16 @@ impl ClusterApi {
         }
     }
 
+    /// Returns an error of a connection that was lost; another one may work.
+    pub(super) fn interrupted(&self, problem: String) -> SubmitError {
+        SubmitError::Host {
+            host: self.title.clone(),
+            problem,
+            help: None,
+            is_temporary: true,
+        }
+    }
+
     fn path(&self, kind: &str, name: &str) -> String {
         let group = if kind == "jobs" {
             "apis/batch/v1"

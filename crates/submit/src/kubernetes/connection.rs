@@ -16,6 +16,9 @@ use crate::error::SubmitError;
 
 /// The time limit for connecting.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Silence after which the system looks whether the server is still there, so that output that is followed does not wait for
+/// a lost connection.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 /// The largest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// The protocol of commands in pods: the first byte of each message is its channel.
@@ -46,6 +49,9 @@ impl Connection {
         let mut builder = Client::builder()
             .connect_timeout(CONNECT_MAX)
             .http1_only()
+            // The credentials are for this server alone.
+            .redirect(reqwest::redirect::Policy::none())
+            .tcp_keepalive(KEEPALIVE)
             .tls_danger_accept_invalid_certs(address.is_unchecked);
         if let Some(pem) = &address.authority {
             let trusted = Certificate::from_pem_bundle(pem);
@@ -117,8 +123,7 @@ impl Connection {
             let answer = tokio::time::timeout(limit, request.send()).await;
             let answer = answer.map_err(|_| no_answer(limit))?.map_err(unreachable)?;
             if !answer.status().is_success() {
-                let (code, body) = read(answer).await.map_err(unreachable)?;
-                return Err(ApiFailure::of(code, &body));
+                return Err(refusal(answer, limit).await);
             }
             let mut answer = answer;
             while let Some(chunk) = answer.chunk().await.map_err(unreachable)? {
@@ -155,8 +160,7 @@ impl Connection {
             let answer = tokio::time::timeout(limit, request.send()).await;
             let answer = answer.map_err(|_| no_answer(limit))?.map_err(unreachable)?;
             if answer.status().as_u16() != 101 {
-                let (code, body) = read(answer).await.map_err(unreachable)?;
-                return Err(ApiFailure::of(code, &body));
+                return Err(refusal(answer, limit).await);
             }
             let upgraded = answer.upgrade().await.map_err(unreachable)?;
             let mut socket = WebSocket::new(upgraded);
@@ -167,6 +171,15 @@ impl Connection {
             }
             Ok(())
         })
+    }
+}
+
+/// Returns the failure that an answer without success reports.
+async fn refusal(answer: reqwest::Response, limit: Duration) -> ApiFailure {
+    match tokio::time::timeout(limit, read(answer)).await {
+        Ok(Ok((code, body))) => ApiFailure::of(code, &body),
+        Ok(Err(error)) => ApiFailure::Unreachable(explain(&error.without_url())),
+        Err(_) => no_answer(limit),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The output of the launcher of a job: of all pods with index 0, one after another.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde_json::Value;
@@ -10,6 +10,14 @@ use super::manifest::CONTAINER;
 use super::{ASK_EVERY, pod_state};
 use crate::clock;
 use crate::error::SubmitError;
+use crate::skipping_writer::SkippingWriter;
+
+/// What has been shown of a pod.
+#[derive(Default)]
+struct ShownLog {
+    bytes: u64,
+    is_complete: bool,
+}
 
 /// Copies the output of the launcher to `out`; with `follow` also that of pods that replace the first one, until `is_over`.
 pub(super) fn of_launcher(
@@ -19,17 +27,19 @@ pub(super) fn of_launcher(
     out: &mut dyn Write,
     is_over: &mut dyn FnMut() -> Result<bool, SubmitError>,
 ) -> Result<(), SubmitError> {
-    let mut shown = BTreeSet::new();
+    let mut shown: BTreeMap<String, ShownLog> = BTreeMap::new();
     loop {
         // Looked at before the pods, so that no output is missed.
         let over = !follow || is_over()?;
         let pods = api.pods(job).map_err(|failure| api.failed(failure))?;
         for pod in pod_state::leaders(&pods) {
-            let name = pod_state::name(&pod).to_owned();
-            let has_begun = pod_state::is_running(&pod) || pod_state::is_over(&pod);
-            if has_begun && !shown.contains(&name) {
-                copy(api, &pod, follow, out)?;
-                shown.insert(name);
+            // A request that is sent after the end of the pod returns all of its output. One that was sent before may end
+            // earlier: servers and proxies close connections.
+            let has_ended = pod_state::is_over(&pod);
+            let log = shown.entry(pod_state::name(&pod).to_owned()).or_default();
+            if !log.is_complete && (has_ended || pod_state::is_running(&pod)) {
+                copy(api, &pod, follow && !over, log, out)?;
+                log.is_complete = has_ended;
             }
         }
         if over {
@@ -43,11 +53,19 @@ fn copy(
     api: &ClusterApi,
     pod: &Value,
     follow: bool,
+    shown: &mut ShownLog,
     out: &mut dyn Write,
 ) -> Result<(), SubmitError> {
-    match api.log(pod_state::name(pod), CONTAINER, follow, out) {
+    let mut rest = SkippingWriter::new(out, shown.bytes);
+    let copied = api.log(pod_state::name(pod), CONTAINER, follow, &mut rest);
+    let has_begun = rest.seen() > 0;
+    // A log that is shorter than before was rotated, and its output is shown from there on.
+    shown.bytes = rest.seen();
+    match copied {
         // It has been deleted meanwhile.
         Ok(()) | Err(ApiFailure::Status { code: 404, .. }) => Ok(()),
+        // The connection was lost: the rest follows with the next request, which reports a server that does not answer.
+        Err(ApiFailure::Unreachable(_)) if follow && has_begun => Ok(()),
         Err(failure) => Err(api.failed(failure)),
     }
 }

@@ -6,6 +6,8 @@ use crate::state::JobState;
 
 /// The annotation with the index of a pod.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// The annotation of a Job that was cancelled and is suspended.
+pub(super) const CANCELLED: &str = "ronde/cancelled";
 
 /// Returns the name of an object.
 pub(super) fn name(object: &Value) -> &str {
@@ -52,6 +54,11 @@ pub(super) fn is_finished(job: &Value) -> bool {
     has(job, "Complete") || has_failed(job)
 }
 
+/// Returns whether `ronde cancel` has ended the Job without its launcher.
+fn is_cancelled_here(job: &Value) -> bool {
+    job["metadata"]["annotations"][CANCELLED] == "true"
+}
+
 /// Returns whether the Job has failed.
 pub(super) fn has_failed(job: &Value) -> bool {
     has(job, "Failed")
@@ -86,9 +93,13 @@ pub(super) fn job_state(job: Option<&Value>, pods: &[Value], is_cancelled: bool)
             (false, None) => JobState::Lost,
         };
     }
+    if has(job, "SuccessCriteriaMet") || has(job, "FailureTarget") {
+        // The server ends the other pods before it reports the end.
+        return JobState::Running;
+    }
     let is_suspended = job["spec"]["suspend"] == true;
     match leader(pods) {
-        _ if is_suspended && is_cancelled => JobState::Cancelled,
+        _ if is_suspended && (is_cancelled || is_cancelled_here(job)) => JobState::Cancelled,
         _ if is_suspended => queued("suspended"),
         Some(pod) if is_running(&pod) => JobState::Running,
         Some(pod) if is_over(&pod) => queued("its first pod is replaced"),
@@ -117,7 +128,7 @@ pub(super) fn reason(pod: &Value) -> String {
     }
 }
 
-/// Returns the exit code that made a Job fail: that of its first pod, or the one that the server reports.
+/// Returns the exit code that made a Job fail: the one that the server reports, or that of its first pod.
 fn exit_code(job: &Value, pods: &[Value]) -> Option<i32> {
     let of_pod = leader(pods).and_then(|pod| {
         let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
@@ -128,7 +139,7 @@ fn exit_code(job: &Value, pods: &[Value]) -> Option<i32> {
         let (_, rest) = message.split_once("exit code ")?;
         rest.split_whitespace().next()?.parse().ok()
     };
-    let code = of_pod.filter(|code| *code != 0).or_else(reported)?;
+    let code = reported().or(of_pod.filter(|code| *code != 0))?;
     i32::try_from(code).ok()
 }
 
@@ -213,7 +224,30 @@ mod tests {
                 Some(failed.clone()),
                 &pods[..],
                 false,
+                JobState::Failed { code: 2 },
+            ),
+            (
+                Some(over(
+                    "Failed",
+                    "Job has reached the specified backoff limit",
+                )),
+                &pods[..],
+                false,
                 JobState::Failed { code: 3 },
+            ),
+            (
+                Some(over("FailureTarget", "")),
+                &pods[..],
+                false,
+                JobState::Running,
+            ),
+            (
+                Some(json!({
+                    "metadata": { "annotations": { CANCELLED: "true" } }, "spec": { "suspend": true },
+                })),
+                &[],
+                false,
+                JobState::Cancelled,
             ),
             (
                 Some(failed.clone()),

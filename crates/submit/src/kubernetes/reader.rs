@@ -10,6 +10,7 @@ use super::manifest::{CONTAINER, RESULTS, results_volume};
 use super::{ASK_EVERY, KubernetesSettings, exec, manifest, pod_state};
 use crate::clock;
 use crate::error::SubmitError;
+use crate::platform::insert;
 
 /// Time limit for the pod to start.
 const START_MAX: Duration = Duration::from_secs(180);
@@ -24,7 +25,19 @@ pub(super) fn run(
     command: &[String],
     out: &mut dyn Write,
 ) -> Result<i32, SubmitError> {
-    let created = api.create("pods", &document(settings, api.namespace(), job));
+    let mut document = document(settings, api.namespace(), job);
+    // It is deleted with the Job, if this process is killed before it deletes it.
+    if let Ok(owner) = api
+        .job(job)
+        .map_err(|e| api.failed(e))
+        .and_then(|job| manifest::owner(&job))
+    {
+        let mut owner = owner;
+        // The Job's controller must not count the pod as one of its own.
+        insert(&mut owner, "controller", false);
+        insert(&mut document["metadata"], "ownerReferences", json!([owner]));
+    }
+    let created = api.create("pods", &document);
     let created = created.map_err(|failure| api.failed(failure))?;
     let name = pod_state::name(&created).to_owned();
     let ran = started(api, &name).and_then(|()| exec::run(api, &name, command, out));

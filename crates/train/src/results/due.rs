@@ -44,6 +44,11 @@ impl SentFiles {
         self.sent.keys().filter(is_gone).cloned().collect()
     }
 
+    /// Returns whether a file was sent.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.sent.contains_key(name)
+    }
+
     /// Notes that a file was sent.
     pub(super) fn add(&mut self, file: &LocalFile, now_s: f64) {
         let sent = SentFile {

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
-use ronde_store::{ObjectName, StoreError};
+use ronde_core::Recovery;
+use ronde_store::{ObjectName, StoreError, StoreExt};
 
 use super::due::SentFiles;
 use super::{CHECKPOINTS, CHUNK_BYTES, JOB, LOGS, LocalFile, StoredResults};
@@ -19,6 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_secs(5);
 /// Attempts to send what remains at the end, each with the attempts of the store itself.
 const LAST_ATTEMPTS: u32 = 3;
+/// The largest output of a rank of an earlier attempt that is kept, in bytes; files are renamed at half of it.
+const EARLIER_BYTES_MAX: u64 = 16 << 20;
 /// The largest depth of folders.
 const DEPTH_MAX: u32 = 8;
 
@@ -37,8 +40,8 @@ pub enum UploadSource {
 /// file that grows is sent less often, at 4 MiB per second on average.
 #[derive(Debug)]
 pub struct ResultsUpload {
-    /// Dropped at the end of the run.
-    end: Option<Sender<()>>,
+    /// Receives the exit code of the launcher, and is dropped at the end of the run.
+    end: Option<Sender<Option<i32>>>,
     thread: Option<JoinHandle<Option<String>>>,
 }
 
@@ -56,6 +59,7 @@ impl ResultsUpload {
                     results,
                     sources,
                     sent: SentFiles::default(),
+                    has_begun: false,
                 };
                 upload.run(&ended)
             })
@@ -66,9 +70,14 @@ impl ResultsUpload {
         })
     }
 
-    /// Sends what remains and ends the thread. Returns why the stored results are not complete; `None` if they are.
+    /// Sends what remains and ends the thread. A run also stores that it has ended, with the exit code of its launcher where
+    /// that is known. Returns why the stored results are not complete; `None` if they are.
     #[must_use]
-    pub fn finish(mut self) -> Option<String> {
+    pub fn finish(mut self, exit_code: Option<i32>) -> Option<String> {
+        if let Some(end) = &self.end {
+            // The thread is there until the sender is dropped.
+            let _ = end.send(exit_code);
+        }
         self.join()
     }
 
@@ -90,21 +99,28 @@ struct RunningUpload {
     results: StoredResults,
     sources: Vec<UploadSource>,
     sent: SentFiles,
+    /// Whether the note about the end of an earlier attempt was removed.
+    has_begun: bool,
 }
 
 impl RunningUpload {
-    fn run(&mut self, ended: &Receiver<()>) -> Option<String> {
+    fn run(&mut self, ended: &Receiver<Option<i32>>) -> Option<String> {
         let mut pause = LOOK_EVERY;
-        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        let exit_code = loop {
+            match ended.recv_timeout(pause) {
+                Ok(exit_code) => break exit_code,
+                Err(RecvTimeoutError::Disconnected) => break None,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
             // A failure that lasts is reported at the end; the files stay where they are until then.
             pause = match self.send(false) {
                 Ok(()) => LOOK_EVERY,
                 Err(_) => PAUSE,
             };
-        }
+        };
         let mut problem = None;
         for _ in 0..LAST_ATTEMPTS {
-            match self.send(true) {
+            match self.send(true).and_then(|()| self.store_end(exit_code)) {
                 Ok(()) => return None,
                 Err(error) => problem = Some(error.to_string()),
             }
@@ -112,24 +128,72 @@ impl RunningUpload {
         problem
     }
 
-    /// Sends the files that are due, or everything that has changed.
+    /// Returns whether this process has the launcher of the run.
+    fn leads(&self) -> bool {
+        let mut sources = self.sources.iter();
+        sources.any(|source| matches!(source, UploadSource::Run(_)))
+    }
+
+    /// Stores that the run has ended. Hosts that join it do not.
+    fn store_end(&self, exit_code: Option<i32>) -> Result<(), StoreError> {
+        match self.leads() {
+            true => self.results.put_end(exit_code),
+            false => Ok(()),
+        }
+    }
+
+    /// Sends the files that are due, or everything that has changed. A file that cannot be sent does not keep back the
+    /// others, unless the store does not answer; the result is the first error.
     fn send(&mut self, all: bool) -> Result<(), StoreError> {
+        if !self.has_begun && self.leads() {
+            self.results.remove_end()?;
+        }
+        self.has_begun = true;
         let mut found = Vec::new();
         for source in &self.sources {
             source.scan(&mut found);
         }
+        let mut first = None;
         for name in self.sent.gone(&found) {
-            self.results
-                .store()
-                .delete(&ObjectName::new(name.as_str())?)?;
-            self.sent.remove(&name);
-        }
-        for file in self.sent.due(found, clock::seconds(), all) {
-            if self.put(&file)? {
-                self.sent.add(&file, clock::seconds());
+            let deleted = ObjectName::new(name.as_str())
+                .and_then(|object| self.results.store().delete(&object));
+            match deleted {
+                Ok(()) => self.sent.remove(&name),
+                Err(error) => keep_first(&mut first, error)?,
             }
         }
-        Ok(())
+        for file in self.sent.due(found, clock::seconds(), all) {
+            match self.put(&file) {
+                Ok(true) => self.sent.add(&file, clock::seconds()),
+                Ok(false) => {}
+                Err(error) => keep_first(&mut first, error)?,
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Stores the output of a rank of an earlier attempt under another name, before the first output of this attempt
+    /// replaces it. Output that continues in the same file is not stored twice.
+    fn keep_earlier(&self, file: &LocalFile, name: &ObjectName) -> Result<(), StoreError> {
+        let is_log = file.name.starts_with(LOGS) && file.name.ends_with(".log");
+        if !is_log || self.sent.has(&file.name) {
+            return Ok(());
+        }
+        let earlier = match self.results.store().get(name, EARLIER_BYTES_MAX) {
+            Err(error) if error.is_not_found() => return Ok(()),
+            earlier => earlier?,
+        };
+        let mut begin = Vec::new();
+        if let Ok(opened) = File::open(&file.path) {
+            // What cannot be read is not the same.
+            let _ = opened.take(earlier.len() as u64).read_to_end(&mut begin);
+        }
+        if begin == earlier {
+            return Ok(());
+        }
+        let base = file.name.trim_end_matches(".log");
+        let kept = format!("{base}.earlier-{}.log", clock::unix_ms());
+        self.results.store().put(&ObjectName::new(kept)?, &earlier)
     }
 
     /// Sends a file as it is now, up to its length when it was found. Returns false if it was removed or cut meanwhile.
@@ -138,6 +202,7 @@ impl RunningUpload {
         let Ok(opened) = File::open(&file.path) else {
             return Ok(false);
         };
+        self.keep_earlier(file, &name)?;
         let mut upload = self.results.store().create(&name)?;
         let mut rest: Take<File> = opened.take(file.bytes);
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -153,6 +218,15 @@ impl RunningUpload {
         upload.publish()?;
         Ok(true)
     }
+}
+
+/// Keeps the first error of a file. The error of a store that does not answer is returned at once.
+fn keep_first(first: &mut Option<StoreError>, error: StoreError) -> Result<(), StoreError> {
+    if error.recovery() == Recovery::Retry {
+        return Err(error);
+    }
+    first.get_or_insert(error);
+    Ok(())
 }
 
 impl UploadSource {
@@ -263,15 +337,18 @@ mod tests {
         );
         let upload = upload.unwrap();
         for _ in 0..1_000 {
-            if stored.events().unwrap().is_some() {
+            if stored.has_events().unwrap() {
                 break;
             }
             #[expect(clippy::disallowed_methods, reason = "a watchdog of a test waits")]
             std::thread::sleep(Duration::from_millis(10));
         }
-        assert!(stored.events().unwrap().is_some(), "sent before the end");
+        assert!(stored.has_events().unwrap(), "sent before the end");
         write("run/events.jsonl", "one\ntwo\n");
-        assert_eq!(upload.finish(), None);
+        assert_eq!(stored.ended().unwrap(), None);
+        assert_eq!(upload.finish(Some(3)), None);
+        let end = stored.ended().unwrap().unwrap();
+        assert_eq!(end.exit_code, Some(3));
         let mut names: Vec<String> = stored
             .list()
             .unwrap()
@@ -282,17 +359,23 @@ mod tests {
         assert_eq!(
             names,
             [
+                "ended.json",
                 "events.jsonl",
                 "logs/rank-0.log",
                 "logs/rank-1.log",
                 "model.json"
             ]
         );
-        assert_eq!(stored.events().unwrap().unwrap(), b"one\ntwo\n");
-        assert_eq!(stored.rank_log(1).unwrap().unwrap(), b"from 1\n");
-        assert_eq!(stored.rank_log(7).unwrap(), None);
+        let mut shown = Vec::new();
+        let mut rank = stored.rank_log(1);
+        assert!(rank.read(&mut shown).unwrap());
+        assert_eq!(shown, b"from 1\n");
+        assert!(!stored.rank_log(7).read(&mut shown).unwrap());
+        let mut lines = Vec::new();
+        stored.event_log().read(&mut lines).unwrap();
+        assert_eq!(lines, b"one\ntwo\n");
         assert!(stored.has_model().unwrap());
-        assert_eq!(stored.copy_to(&path("copy")).unwrap(), 4);
+        assert_eq!(stored.copy_to(&path("copy")).unwrap(), 5);
         assert_eq!(
             std::fs::read_to_string(path("copy/logs/rank-0.log")).unwrap(),
             "hello\n"
@@ -305,5 +388,38 @@ mod tests {
         );
         stored.remove().unwrap();
         assert!(stored.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_output_of_an_earlier_attempt_on_another_host_is_kept_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let write = |name: &str, text: &str| {
+            std::fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+            std::fs::write(path(name), text).unwrap();
+        };
+        let stored = results(&path("store"));
+        let send = |folder: &str| {
+            let source = UploadSource::Logs(path(folder));
+            let upload = ResultsUpload::start(stored.clone(), vec![source]).unwrap();
+            assert_eq!(upload.finish(None), None);
+            let listed = stored.list().unwrap();
+            listed
+                .iter()
+                .map(|entry| entry.name.as_str().to_owned())
+                .collect::<Vec<_>>()
+        };
+        write("first/rank-0.log", "the error\n");
+        assert_eq!(send("first"), ["logs/rank-0.log"]);
+        write("first/rank-0.log", "the error\nresumed\n");
+        assert_eq!(send("first"), ["logs/rank-0.log"], "the file continues");
+        write("second/rank-0.log", "on another host\n");
+        let names = send("second");
+        assert_eq!(names.len(), 2, "{names:?}");
+        let kept = names.iter().find(|name| name.contains("earlier")).unwrap();
+        let kept = ObjectName::new(kept.as_str()).unwrap();
+        let kept = stored.store().get(&kept, 1000).unwrap();
+        assert_eq!(kept, b"the error\nresumed\n");
+        assert_eq!(stored.ended().unwrap(), None, "only a launcher ends a run");
     }
 }

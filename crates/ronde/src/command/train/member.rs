@@ -11,7 +11,7 @@ use ronde_train::TrainError;
 use ronde_train::config::Override;
 use ronde_train::training::TrainingResult;
 
-use super::{PlanRequest, RunOutputs, TrainArguments, conclude, prepare};
+use super::{PlanRequest, RunOutputs, TrainArguments, conclude, exit_code, prepare};
 use crate::command::console::message;
 use crate::command::{exit, signals};
 
@@ -71,7 +71,7 @@ fn train_first(mine: &FixedRank, arguments: &TrainArguments, stop: &StopFlag) ->
     };
     let trained = work(mine, &prepared.task, Some(outputs.tracker.clone()));
     let outcome = outcome(mine, trained, stop);
-    let code = conclude(&prepared, &outcome, outputs.finish());
+    let code = conclude(&prepared, &outcome, outputs.finish(exit_code(&outcome)));
     prepared.output.remove_temporary_files();
     code
 }
