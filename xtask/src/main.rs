@@ -160,12 +160,13 @@ fn test() -> Result<()> {
 /// Installs the programs without which tests skip themselves.
 fn install_programs(steps: &mut Steps) {
     type Install = fn() -> Result<()>;
-    let parts: [(&'static str, Install); 8] = [
+    let parts: [(&'static str, Install); 9] = [
         ("network namespaces", outside::network_namespaces),
         ("SSH server", outside::ssh_server),
         ("Slurm", outside::slurm),
         ("MPI", outside::mpi),
         ("torchrun", outside::torchrun),
+        ("Ray", outside::ray),
         ("image tools", outside::image_tools),
         ("browser", outside::browser),
         ("oneDNN", outside::one_dnn),

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result, bail};
 
 use crate::steps::{self, Outcome};
-use crate::{cargo, root};
+use crate::{cargo, python, root};
 
 /// The locks of `Work` under a model checker.
 const SCHEDULES: &str = "crates/comm/tests/schedules/Cargo.toml";
@@ -129,6 +129,16 @@ pub(crate) fn mpi() -> Result<()> {
 pub(crate) fn torchrun() -> Result<()> {
     let python = python_with_torch(&target()?)?;
     python.map(drop).map_err(anyhow::Error::msg)
+}
+
+/// Installs Ray, about 400 MB in a minute, in an environment of its own; without it the tests of jobs on Ray skip themselves.
+///
+/// # Errors
+///
+/// There is no Python, or nothing can be downloaded.
+pub(crate) fn ray() -> Result<()> {
+    let folder = target()?.join("python-ray");
+    python::environment(&folder, "crates/submit/tests/ray_requirements.txt").map(drop)
 }
 
 /// Installs two programs that read container images where they are missing; without them a test skips a part.

@@ -344,6 +344,31 @@ pub fn kubernetes_pod(results: &Path) -> Result<ronde_submit::KubernetesPod, Str
     })
 }
 
+/// The token of a cluster of Ray.
+pub const RAY_AUTH_TOKEN: &str = "RAY_AUTH_TOKEN";
+/// The file with the token of a cluster of Ray.
+pub const RAY_AUTH_TOKEN_PATH: &str = "RAY_AUTH_TOKEN_PATH";
+/// The address of the head of the cluster of Ray in which this process runs.
+pub const RAY_ADDRESS: &str = "RAY_ADDRESS";
+
+/// Returns where the token of a cluster of Ray is: in `RAY_AUTH_TOKEN`, in the file of `RAY_AUTH_TOKEN_PATH`, or in
+/// `~/.ray/auth_token`.
+#[must_use]
+pub fn ray_access() -> ronde_submit::RayAccess {
+    let text = |name: &str| read(name).and_then(|value| value.into_string().ok());
+    let file = || read("HOME").map(|home| PathBuf::from(home).join(".ray/auth_token"));
+    ronde_submit::RayAccess {
+        token: text(RAY_AUTH_TOKEN).filter(|token| !token.is_empty()),
+        token_file: read(RAY_AUTH_TOKEN_PATH).map(PathBuf::from).or_else(file),
+    }
+}
+
+/// Returns the address of the head of the cluster of Ray in which this process runs.
+#[must_use]
+pub fn ray_head() -> Option<String> {
+    read(RAY_ADDRESS).and_then(|value| value.into_string().ok())
+}
+
 /// Returns where the settings of clusters of Kubernetes are: the files of `KUBECONFIG`, else `~/.kube/config`, and the
 /// service account of this pod.
 #[cfg(feature = "cli")]

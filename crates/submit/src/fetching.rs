@@ -42,6 +42,22 @@ pub fn send_results(results: &Path, out: &mut dyn Write) -> Result<(), SubmitErr
     finished.map_err(SubmitError::file("write", Path::new("the standard output")))
 }
 
+/// Writes the archive of [`send_results`] as one line of text (base64, RFC 4648), for targets whose output is text.
+///
+/// # Errors
+/// As [`send_results`].
+pub fn send_results_as_text(results: &Path, out: &mut dyn Write) -> Result<(), SubmitError> {
+    let failed = |error| SubmitError::file("write", Path::new("the standard output"))(error);
+    let mut encoder =
+        base64::write::EncoderWriter::new(&mut *out, &base64::engine::general_purpose::STANDARD);
+    send_results(results, &mut encoder)?;
+    encoder.finish().map_err(failed)?;
+    drop(encoder);
+    out.write_all(b"\n")
+        .and_then(|()| out.flush())
+        .map_err(failed)
+}
+
 fn send_folder(
     archive: &mut tar::Builder<&mut dyn Write>,
     base: &Path,

@@ -39,6 +39,16 @@ pub enum JobPlacement {
         /// The job's folder, on a file system that all nodes share.
         folder: PathBuf,
     },
+    /// As a job of Ray.
+    Ray {
+        /// The name of the job in the cluster.
+        id: String,
+        /// The job's folder on its nodes.
+        folder: PathBuf,
+        /// The package with the program and the run file.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        package: Option<String>,
+    },
     /// As an indexed Job of Kubernetes.
     Kubernetes {
         /// The namespace.

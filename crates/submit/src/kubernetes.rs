@@ -40,7 +40,13 @@ mod web_socket;
 
 pub use pod::{KubernetesPod, PodFolders};
 
-use api::{ApiFailure, ClusterApi};
+pub(crate) use api::ApiFailure;
+#[cfg(feature = "full")]
+pub(crate) use connection::Connection;
+#[cfg(not(feature = "full"))]
+pub(crate) use no_connection::NoConnection as Connection;
+
+use api::ClusterApi;
 use manifest::JobManifest;
 
 /// Time limit for all processes of a cancelled job to end.

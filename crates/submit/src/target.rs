@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::error::SubmitError;
 use crate::job::{JobPlacement, SubmittedJob};
 use crate::kubernetes::KubernetesAccess;
+use crate::ray::RayAccess;
 use crate::state::JobState;
 
 /// This build of `ronde`.
@@ -25,6 +26,8 @@ pub struct TargetContext {
     pub jobs: PathBuf,
     /// Where the settings of clusters of Kubernetes are.
     pub kubernetes: KubernetesAccess,
+    /// Where the token of a cluster of Ray is.
+    pub ray: RayAccess,
 }
 
 /// A run that is to be submitted.

@@ -9,6 +9,7 @@ use crate::error::SubmitError;
 use crate::kubernetes::{KubernetesSettings, KubernetesTarget};
 use crate::local::{LocalSettings, LocalTarget};
 use crate::names;
+use crate::ray::{RaySettings, RayTarget};
 use crate::slurm::{SlurmSettings, SlurmTarget};
 use crate::ssh::{SshSettings, SshTarget};
 use crate::target::{Target, TargetContext};
@@ -30,6 +31,8 @@ pub enum TargetSettings {
     Slurm(SlurmSettings),
     /// A namespace of a cluster of Kubernetes.
     Kubernetes(KubernetesSettings),
+    /// A cluster of Ray.
+    Ray(RaySettings),
 }
 
 impl TargetSettings {
@@ -38,7 +41,7 @@ impl TargetSettings {
     pub fn is_remote(&self) -> bool {
         match self {
             Self::Local(_) => false,
-            Self::Ssh(_) | Self::Slurm(_) | Self::Kubernetes(_) => true,
+            Self::Ssh(_) | Self::Slurm(_) | Self::Kubernetes(_) | Self::Ray(_) => true,
         }
     }
 
@@ -57,6 +60,7 @@ impl TargetSettings {
                 let access = context.kubernetes.clone();
                 Box::new(KubernetesTarget::new(settings.clone(), access))
             }
+            Self::Ray(settings) => Box::new(RayTarget::new(settings.clone(), context.ray.clone())),
         }
     }
 }
@@ -101,6 +105,12 @@ impl TargetFile {
                 TargetSettings::Kubernetes(mut settings) => {
                     settings.kubeconfig = settings.kubeconfig.map(|file| base.join(file));
                     TargetSettings::Kubernetes(settings)
+                }
+                TargetSettings::Ray(mut settings) => {
+                    for file in [&mut settings.token_file, &mut settings.authority] {
+                        *file = file.take().map(|file| base.join(file));
+                    }
+                    TargetSettings::Ray(settings)
                 }
                 settings => settings,
             };

@@ -375,7 +375,7 @@ class Cluster:
             # The controller counts a pod of a Job before it is gone.
             over = pod["status"]["phase"] in ("Succeeded", "Failed")
             if over and "deletionTimestamp" in pod["metadata"]:
-                owned = pod["metadata"].get("ownerReferences")
+                owned = any(owner.get("controller") for owner in pod["metadata"].get("ownerReferences", []))
                 if not owned or pod.get("counted"):
                     self.objects["pods"].pop(name, None)
 

@@ -9,7 +9,7 @@ use ronde_submit::{
     HostFacts, JobPaths, LogRequest, ProcessFolder, ProcessGuard, StartOrder, SubmitError,
 };
 
-use super::{exit, kubernetes_pod, open, slurm_job};
+use super::{exit, kubernetes_pod, open, ray_job, slurm_job};
 
 /// The maximum size of an order.
 const ORDER_BYTES_MAX: u64 = 1 << 20;
@@ -61,6 +61,8 @@ enum JobProcessAction {
         folder: PathBuf,
         address: String,
     },
+    /// Lead the job of a folder in a job of Ray.
+    Ray(ray_job::RayArguments),
     /// Lead the job of this pod, or join it.
     Pod(kubernetes_pod::PodArguments),
     /// Report whether the process of this pod works, by the exit code.
@@ -92,7 +94,12 @@ enum JobProcessAction {
         folder: PathBuf,
     },
     /// Write the results in a folder to standard output, as an archive.
-    Send { folder: PathBuf },
+    Send {
+        /// Write the archive as one line of text.
+        #[arg(long)]
+        text: bool,
+        folder: PathBuf,
+    },
     /// Print what is needed to know whether this host can train together with others.
     Facts,
 }
@@ -134,6 +141,7 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
             folder,
             address,
         } => slurm_job::join(&JobPaths::new(folder), *slots, address, execute),
+        JobProcessAction::Ray(arguments) => ray_job::lead(arguments, execute),
         JobProcessAction::Pod(arguments) => kubernetes_pod::run(arguments, execute),
         JobProcessAction::PodProbe { ready, folder } => Ok(kubernetes_pod::probe(folder, *ready)),
         JobProcessAction::PodCancel { grace, folder } => kubernetes_pod::cancel(folder, *grace),
@@ -143,8 +151,12 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
             follow,
             folder,
         } => kubernetes_pod::rank_log(folder, *rank, *follow),
-        JobProcessAction::Send { folder } => {
-            ronde_submit::send_results(folder, &mut std::io::stdout()).map(|()| exit::DONE)
+        JobProcessAction::Send { text, folder } => {
+            let send = match text {
+                true => ronde_submit::send_results_as_text,
+                false => ronde_submit::send_results,
+            };
+            send(folder, &mut std::io::stdout()).map(|()| exit::DONE)
         }
         JobProcessAction::Facts => Ok(answer(serde_json::to_string(&HostFacts {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -36,6 +36,7 @@ mod preemption;
 mod progress_output;
 mod rank_logs;
 mod rank_output;
+mod ray_job;
 mod resume;
 pub(crate) mod run;
 mod run_folder;

@@ -36,6 +36,7 @@ impl SubmittedJobs {
         settings.target(&TargetContext {
             jobs: self.path.clone(),
             kubernetes: environment::kubernetes_access(),
+            ray: environment::ray_access(),
         })
     }
 
@@ -80,6 +81,7 @@ pub(super) fn folder(job: &SubmittedJob) -> Option<&Path> {
         JobPlacement::Local { folder }
         | JobPlacement::Ssh { folder, .. }
         | JobPlacement::Slurm { folder, .. }
-        | JobPlacement::Kubernetes { folder, .. } => Some(folder),
+        | JobPlacement::Kubernetes { folder, .. }
+        | JobPlacement::Ray { folder, .. } => Some(folder),
     }
 }

@@ -22,6 +22,8 @@ mod jobs;
 mod jobs_on_hosts;
 #[cfg(feature = "full")]
 mod jobs_on_kubernetes;
+#[cfg(feature = "full")]
+mod jobs_on_ray;
 mod jobs_on_slurm;
 mod ledger;
 mod local_sgd;

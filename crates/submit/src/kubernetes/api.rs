@@ -20,7 +20,7 @@ const MESSAGE_MAX: usize = 600;
 
 /// Why a request failed.
 #[derive(Debug)]
-pub(super) enum ApiFailure {
+pub(crate) enum ApiFailure {
     /// The server refused it.
     Status {
         /// The HTTP status code.

@@ -25,7 +25,7 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 const EXEC_PROTOCOL: &str = "v4.channel.k8s.io";
 
 /// A client of an API server. Its calls block; they are not made from an async runtime.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     base: String,
     client: Client,
     runtime: Runtime,
@@ -40,10 +40,35 @@ impl Connection {
         access: &KubernetesAccess,
     ) -> Result<(Self, String, String), SubmitError> {
         let address = ClusterAddress::find(settings, access)?;
+        let help = "correct the kubeconfig; `kubectl config view --minify` shows what it has";
+        let connection = Self::new(&address, help)?;
+        Ok((connection, address.title, address.namespace))
+    }
+
+    /// Creates the client of a server of another kind, with the certificates of its authority and a token. Sends nothing.
+    pub(crate) fn to(
+        title: &str,
+        server: &str,
+        authority: Option<String>,
+        token: Option<String>,
+    ) -> Result<Self, SubmitError> {
+        let address = ClusterAddress {
+            title: title.to_owned(),
+            server: server.to_owned(),
+            authority: authority.map(String::into_bytes),
+            is_unchecked: false,
+            identity: None,
+            login: token.map(ClusterLogin::Token),
+            namespace: String::new(),
+        };
+        Self::new(&address, "correct the description of the target")
+    }
+
+    fn new(address: &ClusterAddress, help: &str) -> Result<Self, SubmitError> {
         let invalid = |what: &str, problem: String| {
             SubmitError::invalid(
                 format!("cannot use {}: invalid {what}: {problem}", address.title),
-                "correct the kubeconfig; `kubectl config view --minify` shows what it has",
+                help,
             )
         };
         let mut builder = Client::builder()
@@ -72,13 +97,12 @@ impl Connection {
         let runtime = runtime.map_err(SubmitError::file("start", "an I/O runtime".as_ref()))?;
         let authorization = address.login.as_ref().map(authorization).transpose();
         let authorization = authorization.map_err(|problem| invalid("token", problem))?;
-        let connection = Self {
+        Ok(Self {
             base: address.server.trim_end_matches('/').to_owned(),
             client,
             runtime,
             authorization,
-        };
-        Ok((connection, address.title, address.namespace))
+        })
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -90,7 +114,7 @@ impl Connection {
     }
 
     /// Sends a request and returns the status code and the body of the answer. The error is a sentence without secrets.
-    pub(super) fn send(
+    pub(crate) fn send(
         &self,
         method: &str,
         path: &str,
@@ -141,12 +165,41 @@ impl Connection {
         limit: Duration,
         receive: &mut ChannelReceiver<'_>,
     ) -> Result<(), ApiFailure> {
+        let mut message = |message: &[u8]| match message.split_first() {
+            Some((channel, bytes)) => receive(*channel, bytes),
+            None => Ok(()),
+        };
+        self.web_socket(path, limit, Some(EXEC_PROTOCOL), &mut message)
+    }
+
+    /// Copies the messages of a web socket to `out` until the server ends it.
+    pub(crate) fn tail(
+        &self,
+        path: &str,
+        limit: Duration,
+        out: &mut dyn Write,
+    ) -> Result<(), ApiFailure> {
+        let mut message = |message: &[u8]| {
+            let written = out.write_all(message).and_then(|()| out.flush());
+            written.map_err(ApiFailure::Output)
+        };
+        self.web_socket(path, limit, None, &mut message)
+    }
+
+    /// Passes each message of a web socket to `receive` until the server ends it.
+    fn web_socket(
+        &self,
+        path: &str,
+        limit: Duration,
+        protocol: Option<&str>,
+        receive: &mut dyn FnMut(&[u8]) -> Result<(), ApiFailure>,
+    ) -> Result<(), ApiFailure> {
         let unreachable =
             |error: reqwest::Error| ApiFailure::Unreachable(explain(&error.without_url()));
         let mut key = [0_u8; 16];
         aws_lc_rs::rand::fill(&mut key)
             .map_err(|_| ApiFailure::Unreachable("the system has no random numbers".to_owned()))?;
-        let request = self
+        let mut request = self
             .request(Method::GET, path)
             .header(CONNECTION, "Upgrade")
             .header(UPGRADE, "websocket")
@@ -154,8 +207,10 @@ impl Connection {
             .header(
                 "sec-websocket-key",
                 base64::engine::general_purpose::STANDARD.encode(key),
-            )
-            .header("sec-websocket-protocol", EXEC_PROTOCOL);
+            );
+        if let Some(protocol) = protocol {
+            request = request.header("sec-websocket-protocol", protocol);
+        }
         self.runtime.block_on(async {
             let answer = tokio::time::timeout(limit, request.send()).await;
             let answer = answer.map_err(|_| no_answer(limit))?.map_err(unreachable)?;
@@ -165,9 +220,7 @@ impl Connection {
             let upgraded = answer.upgrade().await.map_err(unreachable)?;
             let mut socket = WebSocket::new(upgraded);
             while let Some(message) = socket.next().await.map_err(ApiFailure::Unreachable)? {
-                if let Some((channel, bytes)) = message.split_first() {
-                    receive(*channel, bytes)?;
-                }
+                receive(&message)?;
             }
             Ok(())
         })

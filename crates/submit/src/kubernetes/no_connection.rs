@@ -8,7 +8,7 @@ use super::{KubernetesAccess, KubernetesSettings};
 use crate::error::SubmitError;
 
 /// A connection that does not exist.
-pub(super) enum NoConnection {}
+pub(crate) enum NoConnection {}
 
 impl NoConnection {
     pub(super) fn open(
@@ -21,7 +21,23 @@ impl NoConnection {
         ))
     }
 
-    pub(super) fn send(
+    pub(crate) fn to(
+        title: &str,
+        _: &str,
+        _: Option<String>,
+        _: Option<String>,
+    ) -> Result<Self, SubmitError> {
+        Err(SubmitError::invalid(
+            format!("cannot use {title}: this build has no HTTP client"),
+            "build ronde with `--features full`",
+        ))
+    }
+
+    pub(crate) fn tail(&self, _: &str, _: Duration, _: &mut dyn Write) -> Result<(), ApiFailure> {
+        match *self {}
+    }
+
+    pub(crate) fn send(
         &self,
         _: &str,
         _: &str,

@@ -1,0 +1,30 @@
+# Starts an agent of a job of ronde on each other node, as tasks of Ray. The order is on standard input.
+import json
+import sys
+
+import ray
+
+order = json.load(sys.stdin)
+ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+
+
+def run(order):
+    import ctypes
+    import signal
+    import subprocess
+
+    def end_with_parent():
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+    node = ray.get_runtime_context().get_node_id()
+    words = [order["program"], "join", order["address"], "--token-file", "/dev/stdin", "-n", str(order["slots"])]
+    words += ["--host", "ray-" + node[:12], "--logs", order["logs"]]
+    agent = subprocess.Popen(words, stdin=subprocess.PIPE, preexec_fn=end_with_parent)
+    agent.communicate(order["token"].encode())
+    return agent.returncode
+
+
+# A task whose node is lost is started on another one; an agent that has left does not join again.
+agent = ray.remote(num_cpus=order["cpus"], max_retries=20, scheduling_strategy="SPREAD")(run)
+codes = ray.get([agent.remote(order) for _ in range(order["nodes"])])
+print("agents ended with exit codes", codes, file=sys.stderr)

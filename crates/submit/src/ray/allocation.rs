@@ -1,0 +1,168 @@
+//! [`RayAllocation`]: what the launcher of a job needs to know and to do inside of a job of Ray.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::package::INPUTS;
+use crate::clock;
+use crate::error::SubmitError;
+use crate::job_paths::JobPaths;
+use crate::limited::wait;
+use crate::process_folder::ProcessCommand;
+
+/// The word among the arguments of the launcher that stands for the address of its node.
+pub(super) const ADDRESS_WORD: &str = "{address}";
+/// The word among the arguments of the launcher that stands for the folder of the run file.
+pub(super) const INPUTS_WORD: &str = "{inputs}";
+/// The program that starts an agent on each other node.
+const AGENTS: &str = include_str!("agents.py");
+/// Time for the agents to end after the run.
+const AGENT_GRACE: Duration = Duration::from_secs(15);
+/// Time limit for the coordinator to listen.
+const BEGIN_MAX: Duration = Duration::from_secs(600);
+
+/// A job of Ray, as its entrypoint was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RayAllocation {
+    /// The number of nodes.
+    pub nodes: u32,
+    /// The largest number of workers on each.
+    pub slots: u32,
+    /// The processors of each.
+    pub cpus: u32,
+    /// The Python that can import `ray`.
+    pub python: String,
+    /// The address of the head of the cluster, `host:port`, if Ray has named it.
+    pub head: Option<String>,
+}
+
+impl RayAllocation {
+    /// Returns the address of this node, at which the other nodes reach it.
+    fn address(&self) -> IpAddr {
+        let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        if self.nodes == 1 {
+            return local;
+        }
+        // The address from which packets to the head are sent. Nothing is sent.
+        let route = self.head.as_ref().and_then(|head| {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+            socket.connect(head.as_str()).ok()?;
+            Some(socket.local_addr().ok()?.ip())
+        });
+        route.unwrap_or(local)
+    }
+
+    /// Returns the command of the launcher for words in which other words stand for addresses and folders; `package` is the
+    /// folder of the unpacked package.
+    #[must_use]
+    pub fn launcher(&self, words: &[String], package: &Path) -> ProcessCommand {
+        let inputs = package.join(INPUTS);
+        let (address, folder) = (self.address().to_string(), inputs.display().to_string());
+        let word = |word: &String| {
+            let word = word.replace(ADDRESS_WORD, &address);
+            word.replace(INPUTS_WORD, &folder)
+        };
+        ProcessCommand {
+            arguments: words.iter().map(word).collect(),
+            directory: match inputs.is_dir() {
+                true => inputs.clone(),
+                false => package.to_owned(),
+            },
+        }
+    }
+
+    /// Starts an agent on each other node once the coordinator listens, and ends them when `is_over` returns true.
+    ///
+    /// # Errors
+    /// Python cannot be started, or the join token cannot be read.
+    pub fn run_agents(
+        &self,
+        program: &Path,
+        paths: &JobPaths,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<(), SubmitError> {
+        if self.nodes < 2 {
+            return Ok(());
+        }
+        let since = clock::unix_ms();
+        let mut address = None;
+        clock::wait_until(BEGIN_MAX, || {
+            address = paths.coordinator(since);
+            address.is_some() || is_over()
+        });
+        let Some(address) = address else {
+            return Ok(());
+        };
+        let mut agents = self.start_agents(program, paths, &address)?;
+        while !is_over() && matches!(agents.try_wait(), Ok(None)) {
+            clock::pause(Duration::from_millis(50));
+        }
+        // They end with the job.
+        wait(&mut agents, AGENT_GRACE);
+        Ok(())
+    }
+
+    fn start_agents(
+        &self,
+        program: &Path,
+        paths: &JobPaths,
+        address: &str,
+    ) -> Result<Child, SubmitError> {
+        let failed = |problem: std::io::Error| SubmitError::Program {
+            program: self.python.clone(),
+            problem: format!(
+                "{problem}\n  help: set `python` of the target to a Python on the nodes that can import ray"
+            ),
+        };
+        let token = paths.token();
+        let token = std::fs::read_to_string(&token).map_err(SubmitError::file("read", &token))?;
+        let order = json!({
+            "program": program,
+            "address": address,
+            // In the memory of Ray only, which no list shows.
+            "token": token.trim(),
+            "nodes": self.nodes - 1,
+            "slots": self.slots,
+            "cpus": self.cpus,
+            "logs": paths.process_path(1),
+        });
+        let mut child = Command::new(&self.python)
+            .args(["-c", AGENTS])
+            .stdin(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        if let Some(mut input) = child.stdin.take() {
+            // A program that has ended reports why itself.
+            let _ = input.write_all(order.to_string().as_bytes());
+        }
+        Ok(child)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_the_launcher_have_the_paths_of_its_node() {
+        let allocation = RayAllocation {
+            nodes: 1,
+            slots: 2,
+            cpus: 2,
+            python: "python3".to_owned(),
+            head: None,
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let words = ["train", "{inputs}/run.toml", "--listen={address}"].map(str::to_owned);
+        let command = allocation.launcher(&words, dir.path());
+        let folder = dir.path().display();
+        assert_eq!(command.arguments[1], format!("{folder}/inputs/run.toml"));
+        assert_eq!(command.arguments[2], "--listen=127.0.0.1");
+        assert_eq!(command.directory, dir.path());
+    }
+}
