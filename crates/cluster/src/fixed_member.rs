@@ -6,23 +6,35 @@
 //! rank r: <-- assignment { peers, task }, when all have said hello
 //! ```
 //!
-//! There is no supervisor: the members are never replaced, and a lost one is noticed by its peers.
+//! There is no supervisor: the members are never replaced, and a lost one is noticed by its peers. Members with a token
+//! derive the authority of the job from it, so that they meet over TLS 1.3 with certificates on both sides, and the token is
+//! never sent.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ronde_core::{
     Assignment, Collectives, Departure, Generation, JobMember, MembershipError, MembershipPolicy,
     Milestone, Rank, WorldSize,
 };
+use ronde_identity::{Authority, Identity, Member, Validity};
 
 use crate::clock;
 use crate::error::ClusterError;
 
 mod meeting;
+mod stream;
 
 use meeting::{Meeting, MemberHello};
+use stream::MeetingStream;
+
+/// The job in the certificates of members that have a secret in common. Their own name is compared when they meet.
+const STARTED: &str = "started";
+/// The validity of the certificate of a member.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+/// The shortest secret for connections between hosts, in characters.
+const TOKEN_LENGTH_MIN: usize = 16;
 
 /// Pause between two attempts to reach rank 0.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -53,16 +65,39 @@ impl std::fmt::Debug for FixedRank {
     }
 }
 
+impl FixedRank {
+    /// Returns the certificate of this worker, by an authority that all workers with the same secret derive; `None` without
+    /// a secret.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn identity(&self) -> Result<Option<Identity>, ClusterError> {
+        if self.token.is_empty() {
+            return Ok(None);
+        }
+        let failed = |error: ronde_identity::IdentityError| ClusterError::Rendezvous {
+            address: self.rendezvous.clone(),
+            problem: error.to_string(),
+        };
+        let authority = Authority::from_secret(STARTED, &self.token).map_err(failed)?;
+        let validity = Validity::from_now(SystemTime::now(), YEAR);
+        let issued = authority.issue(&Member::Rank(self.rank), validity);
+        issued.map(Some).map_err(failed)
+    }
+}
+
 /// A member of a job whose ranks are fixed from the start.
 #[derive(Debug)]
 pub struct FixedMember {
     assignment: Assignment,
+    identity: Option<Identity>,
 }
 
 impl FixedMember {
     /// Meets the other workers at the address of rank 0, for at most `timeout`. `bind` returns a listener for the data
     /// plane on an address of this host, and its address; it is called once. `task` is passed to all workers by rank 0
-    /// and ignored on others. Cost: one connection and one message each way per worker.
+    /// and ignored on others. With a secret, the connections use TLS with certificates on both sides. Cost: one connection
+    /// and one message each way per worker.
     ///
     /// # Errors
     /// Returns [`ClusterError::Rendezvous`] if the workers did not meet in time or do not fit each other.
@@ -77,7 +112,12 @@ impl FixedMember {
             address: mine.rendezvous.clone(),
             problem,
         };
-        let meeting = Meeting { mine, deadline };
+        let identity = mine.identity()?;
+        let meeting = Meeting {
+            mine,
+            deadline,
+            identity: identity.as_ref(),
+        };
         let (peers, task) = if mine.rank == Rank(0) {
             let at = resolve(&mine.rendezvous).map_err(failed)?;
             let listener =
@@ -90,13 +130,21 @@ impl FixedMember {
             let here = stream.local_addr().map_err(|e| failed(e.to_string()))?;
             let data_address = bind(here.ip()).map_err(|e| failed(e.to_string()))?;
             let hello = MemberHello::of(mine, data_address);
-            meeting.attend(&stream, &hello).map_err(failed)?
+            let mut stream = match &identity {
+                None => MeetingStream::plain(stream),
+                Some(identity) => {
+                    MeetingStream::to_rank_0(stream, identity, deadline).map_err(failed)?
+                }
+            };
+            meeting.attend(&mut stream, &hello).map_err(failed)?
         };
+        check_secret(mine, &peers).map_err(failed)?;
         let ip = |rank: usize| peers[rank].ip();
         let here = ip(mine.rank.index());
         let on_this_host =
             |ranks: std::ops::Range<usize>| ranks.filter(|rank| ip(*rank) == here).count() as u32;
         Ok(Arc::new(Self {
+            identity,
             assignment: Assignment {
                 job: mine.job.clone(),
                 generation: Generation::FIRST,
@@ -109,6 +157,27 @@ impl FixedMember {
                 task,
             },
         }))
+    }
+}
+
+impl FixedMember {
+    /// Returns the certificate of this member; `None` if the members have no secret.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_ref()
+    }
+}
+
+/// Refuses a secret that can be guessed, if members are on several hosts.
+fn check_secret(mine: &FixedRank, peers: &[SocketAddr]) -> Result<(), String> {
+    let length = mine.token.chars().count();
+    let is_far = peers.iter().any(|peer| !peer.ip().is_loopback());
+    match is_far && (1..TOKEN_LENGTH_MIN).contains(&length) {
+        true => Err(format!(
+            "the token has {length} characters, and connections between hosts need at least {TOKEN_LENGTH_MIN}\n  \
+             help: `openssl rand -hex 32` prints one"
+        )),
+        false => Ok(()),
     }
 }
 

@@ -66,7 +66,8 @@ impl Security {
                 "joining a group",
                 format!(
                     "plain connections on {at}, which is not a loopback address, must be requested explicitly; \
-                     help: give the group an identity, for TLS"
+                     help: give the group an identity, for TLS; processes that another launcher has started need the same \
+                     RONDE_TOKEN or RONDE_TOKEN_FILE"
                 ),
             )),
         }

@@ -1,11 +1,14 @@
 //! [`Authority`]: the certificate authority of one job, created when the job starts.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime};
 
+use aws_lc_rs::pbkdf2;
+use aws_lc_rs::signature::Ed25519KeyPair;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose,
+    Issuer, KeyPair, KeyUsagePurpose, SerialNumber, date_time_ymd,
 };
 use rustls::pki_types::CertificateDer;
 use time::OffsetDateTime;
@@ -16,6 +19,13 @@ use crate::{Fingerprint, Identity, IdentityError, JoinToken, Member, SecretText,
 
 /// The allowed difference between the clocks of hosts.
 const CLOCK_SKEW: Duration = Duration::from_secs(300);
+
+/// The rounds of the derivation of a key from a secret.
+const SECRET_ROUNDS: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
+/// Tells this derivation from others of the same secret.
+const SECRET_SALT: &str = "ronde authority from a secret, version 1: ";
+/// The operation in errors of the derivation.
+const DERIVE: &str = "derive the job's authority from its secret";
 
 /// The time during which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +70,39 @@ impl Authority {
         let certificate = params
             .self_signed(&key)
             .map_err(|error| IdentityError::crypto("create the job's authority", &error))?;
+        Ok(Self {
+            job: job.to_owned(),
+            certificate: certificate.into(),
+            key,
+        })
+    }
+
+    /// Creates the authority that everyone who knows a secret can create: with the same key and the same certificate. It is for
+    /// jobs whose processes have nothing else in common. Guessing a secret costs a derivation of the key, which takes some
+    /// ten milliseconds (PBKDF2 with SHA-256, RFC 8018; Ed25519, RFC 8032).
+    ///
+    /// # Errors
+    /// [`IdentityError::Crypto`] when a library fails, which does not happen.
+    pub fn from_secret(job: &str, secret: &str) -> Result<Self, IdentityError> {
+        let failed = |cause: &dyn fmt::Display| IdentityError::crypto(DERIVE, &cause.to_string());
+        let mut seed = Zeroizing::new([0_u8; 32]);
+        let salt = format!("{SECRET_SALT}{}", job_label(job));
+        pbkdf2::derive(
+            pbkdf2::PBKDF2_HMAC_SHA256,
+            SECRET_ROUNDS,
+            salt.as_bytes(),
+            secret.as_bytes(),
+            &mut seed[..],
+        );
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed[..]).map_err(|e| failed(&e))?;
+        let document = pair.to_pkcs8v1().map_err(|e| failed(&e))?;
+        let key = KeyPair::try_from(document.as_ref()).map_err(|e| failed(&e))?;
+        let mut params = authority_params(job);
+        // Without a clock and random numbers, the certificates are equal.
+        params.serial_number = Some(SerialNumber::from(1_u64));
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(2120, 1, 1);
+        let certificate = params.self_signed(&key).map_err(|e| failed(&e))?;
         Ok(Self {
             job: job.to_owned(),
             certificate: certificate.into(),
@@ -193,4 +236,30 @@ fn authority_params(job: &str) -> CertificateParams {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_gives_everyone_the_same_authority() {
+        let of = |job: &str, secret: &str| Authority::from_secret(job, secret).unwrap();
+        let (mine, yours) = (
+            of("a", "the secret of the job"),
+            of("a", "the secret of the job"),
+        );
+        assert_eq!(mine.fingerprint(), yours.fingerprint());
+        assert_eq!(mine.to_pem().expose(), yours.to_pem().expose());
+        assert_ne!(
+            mine.fingerprint(),
+            of("b", "the secret of the job").fingerprint()
+        );
+        assert_ne!(mine.fingerprint(), of("a", "another secret").fingerprint());
+        let validity = Validity::from_now(SystemTime::now(), Duration::from_secs(60));
+        let issued = yours
+            .issue(&Member::Rank(ronde_core::Rank(1)), validity)
+            .unwrap();
+        assert_eq!(issued.authority(), mine.fingerprint());
+    }
 }

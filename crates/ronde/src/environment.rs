@@ -29,6 +29,8 @@ pub const GLIBC_TUNABLES: &str = "GLIBC_TUNABLES";
 /// Folder for the flight records that a program's groups write when they fail.
 pub const RONDE_FLIGHT: &str = "RONDE_FLIGHT";
 
+/// A file with the secret of a job that another launcher has started, in place of [`RONDE_TOKEN`].
+pub const RONDE_TOKEN_FILE: &str = "RONDE_TOKEN_FILE";
 /// Allows unencrypted connections between the hosts of a job that another launcher has started, on a trusted network: `1`.
 pub const RONDE_ALLOW_PLAIN: &str = "RONDE_ALLOW_PLAIN";
 
@@ -99,7 +101,8 @@ impl WorkerEnvironment {
             let rank = decision
                 .rank
                 .clone()
-                .map(|rank| with_node_address(rank, &decision));
+                .map(|rank| with_token_file(with_node_address(rank, &decision), variable));
+            let rank = rank.transpose()?;
             return Ok(rank.map(|rank| Self::Fixed { rank, decision }));
         }
         let variables = WorkerVariables { variable };
@@ -119,6 +122,36 @@ impl WorkerEnvironment {
             job: variables.parse(RONDE_JOB, "the name of the job")?,
             worker: variables.parse(RONDE_WORKER, "the id of a process")?,
         })))
+    }
+}
+
+/// Returns the rank with the secret of [`RONDE_TOKEN_FILE`], if that is set.
+fn with_token_file(
+    rank: FixedRank,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<FixedRank, String> {
+    let Some(path) = variable(RONDE_TOKEN_FILE).filter(|path| !path.is_empty()) else {
+        return Ok(rank);
+    };
+    let path = PathBuf::from(path);
+    let failed = |problem: String| {
+        format!(
+            "cannot read {RONDE_TOKEN_FILE}={}: {problem}",
+            path.display()
+        )
+    };
+    if !rank.token.is_empty() {
+        return Err(format!(
+            "{RONDE_TOKEN} and {RONDE_TOKEN_FILE} are both set: set one of them"
+        ));
+    }
+    let text = std::fs::read_to_string(&path).map_err(|error| failed(error.to_string()))?;
+    match text.trim() {
+        "" => Err(failed("it is empty".to_owned())),
+        token => Ok(FixedRank {
+            token: token.to_owned(),
+            ..rank
+        }),
     }
 }
 
@@ -557,6 +590,30 @@ mod tests {
             problem.contains("no variable names the host of rank 0"),
             "{problem}"
         );
+    }
+
+    #[test]
+    fn the_secret_of_a_job_is_read_from_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        let read = |token: Option<&str>| {
+            let (file, token) = (file.clone(), token.map(OsString::from));
+            WorkerEnvironment::of(&move |requested| match requested {
+                RONDE_RENDEZVOUS => Some("node1:4711".into()),
+                RONDE_RANK => Some("0".into()),
+                RONDE_WORLD_SIZE => Some("2".into()),
+                RONDE_TOKEN_FILE => Some(file.clone().into()),
+                RONDE_TOKEN => token.clone(),
+                _ => None,
+            })
+        };
+        assert!(read(None).unwrap_err().contains("RONDE_TOKEN_FILE"));
+        std::fs::write(&file, "the secret\n").unwrap();
+        let Some(WorkerEnvironment::Fixed { rank, .. }) = read(None).unwrap() else {
+            panic!("no rank");
+        };
+        assert_eq!(rank.token, "the secret");
+        assert!(read(Some("x")).unwrap_err().contains("both set"));
     }
 
     #[test]

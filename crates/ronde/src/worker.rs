@@ -11,7 +11,7 @@ use ronde_core::{
     Tracker, WorldSize,
 };
 use ronde_data::Split;
-use ronde_identity::Member;
+use ronde_identity::{Identity, Member};
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::worker::{JobAccess, LINGER_FAILED, SecurityPolicy, join_job, on_one_host};
 use ronde_train::{
@@ -55,7 +55,8 @@ impl Worker {
     }
 
     /// Joins a job whose processes another launcher starts, such as mpirun, srun or torchrun: its members are never
-    /// replaced. Rank 0 passes `task` to all workers. Connections between hosts are refused unless
+    /// replaced. Rank 0 passes `task` to all workers. Connections between hosts use TLS 1.3 with certificates on both sides,
+    /// by an authority that all workers derive from their token; without a token they are refused unless
     /// [`environment::RONDE_ALLOW_PLAIN`] is set.
     ///
     /// # Errors
@@ -70,12 +71,13 @@ impl Worker {
         let member = FixedMember::meet(mine, task, bind, CONNECT_TIMEOUT)?;
         let job = JobAccess {
             assignment: member.next(None).map_err(TrainError::Membership)?,
+            secure: match (environment::allows_plain(), member.identity()) {
+                (true, _) => Arc::new(|_| Security::Plain),
+                (false, None) => on_one_host(),
+                (false, Some(identity)) => among_ranks(identity.clone()),
+            },
             member,
             listener,
-            secure: match environment::allows_plain() {
-                true => Arc::new(|_| Security::Plain),
-                false => on_one_host(),
-            },
             ..JobAccess::alone()
         };
         Ok(Self { job, link: None })
@@ -283,6 +285,18 @@ impl Worker {
             link.finish();
         }
     }
+}
+
+/// Returns how the groups of workers with a token are secured: with TLS and the certificates of their ranks when any of them is
+/// on another host.
+fn among_ranks(identity: Identity) -> SecurityPolicy {
+    Arc::new(move |assignment| {
+        if assignment.peers.iter().all(|peer| peer.ip().is_loopback()) {
+            return Security::PlainLoopbackOnly;
+        }
+        let ranks = assignment.world_size.ranks();
+        Security::tls_among(identity.clone(), ranks.map(Member::Rank).collect())
+    })
 }
 
 /// Returns how a worker's groups are secured: with TLS and the certificates of that generation's members when any

@@ -1,19 +1,20 @@
 //! The meeting of fixed members at the address of rank 0: one line of JSON each way.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use ronde_core::Rank;
+use ronde_identity::{Identity, Member};
 use serde::{Deserialize, Serialize};
 
 use super::FixedRank;
+use super::stream::MeetingStream;
 use crate::clock;
-use crate::token::Token;
-use crate::wire::{self, HELLO_BYTES_MAX, MessageReader, SUPERVISOR_BYTES_MAX};
+use crate::wire::{HELLO_BYTES_MAX, SUPERVISOR_BYTES_MAX};
 
 /// Version of these messages; mixed versions are refused.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 /// Time within which a connection must send its hello.
 const HELLO_MAX: Duration = Duration::from_secs(5);
 /// Interval between two looks for new connections.
@@ -25,7 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub(super) struct MemberHello {
     protocol: u32,
     job: String,
-    token: String,
+    /// Whether the member has a secret, which it has proved to know.
+    has_token: bool,
     rank: u32,
     world_size: u32,
     /// The address at which its data plane listens.
@@ -37,7 +39,7 @@ impl MemberHello {
         Self {
             protocol: PROTOCOL,
             job: mine.job.clone(),
-            token: mine.token.clone(),
+            has_token: !mine.token.is_empty(),
             rank: mine.rank.0,
             world_size: mine.world_size.get(),
             data_address,
@@ -63,6 +65,8 @@ enum MeetingReply {
 pub(super) struct Meeting<'a> {
     pub(super) mine: &'a FixedRank,
     pub(super) deadline: Instant,
+    /// The certificate of this member, if it has a secret.
+    pub(super) identity: Option<&'a Identity>,
 }
 
 impl Meeting<'_> {
@@ -86,14 +90,28 @@ impl Meeting<'_> {
             };
             stream.set_nonblocking(false).map_err(text)?;
             let limit = self.deadline.min(clock::now() + HELLO_MAX);
-            let Ok(hello) = MessageReader::new(&stream).next(HELLO_BYTES_MAX, Some(limit)) else {
+            let stream = match self.identity {
+                None => Ok(MeetingStream::plain(stream)),
+                Some(identity) => MeetingStream::from_member(stream, identity, limit),
+            };
+            let Ok(mut stream) = stream else {
                 continue;
             };
-            match self.admit(&hello, |rank| members.contains_key(&rank)) {
+            let Ok(hello) = stream.next::<MemberHello>(HELLO_BYTES_MAX, limit) else {
+                continue;
+            };
+            let admitted = self.admit(&hello, |rank| members.contains_key(&rank));
+            let admitted = admitted.and_then(|rank| {
+                let checked = self.identity.map_or(Ok(()), |identity| {
+                    stream.check_peer(identity, &Member::Rank(rank))
+                });
+                checked.map(|()| rank)
+            });
+            match admitted {
                 Ok(rank) => {
                     members.insert(rank, (hello.data_address, Some(stream)));
                 }
-                Err(reason) => drop(wire::send(&stream, &MeetingReply::Refused { reason })),
+                Err(reason) => drop(stream.send(&MeetingReply::Refused { reason }, limit)),
             }
         }
         let peers: Vec<SocketAddr> = members.values().map(|(address, _)| *address).collect();
@@ -101,17 +119,21 @@ impl Meeting<'_> {
             peers: peers.clone(),
             task: task.to_owned(),
         };
-        for stream in members.values().filter_map(|(_, stream)| stream.as_ref()) {
-            wire::send(stream, &reply).map_err(text)?;
+        let limit = clock::now() + HELLO_MAX;
+        for stream in members
+            .values_mut()
+            .filter_map(|(_, stream)| stream.as_mut())
+        {
+            stream.send(&reply, limit)?;
         }
         Ok(peers)
     }
 
-    /// Validates a hello. The token is checked first, so that a client without it learns nothing else.
+    /// Validates a hello. The secret is checked before, so that a client without it learns nothing else.
     fn admit(&self, hello: &MemberHello, is_taken: impl Fn(Rank) -> bool) -> Result<Rank, String> {
         let mine = self.mine;
-        if !Token::from(mine.token.clone()).matches(&hello.token) {
-            return Err("wrong token".to_owned());
+        if hello.has_token != self.identity.is_some() {
+            return Err("wrong token: only some of the processes have one".to_owned());
         }
         if hello.protocol != PROTOCOL {
             let theirs = hello.protocol;
@@ -136,16 +158,18 @@ impl Meeting<'_> {
     }
 
     /// Tells the members that came in vain, and returns the reason.
-    fn refuse_all(&self, members: BTreeMap<Rank, (SocketAddr, Option<TcpStream>)>) -> String {
+    fn refuse_all(&self, members: BTreeMap<Rank, (SocketAddr, Option<MeetingStream>)>) -> String {
         let ranks = self.mine.world_size.ranks();
         let missing: Vec<String> = ranks
             .filter(|rank| !members.contains_key(rank))
             .map(|rank| rank.to_string())
             .collect();
         let reason = format!("not ready in time: rank {}", missing.join(", "));
-        for stream in members.into_values().filter_map(|(_, stream)| stream) {
+        let limit = clock::now() + HELLO_MAX;
+        for mut stream in members.into_values().filter_map(|(_, stream)| stream) {
             let reason = reason.clone();
-            let _ = wire::send(&stream, &MeetingReply::Refused { reason });
+            // A member that has left does not need it.
+            let _ = stream.send(&MeetingReply::Refused { reason }, limit);
         }
         reason
     }
@@ -153,13 +177,13 @@ impl Meeting<'_> {
     /// Says hello to rank 0 and waits for the addresses of all members and the task.
     pub(super) fn attend(
         &self,
-        stream: &TcpStream,
+        stream: &mut MeetingStream,
         hello: &MemberHello,
     ) -> Result<(Vec<SocketAddr>, String), String> {
-        wire::send(stream, hello).map_err(|error| error.to_string())?;
         // Rank 0 reports the missing ranks when the time is up for it, which may be later.
         let limit = self.deadline + HELLO_MAX;
-        match MessageReader::new(stream).next(SUPERVISOR_BYTES_MAX, Some(limit)) {
+        stream.send(hello, limit)?;
+        match stream.next(SUPERVISOR_BYTES_MAX, limit) {
             Ok(MeetingReply::Complete { peers, task })
                 if peers.len() == self.mine.world_size.len() =>
             {

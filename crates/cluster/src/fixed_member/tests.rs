@@ -20,7 +20,7 @@ fn fixed(rank: u32, size: u32, rendezvous: &str) -> FixedRank {
         rank: Rank(rank),
         world_size: WorldSize::new(size).unwrap(),
         rendezvous: rendezvous.to_owned(),
-        token: "secret".to_owned(),
+        token: "the secret of this job".to_owned(),
     }
 }
 
@@ -71,6 +71,13 @@ fn members_that_do_not_fit_are_refused_with_the_reason() {
         ),
         (
             FixedRank {
+                token: String::new(),
+                ..good.clone()
+            },
+            "no answer from rank 0",
+        ),
+        (
+            FixedRank {
                 job: "other".to_owned(),
                 ..good.clone()
             },
@@ -115,7 +122,10 @@ fn an_absent_rank_0_and_an_invalid_address_are_reported() {
 #[test]
 fn no_generation_follows_the_first_one() {
     let assignment = meet(&fixed(0, 1, &free_address()), LIMIT).unwrap();
-    let member = FixedMember { assignment };
+    let member = FixedMember {
+        assignment,
+        identity: None,
+    };
     assert_eq!(member.pending(), None);
     let departure = Departure {
         left: Generation::FIRST,
@@ -123,4 +133,26 @@ fn no_generation_follows_the_first_one() {
     };
     let error = member.next(Some(departure)).unwrap_err();
     assert!(error.to_string().ends_with("lost rank 1"), "{error}");
+}
+
+#[test]
+fn a_member_proves_its_rank_and_a_short_secret_is_for_one_host_only() {
+    let identity = |rank: u32| fixed(rank, 3, "127.0.0.1:1").identity().unwrap().unwrap();
+    assert_eq!(identity(0).authority(), identity(2).authority());
+    let mine = FixedRank {
+        token: "short".to_owned(),
+        ..fixed(0, 2, "127.0.0.1:1")
+    };
+    let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let near = [at("127.0.0.1:1"), at("127.0.0.1:2")];
+    assert_eq!(check_secret(&mine, &near), Ok(()));
+    let far = check_secret(&mine, &[at("10.0.0.1:1"), at("10.0.0.2:1")]).unwrap_err();
+    assert!(
+        far.contains("5 characters") && far.contains("openssl"),
+        "{far}"
+    );
+    assert_eq!(
+        check_secret(&fixed(0, 2, "10.0.0.1:1"), &[at("10.0.0.1:1")]),
+        Ok(())
+    );
 }

@@ -50,9 +50,40 @@ impl Hosts {
 
     /// Starts `ronde` on a host.
     fn start(&self, host: usize, dir: &TestFolder, arguments: &[&str]) -> Running {
+        self.start_with(host, dir, arguments, &[])
+    }
+
+    /// Starts `ronde` on a host with variables.
+    fn start_with(
+        &self,
+        host: usize,
+        dir: &TestFolder,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Running {
         let mut words = vec!["netns", "exec", &self.names[host], RONDE];
         words.extend(arguments);
-        dir.start("ip", &words, &[])
+        dir.start("ip", &words, variables)
+    }
+
+    /// Starts a rank of two on each host, as another launcher does, with variables for each. The last rank is the first
+    /// result.
+    fn start_ranks(
+        &self,
+        dir: &TestFolder,
+        arguments: &[&str],
+        tokens: [(&str, &str); 2],
+    ) -> [Running; 2] {
+        [1, 0].map(|rank| {
+            let number = rank.to_string();
+            let variables = [
+                ("RONDE_RENDEZVOUS", "10.77.0.1:4711"),
+                ("RONDE_WORLD_SIZE", "2"),
+                ("RONDE_RANK", number.as_str()),
+                tokens[rank],
+            ];
+            self.start_with(rank, dir, arguments, &variables)
+        })
     }
 
     /// Starts a job with `each` workers on each host and the coordinator on the first. Returns the launcher and the
@@ -196,4 +227,39 @@ fn a_divided_state_survives_the_loss_of_a_host() {
     for pid in coordinators(&dir) {
         send(pid, rustix::process::Signal::KILL);
     }
+}
+
+#[test]
+fn ranks_of_another_launcher_on_two_hosts_train_over_tls_with_a_common_secret() {
+    let Some(hosts) = Hosts::new() else {
+        eprintln!("skipped: cannot create network namespaces");
+        return;
+    };
+    let short = ["train", "--json", "--set", "train.epochs=2"];
+    let expected = TestFolder::new().run(&short).expect(0, &[]).blake3();
+    let dir = TestFolder::new();
+    dir.write("token", "the secret of this job\n");
+    let file = dir.path().join("token");
+    let by_file = ("RONDE_TOKEN_FILE", file.to_str().unwrap());
+    let [other, first] = hosts.start_ranks(&dir, &short, [by_file, by_file]);
+    assert_eq!(first.wait().expect(0, &[]).blake3(), expected);
+    other.wait().expect(0, &[]);
+    // Without a secret, with another one, and with one that can be guessed.
+    let refused = |tokens: [(&str, &str); 2], words: &str| {
+        let dir = TestFolder::new();
+        let [mut other, mut first] = hosts.start_ranks(&dir, &short, tokens);
+        other.wait_stderr(words, 1);
+        for rank in [&mut other, &mut first] {
+            rank.signal(rustix::process::Signal::KILL);
+        }
+    };
+    let none = ("RONDE_TOKEN", "");
+    refused([none, none], "RONDE_TOKEN");
+    let mine = ("RONDE_TOKEN", "the secret of this job");
+    refused(
+        [mine, ("RONDE_TOKEN", "the secret of that job")],
+        "wrong token",
+    );
+    let weak = ("RONDE_TOKEN", "secret");
+    refused([weak, weak], "need at least 16");
 }
