@@ -8,6 +8,7 @@
 mod autoscale;
 mod clock;
 mod copying;
+mod discovery;
 mod error;
 mod fetching;
 mod hosts;
@@ -36,6 +37,7 @@ mod target;
 mod target_file;
 
 pub use autoscale::{AutoscaleObservation, AutoscalePolicy, ScaleDecision};
+pub use discovery::{HostChange, HostDiscovery};
 pub use error::SubmitError;
 pub use fetching::{send_results, send_results_as_text};
 pub use hosts::{HostSlots, parse_host_file, parse_hosts};

@@ -21,6 +21,7 @@ use crate::target::{LogRequest, SubmitRequest, Target};
 mod connection;
 mod facts;
 mod fetch;
+mod growth;
 mod preparation;
 mod start;
 mod submission;
@@ -229,5 +230,18 @@ impl Target for SshTarget {
 
     fn fetch(&self, job: &SubmittedJob, to: &Path) -> Result<(), SubmitError> {
         fetch::fetch(self, &self.placed(job)?, to)
+    }
+
+    fn add_host(&self, job: &SubmittedJob, host: &HostSlots) -> Result<JobPlacement, SubmitError> {
+        growth::add(self, &self.placed(job)?, host, job.output.is_some())
+    }
+
+    fn drain_host(
+        &self,
+        job: &SubmittedJob,
+        host: &str,
+        grace: Duration,
+    ) -> Result<(), SubmitError> {
+        growth::drain(self, &self.placed(job)?, host, grace)
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::SubmitError;
+use crate::hosts::HostSlots;
 use crate::job::{JobPlacement, SubmittedJob};
 use crate::kubernetes::KubernetesAccess;
 use crate::ray::RayAccess;
@@ -156,6 +157,28 @@ pub trait Target: Send + Sync {
     /// The target does not answer, or the folder cannot be written.
     fn fetch(&self, job: &SubmittedJob, to: &std::path::Path) -> Result<(), SubmitError>;
 
+    /// Starts an agent of a job on a further host, or again on one that has left. Returns the placement with the host.
+    ///
+    /// # Errors
+    /// The target has no such hosts, or the host cannot run the job.
+    fn add_host(&self, job: &SubmittedJob, host: &HostSlots) -> Result<JobPlacement, SubmitError> {
+        Err(no_hosts(job, &host.host))
+    }
+
+    /// Lets the workers of a host finish their step and leave a job.
+    ///
+    /// # Errors
+    /// The target has no such hosts, or the host does not answer.
+    fn drain_host(
+        &self,
+        job: &SubmittedJob,
+        host: &str,
+        grace: Duration,
+    ) -> Result<(), SubmitError> {
+        let _ = grace;
+        Err(no_hosts(job, host))
+    }
+
     /// Removes what a job that is over has left on the target besides the folder of its record.
     ///
     /// # Errors
@@ -164,4 +187,15 @@ pub trait Target: Send + Sync {
         let _ = job;
         Ok(())
     }
+}
+
+/// Returns the error of a target that does not take single hosts.
+fn no_hosts(job: &SubmittedJob, host: &str) -> SubmitError {
+    SubmitError::invalid(
+        format!(
+            "host `{host}` cannot join or leave job `{}`: its target `{}` has no hosts over SSH",
+            job.name, job.target
+        ),
+        "submit the job to a target with `kind = \"ssh\"`",
+    )
 }

@@ -1,6 +1,6 @@
 //! `ronde autoscale`: changes the number of workers of a running job by a policy, and logs each decision with its reason.
 
-use std::io::{Read, Seek};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use ronde_submit::{
 };
 
 use super::console::{info, message};
+use super::host_script::{HostScript, output_within};
 use super::submitted::SubmittedJobs;
 use super::{cancel, exit, open, signals};
 
@@ -42,6 +43,14 @@ pub(crate) struct AutoscaleArguments {
     /// End the job after a checkpoint when its workers have used this many hours together from now on.
     #[arg(long, value_name = "WORKER_HOURS")]
     budget: Option<f64>,
+    /// Program that prints the hosts of the job, a line `HOST:SLOTS` for each, as for `horovodrun`: an agent is started on a
+    /// host that appears, and the workers of one that disappears leave. For jobs on hosts over SSH.
+    #[arg(long, value_name = "PROGRAM")]
+    host_discovery_script: Option<PathBuf>,
+    /// Slots of a host that the program names without a number.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "host_discovery_script",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    slots: u32,
     /// Interval between two decisions in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     every: f64,
@@ -99,6 +108,10 @@ pub(crate) fn autoscale(arguments: &AutoscaleArguments, stop: &StopFlag) -> i32 
         job: &arguments.job,
         policy,
         watch: JobWatch::new(),
+        hosts: arguments
+            .host_discovery_script
+            .as_ref()
+            .map(|script| HostScript::new(script, arguments.slots)),
         shown: String::new(),
     };
     match scaling.run(Duration::from_secs_f64(arguments.every), stop) {
@@ -112,6 +125,8 @@ struct JobScaling<'a> {
     job: &'a str,
     policy: AutoscalePolicy,
     watch: JobWatch,
+    /// The program that names the hosts.
+    hosts: Option<HostScript>,
     /// The last line that was shown.
     shown: String,
 }
@@ -121,7 +136,7 @@ impl JobScaling<'_> {
     fn run(&mut self, every: Duration, stop: &StopFlag) -> Result<i32, SubmitError> {
         loop {
             let jobs = SubmittedJobs::open()?;
-            let (job, target) = jobs.find(self.job)?;
+            let (mut job, target) = jobs.find(self.job)?;
             let state = jobs.state(&job, &*target);
             match state {
                 Ok(state) if state.is_over() => {
@@ -132,6 +147,9 @@ impl JobScaling<'_> {
                     let adds_hosts = matches!(job.settings, TargetSettings::Kubernetes(_));
                     match status(self.job, stop) {
                         Some(status) => {
+                            if let Some(hosts) = &mut self.hosts {
+                                hosts.follow(&jobs.registry, &mut job, &*target, &status, stop)?;
+                            }
                             let seen = self.watch.observe(&status, adds_hosts);
                             let decision = self.policy.decide(&seen);
                             let acted = self.act(decision, &|workers| target.scale(&job, workers));
@@ -216,34 +234,12 @@ impl JobScaling<'_> {
 
 /// Returns the status of a job; `None` if its coordinator does not answer in time, or a signal ends this command.
 fn status(job: &str, stop: &StopFlag) -> Option<Status> {
-    let mut output = tempfile::tempfile().ok()?;
-    let mut child = Command::new(open::this_program())
+    let mut command = Command::new(open::this_program());
+    command
         .args(["status", "--json", job])
-        .stdin(Stdio::null())
-        .stdout(output.try_clone().ok()?)
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let until = now() + STATUS_MAX;
-    let ended = loop {
-        if let Some(ended) = child.try_wait().ok()? {
-            break ended;
-        }
-        if now() >= until || stop.level() != StopLevel::Run {
-            // It may have ended just now.
-            let _ = child.kill();
-            let _ = child.wait();
-            return None;
-        }
-        pause();
-    };
-    let mut text = Vec::new();
-    output.rewind().ok()?;
-    output.read_to_end(&mut text).ok()?;
-    ended
-        .success()
-        .then(|| serde_json::from_slice(&text).ok())
-        .flatten()
+        .stderr(Stdio::null());
+    let text = output_within(command, STATUS_MAX, stop).ok()?;
+    serde_json::from_str(&text).ok()
 }
 
 /// What was seen of a job.
@@ -325,7 +321,7 @@ impl JobWatch {
     clippy::disallowed_methods,
     reason = "the policy of a command runs on its clock"
 )]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 
@@ -333,6 +329,6 @@ fn now() -> Instant {
     clippy::disallowed_methods,
     reason = "a bounded pause between two looks; a signal ends the command"
 )]
-fn pause() {
+pub(super) fn pause() {
     std::thread::sleep(LOOK_EVERY);
 }

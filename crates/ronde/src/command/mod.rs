@@ -18,6 +18,7 @@ pub(crate) mod export;
 mod export_platform;
 pub(crate) mod fetch;
 pub(crate) mod flight;
+mod host_script;
 pub(crate) mod image;
 pub(crate) mod init;
 pub(crate) mod job;

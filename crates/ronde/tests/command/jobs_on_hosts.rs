@@ -328,3 +328,49 @@ fn hosts_that_cannot_train_together_are_refused_by_name() {
     hosts.submit(&gone).expect(2, &["gone.safetensors"]);
     refused(&hosts, &[]);
 }
+
+#[test]
+fn hosts_that_a_script_names_join_a_job_and_leave_it() {
+    let Some(hosts) = SshHosts::new(3) else {
+        return;
+    };
+    let target = format!("hosts = [\"h1:1\"]\naddress = {:?}", address(1));
+    hosts.targets(&[("gpus", "ssh_config", &target)]);
+    let long = [&["--on", "gpus", "-n", "1", "--name", "long"], &LONG[..]].concat();
+    hosts.submit(&long).expect(0, &[]);
+    hosts.events("long", "step_committed", 5);
+    let list = hosts.path("list");
+    hosts.write("list", "h1:1\nh2:1\n");
+    hosts.write(
+        "hosts.sh",
+        &format!("#!/bin/sh\nexec cat {}\n", list.display()),
+    );
+    let script = hosts.path("hosts.sh");
+    make_executable(&script);
+    let state = hosts.path(".state");
+    let words = ["netns", "exec", &hosts.names[0], RONDE, "autoscale", "long"];
+    let more = ["--max-workers", "4", "--every", "0.5", "--settle", "0.5"];
+    let script = ["--host-discovery-script", script.to_str().unwrap()];
+    let mut scaling = hosts.dir.start(
+        "ip",
+        &[&words[..], &more[..], &script[..]].concat(),
+        &[("XDG_STATE_HOME", state.to_str().unwrap())],
+    );
+    scaling.wait_stderr("host h2 joins with 1 slots", 1);
+    let trains_on = |host: &str| {
+        let status = hosts.ronde(&["status", "long"]);
+        status.stdout.contains("2 of 2 workers") && status.stdout.contains(host)
+    };
+    until("two workers train", || trains_on("h2"));
+    // A script that fails, or names a host that does not answer, changes nothing.
+    hosts.write("list", "h1:1\nh2:1\nnobody:1\n");
+    scaling.wait_stderr("host nobody cannot join, tried again in 30 s", 1);
+    hosts.write("list", "h1:1\nh3:1\n");
+    scaling.wait_stderr("host h2 leaves", 1);
+    scaling.wait_stderr("host h3 joins with 1 slots", 1);
+    until("the other host trains", || trains_on("h3"));
+    assert_eq!(session(hosts.leader("long", "agent-1")), [0_u32; 0]);
+    hosts.ronde(&["cancel", "long"]).expect(0, &["cancelled"]);
+    scaling.wait().expect(0, &["job long: cancelled"]);
+    assert_eq!(session(hosts.leader("long", "agent-2")), [0_u32; 0]);
+}

@@ -220,6 +220,19 @@ impl SshConnection {
         }
     }
 
+    /// Starts a remote command line whose output is the input of another one.
+    pub(super) fn output(&self, remote: &str) -> Result<Child, SubmitError> {
+        let mut command = self.ssh(remote);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        command.spawn().map_err(|error| SubmitError::Program {
+            program: "ssh".to_owned(),
+            problem: error.to_string(),
+        })
+    }
+
     /// Runs a remote command line and writes its output to `out` while it runs. Returns its exit code.
     pub(super) fn stream(&self, remote: &str, out: &mut dyn Write) -> Result<i32, SubmitError> {
         let failed = |error: std::io::Error| SubmitError::Program {
