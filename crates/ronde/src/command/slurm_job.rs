@@ -2,13 +2,19 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use ronde::environment;
 use ronde_submit::{JobPaths, SlurmAllocation, SubmitError};
+use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::SIGTERM;
 
 use super::job_process::{enter_directory, finish};
 use super::open;
+use crate::command::console::message;
+
+/// Interval at which a launcher looks whether it still leads its job.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Leads the job. After SIGTERM, at the time limit or a preemption, the job is queued again and resumes from the checkpoint
 /// that the launcher has saved.
@@ -19,6 +25,15 @@ pub(super) fn lead(
 ) -> Result<i32, SubmitError> {
     let allocation = allocation()?;
     let process = paths.process(0);
+    allocation.lead(paths)?;
+    let waiting = || {
+        message!(
+            "the launcher of an earlier allocation still runs on a node that Slurm has lost; waiting for its last checkpoint"
+        );
+    };
+    if let Some(code) = allocation.wait_for_earlier(paths, &waiting) {
+        return Ok(code);
+    }
     let guard = process.enter()?;
     let command = process.command()?;
     enter_directory(&command.directory)?;
@@ -26,6 +41,7 @@ pub(super) fn lead(
     let is_over = AtomicBool::new(false);
     let program = open::this_program();
     let code = std::thread::scope(|scope| {
+        scope.spawn(|| end_when_replaced(&allocation, paths, &is_over));
         scope.spawn(|| {
             let is_over = || is_over.load(Ordering::SeqCst);
             let run = allocation.run_agents(Path::new(&program), paths, slots, &is_over);
@@ -38,10 +54,31 @@ pub(super) fn lead(
         code
     });
     let code = finish(guard, code);
-    if code == 128 + SIGTERM {
+    if code == 128 + SIGTERM && !allocation.is_replaced(paths) {
         allocation.queue_again(paths)?;
     }
     Ok(code)
+}
+
+/// Ends this launcher after a checkpoint when one of a later allocation leads the job.
+fn end_when_replaced(allocation: &SlurmAllocation, paths: &JobPaths, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::SeqCst) {
+        if allocation.is_replaced(paths) {
+            message!("Slurm has started this job on another node: saving a checkpoint");
+            // The launcher handles the signal, or has ended.
+            let _ = kill_process(getpid(), Signal::TERM);
+            return;
+        }
+        pause();
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bounded pause between two looks; the thread ends with the run"
+)]
+fn pause() {
+    std::thread::sleep(LOOK_EVERY);
 }
 
 /// Joins the job on a further node.

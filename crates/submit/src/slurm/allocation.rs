@@ -8,13 +8,20 @@ use std::time::Duration;
 use super::client::call;
 use super::{ADDRESS_WORD, CANCELLED_FILE};
 use crate::clock;
+use crate::copying::publish_json;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
 use crate::limited::wait;
-use crate::process_folder::ProcessCommand;
+use crate::process_folder::{ProcessCommand, ProcessState, read_json};
 
 /// Time for the agents to end after the run.
 const AGENT_GRACE: Duration = Duration::from_secs(15);
+/// Has the number of restarts of the allocation whose launcher leads the job.
+const LEADER_FILE: &str = "leader.json";
+/// Time limit for the launcher of an earlier allocation to save a checkpoint and end.
+const EARLIER_MAX: Duration = Duration::from_secs(1800);
+/// The exit code of a launcher that was told to end and has saved a checkpoint.
+const DRAINED_CODE: i32 = 143;
 /// Time limit for the coordinator to listen.
 const BEGIN_MAX: Duration = Duration::from_secs(600);
 
@@ -152,6 +159,37 @@ impl SlurmAllocation {
         words.into_iter().chain(more).map(str::to_owned).collect()
     }
 
+    /// Notes in the folder of the job that this launcher leads it now. One of an earlier allocation, on a node that is cut
+    /// off from Slurm, sees it as long as it reaches the folder, and ends.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn lead(&self, paths: &JobPaths) -> Result<(), SubmitError> {
+        publish_json(&paths.folder().join(LEADER_FILE), &self.restarts)
+    }
+
+    /// Returns whether a launcher of a later allocation leads the job.
+    #[must_use]
+    pub fn is_replaced(&self, paths: &JobPaths) -> bool {
+        let leader: Option<u32> = read_json(&paths.folder().join(LEADER_FILE)).ok().flatten();
+        leader.is_some_and(|restarts| restarts > self.restarts)
+    }
+
+    /// Waits until the launcher of an earlier allocation has ended. Calls `waiting` if there is one. Returns the exit code of a
+    /// launcher that has ended the run meanwhile.
+    pub fn wait_for_earlier(&self, paths: &JobPaths, waiting: &dyn Fn()) -> Option<i32> {
+        let process = paths.process(0);
+        if process.is_over() {
+            return None;
+        }
+        waiting();
+        clock::wait_until_every(EARLIER_MAX, Duration::from_secs(1), || process.is_over());
+        match process.state() {
+            Ok(ProcessState::Exited { code, .. }) if code != DRAINED_CODE => Some(code),
+            _ => None,
+        }
+    }
+
     /// Queues the job again, unless it was cancelled. Slurm then ends this process.
     ///
     /// # Errors
@@ -161,5 +199,28 @@ impl SlurmAllocation {
             true => Ok(()),
             false => call("scontrol", &["requeue", &self.id.to_string()]).map(|_| ()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_launcher_of_the_newest_allocation_leads() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = JobPaths::new(dir.path());
+        let of = |restarts| SlurmAllocation {
+            id: 7,
+            node: "n1".to_owned(),
+            nodes: 1,
+            restarts,
+        };
+        assert!(!of(0).is_replaced(&paths));
+        of(0).lead(&paths).unwrap();
+        assert!(!of(0).is_replaced(&paths));
+        of(1).lead(&paths).unwrap();
+        assert!(of(0).is_replaced(&paths) && !of(1).is_replaced(&paths));
+        assert_eq!(of(1).wait_for_earlier(&paths, &|| ()), None);
     }
 }
