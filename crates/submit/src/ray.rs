@@ -294,9 +294,12 @@ impl RayTarget {
                 text.unwrap_or_default()
             )));
         };
+        // Ray may write its own line after the first output.
+        let own = |line: &&str| !line.starts_with("Running entrypoint for job ");
+        let output: String = output.split_inclusive('\n').filter(own).collect();
         match api::state(last?.as_ref(), false) {
-            JobState::Finished => Ok((0, output.to_owned())),
-            JobState::Failed { code } => Ok((code, output.to_owned())),
+            JobState::Finished => Ok((0, output)),
+            JobState::Failed { code } => Ok((code, output)),
             state => Err(api.problem(format!("a command on node {node} is {state}"))),
         }
     }

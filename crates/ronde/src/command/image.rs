@@ -1,7 +1,8 @@
 //! `ronde image`: writes the Containerfile of the image for a run, or the image itself.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use clap::Args;
 use ronde_submit::{ImageContents, ImageDependencies, SubmitError};
@@ -13,6 +14,9 @@ use super::{exit, open, submit, submit_failure};
 
 /// The feature with object stores and all data formats.
 const FULL: &str = "full";
+
+/// The programs that build images, in the order of preference. All of them read the Containerfile from standard input.
+const ENGINES: [&str; 3] = ["podman", "buildah", "docker"];
 
 /// Arguments of `ronde image`.
 #[derive(Args)]
@@ -28,6 +32,9 @@ pub(crate) struct ImageArguments {
     /// Write the image itself to this tar file, with this program and without a container engine.
     #[arg(long, value_name = "FILE", conflicts_with = "to")]
     oci: Option<PathBuf>,
+    /// Build the image with podman, buildah or docker, from the folder with the source of ronde [default: the current folder].
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = ".", conflicts_with_all = ["to", "oci"])]
+    build: Option<PathBuf>,
 }
 
 /// Writes a Containerfile or an image. The name of the image is printed.
@@ -87,6 +94,10 @@ fn write(arguments: &ImageArguments, image: &ImageDependencies) -> Result<(), Su
         return print(&format!("{digest}\n"));
     }
     let text = image.containerfile();
+    if let Some(source) = &arguments.build {
+        build(source, &name, &text)?;
+        return print(&format!("{name}\n"));
+    }
     match &arguments.to {
         None => print(&text),
         Some(path) => {
@@ -104,6 +115,51 @@ fn write(arguments: &ImageArguments, image: &ImageDependencies) -> Result<(), Su
             Ok(())
         }
     }
+}
+
+/// Builds an image from its Containerfile with the first container engine of this machine, whose output is shown.
+fn build(source: &Path, name: &str, text: &str) -> Result<(), SubmitError> {
+    if !source.join("crates/ronde/Cargo.toml").exists() {
+        return Err(SubmitError::Invalid {
+            problem: format!("{} is not the folder with the source of ronde", source.display()),
+            help: "name it: `--build FOLDER`; `ronde image --oci FILE` makes an image without the source".to_owned(),
+        });
+    }
+    let failed = |program: &str, problem: String| SubmitError::Program {
+        program: program.to_owned(),
+        problem,
+    };
+    for engine in ENGINES {
+        let mut command = Command::new(engine);
+        command.args(["build", "-t", name, "-f", "-"]).arg(source);
+        let started = command
+            .stdin(Stdio::piped())
+            .stdout(std::io::stderr())
+            .spawn();
+        let mut child = match started {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            started => started.map_err(|error| failed(engine, error.to_string()))?,
+        };
+        if let Some(mut input) = child.stdin.take() {
+            // An engine that fails at once reports why itself.
+            let _ = input.write_all(text.as_bytes());
+        }
+        let ended = child
+            .wait()
+            .map_err(|error| failed(engine, error.to_string()))?;
+        return match ended.success() {
+            true => Ok(()),
+            false => Err(failed(engine, format!("it cannot build {name} ({ended})"))),
+        };
+    }
+    Err(SubmitError::Invalid {
+        problem: format!(
+            "there is no container engine: none of {}",
+            ENGINES.join(", ")
+        ),
+        help: "install one of them, or make the image without one: `ronde image --oci FILE`"
+            .to_owned(),
+    })
 }
 
 /// Checks that this program has what an image needs.

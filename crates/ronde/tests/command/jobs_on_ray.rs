@@ -86,7 +86,11 @@ impl RayCluster {
                 "--num-cpus",
                 "2",
             ])
-            .args(["--disable-usage-stats"])
+            .args([
+                "--disable-usage-stats",
+                "--dashboard-agent-listen-port",
+                &free_port(),
+            ])
             .args(words)
             .env("RAY_AUTH_MODE", "token")
             .env("RAY_AUTH_TOKEN_PATH", self.dir.path().join("token"))

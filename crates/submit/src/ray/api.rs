@@ -14,6 +14,10 @@ use crate::state::JobState;
 
 /// Time limit for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// Time limit for the agent of a node to be there.
+const AGENT_MAX: Duration = Duration::from_secs(60);
+/// A part of the answer of a cluster without one.
+const NO_AGENT: &str = "No available agent";
 /// The largest number of characters of a server's message that are shown.
 const MESSAGE_MAX: usize = 600;
 
@@ -126,10 +130,19 @@ impl RayApi {
         self.found(self.call("PUT", &format!("api/packages/gcs/{name}"), body)?)
     }
 
-    /// Submits a job.
+    /// Submits a job. A cluster that has just been started has no agent for it yet; it is asked again for a while.
     pub(super) fn submit(&self, request: &Value) -> Result<(), SubmitError> {
-        let body = Some(("application/json", request.to_string().into_bytes()));
-        self.found(self.call("POST", "api/jobs/", body)?)
+        let bytes = request.to_string().into_bytes();
+        let mut result = Ok(None);
+        clock::wait_until_every(AGENT_MAX, ASK_EVERY, || {
+            result = self.call(
+                "POST",
+                "api/jobs/",
+                Some(("application/json", bytes.clone())),
+            );
+            !matches!(&result, Err(error) if error.to_string().contains(NO_AGENT))
+        });
+        self.found(result?)
     }
 
     fn found(&self, answer: Option<Vec<u8>>) -> Result<(), SubmitError> {

@@ -310,6 +310,31 @@ mod tests {
         StoredResults::open(&address, &RemoteSettings::default()).unwrap()
     }
 
+    /// Reads what was sent as another machine does.
+    fn read_back(stored: &StoredResults, folder: &Path) {
+        let path = |name: &str| folder.join(name);
+        let mut shown = Vec::new();
+        let mut rank = stored.rank_log(1);
+        assert!(rank.read(&mut shown).unwrap());
+        assert_eq!(shown, b"from 1\n");
+        assert!(!stored.rank_log(7).read(&mut shown).unwrap());
+        let mut lines = Vec::new();
+        stored.event_log().read(&mut lines).unwrap();
+        assert_eq!(lines, b"one\ntwo\n");
+        assert!(stored.has_model().unwrap());
+        assert_eq!(stored.copy_to(&path("copy")).unwrap(), 5);
+        assert_eq!(
+            std::fs::read_to_string(path("copy/logs/rank-0.log")).unwrap(),
+            "hello\n"
+        );
+        std::fs::create_dir(path("again")).unwrap();
+        stored.restore_events(&path("again")).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(path("again/events.jsonl")).unwrap(),
+            "one\ntwo\n"
+        );
+    }
+
     #[test]
     fn files_are_sent_while_they_change_and_read_back_without_secrets() {
         let dir = tempfile::tempdir().unwrap();
@@ -366,26 +391,7 @@ mod tests {
                 "model.json"
             ]
         );
-        let mut shown = Vec::new();
-        let mut rank = stored.rank_log(1);
-        assert!(rank.read(&mut shown).unwrap());
-        assert_eq!(shown, b"from 1\n");
-        assert!(!stored.rank_log(7).read(&mut shown).unwrap());
-        let mut lines = Vec::new();
-        stored.event_log().read(&mut lines).unwrap();
-        assert_eq!(lines, b"one\ntwo\n");
-        assert!(stored.has_model().unwrap());
-        assert_eq!(stored.copy_to(&path("copy")).unwrap(), 5);
-        assert_eq!(
-            std::fs::read_to_string(path("copy/logs/rank-0.log")).unwrap(),
-            "hello\n"
-        );
-        std::fs::create_dir(path("again")).unwrap();
-        stored.restore_events(&path("again")).unwrap();
-        assert_eq!(
-            std::fs::read_to_string(path("again/events.jsonl")).unwrap(),
-            "one\ntwo\n"
-        );
+        read_back(&stored, dir.path());
         stored.remove().unwrap();
         assert!(stored.list().unwrap().is_empty());
     }
