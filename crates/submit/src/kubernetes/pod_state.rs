@@ -201,85 +201,48 @@ mod tests {
         );
     }
 
+    /// Returns a Job with a condition.
+    fn over(kind: &str, message: &str) -> Value {
+        json!({ "spec": {}, "status": { "conditions": [
+            { "type": kind, "status": "True", "message": message },
+        ] } })
+    }
+
     #[test]
     fn the_end_of_a_job_has_its_exit_code() {
-        let over = |kind: &str, message: &str| {
-            json!({ "spec": {}, "status": { "conditions": [
-                { "type": kind, "status": "True", "message": message },
-            ] } })
-        };
-        let failed = over(
-            "Failed",
-            "Container ronde for pod ns/x failed with exit code 2 matching FailJob rule at index 2",
-        );
-        let pods = [pod("a", "0", "t", ended(3))];
-        let cases = [
-            (
-                Some(over("Complete", "")),
-                &pods[..],
-                false,
-                JobState::Finished,
-            ),
-            (
-                Some(failed.clone()),
-                &pods[..],
-                false,
-                JobState::Failed { code: 2 },
-            ),
-            (
-                Some(over(
-                    "Failed",
-                    "Job has reached the specified backoff limit",
-                )),
-                &pods[..],
-                false,
-                JobState::Failed { code: 3 },
-            ),
-            (
-                Some(over("FailureTarget", "")),
-                &pods[..],
-                false,
-                JobState::Running,
-            ),
-            (
-                Some(json!({
-                    "metadata": { "annotations": { CANCELLED: "true" } }, "spec": { "suspend": true },
-                })),
-                &[],
-                false,
-                JobState::Cancelled,
-            ),
-            (
-                Some(failed.clone()),
-                &[],
-                false,
-                JobState::Failed { code: 2 },
-            ),
-            (Some(failed), &pods[..], true, JobState::Cancelled),
-            (
-                Some(over(
-                    "Failed",
-                    "Job has reached the specified backoff limit",
-                )),
-                &[],
-                false,
-                JobState::Lost,
-            ),
-            (
-                Some(json!({ "spec": { "suspend": true } })),
-                &[],
-                true,
-                JobState::Cancelled,
-            ),
-            (None, &[], true, JobState::Cancelled),
-            (None, &[], false, JobState::Lost),
-        ];
-        for (job, pods, is_cancelled, expected) in cases {
-            assert_eq!(
-                job_state(job.as_ref(), pods, is_cancelled),
-                expected,
-                "{job:?}"
-            );
+        let code =
+            "Container ronde for pod ns/x failed with exit code 2 matching FailJob rule at index 2";
+        let limit = "Job has reached the specified backoff limit";
+        let of_pod = [pod("a", "0", "t", ended(3))];
+        let failed = |code| JobState::Failed { code };
+        for (job, pods, expected) in [
+            (over("Complete", ""), &of_pod[..], JobState::Finished),
+            (over("Failed", code), &of_pod[..], failed(2)),
+            (over("Failed", limit), &of_pod[..], failed(3)),
+            (over("Failed", code), &[], failed(2)),
+            (over("Failed", limit), &[], JobState::Lost),
+            (over("FailureTarget", ""), &of_pod[..], JobState::Running),
+        ] {
+            assert_eq!(job_state(Some(&job), pods, false), expected, "{job:?}");
+        }
+        assert_eq!(job_state(None, &[], false), JobState::Lost);
+    }
+
+    #[test]
+    fn a_cancelled_job_has_failed_is_suspended_or_gone() {
+        let of_pod = [pod("a", "0", "t", ended(3))];
+        let suspended = json!({ "spec": { "suspend": true } });
+        let noted = json!({
+            "metadata": { "annotations": { CANCELLED: "true" } }, "spec": { "suspend": true },
+        });
+        for (job, is_cancelled) in [
+            (Some(over("Failed", "")), true),
+            (Some(suspended), true),
+            (Some(noted), false),
+            (None, true),
+        ] {
+            let state = job_state(job.as_ref(), &of_pod, is_cancelled);
+            assert_eq!(state, JobState::Cancelled, "{job:?}");
         }
     }
 }
