@@ -346,7 +346,11 @@ impl Target for RayTarget {
             folder: self.folder(&id),
             package: Some(package.name().to_owned()),
         })?;
-        api.submit(&self.request(&id, request, &package))
+        let submitted = api.submit(&self.request(&id, request, &package));
+        submitted.inspect_err(|_| {
+            // The cluster may have accepted it without an answer. The error is the one to report.
+            let _ = api.stop(&id);
+        })
     }
 
     fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError> {
