@@ -247,11 +247,10 @@ fn ranks_of_another_launcher_on_two_hosts_train_over_tls_with_a_common_secret() 
     // Without a secret, with another one, and with one that can be guessed.
     let refused = |tokens: [(&str, &str); 2], words: &str| {
         let dir = TestFolder::new();
-        let [mut other, mut first] = hosts.start_ranks(&dir, &short, tokens);
-        other.wait_stderr(words, 1);
-        for rank in [&mut other, &mut first] {
-            rank.signal(rustix::process::Signal::KILL);
-        }
+        let [other, first] = hosts.start_ranks(&dir, &short, tokens);
+        other.wait().expect(3, &[words]);
+        first.signal(rustix::process::Signal::KILL);
+        first.wait();
     };
     let none = ("RONDE_TOKEN", "");
     refused([none, none], "RONDE_TOKEN");
