@@ -208,7 +208,9 @@ fn a_job_on_two_nodes_of_ray_is_scaled_and_cancelled_with_a_checkpoint() {
         "--set",
         "elastic.silence_s=2",
     ];
-    cluster.submit("two", &long).expect(0, &[]);
+    until("the job is submitted", || {
+        cluster.submit("two", &long).code == 0
+    });
     until("four workers train on two nodes", || {
         let status = cluster.ronde(&["status", "long"]);
         status.stdout.contains("4 of 4 workers") && status.stdout.contains("on ray-")
