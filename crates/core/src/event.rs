@@ -6,6 +6,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::{TensorValues, ValueHistogram};
+use crate::served::WorkerStaleness;
 use crate::{Epoch, Generation, Rank, Step};
 
 /// Reads a number. JSON cannot represent NaN and infinity: they are written as `null` and read as NaN.
@@ -279,6 +280,13 @@ pub enum Event {
         /// The mean loss of each inner step, over the samples of all replicas.
         #[serde(deserialize_with = "list_of_numbers")]
         losses: Vec<f64>,
+    },
+    /// How stale the gradients of each worker were in a committed round, in a run with parameter servers. Recorded by rank 0.
+    Staleness {
+        /// The round, which is a step of the run.
+        step: Step,
+        /// The gradients of each worker by the updates that were applied between their pull and their push.
+        workers: Vec<WorkerStaleness>,
     },
     /// One worker's durations of a committed step.
     StepTimes {

@@ -35,6 +35,7 @@ pub mod rank;
 pub mod recording;
 pub mod rounds;
 pub mod seed;
+pub mod served;
 
 pub mod session;
 pub mod shards;

@@ -140,6 +140,24 @@ impl RoundPlan {
             replica: run.start,
             run,
             index: 0,
+            first: 0,
+            stride: 1,
+        }
+    }
+
+    /// Returns every `stride`-th inner step of the first replica in a round, from number `first` on.
+    #[must_use]
+    pub fn walk_every(&self, round: Step, first: u64, stride: u64) -> InnerSteps {
+        let is_empty = first >= self.inner_steps(round);
+        let end = if is_empty { round.0 } else { round.0 + 1 };
+        InnerSteps {
+            plan: *self,
+            rounds: round.0..end,
+            replica: 0,
+            run: 0..1,
+            index: first,
+            first,
+            stride: stride.max(1),
         }
     }
 }
@@ -152,6 +170,9 @@ pub struct InnerSteps {
     run: Range<u32>,
     replica: u32,
     index: u64,
+    /// The first inner step of each replica in a round, and the distance to the next one.
+    first: u64,
+    stride: u64,
 }
 
 impl InnerSteps {
@@ -160,6 +181,9 @@ impl InnerSteps {
     pub fn remaining(&self) -> u64 {
         if self.run.is_empty() || self.rounds.is_empty() {
             return 0;
+        }
+        if (self.first, self.stride) != (0, 1) {
+            return self.clone().count() as u64;
         }
         let before = |round| self.plan.steps_before(Step(round));
         let whole = before(self.rounds.end) - before(self.rounds.start);
@@ -182,9 +206,9 @@ impl Iterator for InnerSteps {
             replica: Shard(self.replica),
             index: self.index,
         };
-        self.index += 1;
-        if self.index == self.plan.inner_steps(round) {
-            (self.index, self.replica) = (0, self.replica + 1);
+        self.index = self.index.saturating_add(self.stride);
+        if self.index >= self.plan.inner_steps(round) {
+            (self.index, self.replica) = (self.first, self.replica + 1);
         }
         if self.replica == self.run.end {
             self.replica = self.run.start;
@@ -282,6 +306,23 @@ mod tests {
             }
             assert_eq!(plan.walk(0..3, 0..0).remaining(), 0);
             assert_eq!(plan.walk(0..3, 0..0).next(), None);
+        }
+    }
+
+    #[test]
+    fn workers_that_take_every_nth_step_take_all_of_a_round() {
+        for plan in plans().into_iter().filter(|plan| plan.replicas == 1) {
+            for round in 0..2 * plan.rounds.steps_per_epoch() {
+                for stride in 1..5 {
+                    let walk = |first| plan.walk_every(Step(round), first, stride);
+                    let mut all: Vec<InnerStep> = (0..stride).flat_map(walk).collect();
+                    all.sort_by_key(|step| step.index);
+                    assert!(all.into_iter().eq(plan.walk(round..round + 1, 0..1)));
+                    for first in 0..stride {
+                        assert_eq!(walk(first).remaining(), walk(first).count() as u64);
+                    }
+                }
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::batch::BatchPlan;
 use ronde_core::rounds::{InnerSteps, RoundPlan};
 use ronde_core::shards::ShardPlan;
-use ronde_core::{Shard, Step};
+use ronde_core::{Shard, Step, WorldSize};
 
 use crate::format::BadRecord;
 use crate::{DataError, Dataset};
@@ -192,18 +192,47 @@ impl Loader {
                 shards: plan.shards.shards(),
             });
         }
-        Self::start_with(dataset, plan, Some(rounds), settings, spans)
+        let steps = rounds.walk(plan.steps.clone(), plan.run.clone());
+        Self::start_with(dataset, plan, Some((rounds, steps)), settings, spans)
+    }
+
+    /// Starts prefetching some inner steps of a plan with one replica, as [`Loader::start_rounds`] does with all of them.
+    ///
+    /// # Errors
+    /// As [`Loader::start_rounds`].
+    pub fn start_inner(
+        dataset: Arc<dyn Dataset>,
+        batches: BatchPlan,
+        (rounds, steps): (RoundPlan, InnerSteps),
+        settings: LoaderSettings,
+        spans: (Arc<BackgroundSpans>, u32),
+    ) -> Result<Self, DataError> {
+        let replica = ShardPlan::new(1, WorldSize::ONE).filter(|_| rounds.replicas() == 1);
+        let shards = replica.ok_or(DataError::NoSuchShards {
+            start: 0,
+            end: rounds.replicas(),
+            shards: 1,
+        })?;
+        let plan = LoaderPlan {
+            batches,
+            shards,
+            run: 0..1,
+            steps: 0..0,
+            stride: 1,
+        };
+        Self::start_with(dataset, plan, Some((rounds, steps)), settings, spans)
     }
 
     fn start_with(
         dataset: Arc<dyn Dataset>,
         plan: LoaderPlan,
-        rounds: Option<RoundPlan>,
+        inner: Option<(RoundPlan, InnerSteps)>,
         settings: LoaderSettings,
         (spans, first_thread): (Arc<BackgroundSpans>, u32),
     ) -> Result<Self, DataError> {
         check(&*dataset, &plan)?;
-        let step_bytes = match &rounds {
+        let rounds = inner.as_ref().map(|(rounds, _)| rounds);
+        let step_bytes = match rounds {
             Some(rounds) => {
                 let samples = u64::from(rounds.parts()).saturating_mul(rounds.part_samples_max());
                 samples.saturating_mul(sample_bytes(&*dataset))
@@ -226,12 +255,12 @@ impl Loader {
             },
             shards: rounds.map_or(plan.run.len(), |rounds| rounds.parts() as usize),
         };
-        let planner = BatchPlanner::new(&*dataset, plan.clone(), rounds, work.unit_bytes);
+        let planner = BatchPlanner::new(&*dataset, plan.clone(), inner.clone(), work.unit_bytes);
         let pool = Arc::new(DecodePool::new(dataset, planner, work, spans));
         let mut loader = Self {
             pool,
             threads: Vec::new(),
-            inner: rounds.map(|rounds| (rounds, rounds.walk(plan.steps.clone(), plan.run.clone()))),
+            inner,
             plan,
             next: 0,
             watch: Stopwatch::start(),

@@ -60,6 +60,7 @@ impl SmallModel {
             steps: 0,
             plan: "0".repeat(64),
             identity: Vec::new(),
+            unrepeatable: None,
             blake3: String::new(),
             evaluation: None,
             best: None,

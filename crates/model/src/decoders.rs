@@ -128,6 +128,7 @@ fn manifest(config: ModelConfig) -> ModelManifest {
         steps: 1,
         plan: "0".repeat(64),
         identity: vec![("train.precision".to_owned(), "\"bf16\"".to_owned())],
+        unrepeatable: None,
         blake3: "0".repeat(64),
         evaluation: None,
         best: None,

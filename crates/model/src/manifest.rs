@@ -49,6 +49,9 @@ pub struct ModelManifest {
     pub plan: String,
     /// All settings that the trained bits depend on.
     pub identity: Vec<(String, String)>,
+    /// Why another run with the same settings has other weights; absent: it has the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unrepeatable: Option<String>,
     /// The BLAKE3 hash of the weights file, 64 hexadecimal digits.
     pub blake3: String,
     /// The last evaluation of the model, if there was one.

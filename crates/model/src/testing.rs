@@ -38,6 +38,7 @@ pub(crate) fn built(model: &ModelConfig, shape: &[usize], classes: u32) -> (Chai
         steps: 5,
         plan: "0".repeat(64),
         identity: vec![("run.seed".to_owned(), "11".to_owned())],
+        unrepeatable: None,
         blake3: String::new(),
         evaluation: None,
         best: None,

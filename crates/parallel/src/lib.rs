@@ -13,6 +13,7 @@ pub mod inner_losses;
 pub mod local_rounds;
 pub mod loss_scale;
 mod outer_codec;
+pub mod parameter_servers;
 pub mod state;
 pub mod strategy;
 pub mod synchronous;
@@ -24,6 +25,10 @@ pub use inner_losses::InnerLosses;
 pub use local_rounds::{InnerState, LocalRounds, LocalRoundsConfig};
 pub use loss_scale::LossScaling;
 pub use outer_codec::OuterFormat;
+pub use parameter_servers::{
+    ParameterServers, ParameterServersConfig, RoundClient, RoundRole, RoundServer, RoundStart,
+    RoundTally, ServedRounds, ServedUpdate,
+};
 pub use state::{ModelState, TensorRange, remap};
 pub use strategy::{
     EvaluationPart, HeldVector, HeldVectorMut, LocalStep, MicroBatch, ReducedGradient,

@@ -10,7 +10,7 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{Buffer, Group, Shard, Step};
 use ronde_engine::{Activation, Chain, Device};
 
-use crate::{ComputeTimes, ModelState, ParallelError};
+use crate::{ComputeTimes, ModelState, ParallelError, ServedRounds};
 
 /// The samples of one logical shard.
 #[derive(Debug, Clone)]
@@ -178,6 +178,11 @@ pub trait ReplicaRounds {
 pub trait Strategy: Send {
     /// Returns the interface through which a round is computed; `None`: a transaction is one step, see [`Strategy::backward`].
     fn replica_rounds(&mut self) -> Option<&mut dyn ReplicaRounds> {
+        None
+    }
+
+    /// Returns the interface through which a round of updates at servers is computed; `None`: the run has no servers.
+    fn served_rounds(&mut self) -> Option<&mut dyn ServedRounds> {
         None
     }
 

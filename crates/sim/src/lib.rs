@@ -20,6 +20,7 @@ pub mod model;
 pub mod network;
 pub mod replica;
 pub mod rng;
+pub mod served;
 pub mod simulate;
 pub mod worker;
 pub mod world;

@@ -163,6 +163,12 @@ pub enum TrainError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The system starts no more threads for the rounds of parameter servers.
+    #[error("cannot start a thread that serves workers: {source}")]
+    Thread {
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// The checkpoints of the run cannot be used.
     #[error("cannot use the checkpoints: {0}")]
     Checkpoint(Box<CheckpointError>),

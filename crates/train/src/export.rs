@@ -48,6 +48,7 @@ pub fn save(
         identity: identity
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
+        unrepeatable: plan.config.sync.unrepeatable().map(str::to_owned),
         blake3: String::new(),
         evaluation: model.evaluation,
         best: model.best,

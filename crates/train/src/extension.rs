@@ -41,7 +41,8 @@ impl ChangeRule {
             "workers.logical_shards" => {
                 Self::Never("it determines the form of all sums and of the batches")
             }
-            "sync.kind" | "sync.inner_steps" | "sync.replicas" | "sync.inner_state" => {
+            "sync.kind" | "sync.inner_steps" | "sync.round_updates" | "sync.replicas"
+            | "sync.inner_state" => {
                 Self::Never("it determines the steps of the run and what a checkpoint of them has")
             }
             "version" => Self::Never("it is the version of the run file"),

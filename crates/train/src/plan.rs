@@ -49,10 +49,7 @@ pub struct Plan {
 
 /// Returns the error of a run with more workers than it has shards or replicas for.
 fn too_many_workers(config: &RunConfig, workers: WorldSize, parts: u32) -> TrainError {
-    let (what, key) = match config.sync.replicas() {
-        Some(_) => ("replicas", "sync.replicas"),
-        None => ("logical shards", "workers.logical_shards"),
-    };
+    let (_, what, key) = config.sync.workers_max(config.workers.logical_shards);
     TrainError::Impossible {
         problem: format!(
             "{workers} workers cannot share {parts} {what}: each worker needs at least one"
@@ -75,7 +72,11 @@ impl Plan {
     ) -> Result<Self, TrainError> {
         let replicas = model_parts::replicas(config, world_size);
         let parts = config.divided_parts();
-        let shards = ShardPlan::new(parts, replicas);
+        let shards = match config.sync.servers() {
+            // The rank that leads a round reports all of its samples.
+            Some(_) => ShardPlan::with_spares(1, replicas, 1).filter(|_| replicas.get() <= parts),
+            None => ShardPlan::new(parts, replicas),
+        };
         let shards = shards.ok_or_else(|| too_many_workers(config, world_size, parts))?;
         let inner_batch = config.train.global_batch_size;
         let batch_size = inner_batch.saturating_mul(config.sync.inner_steps());
@@ -311,22 +312,22 @@ fn rounds_of(config: &RunConfig, batches: BatchPlan) -> Result<Option<RoundPlan>
     };
     let (inner_batch, inner_steps) = (config.train.global_batch_size, config.sync.inner_steps());
     let of_epoch = batches.samples().div_ceil(inner_batch.max(1));
+    let (key, what) = config.sync.inner_steps_key();
     if inner_steps > of_epoch {
         return Err(TrainError::Impossible {
             problem: format!(
-                "rounds of {inner_steps} steps are longer than an epoch, which has {of_epoch} steps of {inner_batch} samples"
+                "rounds of {inner_steps} {what} are longer than an epoch, which has {of_epoch} {what} of {inner_batch} samples"
             ),
-            hint: format!(
-                "lower sync.inner_steps to {of_epoch} or less, or train.global_batch_size"
-            ),
+            hint: format!("lower {key} to {of_epoch} or less, or train.global_batch_size"),
         });
     }
     let parts = config.workers.logical_shards / replicas.max(1);
     let rounds = RoundPlan::new(batches, (inner_batch, inner_steps), replicas, parts);
     rounds.map(Some).ok_or_else(|| TrainError::Impossible {
-        problem: format!("{replicas} replicas cannot make rounds of {inner_steps} steps"),
-        hint: "set sync.inner_steps and sync.replicas to 1 or more, and workers.logical_shards to a multiple of sync.replicas"
-            .to_owned(),
+        problem: format!("{replicas} replicas cannot make rounds of {inner_steps} {what}"),
+        hint: format!(
+            "set {key} and sync.replicas to 1 or more, and workers.logical_shards to a multiple of sync.replicas"
+        ),
     })
 }
 

@@ -20,8 +20,8 @@ use ronde_core::{
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
-    HeldVector, HeldVectorMut, LocalRounds, LossScaling, MicroBatch, ModelState, ReducedGradient,
-    Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
+    HeldVector, HeldVectorMut, LocalRounds, LossScaling, MicroBatch, ModelState, ParameterServers,
+    ReducedGradient, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
 };
 
 use self::buckets::BucketTuning;
@@ -50,6 +50,7 @@ mod initial;
 mod measuring;
 mod rounds;
 mod saving;
+mod served;
 mod slices;
 mod step;
 
@@ -192,16 +193,20 @@ fn strategy(
     config.order = plan.config.parallel.shard_order();
     config.sample_shape = sample_shape.to_vec();
     config.shard_samples_max = plan.shard_samples_max();
-    let rounds = plan.rounds.zip(plan.config.sync.rounds());
-    let (own_group, own_mesh) = match &rounds {
-        Some((rounds, _)) => replica_of(rounds, plan, chain.len()),
+    let (own_group, own_mesh) = match &plan.rounds {
+        Some(rounds) => replica_of(rounds, plan, chain.len()),
         None => (group.clone(), mesh.clone()),
     };
     let mut strategy = SynchronousStrategy::new(chain, own_group, own_mesh, plan.seeds, config);
     strategy.set_clock(clock::seconds);
     strategy.set_recorder(recorder.spans.clone());
-    match rounds {
-        Some((_, rounds)) => Box::new(LocalRounds::new(strategy, group, mesh, rounds)),
+    let sync = &plan.config.sync;
+    if let Some(servers) = sync.servers() {
+        let now = clock::seconds;
+        return Box::new(ParameterServers::new(strategy, group, mesh, servers, now));
+    }
+    match sync.rounds() {
+        Some(rounds) => Box::new(LocalRounds::new(strategy, group, mesh, rounds)),
         None => Box::new(strategy),
     }
 }
@@ -653,7 +658,11 @@ impl Training {
         let plan = LoaderPlan {
             batches: self.plan.batches,
             shards: self.mesh.shards().clone(),
-            run: self.mesh.loads(self.member.group.rank()),
+            run: match self.plan.config.sync.servers() {
+                // Workers load the updates that they lease.
+                Some(_) => 0..0,
+                None => self.mesh.loads(self.member.group.rank()),
+            },
             steps: self.session.next_step().0..self.plan.steps,
             stride: 1,
         };

@@ -75,14 +75,14 @@ impl BatchPlanner {
     pub(super) fn new(
         dataset: &dyn Dataset,
         plan: LoaderPlan,
-        rounds: Option<RoundPlan>,
+        inner: Option<(RoundPlan, InnerSteps)>,
         unit_bytes: u64,
     ) -> Self {
         let locality = dataset.description().locality;
         let sizes = locality.map(|locality| (locality.sample_bytes.max(1), unit_bytes));
-        let inner = rounds.map(|rounds| InnerWalk {
+        let inner = inner.map(|(rounds, left)| InnerWalk {
             rounds,
-            left: rounds.walk(plan.steps.clone(), plan.run.clone()),
+            left,
             step: None,
         });
         let run = match &inner {

@@ -9,7 +9,7 @@ use ronde_engine::Layer;
 
 use super::SynchronousStrategy;
 use crate::bucket::{self, BucketPlan};
-use crate::{MicroBatch, ParallelError, Strategy};
+use crate::{MicroBatch, ParallelError, ReducedGradient, Strategy, SynchronousConfig};
 
 /// An update of one replica.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +46,16 @@ impl SynchronousStrategy {
         &self.optimizer_states
     }
 
+    /// Returns the states of the optimizer, mutable.
+    pub(crate) fn optimizer_states_mut(&mut self) -> &mut [Vec<f32>] {
+        &mut self.optimizer_states
+    }
+
+    /// Returns the settings.
+    pub(crate) fn config(&self) -> &SynchronousConfig {
+        &self.config
+    }
+
     /// Returns the elements that this rank stores.
     pub(crate) fn stored(&self) -> &HeldRanges {
         self.state.stored()
@@ -55,6 +65,38 @@ impl SynchronousStrategy {
     pub(crate) fn bucket_plans(&self) -> Vec<BucketPlan> {
         let stages = self.layout.stages();
         bucket::plan(self.state.regions(), stages, self.config.bucket_bytes_max)
+    }
+
+    /// Computes the gradient of a replica's micro-batches, with the reports of the micro-batches.
+    ///
+    /// # Errors
+    /// As [`Strategy::backward`].
+    pub(crate) fn gradient_of(
+        &mut self,
+        random: Step,
+        micro_batches: Vec<MicroBatch>,
+    ) -> Result<(Vec<ShardReport>, ReducedGradient), ParallelError> {
+        let reports = self.backward(random, micro_batches)?;
+        Ok((reports, self.reduce()?))
+    }
+
+    /// Returns the factor by which clipping scales a mean gradient over `samples`.
+    ///
+    /// # Errors
+    /// [`ParallelError::NotFinite`] with the first tensor whose gradient is not finite.
+    pub(crate) fn clip_factor_of(
+        &self,
+        reduced: &ReducedGradient,
+        samples: u64,
+    ) -> Result<f32, ParallelError> {
+        let sums = self.whole_sums(&reduced.parts, &[])?;
+        let factors = self.factors(Step(0), &sums, samples, 0.0)?;
+        Ok(factors.clip_factor)
+    }
+
+    /// Returns the memory of a gradient that is not used any more.
+    pub(crate) fn recycle_gradient(&mut self, reduced: ReducedGradient) {
+        self.recycle(reduced.parts);
     }
 
     /// Computes the gradient of a replica's micro-batches and updates its weights. Returns the reports of the micro-batches, and

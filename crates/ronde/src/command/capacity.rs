@@ -99,6 +99,11 @@ fn with_rounds(replica: MemoryEstimate, plan: &Plan, parameters: u64) -> MemoryE
         return replica;
     }
     let names = plan.config.state_names();
+    if plan.config.sync.servers().is_some() {
+        // A server has slots and copies with their states; a worker has a gradient that it pushes.
+        let states = 1 + names.len() as u64;
+        return replica.with_rounds(parameters, &plan.shards, (states, 1));
+    }
     let averaged = names.iter().filter(|name| name.starts_with("inner"));
     let summed = 1 + averaged.count() as u64;
     replica.with_rounds(parameters, &plan.shards, (names.len() as u64, summed))

@@ -94,6 +94,12 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
         ..PlanRequest::default()
     };
     let (plan, size, split, name) = read_plan(&request)?.into_parts();
+    if let Some(reason) = plan.config.sync.unrepeatable() {
+        return Err(StartError::Invalid(format!(
+            "error: cannot forecast {name}: {reason}\n  \
+             help: `--set sync.kind=every_step` forecasts the run with gradients summed in every step"
+        )));
+    }
     if plan.rounds.is_some() {
         return Err(StartError::Invalid(format!(
             "error: cannot forecast {name}: `sync.kind` is not \"every_step\"\n  \

@@ -40,6 +40,7 @@ fn manifest(config: &ModelConfig, data: &dyn Dataset) -> ModelManifest {
         steps: 0,
         plan: String::new(),
         identity: Vec::new(),
+        unrepeatable: None,
         blake3: String::new(),
         evaluation: None,
         best: None,

@@ -41,12 +41,11 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     config.parallel.check(&mut problems);
     section_numbers("sync", &config.sync, &mut problems);
     config.sync.check(config, &mut problems);
-    let limit = match config.sync.replicas() {
-        Some(_) => "sync.replicas",
-        None if config.parallel.divides_model() => {
+    let limit = match config.sync.workers_max(config.workers.logical_shards) {
+        (_, _, "workers.logical_shards") if config.parallel.divides_model() => {
             "workers.logical_shards x parallel.pipeline x parallel.tensor"
         }
-        None => "workers.logical_shards",
+        (_, _, key) => key,
     };
     let most = (config.workers_max(), limit);
     config

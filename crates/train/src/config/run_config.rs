@@ -82,11 +82,11 @@ fn is_every_step(sync: &SyncSection) -> bool {
 }
 
 impl RunConfig {
-    /// Returns the number of parts of a step that workers divide among themselves: replicas of local SGD, or else logical
-    /// shards. No more replicas of the model can compute.
+    /// Returns the number of parts of a step that workers divide among themselves: replicas of local SGD, places at parameter
+    /// servers, or else logical shards. No more replicas of the model can take part.
     #[must_use]
     pub fn divided_parts(&self) -> u32 {
-        self.sync.replicas().unwrap_or(self.workers.logical_shards)
+        self.sync.workers_max(self.workers.logical_shards).0
     }
 
     /// Returns the most workers that can compute: each part of a step needs one replica of the model, which workers may divide among

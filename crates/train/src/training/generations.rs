@@ -100,9 +100,11 @@ impl Training {
     }
 
     /// Returns the assignment of shards to the members that have the state, while the remaining ones copy it. `None` if all
-    /// wait: when no member copies it, at the end of the run, and when the state is divided among the members.
+    /// wait: when no member copies it, at the end of the run, when the state is divided among the members, and when a round begins in
+    /// which any member may serve.
     fn spared_shards(&self, catch_up: &CatchUpPlan, even: &StepLayout) -> Option<StepLayout> {
-        if self.is_complete() || self.is_divided() {
+        let is_served = self.plan.config.sync.servers().is_some();
+        if self.is_complete() || self.is_divided() || is_served {
             return None;
         }
         let shards = even.shards();

@@ -51,20 +51,31 @@ impl Training {
 
         self.strategy.take_times();
         let reduced_before_s = self.under_way_s();
+        let mut exchange_s = 0.0;
         match self.plan.rounds {
+            Some(rounds) if self.plan.config.sync.servers().is_some() => {
+                exchange_s = self.compute_served(&rounds, &mut open, &mut times)?;
+            }
             Some(rounds) => self.compute_round(&rounds, loader, &mut open, &mut times)?,
             None => self.compute_shards(loader, &mut open, &mut times)?,
         }
         let called = self.member.group.called_at_ns();
         let arrived_s = called.map(|called| self.alignment.seconds(called));
-        times.compute_s = watch.lap_s() - times.wait_data_s;
+        times.compute_s = watch.lap_s() - times.wait_data_s - exchange_s;
         let computed = self.strategy.take_times();
         (times.forward_s, times.backward_s) = (computed.forward_s, computed.backward_s);
         open.set_busy(times.wait_data_s + times.compute_s - computed.waited_s);
         self.heal_if_received()?;
         let waiting = LapTimer::start();
         let span = spans.begin();
-        let reduced = self.strategy.reduce().map_err(failed)?;
+        let reduced = self.strategy.reduce();
+        let reduced = match reduced {
+            Ok(reduced) => reduced,
+            Err(error) => {
+                let learning_rate = self.learning_rate(self.rate_step(step))?;
+                return Err(step_failed(step, learning_rate, error));
+            }
+        };
         spans.end(span, SpanKind::Reduce, step.0);
         times.waited_s = waiting.total_s();
         times.reducing_s = self.under_way_s() - reduced_before_s;
@@ -85,7 +96,7 @@ impl Training {
             Ok(committed) => committed,
         };
         spans.end(span, SpanKind::Vote, step.0);
-        times.communicate_s = watch.lap_s();
+        times.communicate_s = watch.lap_s() + exchange_s;
         let timing = StepTiming { times, arrived_s };
         self.apply_or_defer(&committed, reduced, timing)?;
         spans.end(whole, SpanKind::Step, step.0);
@@ -176,20 +187,7 @@ impl Training {
         let update = self
             .strategy
             .apply(step, reduced, sums, samples, learning_rate)
-            .map_err(|error| match error {
-                ParallelError::NotFinite { tensor } => {
-                    let what = format!("the gradient of {tensor}");
-                    TrainError::NotFinite {
-                        step,
-                        what,
-                        learning_rate,
-                    }
-                }
-                source => TrainError::Step {
-                    step,
-                    source: Box::new(source),
-                },
-            })?;
+            .map_err(|error| step_failed(step, learning_rate, error))?;
         self.copies
             .update_average(step, held_weights(&*self.strategy));
         Ok(AppliedStep {
@@ -445,6 +443,7 @@ impl Training {
             duration_s: times.total_s(),
         });
         self.record_inner_losses(committed);
+        self.record_staleness(committed);
         if let Some(verdict) = committed.epoch_verdict {
             self.history.push(Event::EpochFinished {
                 epoch: verdict.epoch,
@@ -461,6 +460,21 @@ impl Training {
         if self.member.rank == Rank(0) {
             self.history.report(&*self.member.tracker);
         }
+    }
+}
+
+/// Returns the error of a step whose strategy has failed.
+fn step_failed(step: Step, learning_rate: f64, error: ParallelError) -> TrainError {
+    match error {
+        ParallelError::NotFinite { tensor } => TrainError::NotFinite {
+            step,
+            what: format!("the gradient of {tensor}"),
+            learning_rate,
+        },
+        source => TrainError::Step {
+            step,
+            source: Box::new(source),
+        },
     }
 }
 

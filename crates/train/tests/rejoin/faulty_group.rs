@@ -90,6 +90,10 @@ impl Collectives for FaultyGroup {
         self.inner.bytes_sent()
     }
 
+    fn failure(&self) -> Option<CollectiveError> {
+        self.inner.failure()
+    }
+
     fn hosts(&self) -> Vec<usize> {
         self.inner.hosts()
     }

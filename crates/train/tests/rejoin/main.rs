@@ -7,6 +7,7 @@ mod divided;
 mod faulty_group;
 mod initial;
 mod local;
+mod served;
 mod stopped;
 
 use std::collections::BTreeMap;

@@ -255,10 +255,7 @@ impl PlannedRun {
                     "{} processes for {} {}",
                     self.world_size.get(),
                     config.divided_parts(),
-                    match config.sync.replicas() {
-                        Some(_) => "replicas",
-                        None => "logical shards",
-                    }
+                    config.sync.workers_max(config.workers.logical_shards).1
                 ),
             ),
             ("memory", format!("about {} per worker", bytes(memory))),

@@ -2,10 +2,10 @@
 
 use ronde_core::rounds::RoundPlan;
 use ronde_engine::{OptimizerConfig, Precision};
-use ronde_parallel::{InnerState, LocalRoundsConfig, OuterFormat};
+use ronde_parallel::{InnerState, LocalRoundsConfig, OuterFormat, ParameterServersConfig};
 use serde::{Deserialize, Serialize};
 
-use super::{at_least_one, not_negative};
+use super::{BalanceMode, at_least_one, not_negative};
 use crate::config::{ConfigProblem, RunConfig};
 
 /// The most inner steps of a round.
@@ -45,7 +45,42 @@ pub enum SyncSection {
         #[serde(default)]
         outer_format: OuterFormatName,
     },
+    /// Servers hold the state, and each worker fetches it, computes the gradient of a batch and pushes it without waiting for the
+    /// other workers. The trained bits depend on the order in which gradients arrive.
+    ParameterServer {
+        /// The number of workers that serve instead of computing, unless too few remain; default 1. The state is divided among them.
+        #[serde(
+            default = "one_server",
+            serialize_with = "ronde_core::outside_identity"
+        )]
+        servers: u32,
+        /// The number of updates between two points at which all workers meet, for checkpoints, evaluations and workers that join.
+        #[cfg_attr(feature = "schema", schemars(extend("examples" = [200])))]
+        round_updates: u64,
+        /// The most updates that may be applied between the moment when a worker fetches the weights and the one when its gradient
+        /// is applied; by default, there is no limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schemars(extend("examples" = [8])))]
+        staleness_max: Option<u64>,
+        /// Whether the learning rate of a gradient is divided by its staleness; default false.
+        #[serde(default)]
+        scale_by_staleness: bool,
+        /// The number of workers that have each part of the state during a round, 1 or 2; default 2.
+        #[serde(
+            default = "two_copies",
+            serialize_with = "ronde_core::outside_identity"
+        )]
+        copies: u32,
+        /// The seconds after which another worker may compute a batch that a worker has begun; default 60.
+        #[serde(default = "lease_s", serialize_with = "ronde_core::outside_identity")]
+        lease_s: f64,
+    },
 }
+
+/// The most workers of a run with parameter servers.
+const SERVED_WORKERS_MAX: u32 = 256;
+/// The longest lease in seconds.
+const LEASE_S_MAX: f64 = 86_400.0;
 
 /// What the states of the inner optimizer begin with in each round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -85,23 +120,93 @@ fn yes() -> bool {
     true
 }
 
+fn one_server() -> u32 {
+    1
+}
+
+fn two_copies() -> u32 {
+    2
+}
+
+fn lease_s() -> f64 {
+    60.0
+}
+
 impl SyncSection {
-    /// Returns the number of replicas; `None` if gradients are summed in every step.
+    /// Returns the number of replicas of a run with rounds, which is one with parameter servers; `None` if gradients are summed in
+    /// every step.
     #[must_use]
     pub fn replicas(&self) -> Option<u32> {
         match *self {
             Self::EveryStep => None,
             Self::LocalSgd { replicas, .. } => Some(replicas),
+            Self::ParameterServer { .. } => Some(1),
         }
     }
 
-    /// Returns the number of steps between two exchanges.
+    /// Returns the number of steps, or of updates at servers, of a round.
     #[must_use]
     pub fn inner_steps(&self) -> u64 {
         match *self {
             Self::EveryStep => 1,
             Self::LocalSgd { inner_steps, .. } => inner_steps,
+            Self::ParameterServer { round_updates, .. } => round_updates,
         }
+    }
+
+    /// Returns the key of [`SyncSection::inner_steps`], and what they are.
+    #[must_use]
+    pub fn inner_steps_key(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::ParameterServer { .. } => ("sync.round_updates", "updates"),
+            _ => ("sync.inner_steps", "steps"),
+        }
+    }
+
+    /// Returns the most workers, what they divide among themselves, and the key that limits them, of a run with so many logical
+    /// shards.
+    #[must_use]
+    pub fn workers_max(&self, logical_shards: u32) -> (u32, &'static str, &'static str) {
+        match *self {
+            Self::EveryStep => (logical_shards, "logical shards", "workers.logical_shards"),
+            Self::LocalSgd { replicas, .. } => (replicas, "replicas", "sync.replicas"),
+            Self::ParameterServer { .. } => (
+                SERVED_WORKERS_MAX,
+                "places of workers",
+                "the most with servers",
+            ),
+        }
+    }
+
+    /// Returns the settings of parameter servers; `None` if the run has none.
+    #[must_use]
+    pub fn servers(&self) -> Option<ParameterServersConfig> {
+        let Self::ParameterServer {
+            servers,
+            staleness_max,
+            scale_by_staleness,
+            copies,
+            lease_s,
+            ..
+        } = *self
+        else {
+            return None;
+        };
+        Some(ParameterServersConfig {
+            servers,
+            copies,
+            staleness_max,
+            scales_by_staleness: scale_by_staleness,
+            lease_ms: (lease_s * 1e3) as u64,
+        })
+    }
+
+    /// Returns why another run with the same settings has other weights; `None` if it has the same.
+    #[must_use]
+    pub fn unrepeatable(&self) -> Option<&'static str> {
+        self.servers().map(|_| {
+            "parameter servers apply gradients in the order in which they arrive, which differs from run to run"
+        })
     }
 
     /// Returns the settings of rounds; `None` if gradients are summed in every step.
@@ -159,6 +264,9 @@ impl SyncSection {
     /// Describes how the run is synchronised, for its start; `None` if gradients are summed in every step.
     #[must_use]
     pub fn describe(&self, rounds: &RoundPlan) -> Option<String> {
+        if let Some(servers) = self.servers() {
+            return Some(describe_servers(&servers, rounds));
+        }
         let settings = self.rounds()?;
         let replicas = rounds.replicas();
         let inner = match settings.inner_state {
@@ -174,6 +282,9 @@ impl SyncSection {
 
     /// Adds the problems of the section in a run.
     pub(in crate::config) fn check(&self, run: &RunConfig, problems: &mut Vec<ConfigProblem>) {
+        if matches!(self, Self::ParameterServer { .. }) {
+            return self.check_servers(run, problems);
+        }
         let Self::LocalSgd {
             inner_steps,
             replicas,
@@ -205,6 +316,98 @@ impl SyncSection {
             problems.push(ConfigProblem::error("train.precision", message).hint(hint));
         }
     }
+}
+
+impl SyncSection {
+    /// Adds the problems of a run with parameter servers.
+    fn check_servers(&self, run: &RunConfig, problems: &mut Vec<ConfigProblem>) {
+        let Self::ParameterServer {
+            servers,
+            round_updates,
+            copies,
+            lease_s,
+            ..
+        } = *self
+        else {
+            return;
+        };
+        at_least_one("sync.servers", servers.into(), problems);
+        at_least_one("sync.round_updates", round_updates, problems);
+        if round_updates > INNER_STEPS_MAX {
+            let message = format!(
+                "`sync.round_updates` is {round_updates}, but must be at most {INNER_STEPS_MAX}"
+            );
+            problems.push(ConfigProblem::error("sync.round_updates", message));
+        }
+        if !(1..=2).contains(&copies) {
+            let message = format!("`sync.copies` is {copies}, but must be 1 or 2");
+            problems.push(ConfigProblem::error("sync.copies", message));
+        }
+        if !(lease_s > 0.0 && lease_s <= LEASE_S_MAX) {
+            let message = format!(
+                "`sync.lease_s` is {lease_s}, but must be above 0 and at most {LEASE_S_MAX}"
+            );
+            problems.push(ConfigProblem::error("sync.lease_s", message));
+        }
+        let count = run.workers.count;
+        if count > SERVED_WORKERS_MAX {
+            let message = format!(
+                "`workers.count` is {count}, but a run with parameter servers has at most {SERVED_WORKERS_MAX} workers"
+            );
+            problems.push(ConfigProblem::error("workers.count", message));
+        } else if count > 1 && servers >= count {
+            let message = format!(
+                "{servers} servers leave none of {count} workers to compute, so one computes and {} serve",
+                count - 1
+            );
+            let hint = format!(
+                "set `workers.count` to {} or more",
+                servers.saturating_add(1)
+            );
+            problems.push(ConfigProblem::notice("sync.servers", message).hint(hint));
+        }
+        check_servers_with(run, problems);
+    }
+}
+
+/// Adds the settings of other sections that parameter servers cannot have.
+fn check_servers_with(run: &RunConfig, problems: &mut Vec<ConfigProblem>) {
+    if run.parallel.is_divided() {
+        let message = "parameter servers divide the state themselves, but [parallel] divides it among workers";
+        let hint = "set `parallel.zero` = 0, `parallel.pipeline` = 1 and `parallel.tensor` = 1, or leave [sync] out";
+        problems.push(ConfigProblem::error("sync.kind", message).hint(hint));
+    }
+    if run.train.precision == Precision::F16 {
+        let message =
+            "parameter servers cannot train in f16: each worker would have a loss scale of its own";
+        let hint = "set `train.precision` to `bf16` or `f32`";
+        problems.push(ConfigProblem::error("train.precision", message).hint(hint));
+    }
+    if run.optimizer.has_trust_ratio() {
+        let message = "this optimizer needs the norms of whole tensors, but each server has a part of the state";
+        let hint = "use `sgd`, `adam` or `adamw`, or leave [sync] out";
+        problems.push(ConfigProblem::error("optimizer.kind", message).hint(hint));
+    }
+    if run.workers.balance == BalanceMode::Measured {
+        let message = "workers of parameter servers take as many batches as they can compute, so there are no shares to balance";
+        let hint = "leave `workers.balance` out";
+        problems.push(ConfigProblem::error("workers.balance", message).hint(hint));
+    }
+}
+
+/// Describes a run with parameter servers, for its start.
+fn describe_servers(servers: &ParameterServersConfig, rounds: &RoundPlan) -> String {
+    let bound = servers.staleness_max.map_or_else(
+        || "as stale as it happens".to_owned(),
+        |most| format!("at most {most} updates stale"),
+    );
+    let count = servers.servers;
+    let plural = if count == 1 { "" } else { "s" };
+    format!(
+        "parameter servers: {count} worker{plural} hold the state, and gradients are {bound}; a step of this run is a round of {} \
+         updates. The trained bits depend on the order in which gradients arrive, so another run has others",
+        rounds.inner_steps_max()
+    )
 }
 
 /// Adds the problems of a number of replicas.
