@@ -26,8 +26,8 @@ pub use local_rounds::{InnerState, LocalRounds, LocalRoundsConfig};
 pub use loss_scale::LossScaling;
 pub use outer_codec::OuterFormat;
 pub use parameter_servers::{
-    ParameterServers, ParameterServersConfig, RoundClient, RoundRole, RoundServer, RoundStart,
-    RoundTally, ServedRounds, ServedUpdate,
+    AbortOnPanic, ParameterServers, ParameterServersConfig, RoundClient, RoundRole, RoundServer,
+    RoundStart, RoundTally, ServedRounds, ServedUpdate,
 };
 pub use state::{ModelState, TensorRange, remap};
 pub use strategy::{

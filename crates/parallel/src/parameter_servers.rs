@@ -40,7 +40,7 @@ use crate::{
 };
 
 pub use self::client::RoundClient;
-pub use self::server::RoundServer;
+pub use self::server::{AbortOnPanic, RoundServer};
 
 /// The settings of parameter servers.
 #[derive(Debug, Clone, Copy, PartialEq)]

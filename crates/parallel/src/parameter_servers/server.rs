@@ -68,13 +68,13 @@ pub(super) struct RoundServerParts {
     pub(super) workers: Vec<GroupRank>,
 }
 
-/// Ends the group when its thread panics.
-struct AbortOnPanic<'a>(&'a dyn Group);
+/// Ends a group when the thread that holds it panics, so that no other thread and no other rank waits for it.
+pub struct AbortOnPanic<'a>(pub &'a dyn Group);
 
 impl Drop for AbortOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.abort("a thread that serves a round has panicked");
+            self.0.abort("a thread of a round has panicked");
         }
     }
 }

@@ -29,6 +29,7 @@ mod ledger;
 mod local_sgd;
 mod open_jobs;
 mod output;
+mod parameter_servers;
 mod plan;
 mod predict;
 #[cfg(feature = "full")]

@@ -10,7 +10,7 @@ use ronde_core::spans::SpanKind;
 use ronde_core::{Event, Shard, Step};
 use ronde_data::{Batch, Loader};
 use ronde_parallel::{
-    ParallelError, RoundClient, RoundRole, RoundStart, ServedRounds, ServedUpdate,
+    AbortOnPanic, ParallelError, RoundClient, RoundRole, RoundStart, ServedRounds, ServedUpdate,
 };
 
 use super::Training;
@@ -79,6 +79,7 @@ impl Training {
     ) -> Result<f64, TrainError> {
         let group = self.member.group.clone();
         std::thread::scope(|scope| {
+            let _guard = AbortOnPanic(&*group);
             let (mut serving, mut copying) = (Vec::new(), Vec::new());
             let mut started = Ok(());
             if let Some(server) = &role.server {
