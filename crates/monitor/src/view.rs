@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ronde_core::event::{PhaseTimes, RunTotals, SampleUnit, StepPhase, WorkerTotals};
+use ronde_core::served::StalenessTally;
 use ronde_core::{Event, Rank};
 
 use crate::throughput::Throughput;
@@ -37,6 +38,8 @@ pub struct RunView {
     pub stragglers: Vec<StragglerView>,
     /// The shares of workers of different speed; `None`: they are equal.
     pub shares: Option<SharesView>,
+    /// The staleness of the gradients of all rounds, in a run with parameter servers.
+    pub staleness: StalenessTally,
     /// The last finished epoch.
     pub epoch: Option<EpochView>,
     /// The last evaluation.
@@ -438,6 +441,7 @@ impl RunView {
                     ranks: ranks.collect(),
                 });
             }
+            Event::Staleness { workers, .. } => self.staleness.merge(workers),
             // Ranks change.
             Event::MembershipChanged { .. } => {
                 self.end_straggler(None);

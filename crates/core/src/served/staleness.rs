@@ -50,6 +50,19 @@ pub struct StalenessTally {
 }
 
 impl StalenessTally {
+    /// Adds the gradients of other rounds.
+    pub fn merge(&mut self, workers: &[WorkerStaleness]) {
+        for WorkerStaleness { rank, counts } in workers {
+            let own = self.counts.entry(*rank).or_default();
+            if own.len() < counts.len() {
+                own.resize(counts.len().min(STALENESS_COUNTS), 0);
+            }
+            for (own, count) in own.iter_mut().zip(counts) {
+                *own += count;
+            }
+        }
+    }
+
     /// Counts a gradient of a worker.
     pub fn add(&mut self, rank: u32, staleness: u64) {
         let counts = self.counts.entry(rank).or_default();

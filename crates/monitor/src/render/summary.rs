@@ -57,6 +57,7 @@ pub fn summary(view: &RunView, columns: usize) -> String {
             columns,
         ));
     }
+    lines.extend(staleness(view, columns));
     lines.extend(table(view, columns));
     for late in &view.stragglers {
         lines.extend(field("straggler", &[straggler(late)], columns));
@@ -76,6 +77,20 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         lines.extend(field("blake3", &[hash], columns));
     }
     lines.join("\n")
+}
+
+/// Returns the lines about stale gradients: for each worker their mean and highest staleness; none without parameter servers.
+fn staleness(view: &RunView, columns: usize) -> Vec<String> {
+    let workers = view.staleness.workers();
+    let parts = workers.iter().map(|worker| {
+        let (rank, mean, most) = (worker.rank, worker.mean(), worker.most());
+        format!("rank {rank} {mean:.1} (at most {most})")
+    });
+    let parts: Vec<String> = parts.collect();
+    match parts.is_empty() {
+        true => Vec::new(),
+        false => field("staleness", &parts, columns),
+    }
 }
 
 /// Returns the lines of a field of the summary, broken between its parts. A value that is too long for the column of

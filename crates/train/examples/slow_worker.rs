@@ -1,0 +1,273 @@
+//! One of four workers is slowed five times: training in every step against parameter servers.
+//!
+//! `slow_worker [slow=5] [sample_ms=2] [epochs=10] [batch=8]`. The model is real; a layer in front of it waits for a time in
+//! proportion to the samples, so that four workers fit on a few cores. Ranks are threads that exchange bytes as processes do.
+//! Prints, for each kind of run without and with the slow worker: samples per second, those of the workers that are not slow
+//! compared with the same run without a slow worker, the staleness, and the accuracy on the test set.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
+use ronde_core::layout::StateLayout;
+use ronde_core::served::WorkerStaleness;
+use ronde_core::{Event, GroupRank, Shard, Tracker, WorldSize};
+use ronde_data::OpenContext;
+use ronde_engine::{Activation, Chain, EngineError, ForwardContext, Layer, LayerCost};
+use ronde_train::{JobGroup, Plan, RunConfig, Training};
+
+type ExampleResult<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// The number of workers that compute. The last one is slow.
+const WORKERS: u32 = 4;
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a layer of a known duration is what is measured"
+)]
+fn wait(duration: Duration) {
+    thread::sleep(duration);
+}
+
+/// A layer that waits in proportion to its samples, and changes nothing.
+struct WaitingFront {
+    layout: StateLayout,
+    each: Duration,
+}
+
+impl Layer for WaitingFront {
+    fn layout(&self) -> &StateLayout {
+        &self.layout
+    }
+
+    fn load(&mut self, _: &[f32], _: &[Range<usize>]) {}
+
+    fn save(&self, _: &mut [f32], _: &[Range<usize>]) {}
+
+    fn write_initial(&self, _: &mut [f32], _: &[Range<usize>]) -> bool {
+        true
+    }
+
+    fn forward(
+        &mut self,
+        input: Activation,
+        context: &ForwardContext,
+    ) -> Result<Activation, EngineError> {
+        if context.mode == ronde_engine::Mode::Train {
+            wait(self.each * input.samples() as u32);
+        }
+        Ok(input)
+    }
+
+    fn backward(
+        &mut self,
+        _: Shard,
+        _: Activation,
+        _: &mut [f32],
+        _: &[Range<usize>],
+        _: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        Ok(None)
+    }
+
+    fn backward_input(
+        &mut self,
+        _: Shard,
+        _: Activation,
+        _: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        Ok(None)
+    }
+
+    fn backward_weights(
+        &mut self,
+        _: Shard,
+        _: &mut [f32],
+        _: &[Range<usize>],
+    ) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
+        LayerCost {
+            output_shape: input_shape.to_vec(),
+            kept_floats: 0,
+        }
+    }
+}
+
+/// The settings of a comparison.
+#[derive(Debug, Clone, Copy)]
+struct Compared {
+    slow: f64,
+    sample_ms: f64,
+    epochs: u64,
+    batch: u64,
+}
+
+/// Collects the staleness of all rounds.
+#[derive(Default)]
+struct Rounds(Mutex<Vec<WorkerStaleness>>);
+
+impl Tracker for Rounds {
+    fn record(&self, event: Event) {
+        if let Event::Staleness { workers, .. } = event {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.extend(workers);
+        }
+    }
+}
+
+/// The result of a run.
+struct Outcome {
+    samples_per_s: f64,
+    /// The samples per second of each worker that is not slow.
+    each_per_s: f64,
+    staleness: f64,
+    stalest: u64,
+    accuracy: f64,
+}
+
+fn run_file(compared: Compared, is_served: bool) -> ExampleResult<RunConfig> {
+    let Compared { epochs, batch, .. } = compared;
+    let per_round = 1437 / batch;
+    let sync = match is_served {
+        true => format!("[sync]\nkind = 'parameter_server'\nround_updates = {per_round}\n"),
+        false => String::new(),
+    };
+    let shards = if is_served { 1 } else { WORKERS };
+    let text = format!(
+        "[run]\nname = 'slow'\n[data]\nsource = 'digits'\n[model]\nkind = 'digits_cnn'\nchannels = 6\n[optimizer]\nkind = 'adam'\n\
+         [train]\nepochs = {epochs}\nglobal_batch_size = {batch}\nlearning_rate = 0.001\n[schedule]\nkind = 'cosine'\nwarmup_steps = 20\n\
+         [workers]\nlogical_shards = {shards}\n{sync}"
+    );
+    Ok(toml::from_str(&text)?)
+}
+
+fn run_rank(
+    (compared, is_served, is_slow): (Compared, bool, bool),
+    (rank, ranks): (u32, u32),
+    listener: TcpListener,
+    peers: &[SocketAddr],
+) -> ExampleResult<Outcome> {
+    let config = run_file(compared, is_served)?;
+    let context = OpenContext::new(".".as_ref(), config.run.seed);
+    let split = ronde_data::open(&config.data, &context)?;
+    let size = WorldSize::new(ranks).ok_or("no workers")?;
+    let mut plan = Plan::resolve(&config, size, &*split.train)?;
+    let description = split.train.description();
+    let (shape, classes) = (&description.shape, description.classes);
+    let model = config.model.config.build(shape, classes, &plan.seeds)?;
+    let factor = match is_slow && rank + 1 == WORKERS {
+        true => compared.slow,
+        false => 1.0,
+    };
+    let front = WaitingFront {
+        layout: StateLayout {
+            tensors: Vec::new(),
+        },
+        each: Duration::from_secs_f64(factor * compared.sample_ms * 1e-3),
+    };
+    let chain = Chain::new(vec![Box::new(front), Box::new(model)])?;
+    plan.bind_own_model(&chain)?;
+    let mut group = GroupConfig::new("slow", "slow", GroupRank(rank));
+    group.security = Security::PlainLoopbackOnly;
+    group.timeout = Duration::from_secs(300);
+    let group = ProcessGroup::connect(group, listener, peers)?;
+    let rounds = Arc::<Rounds>::default();
+    let member = JobGroup::of(Arc::new(group), rounds.clone());
+    let trained = Training::new(member, plan, chain, split)?.run()?;
+    let workers = rounds.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let fast = workers.iter().filter(|worker| worker.rank + 1 < WORKERS);
+    let updates: u64 = fast.map(WorkerStaleness::updates).sum();
+    let all: u64 = workers.iter().map(WorkerStaleness::updates).sum();
+    let weighted = workers
+        .iter()
+        .map(|worker| worker.mean() * worker.updates() as f64);
+    let samples_per_s = trained.samples as f64 / trained.duration_s;
+    let fast_share = match is_served {
+        true => updates as f64 / all.max(1) as f64,
+        false => f64::from(WORKERS - 1) / f64::from(WORKERS),
+    };
+    let accuracy = trained
+        .evaluation
+        .and_then(|found| found.metric("accuracy"));
+    Ok(Outcome {
+        samples_per_s,
+        each_per_s: samples_per_s * fast_share / f64::from(WORKERS - 1),
+        staleness: weighted.sum::<f64>() / all.max(1) as f64,
+        stalest: workers.iter().map(WorkerStaleness::most).max().unwrap_or(0),
+        accuracy: accuracy.unwrap_or(f64::NAN),
+    })
+}
+
+fn run(compared: Compared, is_served: bool, is_slow: bool) -> ExampleResult<Outcome> {
+    let ranks = WORKERS + u32::from(is_served);
+    let ends = (0..ranks).map(|_| bind(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    let ends: Vec<(TcpListener, SocketAddr)> = ends.collect::<Result<_, _>>()?;
+    let peers: Vec<SocketAddr> = ends.iter().map(|(_, address)| *address).collect();
+    let peers = &peers;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks)
+            .zip(ends)
+            .map(|(rank, (listener, _))| {
+                let settings = (compared, is_served, is_slow);
+                scope.spawn(move || run_rank(settings, (rank, ranks), listener, peers))
+            })
+            .collect();
+        let mut outcomes = threads.into_iter().map(|thread| match thread.join() {
+            Ok(outcome) => outcome,
+            Err(_) => Err("a rank has panicked".into()),
+        });
+        // Rank 0 records the events.
+        let first = outcomes.next().ok_or("no ranks")?;
+        outcomes.collect::<Result<Vec<_>, _>>()?;
+        first
+    })
+}
+
+fn main() -> ExampleResult<()> {
+    let argument = |name: &str, usual: f64| {
+        let mut given = std::env::args().skip(1);
+        let value = given.find_map(|text| text.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
+        value.unwrap_or(usual)
+    };
+    let compared = Compared {
+        slow: argument("slow", 5.0),
+        sample_ms: argument("sample_ms", 2.0),
+        epochs: argument("epochs", 10.0) as u64,
+        batch: argument("batch", 8.0) as u64,
+    };
+    let mut out = io::stdout();
+    let mut sync_per_s = 0.0;
+    for (name, is_served) in [("every step", false), ("parameter servers", true)] {
+        let even = run(compared, is_served, false)?;
+        let slowed = run(compared, is_served, true)?;
+        for (which, outcome) in [("equal workers", &even), ("one slow worker", &slowed)] {
+            writeln!(
+                out,
+                "{name}, {which}: {:.0} samples/s, each fast worker {:.0}, staleness {:.1} (at most {}), accuracy {:.4}",
+                outcome.samples_per_s,
+                outcome.each_per_s,
+                outcome.staleness,
+                outcome.stalest,
+                outcome.accuracy
+            )?;
+        }
+        let kept = 100.0 * slowed.each_per_s / even.each_per_s;
+        writeln!(out, "{name}: fast workers keep {kept:.1} % of their rate")?;
+        if is_served {
+            let ratio = slowed.samples_per_s / sync_per_s;
+            writeln!(
+                out,
+                "with a slow worker, servers train {ratio:.2} times as fast"
+            )?;
+        }
+        sync_per_s = slowed.samples_per_s;
+    }
+    Ok(())
+}
