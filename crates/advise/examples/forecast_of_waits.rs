@@ -392,6 +392,7 @@ fn choices_of(ranks: u32, layers: u32) -> Vec<LayoutChoice> {
         interleaved_max: layers / 2,
         parts: 1,
         zero_max: 3,
+        has_orders: true,
     });
     choices.retain(|choice| choice.workers() == ranks);
     choices

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ronde_schedule::PipelineSchedule;
+use ronde_schedule::{PipelineSchedule, ShardOrder};
 use serde::Serialize;
 
 /// One way to divide a run among workers. The trained bits do not depend on it.
@@ -21,8 +21,18 @@ pub struct LayoutChoice {
     pub schedule: PipelineSchedule,
     /// The number of stages of each of them; above 1 with the interleaved schedule only.
     pub stages_per_worker: u32,
+    /// The order in which a worker computes several shards; another one than by shard only without a pipeline.
+    #[serde(serialize_with = "order_name")]
+    pub order: ShardOrder,
     /// How many workers hold each part of a divided state; 1 if the state is not divided.
     pub copies: u32,
+}
+
+fn order_name<S: serde::Serializer>(order: &ShardOrder, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match order {
+        ShardOrder::ByShard => "by_shard",
+        ShardOrder::ByLayer | ShardOrder::LockStep => "by_layer",
+    })
 }
 
 fn schedule_name<S: serde::Serializer>(
@@ -51,6 +61,9 @@ const SCHEDULES: [PipelineSchedule; 4] = [
     PipelineSchedule::GPipe,
 ];
 
+/// The orders of shards and layers, the preferred one first.
+const ORDERS: [ShardOrder; 2] = [ShardOrder::ByShard, ShardOrder::ByLayer];
+
 impl LayoutChoice {
     /// One worker.
     pub const ONE: Self = Self {
@@ -60,6 +73,7 @@ impl LayoutChoice {
         tensor: 1,
         schedule: PipelineSchedule::OneForwardOneBackward,
         stages_per_worker: 1,
+        order: ShardOrder::ByShard,
         copies: 1,
     };
 
@@ -93,7 +107,7 @@ impl LayoutChoice {
 
     /// Returns a key by which layouts of equal times are ordered: fewer workers and fewer divisions are preferred.
     #[must_use]
-    pub(crate) fn preference(&self) -> (u32, u32, u32, u32, bool, usize) {
+    pub(crate) fn preference(&self) -> (u32, u32, u32, u32, bool, usize, bool) {
         let schedule = SCHEDULES.iter().position(|s| *s == self.schedule);
         let is_unusual = self.copies != self.usual_copies();
         (
@@ -103,6 +117,7 @@ impl LayoutChoice {
             self.zero,
             is_unusual,
             schedule.unwrap_or(SCHEDULES.len()),
+            self.order != ShardOrder::ByShard,
         )
     }
 
@@ -125,6 +140,9 @@ impl LayoutChoice {
         if self.zero > 0 {
             text.push_str(&format!(" --set parallel.zero={}", self.zero));
         }
+        if self.order == ShardOrder::ByLayer {
+            text.push_str(" --set parallel.order=by_layer");
+        }
         if self.is_held_once() && self.copies != self.usual_copies() {
             text.push_str(&format!(" --set parallel.copies={}", self.copies));
         }
@@ -146,6 +164,9 @@ impl fmt::Display for LayoutChoice {
         }
         if self.zero > 0 {
             parts.push(format!("zero {}", self.zero));
+        }
+        if self.order == ShardOrder::ByLayer {
+            parts.push("by layer".to_owned());
         }
         if self.pipeline > 1 {
             parts.push(format!(
@@ -182,6 +203,8 @@ pub struct ChoiceLimits {
     pub parts: u32,
     /// The highest level of `parallel.zero` that the model supports.
     pub zero_max: u32,
+    /// Whether a worker may compute its shards layer by layer instead of one after the other.
+    pub has_orders: bool,
 }
 
 impl ChoiceLimits {
@@ -259,14 +282,22 @@ pub fn layout_choices(limits: &ChoiceLimits) -> Vec<LayoutChoice> {
                         tensor,
                         schedule,
                         stages_per_worker: if is_interleaved { 2 } else { 1 },
+                        order: ShardOrder::ByShard,
                         copies: 1,
                     };
-                    let usual = choice.usual_copies();
-                    choices.extend(
-                        (1..=usual)
-                            .rev()
-                            .map(|copies| LayoutChoice { copies, ..choice }),
-                    );
+                    // It saves memory for gradients of several shards.
+                    let has_orders =
+                        limits.has_orders && pipeline == 1 && zero >= 2 && limits.shards > data;
+                    let orders = if has_orders {
+                        &ORDERS[..]
+                    } else {
+                        &ORDERS[..1]
+                    };
+                    for &order in orders {
+                        let choice = LayoutChoice { order, ..choice };
+                        let copies = (1..=choice.usual_copies()).rev();
+                        choices.extend(copies.map(|copies| LayoutChoice { copies, ..choice }));
+                    }
                 }
             }
         }
@@ -289,7 +320,23 @@ mod tests {
             interleaved_max: 2,
             parts: 1,
             zero_max: 3,
+            has_orders: true,
         }
+    }
+
+    #[test]
+    fn the_order_by_layer_is_for_divided_gradients_of_several_shards() {
+        let choices = layout_choices(&limits(4, 1, 8));
+        let by_layer = |choice: &&LayoutChoice| choice.order == ShardOrder::ByLayer;
+        assert!(choices.iter().filter(by_layer).count() > 0);
+        for choice in choices.iter().filter(by_layer) {
+            assert!(choice.zero >= 2 && choice.pipeline == 1, "{choice}");
+            assert!(choice.to_string().contains("by layer"));
+            assert!(choice.arguments().contains("parallel.order=by_layer"));
+        }
+        let one_each = layout_choices(&limits(4, 1, 4));
+        let full = one_each.iter().filter(|choice| choice.data == 4);
+        assert_eq!(full.filter(by_layer).count(), 0);
     }
 
     #[test]
@@ -360,6 +407,7 @@ mod tests {
         let single = layout_choices(&ChoiceLimits {
             pipeline_max: 1,
             zero_max: 0,
+            has_orders: true,
             ..limits(1, 1, 1)
         });
         assert_eq!(single, [LayoutChoice::ONE]);
@@ -374,6 +422,7 @@ mod tests {
             tensor: 1,
             schedule: PipelineSchedule::ZeroBubble,
             stages_per_worker: 1,
+            order: ShardOrder::ByShard,
             copies: 1,
         };
         assert_eq!(

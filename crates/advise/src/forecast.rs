@@ -93,7 +93,7 @@ impl LayoutCandidate {
             shards: run(replica),
             order: match in_lock_step {
                 true => ShardOrder::LockStep,
-                false => ShardOrder::ByShard,
+                false => self.choice.order,
             },
             gather_rounds: gathers.then(most).flatten(),
         }

@@ -257,6 +257,7 @@ mod tests {
             interleaved_max: 4,
             parts: 1,
             zero_max: 3,
+            has_orders: true,
         };
         let candidates = layout_choices(&limits)
             .into_iter()

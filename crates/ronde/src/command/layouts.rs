@@ -12,7 +12,7 @@ use ronde_core::step_layout::PipelineStage;
 use ronde_data::Dataset;
 use ronde_monitor::render::bytes;
 use ronde_parallel::{ModelState, bucket};
-use ronde_schedule::PipelineSchedule;
+use ronde_schedule::{PipelineSchedule, ShardOrder};
 use ronde_train::config::{OrderName, ParallelSection, ScheduleName};
 use ronde_train::{ModelParts, Plan};
 
@@ -64,6 +64,7 @@ impl<'a> LayoutBuilder<'a> {
             interleaved_max: layers / 2,
             parts: self.chain.parts(),
             zero_max: 3,
+            has_orders: !self.plan.config.model.config.runs_shards_together(),
         }
     }
 
@@ -83,7 +84,10 @@ impl<'a> LayoutBuilder<'a> {
                 PipelineSchedule::ZeroBubble => ScheduleName::ZeroBubble,
             },
             stages_per_worker: (choice.stages_per_worker > 1).then_some(choice.stages_per_worker),
-            order: OrderName::ByShard,
+            order: match choice.order {
+                ShardOrder::ByShard => OrderName::ByShard,
+                ShardOrder::ByLayer | ShardOrder::LockStep => OrderName::ByLayer,
+            },
             cuts: Vec::new(),
         };
         let has_own_cuts = own.pipeline == choice.pipeline && own.rounds() == section.rounds();
