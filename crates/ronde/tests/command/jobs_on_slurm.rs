@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::ssh_hosts::skipped;
-use crate::support::{Ended, RONDE, TestFolder, until};
+use crate::support::{Ended, RONDE, TestFolder, send, until};
 
 /// The number of nodes.
 pub(crate) const NODES: usize = 3;
@@ -315,4 +316,50 @@ fn a_preempted_job_is_queued_again_and_resumes_from_its_checkpoint() {
     cluster
         .ronde(&["wait", "failing"])
         .expect(2, &["failed (exit code 2)"]);
+}
+
+#[test]
+fn a_launcher_on_a_node_that_slurm_has_lost_ends_before_another_one_trains() {
+    let Some(cluster) = SlurmCluster::new() else {
+        return;
+    };
+    let long = [&["-n", "2", "--name", "long"], &LONG[..]].concat();
+    cluster.submit("nodes = 1", &long).expect(0, &[]);
+    cluster.events("long", "step_committed", 5);
+    let number = cluster.number("long");
+    let node = cluster.slurm("squeue", &["-h", "-o", "%B", "-j", &number]);
+    let node: usize = node.trim().trim_start_matches('n').parse().unwrap();
+    let path = cluster.path(".state/ronde/jobs/long/launcher/process.json");
+    let first: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let first = u32::try_from(first["pid"].as_u64().unwrap()).unwrap();
+    // The daemon of the node cannot end the task, which goes on training.
+    let daemon = cluster.daemons[1 + node].id();
+    send(daemon, Signal::STOP);
+    let (name, number) = (format!("nodename=n{node}"), format!("JobId={number}"));
+    cluster.slurm("scontrol", &["update", &name, "state=down", "reason=test"]);
+    until("the job is queued again", || {
+        cluster.state("long") == "queued"
+    });
+    let is_alive = || Path::new(&format!("/proc/{first}")).exists();
+    assert!(is_alive(), "its task still runs");
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let start = format!("StartTime=uts{}", since.as_secs() + 3);
+    until("the job starts on another node", || {
+        cluster.slurm("scontrol", &["update", &number, &start]);
+        cluster.state("long") == "running"
+    });
+    cluster.events("long", "\"event\":\"checkpoint_loaded\"", 1);
+    cluster.events("long", "step_committed", 5);
+    assert!(!is_alive(), "the first has ended");
+    let logs = cluster.ronde(&["logs", "long"]).expect(0, &[]);
+    for words in [
+        "still runs on a node that Slurm has lost",
+        "saving a checkpoint",
+    ] {
+        assert!(logs.stdout.contains(words), "{words:?} in {logs:#?}");
+    }
+    send(daemon, Signal::CONT);
+    cluster
+        .ronde(&["cancel", "--now", "long"])
+        .expect(0, &["cancelled"]);
 }
