@@ -13,7 +13,7 @@ use super::script::{ServedBug, ServedScript};
 use crate::clock::{MS, SECOND};
 use crate::rng::Rng;
 
-/// The interval at which a worker sends again what was not answered.
+/// The interval at which a worker repeats unanswered messages.
 const AGAIN: u64 = 20 * MS;
 /// The time after which a lease expires, in milliseconds.
 const EXPIRY_MS: u64 = 60;
@@ -22,7 +22,7 @@ const DETECTION: u64 = 5 * MS;
 /// The time limit after the last fault.
 const LIMIT: u64 = 60 * SECOND;
 
-/// What happened in a simulated round.
+/// The outcome of a simulated round.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServedSummary {
     /// The membership changes after deaths.
@@ -79,7 +79,7 @@ struct RoundWorld {
 /// Simulates a round.
 ///
 /// # Errors
-/// A sentence with the seed that says what went wrong.
+/// A sentence with the seed and the violated rule.
 pub fn simulate_round(seed: u64, bug: Option<ServedBug>) -> Result<ServedSummary, String> {
     let mut rng = Rng::new(seed);
     let script = ServedScript::new(&mut rng);
@@ -634,7 +634,7 @@ impl RoundWorld {
         );
     }
 
-    /// Sends what a worker waits for, again if it was sent before.
+    /// Sends the messages whose answers a worker waits for, also those that were sent before.
     fn work(&mut self, process: usize) {
         let Some(worker) = self.processes[process]
             .as_ref()

@@ -1,4 +1,4 @@
-//! `[sync]`: when workers exchange what they have learned.
+//! `[sync]`: when workers exchange their changes of the weights.
 
 use ronde_core::rounds::RoundPlan;
 use ronde_engine::{OptimizerConfig, Precision};
@@ -38,7 +38,7 @@ pub enum SyncSection {
         /// Whether this is Nesterov momentum; default true.
         #[serde(default = "yes")]
         outer_nesterov: bool,
-        /// What the states of `[optimizer]` begin with in each round; default `reset`.
+        /// How the states of `[optimizer]` begin in each round; default `reset`.
         #[serde(default)]
         inner_state: InnerStateName,
         /// The form in which changes of weights are sent; default `f32`. The trained bits depend on it.
@@ -82,7 +82,7 @@ const SERVED_WORKERS_MAX: u32 = 256;
 /// The longest lease in seconds.
 const LEASE_S_MAX: f64 = 86_400.0;
 
-/// What the states of the inner optimizer begin with in each round.
+/// How the states of the inner optimizer begin in each round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -154,7 +154,7 @@ impl SyncSection {
         }
     }
 
-    /// Returns the key of [`SyncSection::inner_steps`], and what they are.
+    /// Returns the key of [`SyncSection::inner_steps`], and the name of its unit.
     #[must_use]
     pub fn inner_steps_key(&self) -> (&'static str, &'static str) {
         match self {
@@ -163,7 +163,7 @@ impl SyncSection {
         }
     }
 
-    /// Returns the most workers, what they divide among themselves, and the key that limits them, of a run with so many logical
+    /// Returns the most workers, the name of the things that they divide among themselves, and the key that limits them, of a run with so many logical
     /// shards.
     #[must_use]
     pub fn workers_max(&self, logical_shards: u32) -> (u32, &'static str, &'static str) {
