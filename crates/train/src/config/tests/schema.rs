@@ -8,7 +8,7 @@ use super::super::{identity, schema};
 use super::{DEFAULT_RUN_FILE, RunConfig, load};
 
 /// The sections and keys that do not change the trained bits.
-const OUTSIDE_IDENTITY: [&str; 28] = [
+const OUTSIDE_IDENTITY: [&str; 31] = [
     "check",
     "checkpoint",
     "comm",
@@ -29,6 +29,9 @@ const OUTSIDE_IDENTITY: [&str; 28] = [
     "run.folder",
     "run.name",
     "run.output",
+    "sync.copies",
+    "sync.lease_s",
+    "sync.servers",
     "track",
     "train.evaluate_every_epochs",
     "train.metrics",
