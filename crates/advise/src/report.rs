@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ronde_schedule::ShardOrder;
 use serde::Serialize;
 
 use crate::choice::name_of;
@@ -57,6 +58,7 @@ fn columns(layout: &LayoutForecast) -> [String; 13] {
         choice.zero.to_string(),
         choice.pipeline.to_string(),
         match choice.pipeline {
+            1 if choice.order == ShardOrder::ByLayer => "by_layer".to_owned(),
             1 => "-".to_owned(),
             _ => name_of(choice.schedule).to_owned(),
         },
