@@ -386,6 +386,7 @@ pub const RAY_ADDRESS: &str = "RAY_ADDRESS";
 
 /// Returns where the token of a cluster of Ray is: in `RAY_AUTH_TOKEN`, in the file of `RAY_AUTH_TOKEN_PATH`, or in
 /// `~/.ray/auth_token`.
+#[cfg(feature = "cli")]
 #[must_use]
 pub fn ray_access() -> ronde_submit::RayAccess {
     let text = |name: &str| read(name).and_then(|value| value.into_string().ok());

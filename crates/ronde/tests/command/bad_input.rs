@@ -120,7 +120,7 @@ fn an_impossible_plan_is_refused_with_its_numbers() {
         &large,
         &[
             "the model does not fit: 1 worker",
-            "1043.5",
+            "1490.7",
             "available on this host",
             "optimizer 298",
             "help: use a smaller model",

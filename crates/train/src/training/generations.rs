@@ -152,8 +152,8 @@ impl Training {
         }
         let mut vectors = vectors_mut(&mut *self.strategy, &mut self.copies);
         let received = self.transfer.receive(&mut vectors);
-        received.map_err(TrainError::Heal)?;
         self.strategy.reload();
+        received.map_err(TrainError::Heal)?;
         for (committed, reduced, timing) in self.transfer.take_deferred() {
             let applied = self.apply(&committed, reduced)?;
             self.strategy.reload();

@@ -329,6 +329,8 @@ impl Training {
                 false => Some(None),
             })
         });
+        // The layers need their weights again, also if there is nothing to load.
+        self.strategy.reload();
         let outcome = match loaded.map_err(TrainError::Heal)? {
             Some(Ok(Some(loaded))) => self.resume_from(loaded, address),
             Some(Ok(None)) if self.resume == Resume::Required => {
@@ -359,7 +361,6 @@ impl Training {
         loaded: LoadedCheckpoint,
         address: String,
     ) -> Result<Option<Step>, TrainError> {
-        self.strategy.reload();
         self.progress = match &loaded.progress {
             Some(text) => RunProgress::decode(text, &mut self.callbacks)?,
             None => RunProgress::default(),

@@ -156,7 +156,9 @@ impl Training {
         self.hold(self.slices.stored());
         let vectors = self.vector_moves(catch_up, moves);
         let mut mine = vectors_mut(&mut *self.strategy, &mut self.copies);
-        exchange(&vectors, &*group, &mut mine).map_err(TrainError::Heal)
+        let moved = exchange(&vectors, &*group, &mut mine);
+        self.strategy.reload();
+        moved.map_err(TrainError::Heal)
     }
 
     /// Returns the moves of each vector of the state: those of the slices for the weights and the states of the optimizer, and
