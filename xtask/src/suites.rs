@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -154,26 +154,31 @@ impl Suite {
     ) -> Result<(), Vec<(&'static str, String, String)>> {
         let name = format!("{} {}", self.package, self.target);
         let failed = |problem: String, repeat: String| Err(vec![(STEP, problem, repeat)]);
+        let start = clock::now();
         let (status, output) = match self.output(variables) {
             Ok(ended) => ended,
             Err(error) => return failed(format!("{name}: {error:#}"), self.repeat(None)),
         };
         let text = String::from_utf8_lossy(&output);
-        if status == Some(0) {
+        let Some(status) = status else {
+            print!("   {name}\n{text}");
+            let minutes = SUITE_TIME_MAX.as_secs() / 60;
+            let running = unfinished_test(&text).unwrap_or_default();
+            let problem = format!("{name}: did not end within {minutes} minutes{running}");
+            return failed(problem, self.repeat(None));
+        };
+        if status.success() {
             let shown: String = text
                 .lines()
                 .filter(|line| is_result(line))
                 .map(|line| format!("{line}\n"))
                 .collect();
-            print!("   {name}\n{shown}");
+            print!("   {name} ({} s)\n{shown}", start.elapsed().as_secs());
             return Ok(());
         }
         print!("   {name}\n{text}");
         let tests = failed_tests(&text);
         if tests.is_empty() {
-            let status = status.map_or("ended by a signal".to_owned(), |code| {
-                format!("exit code {code}")
-            });
             return failed(format!("{name}: {status}"), self.repeat(None));
         }
         let failures = tests
@@ -182,8 +187,8 @@ impl Suite {
         Err(failures.collect())
     }
 
-    /// Runs the program; returns its exit code (`None` after a signal) and its standard output and error.
-    fn output(&self, variables: &[(String, String)]) -> Result<(Option<i32>, Vec<u8>)> {
+    /// Runs the program; returns how it ended (`None`: it did not end in time) and its standard output and error.
+    fn output(&self, variables: &[(String, String)]) -> Result<(Option<ExitStatus>, Vec<u8>)> {
         // A file, not a pipe: a process that a test leaves behind must not keep the suite open.
         let mut file = tempfile::tempfile().context("cannot make a file for the output")?;
         let mut child = Command::new(&self.program)
@@ -199,22 +204,19 @@ impl Suite {
         let start = clock::now();
         let status = loop {
             if let Some(status) = child.try_wait()? {
-                break status;
+                break Some(status);
             }
             if start.elapsed() > SUITE_TIME_MAX {
                 child.kill()?;
                 child.wait()?;
-                bail!(
-                    "did not end within {} minutes",
-                    SUITE_TIME_MAX.as_secs() / 60
-                );
+                break None;
             }
             clock::pause(Duration::from_millis(20));
         };
         let mut output = Vec::new();
         std::io::Seek::rewind(&mut file)?;
         std::io::Read::read_to_end(&mut file, &mut output)?;
-        Ok((status.code(), output))
+        Ok((status, output))
     }
 
     /// Returns the command that runs the suite, or one of its tests, again with what has been built.
@@ -236,6 +238,18 @@ impl Suite {
 fn is_result(line: &str) -> bool {
     let is_skip = line.contains("skipped") && !line.starts_with("test ");
     is_skip || line.starts_with("running ") || line.starts_with("test result:")
+}
+
+/// Names the tests that the harness reports as slow and that have no result.
+fn unfinished_test(output: &str) -> Option<String> {
+    let slow = output.lines().filter_map(|line| {
+        let rest = line.strip_prefix("test ")?;
+        rest.split_once(" has been running for over")
+            .map(|(test, _)| test)
+    });
+    let has_result = |test: &&str| output.contains(&format!("test {test} ... "));
+    let tests: Vec<&str> = slow.filter(|test| !has_result(test)).collect();
+    (!tests.is_empty()).then(|| format!("; still running: {}", tests.join(", ")))
 }
 
 /// Returns the names of the tests that the harness lists as failed.
@@ -271,6 +285,14 @@ mod tests {
                 "cargo test --release -p ronde -p ronde-comm --features {FULL} --test group -- --exact a::c"
             )
         );
+    }
+
+    #[test]
+    fn tests_that_have_no_result_are_named() {
+        let output = "test a::b has been running for over 60 seconds\ntest a::c has been running for over 60 seconds\ntest a::b ... ok\n";
+        let running = unfinished_test(output);
+        assert_eq!(running.as_deref(), Some("; still running: a::c"));
+        assert_eq!(unfinished_test("test a::b ... ok\n"), None);
     }
 
     #[test]

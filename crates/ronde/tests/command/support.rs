@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Number of polls of ten milliseconds before a test fails: two minutes, for a busy machine.
-const POLLS_MAX: u32 = 12_000;
+/// The longest wait before a test fails, for a busy machine.
+const WAIT_MAX: Duration = Duration::from_secs(180);
 
 /// The command under test.
 pub(crate) const RONDE: &str = env!("CARGO_BIN_EXE_ronde");
@@ -189,8 +189,12 @@ impl Collected {
         *found >= times
     }
 
+    #[track_caller]
     fn end(&mut self) -> String {
         if let Some(thread) = self.thread.take() {
+            until("no process has the output of the command any more", || {
+                thread.is_finished()
+            });
             thread.join().unwrap();
         }
         self.text()
@@ -340,7 +344,9 @@ pub(crate) fn gone(pids: impl IntoIterator<Item = u32>) {
 #[track_caller]
 #[expect(clippy::disallowed_methods, reason = "a watchdog of a test waits")]
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..POLLS_MAX {
+    // A condition may run commands, so polls are not counted.
+    let start = std::time::Instant::now();
+    while start.elapsed() < WAIT_MAX {
         if condition() {
             return;
         }
