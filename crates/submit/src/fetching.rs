@@ -112,7 +112,8 @@ pub(crate) fn unpack(mut archive: File, to: &Path) -> Result<(), SubmitError> {
     Ok(())
 }
 
-fn copy_folder(
+/// Copies the files of a folder. A file that is removed meanwhile is left out.
+pub(crate) fn copy_folder(
     from: &Path,
     to: &Path,
     is_left_out: &dyn Fn(&std::ffi::OsStr) -> bool,

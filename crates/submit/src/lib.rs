@@ -52,7 +52,7 @@ pub use log_reader::LogReader;
 pub use platform::{Platform, PlatformRun};
 pub use process_folder::{ProcessCommand, ProcessFolder, ProcessGuard, ProcessState};
 pub use process_identity::ProcessIdentity;
-pub use ray::{RayAccess, RayAllocation, RaySettings, RayTarget};
+pub use ray::{RayAccess, RayAllocation, RaySettings, RayTarget, keep_package, remove_package};
 pub use registry::{JobListing, JobRegistry, NewJob};
 pub use slurm::{SlurmAllocation, SlurmSettings, SlurmTarget, slurm_node_address};
 pub use ssh::{HostFacts, SshSettings, SshTarget, StartOrder, StartReport};

@@ -24,7 +24,7 @@ mod allocation;
 mod api;
 mod package;
 
-pub use allocation::RayAllocation;
+pub use allocation::{RayAllocation, keep_package, remove_package};
 
 use allocation::{ADDRESS_WORD, INPUTS_WORD};
 use api::RayApi;

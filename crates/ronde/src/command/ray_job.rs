@@ -1,7 +1,9 @@
 //! The processes of a job on a cluster of Ray: the launcher on the node of the entrypoint, and the tasks that start an agent on
 //! each other node.
 
-use std::path::{Path, PathBuf};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
@@ -26,6 +28,9 @@ pub(crate) struct RayArguments {
     /// The Python that can import `ray`.
     #[arg(long)]
     python: String,
+    /// The program on the other nodes; absent in the command of Ray, whose program stores itself in the folder of the job.
+    #[arg(long)]
+    program: Option<PathBuf>,
     /// The folder of the job.
     folder: PathBuf,
     /// The words of the launcher.
@@ -33,11 +38,47 @@ pub(crate) struct RayArguments {
     words: Vec<String>,
 }
 
-/// Leads the job in the package that Ray has unpacked, which is the current folder.
+/// Runs this command again, with the program that is stored in the folder of the job.
+fn run_stored_program(arguments: &RayArguments, paths: &JobPaths) -> Result<i32, SubmitError> {
+    let unpacked = current_folder()?;
+    let (package, program) = ronde_submit::keep_package(&unpacked, &arguments.words, paths)?;
+    let mut command = Command::new(&program);
+    command.current_dir(&package).args(["__job", "ray"]);
+    for (name, number) in [
+        ("--nodes", arguments.nodes),
+        ("--slots", arguments.slots),
+        ("--cpus", arguments.cpus),
+    ] {
+        command.arg(name).arg(number.to_string());
+    }
+    command.arg("--python").arg(&arguments.python);
+    command.arg("--program").arg(open::path_of_this_program());
+    command.arg(&arguments.folder).arg("--");
+    let cause = command.args(&arguments.words).exec();
+    Err(SubmitError::File {
+        action: "start",
+        path: program,
+        cause,
+    })
+}
+
+fn current_folder() -> Result<PathBuf, SubmitError> {
+    std::env::current_dir().map_err(|cause| SubmitError::File {
+        action: "find",
+        path: PathBuf::from("the current folder"),
+        cause,
+    })
+}
+
+/// Leads the job in the folder of its program and inputs, which is the current folder.
 pub(super) fn lead(
     arguments: &RayArguments,
     execute: fn(Vec<String>) -> i32,
 ) -> Result<i32, SubmitError> {
+    let paths = JobPaths::new(&arguments.folder);
+    let Some(program) = &arguments.program else {
+        return run_stored_program(arguments, &paths);
+    };
     // Not in a group with the shell of Ray, whose signals would reach workers before the launcher.
     let _ = rustix::process::setsid();
     let allocation = RayAllocation {
@@ -47,23 +88,17 @@ pub(super) fn lead(
         python: arguments.python.clone(),
         head: environment::ray_head(),
     };
-    let paths = JobPaths::new(&arguments.folder);
-    let package = std::env::current_dir().map_err(|cause| SubmitError::File {
-        action: "find",
-        path: PathBuf::from("the current folder"),
-        cause,
-    })?;
+    let package = current_folder()?;
     let command = allocation.launcher(&arguments.words, &package);
     let process = paths.process(0);
     process.prepare(&command)?;
     let guard = process.enter()?;
     enter_directory(&command.directory)?;
     let is_over = AtomicBool::new(false);
-    let program = open::this_program();
     let code = std::thread::scope(|scope| {
         scope.spawn(|| {
             let is_over = || is_over.load(Ordering::SeqCst);
-            let run = allocation.run_agents(Path::new(&program), &paths, &is_over);
+            let run = allocation.run_agents(program, &paths, &is_over);
             if let Err(error) = run {
                 super::submit_failure(&error);
             }
@@ -72,5 +107,6 @@ pub(super) fn lead(
         is_over.store(true, Ordering::SeqCst);
         code
     });
+    ronde_submit::remove_package(&paths);
     Ok(finish(guard, code))
 }

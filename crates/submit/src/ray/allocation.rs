@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use serde_json::json;
 use super::package::INPUTS;
 use crate::clock;
 use crate::error::SubmitError;
+use crate::fetching::{copy_folder, create};
 use crate::job_paths::JobPaths;
 use crate::limited::wait;
 use crate::process_folder::ProcessCommand;
@@ -23,6 +24,12 @@ pub(super) const INPUTS_WORD: &str = "{inputs}";
 const AGENTS: &str = include_str!("agents.py");
 /// Time for the agents to end after the run.
 const AGENT_GRACE: Duration = Duration::from_secs(15);
+/// Time for Ray to unpack a package again.
+const UNPACK_MAX: Duration = Duration::from_secs(30);
+/// The largest depth of folders in the inputs.
+const DEPTH_MAX: u32 = 64;
+/// The folder of a job that has its program and its inputs.
+const PACKAGE: &str = "package";
 /// Time limit for the coordinator to listen.
 const BEGIN_MAX: Duration = Duration::from_secs(600);
 
@@ -39,6 +46,51 @@ pub struct RayAllocation {
     pub python: String,
     /// The address of the head of the cluster, `host:port`, if Ray has named it.
     pub head: Option<String>,
+}
+
+/// Copies this program, and the inputs that Ray has unpacked in `unpacked` if `words` name them, to the folder of a job. Returns
+/// the folder with the copies, and the program in it. Ray unpacks a package again, and removes the earlier files, when another node
+/// with the same folder of the session gets it; processes that start later then find no program.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn keep_package(
+    unpacked: &Path,
+    words: &[String],
+    paths: &JobPaths,
+) -> Result<(PathBuf, PathBuf), SubmitError> {
+    let package = paths.folder().join(PACKAGE);
+    create(&package)?;
+    let program = package.join("ronde");
+    // The file of this process, also if its name has been removed.
+    let copied = std::fs::copy("/proc/self/exe", &program);
+    copied.map_err(SubmitError::file("write", &program))?;
+    if words.iter().any(|word| word.contains(INPUTS_WORD)) {
+        let (from, to) = (unpacked.join(INPUTS), package.join(INPUTS));
+        let mut copied = Ok(());
+        clock::wait_until(UNPACK_MAX, || {
+            copied = copy_folder(&from, &to, &|_| false, DEPTH_MAX);
+            copied.is_ok() && file_count(&from) == file_count(&to)
+        });
+        copied?;
+    }
+    Ok((package, program))
+}
+
+/// Removes the copies of [`keep_package`] after the end of a job.
+pub fn remove_package(paths: &JobPaths) {
+    // What remains takes space, but does no harm.
+    let _ = std::fs::remove_dir_all(paths.folder().join(PACKAGE));
+}
+
+/// Returns the number of files in a folder and in the folders within it.
+fn file_count(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let counts = entries.map(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => file_count(&entry.path()),
+        _ => 1,
+    });
+    counts.sum()
 }
 
 impl RayAllocation {
