@@ -40,6 +40,7 @@ pub mod served;
 pub mod session;
 pub mod shards;
 pub mod spans;
+pub mod sparse;
 pub mod step_layout;
 pub mod straggler;
 pub mod token_texts;

@@ -395,6 +395,10 @@ impl Layer for Chain {
         engines.into_iter().collect::<Vec<_>>().join(", ")
     }
 
+    fn has_tables(&self) -> bool {
+        self.layers.iter().any(|layer| layer.has_tables())
+    }
+
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
         let mut total = LayerCost {
             output_shape: input_shape.to_vec(),

@@ -204,6 +204,11 @@ pub trait Layer: Send {
     /// Returns output shape and memory for one shard of the given input shape, samples first.
     fn cost(&self, input_shape: &[usize]) -> LayerCost;
 
+    /// Returns whether most gradients of weights are zeros, because samples select rows of a table.
+    fn has_tables(&self) -> bool {
+        false
+    }
+
     /// Drops all pending shards, as after an aborted step. By default nothing, which suits a layer that keeps nothing.
     fn discard(&mut self) {}
 

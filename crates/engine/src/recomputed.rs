@@ -203,6 +203,10 @@ impl Layer for Recomputed {
         }
     }
 
+    fn has_tables(&self) -> bool {
+        self.inner.has_tables()
+    }
+
     fn discard(&mut self) {
         self.is_suspended = false;
         self.in_flight.clear();

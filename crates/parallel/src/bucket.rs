@@ -13,6 +13,8 @@ use ronde_core::norm::BLOCK;
 use ronde_core::step_layout::PipelineStage;
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Work};
 
+use crate::sparse_sum::SparseSum;
+
 /// The layers of a bucket and its range of the flat state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
@@ -124,6 +126,18 @@ pub(crate) fn joined(
     Ok(all)
 }
 
+/// A reduction that is under way.
+enum Reduction {
+    /// The reduction of all elements.
+    Dense(Box<dyn Work>),
+    /// The sum of blocks that are not zero, with this rank's subtrees and the operation that reduces all elements.
+    Sparse {
+        sum: SparseSum,
+        subtrees: Vec<(Node, Buffer)>,
+        operation: Operation,
+    },
+}
+
 /// A bucket during a step: sums shard gradients over all shards of all ranks.
 pub(crate) struct Bucket {
     pub(crate) plan: BucketPlan,
@@ -135,7 +149,9 @@ pub(crate) struct Bucket {
     free: Vec<Buffer>,
     /// The number of buffers for gradients that the bucket has taken from the group and not released.
     allocated: usize,
-    in_flight: Option<Box<dyn Work>>,
+    in_flight: Option<Reduction>,
+    /// Whether most elements of a gradient are zero, so that a sparse sum is tried.
+    is_sparse: bool,
     /// A reduced slice that was copied out of the bucket's memory.
     reduced: Option<Buffer>,
 }
@@ -155,8 +171,14 @@ impl Bucket {
             free: Vec::new(),
             allocated: 0,
             in_flight: None,
+            is_sparse: false,
             reduced: None,
         }
+    }
+
+    /// Sums only what is not zero, if that sends fewer bytes.
+    pub(crate) fn with_sparse_sums(self, is_sparse: bool) -> Self {
+        Self { is_sparse, ..self }
     }
 
     /// Returns the elements of the flat state whose sum a rank receives, given its coordinate along the data axis.
@@ -227,26 +249,83 @@ impl Bucket {
         operation: Operation,
     ) -> Result<(), CollectiveError> {
         let subtrees = self.sum.take();
-        let buffer = joined(group, subtrees, self.len(), &mut self.free)?;
-        self.in_flight = Some(group.start(operation, buffer)?);
+        let sum = match &operation {
+            Operation::ExactSum(sum) | Operation::ExactSumScatter { sum, .. } => Some(sum),
+            _ => None,
+        };
+        self.in_flight = Some(match sum.filter(|_| self.is_sparse && group.size() > 1) {
+            Some(sum) => Reduction::Sparse {
+                sum: SparseSum::start(
+                    group,
+                    sum.clone(),
+                    &subtrees,
+                    self.len(),
+                    self.is_scattered,
+                )?,
+                subtrees,
+                operation,
+            },
+            None => {
+                let buffer = joined(group, subtrees, self.len(), &mut self.free)?;
+                Reduction::Dense(group.start(operation, buffer)?)
+            }
+        });
         Ok(())
     }
 
     /// Waits for the reduction; `None` if none was started.
-    pub(crate) fn wait(&mut self) -> Option<Result<Buffer, CollectiveError>> {
+    pub(crate) fn wait(
+        &mut self,
+        group: &dyn Collectives,
+    ) -> Option<Result<Buffer, CollectiveError>> {
         match self.reduced.take() {
             Some(slice) => Some(Ok(slice)),
-            None => self.in_flight.take().map(Work::wait),
+            None => {
+                let reduction = self.in_flight.take()?;
+                Some(self.finish(group, reduction))
+            }
         }
+    }
+
+    fn finish(
+        &mut self,
+        group: &dyn Collectives,
+        reduction: Reduction,
+    ) -> Result<Buffer, CollectiveError> {
+        let (sum, mut subtrees, operation) = match reduction {
+            Reduction::Dense(work) => return work.wait(),
+            Reduction::Sparse {
+                sum,
+                subtrees,
+                operation,
+            } => (sum, subtrees, operation),
+        };
+        let Some(sum) = sum.wait(group)? else {
+            let buffer = joined(group, subtrees, self.len(), &mut self.free)?;
+            return group.start_and_wait(operation, buffer);
+        };
+        let own = match self.is_scattered {
+            true => self.slice_of(group.rank().index()),
+            false => self.plan.elements.clone(),
+        };
+        let whole = (own.len() == self.len()).then(|| subtrees.pop()).flatten();
+        let mut buffer = match whole {
+            Some((_, buffer)) => buffer,
+            None => Buffer::copy_of(&vec![0.0_f32; own.len()]),
+        };
+        sum.write(own.start - self.plan.elements.start, buffer.as_mut_slice());
+        self.free
+            .extend(subtrees.into_iter().map(|(_, buffer)| buffer));
+        Ok(buffer)
     }
 
     /// Waits for the reduction, copies the slice out of the bucket's memory and releases that. Does nothing unless a
     /// reduction is under way.
-    pub(crate) fn release(&mut self) -> Result<(), CollectiveError> {
-        let Some(work) = self.in_flight.take() else {
+    pub(crate) fn release(&mut self, group: &dyn Collectives) -> Result<(), CollectiveError> {
+        let Some(reduction) = self.in_flight.take() else {
             return Ok(());
         };
-        let sum = work.wait()?;
+        let sum = self.finish(group, reduction)?;
         self.reduced = Some(Buffer::copy_of(sum.as_slice::<f32>()));
         // The next step takes memory again; meanwhile other buckets use it.
         self.free.clear();
@@ -293,7 +372,7 @@ mod tests {
                 }
                 let sum = ExactSum::new(bounds.to_vec()).expect("valid bounds");
                 bucket.start(&group, Operation::ExactSum(sum))?;
-                let reduced = bucket.wait().expect("a reduction was started")?;
+                let reduced = bucket.wait(&group).expect("a reduction was started")?;
                 bucket.recycle(reduced);
                 assert!(bucket.free.len() <= 3, "rank {rank}: {}", bucket.free.len());
                 assert_eq!(bucket.free.len(), bucket.allocated, "rank {rank}");

@@ -14,6 +14,7 @@ pub mod local_rounds;
 pub mod loss_scale;
 mod outer_codec;
 pub mod parameter_servers;
+mod sparse_sum;
 pub mod state;
 pub mod strategy;
 pub mod synchronous;

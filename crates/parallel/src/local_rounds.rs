@@ -427,7 +427,7 @@ impl Strategy for LocalRounds {
         }
         for index in 0..self.buckets.len() {
             let elements = self.buckets[index].plan.elements.clone();
-            let sum = match self.buckets[index].wait() {
+            let sum = match self.buckets[index].wait(&*self.group) {
                 Some(Ok(sum)) => sum,
                 Some(Err(source)) => return Err(self.exchange_failed(source)),
                 None => return Err(no_round()),

@@ -31,6 +31,8 @@ pub struct ModelState {
     /// The range of each layer, by region.
     regions: Vec<Vec<Range<usize>>>,
     layer_ranges: Vec<Vec<Range<usize>>>,
+    /// Whether each layer has tables, whose gradients are mostly zeros.
+    has_tables: Vec<bool>,
     /// The number of elements of the flat state.
     len: usize,
     /// The elements that this rank stores.
@@ -65,11 +67,18 @@ impl ModelState {
         Self {
             regions: regions(chain.len(), &tensors, arena.len()),
             layer_ranges,
+            has_tables: chain.layers().iter().map(|own| own.has_tables()).collect(),
             tensors,
             len: arena.len(),
             stored: HeldRanges::default(),
             values: Arc::default(),
         }
+    }
+
+    /// Returns whether a layer has tables: see [`Layer::has_tables`](ronde_engine::Layer::has_tables).
+    #[must_use]
+    pub fn has_tables(&self, layer: usize) -> bool {
+        self.has_tables[layer]
     }
 
     /// Copies the state of a chain.

@@ -83,6 +83,9 @@ pub struct SynchronousConfig {
     pub sample_shape: Vec<usize>,
     /// The most samples of a shard.
     pub shard_samples_max: usize,
+    /// Whether only the parts of tables are exchanged whose gradient is not zero, where that sends fewer bytes; `None`: between
+    /// hosts. The bits are the same.
+    pub sparse_tables: Option<bool>,
 }
 
 /// The computing times of a step so far.
@@ -121,7 +124,16 @@ impl SynchronousConfig {
             },
             sample_shape: Vec::new(),
             shard_samples_max: 0,
+            sparse_tables: None,
         }
+    }
+
+    /// Returns whether gradients of tables are exchanged without zeros among ranks on these hosts.
+    #[must_use]
+    pub fn sums_sparsely(&self, hosts: &[usize]) -> bool {
+        // Within a host, dense values are read in the memory of the other ranks.
+        let spans_hosts = hosts.iter().any(|host| Some(host) != hosts.first());
+        self.sparse_tables.unwrap_or(spans_hosts)
     }
 
     /// Returns how many of `ranks` ranks hold each slice of a divided state, if the setting is `copies`.
@@ -187,7 +199,7 @@ impl SynchronousStrategy {
         config: SynchronousConfig,
     ) -> Self {
         let state = ModelState::outline(&chain);
-        let buckets = fresh_buckets(&state, &config, &layout);
+        let buckets = fresh_buckets(&state, &config, &layout, &group.hosts());
         let division = Division {
             layout: &layout,
             parts: chain.parts(),
@@ -329,7 +341,8 @@ impl SynchronousStrategy {
     }
 
     fn renew_buckets(&mut self) {
-        self.buckets = fresh_buckets(&self.state, &self.config, &self.layout);
+        let hosts = self.groups.all.hosts();
+        self.buckets = fresh_buckets(&self.state, &self.config, &self.layout, &hosts);
     }
 
     fn context(&self, step: Step, shard: Shard, layer: usize, mode: Mode) -> ForwardContext {
@@ -363,7 +376,8 @@ impl SynchronousStrategy {
             return Ok(());
         }
         let begun = self.now();
-        let released = self.buckets[index].release();
+        let group = self.same_layers()?.clone();
+        let released = self.buckets[index].release(&*group);
         self.times.waited_s += self.now() - begun;
         released.map_err(|source| self.bucket_error(index, source))
     }
@@ -436,12 +450,13 @@ impl Strategy for SynchronousStrategy {
         let own = self.own_buckets();
         let mut parts = Vec::with_capacity(own.len());
         for index in own {
+            let group = self.same_layers()?.clone();
             self.release_bucket(index)?;
             let is_divided = self.is_divided();
             let bucket = &mut self.buckets[index];
             let (elements, is_scattered) = (bucket.received_by(replica), bucket.is_scattered());
             let reports = bucket.plan.region > 0 || is_first;
-            match bucket.wait() {
+            match bucket.wait(&*group) {
                 Some(Ok(sum)) => parts.push(GradientPart {
                     elements,
                     sum,

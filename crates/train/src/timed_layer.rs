@@ -234,6 +234,10 @@ impl Layer for TimedLayer {
         self.inner.cost(input_shape)
     }
 
+    fn has_tables(&self) -> bool {
+        self.inner.has_tables()
+    }
+
     fn discard(&mut self) {
         self.inner.discard();
     }

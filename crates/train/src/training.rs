@@ -186,6 +186,7 @@ fn strategy(
     config.clip_norm = plan.config.train.clip_norm;
     let bucket_bytes = plan.config.comm.bucket_bytes_max;
     config.bucket_bytes_max = bucket_bytes.map_or_else(BucketTuning::first, |bytes| bytes as usize);
+    config.sparse_tables = plan.config.comm.sparse_tables;
     config.zero = plan.config.parallel.zero_level();
     config.hashing = plan.hashing;
     config.copies = plan.config.parallel.copies;

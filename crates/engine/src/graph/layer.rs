@@ -618,6 +618,11 @@ impl Layer for GraphLayer {
         (self.outline).cost_of_parts(samples, self.precision, &self.place)
     }
 
+    fn has_tables(&self) -> bool {
+        let mut nodes = self.outline.nodes.iter();
+        nodes.any(|node| node.node.selects_rows())
+    }
+
     fn discard(&mut self) {
         self.drop_pending();
     }

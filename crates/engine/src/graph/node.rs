@@ -43,6 +43,11 @@ pub(crate) trait GraphNode: Send {
         false
     }
 
+    /// Returns whether gradients of tensors are zero except in the rows that samples have selected.
+    fn selects_rows(&self) -> bool {
+        false
+    }
+
     /// Visits the values kept of a shard that a short format stores in 2 bytes.
     fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation));
 
@@ -139,6 +144,10 @@ impl<O: GraphOperation> GraphNode for PerShard<O> {
 
     fn reads_numbers(&self) -> bool {
         self.operation.reads_numbers()
+    }
+
+    fn selects_rows(&self) -> bool {
+        self.operation.selects_rows()
     }
 
     fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation)) {

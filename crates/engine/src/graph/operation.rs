@@ -72,6 +72,11 @@ pub(crate) trait GraphOperation: Send + 'static {
         false
     }
 
+    /// Returns whether gradients of tensors are zero except in the rows that samples have selected.
+    fn selects_rows(&self) -> bool {
+        false
+    }
+
     /// Visits the kept values that a short format stores in 2 bytes, among them all inputs and outputs; none by default.
     fn each_saved(&self, _saved: &mut Self::Saved, _visit: &mut dyn FnMut(&mut Activation)) {}
 

@@ -39,6 +39,10 @@ impl GraphOperation for Embedding {
         true
     }
 
+    fn selects_rows(&self) -> bool {
+        self.tied.is_none()
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,

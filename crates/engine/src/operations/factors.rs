@@ -52,6 +52,10 @@ impl GraphOperation for FactorScores {
         true
     }
 
+    fn selects_rows(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,

@@ -251,6 +251,10 @@ impl GraphOperation for EmbedRows {
         true
     }
 
+    fn selects_rows(&self) -> bool {
+        self.tied.is_none()
+    }
+
     fn is_per_position(&self) -> bool {
         true
     }

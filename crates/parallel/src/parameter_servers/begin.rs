@@ -15,7 +15,7 @@ use super::messages::{MOVED, gather_words, receive_values, receive_words, send_w
 use super::server::{RoundServer, RoundServerParts};
 use super::slice::{ServedSlot, StateSlice};
 use super::{ParameterServers, RoundRole, RoundStart};
-use crate::ParallelError;
+use crate::{ParallelError, Strategy};
 
 fn failed(source: CollectiveError) -> ParallelError {
     ParallelError::Exchange {
@@ -168,6 +168,14 @@ impl ParameterServers {
         }
     }
 
+    /// Returns whether workers push gradients without their zeros.
+    fn sends_sparsely(&self) -> bool {
+        let state = self.inner.state();
+        let mut tensors = state.tensors().iter();
+        let has_tables = tensors.any(|tensor| state.has_tables(tensor.layer));
+        has_tables && self.inner.config().sums_sparsely(&self.group.hosts())
+    }
+
     /// Returns what this rank does in a round; its slots belong to the server until [`ParameterServers::take_back`].
     fn role(
         &mut self,
@@ -226,6 +234,7 @@ impl ParameterServers {
             attempt: start.attempt,
             slots: servers.zip(self.slots.iter().cloned()).collect(),
             own: server.clone(),
+            sends_sparsely: self.sends_sparsely(),
         });
         RoundRole {
             server,

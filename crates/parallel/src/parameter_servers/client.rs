@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ronde_core::served::{PushHeader, ServedRound};
+use ronde_core::sparse::SparseValues;
 use ronde_core::{Buffer, CollectiveError, Group, GroupRank, Work};
 
 use super::messages::{
     ANSWER, ANSWER_WORDS, GRADIENT, REQUEST, SAMPLES, ServerAnswer, ServerRequest, SlotPush,
-    VALUES, receive_values, receive_words, send_words,
+    VALUES, receive_values, receive_words, send_gradient, send_words,
 };
 use super::server::RoundServer;
 use super::slice::UpdateScale;
@@ -38,6 +39,8 @@ pub struct RoundClient {
     pub(super) slots: Vec<(GroupRank, Range<usize>)>,
     /// What this rank serves itself.
     pub(super) own: Option<Arc<RoundServer>>,
+    /// Whether gradients are sent without their zeros where that takes less than half of the bytes.
+    pub(super) sends_sparsely: bool,
 }
 
 fn exchange(action: &str) -> impl FnOnce(CollectiveError) -> ParallelError + use<> {
@@ -157,6 +160,11 @@ impl RoundClient {
         for slot in slots.clone() {
             let (server, elements) = &self.slots[slot];
             let ids: &[u64] = if slot == 0 { &computed.sample_ids } else { &[] };
+            let values = &computed.gradient[elements.clone()];
+            let sparse = match self.sends_sparsely {
+                true => SparseValues::of(values, 2 * values.len()),
+                false => None,
+            };
             let push = SlotPush {
                 slot: slot as u32,
                 push: PushHeader {
@@ -170,16 +178,22 @@ impl RoundClient {
                 skipped: computed.skipped,
                 loss_sum: computed.loss_sum,
                 ids: ids.len() as u64,
+                sparse: sparse.as_ref().map(SparseValues::size),
             };
-            let values = Buffer::copy_of(&computed.gradient[elements.clone()]);
             if let Some(own) = self.own(slot) {
-                let answer = own.push(&push, values, ids.to_vec())?;
+                let answer = own.push(&push, Buffer::copy_of(values), ids.to_vec())?;
                 result = first_problem(result, answer);
                 continue;
             }
             let request = ServerRequest::Push(push);
             sends.push(self.ask(*server, &request));
-            sends.push(group.send(*server, GRADIENT, values));
+            sends.push(send_gradient(
+                group,
+                *server,
+                GRADIENT,
+                values,
+                sparse.as_ref(),
+            ));
             if !ids.is_empty() {
                 sends.push(send_words(group, *server, SAMPLES, ids));
             }

@@ -4,6 +4,7 @@
 //! has any. An answer is a message of [`ANSWER_WORDS`] numbers; that to a pull is followed by the values of the slot.
 
 use ronde_core::served::{PushHeader, PushProblem, PushVerdict, ServedRound};
+use ronde_core::sparse::{SparseSize, SparseValues};
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Step, Tag, Work};
 
 use super::slice::UpdateScale;
@@ -19,7 +20,7 @@ pub(super) const MOVED: Tag = Tag(0x7073_0005);
 /// The first tag of the updates for copies; three follow each other for each slot.
 const COPIES: u32 = 0x7074_0000;
 
-pub(super) const REQUEST_WORDS: usize = 16;
+pub(super) const REQUEST_WORDS: usize = 17;
 pub(super) const ANSWER_WORDS: usize = 2;
 
 /// The tags of the requests, gradients and samples for the copy of a slot.
@@ -37,6 +38,24 @@ pub(super) struct SlotPush {
     pub(super) loss_sum: f64,
     /// The number of sample numbers that follow.
     pub(super) ids: u64,
+    /// The size of a gradient that is sent without its zeros; `None`: all of its values are sent.
+    pub(super) sparse: Option<SparseSize>,
+}
+
+/// Stands for a gradient with all of its values.
+const DENSE: u64 = u64::MAX;
+
+fn size_word(size: Option<SparseSize>) -> u64 {
+    size.map_or(DENSE, |size| {
+        u64::from(size.runs) << 32 | u64::from(size.blocks)
+    })
+}
+
+fn size_of_word(word: u64) -> Option<SparseSize> {
+    (word != DENSE).then_some(SparseSize {
+        runs: (word >> 32) as u32,
+        blocks: word as u32,
+    })
 }
 
 /// A request of a worker to a server.
@@ -79,6 +98,7 @@ impl ServerRequest {
                     push.loss_sum.to_bits(),
                     push.ids,
                     push.push.attempt,
+                    size_word(push.sparse),
                 ];
             }
             Self::Diverged(tensor) => words[..2].copy_from_slice(&[4, *tensor]),
@@ -115,6 +135,7 @@ impl ServerRequest {
                 skipped: words[10],
                 loss_sum: f64::from_bits(words[13]),
                 ids: words[14],
+                sparse: size_of_word(words[16]),
             }),
             4 => Self::Diverged(words[1]),
             5 => Self::Leave,
@@ -210,6 +231,51 @@ pub(super) fn receive_values(
         .wait()
 }
 
+/// Starts sending a gradient, without its zeros if `sparse` has them.
+pub(super) fn send_gradient(
+    group: &dyn Group,
+    to: GroupRank,
+    tag: Tag,
+    values: &[f32],
+    sparse: Option<&SparseValues>,
+) -> Result<Box<dyn Work>, CollectiveError> {
+    let message = match sparse {
+        Some(sparse) => {
+            let mut bytes = Vec::new();
+            sparse.encode(&mut bytes);
+            Buffer::copy_of(&bytes)
+        }
+        None => Buffer::copy_of(values),
+    };
+    group.send(to, tag, message)
+}
+
+/// Receives a gradient of `len` values, of which `sparse` is the size if it is sent without its zeros.
+pub(super) fn receive_gradient(
+    group: &dyn Group,
+    from: GroupRank,
+    tag: Tag,
+    (len, sparse): (usize, Option<SparseSize>),
+) -> Result<Buffer, CollectiveError> {
+    let Some(size) = sparse else {
+        return receive_values(group, from, tag, len);
+    };
+    let invalid = || CollectiveError::Invalid {
+        operation: "receive a gradient".to_owned(),
+        problem: format!("rank {from} has sent invalid blocks"),
+    };
+    // A gradient without its zeros is shorter; a larger size would only take memory.
+    if size.bytes() > 4 * len {
+        return Err(invalid());
+    }
+    let message = group.receive(from, tag, Buffer::host(DType::U8, size.bytes()))?;
+    let message = message.wait()?;
+    let sparse = SparseValues::decode(message.as_slice::<u8>(), len, size).ok_or_else(invalid)?;
+    let mut values = Buffer::host(DType::F32, len);
+    sparse.write(0, values.as_mut_slice());
+    Ok(values)
+}
+
 /// Collects the numbers of all ranks, one rank after the other.
 pub(super) fn gather_words(group: &dyn Group, words: &[u64]) -> Result<Vec<u64>, CollectiveError> {
     use ronde_core::CollectivesExt;
@@ -246,11 +312,17 @@ mod tests {
             skipped: 1,
             loss_sum: -0.5,
             ids: 33,
+            sparse: None,
         };
+        let sparse = Some(SparseSize {
+            runs: 3,
+            blocks: u32::MAX,
+        });
         for request in [
             ServerRequest::Lease,
             ServerRequest::Pull(7),
             ServerRequest::Push(push),
+            ServerRequest::Push(SlotPush { sparse, ..push }),
             ServerRequest::Diverged(5),
             ServerRequest::Leave,
         ] {

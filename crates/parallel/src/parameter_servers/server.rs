@@ -5,12 +5,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ronde_core::served::{LeaseAnswer, PushVerdict, ServedRound, UpdateLeases, UpdateSamples};
+use ronde_core::sparse::SparseValues;
 use ronde_core::{Buffer, CollectiveError, Group, GroupRank, Work};
 use ronde_engine::sum_of_squares;
 
 use super::messages::{
     ANSWER, GRADIENT, REQUEST, REQUEST_WORDS, SAMPLES, ServerAnswer, ServerRequest, SlotPush,
-    VALUES, copy_tags, receive_values, receive_words, send_words,
+    VALUES, copy_tags, receive_gradient, receive_words, send_gradient, send_words,
 };
 use super::slice::{ServedSlot, SliceRules};
 use crate::{ComputeClock, ParallelError};
@@ -209,7 +210,8 @@ impl RoundServer {
             (None, Some((_, copy))) => lock(copy).slice.weights.len(),
             (None, None) => return Err(self.no_slot(push.slot)),
         };
-        let values = receive_values(&*self.group, from, gradient, len).map_err(exchange)?;
+        let form = (len, push.sparse);
+        let values = receive_gradient(&*self.group, from, gradient, form).map_err(exchange)?;
         let ids = match usize::try_from(push.ids).unwrap_or(usize::MAX) {
             0 => Vec::new(),
             count => receive_words(&*self.group, from, samples, count).map_err(exchange)?,
@@ -263,10 +265,21 @@ impl RoundServer {
         Ok(ServerAnswer::Counted)
     }
 
+    /// Returns a slot for one request. A slot whose update was interrupted by a panic is not served any more: its copy may have
+    /// received a part of that update, and would take the next message for the rest of it.
+    fn serving(&self, slot: u32) -> Result<MutexGuard<'_, ServingSlot>, ParallelError> {
+        let serving = self.slots.get(&slot).ok_or_else(|| self.no_slot(slot))?;
+        let serving = serving.lock();
+        serving.map_err(|_| {
+            out_of_order(format!(
+                "a thread has panicked while it updated slot {slot}"
+            ))
+        })
+    }
+
     /// Returns the version and the weights of a slot.
     pub(super) fn pull(&self, slot: u32) -> Result<(u64, Buffer), ParallelError> {
-        let serving = self.slots.get(&slot).ok_or_else(|| self.no_slot(slot))?;
-        let serving = lock(serving);
+        let serving = self.serving(slot)?;
         let values = Buffer::copy_of(&serving.slot.slice.weights);
         Ok((serving.slot.log.version(), values))
     }
@@ -279,11 +292,7 @@ impl RoundServer {
         ids: Vec<u64>,
     ) -> Result<ServerAnswer, ParallelError> {
         let number = push.slot;
-        let serving = self
-            .slots
-            .get(&number)
-            .ok_or_else(|| self.no_slot(number))?;
-        let mut serving = lock(serving);
+        let mut serving = self.serving(number)?;
         let verdict = self.apply(&mut serving.slot, push, gradient.as_slice(), &ids);
         if matches!(verdict, PushVerdict::Apply { .. }) {
             self.send_copy(&mut serving, push, gradient, &ids)?;
@@ -341,9 +350,16 @@ impl RoundServer {
         let group = &*self.group;
         let [request, values, samples] = copy_tags(push.slot);
         let words = ServerRequest::Push(*push).encode();
+        let all = gradient.as_slice();
+        let sparse = push
+            .sparse
+            .and_then(|size| SparseValues::of(all, size.bytes()));
         let mut sends = vec![
             send_words(group, to, request, &words),
-            group.send(to, values, gradient),
+            match &sparse {
+                Some(_) => send_gradient(group, to, values, all, sparse.as_ref()),
+                None => group.send(to, values, gradient),
+            },
         ];
         if push.ids > 0 {
             sends.push(send_words(group, to, samples, ids));
@@ -403,8 +419,8 @@ impl RoundServer {
     /// # Errors
     /// A rank was lost.
     pub fn close(&self) -> Result<(), ParallelError> {
-        for (number, serving) in &self.slots {
-            let mut serving = lock(serving);
+        for number in self.slots.keys() {
+            let mut serving = self.serving(*number)?;
             if let Some(to) = serving.copy {
                 let [request, ..] = copy_tags(*number);
                 let words = ServerRequest::Leave.encode();
@@ -440,3 +456,6 @@ impl RoundServer {
         (held, lead.and_then(|lead| lead.diverged))
     }
 }
+
+#[cfg(test)]
+mod tests;

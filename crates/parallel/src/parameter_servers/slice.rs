@@ -79,6 +79,15 @@ impl SliceRules {
         }
     }
 
+    /// Returns the rules of a state that no update changes.
+    #[cfg(test)]
+    pub(super) fn without_tensors() -> Self {
+        Self {
+            tensors: Vec::new(),
+            scales_by_staleness: false,
+        }
+    }
+
     /// Returns the learning rate of a gradient.
     ///
     /// Source: Zhang, Gupta, Lian, Liu, "Staleness-aware async-SGD for distributed deep learning", IJCAI 2016, section 3.

@@ -167,7 +167,9 @@ pub(super) fn fresh_buckets(
     state: &ModelState,
     config: &SynchronousConfig,
     layout: &StepLayout,
+    hosts: &[usize],
 ) -> Vec<Bucket> {
+    let sums_sparsely = config.sums_sparsely(hosts);
     let tensors: Vec<Range<usize>> = state.tensors().iter().map(|t| t.range.clone()).collect();
     let replicas = layout.replicas();
     let is_scattered = config.zero.is_sharded() && replicas > 1;
@@ -175,7 +177,9 @@ pub(super) fn fresh_buckets(
         .into_iter()
         .map(|plan| {
             let slices = bucket::slices(&plan.elements, &tensors, replicas);
+            let has_tables = plan.layers.clone().any(|layer| state.has_tables(layer));
             Bucket::new(plan, slices, is_scattered, layout.shards().shards())
+                .with_sparse_sums(sums_sparsely && has_tables)
         })
         .collect()
 }

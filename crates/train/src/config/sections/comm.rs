@@ -31,6 +31,10 @@ pub struct CommSection {
     /// sizes and choose one. The trained bits do not depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucket_bytes_max: Option<u64>,
+    /// Whether the gradients of tables (embeddings, factors) are sent without their zeros where that is shorter; absent: between
+    /// hosts. The trained bits do not depend on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sparse_tables: Option<bool>,
     /// The longest wait for another worker, in seconds; default 30.
     pub timeout_s: f64,
 }
@@ -41,6 +45,7 @@ impl Default for CommSection {
             algorithm: None,
             transport: TransportChoice::Auto,
             bucket_bytes_max: None,
+            sparse_tables: None,
             timeout_s: 30.0,
         }
     }
