@@ -12,6 +12,7 @@ def run(order):
     import ctypes
     import signal
     import subprocess
+    import time
 
     def end_with_parent():
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
@@ -19,7 +20,16 @@ def run(order):
     node = ray.get_runtime_context().get_node_id()
     words = [order["program"], "join", order["address"], "--token-file", "/dev/stdin", "-n", str(order["slots"])]
     words += ["--host", "ray-" + node[:12], "--logs", order["logs"]]
-    agent = subprocess.Popen(words, stdin=subprocess.PIPE, preexec_fn=end_with_parent)
+    until = time.monotonic() + 30
+    while True:
+        try:
+            agent = subprocess.Popen(words, stdin=subprocess.PIPE, preexec_fn=end_with_parent)
+            break
+        except FileNotFoundError:
+            # Another node with the same folder of the session unpacks the package again.
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
     agent.communicate(order["token"].encode())
     return agent.returncode
 
