@@ -59,6 +59,21 @@ impl TransformerShape {
         layer
     }
 
+    /// Starts a layer whose samples are blocks of tokens, and `shared` tokens after them. Layers in parts divide the tokens.
+    pub(super) fn layer_of_tokens(
+        &self,
+        name: &str,
+        sample: &[usize],
+        blocks: &[usize],
+        shared: usize,
+    ) -> GraphBuilder {
+        let mut layer = Self::layer(name, sample);
+        if self.parts > 1 {
+            layer.divide_input(self.parts, blocks, shared);
+        }
+        layer
+    }
+
     /// Adds a normalisation and an attention to `memory`, or to `x` itself without one, with a
     /// residual connection.
     pub(super) fn attention(
@@ -102,16 +117,17 @@ impl TransformerShape {
             let found = layer.attention(queries, keys_values, heads, attended);
             layer.linear_rows(&output, found, [self.width, self.width])
         });
-        let found = layer.sum_parts(&parts);
+        let found = layer.sum_parts_by_tokens(&parts, &[layer.shape(own)[0]]);
         layer.bias(&output, found)
     }
 
     /// Adds the vectors of tokens and positions to the layer's input. `tied` has the table of each part that an output layer
-    /// shares.
+    /// shares; `blocks` are those of the tokens.
     pub(super) fn embedding(
         &self,
         layer: &mut GraphBuilder,
         tokens: usize,
+        blocks: &[usize],
         tied: &[TiedTable],
     ) -> GraphValue {
         let x = layer.input();
@@ -121,7 +137,7 @@ impl TransformerShape {
         let parts = layer.each_part(self.parts, |layer, part| {
             layer.embedding_rows(x, tokens, self.width, tied.get(part as usize))
         });
-        let x = layer.sum_parts(&parts);
+        let x = layer.sum_parts_by_tokens(&parts, blocks);
         layer.positions(x)
     }
 
@@ -156,7 +172,7 @@ impl TransformerShape {
                 let y = layer.activate(y, ActivationFunction::Gelu);
                 layer.linear_rows(down, y, [self.inner, self.width])
             });
-            let y = layer.sum_parts(&parts);
+            let y = layer.sum_parts_by_tokens(&parts, &[layer.shape(x)[0]]);
             layer.bias(down, y)
         } else {
             let y = layer.linear(up, y, self.inner, true);
