@@ -5,7 +5,6 @@ mod parts;
 mod shapes;
 mod tokens;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
@@ -203,8 +202,6 @@ pub struct GraphBuilder {
     is_used: Vec<bool>,
     /// The part to which the next operations belong.
     part: Option<u32>,
-    /// The values with all tokens, by divided value.
-    with_all_tokens: BTreeMap<usize, GraphValue>,
     problem: Option<String>,
 }
 
@@ -227,7 +224,6 @@ impl GraphBuilder {
             dropouts: 0,
             is_used: vec![false],
             part: None,
-            with_all_tokens: BTreeMap::new(),
             problem: None,
         };
         builder.check_elements(sample, "a sample");
@@ -318,9 +314,9 @@ impl GraphBuilder {
         output: Vec<usize>,
         tensors: Vec<OwnTensor>,
     ) -> GraphValue {
-        let (inputs, division) = self.with_division(&operation, inputs);
+        let division = self.division_of(&operation, inputs);
         let node = Box::new(PerShard::new(operation));
-        let found = self.add_node(node, &inputs, output, tensors);
+        let found = self.add_node(node, inputs, output, tensors);
         self.divide(found, division);
         found
     }

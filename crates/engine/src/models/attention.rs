@@ -109,15 +109,17 @@ impl TransformerShape {
         let [query, key_value, output] =
             ["query", "key_value", "output"].map(|part| format!("{name}.{part}"));
         let heads = self.heads / self.parts as usize;
+        let tokens = layer.shape(own)[0];
+        let own = layer.all_tokens(own);
+        let from = memory.map_or(own, |memory| layer.all_tokens(memory));
         let parts = layer.each_part(self.parts, |layer, _| {
             let queries = layer.linear_columns(&query, own, (self.width, 1), true);
-            let from = memory.unwrap_or(own);
             // Keys and values are two groups of columns.
             let keys_values = layer.linear_columns(&key_value, from, (2 * self.width, 2), true);
             let found = layer.attention(queries, keys_values, heads, attended);
             layer.linear_rows(&output, found, [self.width, self.width])
         });
-        let found = layer.sum_parts_by_tokens(&parts, &[layer.shape(own)[0]]);
+        let found = layer.sum_parts_by_tokens(&parts, &[tokens]);
         layer.bias(&output, found)
     }
 
@@ -155,6 +157,7 @@ impl TransformerShape {
                 [] => layer.linear("output", x, tokens, false),
             };
         }
+        let x = layer.all_tokens(x);
         let parts = layer.each_part(self.parts, |layer, part| match tied.get(part as usize) {
             Some(table) => layer.tied_scores(x, table.tokens(), table),
             None => layer.linear_columns("output", x, (tokens, 1), false),
@@ -167,6 +170,7 @@ impl TransformerShape {
         let y = layer.layer_norm("feed_forward.norm", x);
         let (up, down) = ("feed_forward.up", "feed_forward.down");
         let y = if self.parts > 1 {
+            let y = layer.all_tokens(y);
             let parts = layer.each_part(self.parts, |layer, _| {
                 let y = layer.linear_columns(up, y, (self.inner, 1), true);
                 let y = layer.activate(y, ActivationFunction::Gelu);

@@ -47,16 +47,12 @@ impl GraphOutline {
 }
 
 impl GraphBuilder {
-    /// Returns the inputs of an operation, with all tokens if it belongs to a part; and the division of its output otherwise.
-    pub(super) fn with_division(
+    /// Returns the division of the output of an operation along its tokens.
+    pub(super) fn division_of(
         &mut self,
         operation: &impl GraphOperation,
         inputs: &[GraphValue],
-    ) -> (Vec<GraphValue>, Option<TokenDivision>) {
-        if self.part.is_some() {
-            let inputs = inputs.iter().map(|input| self.with_all_tokens(*input));
-            return (inputs.collect(), None);
-        }
+    ) -> Option<TokenDivision> {
         let each = inputs
             .iter()
             .map(|input| self.outline.divisions[input.0].clone());
@@ -67,13 +63,14 @@ impl GraphBuilder {
         let has_shared = division
             .as_ref()
             .is_some_and(|division| division.shared() > 0);
-        if !is_whole && (!is_same || has_shared || !operation.computes_own_tokens()) {
+        let computes_own = operation.computes_own_tokens() && self.part.is_none();
+        if !is_whole && (!is_same || has_shared || !computes_own) {
             self.fail(format!(
-                "{:?} cannot compute values that are divided along their tokens",
+                "{:?} cannot compute values that are divided along their tokens: see GraphBuilder::all_tokens",
                 operation.computation()
             ));
         }
-        (inputs.to_vec(), division)
+        division
     }
 
     /// Sets the division of the value that was added last.
@@ -88,7 +85,7 @@ impl GraphBuilder {
     /// parts. `blocks` are the lengths of the runs of tokens of which each part has a segment; together they are all tokens.
     /// [`GraphBuilder::add`], [`GraphBuilder::dropout`], [`GraphBuilder::layer_norm`], [`GraphBuilder::bias`] and
     /// [`GraphBuilder::positions`] of a divided value compute these tokens only, [`GraphBuilder::slice`] takes a block, and
-    /// [`GraphBuilder::concatenate`] joins values along the tokens. Operations of a part read all tokens.
+    /// [`GraphBuilder::concatenate`] joins values along the tokens. Operations of parts need [`GraphBuilder::all_tokens`].
     pub fn sum_parts_by_tokens(&mut self, values: &[GraphValue], blocks: &[usize]) -> GraphValue {
         let division = TokenDivision::new(blocks, 0, self.outline.parts);
         let shape = values.first().map_or(&[][..], |value| self.shape(*value));
@@ -118,18 +115,14 @@ impl GraphBuilder {
         self.outline.divisions[0] = Some(division);
     }
 
-    /// Returns a value with all tokens: the value itself unless it is divided.
-    pub(super) fn with_all_tokens(&mut self, value: GraphValue) -> GraphValue {
+    /// Adds all tokens of a divided value, for operations of parts: call it before [`GraphBuilder::each_part`], so that exchanges
+    /// have one order on all processes. Returns the value itself unless it is divided.
+    pub fn all_tokens(&mut self, value: GraphValue) -> GraphValue {
         let Some(division) = self.outline.divisions[value.0].clone() else {
             return value;
         };
-        if let Some(known) = self.with_all_tokens.get(&value.0) {
-            return *known;
-        }
-        if division.shared() > 0 {
-            self.fail(
-                "an operation of a part cannot read tokens that every process has".to_owned(),
-            );
+        if division.shared() > 0 || self.part.is_some() {
+            self.fail("all tokens are for a value whose tokens are all divided, before its parts are described".to_owned());
             return value;
         }
         let node = GatherTokens {
@@ -139,12 +132,7 @@ impl GraphBuilder {
             saved: BTreeMap::new(),
         };
         let shape = self.shape(value).to_vec();
-        // It belongs to no part, also while a part is described.
-        let part = self.part.take();
-        let found = self.add_node(Box::new(node), &[value], shape, Vec::new());
-        self.part = part;
-        self.with_all_tokens.insert(value.0, found);
-        found
+        self.add_node(Box::new(node), &[value], shape, Vec::new())
     }
 }
 
@@ -167,6 +155,7 @@ mod tests {
     #[test]
     fn divided_values_are_refused_where_all_tokens_are_needed() {
         let in_parts = |layer: &mut GraphBuilder, x| {
+            let x = layer.all_tokens(x);
             let parts = layer.each_part(2, |layer, _| {
                 let y = layer.linear_columns("up", x, (4, 1), true);
                 layer.linear_rows("down", y, [4, 4])
@@ -177,6 +166,7 @@ mod tests {
             let x = layer.slice(x, 0, 2..6);
             let y = layer.layer_norm("norm", x);
             let y = layer.add(x, y);
+            let y = layer.all_tokens(y);
             let parts = layer.each_part(2, |layer, _| {
                 let y = layer.linear_columns("up", y, (4, 1), true);
                 layer.linear_rows("down", y, [4, 4])
@@ -194,6 +184,10 @@ mod tests {
             layer.slice(x, 0, 1..6);
         });
         assert!(message.contains("expected one block"), "{message}");
+        let message = refused(|layer, x| {
+            layer.each_part(2, |layer, _| layer.linear_columns("up", x, (4, 1), true));
+        });
+        assert!(message.contains("GraphBuilder::all_tokens"), "{message}");
         // The same tokens, in other blocks.
         let message = refused(|layer, x| {
             let y = in_parts(layer, x);
@@ -202,6 +196,7 @@ mod tests {
         assert!(message.contains("divided along their tokens"), "{message}");
         let message = refused(|layer, x| {
             let x = layer.slice(x, 0, 2..6);
+            let x = layer.all_tokens(x);
             let parts = layer.each_part(2, |layer, _| layer.linear_columns("up", x, (4, 1), true));
             layer.sum_parts_by_tokens(&parts, &[3]);
         });
