@@ -2,8 +2,8 @@
 //!
 //! Operations that belong to no part compute each token on its own, so they need not compute all tokens on every process.
 //! The tokens of a sample have a fixed segment for each part, and in training a process has those of its parts. It stores them
-//! part by part: of each part a segment of every block, each with all samples. What belongs to a part is thus in one place,
-//! as exchanges need it, and so are its rows for sums over tokens.
+//! part by part: of each part a segment of every block, each with all samples. The tokens of a part are thus one run of memory,
+//! as exchanges and sums over them need it.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ impl TokenShares {
     }
 }
 
-/// A run of tokens that a process stores in one place, with all samples.
+/// A run of tokens that a process stores one after the other, with all samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenPiece {
     /// The number of the block.
@@ -105,7 +105,7 @@ impl TokenDivision {
         })
     }
 
-    /// Returns what a process stores that computes some parts, in its order.
+    /// Returns the runs of tokens of a process that computes some parts, in the order in which it stores them.
     pub(crate) fn pieces(&self, own: &Range<u32>) -> Vec<TokenPiece> {
         let mut pieces: Vec<TokenPiece> = Vec::new();
         let mut before = 0;
@@ -154,7 +154,7 @@ impl TokenDivision {
         self.shape_of(shape, self.shares().of(own))
     }
 
-    /// Returns what a process stores of a whole value that computes some parts.
+    /// Returns the tokens of a whole value on a process that computes some parts.
     pub(crate) fn take(
         &self,
         device: &dyn Device,
@@ -168,7 +168,7 @@ impl TokenDivision {
         found
     }
 
-    /// Returns a whole value with what a process stores that computes some parts; the rest is unspecified.
+    /// Returns a whole value with the tokens of a process that computes some parts; the others are unspecified.
     pub(crate) fn put(
         &self,
         device: &dyn Device,
@@ -245,7 +245,7 @@ impl<'a> OwnTokens<'a> {
         self.division.tokens()
     }
 
-    /// Returns what is stored, in its order.
+    /// Returns the runs of tokens, in the order in which they are stored.
     pub(crate) fn pieces(self) -> Vec<TokenPiece> {
         self.division.pieces(self.own)
     }
@@ -255,7 +255,7 @@ impl<'a> OwnTokens<'a> {
         self.own.clone()
     }
 
-    /// Returns the stored tokens of one of the own parts, which are in one place.
+    /// Returns the stored tokens of one of the own parts.
     pub(crate) fn of_part(self, part: u32) -> Range<usize> {
         let shares = self.division.shares().parts;
         let first = self.own.start as usize;
