@@ -1,5 +1,7 @@
 //! [`ModelCosts`]: what the layers of a model and the links of a machine take, as measured.
 
+use std::ops::Range;
+
 use ronde_core::{PartTransfer, PartTransfers};
 use ronde_schedule::CostModel;
 
@@ -37,6 +39,8 @@ pub struct LayerCosts {
     pub elements: usize,
     /// The bytes of its output for one shard, as they travel between stages.
     pub output_bytes: usize,
+    /// The bytes of the output that belong to each part, if the output is divided along its tokens; otherwise empty.
+    pub output_part_bytes: Vec<usize>,
     /// The passes of a worker that computes all parts of the layer.
     pub passes: PassCosts,
     /// The passes of a worker that computes the first part only; `None` for a layer that is not divided into parts.
@@ -46,6 +50,15 @@ pub struct LayerCosts {
 }
 
 impl LayerCosts {
+    /// Returns the bytes of the output for one shard on a worker that computes some parts.
+    #[must_use]
+    pub fn output_bytes_of(&self, own: &Range<u32>) -> usize {
+        let parts = (0..).zip(&self.output_part_bytes);
+        let others = parts.filter(|(part, _)| !own.contains(part));
+        let others: usize = others.map(|(_, bytes)| bytes).sum();
+        self.output_bytes.saturating_sub(others)
+    }
+
     /// Returns the passes of a worker that computes `own` of `parts` parts: costs are linear between one part and all of them.
     #[must_use]
     pub fn passes_of(&self, own: u32, parts: u32) -> PassCosts {

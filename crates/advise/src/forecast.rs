@@ -262,6 +262,9 @@ impl<'a> PlacedLayout<'a> {
                     // The worker waits for these, and computes nothing meanwhile.
                     cost.forward_s += self.transfers_s(parts, &layer.transfers.forward);
                     cost.backward_s += self.transfers_s(parts, &layer.transfers.backward);
+                    let weights_s = self.transfers_s(parts, &layer.transfers.weights);
+                    cost.backward_s += weights_s;
+                    cost.backward_weights_s += weights_s;
                 }
             }
             let elements: usize = bucket.own_regions(&self.own_parts).sum();
@@ -274,7 +277,7 @@ impl<'a> PlacedLayout<'a> {
         });
         let border = |stage: usize| {
             let last = stages[stage].layers.end - 1;
-            let bytes = layers[last].output_bytes;
+            let bytes = layers[last].output_bytes_of(&self.own_parts);
             let (is_across, sharing) = self.ranks.crossing(stage);
             let (link_s, seconds) = self.request.links.message(bytes, is_across);
             let sharing = if is_across { sharing as f64 } else { 1.0 };
@@ -321,6 +324,7 @@ impl<'a> PlacedLayout<'a> {
             let elements = transfer.elements();
             let found = match transfer {
                 PartTransfer::Sum { .. } => times.exact_sum(group, sum, elements),
+                PartTransfer::ScatteredSum { .. } => times.scatter(group, sum, elements),
                 PartTransfer::Gather { .. } => times.gather(group, elements),
             };
             found.seconds + elements as f64 * self.costs.exchange_element_s

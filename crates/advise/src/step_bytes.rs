@@ -183,7 +183,7 @@ impl<'a> StepCounting<'a> {
             group: same_layers,
         };
         match action {
-            ProgramAction::Send(border) => found.borders.add(self.border(*border)),
+            ProgramAction::Send(border) => found.borders.add(self.border(*border, place)),
             ProgramAction::Reduce { bucket } => {
                 for region in self.own_regions(place, *bucket) {
                     let sent = self.reduction(&member, *bucket, region)?;
@@ -202,29 +202,40 @@ impl<'a> StepCounting<'a> {
                     self.add_transfers(transfers, shards, place, &mut found.parts)?;
                 }
             }
-            ProgramAction::Backward { bucket, shards }
-            | ProgramAction::BackwardInput { bucket, shards } => {
+            ProgramAction::Backward { bucket, shards } => {
+                for layer in layers(*bucket) {
+                    for transfers in [&layer.transfers.backward, &layer.transfers.weights] {
+                        self.add_transfers(transfers, shards, place, &mut found.parts)?;
+                    }
+                }
+            }
+            ProgramAction::BackwardInput { bucket, shards } => {
                 for layer in layers(*bucket) {
                     let transfers = &layer.transfers.backward;
+                    self.add_transfers(transfers, shards, place, &mut found.parts)?;
+                }
+            }
+            ProgramAction::BackwardWeights { bucket, shards } => {
+                for layer in layers(*bucket) {
+                    let transfers = &layer.transfers.weights;
                     self.add_transfers(transfers, shards, place, &mut found.parts)?;
                 }
             }
             ProgramAction::Loss { shards } => {
                 self.add_transfers(&costs.loss_transfers, shards, place, &mut found.parts)?;
             }
-            ProgramAction::Receive(_)
-            | ProgramAction::Release { .. }
-            | ProgramAction::BackwardWeights { .. } => {}
+            ProgramAction::Receive(_) | ProgramAction::Release { .. } => {}
         }
         Ok(())
     }
 
     /// Returns the message of a border: the number of samples, then the values.
-    fn border(&self, border: Border) -> SentBytes {
+    fn border(&self, border: Border, place: MeshPlace) -> SentBytes {
         let stage = border.from.min(border.to);
         let last = self.candidate.layout.stages()[stage].layers.end - 1;
-        let output = &self.request.worker.alone.layers[last];
-        SentBytes::message(1 + output.output_bytes / F32_BYTES)
+        let own = self.candidate.layout.parts_at(place.tensor, self.parts);
+        let output_bytes = self.request.worker.alone.layers[last].output_bytes_of(&own);
+        SentBytes::message(1 + output_bytes / F32_BYTES)
     }
 
     /// Returns the regions of a bucket that a rank has, also those without elements.
@@ -314,18 +325,22 @@ impl<'a> StepCounting<'a> {
             group: &group,
         };
         for transfer in transfers {
+            let lens_of_ranks = |elements: &[usize]| -> Vec<usize> {
+                let of_rank = |rank: usize| {
+                    let parts = sum.run(GroupRank(rank as u32));
+                    let own = &elements[parts.start as usize..parts.end as usize];
+                    own.iter().sum()
+                };
+                (0..sum.size()).map(of_rank).collect()
+            };
             let sent = match transfer {
                 PartTransfer::Sum { elements } => self.exact_sum(&member, sum, *elements)?,
-                PartTransfer::Gather { elements } => {
-                    let of_rank = |rank: usize| {
-                        let parts = sum.run(GroupRank(rank as u32));
-                        elements[parts.start as usize..parts.end as usize]
-                            .iter()
-                            .sum()
-                    };
-                    let lens: Vec<usize> = (0..sum.size()).map(of_rank).collect();
-                    gather(place.tensor, &lens)
+                PartTransfer::ScatteredSum { elements } => {
+                    let lens = lens_of_ranks(elements);
+                    let schedule = exact_sum_scatter(sum, member.rank, &lens)?;
+                    SentBytes::of(&schedule, F32_BYTES)
                 }
+                PartTransfer::Gather { elements } => gather(place.tensor, &lens_of_ranks(elements)),
             };
             shards.clone().for_each(|_| found.add(sent));
         }

@@ -111,9 +111,17 @@ impl Case {
             let transfers = layer.part_transfers(&shape, ends);
             shape = layer.cost(&shape).output_shape;
             let tensors = layer.layout().tensors.iter();
+            let output_bytes = 4 * shape.iter().product::<usize>();
+            let output_part_bytes = layer.output_tokens().map_or_else(Vec::new, |tokens| {
+                let parts = tokens.parts.iter();
+                parts
+                    .map(|of_part| output_bytes / shape[1] * of_part)
+                    .collect()
+            });
             LayerCosts {
                 elements: tensors.map(TensorEntry::elements).sum(),
-                output_bytes: 4 * shape.iter().product::<usize>(),
+                output_bytes,
+                output_part_bytes,
                 transfers,
                 ..LayerCosts::default()
             }

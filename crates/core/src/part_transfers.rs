@@ -8,6 +8,11 @@ pub enum PartTransfer {
         /// The number of elements of the sum.
         elements: usize,
     },
+    /// Values are summed over all parts, and each rank receives the elements of the sum that belong to its parts.
+    ScatteredSum {
+        /// The number of elements of each part.
+        elements: Vec<usize>,
+    },
     /// Each rank receives the values of all parts.
     Gather {
         /// The number of elements of each part.
@@ -16,12 +21,12 @@ pub enum PartTransfer {
 }
 
 impl PartTransfer {
-    /// Returns the number of elements that each rank has after it.
+    /// Returns the number of elements of all parts together.
     #[must_use]
     pub fn elements(&self) -> usize {
         match self {
             Self::Sum { elements } => *elements,
-            Self::Gather { elements } => elements.iter().sum(),
+            Self::ScatteredSum { elements } | Self::Gather { elements } => elements.iter().sum(),
         }
     }
 }
@@ -31,8 +36,10 @@ impl PartTransfer {
 pub struct PartTransfers {
     /// Those of the forward pass.
     pub forward: Vec<PartTransfer>,
-    /// Those of the backward pass; of its first half if it is in two.
+    /// Those of the backward pass for the input: the first half, if the pass is in two.
     pub backward: Vec<PartTransfer>,
+    /// Those of the backward pass for the weights: the second half.
+    pub weights: Vec<PartTransfer>,
 }
 
 impl PartTransfers {

@@ -294,6 +294,7 @@ impl Layer for Chain {
             let of_layer = layer.part_transfers(&shape, ends);
             found.forward.extend(of_layer.forward);
             found.backward.splice(0..0, of_layer.backward);
+            found.weights.splice(0..0, of_layer.weights);
             shape = layer.cost(&shape).output_shape;
         }
         found

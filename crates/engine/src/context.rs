@@ -55,6 +55,17 @@ impl ForwardContext {
     /// The factors are keyed by (seed, step, shard, layer, `index`); give each dropout of a layer
     /// its own `index`. `probability` is clamped to `0..=1`. Cost: a Philox number per element.
     pub fn draw_dropout(&self, factors: &mut [f32], probability: f64, index: u64) -> bool {
+        self.draw_dropout_from(factors, probability, index, 0)
+    }
+
+    /// Does the same for elements from number `first` on: those that [`ForwardContext::draw_dropout`] writes there.
+    pub fn draw_dropout_from(
+        &self,
+        factors: &mut [f32],
+        probability: f64,
+        index: u64,
+        first: u64,
+    ) -> bool {
         let probability = probability.clamp(0.0, 1.0);
         if self.mode == Mode::Evaluate || probability == 0.0 {
             return false;
@@ -66,7 +77,7 @@ impl ForwardContext {
             index,
         ];
         let stream = self.seeds.stream(Purpose::Dropout, &coordinates);
-        stream.fill_uniform(factors);
+        stream.fill_uniform_from(first, factors);
         let scale = if probability < 1.0 {
             (1.0 / (1.0 - probability)) as f32
         } else {
@@ -127,6 +138,16 @@ mod tests {
         let dropped = base.iter().filter(|&&x| x == 0.0).count();
         assert!((400..600).contains(&dropped), "{dropped} of 2,000 dropped");
         assert!(base.iter().all(|&x| x == 0.0 || x == 1.0 / 0.75));
+    }
+
+    #[test]
+    fn factors_of_later_elements_are_those_of_the_whole() {
+        let whole = masked(&context(1, 2, 3), 0.25, 0);
+        for first in [0, 1, 6, 1023] {
+            let mut part = vec![f32::NAN; 77];
+            context(1, 2, 3).draw_dropout_from(&mut part, 0.25, 0, first);
+            assert_eq!(part, whole[first as usize..first as usize + 77]);
+        }
     }
 
     #[test]

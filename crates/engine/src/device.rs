@@ -27,8 +27,8 @@ pub use planning::{MemoryUse, PlanningDevice};
 pub use host::HostDevice;
 pub(crate) use host::statistics_values;
 pub use kernels::{
-    AffineSlices, ElementKernels, ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap,
-    PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows,
+    AffineSlices, DrawnRows, ElementKernels, ImageKernels, MatrixKernels, MatrixSlice, NormKernels,
+    PlaneMap, PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows,
 };
 
 /// Memory and kernels for the operations of layers. All values are f32, except packed ones: see [`PrecisionKernels`].

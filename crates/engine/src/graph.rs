@@ -9,6 +9,7 @@ mod part_transfers;
 mod parts;
 mod tensors;
 mod text;
+mod tokens;
 
 pub use builder::{Attended, GraphBuilder, GraphOutline, GraphValue};
 pub use computation::{Computation, OperationOutline};
@@ -20,3 +21,5 @@ pub use parts::{PartExchange, PartPlace};
 pub(crate) use tensors::{LoadedState, SharedTensor, TensorAccess, TensorGradients, Tensors};
 pub(crate) use text::KeptPositions;
 pub use text::KeptText;
+pub use tokens::TokenShares;
+pub(crate) use tokens::{OwnTokens, TokenDivision, copy_run, taken_run};

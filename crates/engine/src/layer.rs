@@ -8,7 +8,7 @@ use ronde_core::{PartTransfers, Shard};
 
 use crate::{
     Activation, Device, EngineError, ForwardContext, KeptText, LockStep, PartPlace, PassEnds,
-    Precision, ShardGradient, ShardInput, ShardSums,
+    Precision, ShardGradient, ShardInput, ShardSums, TokenShares,
 };
 
 /// The output and memory of a layer for one shard, for planning.
@@ -166,6 +166,17 @@ pub trait Layer: Send {
         PartTransfers::default()
     }
 
+    /// Returns the number of tokens of the input on processes that compute different parts, in training; `None` if the input is
+    /// whole on all of them, as by default.
+    fn input_tokens(&self) -> Option<TokenShares> {
+        None
+    }
+
+    /// Returns the same for the output.
+    fn output_tokens(&self) -> Option<TokenShares> {
+        None
+    }
+
     /// Returns the length of the last dimension of each part of the output, if the output joins parts; by default `None`.
     fn output_parts(&self) -> Option<Vec<usize>> {
         None
@@ -201,7 +212,8 @@ pub trait Layer: Send {
         crate::engine_name()
     }
 
-    /// Returns output shape and memory for one shard of the given input shape, samples first.
+    /// Returns output shape and memory for one shard of the given input shape, samples first. Shapes are those of whole values,
+    /// also where a process has some of the tokens in training: see [`Layer::input_tokens`].
     fn cost(&self, input_shape: &[usize]) -> LayerCost;
 
     /// Returns whether most gradients of weights are zeros, because samples select rows of a table.

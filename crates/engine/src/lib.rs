@@ -45,16 +45,16 @@ pub use chain::Chain;
 pub use context::{ForwardContext, Mode, first_word};
 pub use detection::{DetectedImages, DetectedObject};
 pub use device::{
-    AffineSlices, ComputeEngine, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels,
-    ForeignMemory, HostDevice, ImageKernels, KernelCall, KernelObserver, MatrixKernels,
-    MatrixSlice, MemoryUse, NormKernels, ObservedDevice, PlaneMap, PlanningDevice,
+    AffineSlices, ComputeEngine, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, DrawnRows,
+    ElementKernels, ForeignMemory, HostDevice, ImageKernels, KernelCall, KernelObserver,
+    MatrixKernels, MatrixSlice, MemoryUse, NormKernels, ObservedDevice, PlaneMap, PlanningDevice,
     PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows, check_device,
 };
 pub use error::EngineError;
 pub use evaluation_size::EvaluationSize;
 pub use graph::{
     Attended, Computation, GraphBuilder, GraphLayer, GraphOutline, GraphValue, KeptText,
-    OperationOutline, PartExchange, PartPlace, PassEnds,
+    OperationOutline, PartExchange, PartPlace, PassEnds, TokenShares,
 };
 pub use host::{cpu_features, engine_name};
 pub use initial::{Initial, fill_tensor};

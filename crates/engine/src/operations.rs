@@ -21,6 +21,7 @@ mod shape;
 #[cfg(test)]
 mod slopes;
 mod tied_scores;
+mod tokens;
 
 pub(crate) use attention::Attend;
 pub use batch_norm::AfterNorm;
@@ -37,6 +38,7 @@ pub(crate) use parts::{AddRow, CombineParts, EmbedRows, PartsForm};
 pub(crate) use pool::{MapPlanes, MaxPool};
 pub(crate) use shape::{Concatenate, Reshape, TakeSlice};
 pub use tied_scores::TiedTable;
+pub(crate) use tokens::{ConcatenateTokens, GatherTokens, SliceTokens};
 
 use crate::Activation;
 

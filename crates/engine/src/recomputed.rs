@@ -10,6 +10,7 @@ use ronde_core::{PartTransfers, Shard};
 use crate::{
     Activation, Device, EngineError, ForwardContext, HostDevice, KeptText, Layer, LayerCost,
     LockStep, Mode, PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums,
+    TokenShares,
 };
 
 /// Activation checkpointing: the values that the inner layer would keep for backward are recomputed
@@ -22,6 +23,8 @@ pub struct Recomputed {
     inner: Box<dyn Layer>,
     device: Arc<dyn Device>,
     in_flight: BTreeMap<Shard, (Activation, ForwardContext)>,
+    /// The parts that this process computes; `None` for all.
+    own_parts: Option<Range<u32>>,
     /// Whether the next state is the same as the one before.
     is_suspended: bool,
 }
@@ -39,6 +42,7 @@ impl Recomputed {
             inner,
             device,
             in_flight: BTreeMap::new(),
+            own_parts: None,
             is_suspended: false,
         }
     }
@@ -173,6 +177,14 @@ impl Layer for Recomputed {
         inner.with_recomputation()
     }
 
+    fn input_tokens(&self) -> Option<TokenShares> {
+        self.inner.input_tokens()
+    }
+
+    fn output_tokens(&self) -> Option<TokenShares> {
+        self.inner.output_tokens()
+    }
+
     fn output_parts(&self) -> Option<Vec<usize>> {
         self.inner.output_parts()
     }
@@ -183,6 +195,7 @@ impl Layer for Recomputed {
 
     fn set_parts(&mut self, place: &PartPlace) {
         self.in_flight.clear();
+        self.own_parts = Some(place.own());
         self.inner.set_parts(place);
     }
 
@@ -197,8 +210,13 @@ impl Layer for Recomputed {
     /// Returns the cost of the inner layer with only its input kept, at most in f32. While one shard at a time is
     /// recomputed, it needs its full memory.
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
+        let elements: usize = input_shape.iter().product();
+        let kept_floats = match (self.input_tokens(), &self.own_parts) {
+            (Some(tokens), Some(own)) => elements / tokens.all().max(1) * tokens.of(own),
+            _ => elements,
+        };
         LayerCost {
-            kept_floats: input_shape.iter().product(),
+            kept_floats,
             ..self.inner.cost(input_shape)
         }
     }

@@ -317,6 +317,44 @@ mod tests {
     }
 
     #[test]
+    fn what_belongs_to_no_part_takes_memory_for_the_own_tokens_only() {
+        let model = ModelConfig::Gpt {
+            layers: 8,
+            width: 256,
+            heads: 8,
+            dropout: 0.1,
+            tied: false,
+            tensor_parts: 4,
+        };
+        let peak = |own: std::ops::Range<u32>, precision| {
+            let step = StepShape {
+                sample: &[256],
+                classes: 64,
+                samples: 4,
+                shards: 1,
+                recomputes: false,
+                precision,
+            };
+            let device = Arc::new(PlanningDevice::new());
+            let shared: Arc<dyn Device> = device.clone();
+            let mut chain = model.planned(&step, &shared).unwrap();
+            chain.set_parts(&crate::PartPlace::planned(own, 4));
+            let before = device.memory().taken;
+            run_step(&mut chain, &step, &device).unwrap();
+            (device.memory().peak - before) as f64
+        };
+        for precision in [Precision::F32, Precision::Bf16] {
+            let whole = peak(0..4, precision);
+            let shares = [0..2, 1..2].map(|own| peak(own, precision) / whole);
+            // In use are a few whole values at a time, whatever the number of layers.
+            assert!(
+                shares[0] < 0.62 && shares[1] < 0.40,
+                "{precision:?}: {shares:?}"
+            );
+        }
+    }
+
+    #[test]
     fn memory_grows_with_samples_and_saturates() {
         let model = ModelConfig::Mlp {
             hidden: vec![4096],

@@ -252,6 +252,7 @@ plain!(
     SlidingWindow,
     PlaneMap,
     RowCopy,
+    DrawnRows,
     TableRows,
     ActivationFunction,
     ShortFormat
@@ -349,7 +350,7 @@ kernels!(TableKernels {
 });
 
 kernels!(ElementKernels {
-    fn draw_dropout(context: &ForwardContext, probability: f64, index: u64, to: DeviceSliceMut<'_>);
+    fn draw_dropout(context: &ForwardContext, probability: f64, index: u64, drawn: DrawnRows, to: DeviceSliceMut<'_>);
     fn add(y: DeviceSliceMut<'_>, x: DeviceSlice<'_>);
     fn multiply_by(y: DeviceSliceMut<'_>, factors: DeviceSlice<'_>);
     fn rectify(y: DeviceSliceMut<'_>);

@@ -114,6 +114,14 @@ fn a_step_takes_the_memory_that_was_planned() {
         tied: false,
         tensor_parts: 1,
     };
+    let in_parts = ModelConfig::Gpt {
+        layers: 4,
+        width: 128,
+        heads: 4,
+        dropout: 0.1,
+        tied: false,
+        tensor_parts: 4,
+    };
     let resnet = ModelConfig::ResNet18 {
         small_input: true,
         normalisation: Normalisation::Batch,
@@ -123,6 +131,9 @@ fn a_step_takes_the_memory_that_was_planned() {
         (&gpt, &[128], 100, 16, false, Precision::Bf16),
         (&gpt, &[128], 100, 16, true, Precision::F32),
         (&gpt, &[128], 100, 16, true, Precision::Bf16),
+        (&in_parts, &[128], 100, 16, false, Precision::F32),
+        (&in_parts, &[128], 100, 16, false, Precision::Bf16),
+        (&in_parts, &[128], 100, 16, true, Precision::F32),
         (&resnet, &[3, 32, 32], 10, 16, false, Precision::F32),
         (&resnet, &[3, 32, 32], 10, 16, false, Precision::Bf16),
         (

@@ -255,7 +255,7 @@ impl SynchronousStrategy {
         };
         this.store();
         this.state.copy_from(&this.chain);
-        this.forms = this.border_forms();
+        this.forms = this.border_forms(true);
         this.place_parts();
         this.load_layers();
         this
@@ -290,18 +290,29 @@ impl SynchronousStrategy {
         self.state.store(elements);
     }
 
-    fn border_forms(&self) -> BorderForms {
+    /// Returns the forms of the values between stages. In training, ranks with different parts of the layers may have different
+    /// tokens.
+    fn border_forms(&self, in_training: bool) -> BorderForms {
         let mut shape: Vec<usize> = std::iter::once(1)
             .chain(self.config.sample_shape.iter().copied())
             .collect();
         let mut shapes = Vec::new();
         let stages = self.layout.stages();
+        let own = self
+            .layout
+            .own_parts(self.groups.all.rank(), self.chain.parts());
         // The output of the last stage stays where it is.
         for stage in &stages[..stages.len() - 1] {
+            let mut tokens = None;
             for layer in &self.chain.layers()[stage.layers.clone()] {
                 shape = layer.cost(&shape).output_shape;
+                tokens = layer.output_tokens();
             }
-            shapes.push(shape[1..].to_vec());
+            let mut of_rank = shape[1..].to_vec();
+            if let Some(tokens) = tokens.filter(|_| in_training) {
+                of_rank[0] = tokens.of(&own);
+            }
+            shapes.push(of_rank);
         }
         BorderForms {
             shapes,
@@ -578,7 +589,7 @@ impl Strategy for SynchronousStrategy {
         self.place_parts();
         // The old buckets are in memory of the previous group.
         self.renew_buckets();
-        self.forms = self.border_forms();
+        self.forms = self.border_forms(true);
         self.is_computed = false;
         self.store();
         Ok(())

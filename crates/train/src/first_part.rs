@@ -53,6 +53,16 @@ impl PartExchange for AbsentParts {
         Ok(received)
     }
 
+    fn sum_scattered(
+        &self,
+        subtrees: Vec<Vec<f32>>,
+        elements: &[usize],
+    ) -> Result<Vec<f32>, NotSummed> {
+        let mut received = self.sum(subtrees)?;
+        received.truncate(elements.first().copied().unwrap_or(0));
+        Ok(received)
+    }
+
     fn gather(&self, own: Vec<f32>) -> Result<Vec<f32>, NotSummed> {
         let begun = clock::seconds();
         // Other parts are longer by one column at most; what is too much is dropped.

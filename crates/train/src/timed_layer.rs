@@ -7,7 +7,7 @@ use ronde_core::layout::StateLayout;
 use ronde_core::{PartTransfers, Shard};
 use ronde_engine::{
     Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
-    PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums,
+    PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums, TokenShares,
 };
 
 use crate::clock;
@@ -203,6 +203,14 @@ impl Layer for TimedLayer {
 
     fn parts(&self) -> u32 {
         self.inner.parts()
+    }
+
+    fn input_tokens(&self) -> Option<TokenShares> {
+        self.inner.input_tokens()
+    }
+
+    fn output_tokens(&self) -> Option<TokenShares> {
+        self.inner.output_tokens()
     }
 
     fn output_parts(&self) -> Option<Vec<usize>> {

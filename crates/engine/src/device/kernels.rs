@@ -458,6 +458,29 @@ pub struct RowCopy {
     pub length: usize,
 }
 
+/// The same part of each row of a value, of which random numbers are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrawnRows {
+    /// The number of elements of a row of the value.
+    pub row: usize,
+    /// The first element of the part.
+    pub first: usize,
+    /// The number of elements of the part.
+    pub length: usize,
+}
+
+impl DrawnRows {
+    /// Returns all of a value.
+    #[must_use]
+    pub fn all(elements: usize) -> Self {
+        Self {
+            row: elements,
+            first: 0,
+            length: elements,
+        }
+    }
+}
+
 /// Functions of single elements, and copies.
 pub trait ElementKernels {
     /// Adds `x` to `y`.
@@ -481,12 +504,14 @@ pub trait ElementKernels {
         slope: Option<DeviceSliceMut<'_>>,
     );
 
-    /// Writes the factors of a dropout, as [`ForwardContext::draw_dropout`] does.
+    /// Writes the factors of a dropout for a part of each row of a value, one row after the other, as
+    /// [`ForwardContext::draw_dropout_from`] does; in evaluation they are 1.
     fn draw_dropout(
         &self,
         context: &ForwardContext,
         probability: f64,
         index: u64,
+        drawn: DrawnRows,
         to: DeviceSliceMut<'_>,
     );
 

@@ -12,9 +12,9 @@ use ronde_kernels::{
 use crate::ForwardContext;
 
 use super::{
-    AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ImageKernels,
-    MatrixKernels, MatrixSlice, NormKernels, PlaneMap, PrecisionKernels, RowCopy, SequenceKernels,
-    TableKernels, TableRows,
+    AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, DrawnRows, ElementKernels,
+    ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap, PrecisionKernels, RowCopy,
+    SequenceKernels, TableKernels, TableRows,
 };
 
 use cost::KernelCost;
@@ -28,7 +28,7 @@ pub struct KernelCall {
     pub shape: String,
     /// The multiply-adds of the matrix product that the kernel is equivalent to; 0 for one that moves data.
     pub multiply_adds: f64,
-    /// The number of floats of all operands and results.
+    /// The number of floats of all operands and results that the kernel reads or writes.
     pub floats: usize,
 }
 
@@ -110,6 +110,7 @@ without_floats!(
     PlaneMap,
     ShortFormat,
     RowCopy,
+    DrawnRows,
     TableRows,
     ActivationFunction,
     &GroupedConvolution,
@@ -175,7 +176,7 @@ macro_rules! kernels {
                     kernel: stringify!($name),
                     shape: cost.shape,
                     multiply_adds: cost.multiply_adds,
-                    floats: 0 $(+ KernelArgument::floats(&$argument))*,
+                    floats: cost.moved.unwrap_or(0 $(+ KernelArgument::floats(&$argument))*),
                 };
                 self.observer.begin();
                 let result = self.inner.$name($($argument),*);
@@ -408,7 +409,7 @@ kernels!(TableKernels {
 });
 
 kernels!(ElementKernels {
-    fn draw_dropout(context: &ForwardContext, probability: f64, index: u64, to: DeviceSliceMut<'_>) = KernelCost::floats(to.floats());
+    fn draw_dropout(context: &ForwardContext, probability: f64, index: u64, drawn: DrawnRows, to: DeviceSliceMut<'_>) = KernelCost::floats(to.floats());
     fn add(y: DeviceSliceMut<'_>, x: DeviceSlice<'_>) = KernelCost::floats(x.length());
     fn multiply_by(y: DeviceSliceMut<'_>, factors: DeviceSlice<'_>) = KernelCost::floats(factors.length());
     fn rectify(y: DeviceSliceMut<'_>) = KernelCost::floats(y.floats());
@@ -423,7 +424,7 @@ kernels!(ElementKernels {
         y: DeviceSliceMut<'_>,
         slope: Option<DeviceSliceMut<'_>>,
     ) = KernelCost::floats(x.length());
-    fn copy_rows(copy: RowCopy, from: DeviceSlice<'_>, to: DeviceSliceMut<'_>) = KernelCost::floats(to.floats());
+    fn copy_rows(copy: RowCopy, from: DeviceSlice<'_>, to: DeviceSliceMut<'_>) = KernelCost::copy(copy, to.floats());
 });
 
 kernels!(PrecisionKernels {

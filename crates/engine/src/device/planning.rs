@@ -13,9 +13,9 @@ use crate::ForwardContext;
 use crate::memory::{Block, FreeLists};
 
 use super::{
-    AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ElementKernels, ForeignMemory,
-    ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap, PrecisionKernels, RowCopy,
-    SequenceKernels, TableKernels, TableRows,
+    AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, DrawnRows, ElementKernels,
+    ForeignMemory, ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap,
+    PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows,
 };
 
 /// Plans memory: runs the code of layers without values, and counts the memory that they take on the host, by the same
@@ -483,6 +483,7 @@ impl ElementKernels for PlanningDevice {
         _context: &ForwardContext,
         _probability: f64,
         _index: u64,
+        _drawn: DrawnRows,
         _to: DeviceSliceMut<'_>,
     ) {
     }

@@ -3,13 +3,14 @@
 mod images;
 mod parts;
 mod shapes;
+mod tokens;
 
 use std::ops::Range;
 
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_kernels::ActivationFunction;
 
-use super::{GraphNode, GraphOperation, OwnTensor, PartPlace, PerShard};
+use super::{GraphNode, GraphOperation, OwnTensor, PartPlace, PerShard, TokenDivision};
 use crate::initial::Initial;
 use crate::operations::{Activate, Add, Dropout, Linear, Rectify};
 use crate::{EngineError, LayerCost, Precision};
@@ -51,6 +52,8 @@ pub struct GraphOutline {
     pub(super) nodes: Vec<NodeEntry>,
     /// The shape of each value, without the number of samples.
     pub(super) shapes: Vec<Vec<usize>>,
+    /// The division of each value along its tokens, in training; `None` for a whole value.
+    pub(super) divisions: Vec<Option<TokenDivision>>,
     pub(super) layout: StateLayout,
     pub(super) initial: Vec<Initial>,
     /// The number of parts into which the layer is divided.
@@ -92,6 +95,7 @@ impl GraphOutline {
         for (index, node) in self.nodes.iter().enumerate() {
             let value = index + 1;
             let reads_any = node.inputs.iter().any(|input| again[*input]);
+            let reads_any = reads_any && !node.node.reads_values_again();
             again[value] = value < self.nodes.len()
                 && is_kept[value]
                 && !has_numbers[value]
@@ -128,14 +132,15 @@ impl GraphOutline {
             for (value, _) in inputs.filter(|(_, kept)| **kept) {
                 is_kept[*value] = true;
             }
-            floats += precision.kept_floats(kept.more) + kept.always_f32;
+            let own = |elements| self.own_elements(index + 1, elements, place);
+            floats += precision.kept_floats(own(kept.more)) + own(kept.always_f32);
         }
         for (value, shape) in self.shapes.iter().enumerate() {
             let producer = value.checked_sub(1).map(|node| &self.nodes[node]);
             if producer.is_some_and(|node| !place.has(node.part)) {
                 continue;
             }
-            let elements = shape.iter().product();
+            let elements = self.own_elements(value, shape.iter().product(), place);
             floats += match (is_kept[value] && !again[value], has_numbers[value]) {
                 (false, _) => 0,
                 (true, true) => elements,
@@ -145,7 +150,7 @@ impl GraphOutline {
         floats
     }
 
-    /// Returns the shape of the output and the kept floats for an input of `samples` samples.
+    /// Returns the shape of the output and the kept floats for an input of `samples` samples. The output is that of all tokens.
     #[must_use]
     pub fn cost(&self, samples: usize, precision: Precision) -> LayerCost {
         self.cost_of_parts(samples, precision, &PartPlace::all(self.parts))
@@ -209,6 +214,7 @@ impl GraphBuilder {
                 name: name.to_owned(),
                 nodes: Vec::new(),
                 shapes: vec![sample.to_vec()],
+                divisions: vec![None],
                 layout: StateLayout::default(),
                 initial: Vec::new(),
                 parts: 1,
@@ -308,7 +314,11 @@ impl GraphBuilder {
         output: Vec<usize>,
         tensors: Vec<OwnTensor>,
     ) -> GraphValue {
-        self.add_node(Box::new(PerShard::new(operation)), inputs, output, tensors)
+        let division = self.division_of(&operation, inputs);
+        let node = Box::new(PerShard::new(operation));
+        let found = self.add_node(node, inputs, output, tensors);
+        self.divide(found, division);
+        found
     }
 
     pub(crate) fn add_node(
@@ -340,6 +350,7 @@ impl GraphBuilder {
             part: self.part,
         });
         self.outline.shapes.push(output);
+        self.outline.divisions.push(None);
         self.is_used.push(false);
         GraphValue(self.outline.shapes.len() - 1)
     }

@@ -4,6 +4,7 @@ mod again;
 mod extension;
 mod parts;
 mod rounding;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,6 +16,7 @@ use ronde_core::{PartTransfers, Shard};
 
 use self::again::ValueAgain;
 use self::parts::PartGradients;
+use self::tokens::TokenSums;
 use super::{
     GraphOutline, KeptText, LoadedState, NodeGradient, PartPlace, PassEnds, TensorGradients,
     Tensors,
@@ -25,7 +27,7 @@ use crate::lock_step::SingleRankSums;
 use crate::pending_shards::PendingShards;
 use crate::{
     Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, Precision,
-    ShardGradient, ShardInput, ShardSums,
+    ShardGradient, ShardInput, ShardSums, TokenShares,
 };
 
 /// A layer made of explicit operations, which reads its tensors where the state is stored and
@@ -47,6 +49,8 @@ pub struct GraphLayer {
     place: PartPlace,
     /// The gradients of values that several parts read, during a backward pass.
     part_gradients: PartGradients,
+    /// The gradients of tensors as sums over the own tokens, until they are summed over all.
+    token_sums: TokenSums,
     /// Whether each tensor is a matrix of weights.
     is_matrix: Vec<bool>,
     /// The last operation that reads each value; 0 for the output.
@@ -132,6 +136,7 @@ impl GraphLayer {
             again: BTreeMap::new(),
             place: PartPlace::all(outline.parts),
             part_gradients: PartGradients::new(),
+            token_sums: TokenSums::new(),
             pending: PendingShards::new(&outline.name),
             deferred: BTreeMap::new(),
             outline,
@@ -165,8 +170,7 @@ impl GraphLayer {
         let mut values: ShardValues = vec![Vec::new(); self.outline.shapes.len()];
         let mut contexts = Vec::with_capacity(shards.len());
         for ShardInput { input, context } in shards {
-            self.pending
-                .check_samples(input.shape(), &self.outline.shapes[0])?;
+            self.check_input(input.shape(), context.mode)?;
             let mut input = input.on_device(self.device.as_ref());
             self.round_input(&mut input, &context);
             values[0].push(Some(input));
@@ -175,14 +179,17 @@ impl GraphLayer {
         let state = self.state.clone();
         let device = self.device.clone();
         self.begin_values_again(&contexts);
+        let own = self.place.own();
+        let trains = contexts.iter().any(|context| context.mode == Mode::Train);
         for index in 0..self.outline.nodes.len() {
             if !self.computes(index) {
                 values[index + 1] = vec![None; contexts.len()];
                 continue;
             }
             let inputs = self.inputs_of(index, &mut values);
-            let node = &mut self.outline.nodes[index];
+            let (node, tokens) = self.outline.node_and_tokens(index, &own);
             let tensors = Tensors::new(device.as_ref(), &state, node.tensors.start)
+                .with_tokens(tokens.filter(|_| trains))
                 .with_output_again(self.is_again[index + 1]);
             let mut outputs = node.node.forward(inputs, tensors, &contexts, sums)?;
             self.leave_values_again(index, &outputs, &contexts);
@@ -245,10 +252,11 @@ impl GraphLayer {
         }
         self.round_gradients(&mut given);
         for (shard, state) in states {
-            self.restore_values_again(index, (*shard, state));
+            self.restore_values_again(index, (*shard, state))?;
             self.unpack_saved(index, *shard);
         }
-        let node = &mut self.outline.nodes[index];
+        let own = self.place.own();
+        let (node, tokens) = self.outline.node_and_tokens(index, &own);
         let wanted: Vec<bool> = node
             .inputs
             .iter()
@@ -268,7 +276,8 @@ impl GraphLayer {
             shards.push(NodeGradient {
                 shard: *shard,
                 gradient,
-                tensors: Tensors::new(device.as_ref(), state, node.tensors.start),
+                tensors: Tensors::new(device.as_ref(), state, node.tensors.start)
+                    .with_tokens(tokens),
             });
         }
         let found = node.node.backward_input(shards, &wanted, sums)?;
@@ -294,10 +303,13 @@ impl GraphLayer {
     ) -> Result<(), EngineError> {
         let device = self.device.as_ref();
         let node = &mut self.outline.nodes[index];
-        let ranges = &ranges[node.tensors.clone()];
+        let own_ranges = &ranges[node.tensors.clone()];
         match gradient {
-            _ if ranges.is_empty() => {}
-            None => ranges
+            _ if own_ranges.is_empty() => {}
+            _ if self.outline.divisions[index + 1].is_some() => {
+                self.add_token_sums(index, (shard, state), gradient, own_ranges)?;
+            }
+            None => own_ranges
                 .iter()
                 .for_each(|range| gradients[range.clone()].fill(0.0)),
             Some(gradient) => {
@@ -308,16 +320,14 @@ impl GraphLayer {
                     gradient,
                     tensors: Tensors::new(device, state, node.tensors.start),
                 };
-                let mut to = TensorGradients::new(device, gradients, ranges);
+                let mut to = TensorGradients::new(device, gradients, own_ranges);
                 node.node.backward_weights(&given, &mut to)?;
-                if let TensorGradients::Foreign(found) = to {
-                    for (found, range) in found.iter().zip(ranges) {
-                        found.read(&mut gradients[range.clone()]);
-                    }
+                for (found, range) in to.foreign().iter().zip(own_ranges) {
+                    found.read(&mut gradients[range.clone()]);
                 }
             }
         }
-        node.node.end(shard);
+        self.outline.nodes[index].node.end(shard);
         self.end_value_again(index, shard);
         Ok(())
     }
@@ -344,6 +354,9 @@ impl GraphLayer {
             }
         }
         self.sum_part_gradients(0, &mut gradients)?;
+        for ((shard, _), buffer) in states.iter().zip(&mut buffers) {
+            self.sum_tokens(*shard, buffer, ranges)?;
+        }
         self.check_device()?;
         let mut of_inputs = std::mem::take(&mut gradients[0]);
         self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
@@ -357,6 +370,7 @@ impl GraphLayer {
         self.deferred.clear();
         self.again.clear();
         self.part_gradients.clear();
+        self.token_sums.clear();
         self.outline
             .nodes
             .iter_mut()
@@ -476,6 +490,14 @@ impl Layer for GraphLayer {
     fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
         let samples = input_shape.first().copied().unwrap_or(0);
         self.outline.part_transfers(samples, ends)
+    }
+
+    fn input_tokens(&self) -> Option<TokenShares> {
+        self.outline.input_tokens()
+    }
+
+    fn output_tokens(&self) -> Option<TokenShares> {
+        self.outline.output_tokens()
     }
 
     fn output_parts(&self) -> Option<Vec<usize>> {
@@ -606,11 +628,11 @@ impl Layer for GraphLayer {
             .ok_or_else(|| self.pending.not_pending(shard))?;
         let state = state.unwrap_or_else(|| self.state.clone());
         for (index, gradient) in kept.iter().enumerate().rev() {
-            self.restore_values_again(index, (shard, &state));
+            self.restore_values_again(index, (shard, &state))?;
             self.unpack_saved(index, shard);
             self.weights_of(index, (shard, &state), gradient.as_ref(), gradients, ranges)?;
         }
-        Ok(())
+        self.sum_tokens(shard, gradients, ranges)
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
@@ -631,6 +653,7 @@ impl Layer for GraphLayer {
         self.pending.discard(shard);
         self.deferred.remove(&shard);
         self.again.remove(&shard);
+        self.token_sums.remove(&shard);
         for node in &mut self.outline.nodes {
             node.node.end(shard);
         }

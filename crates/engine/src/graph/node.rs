@@ -6,7 +6,7 @@ use ronde_core::Shard;
 
 use super::Computation;
 use super::operation::{GraphOperation, KeptValues};
-use super::{KeptPositions, PartPlace, TensorGradients, Tensors};
+use super::{KeptPositions, PartPlace, TensorGradients, Tensors, TokenDivision};
 use crate::{Activation, EngineError, ForwardContext, Mode, ShardSums};
 
 /// The gradient of a node's output for one shard.
@@ -34,7 +34,24 @@ pub(crate) trait GraphNode: Send {
     }
 
     /// Computes the output of a shard again, with the same bits.
-    fn output_again(&mut self, _shard: Shard, _tensors: Tensors<'_>) -> Option<Activation> {
+    ///
+    /// # Errors
+    /// When an exchange with other processes fails.
+    fn output_again(
+        &mut self,
+        _shard: Shard,
+        _tensors: Tensors<'_>,
+    ) -> Result<Option<Activation>, EngineError> {
+        Ok(None)
+    }
+
+    /// Returns whether the output may be computed again from a value that is computed again itself.
+    fn reads_values_again(&self) -> bool {
+        false
+    }
+
+    /// Returns the form in which it gets all tokens of a divided value, if it does.
+    fn gathers_tokens(&self) -> Option<&TokenDivision> {
         None
     }
 
@@ -137,9 +154,13 @@ impl<O: GraphOperation> GraphNode for PerShard<O> {
         self.operation.kept_for_output()
     }
 
-    fn output_again(&mut self, shard: Shard, tensors: Tensors<'_>) -> Option<Activation> {
-        let saved = self.saved.get_mut(&shard)?;
-        self.operation.output_again(saved, tensors)
+    fn output_again(
+        &mut self,
+        shard: Shard,
+        tensors: Tensors<'_>,
+    ) -> Result<Option<Activation>, EngineError> {
+        let saved = self.saved.get_mut(&shard);
+        Ok(saved.and_then(|saved| self.operation.output_again(saved, tensors)))
     }
 
     fn reads_numbers(&self) -> bool {

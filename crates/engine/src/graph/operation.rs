@@ -96,6 +96,11 @@ pub(crate) trait GraphOperation: Send + 'static {
         false
     }
 
+    /// Returns whether it can compute the own tokens of values that are divided along them: see [`Tensors::tokens`].
+    fn computes_own_tokens(&self) -> bool {
+        false
+    }
+
     /// Computes the output at the next positions of texts, with the bits of [`GraphOperation::forward`] in evaluation;
     /// `None` if it needs later positions. By default an operation for single positions runs forward.
     ///
@@ -127,7 +132,8 @@ pub(crate) trait GraphOperation: Send + 'static {
     ) -> Vec<Option<Activation>>;
 
     /// Computes the gradients of all tensors, as sums over samples; a buffer's is its value after
-    /// the shard's forward.
+    /// the shard's forward. An operation that computes own tokens is called for each own part, and adds the tokens of this part
+    /// only: see [`Tensors::tokens_of_part`].
     ///
     /// # Errors
     /// When a layer that shares a tensor has not run before.

@@ -10,8 +10,16 @@ use std::sync::Arc;
 
 use ronde_core::exact::Node;
 
+use super::TokenDivision;
 use crate::device::{Device, RowCopy};
 use crate::{Activation, NotSummed};
+
+/// Returns the elements of a part; parts differ by at most one.
+pub(super) fn share(elements: usize, part: u32, parts: u32) -> Range<usize> {
+    let border =
+        |part: u32| (elements as u128 * u128::from(part) / u128::from(parts.max(1))) as usize;
+    border(part)..border(part + 1)
+}
 
 /// Exchanges values between the processes that compute the parts of the same layers. All of them make the same calls in the
 /// same order, and wait for each other.
@@ -22,6 +30,17 @@ pub trait PartExchange: Send + Sync {
     /// # Errors
     /// [`NotSummed`]: the pass cannot continue.
     fn sum(&self, subtrees: Vec<Vec<f32>>) -> Result<Vec<f32>, NotSummed>;
+
+    /// Returns the elements of the same sum that belong to this process's parts. `elements` has the number of those of each
+    /// part, in the order of the sum.
+    ///
+    /// # Errors
+    /// [`NotSummed`]: the pass cannot continue.
+    fn sum_scattered(
+        &self,
+        subtrees: Vec<Vec<f32>>,
+        elements: &[usize],
+    ) -> Result<Vec<f32>, NotSummed>;
 
     /// Returns the values of all parts, one after the other. `own` has those of this process's parts.
     ///
@@ -88,36 +107,100 @@ impl PartPlace {
         part.is_none_or(|part| self.own.contains(&part))
     }
 
+    /// Returns the sums of the complete subtrees of the own parts, from the values of these parts in order.
+    fn subtrees(&self, device: &dyn Device, values: Vec<Activation>) -> Vec<Activation> {
+        let add = |sum: &mut Activation, added: Activation| {
+            device.add(sum.values_mut(device), added.values());
+        };
+        add_subtrees(self.own.clone(), self.parts, values, add)
+    }
+
     /// Returns the sum of a value over all parts, from those of the own parts in order.
     pub(crate) fn sum(
         &self,
         device: &dyn Device,
         values: Vec<Activation>,
     ) -> Result<Activation, NotSummed> {
-        let mut subtrees: Vec<(Node, Activation)> = Vec::new();
-        for (part, value) in self.own.clone().zip(values) {
-            subtrees.push((Node::leaf(part, self.parts), value));
-            while let [.., left, right] = &subtrees[..]
-                && right.0.is_right_sibling_of(left.0)
-            {
-                let Some((_, added)) = subtrees.pop() else {
-                    break;
-                };
-                if let Some((node, sum)) = subtrees.last_mut() {
-                    device.add(sum.values_mut(device), added.values());
-                    *node = node.parent(self.parts);
-                }
-            }
-        }
+        let subtrees = self.subtrees(device, values);
         let shape = subtrees
             .first()
-            .map_or_else(Vec::new, |(_, sum)| sum.shape().to_vec());
-        let mut sums = subtrees.into_iter().map(|(_, sum)| sum);
+            .map_or_else(Vec::new, |sum| sum.shape().to_vec());
+        let mut sums = subtrees.into_iter();
         let Some(exchange) = &self.exchange else {
             return sums.next().ok_or(NotSummed);
         };
         let sum = exchange.sum(sums.map(|sum| sum.on_host().into_host()).collect())?;
         Ok(Activation::from_host(&shape, sum).on_device(device))
+    }
+
+    /// Returns the own tokens of the same sum.
+    pub(crate) fn sum_by_tokens(
+        &self,
+        device: &dyn Device,
+        values: Vec<Activation>,
+        division: &TokenDivision,
+    ) -> Result<Activation, NotSummed> {
+        let subtrees = self.subtrees(device, values);
+        let Some(exchange) = &self.exchange else {
+            let sum = subtrees.first().ok_or(NotSummed)?;
+            return Ok(division.take(device, sum, &self.own));
+        };
+        let shape = subtrees
+            .first()
+            .map_or_else(Vec::new, |sum| sum.shape().to_vec());
+        let each_token = shape.iter().product::<usize>() / division.tokens().max(1);
+        let elements = division.shares().parts;
+        let elements: Vec<usize> = elements.iter().map(|tokens| tokens * each_token).collect();
+        let all = 0..self.parts;
+        let is_by_part = division.is_by_part(shape.first().copied().unwrap_or(1));
+        let of_parts = subtrees.into_iter().map(|sum| {
+            let by_part = match is_by_part {
+                true => sum,
+                false => division.take(device, &sum, &all),
+            };
+            by_part.on_host().into_host()
+        });
+        let sum = exchange.sum_scattered(of_parts.collect(), &elements)?;
+        let shape = division.own_shape(&shape, &self.own);
+        Ok(Activation::from_host(&shape, sum).on_device(device))
+    }
+
+    /// Returns a value with all tokens, from the own ones.
+    pub(crate) fn with_all_tokens(
+        &self,
+        device: &dyn Device,
+        own: Activation,
+        division: &TokenDivision,
+    ) -> Result<Activation, NotSummed> {
+        let Some(exchange) = &self.exchange else {
+            return Ok(division.put(device, &own, &self.own));
+        };
+        let all = 0..self.parts;
+        let shape = division.own_shape(own.shape(), &all);
+        let mut received = exchange.gather(own.on_host().into_host())?;
+        received.resize(shape.iter().product(), 0.0);
+        let by_part = Activation::from_host(&shape, received).on_device(device);
+        Ok(match division.is_by_part(by_part.samples()) {
+            true => by_part,
+            false => division.put(device, &by_part, &all),
+        })
+    }
+
+    /// Returns the sums of the complete subtrees of the own parts, from a vector of each of them.
+    pub(crate) fn vector_subtrees(&self, vectors: impl Iterator<Item = Vec<f32>>) -> Vec<Vec<f32>> {
+        let add = |sum: &mut Vec<f32>, added: Vec<f32>| {
+            let each = sum.iter_mut().zip(added);
+            each.for_each(|(sum, added)| *sum += added);
+        };
+        add_subtrees(self.own.clone(), self.parts, vectors, add)
+    }
+
+    /// Returns the sum over all parts of vectors, from the sums of the complete subtrees of the own parts.
+    pub(crate) fn sum_vectors(&self, subtrees: Vec<Vec<f32>>) -> Result<Vec<f32>, NotSummed> {
+        match &self.exchange {
+            Some(exchange) => exchange.sum(subtrees),
+            None => subtrees.into_iter().next().ok_or(NotSummed),
+        }
     }
 
     /// Returns the values of all parts side by side along the last dimension, from those of the own parts in order. `widths` has
@@ -241,4 +324,29 @@ impl PartPlace {
         };
         own.map(of_part).collect()
     }
+}
+
+/// Adds the values of consecutive parts along the tree over `parts` parts; returns the sums of complete subtrees in order.
+fn add_subtrees<T>(
+    own: Range<u32>,
+    parts: u32,
+    values: impl IntoIterator<Item = T>,
+    add: impl Fn(&mut T, T),
+) -> Vec<T> {
+    let mut subtrees: Vec<(Node, T)> = Vec::new();
+    for (part, value) in own.zip(values) {
+        subtrees.push((Node::leaf(part, parts), value));
+        while let [.., left, right] = &subtrees[..]
+            && right.0.is_right_sibling_of(left.0)
+        {
+            let Some((_, added)) = subtrees.pop() else {
+                break;
+            };
+            if let Some((node, sum)) = subtrees.last_mut() {
+                add(sum, added);
+                *node = node.parent(parts);
+            }
+        }
+    }
+    subtrees.into_iter().map(|(_, sum)| sum).collect()
 }

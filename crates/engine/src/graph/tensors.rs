@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ronde_kernels::ShortFormat;
 
+use super::OwnTokens;
 use crate::Activation;
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, MatrixSlice};
 
@@ -132,6 +133,8 @@ pub(crate) struct Tensors<'a> {
     /// The number of the first tensor in the state of the layer.
     first: usize,
     has_output_again: bool,
+    tokens: Option<OwnTokens<'a>>,
+    part: Option<u32>,
 }
 
 impl<'a> Tensors<'a> {
@@ -141,7 +144,32 @@ impl<'a> Tensors<'a> {
             state,
             first,
             has_output_again: false,
+            tokens: None,
+            part: None,
         }
+    }
+
+    /// Sets the own tokens of the output, if it is divided along its tokens.
+    pub(crate) fn with_tokens(self, tokens: Option<OwnTokens<'a>>) -> Self {
+        Self { tokens, ..self }
+    }
+
+    /// Returns the own tokens of the output, if it is divided along its tokens.
+    pub(crate) fn tokens(&self) -> Option<OwnTokens<'a>> {
+        self.tokens
+    }
+
+    /// Lets the operation compute the gradients of its tensors from the tokens of one of the own parts.
+    pub(crate) fn of_part(self, part: u32) -> Self {
+        Self {
+            part: Some(part),
+            ..self
+        }
+    }
+
+    /// Returns the own part whose tokens the gradients of the tensors are computed from, with its tokens; `None` for all.
+    pub(crate) fn tokens_of_part(&self) -> Option<(u32, OwnTokens<'a>)> {
+        self.part.zip(self.tokens)
     }
 
     /// Sets whether the output is computed again in the backward pass.
@@ -229,6 +257,14 @@ impl<'a> TensorGradients<'a> {
         }
         let buffers = ranges.iter().map(|range| device.allocate(range.len()));
         Self::Foreign(buffers.collect())
+    }
+
+    /// Returns the buffers in the memory of a device, which are not in the buffer on the host yet.
+    pub(super) fn foreign(self) -> Vec<DeviceBuffer> {
+        match self {
+            Self::Host { .. } => Vec::new(),
+            Self::Foreign(found) => found,
+        }
     }
 
     /// Returns the gradient of tensor number `index`, to be written completely.

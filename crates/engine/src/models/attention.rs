@@ -59,6 +59,21 @@ impl TransformerShape {
         layer
     }
 
+    /// Starts a layer whose samples are blocks of tokens, and `shared` tokens after them. Layers in parts divide the tokens.
+    pub(super) fn layer_of_tokens(
+        &self,
+        name: &str,
+        sample: &[usize],
+        blocks: &[usize],
+        shared: usize,
+    ) -> GraphBuilder {
+        let mut layer = Self::layer(name, sample);
+        if self.parts > 1 {
+            layer.divide_input(self.parts, blocks, shared);
+        }
+        layer
+    }
+
     /// Adds a normalisation and an attention to `memory`, or to `x` itself without one, with a
     /// residual connection.
     pub(super) fn attention(
@@ -94,24 +109,27 @@ impl TransformerShape {
         let [query, key_value, output] =
             ["query", "key_value", "output"].map(|part| format!("{name}.{part}"));
         let heads = self.heads / self.parts as usize;
+        let tokens = layer.shape(own)[0];
+        let own = layer.all_tokens(own);
+        let from = memory.map_or(own, |memory| layer.all_tokens(memory));
         let parts = layer.each_part(self.parts, |layer, _| {
             let queries = layer.linear_columns(&query, own, (self.width, 1), true);
-            let from = memory.unwrap_or(own);
             // Keys and values are two groups of columns.
             let keys_values = layer.linear_columns(&key_value, from, (2 * self.width, 2), true);
             let found = layer.attention(queries, keys_values, heads, attended);
             layer.linear_rows(&output, found, [self.width, self.width])
         });
-        let found = layer.sum_parts(&parts);
+        let found = layer.sum_parts_by_tokens(&parts, &[tokens]);
         layer.bias(&output, found)
     }
 
     /// Adds the vectors of tokens and positions to the layer's input. `tied` has the table of each part that an output layer
-    /// shares.
+    /// shares; `blocks` are those of the tokens.
     pub(super) fn embedding(
         &self,
         layer: &mut GraphBuilder,
         tokens: usize,
+        blocks: &[usize],
         tied: &[TiedTable],
     ) -> GraphValue {
         let x = layer.input();
@@ -121,7 +139,7 @@ impl TransformerShape {
         let parts = layer.each_part(self.parts, |layer, part| {
             layer.embedding_rows(x, tokens, self.width, tied.get(part as usize))
         });
-        let x = layer.sum_parts(&parts);
+        let x = layer.sum_parts_by_tokens(&parts, blocks);
         layer.positions(x)
     }
 
@@ -139,6 +157,7 @@ impl TransformerShape {
                 [] => layer.linear("output", x, tokens, false),
             };
         }
+        let x = layer.all_tokens(x);
         let parts = layer.each_part(self.parts, |layer, part| match tied.get(part as usize) {
             Some(table) => layer.tied_scores(x, table.tokens(), table),
             None => layer.linear_columns("output", x, (tokens, 1), false),
@@ -151,12 +170,13 @@ impl TransformerShape {
         let y = layer.layer_norm("feed_forward.norm", x);
         let (up, down) = ("feed_forward.up", "feed_forward.down");
         let y = if self.parts > 1 {
+            let y = layer.all_tokens(y);
             let parts = layer.each_part(self.parts, |layer, _| {
                 let y = layer.linear_columns(up, y, (self.inner, 1), true);
                 let y = layer.activate(y, ActivationFunction::Gelu);
                 layer.linear_rows(down, y, [self.inner, self.width])
             });
-            let y = layer.sum_parts(&parts);
+            let y = layer.sum_parts_by_tokens(&parts, &[layer.shape(x)[0]]);
             layer.bias(down, y)
         } else {
             let y = layer.linear(up, y, self.inner, true);

@@ -36,18 +36,18 @@ pub(super) fn layers(
         TextModel::Masked => Attended::All,
     };
     let mut embedding = TransformerShape::layer("embedding", input_shape);
-    let x = form.embedding(&mut embedding, tokens, &tables);
+    let x = form.embedding(&mut embedding, tokens, input_shape, &tables);
     embedding.dropout(x, form.dropout);
     let mut layers = vec![embedding.finish()?];
     let sample = [input_shape[0], form.width];
     for number in 1..=depth {
-        let mut block = TransformerShape::layer(&format!("block{number}"), &sample);
+        let mut block = form.layer_of_tokens(&format!("block{number}"), &sample, input_shape, 0);
         let x = block.input();
         let x = form.attention(&mut block, "attention", x, None, attended);
         form.feed_forward(&mut block, x);
         layers.push(block.finish()?);
     }
-    let mut head = TransformerShape::layer("head", &sample);
+    let mut head = form.layer_of_tokens("head", &sample, input_shape, 0);
     let x = head.layer_norm("norm", head.input());
     form.scores(&mut head, x, tokens, &tables);
     layers.push(head.finish()?);

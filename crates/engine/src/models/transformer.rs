@@ -77,9 +77,11 @@ pub(super) fn layers(
             text.padding
         ));
     }
+    let blocks = [source, input_shape[0] - source];
+    let shared = usize::from(text.padding.is_some());
     let mut embedding = TransformerShape::layer("embedding", input_shape);
     let words = embedding.input();
-    let x = form.embedding(&mut embedding, tokens, &[]);
+    let x = form.embedding(&mut embedding, tokens, &blocks, &[]);
     let x = embedding.dropout(x, form.dropout);
     if let Some(token) = text.padding {
         let padding = SourcePadding { token, source };
@@ -89,7 +91,7 @@ pub(super) fn layers(
     let mut layers = vec![embedding.finish()?];
     let sample = layers[0].output().to_vec();
     for number in 1..=depth {
-        let mut layer = TransformerShape::layer(&format!("encoder{number}"), &sample);
+        let mut layer = form.layer_of_tokens(&format!("encoder{number}"), &sample, &blocks, shared);
         let mut parts = text.split(&mut layer);
         let (x, attended) = (parts.source, parts.attended());
         let x = form.attention(&mut layer, "attention", x, None, attended);
@@ -101,7 +103,7 @@ pub(super) fn layers(
         layers.push(layer.finish()?);
     }
     for number in 1..=depth {
-        let mut layer = TransformerShape::layer(&format!("decoder{number}"), &sample);
+        let mut layer = form.layer_of_tokens(&format!("decoder{number}"), &sample, &blocks, shared);
         let mut parts = text.split(&mut layer);
         let (x, memory, attended) = (parts.target, Some(parts.source), parts.attended());
         let x = form.attention(&mut layer, "attention", x, None, Attended::Earlier);
@@ -110,7 +112,7 @@ pub(super) fn layers(
         parts.join(&mut layer);
         layers.push(layer.finish()?);
     }
-    let mut head = TransformerShape::layer("head", &sample);
+    let mut head = form.layer_of_tokens("head", &sample, &blocks, shared);
     let end = input_shape[0];
     let x = head.slice(head.input(), 0, source..end);
     let x = head.layer_norm("norm", x);

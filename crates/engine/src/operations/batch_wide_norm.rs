@@ -118,9 +118,13 @@ impl GraphNode for NormaliseBatchWide {
         (!self.adds).then(KeptValues::input)
     }
 
-    fn output_again(&mut self, shard: Shard, tensors: Tensors<'_>) -> Option<Activation> {
-        let saved = self.saved.get(&shard)?;
-        Some(self.normalised([&saved.x; 2], &saved.statistics, tensors))
+    fn output_again(
+        &mut self,
+        shard: Shard,
+        tensors: Tensors<'_>,
+    ) -> Result<Option<Activation>, EngineError> {
+        let saved = self.saved.get(&shard);
+        Ok(saved.map(|saved| self.normalised([&saved.x; 2], &saved.statistics, tensors)))
     }
 
     fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation)) {

@@ -1,7 +1,8 @@
 //! [`Dropout`]: random elements set to zero in training.
 
 use super::only;
-use crate::graph::{GraphOperation, KeptValues, Tensors};
+use crate::device::DrawnRows;
+use crate::graph::{GraphOperation, KeptValues, Tensors, copy_run};
 use crate::{Activation, Computation, EngineError, ForwardContext, Mode};
 
 /// Multiplies by the factors that the context draws; the identity in evaluation.
@@ -11,6 +12,48 @@ pub(crate) struct Dropout {
     pub(crate) index: u64,
     /// The number of elements of one sample.
     pub(crate) elements: usize,
+}
+
+impl Dropout {
+    /// Draws the factors of a value. Those of own tokens are those that the whole value has there.
+    fn factors(
+        &self,
+        x: &Activation,
+        tensors: Tensors<'_>,
+        context: &ForwardContext,
+    ) -> Activation {
+        let device = tensors.device();
+        let mut factors = tensors.unwritten(x.shape());
+        let Some(tokens) = tensors.tokens() else {
+            let to = factors.values_mut(device);
+            let drawn = DrawnRows::all(x.elements());
+            device.draw_dropout(context, self.probability, self.index, drawn, to);
+            return factors;
+        };
+        let samples = x.samples();
+        let each_token = self.elements / tokens.all().max(1);
+        let pieces = tokens.pieces();
+        let is_alone = pieces.len() == 1;
+        for piece in pieces {
+            let drawn = DrawnRows {
+                row: self.elements,
+                first: piece.tokens.start * each_token,
+                length: piece.tokens.len() * each_token,
+            };
+            if is_alone {
+                let to = factors.values_mut(device);
+                device.draw_dropout(context, self.probability, self.index, drawn, to);
+                break;
+            }
+            let mut found = tensors.unwritten(&[samples, drawn.length]);
+            let to = found.values_mut(device);
+            device.draw_dropout(context, self.probability, self.index, drawn, to);
+            let start = piece.before * samples * each_token;
+            let elements = samples * drawn.length;
+            copy_run(device, (&found, 0), (&mut factors, start), elements);
+        }
+        factors
+    }
 }
 
 impl GraphOperation for Dropout {
@@ -33,6 +76,10 @@ impl GraphOperation for Dropout {
         true
     }
 
+    fn computes_own_tokens(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -44,9 +91,7 @@ impl GraphOperation for Dropout {
             return Ok((x, None));
         }
         let device = tensors.device();
-        let mut factors = tensors.unwritten(x.shape());
-        let to = factors.values_mut(device);
-        device.draw_dropout(context, self.probability, self.index, to);
+        let factors = self.factors(&x, tensors, context);
         device.multiply_by(x.values_mut(device), factors.values());
         Ok((x, Some(factors)))
     }

@@ -20,6 +20,10 @@ impl GraphOperation for Add {
         true
     }
 
+    fn computes_own_tokens(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,

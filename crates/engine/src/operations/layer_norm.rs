@@ -3,7 +3,7 @@
 use super::batch_norm::EPSILON;
 use super::only;
 use crate::device::AffineSlices;
-use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
+use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors, copy_run, taken_run};
 use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// Normalises the last dimension, then scales it by gamma and shifts it by beta.
@@ -17,8 +17,8 @@ pub(crate) struct SavedLayerNorm {
     x: Activation,
     /// The mean and inverse deviation of each row.
     statistics: Activation,
-    /// The gradients of gamma and beta.
-    of_affine: Vec<Activation>,
+    /// The gradients of gamma and beta; for each own part if the tokens are divided.
+    of_affine: Vec<[Activation; 2]>,
 }
 
 /// Returns the normalised rows and their statistics.
@@ -34,6 +34,22 @@ fn normalised(x: &Activation, tensors: Tensors<'_>) -> [Activation; 2] {
     let (to, found) = (y.values_mut(device), statistics.values_mut(device));
     device.layer_norm(x.values(), affine, EPSILON, to, found);
     [y, statistics]
+}
+
+/// Returns the gradient of rows, and those of gamma and beta, from the rows, the gradient of the output and the statistics.
+fn gradients(
+    [x, given, statistics]: [&Activation; 3],
+    tensors: Tensors<'_>,
+) -> (Activation, [Activation; 2]) {
+    let gamma = tensors.get(0);
+    let device = tensors.device();
+    let width = [gamma.length()];
+    let mut found = [x.shape(), &width, &width].map(|shape| tensors.unwritten(shape));
+    let gradients = found.each_mut().map(|found| found.values_mut(device));
+    let inputs = [x.values(), given.values(), gamma];
+    device.layer_norm_gradient(inputs, statistics.values(), gradients);
+    let [of_x, of_gamma, of_beta] = found;
+    (of_x, [of_gamma, of_beta])
 }
 
 impl GraphOperation for NormaliseRows {
@@ -67,6 +83,10 @@ impl GraphOperation for NormaliseRows {
         true
     }
 
+    fn computes_own_tokens(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -90,15 +110,35 @@ impl GraphOperation for NormaliseRows {
         tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
-        let gamma = tensors.get(0);
+        let parts = tensors.tokens().map(|tokens| (tokens, tokens.parts()));
+        let Some((tokens, parts)) = parts.filter(|(_, parts)| parts.len() > 1) else {
+            let (of_x, of_affine) = gradients([&saved.x, &gradient, &saved.statistics], tensors);
+            saved.of_affine = vec![of_affine];
+            return vec![Some(of_x)];
+        };
         let device = tensors.device();
-        let width = [gamma.length()];
-        let mut found = [saved.x.shape(), &width, &width].map(|shape| tensors.unwritten(shape));
-        let gradients = found.each_mut().map(|found| found.values_mut(device));
-        let inputs = [saved.x.values(), gradient.values(), gamma];
-        device.layer_norm_gradient(inputs, saved.statistics.values(), gradients);
-        let [of_x, of_gamma, of_beta] = found;
-        saved.of_affine = vec![of_gamma, of_beta];
+        let width = tensors.get(0).length();
+        let samples = saved.x.samples();
+        let mut of_x = tensors.unwritten(saved.x.shape());
+        saved.of_affine.clear();
+        for part in parts {
+            let own = tokens.of_part(part);
+            let (first, rows) = (own.start * samples, own.len() * samples);
+            let taken = |from: &Activation, width: usize| {
+                taken_run(device, from, first * width, &[rows, width])
+            };
+            let x = taken(&saved.x, width);
+            let statistics = taken(&saved.statistics, 2);
+            let given = taken(&gradient, width);
+            let (found, of_affine) = gradients([&x, &given, &statistics], tensors);
+            copy_run(
+                device,
+                (&found, 0),
+                (&mut of_x, first * width),
+                rows * width,
+            );
+            saved.of_affine.push(of_affine);
+        }
         vec![Some(of_x)]
     }
 
@@ -109,7 +149,16 @@ impl GraphOperation for NormaliseRows {
         tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
-        for (index, found) in saved.of_affine.iter().enumerate() {
+        let part = tensors.tokens_of_part();
+        let part = part.map_or(0, |(part, tokens)| (part - tokens.parts().start) as usize);
+        for (index, found) in saved
+            .of_affine
+            .iter()
+            .skip(part)
+            .take(1)
+            .flatten()
+            .enumerate()
+        {
             tensors.device().copy(found.values(), to.get(index));
         }
         Ok(())

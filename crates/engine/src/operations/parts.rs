@@ -1,12 +1,12 @@
-//! [`SumParts`] and [`JoinParts`]: values that parts of a layer make together; and what belongs to no part.
+//! [`CombineParts`]: values that parts of a layer make together; and what belongs to no part.
 
 use ronde_core::Shard;
 
 use super::only;
-use crate::device::TableRows;
+use crate::device::{Device, RowCopy, TableRows};
 use crate::graph::{
     GraphNode, GraphOperation, KeptPositions, KeptValues, NodeGradient, PartPlace, TensorGradients,
-    Tensors,
+    Tensors, TokenDivision, taken_run,
 };
 use crate::{
     Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums, TiedTable,
@@ -30,9 +30,17 @@ pub(crate) struct CombineParts {
     pub(crate) place: PartPlace,
     /// Whether the output in training is that of the own parts alone.
     pub(crate) is_apart: bool,
+    /// The division of the output along its tokens in training; only for a sum.
+    pub(crate) division: Option<TokenDivision>,
 }
 
 impl CombineParts {
+    fn not_summed(&self) -> EngineError {
+        EngineError::NotSummed {
+            layer: self.layer.clone(),
+        }
+    }
+
     fn combine(
         &self,
         inputs: Vec<Activation>,
@@ -42,16 +50,36 @@ impl CombineParts {
         let own = self.place.own();
         let first = own.start as usize;
         let values = inputs.into_iter().skip(first).take(own.len()).collect();
-        let found =
-            match self.form {
-                PartsForm::Joined if self.is_apart && mode == Mode::Train => Ok(self
-                    .place
-                    .own_joined(tensors.device(), values, &self.widths)),
-                PartsForm::Sum => self.place.sum(tensors.device(), values),
-                PartsForm::Joined => self.place.join(tensors.device(), values, &self.widths),
-            };
-        found.map_err(|NotSummed| EngineError::NotSummed {
-            layer: self.layer.clone(),
+        let device = tensors.device();
+        let found = match (self.form, &self.division) {
+            (PartsForm::Joined, _) if self.is_apart && mode == Mode::Train => {
+                Ok(self.place.own_joined(device, values, &self.widths))
+            }
+            (PartsForm::Joined, _) => self.place.join(device, values, &self.widths),
+            (PartsForm::Sum, Some(division)) if mode == Mode::Train => {
+                self.place.sum_by_tokens(device, values, division)
+            }
+            (PartsForm::Sum, _) => self.place.sum(device, values),
+        };
+        found.map_err(|NotSummed| self.not_summed())
+    }
+
+    /// Returns the gradients of the inputs of the own parts from that of the output.
+    fn gradients(
+        &self,
+        gradient: Activation,
+        device: &dyn Device,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let own = self.place.own().len();
+        Ok(match (self.form, &self.division) {
+            (PartsForm::Sum, None) => vec![gradient; own],
+            (PartsForm::Sum, Some(division)) => {
+                let whole = self.place.with_all_tokens(device, gradient, division);
+                vec![whole.map_err(|NotSummed| self.not_summed())?; own]
+            }
+            (PartsForm::Joined, _) => {
+                (self.place).columns(device, &gradient, &self.widths, self.is_apart)
+            }
         })
     }
 }
@@ -99,21 +127,13 @@ impl GraphNode for CombineParts {
     ) -> Result<Vec<Vec<Option<Activation>>>, EngineError> {
         let of_shard = |given: NodeGradient<'_>| {
             let mut found = vec![None; wanted.len()];
-            let own = self.place.own();
-            let gradients = match self.form {
-                PartsForm::Sum => vec![given.gradient; own.len()],
-                PartsForm::Joined => {
-                    let device = given.tensors.device();
-                    let is_apart = self.is_apart;
-                    (self.place).columns(device, &given.gradient, &self.widths, is_apart)
-                }
-            };
-            for (part, gradient) in own.zip(gradients) {
+            let gradients = self.gradients(given.gradient, given.tensors.device())?;
+            for (part, gradient) in self.place.own().zip(gradients) {
                 found[part as usize] = Some(gradient);
             }
-            found
+            Ok(found)
         };
-        Ok(shards.into_iter().map(of_shard).collect())
+        shards.into_iter().map(of_shard).collect()
     }
 
     fn backward_weights(
@@ -160,6 +180,10 @@ impl GraphOperation for AddRow {
         self.of_positions.is_none()
     }
 
+    fn computes_own_tokens(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -169,7 +193,25 @@ impl GraphOperation for AddRow {
         let x = only(inputs);
         let device = tensors.device();
         let mut y = tensors.unwritten(x.shape());
-        device.repeat_row(tensors.get(0), y.values_mut(device));
+        match (tensors.tokens(), self.of_positions) {
+            (Some(tokens), Some(width)) => {
+                for piece in tokens.pieces() {
+                    let length = piece.tokens.len() * width;
+                    for sample in 0..x.samples() {
+                        let start = piece.before * x.samples() * width + sample * length;
+                        let copy = RowCopy {
+                            from: [self.elements, piece.tokens.start * width],
+                            to: [x.elements(), start],
+                            length,
+                        };
+                        if length > 0 {
+                            device.copy_rows(copy, tensors.get(0), y.values_mut(device));
+                        }
+                    }
+                }
+            }
+            _ => device.repeat_row(tensors.get(0), y.values_mut(device)),
+        }
         device.add(y.values_mut(device), x.values());
         Ok((y, ()))
     }
@@ -191,7 +233,7 @@ impl GraphOperation for AddRow {
         let device = tensors.device();
         let mut y = tensors.unwritten(x.shape());
         for (text, kept) in kept.texts.iter().enumerate() {
-            let rows = crate::RowCopy {
+            let rows = RowCopy {
                 from: [self.elements, kept.tokens() * width],
                 to: [texts * more * width, text * more * width],
                 length: more * width,
@@ -219,7 +261,38 @@ impl GraphOperation for AddRow {
         tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
-        tensors.device().sum_rows(gradient.values(), to.get(0));
+        let device = tensors.device();
+        let Some((part, tokens)) = tensors.tokens_of_part() else {
+            device.sum_rows(gradient.values(), to.get(0));
+            return Ok(());
+        };
+        let samples = gradient.samples();
+        let own = tokens.of_part(part);
+        let Some(width) = self.of_positions else {
+            let shape = [own.len() * samples, self.elements];
+            let first = own.start * samples * self.elements;
+            let rows = taken_run(device, gradient, first, &shape);
+            device.sum_rows(rows.values(), to.get(0));
+            return Ok(());
+        };
+        // A position belongs to one part.
+        device.fill(to.get(0), 0.0);
+        let mut first = own.start * samples * width;
+        for segment in tokens.segments(part) {
+            let length = segment.len() * width;
+            let rows = taken_run(device, gradient, first, &[samples, length]);
+            first += rows.elements();
+            let mut sum = tensors.unwritten(&[length]);
+            device.sum_rows(rows.values(), sum.values_mut(device));
+            let copy = RowCopy {
+                from: [length, 0],
+                to: [self.elements, segment.start * width],
+                length,
+            };
+            if length > 0 {
+                device.copy_rows(copy, sum.values(), to.get(0));
+            }
+        }
         Ok(())
     }
 }

@@ -30,7 +30,7 @@ impl SynchronousStrategy {
         self.same_layers()?;
         let forms = BorderForms {
             samples_max: self.evaluation.batch,
-            ..self.forms.clone()
+            ..self.border_forms(false)
         };
         let stages = self.layout.stages().to_vec();
         let mut values = None;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ronde_core::exact::ExactSum;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{Buffer, CollectiveError, DType, Group, Operation, Shard};
+use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Operation, Shard};
 use ronde_engine::{EngineError, Layer, NotSummed, PartExchange, PartPlace};
 
 use super::{ComputeClock, SynchronousStrategy};
@@ -80,6 +80,23 @@ impl GroupParts {
 impl PartExchange for GroupParts {
     fn sum(&self, subtrees: Vec<Vec<f32>>) -> Result<Vec<f32>, NotSummed> {
         self.run(Operation::ExactSum(self.sum.clone()), &subtrees)
+    }
+
+    fn sum_scattered(
+        &self,
+        subtrees: Vec<Vec<f32>>,
+        elements: &[usize],
+    ) -> Result<Vec<f32>, NotSummed> {
+        let of_rank = |rank: usize| {
+            let parts = self.sum.run(GroupRank(rank as u32));
+            let own = &elements[parts.start as usize..parts.end as usize];
+            own.iter().sum()
+        };
+        let scatter = Operation::ExactSumScatter {
+            sum: self.sum.clone(),
+            lens: (0..self.sum.size()).map(of_rank).collect(),
+        };
+        self.run(scatter, &subtrees)
     }
 
     fn gather(&self, own: Vec<f32>) -> Result<Vec<f32>, NotSummed> {

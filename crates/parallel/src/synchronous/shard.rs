@@ -174,10 +174,7 @@ impl SynchronousStrategy {
                 let done = guarded(&mut self.chain, layer, "backward", Vec::new(), |layer| {
                     layer.backward_weights(Shard(shard), gradients, &ranges)
                 });
-                done.map_err(|source| ParallelError::Engine {
-                    shard: Shard(shard),
-                    source,
-                })?;
+                done.map_err(|source| self.pass_error(Shard(shard), source))?;
                 self.weigh_buffers(layer, samples, &ranges, gradients);
             }
         }

@@ -35,6 +35,8 @@ pub struct LayerTimes {
     pub elements: usize,
     /// The bytes of its output for one shard.
     pub output_bytes: usize,
+    /// The bytes of the output that belong to each part, if the output is divided along its tokens; otherwise empty.
+    pub output_part_bytes: Vec<usize>,
     /// The forward pass.
     pub forward_s: f64,
     /// The backward pass.
@@ -393,10 +395,17 @@ fn outline(layer: &dyn Layer, shape: &mut Vec<usize>, ends: PassEnds) -> LayerTi
     let elements = tensors.map(TensorEntry::elements).sum();
     let transfers = layer.part_transfers(shape, ends);
     *shape = layer.cost(shape).output_shape;
+    let output_bytes = 4 * shape.iter().product::<usize>();
+    let output_part_bytes = layer.output_tokens().map_or_else(Vec::new, |tokens| {
+        let each_token = output_bytes / tokens.all().max(1);
+        let parts = tokens.parts.iter();
+        parts.map(|tokens| tokens * each_token).collect()
+    });
     LayerTimes {
         name: layer.name().to_owned(),
         elements,
-        output_bytes: 4 * shape.iter().product::<usize>(),
+        output_bytes,
+        output_part_bytes,
         forward_s: 0.0,
         backward_s: 0.0,
         backward_weights_s: 0.0,

@@ -8,7 +8,9 @@ use ronde_kernels::{
 use super::shared_cases::run_attention;
 use super::{KernelComparison, unwritten, values, writable};
 use crate::ForwardContext;
-use crate::device::{AffineSlices, DeviceBuffer, MatrixSlice, PlaneMap, RowCopy, TableRows};
+use crate::device::{
+    AffineSlices, DeviceBuffer, DrawnRows, MatrixSlice, PlaneMap, RowCopy, TableRows,
+};
 
 /// Returns buffers of zeros.
 fn zeros<const N: usize>(lengths: [usize; N]) -> Vec<Vec<f32>> {
@@ -309,7 +311,10 @@ impl KernelComparison<'_> {
                 write(&mut |to| device.multiply_by(to.slice_mut(), x[0]));
                 write(&mut |to| device.rectify(to.slice_mut()));
                 write(&mut |to| device.rectify_gradient(x[0], x[1], to.slice_mut()));
-                write(&mut |to| device.draw_dropout(&context, 0.3, 2, to.slice_mut()));
+                write(&mut |to| {
+                    let drawn = DrawnRows::all(0);
+                    device.draw_dropout(&context, 0.3, 2, drawn, to.slice_mut());
+                });
                 write(&mut |to| device.copy_rows(copy, x[0], to.slice_mut()));
                 let function = ronde_kernels::ActivationFunction::Gelu;
                 let [y, slope] = writable(to);

@@ -9,7 +9,7 @@ use crate::{ForwardContext, Mode};
 
 use super::shared_cases::{AttentionCase, SampleNorm};
 use super::{KernelComparison, rounded, unwritten, values, writable};
-use crate::device::{AffineSlices, MatrixSlice, PlaneMap, RowCopy, TableRows};
+use crate::device::{AffineSlices, DrawnRows, MatrixSlice, PlaneMap, RowCopy, TableRows};
 
 impl KernelComparison<'_> {
     pub(super) fn ordinary_values(&mut self) {
@@ -358,8 +358,22 @@ impl KernelComparison<'_> {
             ..ForwardContext::evaluate()
         };
         self.case("draw_dropout", &[], &[unwritten(50)], &|device, _, to| {
-            device.draw_dropout(&context, 0.3, 2, to[0].slice_mut());
+            let drawn = DrawnRows::all(50);
+            device.draw_dropout(&context, 0.3, 2, drawn, to[0].slice_mut());
         });
+        self.case(
+            "draw_dropout of a part",
+            &[],
+            &[unwritten(12)],
+            &|device, _, to| {
+                let drawn = DrawnRows {
+                    row: 10,
+                    first: 3,
+                    length: 4,
+                };
+                device.draw_dropout(&context, 0.3, 2, drawn, to[0].slice_mut());
+            },
+        );
         let copy = RowCopy {
             from: [10, 3],
             to: [6, 2],

@@ -5,7 +5,7 @@ use ronde_kernels::{ActivationFunction, add_to, multiply_by, rectified, rectifie
 use super::HostDevice;
 use super::threads::{part, split};
 use crate::ForwardContext;
-use crate::device::{DeviceSlice, DeviceSliceMut, ElementKernels, RowCopy};
+use crate::device::{DeviceSlice, DeviceSliceMut, DrawnRows, ElementKernels, RowCopy};
 
 impl HostDevice {
     /// Calls `work` for parts of `y` and the same parts of `x`, which has as many elements.
@@ -75,11 +75,15 @@ impl ElementKernels for HostDevice {
         context: &ForwardContext,
         probability: f64,
         index: u64,
+        drawn: DrawnRows,
         to: DeviceSliceMut<'_>,
     ) {
-        let to = to.host();
-        if !context.draw_dropout(to, probability, index) {
-            to.fill(1.0);
+        let rows = to.host().chunks_exact_mut(drawn.length.max(1));
+        for (number, to) in rows.enumerate() {
+            let first = (number * drawn.row + drawn.first) as u64;
+            if !context.draw_dropout_from(to, probability, index, first) {
+                to.fill(1.0);
+            }
         }
     }
 

@@ -2,12 +2,14 @@
 
 use ronde_kernels::{Attention, BatchNorm, GroupNorm, GroupedConvolution};
 
-use crate::MatrixSlice;
+use crate::{MatrixSlice, RowCopy};
 
 /// The cost of a call.
 pub(super) struct KernelCost {
     pub(super) shape: String,
     pub(super) multiply_adds: f64,
+    /// The number of floats that are read or written, if these are not all operands.
+    pub(super) moved: Option<usize>,
 }
 
 impl KernelCost {
@@ -16,6 +18,7 @@ impl KernelCost {
         Self {
             shape,
             multiply_adds: 0.0,
+            moved: None,
         }
     }
 
@@ -29,6 +32,7 @@ impl KernelCost {
         Self {
             shape: format!("{rows}x{depth}{left} {depth}x{columns}{right}"),
             multiply_adds: rows as f64 * depth as f64 * columns as f64,
+            moved: None,
         }
     }
 
@@ -49,6 +53,7 @@ impl KernelCost {
                 each.stride[0],
             ),
             multiply_adds: (samples * groups) as f64 * each.elements()[1] as f64 * window as f64,
+            moved: None,
         }
     }
 
@@ -66,6 +71,7 @@ impl KernelCost {
         Self {
             shape: format!("{batch}x{heads} heads, {queries}x{keys}x{width}"),
             multiply_adds: products * pairs * width as f64 * if causal { 0.5 } else { 1.0 },
+            moved: None,
         }
     }
 
@@ -74,6 +80,7 @@ impl KernelCost {
         Self {
             shape: format!("{count} of {width}"),
             multiply_adds: count as f64 * width as f64,
+            moved: None,
         }
     }
 
@@ -93,5 +100,14 @@ impl KernelCost {
 
     pub(super) fn floats(count: usize) -> Self {
         Self::moves(format!("{count}"))
+    }
+
+    /// A copy of a part of each row to a buffer of some length.
+    pub(super) fn copy(copy: RowCopy, to: usize) -> Self {
+        let copied = to / copy.to[0].max(1) * copy.length;
+        Self {
+            moved: Some(2 * copied),
+            ..Self::floats(copied)
+        }
     }
 }

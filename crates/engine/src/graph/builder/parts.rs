@@ -7,16 +7,10 @@ use ronde_core::layout::{Role, TensorEntry, TensorPart};
 use super::{GraphBuilder, GraphValue};
 use crate::TiedTable;
 use crate::device::TableRows;
-use crate::graph::{OwnTensor, PartPlace};
+use crate::graph::parts::share;
+use crate::graph::{OwnTensor, PartPlace, TokenDivision};
 use crate::initial::Initial;
 use crate::operations::{AddRow, CombineParts, EmbedRows, Linear, PartsForm};
-
-/// Returns the elements of a part; parts differ by at most one.
-fn share(elements: usize, part: u32, parts: u32) -> Range<usize> {
-    let border =
-        |part: u32| (elements as u128 * u128::from(part) / u128::from(parts.max(1))) as usize;
-    border(part)..border(part + 1)
-}
 
 impl GraphBuilder {
     /// Describes operations once for each of `parts` parts, which may be computed by different workers, and returns the value
@@ -170,15 +164,20 @@ impl GraphBuilder {
 
     /// Adds the sum of the values of all parts, in their order.
     pub fn sum_parts(&mut self, values: &[GraphValue]) -> GraphValue {
-        self.combine_parts(values, PartsForm::Sum)
+        self.combine_parts(values, PartsForm::Sum, None)
     }
 
     /// Adds the concatenation of the values of all parts, in their order, along the last dimension.
     pub fn join_parts(&mut self, values: &[GraphValue]) -> GraphValue {
-        self.combine_parts(values, PartsForm::Joined)
+        self.combine_parts(values, PartsForm::Joined, None)
     }
 
-    fn combine_parts(&mut self, values: &[GraphValue], form: PartsForm) -> GraphValue {
+    pub(super) fn combine_parts(
+        &mut self,
+        values: &[GraphValue],
+        form: PartsForm,
+        division: Option<TokenDivision>,
+    ) -> GraphValue {
         let parts = self.outline.parts;
         let Some(&first) = values.first() else {
             return self.input();
@@ -211,8 +210,11 @@ impl GraphBuilder {
             widths,
             place: PartPlace::all(parts),
             is_apart: false,
+            division: division.clone(),
         };
-        self.add_node(Box::new(node), values, shape, Vec::new())
+        let found = self.add_node(Box::new(node), values, shape, Vec::new());
+        self.divide(found, division);
+        found
     }
 
     /// Adds a bias of the last dimension, called `{name}.bias`.

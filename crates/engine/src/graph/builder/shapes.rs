@@ -3,8 +3,11 @@
 use std::ops::Range;
 
 use super::{Attended, GraphBuilder, GraphValue};
+use crate::graph::{PartPlace, TokenDivision};
 use crate::initial::Initial;
-use crate::operations::{Attend, Concatenate, NormaliseRows, Reshape, TakeSlice};
+use crate::operations::{
+    Attend, Concatenate, ConcatenateTokens, NormaliseRows, Reshape, SliceTokens, TakeSlice,
+};
 
 impl GraphBuilder {
     /// Adds a normalisation of the last dimension, with an epsilon of 1e-5.
@@ -102,7 +105,87 @@ impl GraphBuilder {
         }
         let mut shape = from.clone();
         shape[dim] = part.len();
+        if let Some(division) = self.outline.divisions[x.0].clone() {
+            return self.slice_tokens(x, dim, part, division);
+        }
         self.add_operation(TakeSlice::new(&from, dim, part), &[x], shape, Vec::new())
+    }
+
+    /// Adds a block of the tokens of a divided value, or those that every process has.
+    fn slice_tokens(
+        &mut self,
+        x: GraphValue,
+        dim: usize,
+        part: Range<usize>,
+        division: TokenDivision,
+    ) -> GraphValue {
+        let from = self.shape(x).to_vec();
+        let block = division
+            .block_of(&part)
+            .filter(|_| dim == 0 && self.part.is_none());
+        let Some(block) = block else {
+            self.fail(format!(
+                "cannot take {part:?} of dimension {dim} of {from:?}, which is divided along its tokens: expected one block"
+            ));
+            return x;
+        };
+        let mut shape = from.clone();
+        shape[0] = part.len();
+        let parts = self.outline.parts;
+        let is_divided = block < division.blocks().len();
+        let of_block = is_divided.then(|| TokenDivision::new(&[part.len()], 0, parts));
+        let node = SliceTokens {
+            slice: TakeSlice::new(&from, dim, part),
+            division,
+            block,
+            place: PartPlace::all(parts),
+        };
+        let found = self.add_node(Box::new(node), &[x], shape, Vec::new());
+        self.divide(found, of_block);
+        found
+    }
+
+    /// Adds the concatenation of values of some shapes along their tokens, of which the first one is divided.
+    fn concatenate_tokens(
+        &mut self,
+        values: &[GraphValue],
+        shapes: &[Vec<usize>],
+        dim: usize,
+    ) -> GraphValue {
+        let (mut blocks, mut of_inputs, mut shared) = (Vec::new(), Vec::new(), 0);
+        let mut fits = dim == 0 && self.part.is_none();
+        for (value, shape) in values.iter().zip(shapes) {
+            match &self.outline.divisions[value.0] {
+                Some(division) => {
+                    fits &= shared == 0 && division.shared() == 0;
+                    of_inputs.push(division.blocks().len());
+                    blocks.extend_from_slice(division.blocks());
+                }
+                None => {
+                    fits &= shared == 0;
+                    shared = shape[0];
+                }
+            }
+        }
+        if !fits {
+            self.fail(format!(
+                "cannot concatenate {shapes:?} along dimension {dim}: expected values that are divided along their tokens, and at most one other after them"
+            ));
+            return values[0];
+        }
+        let parts = self.outline.parts;
+        let division = TokenDivision::new(&blocks, shared, parts);
+        let mut shape = shapes[0].clone();
+        shape[0] = division.tokens();
+        let node = ConcatenateTokens {
+            concatenate: Concatenate::new(shapes, dim),
+            division: division.clone(),
+            blocks: of_inputs,
+            place: PartPlace::all(parts),
+        };
+        let found = self.add_node(Box::new(node), values, shape, Vec::new());
+        self.divide(found, Some(division));
+        found
     }
 
     /// Adds the concatenation of values along a dimension; their other dimensions are equal.
@@ -126,6 +209,9 @@ impl GraphBuilder {
                 "cannot concatenate {shapes:?} along dimension {dim}"
             ));
             return self.input();
+        }
+        if self.outline.divisions[values[0].0].is_some() {
+            return self.concatenate_tokens(values, &shapes, dim);
         }
         let mut shape = shapes[0].clone();
         shape[dim] = shapes.iter().map(|shape| shape[dim]).sum();

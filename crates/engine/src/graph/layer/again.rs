@@ -7,7 +7,7 @@ use ronde_core::Shard;
 
 use super::GraphLayer;
 use crate::graph::{LoadedState, Tensors};
-use crate::{Activation, ForwardContext, Mode};
+use crate::{Activation, EngineError, ForwardContext, Mode};
 
 /// A value of a shard that is computed again.
 pub(super) struct ValueAgain {
@@ -71,17 +71,40 @@ impl GraphLayer {
         &mut self,
         index: usize,
         (shard, state): (Shard, &LoadedState),
-    ) {
+    ) -> Result<(), EngineError> {
         let Some(mut known) = self.again.remove(&shard) else {
-            return;
+            return Ok(());
         };
-        for again in &mut known {
-            if !again.is_of(index, &self.outline.nodes[index].inputs) {
+        let restored = self.restore(index, &mut known, (shard, state));
+        self.again.insert(shard, known);
+        restored
+    }
+
+    /// Restores those of some values that an operation keeps.
+    fn restore(
+        &mut self,
+        index: usize,
+        known: &mut [ValueAgain],
+        (shard, state): (Shard, &LoadedState),
+    ) -> Result<(), EngineError> {
+        for place in 0..known.len() {
+            let again = &known[place];
+            let mut is_missing = false;
+            let node = &mut self.outline.nodes[index].node;
+            node.each_saved(shard, &mut |saved| {
+                is_missing |= saved.is_clone_of(&again.found) && !saved.has_values();
+            });
+            if !is_missing {
                 continue;
             }
             if !again.found.has_values() {
-                self.compute_again(again, (shard, state));
+                let producer = again.value - 1;
+                // Those that the operation reads, of which it computes its output again.
+                let (before, rest) = known.split_at_mut(place);
+                self.restore(producer, before, (shard, state))?;
+                self.compute_again(&mut rest[0], (shard, state))?;
             }
+            let again = &known[place];
             let node = &mut self.outline.nodes[index].node;
             node.each_saved(shard, &mut |saved| {
                 if saved.is_clone_of(&again.found) {
@@ -89,10 +112,14 @@ impl GraphLayer {
                 }
             });
         }
-        self.again.insert(shard, known);
+        Ok(())
     }
 
-    fn compute_again(&mut self, again: &mut ValueAgain, (shard, state): (Shard, &LoadedState)) {
+    fn compute_again(
+        &mut self,
+        again: &mut ValueAgain,
+        (shard, state): (Shard, &LoadedState),
+    ) -> Result<(), EngineError> {
         let index = again.value - 1;
         let format = self.precision.short();
         let device = self.device.as_ref();
@@ -107,12 +134,13 @@ impl GraphLayer {
             node.node.each_saved(shard, each);
         }
         let tensors = Tensors::new(device, state, node.tensors.start);
-        if let Some(mut output) = node.node.output_again(shard, tensors) {
+        if let Some(mut output) = node.node.output_again(shard, tensors)? {
             if let Some(format) = format {
                 output.round(device, format, false);
             }
             again.found.restore(&output);
         }
+        Ok(())
     }
 
     /// Drops the values of a shard between its two backward passes, except those that operations keep.

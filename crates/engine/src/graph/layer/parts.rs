@@ -60,7 +60,12 @@ impl GraphLayer {
                 continue;
             };
             let parts = parts.into_iter().flatten().collect();
-            let sum = self.place.sum(device.as_ref(), parts);
+            let producer = value.checked_sub(1).map(|index| &self.outline.nodes[index]);
+            let gathered = producer.and_then(|producer| producer.node.gathers_tokens());
+            let sum = match gathered {
+                Some(division) => self.place.sum_by_tokens(device.as_ref(), parts, division),
+                None => self.place.sum(device.as_ref(), parts),
+            };
             let sum = sum.map_err(|NotSummed| EngineError::NotSummed {
                 layer: self.outline.name.clone(),
             })?;

@@ -68,6 +68,7 @@ fn model_costs(times: &WorkerTimes) -> ModelCosts {
         name: layer.name.clone(),
         elements: layer.elements,
         output_bytes: layer.output_bytes,
+        output_part_bytes: layer.output_part_bytes.clone(),
         passes: PassCosts {
             forward_s: layer.forward_s,
             backward_s: layer.backward_s,
