@@ -335,6 +335,8 @@ pub fn mlflow_login() -> Option<ronde_store::HttpLogin> {
 
 /// The number of a job of Slurm.
 pub const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
+/// The number of the array of Slurm of which the job is a task; absent for other jobs.
+pub const SLURM_ARRAY_JOB_ID: &str = "SLURM_ARRAY_JOB_ID";
 /// The name of this node of an allocation of Slurm.
 pub const SLURMD_NODENAME: &str = "SLURMD_NODENAME";
 /// The number of nodes of an allocation.
@@ -357,6 +359,7 @@ pub fn slurm_allocation() -> Result<ronde_submit::SlurmAllocation, String> {
         id: text(SLURM_JOB_ID)?
             .parse()
             .map_err(|_| invalid(SLURM_JOB_ID))?,
+        array: text(SLURM_ARRAY_JOB_ID).ok().and_then(|id| id.parse().ok()),
         node: text(SLURMD_NODENAME)?,
         nodes: text(SLURM_JOB_NUM_NODES)?
             .parse()

@@ -13,6 +13,7 @@ fn request(workers: u32) -> SubmitRequest {
         is_elastic: true,
         saves_in_output: true,
         output: None,
+        continues: None,
         program: JobProgram {
             path: PathBuf::from("ronde"),
             version: "0.1.0".to_owned(),
