@@ -64,8 +64,8 @@ pub use requests::{event_lines, scale, status, status_of_folder};
 pub use ronde_elastic::{JobEnding, RestartLimits, Settings as ElasticSettings, SuccessionPolicy};
 pub use spec::LaunchSpec;
 pub use starter::{
-    LAUNCHER_PROCESS, RONDE_RENDEZVOUS, RONDE_STARTED_BY, StartDecision, StartFinding,
-    launcher_process,
+    LAUNCHER_PROCESS, PMI_FD, RONDE_RENDEZVOUS, RONDE_STARTED_BY, StartDecision, StartFinding,
+    exchange_by_pmi, launcher_process, pmi_socket,
 };
 pub use status::{HostStatus, MemberStatus, Status};
 pub use stop::{StopFlag, StopLevel};

@@ -14,13 +14,16 @@ use crate::fixed_member::FixedRank;
 use crate::variables::{MASTER_ADDR, MASTER_PORT, RONDE_TOKEN};
 
 mod ancestor;
+mod pmi;
 mod reading;
 mod table;
 
 pub use ancestor::launcher_process;
+pub use pmi::{exchange_by_pmi, pmi_socket};
 pub use table::{RONDE_RENDEZVOUS, RONDE_STARTED_BY};
 
 use reading::{Reading, Texts};
+pub use table::PMI_FD;
 use table::{Nesting, STARTERS, Starter, TORCH};
 
 /// The name under which a caller passes the number of the process that has started the ranks of this host, as
@@ -52,6 +55,8 @@ pub struct StartDecision {
     pub starter: Option<&'static str>,
     /// Whether the launcher is Slurm, whose names of nodes need not be names of hosts.
     pub is_slurm: bool,
+    /// Whether the address of the rank is that of this process, and [`exchange_by_pmi`] returns that of rank 0.
+    pub exchanges: bool,
     /// The variables of the number of workers.
     pub world_size_from: String,
     /// The values.
@@ -126,6 +131,7 @@ impl StartDecision {
             rank: None,
             starter: None,
             is_slurm: false,
+            exchanges: false,
             world_size_from: String::new(),
             findings: Vec::new(),
             notes,
@@ -320,6 +326,7 @@ impl PresentStarter {
             rank: None,
             starter: Some(starter.title),
             is_slurm: starter.nesting == Nesting::Step,
+            exchanges: false,
             world_size_from: size_from.clone(),
             findings,
             notes: self.notes(candidates),
@@ -329,10 +336,20 @@ impl PresentStarter {
             _ => return Ok(decision),
         };
         let is_local = local_size.is_some_and(|(_, local)| local == *size);
-        let (rendezvous, from) = self.rendezvous(candidates, is_local, texts)?;
-        decision
-            .findings
-            .push(finding("rendezvous", &rendezvous, &from));
+        let exchanged = match is_local {
+            true => None,
+            false => self.exchanged(candidates, texts)?,
+        };
+        decision.exchanges = exchanged.is_some();
+        let local = is_local.then(|| {
+            let from = "all ranks are on this host".to_owned();
+            (from, "127.0.0.1".to_owned())
+        });
+        let (rendezvous, from) = self.rendezvous(candidates, local.or(exchanged), texts)?;
+        decision.findings.push(match decision.exchanges {
+            true => finding("rendezvous", "exchanged by PMI", PMI_FD),
+            false => finding("rendezvous", &rendezvous, &from),
+        });
         let job = self.job(candidates, texts)?;
         if let Some((from, job)) = &job {
             decision.findings.push(finding("job", job, from));
@@ -347,23 +364,34 @@ impl PresentStarter {
         Ok(decision)
     }
 
-    /// Returns the address of rank 0 and where it is from.
+    /// Returns the name of this host and its variable, if only an exchange tells which one is that of rank 0.
+    fn exchanged(
+        &self,
+        candidates: &[Self],
+        texts: Texts<'_>,
+    ) -> Result<Option<(String, String)>, ClusterError> {
+        let is_set = |name: &str| texts(name).is_some_and(|text| !text.is_empty());
+        let is_known = is_set(RONDE_RENDEZVOUS) || self.host(candidates, texts).is_ok();
+        match is_set(PMI_FD) && !is_known {
+            true => first(self.starter.own_host, texts),
+            false => Ok(None),
+        }
+    }
+
+    /// Returns the address of rank 0 and where it is from. `known` is the host where no variable has to name it, and why.
     fn rendezvous(
         &self,
         candidates: &[Self],
-        is_local: bool,
+        known: Option<(String, String)>,
         texts: Texts<'_>,
     ) -> Result<(String, String), ClusterError> {
         let explicit: &[Reading] = &[Reading::HostOf(RONDE_RENDEZVOUS)];
         if let Some((from, _)) = first(explicit, texts)? {
             return Ok((texts(RONDE_RENDEZVOUS).unwrap_or_default(), from));
         }
-        let (host_from, host) = match is_local {
-            true => (
-                "all ranks are on this host".to_owned(),
-                "127.0.0.1".to_owned(),
-            ),
-            false => self.host(candidates, texts)?,
+        let (host_from, host) = match known {
+            Some(known) => known,
+            None => self.host(candidates, texts)?,
         };
         let is_torchrun = self.starter.nesting == Nesting::Inner;
         let master: &[Reading] = match is_torchrun {

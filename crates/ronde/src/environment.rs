@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ronde_cluster::{FixedRank, LAUNCHER_PROCESS, StartDecision, launcher_process};
+use ronde_cluster::{
+    FixedRank, LAUNCHER_PROCESS, PMI_FD, StartDecision, exchange_by_pmi, launcher_process,
+    pmi_socket,
+};
 use ronde_core::{Rank, WorldSize};
 use ronde_data::OpenContext;
 use ronde_store::RemoteSettings;
@@ -92,7 +95,13 @@ impl WorkerEnvironment {
     /// # Errors
     /// A message that names the missing, invalid or contradicting variables.
     pub fn read() -> Result<Option<Self>, String> {
-        Self::of(&of_starters)
+        match Self::of(&of_starters)? {
+            Some(Self::Fixed { rank, decision }) if decision.exchanges => {
+                let rank = exchanged(rank)?;
+                Ok(Some(Self::Fixed { rank, decision }))
+            }
+            found => Ok(found),
+        }
     }
 
     fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<Self>, String> {
@@ -155,12 +164,29 @@ fn with_token_file(
     }
 }
 
+/// Returns the rank with the address of rank 0, which all ranks exchange through the process manager of their MPI.
+fn exchanged(rank: FixedRank) -> Result<FixedRank, String> {
+    let exchange = || {
+        let text = read(PMI_FD).and_then(|text| text.into_string().ok());
+        let number = text.and_then(|text| text.parse().ok());
+        let number = number.ok_or_else(|| std::io::Error::other("it is not a number"))?;
+        exchange_by_pmi(pmi_socket(number)?, rank.rank, &rank.rendezvous)
+    };
+    match exchange() {
+        Ok(rendezvous) => Ok(FixedRank { rendezvous, ..rank }),
+        Err(error) => Err(format!(
+            "cannot exchange the address of rank 0 through {PMI_FD}: {error}\n  \
+             help: set {RONDE_RENDEZVOUS}=HOST:PORT for all ranks"
+        )),
+    }
+}
+
 /// Returns how this process was started, for a person.
 ///
 /// # Errors
 /// A message that names the missing, invalid or contradicting variables.
 pub fn explain_start() -> Result<String, String> {
-    if let Some(WorkerEnvironment::Supervised(mine)) = WorkerEnvironment::read()? {
+    if let Some(WorkerEnvironment::Supervised(mine)) = WorkerEnvironment::of(&of_starters)? {
         return Ok(format!(
             "started by ronde: {mine:?}; `ronde train` starts the workers of the run file"
         ));
@@ -309,6 +335,8 @@ pub fn mlflow_login() -> Option<ronde_store::HttpLogin> {
 
 /// The number of a job of Slurm.
 pub const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
+/// The number of the array of Slurm of which the job is a task; absent for other jobs.
+pub const SLURM_ARRAY_JOB_ID: &str = "SLURM_ARRAY_JOB_ID";
 /// The name of this node of an allocation of Slurm.
 pub const SLURMD_NODENAME: &str = "SLURMD_NODENAME";
 /// The number of nodes of an allocation.
@@ -331,6 +359,7 @@ pub fn slurm_allocation() -> Result<ronde_submit::SlurmAllocation, String> {
         id: text(SLURM_JOB_ID)?
             .parse()
             .map_err(|_| invalid(SLURM_JOB_ID))?,
+        array: text(SLURM_ARRAY_JOB_ID).ok().and_then(|id| id.parse().ok()),
         node: text(SLURMD_NODENAME)?,
         nodes: text(SLURM_JOB_NUM_NODES)?
             .parse()

@@ -26,6 +26,21 @@ pub(crate) fn publish_json(path: &Path, value: &impl Serialize) -> Result<(), Su
     Ok(())
 }
 
+/// Writes a value as JSON to a file that only its owner may read, unless there is one. Returns whether it was written.
+pub(crate) fn publish_new_json(path: &Path, value: &impl Serialize) -> Result<bool, SubmitError> {
+    let failed = |error: std::io::Error| SubmitError::file("write", path)(error);
+    let text = serde_json::to_vec(value).map_err(|error| failed(error.into()))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    file.write_all(&text).map_err(failed)?;
+    file.as_file().sync_all().map_err(failed)?;
+    match file.persist_noclobber(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(failed(error.error)),
+    }
+}
+
 /// Returns the last lines of a text file, or an empty text if it cannot be read.
 pub(crate) fn last_lines(path: &Path) -> String {
     let read = || {

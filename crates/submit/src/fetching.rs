@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::io::{Seek, Write};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use crate::error::SubmitError;
 use crate::job_paths::{JOB_FOLDER, JobPaths};
 
 /// The name of the launcher's output among the fetched logs.
 pub(crate) const LAUNCHER_LOG: &str = "launcher.log";
+/// The folder of the checkpoints among the results of a run.
+pub(crate) const CHECKPOINT_FOLDER: &str = "checkpoints";
 /// The largest depth of folders that is copied.
 const DEPTH_MAX: u32 = 32;
 
@@ -110,6 +112,34 @@ pub(crate) fn unpack(mut archive: File, to: &Path) -> Result<(), SubmitError> {
         std::io::copy(&mut entry, &mut file).map_err(SubmitError::file("write", &path))?;
     }
     Ok(())
+}
+
+/// Copies the checkpoints among the results of an earlier run to the results of a run that continues it.
+pub(crate) fn copy_checkpoints(from: &Path, to: &Path) -> Result<(), SubmitError> {
+    let (from, to) = (from.join(CHECKPOINT_FOLDER), to.join(CHECKPOINT_FOLDER));
+    copy_folder(&from, &to, &|_| false, DEPTH_MAX)
+}
+
+/// Returns the files of the checkpoints among results, relative to their folder.
+pub(crate) fn checkpoint_files(results: &Path) -> Result<Vec<PathBuf>, SubmitError> {
+    let mut files = Vec::new();
+    let mut folders = vec![PathBuf::from(CHECKPOINT_FOLDER)];
+    while let Some(below) = folders.pop() {
+        let folder = results.join(&below);
+        for entry in std::fs::read_dir(&folder).map_err(SubmitError::file("read", &folder))? {
+            let entry = entry.map_err(SubmitError::file("read", &folder))?;
+            let name = below.join(entry.file_name());
+            let kind = entry.file_type();
+            let kind = kind.map_err(SubmitError::file("read", &folder))?;
+            if kind.is_dir() {
+                folders.push(name);
+            } else if kind.is_file() {
+                files.push(name);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// Copies the files of a folder. A file that is removed meanwhile is left out.

@@ -325,6 +325,7 @@ impl Target for KubernetesTarget {
             // A preview needs no cluster, but shows the namespace where it is known.
             None => self.api(None).ok().map(|api| api.namespace().to_owned()),
         };
+        let name = (name, clock::unix_ms());
         let manifest = JobManifest::new(&self.settings, name, namespace.as_deref(), request)?;
         Ok(manifest.preview())
     }
@@ -337,6 +338,7 @@ impl Target for KubernetesTarget {
     ) -> Result<(), SubmitError> {
         let api = self.api(self.settings.namespace.as_deref())?;
         let namespace = api.namespace().to_owned();
+        let name = (name, clock::unix_ms());
         let manifest = JobManifest::new(&self.settings, name, Some(&namespace), request)?;
         let secrets = credentials::PodCredentials::new(manifest.name())?;
         // Suspended: no pod exists before everything that it needs.

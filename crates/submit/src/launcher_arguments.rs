@@ -4,6 +4,9 @@ use std::path::Path;
 
 use crate::target::SubmitRequest;
 
+/// The word with which a run continues from the checkpoint in its output folder.
+pub(crate) const RESUME: &str = "--resume";
+
 /// A run with the paths and addresses of the host of its launcher.
 pub(crate) struct LauncherArguments<'a> {
     /// The path of the run file there; `None`: the embedded example.
@@ -40,6 +43,9 @@ impl LauncherArguments<'_> {
         };
         for set in self.request.sets.iter().chain(&outputs) {
             words.extend(["--set".to_owned(), set.clone()]);
+        }
+        if self.request.continues.is_some() {
+            words.push(RESUME.to_owned());
         }
         words
     }

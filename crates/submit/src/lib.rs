@@ -15,6 +15,7 @@ mod hosts;
 mod image;
 mod input_folder;
 mod job;
+mod job_folder;
 mod job_paths;
 mod kubernetes;
 mod launcher_arguments;

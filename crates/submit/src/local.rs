@@ -11,6 +11,7 @@ use crate::clock;
 use crate::error::SubmitError;
 use crate::fetching;
 use crate::job::{JobPlacement, SubmittedJob};
+use crate::job_folder;
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::{LauncherArguments, folder_word};
 use crate::process_folder::{ProcessCommand, ProcessState};
@@ -139,7 +140,11 @@ impl Target for LocalTarget {
     ) -> Result<(), SubmitError> {
         let paths = self.paths(name);
         let launcher = paths.process(0);
+        job_folder::claim(&paths, &self.jobs, name)?;
         launcher.prepare(&self.command_of(&paths, request))?;
+        if let Some(from) = &request.continues {
+            fetching::copy_checkpoints(from, &paths.results())?;
+        }
         placed(JobPlacement::Local {
             folder: paths.folder().to_owned(),
         })?;
@@ -155,10 +160,12 @@ impl Target for LocalTarget {
             ProcessState::NotStarted | ProcessState::Lost => 3,
         };
         launcher.stop(Duration::ZERO)?;
+        let output = launcher.last_output();
+        job_folder::remove(&paths, &self.jobs, name)?;
         Err(SubmitError::EndedEarly {
             job: name.to_owned(),
             code,
-            output: launcher.last_output(),
+            output,
         })
     }
 
@@ -203,5 +210,23 @@ impl Target for LocalTarget {
 
     fn fetch(&self, job: &SubmittedJob, to: &Path) -> Result<(), SubmitError> {
         fetching::copy_results(&paths_of(job)?, to)
+    }
+
+    fn can_continue(&self) -> bool {
+        true
+    }
+
+    fn has_started(&self, job: &SubmittedJob) -> Result<bool, SubmitError> {
+        match placed(job) {
+            Some(paths) => Ok(paths.process(0).state()? != ProcessState::NotStarted),
+            None => Ok(false),
+        }
+    }
+
+    fn remove(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
+        match placed(job) {
+            Some(paths) => job_folder::remove(&paths, &self.jobs, &job.name),
+            None => Ok(()),
+        }
     }
 }

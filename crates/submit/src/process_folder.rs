@@ -241,6 +241,12 @@ impl ProcessFolder {
         }
     }
 
+    /// Returns whether a process of this folder was started since it was prepared.
+    #[must_use]
+    pub(crate) fn was_started(&self) -> bool {
+        self.path.join(PROCESS_FILE).exists()
+    }
+
     /// Returns whether the process does not run, also if that is unknown.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -317,7 +323,7 @@ pub(crate) fn create_private(path: &Path) -> Result<(), SubmitError> {
 }
 
 /// Removes a file that may not exist.
-fn remove_if_exists(path: &Path) -> Result<(), SubmitError> {
+pub(crate) fn remove_if_exists(path: &Path) -> Result<(), SubmitError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(SubmitError::file("remove", path)(error))

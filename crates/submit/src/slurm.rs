@@ -12,10 +12,11 @@ use crate::copying::publish_json;
 use crate::error::SubmitError;
 use crate::fetching;
 use crate::job::{JobPlacement, SubmittedJob};
+use crate::job_folder;
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::LauncherArguments;
 use crate::local::{not_placed, paths_of, run_command, state_before_placement};
-use crate::process_folder::{ProcessCommand, create_private};
+use crate::process_folder::{ProcessCommand, remove_if_exists};
 use crate::state::JobState;
 use crate::target::{LogRequest, SubmitRequest, Target};
 
@@ -23,10 +24,12 @@ mod allocation;
 mod client;
 mod queue;
 mod script;
+mod sending;
 
 pub use allocation::{SlurmAllocation, slurm_node_address};
 
 use client::call;
+use sending::SentScript;
 
 /// The word among the arguments of the launcher that stands for the address of its node.
 pub(crate) const ADDRESS_WORD: &str = "{address}";
@@ -139,6 +142,24 @@ impl SlurmTarget {
         }
     }
 
+    /// Creates the folder of a job with everything except the batch script.
+    fn prepare(
+        &self,
+        name: &str,
+        request: &SubmitRequest,
+        sent: &SentScript,
+    ) -> Result<(), SubmitError> {
+        let paths = self.paths(name);
+        job_folder::claim(&paths, &self.jobs, name)?;
+        remove_if_exists(&paths.folder().join(CANCELLED_FILE))?;
+        let launcher = paths.process(0);
+        launcher.prepare(&self.command_of(&paths, request))?;
+        if let Some(from) = &request.continues {
+            fetching::copy_checkpoints(from, &paths.results())?;
+        }
+        sending::note(paths.folder(), sent)
+    }
+
     /// Stores this program where a later build does not replace it while the job waits. Returns its path.
     fn store_program(&self, paths: &JobPaths, program: &Path) -> Result<PathBuf, SubmitError> {
         let to = paths.folder().join("ronde");
@@ -152,6 +173,9 @@ impl SlurmTarget {
 fn placed(job: &SubmittedJob) -> Option<(String, JobPaths)> {
     match &job.placement {
         Some(JobPlacement::Slurm { id, task, folder }) => {
+            // Another one than in the record if the script was sent twice.
+            let leading = sending::leading(folder);
+            let id = leading.map_or(*id, |leading| leading.submitted_id());
             let id = match task {
                 Some(task) => format!("{id}_{task}"),
                 None => id.to_string(),
@@ -197,13 +221,14 @@ impl Target for SlurmTarget {
     ) -> Result<(), SubmitError> {
         self.check(request)?;
         let paths = self.paths(name);
-        create_private(paths.folder())?;
-        paths
-            .process(0)
-            .prepare(&self.command_of(&paths, request))?;
+        let file = paths.folder().join(SCRIPT_FILE);
+        let sent = SentScript {
+            script: file.clone(),
+            task: None,
+        };
+        self.prepare(name, request, &sent)?;
         let program = self.store_program(&paths, &request.program.path)?;
         let text = script::text(&self.settings, name, &paths, &program, self.slots(request));
-        let file = paths.folder().join(SCRIPT_FILE);
         std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
         let id = send(&file, &request.directory)?;
         let folder = paths.folder().to_owned();
@@ -233,12 +258,15 @@ impl Target for SlurmTarget {
             return Ok(());
         };
         let mut folders = Vec::new();
-        for (name, request) in jobs {
+        let file = self.paths(first).folder().join(SCRIPT_FILE);
+        for (task, (name, request)) in jobs.iter().enumerate() {
             self.check(request)?;
             let paths = self.paths(name);
-            create_private(paths.folder())?;
-            let launcher = paths.process(0);
-            launcher.prepare(&self.command_of(&paths, request))?;
+            let sent = SentScript {
+                script: file.clone(),
+                task: u32::try_from(task).ok(),
+            };
+            self.prepare(name, request, &sent)?;
             // Each folder has the program, because those of jobs that are over may be removed.
             let program = self.paths(first).folder().join("ronde");
             let link = paths.folder().join("ronde");
@@ -249,7 +277,6 @@ impl Target for SlurmTarget {
         }
         let slots = self.slots(request);
         let text = script::array_text(&self.settings, first, &folders, side_by_side, slots);
-        let file = self.paths(first).folder().join(SCRIPT_FILE);
         std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
         let id = send(&file, &request.directory)?;
         for (task, (name, _)) in jobs.iter().enumerate() {
@@ -325,5 +352,22 @@ impl Target for SlurmTarget {
 
     fn fetch(&self, job: &SubmittedJob, to: &Path) -> Result<(), SubmitError> {
         fetching::copy_results(&paths_of(job)?, to)
+    }
+
+    fn can_continue(&self) -> bool {
+        true
+    }
+
+    fn find_placement(&self, job: &SubmittedJob) -> Result<Option<JobPlacement>, SubmitError> {
+        let folder = self.paths(&job.name).folder().to_owned();
+        let found = sending::find(&folder)?;
+        Ok(found.map(|(id, task)| JobPlacement::Slurm { id, task, folder }))
+    }
+
+    fn remove(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
+        match placed(job) {
+            Some((_, paths)) => job_folder::remove(&paths, &self.jobs, &job.name),
+            None => Ok(()),
+        }
     }
 }

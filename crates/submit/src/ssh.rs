@@ -126,6 +126,15 @@ impl SshTarget {
         self.job(job).ok_or_else(|| not_placed(job))
     }
 
+    /// Asks the first host for the state of the launcher.
+    fn process_state(&self, job: &RemoteJob<'_>) -> Result<ProcessState, SubmitError> {
+        let folder = job.paths.process_path(0).display().to_string();
+        let connection = self.connection(&job.hosts[0].host);
+        let command = shell_words::join([job.program, "__job", "state", &folder]);
+        let answer = connection.call(&command, Input::Nothing, ANSWER_MAX)?;
+        connection.parse(&answer)
+    }
+
     /// Ends the processes on all hosts: first the launcher, whose end ends the agents. Tries all hosts before it returns
     /// the first error.
     fn stop(&self, job: &RemoteJob<'_>, grace: Duration) -> Result<(), SubmitError> {
@@ -168,12 +177,7 @@ impl Target for SshTarget {
         let Some(remote) = self.job(job) else {
             return Ok(state_before_placement(job));
         };
-        let folder = remote.paths.process_path(0).display().to_string();
-        let connection = self.connection(&remote.hosts[0].host);
-        let command = shell_words::join([remote.program, "__job", "state", &folder]);
-        let answer = connection.call(&command, Input::Nothing, ANSWER_MAX)?;
-        let state: ProcessState = connection.parse(&answer)?;
-        match state {
+        match self.process_state(&remote)? {
             ProcessState::NotStarted => Ok(state_before_placement(job)),
             state => Ok(JobState::of(&state, is_cancelled)),
         }
@@ -230,6 +234,32 @@ impl Target for SshTarget {
 
     fn fetch(&self, job: &SubmittedJob, to: &Path) -> Result<(), SubmitError> {
         fetch::fetch(self, &self.placed(job)?, to)
+    }
+
+    fn can_continue(&self) -> bool {
+        true
+    }
+
+    fn has_started(&self, job: &SubmittedJob) -> Result<bool, SubmitError> {
+        match self.job(job) {
+            Some(remote) => Ok(self.process_state(&remote)? != ProcessState::NotStarted),
+            None => Ok(false),
+        }
+    }
+
+    fn remove(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
+        let Some(remote) = self.job(job) else {
+            return Ok(());
+        };
+        let folder = remote.paths.folder().display().to_string();
+        let call = preparation::script(submission::REMOVE, &[&folder]);
+        let removed = each(remote.hosts, |host| {
+            let connection = self.connection(&host.host);
+            connection.call(&call, Input::Nothing, ANSWER_MAX)
+        });
+        removed
+            .into_iter()
+            .try_for_each(|removed| removed.map(|_| ()))
     }
 
     fn add_host(&self, job: &SubmittedJob, host: &HostSlots) -> Result<JobPlacement, SubmitError> {

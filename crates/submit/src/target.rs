@@ -50,6 +50,9 @@ pub struct SubmitRequest {
     pub saves_in_output: bool,
     /// The address to which results are sent; `None`: they stay in the folder of the job.
     pub output: Option<String>,
+    /// The folder of this machine with the results of an earlier run, from whose newest checkpoint this run continues;
+    /// `None`: it begins with the first step.
+    pub continues: Option<PathBuf>,
     /// This build of `ronde`.
     pub program: JobProgram,
 }
@@ -82,6 +85,30 @@ pub trait Target: Send + Sync {
         request: &SubmitRequest,
         placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
     ) -> Result<(), SubmitError>;
+
+    /// Returns whether a run can continue from results on this machine, as [`SubmitRequest::continues`] says.
+    fn can_continue(&self) -> bool {
+        false
+    }
+
+    /// Looks for the placement of a job whose submitter was killed before it could write it. Returns `None` if nothing was
+    /// placed.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn find_placement(&self, job: &SubmittedJob) -> Result<Option<JobPlacement>, SubmitError> {
+        let _ = job;
+        Ok(None)
+    }
+
+    /// Returns whether the launcher of a job was started. A submitter may be killed after it has written where the job is,
+    /// and before it starts the launcher.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn has_started(&self, job: &SubmittedJob) -> Result<bool, SubmitError> {
+        Ok(job.placement.is_some())
+    }
 
     /// Returns whether [`Target::submit_array`] sends one job to a scheduler.
     fn has_arrays(&self) -> bool {
@@ -179,7 +206,8 @@ pub trait Target: Send + Sync {
         Err(no_hosts(job, host))
     }
 
-    /// Removes what a job that is over has left on the target besides the folder of its record.
+    /// Removes what a job that is over has left on the target besides the folder of its record; its results, too, where they
+    /// are in a folder of this machine, of hosts over SSH or of Slurm.
     ///
     /// # Errors
     /// The target does not answer.

@@ -1,7 +1,7 @@
 //! [`TargetFile`]: the targets that a user has described, `targets.toml`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -112,7 +112,14 @@ impl TargetFile {
                     }
                     TargetSettings::Ray(settings)
                 }
-                settings => settings,
+                TargetSettings::Local(mut settings) => {
+                    settings.folder = absolute(base, settings.folder)?;
+                    TargetSettings::Local(settings)
+                }
+                TargetSettings::Slurm(mut settings) => {
+                    settings.folder = absolute(base, settings.folder)?;
+                    TargetSettings::Slurm(settings)
+                }
             };
             targets.insert(name, settings);
         }
@@ -142,6 +149,13 @@ impl TargetFile {
             }
         }
     }
+}
+
+/// Returns the absolute path of a folder that a file in `base` names. The error is a message.
+fn absolute(base: &Path, folder: Option<PathBuf>) -> Result<Option<PathBuf>, String> {
+    let absolute = |folder| std::path::absolute(base.join(folder));
+    let folder = folder.map(absolute).transpose();
+    folder.map_err(|error| format!("cannot find the current folder: {error}"))
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ pub const RONDE_RENDEZVOUS: &str = "RONDE_RENDEZVOUS";
 /// The starter whose variables count where several contradict each other, by its short name, or `none`: no other launcher
 /// has started this process.
 pub const RONDE_STARTED_BY: &str = "RONDE_STARTED_BY";
+/// The number of the inherited socket to the process manager of an implementation of MPI.
+pub const PMI_FD: &str = "PMI_FD";
 /// The file with the members of a training job in a container on SageMaker.
 const SAGEMAKER_FILE: &str = "/opt/ml/input/config/resourceconfig.json";
 
@@ -50,6 +52,8 @@ pub(super) struct Starter {
     pub(super) local_rank: &'static [Reading],
     pub(super) local_world_size: &'static [Reading],
     pub(super) host: &'static [Reading],
+    /// The name of the host of this process, for starters whose variables name no host of rank 0.
+    pub(super) own_host: &'static [Reading],
     pub(super) port: &'static [Reading],
     pub(super) job: &'static [Reading],
     /// Variables that tell this job from others on the same host, for the choice of a port.
@@ -67,6 +71,7 @@ const NOTHING: Starter = Starter {
     local_rank: &[],
     local_world_size: &[],
     host: &[],
+    own_host: &[],
     port: &[],
     job: &[],
     tags: &[],
@@ -139,6 +144,7 @@ pub(super) const STARTERS: &[Starter] = &[
         world_size: &[Value("PMI_SIZE")],
         local_rank: &[Value("MPI_LOCALRANKID")],
         local_world_size: &[Value("MPI_LOCALNRANKS")],
+        own_host: &[Value("MPIR_CVAR_CH3_INTERFACE_HOSTNAME")],
         job: &[Value("PMI_JOBID")],
         tags: &["PMI_JOBID", "PMI_PORT", super::LAUNCHER_PROCESS],
         ..NOTHING

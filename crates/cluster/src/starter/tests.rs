@@ -320,6 +320,36 @@ fn all_ranks_of_a_job_derive_the_same_port_and_another_job_another_one() {
 }
 
 #[test]
+fn the_address_of_rank_0_is_exchanged_where_no_variable_has_it() {
+    let mpich = [
+        ("PMI_RANK", "2"),
+        ("PMI_SIZE", "4"),
+        ("MPI_LOCALNRANKS", "2"),
+        ("MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "node2"),
+    ];
+    let problem = decide(&mpich).unwrap_err();
+    assert!(
+        problem.contains("no variable names the host of rank 0"),
+        "{problem}"
+    );
+    let exchanging = [&mpich[..], &[("PMI_FD", "8")]].concat();
+    let decision = decide(&exchanging).unwrap();
+    assert!(decision.exchanges);
+    let own = decision.rank.clone().unwrap().rendezvous;
+    assert!(own.starts_with("node2:"), "{own}");
+    let explained = decision.explain();
+    assert!(explained.contains("exchanged by PMI"), "{explained}");
+    for more in [
+        ("RONDE_RENDEZVOUS", "node1:4711"),
+        ("MASTER_ADDR", "node1"),
+        ("MPI_LOCALNRANKS", "4"),
+    ] {
+        let known = [&[more], &exchanging[..]].concat();
+        assert!(!decide(&known).unwrap().exchanges, "{more:?}");
+    }
+}
+
+#[test]
 fn the_closest_launcher_has_assigned_the_rank() {
     // One torchrun on each of two nodes.
     let nested = [

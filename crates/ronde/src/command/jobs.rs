@@ -65,7 +65,14 @@ fn remove(name: &str) -> Result<(), SubmitError> {
 
 fn list(is_json: bool) -> Result<(), SubmitError> {
     let jobs = SubmittedJobs::open()?;
-    let listed = jobs.registry.list()?;
+    let mut listed = jobs.registry.list()?;
+    for (_, listing) in &mut listed {
+        let Ok(job) = listing else { continue };
+        let target = jobs.target(&job.settings);
+        if let Err(error) = jobs.complete(job, &*target) {
+            *listing = Err(error);
+        }
+    }
     let states = states(&jobs, &listed);
     let mut out = Printable(std::io::stdout());
     if is_json {

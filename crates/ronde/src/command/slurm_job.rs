@@ -10,7 +10,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::SIGTERM;
 
 use super::job_process::{enter_directory, finish};
-use super::open;
+use super::{exit, open};
 use crate::command::console::message;
 
 /// Interval at which a launcher looks whether it still leads its job.
@@ -25,6 +25,12 @@ pub(super) fn lead(
 ) -> Result<i32, SubmitError> {
     let allocation = allocation()?;
     let process = paths.process(0);
+    if !allocation.claim(paths)? {
+        message!(
+            "this script was sent to Slurm twice: another job of Slurm has its folder, and this one ends"
+        );
+        return Ok(exit::GAVE_UP);
+    }
     allocation.lead(paths)?;
     let waiting = || {
         message!(

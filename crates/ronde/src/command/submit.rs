@@ -214,6 +214,7 @@ pub(super) fn read_run(
         is_elastic: config.elastic.enabled,
         saves_in_output: saves && in_output,
         output,
+        continues: None,
         program: JobProgram {
             path: PathBuf::from(open::this_program()),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -42,9 +42,26 @@ impl SubmittedJobs {
 
     /// Finds a job by its name.
     pub(super) fn find(&self, name: &str) -> Result<(SubmittedJob, Box<dyn Target>), SubmitError> {
-        let job = self.registry.find(name)?;
+        let mut job = self.registry.find(name)?;
         let target = self.target(&job.settings);
+        self.complete(&mut job, &*target)?;
         Ok((job, target))
+    }
+
+    /// Completes the record of a job whose submitter was killed before it could write where the job is, if it was placed.
+    pub(super) fn complete(
+        &self,
+        job: &mut SubmittedJob,
+        target: &dyn Target,
+    ) -> Result<(), SubmitError> {
+        let is_left = job.placement.is_none() && !job.submitter.is_alive();
+        if is_left
+            && self.registry.ended(&job.name).is_none()
+            && let Some(placement) = target.find_placement(job)?
+        {
+            self.registry.place(job, placement)?;
+        }
+        Ok(())
     }
 
     /// Returns the state of a job: the final one if it is known, otherwise that on its target.

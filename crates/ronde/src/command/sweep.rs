@@ -195,6 +195,33 @@ fn read_run(
     submit::read_run(run_file, Some(sweep.file.workers), &sweep.sets(trial, rung))
 }
 
+/// Reads the run file for the job of a run. Locations of results that all trials would share get the name of the job.
+fn read_job(
+    sweep: &Sweep,
+    run_file: Option<&Path>,
+    run: &SweepRun,
+) -> Result<RunToSubmit, SweepFailure> {
+    let failed = |problem: String| SweepFailure::Input(without_prefix(&problem));
+    let read = read_run(sweep, run_file, run.trial, run.rung).map_err(failed)?;
+    let own = |key: &str, location: &str| {
+        let location = format!("{}/{}", location.trim_end_matches('/'), run.job);
+        format!("{key}={}", serde_json::Value::String(location))
+    };
+    let shared = [
+        ("run.output", read.request.output.as_ref()),
+        ("checkpoint.to", read.config.checkpoint.to.as_ref()),
+    ];
+    let owns: Vec<String> = shared
+        .into_iter()
+        .filter_map(|(key, location)| Some(own(key, location?)))
+        .collect();
+    if owns.is_empty() {
+        return Ok(read);
+    }
+    let sets = [sweep.sets(run.trial, run.rung), owns].concat();
+    submit::read_run(run_file, Some(sweep.file.workers), &sets).map_err(failed)
+}
+
 fn print(text: &str) -> Result<(), SweepFailure> {
     let written = write!(Printable(std::io::stdout()), "{text}");
     written.map_err(|cause| {
@@ -254,8 +281,7 @@ impl SweepSession<'_> {
         let mut runs = Vec::new();
         while let Some(run) = self.sweep.next() {
             self.sweep.start(&run);
-            let read = read_run(&self.sweep, self.run_file.as_deref(), run.trial, run.rung);
-            let read = read.map_err(|problem| SweepFailure::Input(without_prefix(&problem)))?;
+            let read = read_job(&self.sweep, self.run_file.as_deref(), &run)?;
             runs.push((run.job, read));
         }
         self.save()?;
@@ -268,8 +294,8 @@ impl SweepSession<'_> {
 
     /// Places the job of a run. A run that cannot begin has failed; the others continue.
     fn place(&mut self, run: &SweepRun) -> Result<(), SweepFailure> {
-        let read = read_run(&self.sweep, self.run_file.as_deref(), run.trial, run.rung);
-        let to_submit = read.map_err(|problem| SweepFailure::Input(without_prefix(&problem)))?;
+        let mut to_submit = read_job(&self.sweep, self.run_file.as_deref(), run)?;
+        to_submit.request.continues = self.earlier(run)?;
         let placed = runs::place(
             &self.arguments.on,
             &self.settings,
@@ -290,6 +316,21 @@ impl SweepSession<'_> {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Returns the results of the run with the budget before that of a run, if it can continue from their checkpoint.
+    fn earlier(&self, run: &SweepRun) -> Result<Option<PathBuf>, SweepFailure> {
+        let is_length = |key: &str| ["train.epochs", "train.steps"].contains(&key);
+        let halving = self.sweep.file.halving.as_ref();
+        let Some(rung) = run.rung.checked_sub(1) else {
+            return Ok(None);
+        };
+        if !halving.is_some_and(|halving| is_length(&halving.key))
+            || !runs::can_continue(&self.settings)?
+        {
+            return Ok(None);
+        }
+        Ok(self.folder.checkpoints_of(run.trial, rung))
     }
 
     /// Looks whether a run has ended, and takes its results over.
@@ -319,7 +360,10 @@ impl SweepSession<'_> {
     fn finish(&mut self, run: &SweepRun, score: Result<f64, String>) -> Result<(), SweepFailure> {
         self.sweep.finish(run, score);
         self.save()?;
-        runs::remove(&run.job)?;
+        if let Err(error) = runs::remove(&run.job) {
+            // Its results are here; what is left of it on the target is no reason to end the sweep.
+            message!("warning: job {} stays in `ronde jobs`: {error}", run.job);
+        }
         let trial = &self.sweep.trials[run.trial];
         let outcome = match trial.runs.get(run.rung).map(|run| &run.outcome) {
             Some(RunOutcome::Scored { score }) => format!("{} {score}", self.sweep.file.metric),

@@ -11,7 +11,7 @@ use super::submitted::SubmittedJobs;
 
 /// Interval between two looks at a job whose state costs little.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The same for a job on other machines.
+/// The longest interval for a job on other machines; the first ones are shorter, for short jobs.
 const LOOK_EVERY_REMOTE: Duration = Duration::from_secs(2);
 
 /// Arguments of `ronde wait`.
@@ -39,6 +39,7 @@ pub(crate) fn wait(arguments: &WaitArguments) -> i32 {
 pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
     let jobs = SubmittedJobs::open()?;
     let mut is_reported = false;
+    let mut remote = LOOK_EVERY;
     loop {
         let (job, target) = jobs.find(name)?;
         match jobs.state(&job, &*target) {
@@ -52,8 +53,9 @@ pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
             Err(error) => return Err(error),
         }
         std::thread::sleep(match job.settings.is_remote() {
-            true => LOOK_EVERY_REMOTE,
+            true => remote,
             false => LOOK_EVERY,
         });
+        remote = (remote * 3 / 2).min(LOOK_EVERY_REMOTE);
     }
 }

@@ -165,6 +165,34 @@ fn a_job_whose_folder_is_deleted_ends() {
 }
 
 #[test]
+fn a_folder_that_machines_share_has_one_job_of_a_name() {
+    let dir = TestFolder::new();
+    dir.write(
+        "targets.toml",
+        "[big]\nkind = \"local\"\nfolder = \"shared\"\n",
+    );
+    let on = [
+        "submit",
+        "--targets",
+        "targets.toml",
+        "--on",
+        "big",
+        "-n",
+        "1",
+    ];
+    let words = [&on[..], &["--name", "x", "--set", "train.epochs=1"]].concat();
+    ronde(&dir, &words).expect(0, &[]);
+    ronde(&dir, &["wait", "x"]).expect(0, &[]);
+    let other = dir.path().join(".other");
+    let variables = [("XDG_STATE_HOME", other.to_str().unwrap())];
+    dir.start(RONDE, &words, &variables)
+        .wait()
+        .expect(2, &["of another job `x` already"]);
+    ronde(&dir, &["jobs", "--remove", "x"]).expect(0, &[]);
+    assert_eq!(dir.list("shared"), [""; 0], "its results are removed");
+}
+
+#[test]
 fn mistakes_start_nothing_and_leave_the_name_free() {
     let dir = TestFolder::new();
     dir.write("targets.toml", "[small]\nkind = \"local\"\nslotz = 1\n");

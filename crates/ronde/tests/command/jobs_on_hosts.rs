@@ -185,7 +185,7 @@ fn a_host_that_is_cut_off_ends_itself_and_the_job_continues() {
         return;
     };
     hosts.targets(&[("gpus", "ssh_config", "hosts = [\"h1:1\", \"h2:1\"]")]);
-    let lost = ["--set", "elastic.contact_s=5"];
+    let lost = ["--set", "elastic.contact_s=4"];
     let long = [
         &["--on", "gpus", "-n", "2", "--name", "cut"],
         &LONG[..],

@@ -113,11 +113,14 @@ impl TestCluster {
 
     /// Waits until the events of a job contain a text this many times.
     fn events(&self, job: &str, text: &str, times: usize) {
-        let path = self.path(&format!(
-            "cluster/claims/results/{job}/results/events.jsonl"
-        ));
         until(text, || {
-            std::fs::read_to_string(&path).is_ok_and(|events| events.matches(text).count() >= times)
+            let folders = self.dir.list("cluster/claims/results");
+            let mut folders = folders.iter().filter(|folder| folder.starts_with(job));
+            folders.next().is_some_and(|folder| {
+                let path = format!("cluster/claims/results/{folder}/results/events.jsonl");
+                std::fs::read_to_string(self.path(&path))
+                    .is_ok_and(|events| events.matches(text).count() >= times)
+            })
         });
     }
 
@@ -174,6 +177,12 @@ fn a_job_on_kubernetes_has_the_bits_of_a_run_and_is_fetched_and_removed() {
             .all(is_empty)
             && secrets.len() == 1
     });
+    // Its results stay in the volume, and a new job of its name is not taken for its continuation.
+    let again = ["-n", "1", "--name", "short", "--set", "train.epochs=1"];
+    cluster.submit("", &again).expect(0, &[]);
+    cluster.ronde(&["wait", "short"]).expect(0, &["finished"]);
+    let logs = cluster.ronde(&["logs", "short"]).expect(0, &[]);
+    assert!(!logs.stdout.contains("resuming"), "{logs:#?}");
 }
 
 #[test]

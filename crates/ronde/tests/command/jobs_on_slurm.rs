@@ -205,6 +205,14 @@ impl SlurmCluster {
     }
 }
 
+/// Returns whether a process of this program exists.
+fn runs(program: &Path) -> bool {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut programs =
+        entries.filter_map(|entry| std::fs::read_link(entry.path().join("exe")).ok());
+    programs.any(|path| path == program)
+}
+
 impl Drop for SlurmCluster {
     fn drop(&mut self) {
         self.slurm("scancel", &["--full", "--signal=KILL", "--user=root"]);
@@ -258,6 +266,8 @@ fn a_job_on_slurm_has_the_bits_of_a_run_and_loses_a_node() {
         .ronde(&["cancel", "long"])
         .expect(0, &["job long: cancelled"]);
     assert!(!cluster.slurm("squeue", &["-h"]).contains("long"));
+    let program = cluster.path(".state/ronde/jobs/long/ronde");
+    until("nothing is left on any node", || !runs(&program));
     let logs = cluster.ronde(&["logs", "long"]).expect(0, &[]);
     assert!(logs.stdout.contains("checkpoint saved"), "{logs:#?}");
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::jobs_on_slurm::{NODES, SlurmCluster};
-use crate::ssh_hosts::skipped;
+use crate::ssh_hosts::{SshHosts, address, make_executable, skipped};
 use crate::support::{Ended, RONDE, TestFolder};
 
 /// The words of a short run.
@@ -73,6 +73,55 @@ fn both_implementations_of_mpi_start_the_ranks_of_a_run() {
         let problem = "invalid number of workers `3`: expected 2, the value of";
         assert!(refused.stderr.contains(problem), "{refused:#?}");
     }
+}
+
+#[test]
+fn mpiexec_of_mpich_starts_the_ranks_of_a_run_on_several_hosts() {
+    if !exists(Path::new("/usr/bin/mpirun.mpich")) {
+        return;
+    }
+    let Some(hosts) = SshHosts::new(2) else {
+        return;
+    };
+    let (ssh, config) = (hosts.path("ssh"), hosts.path("ssh_config"));
+    let text = format!(
+        "#!/bin/sh\nexec /usr/bin/ssh -F {} \"$@\"\n",
+        config.display()
+    );
+    hosts.write("ssh", &text);
+    make_executable(&ssh);
+    let (here, others) = (address(0), format!("{},{}", address(1), address(2)));
+    let mpiexec = |words: &[&str]| {
+        let launcher = [
+            "netns",
+            "exec",
+            &hosts.names[0],
+            "/usr/bin/mpirun.mpich",
+            "-launcher",
+            "ssh",
+            "-launcher-exec",
+            ssh.to_str().unwrap(),
+            "-localhost",
+            &here,
+            "-hosts",
+            &others,
+            "-np",
+            "3",
+            RONDE,
+        ];
+        let secret = [("RONDE_TOKEN", "a secret of this job")];
+        let words = [&launcher[..], words].concat();
+        hosts.dir.start("ip", &words, &secret).wait()
+    };
+    let explained = mpiexec(&["train", "--explain-environment"]).expect(0, &[]);
+    for words in ["MPICH or Intel MPI (PMI): rank 2 of 3", "exchanged by PMI"] {
+        assert!(
+            explained.stdout.contains(words),
+            "{words:?} in {explained:#?}"
+        );
+    }
+    let trained = mpiexec(&SHORT).expect(0, &[]);
+    assert_eq!(trained.blake3(), expected());
 }
 
 #[test]

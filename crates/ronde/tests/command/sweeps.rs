@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::jobs::{ronde, states};
 use crate::jobs_on_slurm::SlurmCluster;
+use crate::ssh_hosts::{SshHosts, make_executable};
 use crate::support::{RONDE, Running, TestFolder, until};
 
 /// A grid of four short runs of the embedded example.
@@ -90,7 +91,7 @@ fn successive_halving_gives_the_best_trials_a_larger_budget() {
     dir.write(
         "asha.toml",
         "version = 1\nsearch = \"halving\"\ntrials = 4\nmetric = \"loss\"\nside_by_side = 4\n\
-         [keys]\n\"train.learning_rate\" = { from = 1e-4, to = 1e-2, scale = \"log\" }\n\
+         [set]\n\"schedule.kind\" = \"constant\"\n[keys]\n\"train.learning_rate\" = { from = 1e-4, to = 1e-2, scale = \"log\" }\n\
          [halving]\nfrom = 1\nto = 4\nfactor = 2\n",
     );
     let dry = ronde(&dir, &["sweep", "asha.toml", "--dry-run"]).expect(0, &[]);
@@ -109,6 +110,59 @@ fn successive_halving_gives_the_best_trials_a_larger_budget() {
     assert!(runs(1) >= 2 && runs(2) >= 1, "{state}");
     let best = trials(&dir, "asha")[1].clone();
     assert_eq!(best.split(',').nth(2), Some("4"), "{best}");
+    // A larger budget continues the run with the smaller one, to the bits of a run that begins with it.
+    let results = dir
+        .path()
+        .join(format!("sweeps/asha/trials/000{}-2", &best[..1]));
+    let events = std::fs::read_to_string(results.join("events.jsonl")).unwrap();
+    assert!(
+        events.contains("\"event\":\"checkpoint_loaded\""),
+        "{events}"
+    );
+    let words = ["train", "--json", "sweeps/asha/best.toml"];
+    let whole = dir.run(&[&words[..], &["--set", "run.output=\"whole\""]].concat());
+    let model = std::fs::read_to_string(results.join("model.json")).unwrap();
+    let hash = whole.expect(0, &[]).blake3();
+    assert!(model.contains(&hash), "{hash} in {model}");
+}
+
+#[test]
+fn a_sweep_on_a_host_over_ssh_continues_its_best_runs_and_leaves_nothing_there() {
+    let Some(hosts) = SshHosts::new(1) else {
+        return;
+    };
+    hosts.targets(&[("host", "ssh_config", "hosts = [\"h1:2\"]")]);
+    hosts.write(
+        "asha.toml",
+        "version = 1\nsearch = \"halving\"\ntrials = 2\nmetric = \"loss\"\nside_by_side = 2\n\
+         [keys]\n\"train.learning_rate\" = { from = 1e-4, to = 1e-2, scale = \"log\" }\n\
+         [halving]\nfrom = 1\nto = 2\nfactor = 2\n",
+    );
+    let on = ["--targets", "targets.toml", "--on", "host"];
+    let words = [&["sweep", "asha.toml"], &on[..]].concat();
+    hosts.ronde(&words).expect(0, &["best: trial "]);
+    let best = trials(&hosts.dir, "asha")[1].clone();
+    let results = hosts.path(&format!("sweeps/asha/trials/000{}-1", &best[..1]));
+    let events = std::fs::read_to_string(results.join("events.jsonl")).unwrap();
+    assert!(
+        events.contains("\"event\":\"checkpoint_loaded\""),
+        "{events}"
+    );
+    assert_eq!(hosts.dir.list("remote/jobs"), [""; 0]);
+    assert_eq!(hosts.states(), [""; 0]);
+}
+
+#[test]
+fn trials_have_their_own_checkpoints_where_the_run_file_names_a_place_for_them() {
+    let dir = TestFolder::new();
+    let saved = dir.path().join("saved").display().to_string();
+    let place = format!("[set]\n\"checkpoint.to\" = {saved:?}\n");
+    dir.write("saved.toml", &GRID.replace("[set]\n", &place));
+    ronde(&dir, &["sweep", "saved.toml"]).expect(0, &["best: trial "]);
+    let lines = trials(&dir, "saved");
+    let finished = lines.iter().filter(|line| line.ends_with(",finished"));
+    assert_eq!(finished.count(), 4, "{lines:?}");
+    assert_eq!(dir.list("saved").len(), 4);
 }
 
 #[test]
@@ -187,6 +241,56 @@ fn a_sweep_on_slurm_is_an_array() {
     let mut numbers: Vec<&str> = jobs.split_whitespace().collect();
     numbers.dedup();
     assert!(numbers.len() <= 1, "{jobs}");
+}
+
+#[test]
+fn a_submitter_that_is_killed_after_sbatch_loses_no_job_and_sends_none_twice() {
+    let Some(cluster) = SlurmCluster::new() else {
+        return;
+    };
+    // Sends the script, and ends the command before it reads the answer.
+    let folder = cluster.path("killing");
+    std::fs::create_dir(&folder).unwrap();
+    let sbatch = folder.join("sbatch");
+    let sending = "#!/bin/sh\n/usr/bin/sbatch \"$@\" >/dev/null\nkill -9 $PPID\n";
+    std::fs::write(&sbatch, sending).unwrap();
+    make_executable(&sbatch);
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let (state, config) = (cluster.path(".state"), cluster.path("slurm.conf"));
+    let variables = [
+        ("XDG_STATE_HOME", state.to_str().unwrap()),
+        ("SLURM_CONF", config.to_str().unwrap()),
+        ("PATH", path.as_str()),
+    ];
+    let killed = |words: &[&str]| {
+        let ended = cluster.dir.start(RONDE, words, &variables).wait();
+        assert_eq!(ended.code, 128 + 9, "{ended:#?}");
+    };
+    cluster
+        .dir
+        .write("targets.toml", "[cluster]\nkind = \"slurm\"\n");
+    let on = ["--targets", "targets.toml", "--on", "cluster"];
+    let short = ["--set", "train.epochs=1", "--name", "short", "-n", "1"];
+    killed(&[&["submit"], &on[..], &short].concat());
+    cluster.ronde(&["wait", "short"]).expect(0, &["finished"]);
+    let long = ["--set", "train.epochs=100000", "--name", "long", "-n", "1"];
+    killed(&[&["submit"], &on[..], &long].concat());
+    let listed = cluster.ronde(&["jobs"]).expect(0, &[]).stdout;
+    assert!(!listed.contains("lost"), "{listed}");
+    cluster
+        .ronde(&["cancel", "--now", "long"])
+        .expect(0, &["cancelled"]);
+    assert!(!cluster.slurm("squeue", &["-h"]).contains("long"));
+    cluster.dir.write("grid.toml", GRID);
+    let sweep = [&["sweep", "grid.toml"], &on[..]].concat();
+    killed(&sweep);
+    let ended = cluster.ronde(&sweep).expect(0, &["best: trial "]);
+    assert_eq!(ended.stdout.matches("finished").count(), 4, "{ended:#?}");
+    let jobs = cluster.slurm("squeue", &["-h", "--states=all", "-o", "%F"]);
+    let mut numbers: Vec<&str> = jobs.split_whitespace().collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 3, "{jobs}");
 }
 
 #[test]

@@ -38,6 +38,7 @@ const MARGIN_S: u32 = 10;
 pub(super) struct JobManifest<'a> {
     settings: &'a KubernetesSettings,
     name: String,
+    folder: PathBuf,
     namespace: Option<String>,
     workers: u32,
     output: Option<String>,
@@ -48,10 +49,11 @@ pub(super) struct JobManifest<'a> {
 }
 
 impl<'a> JobManifest<'a> {
-    /// Checks whether a run fits the target, and reads its input files.
+    /// Checks whether a run fits the target, and reads its input files. `stamp` tells the folder of the job from those of
+    /// earlier jobs with this name, whose results stay in the volume.
     pub(super) fn new(
         settings: &'a KubernetesSettings,
-        name: &str,
+        (name, stamp): (&str, u64),
         namespace: Option<&str>,
         request: &SubmitRequest,
     ) -> Result<Self, SubmitError> {
@@ -74,7 +76,7 @@ impl<'a> JobManifest<'a> {
         }
         let inputs = PodInputs::read(request.run_file.as_deref())?;
         let name = kubernetes_label(name);
-        let folder = PathBuf::from(RESULTS).join(&name);
+        let folder = PathBuf::from(RESULTS).join(format!("{name}-{stamp:x}"));
         let run_file = inputs
             .run_file()
             .map(|file| format!("{INPUT_FOLDER}/{}", file.display()));
@@ -104,6 +106,7 @@ impl<'a> JobManifest<'a> {
                 directory: PathBuf::from(INPUT_FOLDER),
             },
             name,
+            folder,
         })
     }
 
@@ -114,7 +117,7 @@ impl<'a> JobManifest<'a> {
 
     /// Returns the folder of the job in its pods.
     pub(super) fn folder(&self) -> PathBuf {
-        PathBuf::from(RESULTS).join(&self.name)
+        self.folder.clone()
     }
 
     fn metadata(&self) -> Value {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::POD_FOLDER;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
+use crate::launcher_arguments::RESUME;
 use crate::process_folder::{ProcessCommand, ProcessFolder, read_json};
 
 /// The word among the arguments of the launcher that stands for the address of its pod.
@@ -84,7 +85,7 @@ impl KubernetesPod {
             *word = word.replace(ADDRESS_WORD, &self.bracketed());
         }
         if has_stored || self.paths.has_checkpoint() {
-            command.arguments.push("--resume".to_owned());
+            command.arguments.push(RESUME.to_owned());
         } else if self.paths.has_begun(false) {
             command.arguments.push("--overwrite".to_owned());
         }

@@ -6,11 +6,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::client::call;
+use super::sending::LeadingJob;
 use super::{ADDRESS_WORD, CANCELLED_FILE};
 use crate::clock;
 use crate::copying::publish_json;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
+use crate::launcher_arguments::RESUME;
 use crate::limited::wait;
 use crate::process_folder::{ProcessCommand, ProcessState, read_json};
 
@@ -30,6 +32,8 @@ const BEGIN_MAX: Duration = Duration::from_secs(600);
 pub struct SlurmAllocation {
     /// The number of the job.
     pub id: u64,
+    /// The number of the array of which it is a task.
+    pub array: Option<u64>,
     /// The name of this node.
     pub node: String,
     /// The number of nodes.
@@ -81,8 +85,9 @@ impl SlurmAllocation {
         for word in words.iter_mut().filter(|word| word.contains(ADDRESS_WORD)) {
             *word = word.replace(ADDRESS_WORD, &self.address()?.to_string());
         }
-        if self.restarts > 0 && paths.has_checkpoint() {
-            words.push("--resume".to_owned());
+        let resumes = self.restarts > 0 && paths.has_checkpoint();
+        if resumes && !words.iter().any(|word| word == RESUME) {
+            words.push(RESUME.to_owned());
         }
         Ok(words)
     }
@@ -159,6 +164,19 @@ impl SlurmAllocation {
         words.into_iter().chain(more).map(str::to_owned).collect()
     }
 
+    /// Takes the folder of the job for this job of Slurm, and returns whether it has it now. Another one has it if the script
+    /// was sent twice, because its submitter was killed.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn claim(&self, paths: &JobPaths) -> Result<bool, SubmitError> {
+        let job = LeadingJob {
+            id: self.id,
+            array: self.array,
+        };
+        job.claim(paths.folder())
+    }
+
     /// Notes in the folder of the job that this launcher leads it now. One of an earlier allocation, on a node that is cut
     /// off from Slurm, sees it as long as it reaches the folder, and ends.
     ///
@@ -212,6 +230,7 @@ mod tests {
         let paths = JobPaths::new(dir.path());
         let of = |restarts| SlurmAllocation {
             id: 7,
+            array: None,
             node: "n1".to_owned(),
             nodes: 1,
             restarts,

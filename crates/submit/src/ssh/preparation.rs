@@ -11,7 +11,7 @@ use crate::input_folder::InputFolder;
 use crate::shell_words;
 
 /// Time limit for a copy to a host.
-const COPY_MAX: Duration = Duration::from_secs(4 * 3600);
+pub(super) const COPY_MAX: Duration = Duration::from_secs(4 * 3600);
 /// The line that a working shell prints first.
 const MARK: &str = "ronde-begins";
 /// Creates the folder of ronde and reports what is in it. Arguments: the folder, the name of the program, that of the data.

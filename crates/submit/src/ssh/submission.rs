@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::connection::{Input, each};
-use super::preparation::{HostNeeds, PreparedHost, script};
+use super::connection::{Input, each, tar};
+use super::preparation::{COPY_MAX, HostNeeds, PreparedHost, script};
 use super::start::{StartOrder, StartReport, TOKEN_WORD};
 use super::{ANSWER_MAX, FOLDER, RemoteJob, SshTarget, facts};
 use crate::clock;
 use crate::error::SubmitError;
+use crate::fetching::checkpoint_files;
 use crate::hosts::different;
 use crate::input_folder::InputFolder;
 use crate::job::{JobPlacement, PlacedHost};
+use crate::job_folder;
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::LauncherArguments;
 use crate::process_folder::{ProcessCommand, ProcessState};
@@ -24,14 +26,22 @@ use crate::target::SubmitRequest;
 const START_MAX: Duration = Duration::from_secs(120);
 /// Time limit for all agents to join.
 const JOIN_MAX: Duration = Duration::from_secs(40);
-/// Creates the folder of a job and reports whether it is new. Argument: the folder.
-const CREATE: &str =
-    r#"umask 077; if mkdir -- "$1"; then echo new; else test -e "$1" && echo exists; fi"#;
+/// Creates the folder of a job and reports whether it is new, or was created for the same job, whose submitter was killed before
+/// anything started. Arguments: the folder, the mark of the job.
+const CREATE: &str = r#"
+umask 077
+if mkdir -- "$1"; then printf %s "$2" > "$1/owner" && echo new; exit; fi
+if test ! -e "$1/launcher/process.json" && test "$(cat "$1/owner")" = "$2"; then echo new; exit; fi
+test -e "$1" && echo exists
+"#;
+/// Stores checkpoints among the results. Argument: the folder of the job.
+const STORE_CHECKPOINTS: &str =
+    r#"umask 077; mkdir -p -- "$1/results" && tar -x -f - -C "$1/results""#;
 /// Reports whether a host sees the folder of the first host, and creates it otherwise. Argument: the folder.
 const JOIN_FOLDER: &str =
     r#"if test -d "$1"; then echo shared; else umask 077; mkdir -- "$1" && echo separate; fi"#;
 /// Removes the folder of a job. Argument: the folder.
-const REMOVE: &str = r#"rm -rf -- "$1""#;
+pub(super) const REMOVE: &str = r#"rm -rf -- "$1""#;
 
 /// A job that is being placed.
 pub(super) struct Submission<'a> {
@@ -150,6 +160,7 @@ impl<'a> Submission<'a> {
         let program = job.hosts[0].program.clone();
         self.claim_folder(&job)?;
         let started = self.join_folders(&job).and_then(|()| {
+            self.send_checkpoints(&job)?;
             placed(JobPlacement::Ssh {
                 hosts: placement.clone(),
                 folder: job.paths.folder().to_owned(),
@@ -223,7 +234,8 @@ impl<'a> Submission<'a> {
     fn claim_folder(&self, job: &HostsOfJob) -> Result<(), SubmitError> {
         let folder = job.paths.folder().display().to_string();
         let first = &job.hosts[0];
-        let call = script(CREATE, &[&folder]);
+        let mark = job_folder::owner(&self.target.sockets, self.name);
+        let call = script(CREATE, &[&folder, &mark]);
         let answer = first.connection.call(&call, Input::Nothing, ANSWER_MAX)?;
         match answer.trim() {
             "new" => Ok(()),
@@ -256,6 +268,18 @@ impl<'a> Submission<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Copies the checkpoints of the run that this one continues to the first host, whose folder all others share.
+    fn send_checkpoints(&self, job: &HostsOfJob) -> Result<(), SubmitError> {
+        let Some(from) = &self.request.continues else {
+            return Ok(());
+        };
+        let folder = job.paths.folder().display().to_string();
+        let store = script(STORE_CHECKPOINTS, &[&folder]);
+        let sent = Input::Output(tar(from, &checkpoint_files(from)?)?);
+        let first = &job.hosts[0].connection;
+        first.call(&store, sent, COPY_MAX).map(|_| ())
     }
 
     fn remove_folders(&self, job: &HostsOfJob) {

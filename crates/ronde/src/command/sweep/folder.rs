@@ -92,11 +92,22 @@ impl SweepFolder {
 
     /// Returns the folder for the results of a run.
     pub(super) fn results(&self, run: &SweepRun) -> PathBuf {
-        let name = match run.rung {
-            0 => format!("{:04}", run.trial),
-            rung => format!("{:04}-{rung}", run.trial),
+        self.results_of(run.trial, run.rung)
+    }
+
+    fn results_of(&self, trial: usize, rung: usize) -> PathBuf {
+        let name = match rung {
+            0 => format!("{trial:04}"),
+            rung => format!("{trial:04}-{rung}"),
         };
         self.path.join(TRIALS_FOLDER).join(name)
+    }
+
+    /// Returns the absolute path of the results of a trial with a budget, if there is a checkpoint among them.
+    pub(super) fn checkpoints_of(&self, trial: usize, rung: usize) -> Option<PathBuf> {
+        let results = std::path::absolute(self.results_of(trial, rung)).ok()?;
+        let mut entries = std::fs::read_dir(results.join("checkpoints")).ok()?;
+        entries.next().map(|_| results)
     }
 
     /// Writes the table, the plot and the best run file.

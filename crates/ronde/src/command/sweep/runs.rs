@@ -4,10 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ronde_core::Recovery;
-use ronde_submit::{
-    JobPaths, JobPlacement, JobState, NewJob, ProcessState, SubmitError, SubmittedJob,
-    TargetSettings,
-};
+use ronde_submit::{JobState, NewJob, SubmitError, TargetSettings};
 
 use crate::command::console::message;
 use crate::command::submit::{self, RunToSubmit};
@@ -98,7 +95,8 @@ pub(super) fn state(job: &str) -> Result<RunState, SubmitError> {
     };
     Ok(match state {
         JobState::Finished => RunState::Finished,
-        JobState::Lost if !has_started(&record) => {
+        JobState::Lost if !target.has_started(&record)? => {
+            target.remove(&record)?;
             jobs.registry.remove(job)?;
             RunState::NotPlaced
         }
@@ -107,26 +105,24 @@ pub(super) fn state(job: &str) -> Result<RunState, SubmitError> {
     })
 }
 
-/// Returns whether the launcher of a job was started. The command that places it may be killed after it has written where the
-/// job is, and before it starts the launcher.
-fn has_started(record: &SubmittedJob) -> bool {
-    let folder = match &record.placement {
-        Some(JobPlacement::Local { folder }) => folder,
-        Some(_) => return true,
-        None => return false,
-    };
-    let state = JobPaths::new(folder).process(0).state();
-    !matches!(state, Ok(ProcessState::NotStarted))
-}
-
 /// Copies the results of a run to a folder.
 pub(super) fn fetch(job: &str, to: &Path) -> Result<(), SubmitError> {
     fetch::copy(job, to)
 }
 
-/// Removes the record of a run that is over, if there is one.
+/// Removes the record of a run that is over, if there is one, and what the run has left on its target.
 pub(super) fn remove(job: &str) -> Result<(), SubmitError> {
-    SubmittedJobs::open()?.registry.remove(job)
+    let jobs = SubmittedJobs::open()?;
+    if jobs.registry.has(job) {
+        let (record, target) = jobs.find(job)?;
+        target.remove(&record)?;
+    }
+    jobs.registry.remove(job)
+}
+
+/// Returns whether a run on a target can continue from the results of an earlier one on this machine.
+pub(super) fn can_continue(settings: &TargetSettings) -> Result<bool, SubmitError> {
+    Ok(SubmittedJobs::open()?.target(settings).can_continue())
 }
 
 /// Ends a run and removes its record.

@@ -13,6 +13,7 @@ fn request(workers: u32) -> SubmitRequest {
         is_elastic: true,
         saves_in_output: true,
         output: None,
+        continues: None,
         program: JobProgram {
             path: PathBuf::from("ronde"),
             version: "0.1.0".to_owned(),
@@ -32,7 +33,8 @@ fn settings() -> KubernetesSettings {
 #[test]
 fn a_job_has_a_pod_for_each_group_of_slots_and_no_secret_outside_of_its_secret() {
     let settings = settings();
-    let manifest = JobManifest::new(&settings, "My_run", Some("research"), &request(5)).unwrap();
+    let manifest =
+        JobManifest::new(&settings, ("My_run", 7), Some("research"), &request(5)).unwrap();
     let job = manifest.job();
     assert_eq!(job["metadata"]["name"], "my-run");
     assert_eq!(job["spec"]["completions"], 3);
@@ -70,7 +72,7 @@ fn fields_of_the_pod_are_merged_and_runs_that_do_not_fit_are_refused() {
     settings.pod =
         Some(json!({ "nodeSelector": { "zone": "a" }, "securityContext": { "fsGroup": 7 } }));
     settings.env_secrets = vec!["store".to_owned()];
-    let manifest = JobManifest::new(&settings, "run", None, &request(2)).unwrap();
+    let manifest = JobManifest::new(&settings, ("run", 7), None, &request(2)).unwrap();
     let pod = &manifest.job()["spec"]["template"]["spec"];
     assert_eq!(pod["nodeSelector"]["zone"], "a");
     assert_eq!(
@@ -85,13 +87,13 @@ fn fields_of_the_pod_are_merged_and_runs_that_do_not_fit_are_refused() {
         is_elastic: false,
         ..request(4)
     };
-    let refused = JobManifest::new(&settings, "run", None, &fixed)
+    let refused = JobManifest::new(&settings, ("run", 7), None, &fixed)
         .err()
         .unwrap()
         .to_string();
     assert!(refused.contains("cannot use 2 pods"), "{refused}");
     settings.claim = None;
-    let refused = JobManifest::new(&settings, "run", None, &request(1))
+    let refused = JobManifest::new(&settings, ("run", 7), None, &request(1))
         .err()
         .unwrap()
         .to_string();
@@ -100,7 +102,7 @@ fn fields_of_the_pod_are_merged_and_runs_that_do_not_fit_are_refused() {
         output: Some("s3://bucket/x".to_owned()),
         ..request(1)
     };
-    let manifest = JobManifest::new(&settings, "run", None, &sent).unwrap();
+    let manifest = JobManifest::new(&settings, ("run", 7), None, &sent).unwrap();
     let pod = &manifest.job()["spec"]["template"]["spec"];
     let volumes = pod["volumes"].as_array().unwrap();
     assert_eq!(
