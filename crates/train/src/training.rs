@@ -20,7 +20,7 @@ use ronde_core::{
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
-    HeldVector, HeldVectorMut, LocalRounds, LossScaling, MicroBatch, ModelState, ParameterServers,
+    Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LossScaling, MicroBatch, ModelState, ParameterServers,
     ReducedGradient, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
 };
 
@@ -45,6 +45,7 @@ mod balancing;
 mod buckets;
 mod evaluation;
 mod generations;
+mod gossip;
 mod histograms;
 mod initial;
 mod measuring;
@@ -204,6 +205,13 @@ fn strategy(
     if let Some(servers) = sync.servers() {
         let now = clock::seconds;
         return Box::new(ParameterServers::new(strategy, group, mesh, servers, now));
+    }
+    if let Some(gossip_steps) = sync.gossip_steps() {
+        let config = GossipConfig {
+            gossip_steps,
+            seeds: plan.seeds,
+        };
+        return Box::new(Gossip::new(strategy, group, mesh, config, clock::seconds));
     }
     match sync.rounds() {
         Some(rounds) => Box::new(LocalRounds::new(strategy, group, mesh, rounds)),
@@ -658,10 +666,10 @@ impl Training {
         let plan = LoaderPlan {
             batches: self.plan.batches,
             shards: self.mesh.shards().clone(),
-            run: match self.plan.config.sync.servers() {
-                // Workers load the updates that they lease.
-                Some(_) => 0..0,
-                None => self.mesh.loads(self.member.group.rank()),
+            run: match self.plan.config.sync.is_asynchronous() {
+                // Workers load the updates that they get.
+                true => 0..0,
+                false => self.mesh.loads(self.member.group.rank()),
             },
             steps: self.session.next_step().0..self.plan.steps,
             stride: 1,

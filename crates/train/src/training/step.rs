@@ -56,6 +56,9 @@ impl Training {
             Some(rounds) if self.plan.config.sync.servers().is_some() => {
                 exchange_s = self.compute_served(&rounds, &mut open, &mut times)?;
             }
+            Some(rounds) if self.plan.config.sync.gossip_steps().is_some() => {
+                exchange_s = self.compute_gossip(&rounds, &mut open, &mut times)?;
+            }
             Some(rounds) => self.compute_round(&rounds, loader, &mut open, &mut times)?,
             None => self.compute_shards(loader, &mut open, &mut times)?,
         }
@@ -444,6 +447,7 @@ impl Training {
         });
         self.record_inner_losses(committed);
         self.record_staleness(committed);
+        self.record_exchanges(committed);
         if let Some(verdict) = committed.epoch_verdict {
             self.history.push(Event::EpochFinished {
                 epoch: verdict.epoch,
@@ -464,7 +468,7 @@ impl Training {
 }
 
 /// Returns the error of a step whose strategy has failed.
-fn step_failed(step: Step, learning_rate: f64, error: ParallelError) -> TrainError {
+pub(super) fn step_failed(step: Step, learning_rate: f64, error: ParallelError) -> TrainError {
     match error {
         ParallelError::NotFinite { tensor } => TrainError::NotFinite {
             step,

@@ -1,0 +1,36 @@
+//! [`ConsensusTally`]: how far replicas that average in pairs are apart, and what their exchanges cost.
+
+/// The rounds of a run in which replicas average in pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ConsensusTally {
+    /// The number of rounds.
+    pub rounds: u64,
+    /// The distance at the end of the last round: see `Event::ReplicasAveraged`.
+    pub last: f64,
+    /// The greatest distance at the end of a round.
+    pub most: f64,
+    /// The number of exchanges with an effect.
+    pub exchanges: u64,
+    /// The number of exchanges without one.
+    pub missed: u64,
+    /// The bytes of both.
+    pub bytes: u64,
+}
+
+impl ConsensusTally {
+    /// Adds a round.
+    pub(crate) fn add(&mut self, distance: f64, (exchanges, missed): (u64, u64), bytes: u64) {
+        self.rounds += 1;
+        self.last = distance;
+        self.most = self.most.max(distance);
+        self.exchanges += exchanges;
+        self.missed += missed;
+        self.bytes += bytes;
+    }
+
+    /// Returns the mean bytes of an exchange, both ways; 0 without exchanges.
+    #[must_use]
+    pub fn bytes_each(&self) -> u64 {
+        self.bytes / (self.exchanges + self.missed).max(1)
+    }
+}
