@@ -115,6 +115,8 @@ impl ExchangeBook {
         if self.has_met(from, number) {
             return ExchangeVerdict::Declined;
         }
+        // Each exchange is answered once: a late repetition must not have an effect at one end only.
+        self.answered.insert(from, number);
         match self.under_way {
             // Also for another exchange with the same rank: it may have answered this one already.
             Some(own) if (own.partner, own.number) != (from, number) => {
@@ -123,7 +125,6 @@ impl ExchangeBook {
             Some(_) if self.rank < from => return ExchangeVerdict::Crossed,
             _ => {}
         }
-        self.answered.insert(from, number);
         self.meet(from, number);
         ExchangeVerdict::Average
     }
@@ -201,6 +202,10 @@ mod tests {
         assert_eq!(books[0].offer(third, number), ExchangeVerdict::Busy);
         books[0].end(false);
         assert_eq!(books[0].missed(), 1);
-        assert_eq!(books[0].offer(third, number), ExchangeVerdict::Average);
+        assert_eq!(books[0].offer(third, number), ExchangeVerdict::Repeated);
+        let (fourth, later) = (number + 1..6)
+            .find_map(|number| Some((books[0].pairings.partner(0, number)?, number)))
+            .unwrap();
+        assert_eq!(books[0].offer(fourth, later), ExchangeVerdict::Average);
     }
 }

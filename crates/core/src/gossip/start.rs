@@ -111,6 +111,8 @@ impl GossipStart {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::Step;
 
@@ -176,5 +178,35 @@ mod tests {
         let start = GossipStart::decide(ROUND, &[other, holding(1, &[0])]);
         assert_eq!(start.continues, [false, true]);
         assert_eq!(done(&start), [0]);
+    }
+
+    proptest! {
+        /// Each update that is done is applied to exactly one replica that continues, and one of the last attempt always continues.
+        #[test]
+        fn each_update_that_is_done_is_in_one_replica(
+            held in proptest::collection::vec((0..4_u64, any::<u64>()), 1..7),
+        ) {
+            let holdings: Vec<Option<ReplicaHolding>> = held
+                .iter()
+                .map(|(attempt, bits)| {
+                    let applied = (0..70).map(|update| update < 64 && bits >> update & 1 == 1);
+                    (*attempt > 0).then(|| ReplicaHolding {
+                        round: ROUND,
+                        attempt: *attempt,
+                        applied: applied.collect(),
+                    })
+                })
+                .collect();
+            let start = GossipStart::decide(ROUND, &holdings);
+            let kept = || holdings.iter().zip(&start.continues).filter(|(_, kept)| **kept);
+            for update in 0..70 {
+                let count = kept().filter(|(held, _)| held.as_ref().unwrap().applied[update]).count();
+                prop_assert_eq!(count, usize::from(start.done[update]));
+            }
+            let last = holdings.iter().flatten().map(|held| held.attempt).max();
+            let of_last = |held: &Option<ReplicaHolding>| held.as_ref().map(|held| held.attempt) == last;
+            prop_assert!(last.is_none() || kept().any(|(held, _)| of_last(held)));
+            prop_assert_eq!(start.source.is_some(), last.is_some());
+        }
     }
 }

@@ -240,6 +240,8 @@ impl UpdateClaims {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const NEW: WorkerProgress = WorkerProgress {
@@ -327,5 +329,44 @@ mod tests {
         claims.end();
         assert_eq!(claims.next(0), NextUpdate::Complete);
         assert_eq!(claims.grant(1, 1, NEW), None);
+    }
+
+    proptest! {
+        /// Ranks act in any order, with any paces: each update that is not done is computed once.
+        #[test]
+        fn each_update_is_computed_once(
+            ranks in 1..6_u32,
+            done in proptest::collection::vec(proptest::bool::weighted(0.3), 0..40),
+            order in proptest::collection::vec((0..6_u32, 1..50_u64), 0..200),
+        ) {
+            let mut all: Vec<UpdateClaims> =
+                (0..ranks).map(|rank| UpdateClaims::new(rank, ranks, &done)).collect();
+            let mut computed = vec![0; done.len()];
+            let mut finished = vec![false; ranks as usize];
+            let mut now_ms = 0;
+            // After the drawn steps, all ranks act in turn.
+            let rest = (0..2_000_u32).map(|step| (step, 7));
+            for (rank, passed_ms) in order.into_iter().chain(rest) {
+                let at = (rank % ranks) as usize;
+                now_ms += passed_ms;
+                all[at].finish(now_ms);
+                match all[at].next(now_ms) {
+                    NextUpdate::Compute(update) => computed[update as usize] += 1,
+                    NextUpdate::Wait(until_ms) => prop_assert!(until_ms > now_ms),
+                    NextUpdate::Complete => finished[at] = true,
+                    NextUpdate::Ask { owner, number } => {
+                        let progress = all[at].progress();
+                        let answer = all[owner as usize].grant(at as u32, number, progress);
+                        let granted = all[at].answered(owner, number, answer, now_ms);
+                        if let Some(update) = granted {
+                            computed[update as usize] += 1;
+                        }
+                    }
+                }
+            }
+            prop_assert!(finished.iter().all(|finished| *finished));
+            let expected: Vec<u32> = done.iter().map(|done| u32::from(!done)).collect();
+            prop_assert_eq!(computed, expected);
+        }
     }
 }

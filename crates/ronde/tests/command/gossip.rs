@@ -105,7 +105,12 @@ fn any_process_may_be_killed_and_each_sample_counts_once() {
 fn a_run_continues_from_a_checkpoint_and_says_that_it_is_not_repeatable() {
     let dir = TestFolder::new();
     start(&dir, "4", &["train.epochs=1"]).wait().expect(0, &[]);
-    let sets = ["train.epochs=3", "sync.gossip_steps=2", "--resume"];
+    let sets = [
+        "train.epochs=3",
+        "sync.gossip_steps=2",
+        "--allow-change=sync.gossip_steps",
+        "--resume",
+    ];
     let ended = start(&dir, "3", &sets).wait().expect(0, &[]);
     let manifest = std::fs::read_to_string(dir.path().join("out/model.json")).unwrap();
     let manifest: Value = serde_json::from_str(&manifest).unwrap();

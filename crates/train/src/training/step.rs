@@ -50,7 +50,7 @@ impl Training {
         };
 
         self.strategy.take_times();
-        let reduced_before_s = self.under_way_s();
+        let mut reduced_before_s = self.under_way_s();
         let mut exchange_s = 0.0;
         match self.plan.rounds {
             Some(rounds) if self.plan.config.sync.servers().is_some() => {
@@ -61,6 +61,10 @@ impl Training {
             }
             Some(rounds) => self.compute_round(&rounds, loader, &mut open, &mut times)?,
             None => self.compute_shards(loader, &mut open, &mut times)?,
+        }
+        if self.plan.config.sync.is_asynchronous() {
+            // Threads that answer other workers wait for requests during the whole round.
+            reduced_before_s = self.under_way_s();
         }
         let called = self.member.group.called_at_ns();
         let arrived_s = called.map(|called| self.alignment.seconds(called));
