@@ -1,4 +1,4 @@
-//! [`ConsensusTally`]: how far replicas that average in pairs are apart, and what their exchanges cost.
+//! [`ConsensusTally`]: the distance of replicas that average in pairs, and the cost of their exchanges.
 
 /// The rounds of a run in which replicas average in pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -32,5 +32,21 @@ impl ConsensusTally {
     #[must_use]
     pub fn bytes_each(&self) -> u64 {
         self.bytes / (self.exchanges + self.missed).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_added() {
+        let mut tally = ConsensusTally::default();
+        assert_eq!(tally.bytes_each(), 0);
+        tally.add(0.5, (3, 1), 700);
+        tally.add(0.25, (4, 0), 800);
+        assert_eq!((tally.rounds, tally.last, tally.most), (2, 0.25, 0.5));
+        assert_eq!((tally.exchanges, tally.missed), (7, 1));
+        assert_eq!(tally.bytes_each(), 187);
     }
 }

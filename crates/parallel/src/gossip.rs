@@ -5,7 +5,7 @@
 //! gradient push", ICML 2019.
 //!
 //! The decisions are those of [`ronde_core::gossip`]. Between rounds every rank has the same state, so evaluations, checkpoints and
-//! joining workers need nothing of their own: a round is one transaction, and its reduced gradient is the mean of all replicas at its
+//! joining workers need no special case: a round is one transaction, and its reduced gradient is the mean of all replicas at its
 //! end. After a failure within a round, the remaining ranks keep their replicas, and the next group continues the round.
 //! Cost of an exchange: the weights in each direction. Cost of a round: one exact sum of the state, with the states of the optimizer.
 
@@ -166,7 +166,7 @@ fn exchange_failed(source: ronde_core::CollectiveError) -> ParallelError {
 }
 
 impl Gossip {
-    /// Creates the strategy. `inner` trains the replica: on a group of its own, with the micro-batches of an update as shards.
+    /// Creates the strategy. `inner` trains the replica: on a separate group, with the micro-batches of an update as shards.
     ///
     /// # Panics
     /// When `inner` does not hold the whole state, which is a bug of the caller.

@@ -39,13 +39,13 @@ fn every_update_counts_once() {
     });
     // The seeds must contain enough of everything.
     assert!(total.deaths > SEEDS / 4, "{total:?}");
-    assert!(total.attempts > 2 * SEEDS, "{total:?}");
+    assert!(total.attempts > SEEDS + SEEDS / 2, "{total:?}");
     assert!(
         total.again > SEEDS && total.dropped > SEEDS / 100,
         "{total:?}"
     );
     assert!(
-        total.exchanges > 10 * SEEDS && total.missed > SEEDS / 10,
+        total.exchanges > 5 * SEEDS && total.missed > SEEDS / 10,
         "{total:?}"
     );
     assert!(total.helped > SEEDS, "{total:?}");

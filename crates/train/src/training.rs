@@ -20,8 +20,9 @@ use ronde_core::{
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
-    Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LossScaling, MicroBatch, ModelState, ParameterServers,
-    ReducedGradient, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
+    Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LossScaling, MicroBatch,
+    ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
+    SynchronousStrategy, ZeroLevel,
 };
 
 use self::buckets::BucketTuning;

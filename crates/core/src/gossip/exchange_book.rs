@@ -24,7 +24,7 @@ pub enum ExchangeVerdict {
     Crossed,
     /// The exchange was answered before.
     Repeated,
-    /// The two have met in this exchange or a later one, or they are no pair.
+    /// The two have met in this exchange or a later one, or they are not a pair.
     Declined,
 }
 

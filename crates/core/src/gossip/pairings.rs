@@ -33,7 +33,7 @@ impl Pairings {
         if self.ranks < 2 || rank >= self.ranks {
             return None;
         }
-        // With an odd number of ranks, the partner of the last place has no exchange.
+        // With an odd number of ranks, the partner of the last position has no exchange.
         let places = u64::from(self.ranks).next_multiple_of(2);
         let turns = places - 1;
         let (cycle, turn) = (number / turns, number % turns);
@@ -41,7 +41,7 @@ impl Pairings {
         let stream = self.seeds.stream(Purpose::Pairing, &coordinates);
         let order = Permutation::new(places, stream);
         let place = order.position_of(rank.into());
-        // The last place is fixed; two others meet if their places add up to the turn, modulo the number of turns.
+        // The last position is fixed; two others meet if their positions add up to the turn, modulo the number of turns.
         let other = match place == turns {
             true => turn * (places / 2) % turns,
             false => (turn + turns - place) % turns,

@@ -75,7 +75,7 @@ impl GossipStart {
     /// Decides about a round from the holdings of all ranks; pure, so all ranks have the same result.
     ///
     /// A rank that has missed an attempt may have updates that others have computed again since. So the replicas of the last attempt
-    /// come first, and one that has an update of an earlier one does not continue.
+    /// are first, and one that has an update of an earlier one does not continue.
     #[must_use]
     pub fn decide(round: GossipRound, holdings: &[Option<ReplicaHolding>]) -> Self {
         let mut order: Vec<(usize, &ReplicaHolding)> = holdings

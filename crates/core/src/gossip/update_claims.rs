@@ -1,35 +1,35 @@
-//! [`UpdateClaims`]: which updates of a round a rank computes, and which of its own it grants to others.
+//! [`UpdateClaims`]: which updates of a round a rank computes, and which ones it grants to others.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a rank tells others of its work, with every message.
+/// The progress of a rank, which it sends with every message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerProgress {
-    /// The number of its own updates that nobody has begun.
+    /// The number of its updates that no rank has begun.
     pub left: u64,
     /// The milliseconds that it needed for its last update; 0: it has computed none.
     pub pace_ms: u64,
 }
 
-/// What a rank does next.
+/// The next action of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextUpdate {
     /// It computes this update.
     Compute(u32),
-    /// It asks another rank for an update.
+    /// It requests an update of another rank.
     Ask {
         /// The owner.
         owner: u32,
         /// The number of the request.
         number: u64,
     },
-    /// Others finish the rest of the round earlier: it asks again at this time in milliseconds, or after it has granted an update.
+    /// Others finish the rest of the round earlier: it decides again at this time in milliseconds, or after it has granted an update.
     Wait(u64),
     /// No rank has an update left that is not begun.
     Complete,
 }
 
-/// What is known of another rank.
+/// The known state of another rank.
 #[derive(Debug, Clone, Copy)]
 struct OtherRank {
     progress: WorkerProgress,
@@ -39,10 +39,10 @@ struct OtherRank {
 
 /// The claims of one rank in a round. Times are milliseconds of any clock that does not run backwards.
 ///
-/// The owner of an update alone decides who computes it, so each one is computed once as long as the members stay the same.
+/// The owner of an update alone decides which rank computes it, so each one is computed once as long as the members stay the same.
 #[derive(Debug, Clone)]
 pub struct UpdateClaims {
-    /// The own updates that nobody has begun.
+    /// The own updates that no rank has begun.
     own: VecDeque<u32>,
     others: BTreeMap<u32, OtherRank>,
     rank: u32,
@@ -91,7 +91,7 @@ impl UpdateClaims {
         }
     }
 
-    /// Returns what this rank tells others.
+    /// Returns the progress of this rank, for the others.
     #[must_use]
     pub fn progress(&self) -> WorkerProgress {
         WorkerProgress {
@@ -100,7 +100,7 @@ impl UpdateClaims {
         }
     }
 
-    /// Notes what another rank tells of its work.
+    /// Notes the progress of another rank.
     pub fn hear(&mut self, from: u32, progress: WorkerProgress) {
         if let Some(other) = self.others.get_mut(&from) {
             other.progress = progress;
@@ -113,7 +113,7 @@ impl UpdateClaims {
         self.own.clear();
     }
 
-    /// Returns what this rank does next. While a request is under way, it is returned again.
+    /// Returns the next action of this rank. While a request is under way, it is returned again.
     pub fn next(&mut self, now_ms: u64) -> NextUpdate {
         if self.is_ended {
             return NextUpdate::Complete;
@@ -152,7 +152,7 @@ impl UpdateClaims {
         }
     }
 
-    /// Returns the other rank that needs the longest time for what it has left, as far as this rank knows.
+    /// Returns the other rank that needs the longest time for its remaining updates, as far as this rank knows.
     fn slowest(&self) -> Option<u32> {
         let open = self.others.iter().filter(|(_, other)| !other.is_exhausted);
         let ranks = self.others.len() as u32 + 1;
@@ -186,13 +186,13 @@ impl UpdateClaims {
         if self.pace_ms == 0 || left as f64 / per_ms >= self.pace_ms as f64 {
             return None;
         }
-        // What it knows may be old: it waits for the time of one update at most.
+        // Its knowledge may be old: it waits for the time of one update at most.
         let since_ms = *self.waits_since_ms.get_or_insert(now_ms);
         let until_ms = since_ms.saturating_add(self.pace_ms);
         (now_ms < until_ms).then_some(until_ms)
     }
 
-    /// Answers another rank that asks for an update; `None`: this rank has nothing left for it, and will not have.
+    /// Answers another rank that requests an update; `None`: this rank has nothing left for it, and will not have.
     pub fn grant(&mut self, from: u32, number: u64, progress: WorkerProgress) -> Option<u32> {
         self.hear(from, progress);
         match self.granted.get(&from) {

@@ -104,7 +104,10 @@ fn consensus(view: &RunView, columns: usize) -> Vec<String> {
     let mut parts = vec![format!("distance {last:.2} % (at most {most:.2} %)")];
     if tally.exchanges + tally.missed > 0 {
         let each = bytes(tally.bytes_each());
-        parts.push(format!("{} of {each}", counted(tally.exchanges, "exchange")));
+        parts.push(format!(
+            "{} of {each}",
+            counted(tally.exchanges, "exchange")
+        ));
         parts.push(format!("{} missed", count(tally.missed)));
     }
     field("replicas", &parts, columns)

@@ -37,7 +37,7 @@ impl PeerRequest {
         }
     }
 
-    /// Reads a request; `None` if there is no such one.
+    /// Reads a request; `None` if the numbers are not valid.
     pub(super) fn decode(words: [u64; REQUEST_WORDS]) -> Option<Self> {
         let [kind, number, left, pace_ms] = words;
         let progress = WorkerProgress { left, pace_ms };
@@ -72,7 +72,7 @@ impl PeerAnswer {
         [kind, value, progress.left, progress.pace_ms]
     }
 
-    /// Reads an answer and the progress of its sender; `None` if there is no such answer.
+    /// Reads an answer and the progress of its sender; `None` if the numbers are not valid.
     pub(super) fn decode(words: [u64; ANSWER_WORDS]) -> Option<(Self, WorkerProgress)> {
         let [kind, value, left, pace_ms] = words;
         let answer = match kind {

@@ -32,7 +32,7 @@ struct SharedReplica {
     bytes: u64,
 }
 
-/// What a rank has at the end of its part of a round.
+/// The results of a rank at the end of its part of a round.
 pub(super) struct FinishedReplica {
     pub(super) weights: Vec<f32>,
     pub(super) diverged: Option<u64>,

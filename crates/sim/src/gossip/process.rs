@@ -24,7 +24,7 @@ pub(super) enum ExchangeOutcome {
     Missed,
 }
 
-/// What the worker of a process is doing.
+/// The activity of a process's worker.
 #[derive(Debug, Clone)]
 pub(super) enum WorkerPhase {
     /// It looks for an update.

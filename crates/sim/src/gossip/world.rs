@@ -17,7 +17,7 @@ use crate::rng::Rng;
 
 /// The interval at which a process repeats unanswered messages.
 const AGAIN: u64 = 20 * MS;
-/// The time after which the others are told of a death.
+/// The time after which the others notice a death.
 const DETECTION: u64 = 5 * MS;
 /// The time limit after the last fault.
 const LIMIT: u64 = 60 * SECOND;
@@ -345,7 +345,7 @@ impl GossipWorld {
         }
     }
 
-    /// Does what the claims of a process decide.
+    /// Follows the decision of a process's claims.
     fn next_update(&mut self, index: usize) {
         let (now, now_ms, pace) = (self.now, self.now_ms(), self.script.pace(index));
         let never_helps = self.bug == Some(GossipBug::NeverHelps);

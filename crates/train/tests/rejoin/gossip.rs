@@ -119,7 +119,10 @@ fn exchanges_send_the_weights_both_ways_at_most() {
         } = event
         {
             let (least, most) = (exchanges * each, (exchanges + missed) * each);
-            assert!((least..=most).contains(exchanged_bytes), "{event:?}, {each}");
+            assert!(
+                (least..=most).contains(exchanged_bytes),
+                "{event:?}, {each}"
+            );
             sums = (sums.0 + exchanges, sums.1 + missed);
         }
     }

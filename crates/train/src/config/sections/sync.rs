@@ -174,9 +174,7 @@ impl SyncSection {
     #[must_use]
     pub fn inner_steps_key(&self) -> (&'static str, &'static str) {
         match self {
-            Self::ParameterServer { .. } | Self::Gossip { .. } => {
-                ("sync.round_updates", "updates")
-            }
+            Self::ParameterServer { .. } | Self::Gossip { .. } => ("sync.round_updates", "updates"),
             _ => ("sync.inner_steps", "steps"),
         }
     }
