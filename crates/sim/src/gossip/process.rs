@@ -26,7 +26,7 @@ pub(super) enum ExchangeOutcome {
 
 /// The activity of a process's worker.
 #[derive(Debug, Clone)]
-pub(super) enum WorkerPhase {
+pub(super) enum ReplicaPhase {
     /// It looks for an update.
     Free,
     Asking {
@@ -57,7 +57,7 @@ pub(super) struct GossipProcess {
     pub(super) shares: Vec<f64>,
     pub(super) claims: UpdateClaims,
     pub(super) book: ExchangeBook,
-    pub(super) phase: WorkerPhase,
+    pub(super) phase: ReplicaPhase,
     /// The last exchange that was answered for each rank, with the answer.
     pub(super) answered: BTreeMap<u32, (u64, ExchangeOutcome)>,
     /// The exchanges that wait for the end of an update, in the simulated bug.
@@ -76,7 +76,7 @@ impl GossipProcess {
             shares: vec![0.0; round.updates as usize],
             claims,
             book,
-            phase: WorkerPhase::Free,
+            phase: ReplicaPhase::Free,
             answered: BTreeMap::new(),
             postponed: Vec::new(),
             left: BTreeSet::new(),

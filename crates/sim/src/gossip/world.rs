@@ -10,7 +10,7 @@ use ronde_core::gossip::{
 use ronde_core::seed::SeedTree;
 use ronde_core::served::UpdateSamples;
 
-use super::process::{ExchangeOutcome, GossipProcess, PeerMessage, WorkerPhase};
+use super::process::{ExchangeOutcome, GossipProcess, PeerMessage, ReplicaPhase};
 use super::script::{GossipBug, GossipScript, MemberChange};
 use crate::clock::{MS, SECOND};
 use crate::rng::Rng;
@@ -292,10 +292,10 @@ impl GossipWorld {
         let Some(process) = self.processes[index].as_mut() else {
             return;
         };
-        let WorkerPhase::Computing { update, .. } = process.phase else {
+        let ReplicaPhase::Computing { update, .. } = process.phase else {
             return;
         };
-        process.phase = WorkerPhase::Free;
+        process.phase = ReplicaPhase::Free;
         process.claims.finish(now_ms);
         process.shares[update as usize] += 1.0;
         self.computed[update as usize] += 1;
@@ -315,16 +315,16 @@ impl GossipWorld {
             return;
         };
         match process.phase.clone() {
-            WorkerPhase::Computing { until, .. } if until > now => {}
-            WorkerPhase::Computing { .. } => {
+            ReplicaPhase::Computing { until, .. } if until > now => {}
+            ReplicaPhase::Computing { .. } => {
                 self.finish_update(index);
                 self.answer_postponed(index);
                 self.begin_exchange(index);
                 self.work(index);
             }
-            WorkerPhase::Waiting { until } if until > now => {}
-            WorkerPhase::Waiting { .. } => self.next_update(index),
-            WorkerPhase::Free => self.next_update(index),
+            ReplicaPhase::Waiting { until } if until > now => {}
+            ReplicaPhase::Waiting { .. } => self.next_update(index),
+            ReplicaPhase::Free => self.next_update(index),
             _ => self.work(index),
         }
     }
@@ -337,7 +337,7 @@ impl GossipWorld {
         let made = process.log.len() as u64;
         let exchange = made.is_multiple_of(steps).then(|| process.book.begin());
         if let Some(exchange) = exchange.flatten() {
-            process.phase = WorkerPhase::Exchanging {
+            process.phase = ReplicaPhase::Exchanging {
                 exchange,
                 weights: process.shares.clone(),
                 since: now,
@@ -355,19 +355,19 @@ impl GossipWorld {
         match process.claims.next(now_ms) {
             NextUpdate::Compute(update) => {
                 let until = now + pace;
-                process.phase = WorkerPhase::Computing { update, until };
+                process.phase = ReplicaPhase::Computing { update, until };
                 self.tick_at(until, index);
             }
-            NextUpdate::Ask { .. } if never_helps => process.phase = WorkerPhase::Left,
+            NextUpdate::Ask { .. } if never_helps => process.phase = ReplicaPhase::Left,
             NextUpdate::Ask { owner, number } => {
-                process.phase = WorkerPhase::Asking { owner, number };
+                process.phase = ReplicaPhase::Asking { owner, number };
             }
             NextUpdate::Wait(until_ms) => {
                 let until = (until_ms * MS).max(now + MS);
-                process.phase = WorkerPhase::Waiting { until };
+                process.phase = ReplicaPhase::Waiting { until };
                 self.tick_at(until, index);
             }
-            NextUpdate::Complete => process.phase = WorkerPhase::Left,
+            NextUpdate::Complete => process.phase = ReplicaPhase::Left,
         }
         self.work(index);
     }
@@ -380,17 +380,17 @@ impl GossipWorld {
         let progress = process.claims.progress();
         let to = |rank: u32| self.members[rank as usize];
         match process.phase.clone() {
-            WorkerPhase::Free => return self.next_update(index),
-            WorkerPhase::Asking { owner, number } => {
+            ReplicaPhase::Free => return self.next_update(index),
+            ReplicaPhase::Asking { owner, number } => {
                 self.send(index, to(owner), PeerMessage::Ask(number, progress));
             }
-            WorkerPhase::Exchanging {
+            ReplicaPhase::Exchanging {
                 exchange, weights, ..
             } => {
                 let message = PeerMessage::Exchange(exchange.number, weights);
                 self.send(index, to(exchange.partner), message);
             }
-            WorkerPhase::Left => {
+            ReplicaPhase::Left => {
                 let ranks = 0..self.members.len() as u32;
                 let me = self.rank_of(index);
                 let deaf = ranks.filter(|rank| *rank != me && !process.heard.contains(rank));
@@ -398,7 +398,7 @@ impl GossipWorld {
                     self.send(index, self.members[rank as usize], PeerMessage::Leave);
                 }
             }
-            WorkerPhase::Waiting { .. } | WorkerPhase::Computing { .. } => return,
+            ReplicaPhase::Waiting { .. } | ReplicaPhase::Computing { .. } => return,
         }
         self.tick_at(self.now + AGAIN, index);
     }
@@ -440,8 +440,8 @@ impl GossipWorld {
                 };
                 let update = process.claims.grant(rank, number_seen, progress);
                 let own = process.claims.progress();
-                if let WorkerPhase::Waiting { .. } = process.phase {
-                    process.phase = WorkerPhase::Free;
+                if let ReplicaPhase::Waiting { .. } = process.phase {
+                    process.phase = ReplicaPhase::Free;
                     self.tick_at(self.now, to);
                 }
                 self.send(to, from, PeerMessage::Granted(number, update, own));
@@ -478,15 +478,15 @@ impl GossipWorld {
             return;
         };
         process.claims.hear(rank, progress);
-        let is_asking = matches!(process.phase, WorkerPhase::Asking { owner, number: own } if (owner, own) == (rank, number));
+        let is_asking = matches!(process.phase, ReplicaPhase::Asking { owner, number: own } if (owner, own) == (rank, number));
         if !is_asking {
             return;
         }
-        process.phase = WorkerPhase::Free;
+        process.phase = ReplicaPhase::Free;
         if let Some(update) = process.claims.answered(rank, number, update, now_ms) {
             self.summary.helped += 1;
             let until = now + pace;
-            process.phase = WorkerPhase::Computing { update, until };
+            process.phase = ReplicaPhase::Computing { update, until };
             return self.tick_at(until, to);
         }
         self.work(to);
@@ -499,7 +499,7 @@ impl GossipWorld {
         let Some(process) = self.processes[to].as_mut() else {
             return;
         };
-        let is_computing = matches!(process.phase, WorkerPhase::Computing { .. });
+        let is_computing = matches!(process.phase, ReplicaPhase::Computing { .. });
         if bug == Some(GossipBug::AnswersBetweenUpdates) && is_computing {
             return process.postponed.push((from, number, weights));
         }
@@ -537,7 +537,7 @@ impl GossipWorld {
         let Some(process) = self.processes[to].as_mut() else {
             return;
         };
-        let WorkerPhase::Exchanging {
+        let ReplicaPhase::Exchanging {
             exchange, since, ..
         } = process.phase
         else {
@@ -546,7 +546,7 @@ impl GossipWorld {
         if (exchange.partner, exchange.number) != (rank, number) {
             return;
         }
-        process.phase = WorkerPhase::Free;
+        process.phase = ReplicaPhase::Free;
         match outcome {
             ExchangeOutcome::Averaged(mean) => {
                 process.shares = mean;
@@ -574,7 +574,7 @@ impl GossipWorld {
         members.all(|member| {
             let process = self.processes[*member].as_ref();
             process.is_some_and(|process| {
-                matches!(process.phase, WorkerPhase::Left)
+                matches!(process.phase, ReplicaPhase::Left)
                     && process.left.len() == others
                     && !process.is_away
             })

@@ -51,17 +51,7 @@ impl Training {
 
         self.strategy.take_times();
         let mut reduced_before_s = self.under_way_s();
-        let mut exchange_s = 0.0;
-        match self.plan.rounds {
-            Some(rounds) if self.plan.config.sync.servers().is_some() => {
-                exchange_s = self.compute_served(&rounds, &mut open, &mut times)?;
-            }
-            Some(rounds) if self.plan.config.sync.gossip_steps().is_some() => {
-                exchange_s = self.compute_gossip(&rounds, &mut open, &mut times)?;
-            }
-            Some(rounds) => self.compute_round(&rounds, loader, &mut open, &mut times)?,
-            None => self.compute_shards(loader, &mut open, &mut times)?,
-        }
+        let exchange_s = self.compute(loader, &mut open, &mut times)?;
         if self.plan.config.sync.is_asynchronous() {
             // Threads that answer other workers wait for requests during the whole round.
             reduced_before_s = self.under_way_s();
@@ -112,6 +102,31 @@ impl Training {
             self.step_took(times.compute_s + times.communicate_s)?;
         }
         Ok(committed)
+    }
+
+    /// Computes this rank's part of a step. Returns the seconds in which it waited for other ranks; adds the times of the phases to
+    /// `times`.
+    fn compute(
+        &mut self,
+        loader: &mut Loader,
+        open: &mut OpenStep,
+        times: &mut PhaseTimes,
+    ) -> Result<f64, TrainError> {
+        let sync = self.plan.config.sync;
+        match self.plan.rounds {
+            Some(rounds) if sync.servers().is_some() => self.compute_served(&rounds, open, times),
+            Some(rounds) if sync.gossip_steps().is_some() => {
+                self.compute_gossip(&rounds, open, times)
+            }
+            Some(rounds) => {
+                self.compute_round(&rounds, loader, open, times)?;
+                Ok(0.0)
+            }
+            None => {
+                self.compute_shards(loader, open, times)?;
+                Ok(0.0)
+            }
+        }
     }
 
     /// Loads the shards of this rank, computes their gradients and starts the reductions. Adds the wait for data to `times`.
