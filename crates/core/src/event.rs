@@ -288,6 +288,22 @@ pub enum Event {
         /// The gradients of each worker by the updates that were applied between their pull and their push.
         workers: Vec<WorkerStaleness>,
     },
+    /// The exchanges of a committed round in which replicas average in pairs. Recorded by rank 0.
+    ReplicasAveraged {
+        /// The round, which is a step of the run.
+        step: Step,
+        /// The root mean square distance of the replicas from their mean at the end of the round, divided by the norm of the mean.
+        #[serde(deserialize_with = "number_or_null")]
+        distance: f64,
+        /// The number of exchanges between two replicas.
+        exchanges: u64,
+        /// The number of exchanges without an effect: the partner was waiting for another one, or has begun the same one.
+        missed: u64,
+        /// The bytes of weights that were sent for both.
+        exchanged_bytes: u64,
+        /// The number of updates that each worker has computed, by rank.
+        updates: Vec<u64>,
+    },
     /// One worker's durations of a committed step.
     StepTimes {
         /// The worker.

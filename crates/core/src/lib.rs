@@ -16,6 +16,7 @@ pub mod dtype;
 pub mod error;
 pub mod event;
 pub mod exact;
+pub mod gossip;
 pub mod header;
 pub mod histogram;
 pub mod holdings;

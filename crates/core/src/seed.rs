@@ -25,6 +25,8 @@ pub enum Purpose {
     Benchmark = 7,
     /// Choices of generated tokens; coordinates: text, number of the token.
     Generation = 8,
+    /// The pairs of workers that average their replicas; coordinates: round, cycle of exchanges.
+    Pairing = 9,
 }
 
 /// The root of all randomness of a run.

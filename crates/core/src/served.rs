@@ -20,7 +20,7 @@ mod placement;
 mod slot_log;
 mod staleness;
 mod update_leases;
-mod words;
+pub(crate) mod words;
 
 pub use placement::{PlacementSettings, RoundPlacement, SlotHolding, SlotPlace};
 pub use slot_log::{PushHeader, PushProblem, PushVerdict, ServedRound, SlotLog, UpdateSamples};

@@ -95,6 +95,11 @@ impl OpenStep {
         self.sample_ids.extend_from_slice(sample_ids);
     }
 
+    /// Records samples of shards that another rank reports.
+    pub fn record_samples(&mut self, sample_ids: &[u64]) {
+        self.sample_ids.extend_from_slice(sample_ids);
+    }
+
     /// Sets the seconds that this rank was busy with its shards; they arrive in [`CommittedStep::busy_s`] of all ranks.
     pub fn set_busy(&mut self, seconds: f64) {
         self.busy_s = seconds;

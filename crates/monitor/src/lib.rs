@@ -5,6 +5,7 @@
 
 mod background;
 mod clock;
+mod consensus;
 mod error;
 mod event_file;
 mod event_line;
@@ -23,6 +24,7 @@ pub mod track;
 mod view;
 
 pub use background::BackgroundWriter;
+pub use consensus::ConsensusTally;
 pub use error::MonitorError;
 pub use event_file::{EventFile, EventFileSettings, previous};
 pub use event_line::parse_event_line;

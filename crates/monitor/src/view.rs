@@ -6,6 +6,7 @@ use ronde_core::event::{PhaseTimes, RunTotals, SampleUnit, StepPhase, WorkerTota
 use ronde_core::served::StalenessTally;
 use ronde_core::{Event, Rank};
 
+use crate::consensus::ConsensusTally;
 use crate::throughput::Throughput;
 use crate::time_left::TimeLeft;
 
@@ -40,6 +41,8 @@ pub struct RunView {
     pub shares: Option<SharesView>,
     /// The staleness of the gradients of all rounds, in a run with parameter servers.
     pub staleness: StalenessTally,
+    /// The distances and exchanges of replicas that average in pairs.
+    pub consensus: ConsensusTally,
     /// The last finished epoch.
     pub epoch: Option<EpochView>,
     /// The last evaluation.
@@ -442,6 +445,15 @@ impl RunView {
                 });
             }
             Event::Staleness { workers, .. } => self.staleness.merge(workers),
+            Event::ReplicasAveraged {
+                distance,
+                exchanges,
+                missed,
+                exchanged_bytes,
+                ..
+            } => self
+                .consensus
+                .add(*distance, (*exchanges, *missed), *exchanged_bytes),
             // Ranks change.
             Event::MembershipChanged { .. } => {
                 self.end_straggler(None);

@@ -9,6 +9,7 @@
 pub mod bucket;
 mod coded_exchange;
 pub mod error;
+pub mod gossip;
 pub mod inner_losses;
 pub mod local_rounds;
 pub mod loss_scale;
@@ -22,6 +23,7 @@ mod update_sums;
 pub mod zero;
 
 pub use error::ParallelError;
+pub use gossip::{Gossip, GossipConfig, GossipPeer, GossipRounds, GossipSummary, GossipTally};
 pub use inner_losses::InnerLosses;
 pub use local_rounds::{InnerState, LocalRounds, LocalRoundsConfig};
 pub use loss_scale::LossScaling;

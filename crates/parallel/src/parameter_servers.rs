@@ -13,7 +13,7 @@
 
 mod begin;
 mod client;
-mod messages;
+pub(crate) mod messages;
 mod server;
 mod slice;
 

@@ -10,7 +10,7 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{Buffer, Group, Shard, Step};
 use ronde_engine::{Activation, Chain, Device};
 
-use crate::{ComputeTimes, ModelState, ParallelError, ServedRounds};
+use crate::{ComputeTimes, GossipRounds, ModelState, ParallelError, ServedRounds};
 
 /// The samples of one logical shard.
 #[derive(Debug, Clone)]
@@ -183,6 +183,12 @@ pub trait Strategy: Send {
 
     /// Returns the interface through which a round of updates at servers is computed; `None`: the run has no servers.
     fn served_rounds(&mut self) -> Option<&mut dyn ServedRounds> {
+        None
+    }
+
+    /// Returns the interface through which a round of replicas that average in pairs is computed; `None`: the run has no such
+    /// rounds.
+    fn gossip_rounds(&mut self) -> Option<&mut dyn GossipRounds> {
         None
     }
 

@@ -13,6 +13,7 @@ pub mod disk;
 pub mod effect;
 pub mod fact;
 pub mod faults;
+pub mod gossip;
 pub mod group;
 pub mod injected_bug;
 pub mod invariants;

@@ -1,9 +1,9 @@
-//! One of four workers is slowed five times: training in every step against parameter servers.
+//! One of four workers is slowed five times: training in every step against parameter servers and gossip.
 //!
 //! `slow_worker [slow=5] [sample_ms=2] [epochs=10] [batch=8]`. The model is real; a layer in front of it waits for a time in
 //! proportion to the samples, so that four workers fit on a few cores. Ranks are threads that exchange bytes as processes do.
 //! Prints, for each kind of run without and with the slow worker: samples per second, those of the workers that are not slow
-//! compared with the same run without a slow worker, the staleness, and the accuracy on the test set.
+//! compared with the same run without a slow worker, the staleness, the distance of replicas, and the accuracy on the test set.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -109,15 +109,34 @@ struct Compared {
     batch: u64,
 }
 
-/// Collects the staleness of all rounds.
+/// How the workers of a run exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RunKind {
+    EveryStep,
+    Served,
+    Gossip,
+}
+
+/// Collects the staleness of all rounds; for gossip, the updates of each worker and the distance of the last round.
 #[derive(Default)]
-struct Rounds(Mutex<Vec<WorkerStaleness>>);
+struct Rounds(Mutex<Vec<WorkerStaleness>>, Mutex<f64>);
 
 impl Tracker for Rounds {
     fn record(&self, event: Event) {
-        if let Event::Staleness { workers, .. } = event {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            all.extend(workers);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Staleness { workers, .. } => all.extend(workers),
+            Event::ReplicasAveraged {
+                updates, distance, ..
+            } => {
+                let each = (0..).zip(updates).map(|(rank, updates)| WorkerStaleness {
+                    rank,
+                    counts: vec![updates],
+                });
+                all.extend(each);
+                *self.1.lock().unwrap_or_else(PoisonError::into_inner) = distance;
+            }
+            _ => {}
         }
     }
 }
@@ -129,17 +148,24 @@ struct Outcome {
     each_per_s: f64,
     staleness: f64,
     stalest: u64,
+    distance: f64,
     accuracy: f64,
 }
 
-fn run_file(compared: Compared, is_served: bool) -> ExampleResult<RunConfig> {
+fn run_file(compared: Compared, kind: RunKind) -> ExampleResult<RunConfig> {
     let Compared { epochs, batch, .. } = compared;
     let per_round = 1437 / batch;
-    let sync = match is_served {
-        true => format!("[sync]\nkind = 'parameter_server'\nround_updates = {per_round}\n"),
-        false => String::new(),
+    let sync = match kind {
+        RunKind::Served => {
+            format!("[sync]\nkind = 'parameter_server'\nround_updates = {per_round}\n")
+        }
+        RunKind::Gossip => format!("[sync]\nkind = 'gossip'\nround_updates = {per_round}\n"),
+        RunKind::EveryStep => String::new(),
     };
-    let shards = if is_served { 1 } else { WORKERS };
+    let shards = match kind {
+        RunKind::EveryStep => WORKERS,
+        RunKind::Served | RunKind::Gossip => 1,
+    };
     let text = format!(
         "[run]\nname = 'slow'\n[data]\nsource = 'digits'\n[model]\nkind = 'digits_cnn'\nchannels = 6\n[optimizer]\nkind = 'adam'\n\
          [train]\nepochs = {epochs}\nglobal_batch_size = {batch}\nlearning_rate = 0.001\n[schedule]\nkind = 'cosine'\nwarmup_steps = 20\n\
@@ -149,12 +175,12 @@ fn run_file(compared: Compared, is_served: bool) -> ExampleResult<RunConfig> {
 }
 
 fn run_rank(
-    (compared, is_served, is_slow): (Compared, bool, bool),
+    (compared, kind, is_slow): (Compared, RunKind, bool),
     (rank, ranks): (u32, u32),
     listener: TcpListener,
     peers: &[SocketAddr],
 ) -> ExampleResult<Outcome> {
-    let config = run_file(compared, is_served)?;
+    let config = run_file(compared, kind)?;
     let context = OpenContext::new(".".as_ref(), config.run.seed);
     let split = ronde_data::open(&config.data, &context)?;
     let size = WorldSize::new(ranks).ok_or("no workers")?;
@@ -189,10 +215,11 @@ fn run_rank(
         .iter()
         .map(|worker| worker.mean() * worker.updates() as f64);
     let samples_per_s = trained.samples as f64 / trained.duration_s;
-    let fast_share = match is_served {
-        true => updates as f64 / all.max(1) as f64,
-        false => f64::from(WORKERS - 1) / f64::from(WORKERS),
+    let fast_share = match kind {
+        RunKind::Served | RunKind::Gossip => updates as f64 / all.max(1) as f64,
+        RunKind::EveryStep => f64::from(WORKERS - 1) / f64::from(WORKERS),
     };
+    let distance = *rounds.1.lock().unwrap_or_else(PoisonError::into_inner);
     let accuracy = trained
         .evaluation
         .and_then(|found| found.metric("accuracy"));
@@ -201,12 +228,13 @@ fn run_rank(
         each_per_s: samples_per_s * fast_share / f64::from(WORKERS - 1),
         staleness: weighted.sum::<f64>() / all.max(1) as f64,
         stalest: workers.iter().map(WorkerStaleness::most).max().unwrap_or(0),
+        distance,
         accuracy: accuracy.unwrap_or(f64::NAN),
     })
 }
 
-fn run(compared: Compared, is_served: bool, is_slow: bool) -> ExampleResult<Outcome> {
-    let ranks = WORKERS + u32::from(is_served);
+fn run(compared: Compared, kind: RunKind, is_slow: bool) -> ExampleResult<Outcome> {
+    let ranks = WORKERS + u32::from(kind == RunKind::Served);
     let ends = (0..ranks).map(|_| bind(IpAddr::V4(Ipv4Addr::LOCALHOST)));
     let ends: Vec<(TcpListener, SocketAddr)> = ends.collect::<Result<_, _>>()?;
     let peers: Vec<SocketAddr> = ends.iter().map(|(_, address)| *address).collect();
@@ -215,7 +243,7 @@ fn run(compared: Compared, is_served: bool, is_slow: bool) -> ExampleResult<Outc
         let threads: Vec<_> = (0..ranks)
             .zip(ends)
             .map(|(rank, (listener, _))| {
-                let settings = (compared, is_served, is_slow);
+                let settings = (compared, kind, is_slow);
                 scope.spawn(move || run_rank(settings, (rank, ranks), listener, peers))
             })
             .collect();
@@ -244,30 +272,36 @@ fn main() -> ExampleResult<()> {
     };
     let mut out = io::stdout();
     let mut sync_per_s = 0.0;
-    for (name, is_served) in [("every step", false), ("parameter servers", true)] {
-        let even = run(compared, is_served, false)?;
-        let slowed = run(compared, is_served, true)?;
+    for (name, kind) in [
+        ("every step", RunKind::EveryStep),
+        ("parameter servers", RunKind::Served),
+        ("gossip", RunKind::Gossip),
+    ] {
+        let even = run(compared, kind, false)?;
+        let slowed = run(compared, kind, true)?;
         for (which, outcome) in [("equal workers", &even), ("one slow worker", &slowed)] {
             writeln!(
                 out,
-                "{name}, {which}: {:.0} samples/s, each fast worker {:.0}, staleness {:.1} (at most {}), accuracy {:.4}",
+                "{name}, {which}: {:.0} samples/s, each fast worker {:.0}, staleness {:.1} (at most {}), distance {:.4}, accuracy {:.4}",
                 outcome.samples_per_s,
                 outcome.each_per_s,
                 outcome.staleness,
                 outcome.stalest,
+                outcome.distance,
                 outcome.accuracy
             )?;
         }
         let kept = 100.0 * slowed.each_per_s / even.each_per_s;
         writeln!(out, "{name}: fast workers keep {kept:.1} % of their rate")?;
-        if is_served {
-            let ratio = slowed.samples_per_s / sync_per_s;
-            writeln!(
-                out,
-                "with a slow worker, servers train {ratio:.2} times as fast"
-            )?;
+        if kind == RunKind::EveryStep {
+            sync_per_s = slowed.samples_per_s;
+            continue;
         }
-        sync_per_s = slowed.samples_per_s;
+        let ratio = slowed.samples_per_s / sync_per_s;
+        writeln!(
+            out,
+            "with a slow worker, {name} trains {ratio:.2} times as fast as training in every step"
+        )?;
     }
     Ok(())
 }

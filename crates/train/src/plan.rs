@@ -72,10 +72,10 @@ impl Plan {
     ) -> Result<Self, TrainError> {
         let replicas = model_parts::replicas(config, world_size);
         let parts = config.divided_parts();
-        let shards = match config.sync.servers() {
-            // The rank that leads a round reports all of its samples.
-            Some(_) => ShardPlan::with_spares(1, replicas, 1).filter(|_| replicas.get() <= parts),
-            None => ShardPlan::new(parts, replicas),
+        let shards = match config.sync.is_asynchronous() {
+            // One rank reports all samples of a round.
+            true => ShardPlan::with_spares(1, replicas, 1).filter(|_| replicas.get() <= parts),
+            false => ShardPlan::new(parts, replicas),
         };
         let shards = shards.ok_or_else(|| too_many_workers(config, world_size, parts))?;
         let inner_batch = config.train.global_batch_size;

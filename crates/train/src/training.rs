@@ -20,8 +20,9 @@ use ronde_core::{
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
-    HeldVector, HeldVectorMut, LocalRounds, LossScaling, MicroBatch, ModelState, ParameterServers,
-    ReducedGradient, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
+    Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LossScaling, MicroBatch,
+    ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
+    SynchronousStrategy, ZeroLevel,
 };
 
 use self::buckets::BucketTuning;
@@ -45,6 +46,7 @@ mod balancing;
 mod buckets;
 mod evaluation;
 mod generations;
+mod gossip;
 mod histograms;
 mod initial;
 mod measuring;
@@ -205,6 +207,13 @@ fn strategy(
     if let Some(servers) = sync.servers() {
         let now = clock::seconds;
         return Box::new(ParameterServers::new(strategy, group, mesh, servers, now));
+    }
+    if let Some(gossip_steps) = sync.gossip_steps() {
+        let config = GossipConfig {
+            gossip_steps,
+            seeds: plan.seeds,
+        };
+        return Box::new(Gossip::new(strategy, group, mesh, config, clock::seconds));
     }
     match sync.rounds() {
         Some(rounds) => Box::new(LocalRounds::new(strategy, group, mesh, rounds)),
@@ -659,10 +668,10 @@ impl Training {
         let plan = LoaderPlan {
             batches: self.plan.batches,
             shards: self.mesh.shards().clone(),
-            run: match self.plan.config.sync.servers() {
-                // Workers load the updates that they lease.
-                Some(_) => 0..0,
-                None => self.mesh.loads(self.member.group.rank()),
+            run: match self.plan.config.sync.is_asynchronous() {
+                // Workers load the updates that they get.
+                true => 0..0,
+                false => self.mesh.loads(self.member.group.rank()),
             },
             steps: self.session.next_step().0..self.plan.steps,
             stride: 1,

@@ -58,6 +58,7 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         ));
     }
     lines.extend(staleness(view, columns));
+    lines.extend(consensus(view, columns));
     lines.extend(table(view, columns));
     for late in &view.stragglers {
         lines.extend(field("straggler", &[straggler(late)], columns));
@@ -91,6 +92,25 @@ fn staleness(view: &RunView, columns: usize) -> Vec<String> {
         true => Vec::new(),
         false => field("staleness", &parts, columns),
     }
+}
+
+/// Returns the lines about replicas that average in pairs: their distance from their mean at the ends of rounds, and their exchanges.
+fn consensus(view: &RunView, columns: usize) -> Vec<String> {
+    let tally = &view.consensus;
+    if tally.rounds == 0 {
+        return Vec::new();
+    }
+    let (last, most) = (100.0 * tally.last, 100.0 * tally.most);
+    let mut parts = vec![format!("distance {last:.2} % (at most {most:.2} %)")];
+    if tally.exchanges + tally.missed > 0 {
+        let each = bytes(tally.bytes_each());
+        parts.push(format!(
+            "{} of {each}",
+            counted(tally.exchanges, "exchange")
+        ));
+        parts.push(format!("{} missed", count(tally.missed)));
+    }
+    field("replicas", &parts, columns)
 }
 
 /// Returns the lines of a field of the summary, broken between its parts. A value that is too long for the column of

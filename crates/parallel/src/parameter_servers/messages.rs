@@ -196,7 +196,7 @@ impl ServerAnswer {
 }
 
 /// Starts sending numbers.
-pub(super) fn send_words(
+pub(crate) fn send_words(
     group: &dyn Group,
     to: GroupRank,
     tag: Tag,
@@ -207,7 +207,7 @@ pub(super) fn send_words(
 }
 
 /// Receives `count` numbers.
-pub(super) fn receive_words(
+pub(crate) fn receive_words(
     group: &dyn Group,
     from: GroupRank,
     tag: Tag,
@@ -220,7 +220,7 @@ pub(super) fn receive_words(
 }
 
 /// Receives `count` values.
-pub(super) fn receive_values(
+pub(crate) fn receive_values(
     group: &dyn Group,
     from: GroupRank,
     tag: Tag,
@@ -277,7 +277,7 @@ pub(super) fn receive_gradient(
 }
 
 /// Collects the numbers of all ranks, one rank after the other.
-pub(super) fn gather_words(group: &dyn Group, words: &[u64]) -> Result<Vec<u64>, CollectiveError> {
+pub(crate) fn gather_words(group: &dyn Group, words: &[u64]) -> Result<Vec<u64>, CollectiveError> {
     use ronde_core::CollectivesExt;
     let words: Vec<i64> = words.iter().map(|word| *word as i64).collect();
     let all = group.all_gather(&words)?;

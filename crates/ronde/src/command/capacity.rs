@@ -104,6 +104,11 @@ fn with_rounds(replica: MemoryEstimate, plan: &Plan, parameters: u64) -> MemoryE
         let states = 1 + names.len() as u64;
         return replica.with_rounds(parameters, &plan.shards, (states, 1));
     }
+    if plan.config.sync.gossip_steps().is_some() {
+        // The state before the round, the weights before an update, and those that other workers average with; then the mean of all.
+        let states = names.len() as u64;
+        return replica.with_rounds(parameters, &plan.shards, (2 + states, 1 + states));
+    }
     let averaged = names.iter().filter(|name| name.starts_with("inner"));
     let summed = 1 + averaged.count() as u64;
     replica.with_rounds(parameters, &plan.shards, (names.len() as u64, summed))

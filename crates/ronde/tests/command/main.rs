@@ -15,6 +15,7 @@ mod extending;
 mod first_contact;
 mod fixed_members;
 mod folders;
+mod gossip;
 mod help;
 mod hosts;
 mod images;

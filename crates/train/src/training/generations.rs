@@ -101,10 +101,10 @@ impl Training {
 
     /// Returns the assignment of shards to the members that have the state, while the remaining ones copy it. `None` if all
     /// wait: when no member copies it, at the end of the run, when the state is divided among the members, and when a round begins in
-    /// which any member may serve.
+    /// which any member may serve or average with any other.
     fn spared_shards(&self, catch_up: &CatchUpPlan, even: &StepLayout) -> Option<StepLayout> {
-        let is_served = self.plan.config.sync.servers().is_some();
-        if self.is_complete() || self.is_divided() || is_served {
+        let waits_for_all = self.plan.config.sync.is_asynchronous();
+        if self.is_complete() || self.is_divided() || waits_for_all {
             return None;
         }
         let shards = even.shards();

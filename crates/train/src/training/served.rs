@@ -20,14 +20,14 @@ use crate::clock::LapTimer;
 use crate::micro_batch::micro_batch;
 
 /// The loader of the updates that a worker computes if no worker helps another one.
-struct OwnUpdates {
+pub(super) struct OwnUpdates {
     loader: Loader,
     /// The number of the update that it returns next.
     next: u64,
 }
 
 /// What a thread that serves returns.
-type Served = Result<(), ParallelError>;
+pub(super) type Served = Result<(), ParallelError>;
 
 impl Training {
     /// Computes the updates of a round that this rank gets, and serves those of others. Returns the seconds in which it waited for
@@ -146,7 +146,8 @@ impl Training {
                 replica: Shard(0),
                 index: update.into(),
             };
-            let batches = self.leased(rounds, step, role, &mut own)?;
+            let every = (role.first_update, role.workers);
+            let batches = self.update_batches(rounds, step, every, &mut own)?;
             spans.end(span, SpanKind::Data, round.0);
             let (ids, micro_batches): (Vec<_>, Vec<_>) = batches
                 .into_iter()
@@ -169,12 +170,13 @@ impl Training {
         Ok(waited_s)
     }
 
-    /// Returns the micro-batches of an update: from the loader of this worker's own ones, or from one for this update alone.
-    fn leased(
+    /// Returns the micro-batches of an update: from the loader of this worker's own ones, which are every `stride`-th from `first` on,
+    /// or from one for this update alone.
+    pub(super) fn update_batches(
         &self,
         rounds: &RoundPlan,
         step: InnerStep,
-        role: &RoundRole,
+        (first, stride): (u64, u64),
         own: &mut Option<OwnUpdates>,
     ) -> Result<Vec<Batch>, TrainError> {
         let start = |first: u64, stride: u64| {
@@ -185,7 +187,7 @@ impl Training {
             Loader::start_inner(train, self.plan.batches, (*rounds, steps), settings, spans)
         };
         let random = |index: u64| rounds.unique(InnerStep { index, ..step });
-        let is_own = step.index % role.workers == role.first_update;
+        let is_own = step.index % stride == first;
         if !is_own || own.as_ref().is_some_and(|own| own.next > step.index) {
             let mut alone = start(step.index, u64::MAX)?;
             return Ok(next_batches(&mut alone, random(step.index))?.batches);
@@ -193,14 +195,14 @@ impl Training {
         let own = match own {
             Some(own) => own,
             None => own.insert(OwnUpdates {
-                loader: start(step.index, role.workers)?,
+                loader: start(step.index, stride)?,
                 next: step.index,
             }),
         };
         loop {
             // Other workers have computed the updates between.
             let index = own.next;
-            own.next += role.workers;
+            own.next += stride;
             let batches = next_batches(&mut own.loader, random(index))?.batches;
             if index == step.index {
                 return Ok(batches);
@@ -240,7 +242,7 @@ impl Training {
 }
 
 /// Waits for threads that serve; returns the first error.
-fn join(threads: Vec<ScopedJoinHandle<'_, Served>>) -> Served {
+pub(super) fn join(threads: Vec<ScopedJoinHandle<'_, Served>>) -> Served {
     let mut all = Ok(());
     for thread in threads {
         match thread.join() {

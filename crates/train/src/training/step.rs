@@ -50,14 +50,11 @@ impl Training {
         };
 
         self.strategy.take_times();
-        let reduced_before_s = self.under_way_s();
-        let mut exchange_s = 0.0;
-        match self.plan.rounds {
-            Some(rounds) if self.plan.config.sync.servers().is_some() => {
-                exchange_s = self.compute_served(&rounds, &mut open, &mut times)?;
-            }
-            Some(rounds) => self.compute_round(&rounds, loader, &mut open, &mut times)?,
-            None => self.compute_shards(loader, &mut open, &mut times)?,
+        let mut reduced_before_s = self.under_way_s();
+        let exchange_s = self.compute(loader, &mut open, &mut times)?;
+        if self.plan.config.sync.is_asynchronous() {
+            // Threads that answer other workers wait for requests during the whole round.
+            reduced_before_s = self.under_way_s();
         }
         let called = self.member.group.called_at_ns();
         let arrived_s = called.map(|called| self.alignment.seconds(called));
@@ -105,6 +102,31 @@ impl Training {
             self.step_took(times.compute_s + times.communicate_s)?;
         }
         Ok(committed)
+    }
+
+    /// Computes this rank's part of a step. Returns the seconds in which it waited for other ranks; adds the times of the phases to
+    /// `times`.
+    fn compute(
+        &mut self,
+        loader: &mut Loader,
+        open: &mut OpenStep,
+        times: &mut PhaseTimes,
+    ) -> Result<f64, TrainError> {
+        let sync = self.plan.config.sync;
+        match self.plan.rounds {
+            Some(rounds) if sync.servers().is_some() => self.compute_served(&rounds, open, times),
+            Some(rounds) if sync.gossip_steps().is_some() => {
+                self.compute_gossip(&rounds, open, times)
+            }
+            Some(rounds) => {
+                self.compute_round(&rounds, loader, open, times)?;
+                Ok(0.0)
+            }
+            None => {
+                self.compute_shards(loader, open, times)?;
+                Ok(0.0)
+            }
+        }
     }
 
     /// Loads the shards of this rank, computes their gradients and starts the reductions. Adds the wait for data to `times`.
@@ -444,6 +466,7 @@ impl Training {
         });
         self.record_inner_losses(committed);
         self.record_staleness(committed);
+        self.record_exchanges(committed);
         if let Some(verdict) = committed.epoch_verdict {
             self.history.push(Event::EpochFinished {
                 epoch: verdict.epoch,
@@ -464,7 +487,7 @@ impl Training {
 }
 
 /// Returns the error of a step whose strategy has failed.
-fn step_failed(step: Step, learning_rate: f64, error: ParallelError) -> TrainError {
+pub(super) fn step_failed(step: Step, learning_rate: f64, error: ParallelError) -> TrainError {
     match error {
         ParallelError::NotFinite { tensor } => TrainError::NotFinite {
             step,

@@ -5,6 +5,7 @@
 mod choices;
 mod divided;
 mod faulty_group;
+mod gossip;
 mod initial;
 mod local;
 mod served;

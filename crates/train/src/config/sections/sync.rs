@@ -75,10 +75,20 @@ pub enum SyncSection {
         #[serde(default = "lease_s", serialize_with = "ronde_core::outside_identity")]
         lease_s: f64,
     },
+    /// Each worker trains its own replica of the model, and averages it with that of one other worker at a time without waiting for the
+    /// others. The trained bits depend on the order in which replicas meet.
+    Gossip {
+        /// The number of updates between two points at which all workers meet, for checkpoints, evaluations and workers that join.
+        #[cfg_attr(feature = "schema", schemars(extend("examples" = [100])))]
+        round_updates: u64,
+        /// The number of updates of a worker between two exchanges that it begins; default 1.
+        #[serde(default = "one_step")]
+        gossip_steps: u64,
+    },
 }
 
-/// The most workers of a run with parameter servers.
-const SERVED_WORKERS_MAX: u32 = 256;
+/// The most workers of a run with asynchronous training.
+const ASYNCHRONOUS_WORKERS_MAX: u32 = 256;
 /// The longest lease in seconds.
 const LEASE_S_MAX: f64 = 86_400.0;
 
@@ -124,6 +134,10 @@ fn one_server() -> u32 {
     1
 }
 
+fn one_step() -> u64 {
+    1
+}
+
 fn two_copies() -> u32 {
     2
 }
@@ -133,14 +147,14 @@ fn lease_s() -> f64 {
 }
 
 impl SyncSection {
-    /// Returns the number of replicas of a run with rounds, which is one with parameter servers; `None` if gradients are summed in
+    /// Returns the number of logical replicas of a run with rounds, which is one with asynchronous training; `None` if gradients are summed in
     /// every step.
     #[must_use]
     pub fn replicas(&self) -> Option<u32> {
         match *self {
             Self::EveryStep => None,
             Self::LocalSgd { replicas, .. } => Some(replicas),
-            Self::ParameterServer { .. } => Some(1),
+            Self::ParameterServer { .. } | Self::Gossip { .. } => Some(1),
         }
     }
 
@@ -150,7 +164,9 @@ impl SyncSection {
         match *self {
             Self::EveryStep => 1,
             Self::LocalSgd { inner_steps, .. } => inner_steps,
-            Self::ParameterServer { round_updates, .. } => round_updates,
+            Self::ParameterServer { round_updates, .. } | Self::Gossip { round_updates, .. } => {
+                round_updates
+            }
         }
     }
 
@@ -158,7 +174,7 @@ impl SyncSection {
     #[must_use]
     pub fn inner_steps_key(&self) -> (&'static str, &'static str) {
         match self {
-            Self::ParameterServer { .. } => ("sync.round_updates", "updates"),
+            Self::ParameterServer { .. } | Self::Gossip { .. } => ("sync.round_updates", "updates"),
             _ => ("sync.inner_steps", "steps"),
         }
     }
@@ -171,9 +187,14 @@ impl SyncSection {
             Self::EveryStep => (logical_shards, "logical shards", "workers.logical_shards"),
             Self::LocalSgd { replicas, .. } => (replicas, "replicas", "sync.replicas"),
             Self::ParameterServer { .. } => (
-                SERVED_WORKERS_MAX,
+                ASYNCHRONOUS_WORKERS_MAX,
                 "places of workers",
                 "the most with servers",
+            ),
+            Self::Gossip { .. } => (
+                ASYNCHRONOUS_WORKERS_MAX,
+                "places of workers",
+                "the most with sync.kind = \"gossip\"",
             ),
         }
     }
@@ -201,12 +222,33 @@ impl SyncSection {
         })
     }
 
+    /// Returns the number of updates of a worker between two exchanges of pairs; `None` if replicas do not average in pairs.
+    #[must_use]
+    pub fn gossip_steps(&self) -> Option<u64> {
+        match *self {
+            Self::Gossip { gossip_steps, .. } => Some(gossip_steps),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the updates of a round have no fixed order, so that any worker may compute any of them.
+    #[must_use]
+    pub fn is_asynchronous(&self) -> bool {
+        matches!(self, Self::ParameterServer { .. } | Self::Gossip { .. })
+    }
+
     /// Returns why another run with the same settings has other weights; `None` if it has the same.
     #[must_use]
     pub fn unrepeatable(&self) -> Option<&'static str> {
-        self.servers().map(|_| {
-            "parameter servers apply gradients in the order in which they arrive, which differs from run to run"
-        })
+        match self {
+            Self::EveryStep | Self::LocalSgd { .. } => None,
+            Self::ParameterServer { .. } => Some(
+                "parameter servers apply gradients in the order in which they arrive, which differs from run to run",
+            ),
+            Self::Gossip { .. } => Some(
+                "replicas average in pairs in the order in which workers get there, which differs from run to run",
+            ),
+        }
     }
 
     /// Returns the settings of rounds; `None` if gradients are summed in every step.
@@ -267,6 +309,9 @@ impl SyncSection {
         if let Some(servers) = self.servers() {
             return Some(describe_servers(&servers, rounds));
         }
+        if let Some(gossip_steps) = self.gossip_steps() {
+            return Some(describe_gossip(gossip_steps, rounds));
+        }
         let settings = self.rounds()?;
         let replicas = rounds.replicas();
         let inner = match settings.inner_state {
@@ -284,6 +329,13 @@ impl SyncSection {
     pub(in crate::config) fn check(&self, run: &RunConfig, problems: &mut Vec<ConfigProblem>) {
         if matches!(self, Self::ParameterServer { .. }) {
             return self.check_servers(run, problems);
+        }
+        if let Self::Gossip {
+            round_updates,
+            gossip_steps,
+        } = *self
+        {
+            return check_gossip((round_updates, gossip_steps), run, problems);
         }
         let Self::LocalSgd {
             inner_steps,
@@ -332,13 +384,7 @@ impl SyncSection {
             return;
         };
         at_least_one("sync.servers", servers.into(), problems);
-        at_least_one("sync.round_updates", round_updates, problems);
-        if round_updates > INNER_STEPS_MAX {
-            let message = format!(
-                "`sync.round_updates` is {round_updates}, but must be at most {INNER_STEPS_MAX}"
-            );
-            problems.push(ConfigProblem::error("sync.round_updates", message));
-        }
+        check_round_updates(round_updates, problems);
         if !(1..=2).contains(&copies) {
             let message = format!("`sync.copies` is {copies}, but must be 1 or 2");
             problems.push(ConfigProblem::error("sync.copies", message));
@@ -350,9 +396,9 @@ impl SyncSection {
             problems.push(ConfigProblem::error("sync.lease_s", message));
         }
         let count = run.workers.count;
-        if count > SERVED_WORKERS_MAX {
+        if count > ASYNCHRONOUS_WORKERS_MAX {
             let message = format!(
-                "`workers.count` is {count}, but a run with parameter servers has at most {SERVED_WORKERS_MAX} workers"
+                "`workers.count` is {count}, but a run with parameter servers has at most {ASYNCHRONOUS_WORKERS_MAX} workers"
             );
             problems.push(ConfigProblem::error("workers.count", message));
         } else if count > 1 && servers >= count {
@@ -368,6 +414,71 @@ impl SyncSection {
         }
         check_servers_with(run, problems);
     }
+}
+
+/// Adds the problems of the updates of a round.
+fn check_round_updates(round_updates: u64, problems: &mut Vec<ConfigProblem>) {
+    at_least_one("sync.round_updates", round_updates, problems);
+    if round_updates > INNER_STEPS_MAX {
+        let message = format!(
+            "`sync.round_updates` is {round_updates}, but must be at most {INNER_STEPS_MAX}"
+        );
+        problems.push(ConfigProblem::error("sync.round_updates", message));
+    }
+}
+
+/// Adds the problems of a run in which replicas average in pairs.
+fn check_gossip(
+    (round_updates, gossip_steps): (u64, u64),
+    run: &RunConfig,
+    problems: &mut Vec<ConfigProblem>,
+) {
+    check_round_updates(round_updates, problems);
+    at_least_one("sync.gossip_steps", gossip_steps, problems);
+    let count = run.workers.count;
+    let each = round_updates / u64::from(count.max(1));
+    if count > ASYNCHRONOUS_WORKERS_MAX {
+        let message = format!(
+            "`workers.count` is {count}, but a run with `sync.kind` = \"gossip\" has at most {ASYNCHRONOUS_WORKERS_MAX} workers"
+        );
+        problems.push(ConfigProblem::error("workers.count", message));
+    } else if count > 1 && round_updates > 0 && gossip_steps > each {
+        let message = format!(
+            "the replicas of {count} workers meet only at the ends of rounds: each computes {each} of {round_updates} updates, \
+             and begins an exchange after {gossip_steps}"
+        );
+        let hint = "lower `sync.gossip_steps`, or raise `sync.round_updates`";
+        problems.push(ConfigProblem::notice("sync.gossip_steps", message).hint(hint));
+    }
+    if run.parallel.is_divided() {
+        let message = "workers that average in pairs have whole replicas, but [parallel] divides the state among workers";
+        let hint = "set `parallel.zero` = 0, `parallel.pipeline` = 1 and `parallel.tensor` = 1, or leave [sync] out";
+        problems.push(ConfigProblem::error("sync.kind", message).hint(hint));
+    }
+    if run.train.precision == Precision::F16 {
+        let message = "workers that average in pairs cannot train in f16: each replica would have a loss scale of its own";
+        let hint = "set `train.precision` to `bf16` or `f32`";
+        problems.push(ConfigProblem::error("train.precision", message).hint(hint));
+    }
+    if run.workers.balance == BalanceMode::Measured {
+        let message = "workers that average in pairs take as many batches as they can compute, so there are no shares to balance";
+        let hint = "leave `workers.balance` out";
+        problems.push(ConfigProblem::error("workers.balance", message).hint(hint));
+    }
+}
+
+/// Describes a run in which replicas average in pairs, for its start.
+fn describe_gossip(gossip_steps: u64, rounds: &RoundPlan) -> String {
+    let after = match gossip_steps {
+        1 => "each update".to_owned(),
+        steps => format!("{steps} updates"),
+    };
+    format!(
+        "gossip: each worker trains a replica, and averages it with that of one other worker after {after}; a step of this run is a \
+         round of {} updates, at whose end all replicas become their mean. The trained bits depend on the order in which replicas meet, \
+         so another run has others",
+        rounds.inner_steps_max()
+    )
 }
 
 /// Adds the settings of other sections that parameter servers cannot have.

@@ -428,6 +428,27 @@ fn rounds_that_cannot_work_are_refused() {
 }
 
 #[test]
+fn gossip_that_cannot_work_is_refused() {
+    let gossip = |more: &str| {
+        with(&format!(
+            "[sync]\nkind = \"gossip\"\nround_updates = 40\n{more}"
+        ))
+    };
+    check(&with("[sync]\nkind = \"gossip\"\n"), &["`round_updates`"]);
+    check(
+        &gossip("gossip_steps = 0\n[parallel]\nzero = 1\n"),
+        &[
+            "`sync.gossip_steps` must be at least 1",
+            "workers that average in pairs have whole replicas",
+        ],
+    );
+    check(
+        &gossip("[workers]\ncount = 300\n"),
+        &["has at most 256 workers"],
+    );
+}
+
+#[test]
 fn clusters_are_refused_in_short_formats() {
     let text = "version = 1\n[data]\nsource = \"digits\"\n[model]\nkind = \"kmeans\"\nclusters = 10\n\
                 [train]\nepochs = 1\nprecision = \"bf16\"\n";

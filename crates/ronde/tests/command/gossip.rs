@@ -1,0 +1,150 @@
+//! Replicas that average in pairs, with real processes: each sample counts once, whichever process is killed.
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Ended, RONDE, Running, TestFolder, events, of_kind, send};
+
+/// Epochs of 58 updates: a round of 40 and one of 18.
+const RUN: &str = r#"
+[run]
+name = "gossip"
+output = "out"
+[data]
+source = "digits"
+[model]
+kind = "digits_cnn"
+channels = 6
+dropout = 0.25
+[train]
+epochs = 2
+global_batch_size = 25
+learning_rate = 0.003
+clip_norm = 1.0
+[sync]
+kind = "gossip"
+round_updates = 40
+"#;
+
+fn start(dir: &TestFolder, workers: &str, sets: &[&str]) -> Running {
+    dir.write("gossip.toml", RUN);
+    let mut arguments = vec!["train", "gossip.toml", "--json", "-n", workers];
+    for set in sets {
+        match set.strip_prefix("--") {
+            Some(_) => arguments.push(set),
+            None => arguments.extend(["--set", set]),
+        }
+    }
+    dir.start(RONDE, &arguments, &[])
+}
+
+/// Checks that each sample counts once in each epoch, and returns the last evaluation's accuracy.
+fn check(ended: &Ended) -> f64 {
+    let all = events(&ended.stdout);
+    for epoch in of_kind(&all, "epoch_finished") {
+        assert_eq!(epoch["used_once"], 1437, "{epoch}");
+        assert_eq!(
+            (&epoch["missing"], &epoch["repeated"]),
+            (&0.into(), &0.into())
+        );
+    }
+    assert!(of_kind(&all, "epoch_finished").count() >= 2);
+    let mut rounds = 0;
+    for round in of_kind(&all, "replicas_averaged") {
+        let updates = round["updates"].as_array().into_iter().flatten();
+        let updates: u64 = updates.filter_map(Value::as_u64).sum();
+        assert!([40, 18, 57, 1].contains(&updates), "{round}");
+        let distance = round["distance"].as_f64().unwrap();
+        assert!((0.0..0.5).contains(&distance), "{round}");
+        rounds += 1;
+    }
+    assert!(rounds >= 4);
+    let evaluated = of_kind(&all, "evaluated").last().cloned();
+    evaluated
+        .and_then(|event| event["accuracy"].as_f64())
+        .unwrap_or(0.0)
+}
+
+#[test]
+fn one_worker_trains_the_bits_of_a_run_without_pairs() {
+    let dir = TestFolder::new();
+    let text = RUN.split("[sync]").next().unwrap_or_default();
+    dir.write("plain.toml", text);
+    let arguments = ["train", "plain.toml", "--json"];
+    let plain_hash = dir
+        .start(RONDE, &arguments, &[])
+        .wait()
+        .expect(0, &[])
+        .blake3();
+    // The updates of an epoch have the samples of its steps.
+    let sets = ["sync.round_updates=57"];
+    let ended = start(&TestFolder::new(), "1", &sets).wait().expect(0, &[]);
+    check(&ended);
+    assert_eq!(ended.blake3(), plain_hash);
+}
+
+#[test]
+fn any_process_may_be_killed_and_each_sample_counts_once() {
+    for (killed, restarts) in [(&[0][..], "0"), (&[2, 3], "0"), (&[1], "5"), (&[0, 4], "5")] {
+        let dir = TestFolder::new();
+        let restarts = format!("elastic.max_restarts={restarts}");
+        let sets = ["train.epochs=40", &*restarts];
+        let mut running = start(&dir, "5", &sets);
+        let workers = running.after_steps(4);
+        for rank in killed {
+            send(workers[rank], Signal::KILL);
+        }
+        running.wait_stdout("\"event\":\"recovered\"", 1);
+        let ended = running.wait().expect(0, &[]);
+        let accuracy = check(&ended);
+        assert!(accuracy > 0.9, "workers {killed:?}: {accuracy}");
+    }
+}
+
+#[test]
+fn a_run_continues_from_a_checkpoint_and_says_that_it_is_not_repeatable() {
+    let dir = TestFolder::new();
+    start(&dir, "4", &["train.epochs=1"]).wait().expect(0, &[]);
+    let sets = [
+        "train.epochs=3",
+        "sync.gossip_steps=2",
+        "--allow-change=sync.gossip_steps",
+        "--resume",
+    ];
+    let ended = start(&dir, "3", &sets).wait().expect(0, &[]);
+    let manifest = std::fs::read_to_string(dir.path().join("out/model.json")).unwrap();
+    let manifest: Value = serde_json::from_str(&manifest).unwrap();
+    let reason = manifest["unrepeatable"].as_str().unwrap_or_default();
+    assert!(reason.contains("replicas average in pairs"), "{manifest}");
+    let all = events(&ended.stdout);
+    let notices = of_kind(&all, "notice").map(|event| event["message"].to_string());
+    let notices: Vec<String> = notices.collect();
+    assert!(
+        notices
+            .iter()
+            .any(|text| text.contains("so another run has others")),
+        "{notices:?}"
+    );
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_with_a_sentence() {
+    let dir = TestFolder::new();
+    for (set, part) in [
+        ("train.precision=f16", "cannot train in f16"),
+        ("parallel.zero=1", "have whole replicas"),
+        ("workers.balance=measured", "no shares to balance"),
+        ("sync.gossip_steps=0", "at least 1"),
+        ("sync.round_updates=0", "at least 1"),
+        (
+            "sync.round_updates=59",
+            "longer than an epoch, which has 58 updates",
+        ),
+        ("sync.staleness_max=2", "staleness_max"),
+    ] {
+        start(&dir, "2", &[set]).wait().expect(2, &[part]);
+    }
+    dir.write("gossip.toml", RUN);
+    let planned = dir.start(RONDE, &["plan", "gossip.toml"], &[]).wait();
+    planned.expect(2, &["cannot forecast", "--set sync.kind=every_step"]);
+}

@@ -1,0 +1,626 @@
+//! The processes, the messages and the time of a simulated round.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use ronde_core::gossip::{
+    ExchangeBook, ExchangeVerdict, GossipRound, GossipStart, NextUpdate, Pairings, ReplicaHolding,
+    UpdateClaims, merge_updates,
+};
+use ronde_core::seed::SeedTree;
+use ronde_core::served::UpdateSamples;
+
+use super::process::{ExchangeOutcome, GossipProcess, PeerMessage, ReplicaPhase};
+use super::script::{GossipBug, GossipScript, MemberChange};
+use crate::clock::{MS, SECOND};
+use crate::rng::Rng;
+
+/// The interval at which a process repeats unanswered messages.
+const AGAIN: u64 = 20 * MS;
+/// The time after which the others notice a death.
+const DETECTION: u64 = 5 * MS;
+/// The time limit after the last fault.
+const LIMIT: u64 = 60 * SECOND;
+
+/// The outcome of a simulated round.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SimulatedRound {
+    /// The memberships.
+    pub attempts: u64,
+    /// The processes that died.
+    pub deaths: u64,
+    /// The updates that were computed again.
+    pub again: u64,
+    /// The replicas that did not continue.
+    pub dropped: u64,
+    /// The exchanges with an effect.
+    pub exchanges: u64,
+    /// The exchanges without an effect.
+    pub missed: u64,
+    /// The updates that were computed by another process than their owner.
+    pub helped: u64,
+}
+
+#[derive(Debug)]
+enum GossipEvent {
+    Deliver {
+        attempt: u64,
+        from: usize,
+        to: usize,
+        message: PeerMessage,
+    },
+    Tick {
+        attempt: u64,
+        process: usize,
+    },
+    Change(MemberChange),
+    Regroup,
+}
+
+struct GossipWorld {
+    script: GossipScript,
+    bug: Option<GossipBug>,
+    rng: Rng,
+    seeds: SeedTree,
+    now: u64,
+    queue: BinaryHeap<Reverse<(u64, usize)>>,
+    events: BTreeMap<usize, GossipEvent>,
+    count: usize,
+    processes: Vec<Option<GossipProcess>>,
+    attempt: u64,
+    /// The processes of this attempt, by rank.
+    members: Vec<usize>,
+    /// The number of times that each update was computed.
+    computed: Vec<u64>,
+    summary: SimulatedRound,
+    violation: Option<String>,
+}
+
+/// Simulates a round.
+///
+/// # Errors
+/// A sentence with the seed and the violated rule.
+pub fn simulate_gossip(seed: u64, bug: Option<GossipBug>) -> Result<SimulatedRound, String> {
+    let mut rng = Rng::new(seed);
+    let script = GossipScript::new(&mut rng);
+    let mut world = GossipWorld {
+        processes: Vec::new(),
+        bug,
+        seeds: SeedTree::new(rng.bits()),
+        rng,
+        now: 0,
+        queue: BinaryHeap::new(),
+        events: BTreeMap::new(),
+        count: 0,
+        attempt: 0,
+        members: Vec::new(),
+        computed: vec![0; script.round.updates as usize],
+        summary: SimulatedRound::default(),
+        violation: None,
+        script,
+    };
+    let ended = world.run();
+    ended.map_err(|problem| format!("seed {seed}: {problem}"))?;
+    Ok(world.summary)
+}
+
+impl GossipWorld {
+    fn run(&mut self) -> Result<(), String> {
+        for _ in 0..self.script.processes {
+            self.add_process();
+        }
+        for (at, change) in self.script.changes.clone() {
+            self.schedule(at, GossipEvent::Change(change));
+        }
+        self.regroup();
+        while let Some(Reverse((at, number))) = self.queue.pop() {
+            self.now = at;
+            if let Some(event) = self.events.remove(&number) {
+                self.happen(event);
+            }
+            if let Some(violation) = self.violation.take() {
+                return Err(violation);
+            }
+            if self.is_finished() {
+                return self.check_end();
+            }
+            if self.now > self.script.calm + LIMIT {
+                break;
+            }
+        }
+        Err(format!("the round does not end: {:?}", self.script))
+    }
+
+    fn round(&self) -> GossipRound {
+        self.script.round
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now / MS
+    }
+
+    fn schedule(&mut self, at: u64, event: GossipEvent) {
+        self.count += 1;
+        self.events.insert(self.count, event);
+        self.queue.push(Reverse((at, self.count)));
+    }
+
+    fn tick_at(&mut self, at: u64, process: usize) {
+        let attempt = self.attempt;
+        self.schedule(at, GossipEvent::Tick { attempt, process });
+    }
+
+    fn rank_of(&self, process: usize) -> u32 {
+        let rank = self.members.iter().position(|member| *member == process);
+        rank.unwrap_or_default() as u32
+    }
+
+    fn add_process(&mut self) {
+        let round = self.round();
+        let claims = UpdateClaims::new(0, 1, &[]);
+        let book = ExchangeBook::new(0, Pairings::new(self.seeds, round.step, 1));
+        let process = GossipProcess::new(round, claims, book);
+        self.processes.push(Some(process));
+    }
+
+    fn happen(&mut self, event: GossipEvent) {
+        match event {
+            GossipEvent::Deliver {
+                attempt,
+                from,
+                to,
+                message,
+            } => {
+                if attempt == self.attempt && self.is_member(to) {
+                    self.deliver(from, to, message);
+                }
+            }
+            GossipEvent::Tick { attempt, process } => {
+                if attempt == self.attempt && self.is_member(process) {
+                    self.tick(process);
+                }
+            }
+            GossipEvent::Change(change) => self.change(change),
+            GossipEvent::Regroup => self.regroup(),
+        }
+    }
+
+    fn is_member(&self, process: usize) -> bool {
+        self.processes[process]
+            .as_ref()
+            .is_some_and(|process| !process.is_away)
+    }
+
+    fn present(&self) -> Vec<usize> {
+        let all = 0..self.processes.len();
+        all.filter(|process| self.is_member(*process)).collect()
+    }
+
+    fn change(&mut self, change: MemberChange) {
+        match change {
+            MemberChange::Dies(victim) => {
+                if self.present() == [victim] || self.processes[victim].take().is_none() {
+                    return;
+                }
+                self.summary.deaths += 1;
+            }
+            MemberChange::Leaves(process) => {
+                if self.present() == [process] {
+                    return;
+                }
+                // A stopped process still finishes its update when it continues.
+                self.finish_update(process);
+                if let Some(process) = &mut self.processes[process] {
+                    process.is_away = true;
+                }
+            }
+            MemberChange::Returns(process) => {
+                if let Some(process) = &mut self.processes[process] {
+                    process.is_away = false;
+                }
+            }
+            MemberChange::Joins => self.add_process(),
+        }
+        self.schedule(self.now + DETECTION, GossipEvent::Regroup);
+    }
+
+    /// Begins an attempt of the processes that are members. Each finishes the update that it computes first.
+    fn regroup(&mut self) {
+        self.attempt += 1;
+        self.summary.attempts += 1;
+        self.members = self.present();
+        for member in self.members.clone() {
+            self.finish_update(member);
+        }
+        let round = self.round();
+        let of = |process: usize| self.processes[process].as_ref();
+        let words = self.members.iter().flat_map(|member| {
+            // A process that has just joined has no replica.
+            let log = of(*member).map(|process| &process.log);
+            let log = log.filter(|log| log.attempt() > 0);
+            ReplicaHolding::encode(log.map(ReplicaHolding::of).as_ref())
+        });
+        let words: Vec<u64> = words.collect();
+        let holdings = ReplicaHolding::decode_all(&words, self.members.len()).unwrap_or_default();
+        let mut start = GossipStart::decide(round, &holdings);
+        if self.bug == Some(GossipBug::KeepsLateReplicas) {
+            start.continues = holdings.iter().map(Option::is_some).collect();
+        }
+        if self.bug == Some(GossipBug::CountsLostUpdates) {
+            start.done = self.computed.iter().map(|count| *count > 0).collect();
+        }
+        let lost = self.computed.iter().zip(&start.done);
+        self.summary.again += lost.filter(|(count, done)| **count > 0 && !**done).count() as u64;
+        let source = start.source.map(|rank| self.members[rank]);
+        let copied = source.and_then(of).map(|process| process.shares.clone());
+        self.enter(&start, copied, &holdings);
+    }
+
+    /// Brings all members into the attempt that begins.
+    fn enter(
+        &mut self,
+        start: &GossipStart,
+        copied: Option<Vec<f64>>,
+        holdings: &[Option<ReplicaHolding>],
+    ) {
+        let (round, ranks) = (self.round(), self.members.len() as u32);
+        let pairings = Pairings::new(self.seeds, round.step, ranks);
+        for (rank, member) in self.members.clone().into_iter().enumerate() {
+            let number = rank as u32;
+            let claims = UpdateClaims::new(number, ranks, &start.done);
+            let book = ExchangeBook::new(number, pairings);
+            let mut process = GossipProcess::new(round, claims, book);
+            let before = self.processes[member].take();
+            match before.filter(|_| start.continues[rank]) {
+                Some(before) => (process.log, process.shares) = (before.log, before.shares),
+                None => {
+                    self.summary.dropped += u64::from(holdings[rank].is_some());
+                    if let Some(shares) = &copied {
+                        process.shares.clone_from(shares);
+                    }
+                }
+            }
+            process.log.enter(self.attempt);
+            self.processes[member] = Some(process);
+            self.tick_at(self.now + 1, member);
+        }
+    }
+
+    /// Ends the update that a process computes, if there is one: adds it to the replica and the log.
+    fn finish_update(&mut self, index: usize) {
+        let now_ms = self.now_ms();
+        let Some(process) = self.processes[index].as_mut() else {
+            return;
+        };
+        let ReplicaPhase::Computing { update, .. } = process.phase else {
+            return;
+        };
+        process.phase = ReplicaPhase::Free;
+        process.claims.finish(now_ms);
+        process.shares[update as usize] += 1.0;
+        self.computed[update as usize] += 1;
+        let samples = UpdateSamples {
+            samples: 1,
+            sample_ids: vec![update.into()],
+            ..UpdateSamples::default()
+        };
+        if !process.log.insert(update, samples) {
+            self.violation = Some(format!("process {index} computes update {update} twice"));
+        }
+    }
+
+    fn tick(&mut self, index: usize) {
+        let now = self.now;
+        let Some(process) = self.processes[index].as_ref() else {
+            return;
+        };
+        match process.phase.clone() {
+            ReplicaPhase::Computing { until, .. } if until > now => {}
+            ReplicaPhase::Computing { .. } => {
+                self.finish_update(index);
+                self.answer_postponed(index);
+                self.begin_exchange(index);
+                self.work(index);
+            }
+            ReplicaPhase::Waiting { until } if until > now => {}
+            ReplicaPhase::Waiting { .. } => self.next_update(index),
+            ReplicaPhase::Free => self.next_update(index),
+            _ => self.work(index),
+        }
+    }
+
+    fn begin_exchange(&mut self, index: usize) {
+        let (now, steps) = (self.now, self.script.gossip_steps);
+        let Some(process) = self.processes[index].as_mut() else {
+            return;
+        };
+        let made = process.log.len() as u64;
+        let exchange = made.is_multiple_of(steps).then(|| process.book.begin());
+        if let Some(exchange) = exchange.flatten() {
+            process.phase = ReplicaPhase::Exchanging {
+                exchange,
+                weights: process.shares.clone(),
+                since: now,
+            };
+        }
+    }
+
+    /// Follows the decision of a process's claims.
+    fn next_update(&mut self, index: usize) {
+        let (now, now_ms, pace) = (self.now, self.now_ms(), self.script.pace(index));
+        let never_helps = self.bug == Some(GossipBug::NeverHelps);
+        let Some(process) = self.processes[index].as_mut() else {
+            return;
+        };
+        match process.claims.next(now_ms) {
+            NextUpdate::Compute(update) => {
+                let until = now + pace;
+                process.phase = ReplicaPhase::Computing { update, until };
+                self.tick_at(until, index);
+            }
+            NextUpdate::Ask { .. } if never_helps => process.phase = ReplicaPhase::Left,
+            NextUpdate::Ask { owner, number } => {
+                process.phase = ReplicaPhase::Asking { owner, number };
+            }
+            NextUpdate::Wait(until_ms) => {
+                let until = (until_ms * MS).max(now + MS);
+                process.phase = ReplicaPhase::Waiting { until };
+                self.tick_at(until, index);
+            }
+            NextUpdate::Complete => process.phase = ReplicaPhase::Left,
+        }
+        self.work(index);
+    }
+
+    /// Sends the messages whose answers a process waits for, also those that were sent before.
+    fn work(&mut self, index: usize) {
+        let Some(process) = self.processes[index].as_ref() else {
+            return;
+        };
+        let progress = process.claims.progress();
+        let to = |rank: u32| self.members[rank as usize];
+        match process.phase.clone() {
+            ReplicaPhase::Free => return self.next_update(index),
+            ReplicaPhase::Asking { owner, number } => {
+                self.send(index, to(owner), PeerMessage::Ask(number, progress));
+            }
+            ReplicaPhase::Exchanging {
+                exchange, weights, ..
+            } => {
+                let message = PeerMessage::Exchange(exchange.number, weights);
+                self.send(index, to(exchange.partner), message);
+            }
+            ReplicaPhase::Left => {
+                let ranks = 0..self.members.len() as u32;
+                let me = self.rank_of(index);
+                let deaf = ranks.filter(|rank| *rank != me && !process.heard.contains(rank));
+                for rank in deaf.collect::<Vec<_>>() {
+                    self.send(index, self.members[rank as usize], PeerMessage::Leave);
+                }
+            }
+            ReplicaPhase::Waiting { .. } | ReplicaPhase::Computing { .. } => return,
+        }
+        self.tick_at(self.now + AGAIN, index);
+    }
+
+    fn send(&mut self, from: usize, to: usize, message: PeerMessage) {
+        let rate = if self.now < self.script.calm {
+            self.script.loss
+        } else {
+            0
+        };
+        let copies = match (self.rng.per_mille(rate), self.rng.per_mille(rate)) {
+            (true, _) => 0,
+            (false, true) => 2,
+            (false, false) => 1,
+        };
+        for _ in 0..copies {
+            let mut delay = self.rng.range(MS / 50, self.script.delay_max);
+            if self.rng.per_mille(rate) {
+                delay += self.rng.range(0, 60 * MS);
+            }
+            let deliver = GossipEvent::Deliver {
+                attempt: self.attempt,
+                from,
+                to,
+                message: message.clone(),
+            };
+            self.schedule(self.now + delay, deliver);
+        }
+    }
+
+    fn deliver(&mut self, from: usize, to: usize, message: PeerMessage) {
+        let rank = self.rank_of(from);
+        match message {
+            PeerMessage::Ask(number, progress) => {
+                let is_again = self.bug == Some(GossipBug::GrantsAgain);
+                let number_seen = if is_again { self.count as u64 } else { number };
+                let Some(process) = self.processes[to].as_mut() else {
+                    return;
+                };
+                let update = process.claims.grant(rank, number_seen, progress);
+                let own = process.claims.progress();
+                if let ReplicaPhase::Waiting { .. } = process.phase {
+                    process.phase = ReplicaPhase::Free;
+                    self.tick_at(self.now, to);
+                }
+                self.send(to, from, PeerMessage::Granted(number, update, own));
+            }
+            PeerMessage::Granted(number, update, progress) => {
+                self.hear_grant((from, to), number, update, progress);
+            }
+            PeerMessage::Exchange(number, weights) => self.offer(from, to, number, weights),
+            PeerMessage::Exchanged(number, outcome) => self.hear_outcome(rank, to, number, outcome),
+            PeerMessage::Leave => {
+                if let Some(process) = self.processes[to].as_mut() {
+                    process.left.insert(rank);
+                }
+                self.send(to, from, PeerMessage::LeaveHeard);
+            }
+            PeerMessage::LeaveHeard => {
+                if let Some(process) = self.processes[to].as_mut() {
+                    process.heard.insert(rank);
+                }
+            }
+        }
+    }
+
+    fn hear_grant(
+        &mut self,
+        (from, to): (usize, usize),
+        number: u64,
+        update: Option<u32>,
+        progress: ronde_core::gossip::WorkerProgress,
+    ) {
+        let (now, now_ms, pace) = (self.now, self.now_ms(), self.script.pace(to));
+        let rank = self.rank_of(from);
+        let Some(process) = self.processes[to].as_mut() else {
+            return;
+        };
+        process.claims.hear(rank, progress);
+        let is_asking = matches!(process.phase, ReplicaPhase::Asking { owner, number: own } if (owner, own) == (rank, number));
+        if !is_asking {
+            return;
+        }
+        process.phase = ReplicaPhase::Free;
+        if let Some(update) = process.claims.answered(rank, number, update, now_ms) {
+            self.summary.helped += 1;
+            let until = now + pace;
+            process.phase = ReplicaPhase::Computing { update, until };
+            return self.tick_at(until, to);
+        }
+        self.work(to);
+    }
+
+    /// Answers an exchange.
+    fn offer(&mut self, from: usize, to: usize, number: u64, weights: Vec<f64>) {
+        let rank = self.rank_of(from);
+        let bug = self.bug;
+        let Some(process) = self.processes[to].as_mut() else {
+            return;
+        };
+        let is_computing = matches!(process.phase, ReplicaPhase::Computing { .. });
+        if bug == Some(GossipBug::AnswersBetweenUpdates) && is_computing {
+            return process.postponed.push((from, number, weights));
+        }
+        let averages = bug == Some(GossipBug::AveragesWhileWaiting);
+        let outcome = match process.book.offer(rank, number) {
+            ExchangeVerdict::Average => ExchangeOutcome::Averaged(process.average(&weights)),
+            ExchangeVerdict::Busy if averages => {
+                ExchangeOutcome::Averaged(process.average(&weights))
+            }
+            ExchangeVerdict::Repeated => match process.answered.get(&rank) {
+                Some((last, outcome)) if *last == number => outcome.clone(),
+                _ => ExchangeOutcome::Missed,
+            },
+            ExchangeVerdict::Busy | ExchangeVerdict::Crossed | ExchangeVerdict::Declined => {
+                ExchangeOutcome::Missed
+            }
+        };
+        if let ExchangeOutcome::Averaged(_) = &outcome {
+            process.answered.insert(rank, (number, outcome.clone()));
+        }
+        self.send(to, from, PeerMessage::Exchanged(number, outcome));
+    }
+
+    fn answer_postponed(&mut self, index: usize) {
+        let Some(process) = self.processes[index].as_mut() else {
+            return;
+        };
+        for (from, number, weights) in std::mem::take(&mut process.postponed) {
+            self.offer(from, index, number, weights);
+        }
+    }
+
+    fn hear_outcome(&mut self, rank: u32, to: usize, number: u64, outcome: ExchangeOutcome) {
+        let now = self.now;
+        let Some(process) = self.processes[to].as_mut() else {
+            return;
+        };
+        let ReplicaPhase::Exchanging {
+            exchange, since, ..
+        } = process.phase
+        else {
+            return;
+        };
+        if (exchange.partner, exchange.number) != (rank, number) {
+            return;
+        }
+        process.phase = ReplicaPhase::Free;
+        match outcome {
+            ExchangeOutcome::Averaged(mean) => {
+                process.shares = mean;
+                process.book.end(true);
+                self.summary.exchanges += 1;
+            }
+            ExchangeOutcome::Missed => {
+                process.book.end(false);
+                self.summary.missed += 1;
+            }
+        }
+        if self.script.is_calm() && now - since > 2 * self.script.delay_max {
+            let waited = (now - since) / 1000;
+            self.violation = Some(format!(
+                "process {to} waited {waited} us for process of rank {rank}"
+            ));
+        }
+        self.work(to);
+    }
+
+    /// Returns whether all members have nothing left to do, and know it of each other.
+    fn is_finished(&self) -> bool {
+        let others = self.members.len() - 1;
+        let mut members = self.members.iter();
+        members.all(|member| {
+            let process = self.processes[*member].as_ref();
+            process.is_some_and(|process| {
+                matches!(process.phase, ReplicaPhase::Left)
+                    && process.left.len() == others
+                    && !process.is_away
+            })
+        })
+    }
+
+    fn check_end(&self) -> Result<(), String> {
+        let round = self.round();
+        let of = |member: &usize| self.processes[*member].as_ref();
+        let logs = self.members.iter().filter_map(of);
+        let logged = logs.flat_map(|process| process.log.logged());
+        merge_updates(round.updates, logged).map_err(|problem| problem.to_string())?;
+        for (update, computed) in self.computed.iter().enumerate() {
+            let each = self.members.iter().filter_map(of);
+            let shares: Vec<f64> = each.map(|process| process.shares[update]).collect();
+            let most = *computed as f64 + 1e-9;
+            if shares.iter().any(|share| !(0.0..=most).contains(share)) {
+                return Err(format!("update {update} has the shares {shares:?}"));
+            }
+            let sum: f64 = shares.iter().sum();
+            if self.script.is_calm() && (sum - 1.0).abs() > 1e-9 {
+                return Err(format!("update {update} has the shares {shares:?}"));
+            }
+        }
+        self.check_time()
+    }
+
+    /// Checks that a slow process has delayed the end by a few of its updates at most, if nothing has failed.
+    fn check_time(&self) -> Result<(), String> {
+        if !self.script.is_calm() {
+            return Ok(());
+        }
+        let messages = 4 * self.script.delay_max;
+        let paces = self.script.paces.iter().map(|pace| pace + messages);
+        let rate: f64 = paces.map(|pace| 1.0 / pace as f64).sum();
+        let least = f64::from(self.round().updates) / rate;
+        let slowest = self.script.paces.iter().max().copied().unwrap_or(0) + messages;
+        let more = 3 * slowest + self.members.len() as u64 * messages;
+        match self.now as f64 > least + more as f64 {
+            true => Err(format!(
+                "the round takes {} us instead of {} us: {:?}",
+                self.now / 1000,
+                least as u64 / 1000,
+                self.script
+            )),
+            false => Ok(()),
+        }
+    }
+}
