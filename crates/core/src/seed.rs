@@ -25,6 +25,8 @@ pub enum Purpose {
     Benchmark = 7,
     /// Choices of generated tokens; coordinates: text, number of the token.
     Generation = 8,
+    /// Factors from which compressed gradients begin; coordinates: number of steps before, tensor, column.
+    Compression = 9,
 }
 
 /// The root of all randomness of a run.

@@ -175,7 +175,11 @@ pub(super) fn fresh_buckets(
         .into_iter()
         .map(|plan| {
             let slices = bucket::slices(&plan.elements, &tensors, replicas);
-            Bucket::new(plan, slices, is_scattered, layout.shards().shards())
+            let bucket = Bucket::new(plan, slices, is_scattered, layout.shards().shards());
+            match &config.compression {
+                Some(compression) => bucket.divided_by(compression.senders),
+                None => bucket,
+            }
         })
         .collect()
 }
