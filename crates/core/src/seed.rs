@@ -27,6 +27,8 @@ pub enum Purpose {
     Generation = 8,
     /// The pairs of workers that average their replicas; coordinates: round, cycle of exchanges.
     Pairing = 9,
+    /// Factors from which compressed gradients begin; coordinates: number of steps before, tensor, column.
+    Compression = 10,
 }
 
 /// The root of all randomness of a run.

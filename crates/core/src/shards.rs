@@ -54,6 +54,17 @@ impl ShardPlan {
         Some(Self::uneven(shares, computing))
     }
 
+    /// Assigns groups of `together` shards to all ranks, each group to one rank; `None` if there are more workers than groups, or
+    /// no shards.
+    #[must_use]
+    pub fn of_groups(groups: u32, together: u32, world_size: WorldSize) -> Option<Self> {
+        let groups = Self::new(groups, world_size)?;
+        let shards = u64::from(groups.shards()) * u64::from(together);
+        let is_valid = together > 0 && u32::try_from(shards).is_ok();
+        let shares = groups.shares().map(|share| share * together);
+        is_valid.then(|| Self::uneven(shares, groups.computing))
+    }
+
     /// Assigns a number of shards to each rank, in the order of ranks; `None` if there is no rank, or one without a shard.
     #[must_use]
     pub fn with_shares(shares: &[u32]) -> Option<Self> {
@@ -155,6 +166,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn groups_stay_together() {
+        let of = |groups, together, workers| {
+            ShardPlan::of_groups(groups, together, WorldSize::new(workers).unwrap())
+        };
+        let runs = |plan: ShardPlan| plan.shares().collect::<Vec<_>>();
+        assert_eq!(runs(of(4, 2, 3).unwrap()), [4, 2, 2]);
+        assert_eq!(of(5, 1, 3), ShardPlan::new(5, WorldSize::new(3).unwrap()));
+        assert!(of(4, 2, 5).is_none() && of(4, 0, 2).is_none());
+        assert!(of(1 << 20, 1 << 20, 2).is_none());
     }
 
     #[test]

@@ -145,7 +145,10 @@ pub(crate) struct Bucket {
     slices: Vec<Range<usize>>,
     /// Whether each of these ranks receives the sum of its slice only.
     is_scattered: bool,
-    sum: TreeSum,
+    /// The sum of the shards of each sender; one over all shards unless sums are compressed.
+    sums: Vec<TreeSum>,
+    /// The number of shards of a sender.
+    width: u32,
     free: Vec<Buffer>,
     /// The number of buffers for gradients that the bucket has taken from the group and not released.
     allocated: usize,
@@ -167,7 +170,8 @@ impl Bucket {
             plan,
             slices,
             is_scattered,
-            sum: TreeSum::new(shards),
+            sums: vec![TreeSum::new(shards)],
+            width: shards,
             free: Vec::new(),
             allocated: 0,
             in_flight: None,
@@ -179,6 +183,21 @@ impl Bucket {
     /// Sums only what is not zero, if that sends fewer bytes.
     pub(crate) fn with_sparse_sums(self, is_sparse: bool) -> Self {
         Self { is_sparse, ..self }
+    }
+
+    /// Adds the shards of each of `senders` separately from now on; see [`Bucket::take_senders`]. Their number divides that of
+    /// the shards.
+    pub(crate) fn divided_by(mut self, senders: u32) -> Self {
+        self.width = (self.width / senders.max(1)).max(1);
+        self.sums = (0..senders).map(|_| TreeSum::new(self.width)).collect();
+        self
+    }
+
+    /// Takes the sums of the senders whose shards were added, with the number of the sender, in order.
+    pub(crate) fn take_senders(&mut self) -> Vec<(u32, Buffer)> {
+        let each = (0..).zip(&mut self.sums);
+        let added = each.flat_map(|(sender, sum)| sum.take().into_iter().map(move |s| (sender, s)));
+        added.map(|(sender, (_, sum))| (sender, sum)).collect()
     }
 
     /// Returns the elements of the flat state whose sum a rank receives, given its coordinate along the data axis.
@@ -221,7 +240,11 @@ impl Bucket {
         match self.free.pop() {
             Some(buffer) => Ok(buffer),
             None => {
-                let buffer = group.allocate(DType::F32, self.len())?;
+                // The sum of a sender stays on this rank.
+                let buffer = match self.sums.len() {
+                    1 => group.allocate(DType::F32, self.len())?,
+                    _ => Buffer::host(DType::F32, self.len()),
+                };
                 self.allocated += 1;
                 Ok(buffer)
             }
@@ -238,7 +261,8 @@ impl Bucket {
 
     /// Adds a shard's gradient along the tree.
     pub(crate) fn add_shard(&mut self, shard: u32, gradient: Buffer) {
-        let free = self.sum.add_shard(shard, gradient);
+        let sender = (shard / self.width) as usize;
+        let free = self.sums[sender].add_shard(shard % self.width, gradient);
         self.free.extend(free);
     }
 
@@ -248,7 +272,8 @@ impl Bucket {
         group: &dyn Collectives,
         operation: Operation,
     ) -> Result<(), CollectiveError> {
-        let subtrees = self.sum.take();
+        let subtrees = self.sums.iter_mut().flat_map(TreeSum::take);
+        let subtrees: Vec<(Node, Buffer)> = subtrees.collect();
         let sum = match &operation {
             Operation::ExactSum(sum) | Operation::ExactSumScatter { sum, .. } => Some(sum),
             _ => None,
@@ -335,8 +360,9 @@ impl Bucket {
 
     /// Discards an aborted step.
     pub(crate) fn reset(&mut self) {
-        self.free
-            .extend(self.sum.take().into_iter().map(|(_, sum)| sum));
+        for sum in &mut self.sums {
+            self.free.extend(sum.take().into_iter().map(|(_, sum)| sum));
+        }
         self.in_flight = None;
         self.reduced = None;
     }

@@ -454,7 +454,7 @@ impl Strategy for Gossip {
             sum,
             is_owned: true,
         };
-        Ok(ReducedGradient { parts: vec![part] })
+        Ok(ReducedGradient::of(vec![part]))
     }
 
     /// Returns the losses of the updates: see [`InnerLosses`].

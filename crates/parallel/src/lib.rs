@@ -7,13 +7,12 @@
 #![forbid(unsafe_code)]
 
 pub mod bucket;
-mod coded_exchange;
+pub mod compression;
 pub mod error;
 pub mod gossip;
 pub mod inner_losses;
 pub mod local_rounds;
 pub mod loss_scale;
-mod outer_codec;
 pub mod parameter_servers;
 mod sparse_sum;
 pub mod state;
@@ -22,12 +21,12 @@ pub mod synchronous;
 mod update_sums;
 pub mod zero;
 
+pub use compression::{Codec, CompressionConfig, Residuals};
 pub use error::ParallelError;
 pub use gossip::{Gossip, GossipConfig, GossipPeer, GossipRounds, GossipSummary, GossipTally};
 pub use inner_losses::InnerLosses;
 pub use local_rounds::{InnerState, LocalRounds, LocalRoundsConfig};
 pub use loss_scale::LossScaling;
-pub use outer_codec::OuterFormat;
 pub use parameter_servers::{
     AbortOnPanic, ParameterServers, ParameterServersConfig, RoundClient, RoundRole, RoundServer,
     RoundStart, RoundTally, ServedRounds, ServedUpdate,

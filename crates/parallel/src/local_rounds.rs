@@ -17,16 +17,18 @@ use ronde_core::layout::Role;
 use ronde_core::norm::BLOCK;
 use ronde_core::session::ShardReport;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{Group, GroupRank, Operation, Shard, Step};
+use ronde_core::{Buffer, DType, Group, GroupRank, Operation, Shard, Step};
 use ronde_engine::{Activation, Chain, Device, GradientScale, OptimizerConfig, sum_of_squares};
 
 use crate::bucket::{Bucket, BucketPlan};
-use crate::coded_exchange::CodedExchange;
+use crate::compression::{
+    Codec, CodedSum, CompressedExchange, CompressionConfig, Residuals, SentGradient,
+};
 use crate::strategy::{GradientPart, LocalStep, ReplicaRounds};
 use crate::synchronous::replica::{ReplicaUpdate, common};
 use crate::{
     ComputeTimes, EvaluationPart, HeldVector, HeldVectorMut, InnerLosses, MicroBatch, ModelState,
-    OuterFormat, ParallelError, ReducedGradient, Strategy, SynchronousStrategy, UpdateReport,
+    ParallelError, ReducedGradient, Strategy, SynchronousStrategy, UpdateReport,
 };
 
 /// What happens to the states of the inner optimizer between two rounds.
@@ -48,8 +50,10 @@ pub struct LocalRoundsConfig {
     pub outer_learning_rate: f64,
     /// The states of the inner optimizer.
     pub inner_state: InnerState,
-    /// The form in which displacements are sent.
-    pub outer_format: OuterFormat,
+    /// The form in which displacements are sent, if their errors are dropped.
+    pub outer_format: Codec,
+    /// The form in which displacements are sent, with each replica as a sender, if their errors are added to the next ones.
+    pub compression: Option<CompressionConfig>,
 }
 
 /// A round on its way.
@@ -75,7 +79,13 @@ pub struct LocalRounds {
     /// The mean states of the inner optimizer after the last round, if they are averaged.
     averaged: Vec<Vec<f32>>,
     /// The exchange of the displacements, if they are sent in a short form.
-    coded: Option<CodedExchange>,
+    coded: Option<CodedSum>,
+    /// The exchange of the displacements with residuals, if the settings have it.
+    compressed: Option<CompressedExchange>,
+    /// The displacements of the replicas of this rank, if they are sent with residuals.
+    leaves: Vec<(u32, Buffer)>,
+    /// Memory for a displacement that is sent in a short form.
+    scratch: Vec<f32>,
     /// The buckets of the displacements, unless these are sent in a short form, then those of each averaged state.
     buckets: Vec<Bucket>,
     running: Option<RunningRound>,
@@ -105,13 +115,14 @@ impl LocalRounds {
             InnerState::Reset => Vec::new(),
             InnerState::Average => zeros(inner.optimizer_states().len()),
         };
-        let coded = (config.outer_format != OuterFormat::F32)
-            .then(|| CodedExchange::new(inner.state(), config.outer_format));
         let mut this = Self {
             group,
             layout,
             config,
-            coded,
+            coded: None,
+            compressed: None,
+            leaves: Vec::new(),
+            scratch: Vec::new(),
             inner: Box::new(inner),
             outer_states: zeros(config.outer.state_names().len()),
             averaged,
@@ -121,15 +132,30 @@ impl LocalRounds {
             losses: InnerLosses::default(),
             is_computed: false,
         };
+        this.compressed = this.config.compression.map(|config| {
+            let (shards, rank) = (this.layout.shards(), this.group.rank());
+            let (seeds, state) = (this.inner.seeds(), this.inner.state());
+            CompressedExchange::new(config, seeds, state, (shards, rank))
+        });
         this.renew_buckets();
         this
     }
 
-    /// Creates the buckets in the memory of the group.
+    /// Creates the exchange of the displacements and the buckets in the memory of the group.
     fn renew_buckets(&mut self) {
+        let (format, ranks) = (self.config.outer_format, self.layout.ranks());
+        self.coded = (format != Codec::F32).then(|| {
+            let state = self.inner.state();
+            CodedSum::new(state, 0..state.len(), format, ranks)
+        });
+        if let Some(compressed) = &mut self.compressed {
+            let state = self.inner.state();
+            let all = std::iter::once(0..state.len());
+            compressed.arrange(state, self.layout.shards(), all);
+        }
         let (len, replicas) = (self.inner.state().len(), self.layout.shards().shards());
         let plans = self.inner.bucket_plans();
-        let first = usize::from(self.coded.is_some());
+        let first = usize::from(self.is_short());
         let shifted = (first..=self.averaged.len()).flat_map(|vector| {
             let shift = vector * len;
             plans.iter().map(move |plan| BucketPlan {
@@ -139,6 +165,11 @@ impl LocalRounds {
         });
         let buckets = shifted.map(|plan| Bucket::new(plan, Vec::new(), false, replicas));
         self.buckets = buckets.collect();
+    }
+
+    /// Returns whether displacements are sent in a short form, in one part.
+    fn is_short(&self) -> bool {
+        self.coded.is_some() || self.compressed.is_some()
     }
 
     /// Returns the vector and the elements of the state that a range of the buckets stands for: 0 for the weights, then the
@@ -170,8 +201,12 @@ impl LocalRounds {
     /// Discards the contributions of replicas.
     fn reset_sums(&mut self) {
         self.buckets.iter_mut().for_each(Bucket::reset);
+        self.leaves.clear();
         if let Some(coded) = &mut self.coded {
             coded.reset();
+        }
+        if let Some(compressed) = &mut self.compressed {
+            compressed.reset();
         }
     }
 
@@ -332,13 +367,19 @@ impl ReplicaRounds for LocalRounds {
             return Err(no_round());
         };
         let group = self.group.clone();
-        let scratch = self.coded.as_mut().map(CodedExchange::take_scratch);
-        if let Some(mut leaf) = scratch {
+        if let Some(mut coded) = self.coded.take() {
+            let mut leaf = std::mem::take(&mut self.scratch);
+            leaf.resize(self.inner.state().len(), 0.0);
             let all = 0..leaf.len();
             self.write_leaf(&all, (&running, samples), &mut leaf);
-            if let Some(coded) = &mut self.coded {
-                coded.add(leaf);
-            }
+            coded.add(&mut leaf, false);
+            (self.coded, self.scratch) = (Some(coded), leaf);
+        }
+        if self.compressed.is_some() {
+            let mut leaf = Buffer::host(DType::F32, self.inner.state().len());
+            let all = 0..leaf.len();
+            self.write_leaf(&all, (&running, samples), leaf.as_mut_slice());
+            self.leaves.push((replica.0, leaf));
         }
         for index in 0..self.buckets.len() {
             let taken = self.buckets[index].take_buffer(&*group);
@@ -365,9 +406,19 @@ impl ReplicaRounds for LocalRounds {
         let sum = self.layout.shards().exact_sum();
         let group = self.group.clone();
         if let Some(coded) = &mut self.coded
-            && let Err(source) = coded.start(&*group, self.layout.shards())
+            && let Err(source) = coded.start(&*group, &sum)
         {
             return Err(self.exchange_failed(source));
+        }
+        let leaves = std::mem::take(&mut self.leaves);
+        if let Some(compressed) = &mut self.compressed {
+            if let Some(replica) = compressed.missing(0, &leaves) {
+                let problem = format!("the residuals of replica {replica} are not on this worker");
+                return Err(ParallelError::OutOfOrder { problem });
+            }
+            if let Err(source) = compressed.start(0, leaves, &*group) {
+                return Err(self.exchange_failed(source));
+            }
         }
         for bucket in &mut self.buckets {
             let started = bucket.start(&*group, Operation::ExactSum(sum.clone()));
@@ -414,11 +465,31 @@ impl Strategy for LocalRounds {
         }
         let mut parts = Vec::with_capacity(self.buckets.len());
         if let Some(coded) = &mut self.coded {
-            let sum = match coded.finish(&*self.group, self.layout.shards()) {
-                Some(Ok(sum)) => sum,
-                Some(Err(source)) => return Err(self.exchange_failed(source)),
-                None => return Err(no_round()),
+            let replicas = self.layout.shards().exact_sum();
+            let mut sum = Buffer::host(DType::F32, self.inner.state().len());
+            let gathered = coded.gather(&*self.group, &replicas, None);
+            let finished = match gathered.ok_or_else(no_round)? {
+                Ok(_) => coded.finish(sum.as_mut_slice()).ok_or_else(no_round)?,
+                Err(source) => Err(source),
             };
+            finished.map_err(|source| self.exchange_failed(source))?;
+            parts.push(GradientPart {
+                elements: 0..sum.len(),
+                sum,
+                is_owned: true,
+            });
+        }
+        let mut sent = SentGradient::default();
+        if let Some(compressed) = &mut self.compressed {
+            let mut sum = Buffer::host(DType::F32, self.inner.state().len());
+            let gathered = compressed.gather(0, &*self.group, &mut sent);
+            let finished = match gathered.ok_or_else(no_round)? {
+                Ok(()) => {
+                    (compressed.finish(0, sum.as_mut_slice(), &mut sent)).ok_or_else(no_round)?
+                }
+                Err(source) => Err(source),
+            };
+            finished.map_err(|source| self.exchange_failed(source))?;
             parts.push(GradientPart {
                 elements: 0..sum.len(),
                 sum,
@@ -438,7 +509,7 @@ impl Strategy for LocalRounds {
                 is_owned: true,
             });
         }
-        Ok(ReducedGradient { parts })
+        Ok(ReducedGradient { parts, sent })
     }
 
     /// Returns the losses of this rank's inner steps: see [`InnerLosses`].
@@ -503,7 +574,10 @@ impl Strategy for LocalRounds {
                 scale.write(part.values(&part.elements), mean);
             }
         }
-        let coded = usize::from(self.coded.is_some());
+        if let Some(compressed) = &mut self.compressed {
+            compressed.keep(reduced.sent, step);
+        }
+        let coded = usize::from(self.is_short());
         for (bucket, part) in self
             .buckets
             .iter_mut()
@@ -575,21 +649,35 @@ impl Strategy for LocalRounds {
             values,
         };
         let states = self.outer_states.iter().chain(&self.averaged);
+        let compressed = self.compressed.iter();
         std::iter::once(of(self.inner.state().values()))
             .chain(states.map(|values| of(values.as_slice())))
+            .chain(compressed.flat_map(CompressedExchange::vectors))
             .collect()
     }
 
     fn vectors_mut(&mut self) -> Vec<HeldVectorMut<'_>> {
         let held = self.inner.held().clone();
         let states = self.outer_states.iter_mut().chain(&mut self.averaged);
+        let compressed = self.compressed.iter_mut();
         let of = |values| HeldVectorMut {
             held: Cow::Owned(held.clone()),
             values,
         };
         std::iter::once(of(self.inner.state_mut().values_mut()))
             .chain(states.map(|values| of(values.as_mut_slice())))
+            .chain(compressed.flat_map(CompressedExchange::vectors_mut))
             .collect()
+    }
+
+    fn residuals(&self) -> Option<&Residuals> {
+        self.compressed.as_ref().map(CompressedExchange::residuals)
+    }
+
+    fn residuals_mut(&mut self) -> Option<&mut Residuals> {
+        self.compressed
+            .as_mut()
+            .map(CompressedExchange::residuals_mut)
     }
 
     fn reload(&mut self) {

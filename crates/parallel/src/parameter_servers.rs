@@ -538,7 +538,7 @@ impl Strategy for ParameterServers {
             sum: ronde_core::Buffer::copy_of(&state),
             is_owned: true,
         };
-        Ok(ReducedGradient { parts: vec![part] })
+        Ok(ReducedGradient::of(vec![part]))
     }
 
     /// Returns the losses of the updates: see [`InnerLosses`].

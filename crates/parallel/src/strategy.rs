@@ -10,6 +10,7 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{Buffer, Group, Shard, Step};
 use ronde_engine::{Activation, Chain, Device};
 
+use crate::compression::{Residuals, SentGradient};
 use crate::{ComputeTimes, GossipRounds, ModelState, ParallelError, ServedRounds};
 
 /// The samples of one logical shard.
@@ -42,6 +43,18 @@ impl MicroBatch {
 pub struct ReducedGradient {
     /// In the order of the flat state.
     pub(crate) parts: Vec<GradientPart>,
+    /// The residuals of the next step, if gradients are sent in a short form.
+    pub(crate) sent: SentGradient,
+}
+
+impl ReducedGradient {
+    /// Creates a gradient of which this rank keeps nothing.
+    pub(crate) fn of(parts: Vec<GradientPart>) -> Self {
+        Self {
+            parts,
+            sent: SentGradient::default(),
+        }
+    }
 }
 
 /// The reduced gradient of a range of the flat state.
@@ -85,7 +98,7 @@ impl UpdateReport {
 #[derive(Debug)]
 pub struct HeldVector<'a> {
     /// Whether it has an element for each one of the flat state, so that the ranks may divide it. Every rank holds all
-    /// elements of any other vector, such as the loss scale.
+    /// elements of any other vector, such as the loss scale, except for residuals: see [`Residuals`].
     pub is_flat: bool,
     /// The elements.
     pub held: Cow<'a, HeldRanges>,
@@ -299,6 +312,17 @@ pub trait Strategy: Send {
     /// updates, then the optimizer states, and the loss scale if there is one. Another rank needs all of them to continue
     /// from the last applied step.
     fn vectors(&self) -> Vec<HeldVector<'_>>;
+
+    /// Returns the errors of the short forms of gradients, which are the last vector of the state; `None` unless they are
+    /// compressed.
+    fn residuals(&self) -> Option<&Residuals> {
+        None
+    }
+
+    /// Returns the same residuals, mutable.
+    fn residuals_mut(&mut self) -> Option<&mut Residuals> {
+        None
+    }
 
     /// Returns the same vectors, mutable. [`Strategy::reload`] or [`Strategy::gather_weights`] must follow before the next pass.
     fn vectors_mut(&mut self) -> Vec<HeldVectorMut<'_>>;

@@ -9,6 +9,7 @@
 //! while earlier layers still compute.
 
 mod borders;
+mod compressed;
 mod evaluation;
 mod gathered;
 mod gradient_values;
@@ -42,6 +43,7 @@ use self::borders::BorderForms;
 use self::mesh::{Division, MeshGroups, computed_layers, fresh_buckets};
 use self::parts::GroupParts;
 use crate::bucket::{self, Bucket};
+use crate::compression::{CompressedExchange, CompressionConfig, Residuals};
 use crate::loss_scale::{LossScale, LossScaling};
 use crate::state::remap;
 use crate::strategy::GradientPart;
@@ -77,6 +79,8 @@ pub struct SynchronousConfig {
     pub schedule: PipelineSchedule,
     /// The order of shards and layers without a pipeline. Layers that need sums over all shards run in lock step in any case.
     pub order: ShardOrder,
+    /// The short form in which gradients are sent; `None`: as they are.
+    pub compression: Option<CompressionConfig>,
     /// The parts of the weights that are hashed after each step.
     pub hashing: WeightHash,
     /// The shape of one sample, which the borders of a pipeline and the memory of evaluations follow from.
@@ -118,6 +122,7 @@ impl SynchronousConfig {
             copies: None,
             schedule: PipelineSchedule::default(),
             order: ShardOrder::default(),
+            compression: None,
             hashing: WeightHash {
                 parts: 1,
                 full_every: 0,
@@ -168,6 +173,8 @@ pub struct SynchronousStrategy {
     optimizer_states: Vec<Vec<f32>>,
     scale: LossScale,
     buckets: Vec<Bucket>,
+    /// The exchange of gradients in a short form.
+    compression: Option<CompressedExchange>,
     /// Memory for the gradient of layers that have several buckets.
     joined: Vec<f32>,
     /// A buffer for a part of the scaled gradient, small enough to stay in the cache during the update.
@@ -241,6 +248,7 @@ impl SynchronousStrategy {
             optimizer_states,
             scale,
             buckets,
+            compression: None,
             joined: Vec::new(),
             part: Vec::new(),
             forms: BorderForms::default(),
@@ -253,6 +261,7 @@ impl SynchronousStrategy {
             times: ComputeTimes::default(),
             recorder: None,
         };
+        this.compression = this.begin_compression();
         this.store();
         this.state.copy_from(&this.chain);
         this.forms = this.border_forms(true);
@@ -354,6 +363,7 @@ impl SynchronousStrategy {
     fn renew_buckets(&mut self) {
         let hosts = self.groups.all.hosts();
         self.buckets = fresh_buckets(&self.state, &self.config, &self.layout, &hosts);
+        self.rearrange_compression();
     }
 
     fn context(&self, step: Step, shard: Shard, layer: usize, mode: Mode) -> ForwardContext {
@@ -368,6 +378,9 @@ impl SynchronousStrategy {
 
     /// Starts the sum of a bucket over all shards of all ranks.
     fn start_bucket(&mut self, index: usize) -> Result<(), ParallelError> {
+        if self.compression.is_some() {
+            return self.start_compressed(index);
+        }
         let operation = self.buckets[index].reduction(self.layout.shards().exact_sum());
         let group = self.same_layers()?.clone();
         let started = self.buckets[index].start(&*group, operation);
@@ -455,6 +468,9 @@ impl Strategy for SynchronousStrategy {
             return Err(ParallelError::OutOfOrder { problem });
         }
         self.finish_sends()?;
+        if self.compression.is_some() {
+            return self.reduce_compressed();
+        }
         let replica = self.place().map_or(0, |place| place.replica);
         // Ranks with different parts have the same gradient of what belongs to no part.
         let is_first = self.place().is_none_or(|place| place.tensor == 0);
@@ -484,7 +500,7 @@ impl Strategy for SynchronousStrategy {
         if let Some(partners) = self.partners().filter(|_| self.is_divided()) {
             self.copy_parts(partners, &mut parts)?;
         }
-        Ok(ReducedGradient { parts })
+        Ok(ReducedGradient::of(parts))
     }
 
     fn vote_sums(
@@ -524,7 +540,7 @@ impl Strategy for SynchronousStrategy {
         samples: u64,
         learning_rate: f64,
     ) -> Result<UpdateReport, ParallelError> {
-        let parts = reduced.parts;
+        let ReducedGradient { parts, sent } = reduced;
         let sums = self.whole_sums(&parts, sums)?;
         // The decision uses only sums over the reduced gradient, which are equal on all ranks.
         let factors = match self.factors(step, &sums, samples, learning_rate) {
@@ -542,6 +558,7 @@ impl Strategy for SynchronousStrategy {
         self.update(&parts, &factors.update, &trust);
         self.scale.applied();
         self.recycle(parts);
+        self.keep_residuals(sent, step);
         Ok(UpdateReport {
             gradient_norm: factors.gradient_norm,
             clip_factor: factors.clip_factor,
@@ -568,6 +585,9 @@ impl Strategy for SynchronousStrategy {
         self.sends.clear();
         self.gathering.clear();
         self.buckets.iter_mut().for_each(Bucket::reset);
+        if let Some(compression) = &mut self.compression {
+            compression.reset();
+        }
         self.chain
             .layers_mut()
             .iter_mut()
@@ -667,6 +687,11 @@ impl Strategy for SynchronousStrategy {
         std::iter::once(weights)
             .chain(optimizer)
             .chain(self.scale.state().map(HeldVector::whole))
+            .chain(
+                self.compression
+                    .iter()
+                    .flat_map(CompressedExchange::vectors),
+            )
             .collect()
     }
 
@@ -689,7 +714,22 @@ impl Strategy for SynchronousStrategy {
         std::iter::once(weights)
             .chain(optimizer)
             .chain(self.scale.state_mut().map(HeldVectorMut::whole))
+            .chain(
+                self.compression
+                    .iter_mut()
+                    .flat_map(CompressedExchange::vectors_mut),
+            )
             .collect()
+    }
+
+    fn residuals(&self) -> Option<&Residuals> {
+        self.compression.as_ref().map(CompressedExchange::residuals)
+    }
+
+    fn residuals_mut(&mut self) -> Option<&mut Residuals> {
+        self.compression
+            .as_mut()
+            .map(CompressedExchange::residuals_mut)
     }
 
     fn reload(&mut self) {

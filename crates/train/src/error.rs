@@ -342,7 +342,7 @@ impl TrainError {
         }
         if let Self::SliceLost { .. } = self {
             return Some(
-                "save checkpoints (`[checkpoint]`), from which a run continues after such a loss, or set parallel.zero = 0"
+                "save checkpoints (`[checkpoint]`), from which a run continues after such a loss, or set parallel.zero = 0, or leave [compression] out"
                     .to_owned(),
             );
         }

@@ -45,6 +45,9 @@ impl ChangeRule {
             | "sync.inner_state" => {
                 Self::Never("it determines the steps of the run and what a checkpoint of them has")
             }
+            "compression.codec" | "compression.senders" | "compression.rank" => {
+                Self::Never("it determines the residuals in a checkpoint")
+            }
             "version" => Self::Never("it is the version of the run file"),
             _ if part.starts_with("model.") => {
                 Self::Never("the checkpoint has the tensors of the earlier model")

@@ -167,6 +167,21 @@ impl MemoryEstimate {
         self
     }
 
+    /// Adds the memory for compressed gradients: for each of its senders the residual, and the gradient that becomes the
+    /// next one; and the units and the residual of the sum that it encodes, its share of the sum of all `workers`.
+    #[must_use]
+    pub fn with_compression(mut self, parameters: u64, senders: u32, workers: u32) -> Self {
+        let copies = |count: u64| parameters.saturating_mul(BYTES).saturating_mul(count);
+        let own = u64::from(senders.div_ceil(workers.max(1)));
+        let of_sum = copies(2) / u64::from(workers.max(1));
+        self.optimizer = self
+            .optimizer
+            .saturating_add(copies(own))
+            .saturating_add(of_sum);
+        self.gradients = self.gradients.saturating_add(copies(own));
+        self
+    }
+
     /// Returns the memory of each worker of a divided model.
     #[must_use]
     pub fn of_parts(&self, model: &DividedModel) -> Vec<Self> {
@@ -463,6 +478,15 @@ mod tests {
             one.with_rounds(u64::MAX, &replicas, (1, 2)).total(),
             u64::MAX
         );
+    }
+
+    #[test]
+    fn compression_adds_residuals_and_the_gradients_that_replace_them() {
+        let plain = estimate(2);
+        let compressed = plain.with_compression(1_000_000, 4, 2);
+        assert_eq!(compressed.total() - plain.total(), 4_000_000 * (2 + 2 + 1));
+        let most = plain.with_compression(u64::MAX, 4, 2);
+        assert_eq!(most.total(), u64::MAX);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct ModelParts {
     rounds: usize,
     /// The number of workers that divide the parts of each layer among themselves, if there are enough.
     tensors: usize,
+    /// The number of shards that one worker computes together.
+    together: u32,
 }
 
 impl ModelParts {
@@ -69,7 +71,9 @@ impl ModelParts {
         }
         check_tensor(&plan.config, chain.parts())?;
         let work = work(&plan.config, chain, train, plan.shard_samples_max());
-        Self::new(section, layers, work, is_tied)
+        let mut this = Self::new(section, layers, work, is_tied)?;
+        this.together = plan.config.shards_together();
+        Ok(this)
     }
 
     /// Returns the parts of the model of a run file that its workers have. Cost: that of describing the model; no weights are
@@ -166,6 +170,7 @@ impl ModelParts {
             columns: section.pipeline as usize,
             rounds: section.rounds(),
             tensors: section.tensor as usize,
+            together: 1,
         };
         if this.stages(this.columns).is_none() {
             let shared = if is_tied {
@@ -217,6 +222,9 @@ impl ModelParts {
         let tensors = self.tensors.min(ranks).max(1);
         let columns = self.columns.min(ranks / tensors);
         let layout = match columns * tensors {
+            0 | 1 if self.together > 1 => WorldSize::new(ranks as u32)
+                .and_then(|size| ShardPlan::of_groups(shards / self.together, self.together, size))
+                .map(|shards| StepLayout::data_parallel(shards, self.layers.len())),
             0 | 1 => WorldSize::new(ranks as u32)
                 .and_then(|size| ShardPlan::with_spares(shards, size, shards.min(size.get())))
                 .map(|shards| StepLayout::data_parallel(shards, self.layers.len())),

@@ -49,7 +49,7 @@ pub struct Plan {
 
 /// Returns the error of a run with more workers than it has shards or replicas for.
 fn too_many_workers(config: &RunConfig, workers: WorldSize, parts: u32) -> TrainError {
-    let (_, what, key) = config.sync.workers_max(config.workers.logical_shards);
+    let (_, what, key) = config.parts_limit();
     TrainError::Impossible {
         problem: format!(
             "{workers} workers cannot share {parts} {what}: each worker needs at least one"
@@ -75,7 +75,7 @@ impl Plan {
         let shards = match config.sync.is_asynchronous() {
             // One rank reports all samples of a round.
             true => ShardPlan::with_spares(1, replicas, 1).filter(|_| replicas.get() <= parts),
-            false => ShardPlan::new(parts, replicas),
+            false => ShardPlan::of_groups(parts, config.shards_together(), replicas),
         };
         let shards = shards.ok_or_else(|| too_many_workers(config, world_size, parts))?;
         let inner_batch = config.train.global_batch_size;

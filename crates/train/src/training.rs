@@ -20,8 +20,8 @@ use ronde_core::{
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
-    Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LossScaling, MicroBatch,
-    ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
+    Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LocalRoundsConfig, LossScaling,
+    MicroBatch, ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
     SynchronousStrategy, ZeroLevel,
 };
 
@@ -194,6 +194,8 @@ fn strategy(
     config.copies = plan.config.parallel.copies;
     config.schedule = plan.config.parallel.pipeline_schedule();
     config.order = plan.config.parallel.shard_order();
+    let compression = plan.config.compression.settings();
+    config.compression = compression.filter(|_| plan.rounds.is_none());
     config.sample_shape = sample_shape.to_vec();
     config.shard_samples_max = plan.shard_samples_max();
     let (own_group, own_mesh) = match &plan.rounds {
@@ -216,7 +218,13 @@ fn strategy(
         return Box::new(Gossip::new(strategy, group, mesh, config, clock::seconds));
     }
     match sync.rounds() {
-        Some(rounds) => Box::new(LocalRounds::new(strategy, group, mesh, rounds)),
+        Some(rounds) => {
+            let rounds = LocalRoundsConfig {
+                compression,
+                ..rounds
+            };
+            Box::new(LocalRounds::new(strategy, group, mesh, rounds))
+        }
         None => Box::new(strategy),
     }
 }
@@ -265,9 +273,15 @@ impl Training {
         session.set_digest(strategy.digest(None));
         let copies = ModelCopies::new(&plan.config.train, held_weights(&*strategy));
         let names = ModelCopies::names(&plan.config.train);
-        let slices = SliceExchange::new(strategy.held().clone());
-        let layout =
-            ReplicaLayout::of(strategy.state(), &layout_of_optimizer, loss_scaling, &names);
+        let slices = SliceExchange::new(slices::held(&*strategy));
+        let compression = slices::compression_vectors(&*strategy, &plan.config.compression);
+        let layout = ReplicaLayout::of(
+            strategy.state(),
+            &layout_of_optimizer,
+            loss_scaling,
+            &compression,
+            &names,
+        );
         Ok(Self {
             member,
             plan,

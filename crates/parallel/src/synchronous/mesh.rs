@@ -178,8 +178,11 @@ pub(super) fn fresh_buckets(
         .map(|plan| {
             let slices = bucket::slices(&plan.elements, &tensors, replicas);
             let has_tables = plan.layers.clone().any(|layer| state.has_tables(layer));
-            Bucket::new(plan, slices, is_scattered, layout.shards().shards())
-                .with_sparse_sums(sums_sparsely && has_tables)
+            let bucket = Bucket::new(plan, slices, is_scattered, layout.shards().shards());
+            match &config.compression {
+                Some(compression) => bucket.divided_by(compression.senders),
+                None => bucket.with_sparse_sums(sums_sparsely && has_tables),
+            }
         })
         .collect()
 }

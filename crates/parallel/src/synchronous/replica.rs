@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ronde_core::Step;
 use ronde_core::holdings::HeldRanges;
+use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
 use ronde_engine::Layer;
 
@@ -49,6 +50,11 @@ impl SynchronousStrategy {
     /// Returns the states of the optimizer, mutable.
     pub(crate) fn optimizer_states_mut(&mut self) -> &mut [Vec<f32>] {
         &mut self.optimizer_states
+    }
+
+    /// Returns the root of all random numbers.
+    pub(crate) fn seeds(&self) -> SeedTree {
+        self.seeds
     }
 
     /// Returns the settings.

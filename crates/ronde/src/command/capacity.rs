@@ -53,8 +53,9 @@ pub(super) fn check_memory(
         return Ok(());
     };
     let local_workers = world_size.get();
-    // Replicas of local SGD hold the whole state.
+    // Replicas of local SGD and senders of compressed gradients hold the whole state.
     let fitting = match plan.rounds {
+        _ if plan.config.compression.is_on() => None,
         Some(_) => None,
         None => LayoutBuilder::new(plan, size, train)
             .and_then(|mut builder| builder.fitting(world_size, available_bytes)),
@@ -176,6 +177,10 @@ pub(super) fn worker_estimates(
     )
     .with_threads(config.workers.threads);
     let whole = with_rounds(whole, plan, size.parameters);
+    let whole = match config.compression.senders() {
+        Some(senders) => whole.with_compression(size.parameters, senders, workers),
+        None => whole,
+    };
     if !config.parallel.divides_model() {
         return vec![whole];
     }

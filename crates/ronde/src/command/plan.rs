@@ -100,6 +100,12 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
              help: `--set sync.kind=every_step` forecasts the run with gradients summed in every step"
         )));
     }
+    if plan.config.compression.is_on() {
+        return Err(StartError::Invalid(format!(
+            "error: cannot forecast {name}: `compression.codec` is not \"none\"\n  \
+             help: `--set compression.codec=none` forecasts the run without compression, which sends more and computes less"
+        )));
+    }
     if plan.rounds.is_some() {
         return Err(StartError::Invalid(format!(
             "error: cannot forecast {name}: `sync.kind` is not \"every_step\"\n  \

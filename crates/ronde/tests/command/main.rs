@@ -6,6 +6,7 @@ mod attempts;
 mod bad_input;
 mod bench;
 mod checkpoints;
+mod compression;
 mod data;
 mod dying;
 mod elastic;

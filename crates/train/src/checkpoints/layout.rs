@@ -9,12 +9,26 @@ use ronde_engine::Precision;
 use ronde_parallel::{HeldVector, LossScaling, ModelState};
 
 use crate::RunConfig;
+use crate::config::CompressionSection;
 use crate::model_copies::ModelCopies;
 
 /// The name of the vector of weights and buffers.
 const WEIGHTS: &str = "weights";
 /// The name of the vector of the loss scale.
 const LOSS_SCALE: &str = "loss_scale";
+/// The name of the vector of the factors from which compressed gradients begin.
+const FACTORS: &str = "compression.factors";
+/// The name of the vector of the residuals of compressed gradients.
+const RESIDUALS: &str = "compression.residuals";
+
+/// Returns the names of the vectors of compression, in their order.
+pub(crate) fn compression_names(compression: &CompressionSection) -> &'static [&'static str] {
+    match compression {
+        CompressionSection::None => &[],
+        CompressionSection::PowerSgd { .. } => &[FACTORS, RESIDUALS],
+        _ => &[RESIDUALS],
+    }
+}
 
 /// Returns the names of the vectors in a checkpoint of a run, in their order.
 pub(crate) fn vector_names(config: &RunConfig) -> Vec<String> {
@@ -22,6 +36,11 @@ pub(crate) fn vector_names(config: &RunConfig) -> Vec<String> {
     let has_scale = config.train.precision == Precision::F16;
     names_of_values(&config.state_names())
         .chain(has_scale.then(|| LOSS_SCALE.to_owned()))
+        .chain(
+            compression_names(&config.compression)
+                .iter()
+                .map(|name| (*name).to_owned()),
+        )
         .chain(copies.into_iter().map(str::to_owned))
         .collect()
 }
@@ -41,12 +60,13 @@ pub(crate) struct ReplicaLayout {
 }
 
 impl ReplicaLayout {
-    /// Describes weights and buffers, one vector for each optimizer state, the loss scale if there is one, and the copies
-    /// of weights and buffers.
+    /// Describes weights and buffers, one vector for each optimizer state, the loss scale if there is one, the vectors of
+    /// compression by name and number of elements, and the copies of weights and buffers.
     pub(crate) fn of(
         state: &ModelState,
         optimizer_states: &[&str],
         scale: Option<LossScaling>,
+        compression: &[(&str, u64)],
         copies: &[&str],
     ) -> Self {
         let tensors: Vec<VectorTensor> = state
@@ -79,6 +99,12 @@ impl ReplicaLayout {
                 elements: LossScaling::STATE_LEN,
                 tensors: Vec::new(),
             }))
+            .chain(compression.iter().map(|(name, elements)| StateVector {
+                name: (*name).to_owned(),
+                dtype: DType::F32,
+                elements: *elements,
+                tensors: Vec::new(),
+            }))
             .chain(copies)
             .collect();
         Self {
@@ -87,7 +113,7 @@ impl ReplicaLayout {
     }
 
     /// Returns the slices that rank `index` of `count` saves: the elements `owned` of the vectors with an element for each one
-    /// of the flat state, and its share of the others.
+    /// of the flat state, and its share of the others; or its own part, if other ranks hold the rest.
     pub(crate) fn share<'a>(
         &'a self,
         state: &[HeldVector<'a>],
@@ -98,7 +124,12 @@ impl ReplicaLayout {
         for (vector, state) in self.vectors.iter().zip(state) {
             let share = share(vector.elements, index, count);
             let share = HeldRanges::new(std::iter::once(share.start as usize..share.end as usize));
-            let saved = if state.is_flat { owned } else { &share };
+            let is_whole = state.held.len() as u64 == vector.elements;
+            let saved = match (state.is_flat, is_whole) {
+                (true, _) => owned,
+                (false, true) => &share,
+                (false, false) => &*state.held,
+            };
             for range in saved.ranges() {
                 let values = &state.values[state.held.locate(range).unwrap_or_default()];
                 slices.push(Slice::f32(&vector.name, range.start as u64, values));

@@ -23,7 +23,7 @@ const WIDTH_MAX: usize = 16_777_216;
 pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     let mut problems = Vec::new();
     config.run.check(&mut problems);
-    let is_local = config.sync.replicas().is_some();
+    let is_local = config.sync.replicas().is_some() || config.compression.is_on();
     config
         .workers
         .check(config.parallel.model_workers(), is_local, &mut problems);
@@ -41,7 +41,9 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     config.parallel.check(&mut problems);
     section_numbers("sync", &config.sync, &mut problems);
     config.sync.check(config, &mut problems);
-    let limit = match config.sync.workers_max(config.workers.logical_shards) {
+    section_numbers("compression", &config.compression, &mut problems);
+    config.compression.check(config, &mut problems);
+    let limit = match config.parts_limit() {
         (_, _, "workers.logical_shards") if config.parallel.divides_model() => {
             "workers.logical_shards x parallel.pipeline x parallel.tensor"
         }

@@ -152,7 +152,9 @@ impl MergedConfig {
         let dropped: Vec<String> = match (section, key) {
             ("train", "epochs") => vec!["steps".to_owned()],
             ("train", "steps") => vec!["epochs".to_owned()],
-            ("data", "source") | ("model" | "optimizer" | "schedule" | "sync", "kind") => {
+            ("data", "source")
+            | ("compression", "codec")
+            | ("model" | "optimizer" | "schedule" | "sync", "kind") => {
                 let table = self.table.get(section).and_then(Value::as_table);
                 let other = table.filter(|table| table.get(key) != Some(value));
                 other.map_or_else(Vec::new, |table| {

@@ -47,11 +47,11 @@ pub use origin::ValueOrigin;
 pub use problem::{ConfigProblem, Severity};
 pub use run_config::RunConfig;
 pub use sections::{
-    BalanceMode, CheckSection, CheckpointSection, CommSection, EarlyStoppingSection,
-    ElasticSection, EventsSection, InnerStateName, LoaderSection, MetricName, ModelSection,
-    OrderName, OuterFormatName, ParallelSection, PlateauSection, RunSection, ScheduleName,
-    StartSection, SyncSection, TensorboardTarget, TrackSection, TrainLength, TrainSection,
-    WorkersSection,
+    BalanceMode, CheckSection, CheckpointSection, CommSection, CompressionSection,
+    EarlyStoppingSection, ElasticSection, EventsSection, InnerStateName, LoaderSection, MetricName,
+    ModelSection, OrderName, OuterFormatName, ParallelSection, PlateauSection, RunSection,
+    ScheduleName, StartSection, SyncSection, TensorboardTarget, TrackSection, TrainLength,
+    TrainSection, WorkersSection,
 };
 
 /// The commented run file of the embedded example.

@@ -5,9 +5,9 @@ use ronde_engine::{OptimizerConfig, ScheduleConfig};
 use serde::{Deserialize, Serialize};
 
 use super::sections::{
-    CheckSection, CheckpointSection, CommSection, ElasticSection, EventsSection, LoaderSection,
-    ModelSection, ParallelSection, RunSection, SyncSection, TrackSection, TrainSection,
-    WorkersSection,
+    CheckSection, CheckpointSection, CommSection, CompressionSection, ElasticSection,
+    EventsSection, LoaderSection, ModelSection, ParallelSection, RunSection, SyncSection,
+    TrackSection, TrainSection, WorkersSection,
 };
 use super::{ConfigError, ConfigProblem, identity};
 
@@ -47,6 +47,9 @@ pub struct RunConfig {
     /// `[sync]`: when workers exchange what they have learned. Default `every_step`.
     #[serde(default, skip_serializing_if = "is_every_step")]
     pub sync: SyncSection,
+    /// `[compression]`: the short form in which gradients are sent. Default `none`.
+    #[serde(default, skip_serializing_if = "is_uncompressed")]
+    pub compression: CompressionSection,
     /// `[comm]`: how gradients are exchanged.
     #[serde(default, serialize_with = "ronde_core::outside_identity")]
     pub comm: CommSection,
@@ -81,12 +84,44 @@ fn is_every_step(sync: &SyncSection) -> bool {
     *sync == SyncSection::EveryStep
 }
 
+fn is_uncompressed(compression: &CompressionSection) -> bool {
+    !compression.is_on()
+}
+
 impl RunConfig {
     /// Returns the number of parts of a step that workers divide among themselves: replicas of local SGD, places at parameter
-    /// servers, or else logical shards. No more replicas of the model can take part.
+    /// servers, senders of compressed gradients, or else logical shards. No more replicas of the model can take part.
     #[must_use]
     pub fn divided_parts(&self) -> u32 {
-        self.sync.workers_max(self.workers.logical_shards).0
+        self.parts_limit().0
+    }
+
+    /// Returns the number of these parts, their name, and the key that sets it.
+    #[must_use]
+    pub fn parts_limit(&self) -> (u32, &'static str, &'static str) {
+        match self.compression.senders() {
+            Some(senders) if self.sync.replicas().is_none() => {
+                (senders, "senders", "compression.senders")
+            }
+            _ => self.sync.workers_max(self.workers.logical_shards),
+        }
+    }
+
+    /// Returns the number of logical shards that one worker computes together.
+    #[must_use]
+    pub fn shards_together(&self) -> u32 {
+        let (senders, shards) = (self.compression.senders(), self.workers.logical_shards);
+        match senders.filter(|_| self.sync.replicas().is_none()) {
+            Some(senders) => (shards / senders.max(1)).max(1),
+            None => 1,
+        }
+    }
+
+    /// Returns whether some of the state is on one worker only, or on a few: slices of a divided state, or residuals of
+    /// compressed gradients.
+    #[must_use]
+    pub fn has_slices(&self) -> bool {
+        self.parallel.is_divided() || self.compression.is_on()
     }
 
     /// Returns the most workers that can compute: each part of a step needs one replica of the model, which workers may divide among

@@ -98,7 +98,8 @@ impl Training {
     /// Starts the tuning in a new generation, unless the run file sets a size or the slices of a divided state follow the
     /// buckets. All members call it before their first step.
     pub(super) fn tune_buckets(&mut self) {
-        if self.plan.config.comm.bucket_bytes_max.is_some() || self.is_divided() {
+        let is_sliced = self.plan.config.parallel.is_divided();
+        if self.plan.config.comm.bucket_bytes_max.is_some() || is_sliced {
             return;
         }
         self.strategy.set_bucket_bytes(BucketTuning::first());

@@ -6,7 +6,7 @@ use ronde_core::layout::StateLayout;
 use ronde_core::{CollectivesExt, Event, GroupRank, Rank, Step};
 use ronde_model::InitialWeights;
 
-use super::Training;
+use super::{Training, slices};
 use crate::TrainError;
 use crate::checkpoints;
 use crate::initial_weights::InitialWeightFile;
@@ -91,7 +91,7 @@ impl Training {
         if needs_weights {
             let even = self.even_mesh()?;
             self.regroup(even)?;
-            let mine = self.strategy.layout()[group.rank().index()].clone();
+            let mine = slices::layout(&*self.strategy).swap_remove(group.rank().index());
             self.hold(mine);
             if reports[source] != HAS_WEIGHTS {
                 read = self.read_initial_weights(source)?;

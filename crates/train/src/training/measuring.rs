@@ -11,7 +11,7 @@ use ronde_data::{Loader, Split};
 use ronde_engine::{Layer, Loss, PassEnds};
 
 use super::Training;
-use crate::config::{ParallelSection, RunConfig, ScheduleName, SyncSection};
+use crate::config::{CompressionSection, ParallelSection, RunConfig, ScheduleName, SyncSection};
 use crate::first_part::{ExchangeTimes, FirstPart};
 use crate::timed_layer::{PassKind, PassTimes, TimedLayer};
 use crate::{JobGroup, Plan, TrainError, clock, initial_state};
@@ -421,6 +421,7 @@ fn with_one_worker(config: &RunConfig) -> RunConfig {
     config.workers.count = 1;
     config.parallel = ParallelSection::default();
     config.sync = SyncSection::default();
+    config.compression = CompressionSection::default();
     config
 }
 

@@ -9,7 +9,7 @@ use ronde_core::holdings::HeldRanges;
 use ronde_core::session::{CommittedStep, LoadAgreement, StateSource, VoteRequests};
 use ronde_core::{CollectivesExt, Event, Generation, GroupRank, Rank, Step, weight_hash};
 
-use super::{Training, vectors, vectors_mut};
+use super::{Training, slices, vectors, vectors_mut};
 use crate::TrainError;
 use crate::checkpoints::{
     self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, StateSnapshot,
@@ -166,7 +166,7 @@ impl Training {
             saving.enter(&now, None);
         }
         let step = self.session.next_step();
-        if self.slices.held().len() < self.strategy.state().len() {
+        if self.slices.held().len() < slices::len(&*self.strategy) {
             let saved = self.checkpoints.as_ref().and_then(RunCheckpoints::saved) == Some(step);
             let stopped = Event::RunStopped { step, saved };
             self.member.tracker.record(stopped);
@@ -184,7 +184,7 @@ impl Training {
         let group = &self.member.group;
         let (rank, size) = (group.rank().index(), group.size());
         // A rank that saves alone has the layout of the generation that it has left.
-        if self.is_divided() && size > 1 {
+        if self.plan.config.parallel.is_divided() && size > 1 {
             return self.strategy.owned().swap_remove(rank);
         }
         let elements = self.strategy.state().len() as u64;
@@ -248,7 +248,7 @@ impl Training {
         let members = self.member_states(term)?;
         let term = members.iter().map(|member| member.term).max();
         let term = term.filter(|term| *term > 0);
-        let source = StateSource::of(&members, self.strategy.state().len());
+        let source = StateSource::of(&members, slices::len(&*self.strategy));
         if source.is_before(self.session.next_step()) {
             self.session.give_up_state();
         }
@@ -285,7 +285,7 @@ impl Training {
         self.regroup(even)?;
         // The state that the members have is not complete, and is given up.
         self.slices.give_up();
-        let mine = self.strategy.layout()[self.member.group.rank().index()].clone();
+        let mine = slices::layout(&*self.strategy).swap_remove(self.member.group.rank().index());
         self.hold(mine.clone());
         // Ranks read different slices, so one may find damage in a checkpoint that the others can read.
         let mut end = u64::MAX;

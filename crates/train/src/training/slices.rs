@@ -1,19 +1,22 @@
 //! The divided state of a [`Training`]: which member holds which slices, and how they move in a new generation.
 
+use std::ops::Range;
+
 use ronde_core::holdings::{HeldRanges, Move};
 use ronde_core::session::{CatchUp, CatchUpPlan, MemberState, SliceExchangeError};
 use ronde_core::{CollectivesExt, Step};
-use ronde_parallel::ZeroLevel;
+use ronde_parallel::{Residuals, Strategy, ZeroLevel};
 
 use super::{Training, vectors_mut};
-use crate::TrainError;
+use crate::config::CompressionSection;
 use crate::model_copies::{ModelCopies, held_weights};
 use crate::state_transfer::exchange;
+use crate::{TrainError, checkpoints};
 
 impl Training {
-    /// Returns whether the run divides its state among the members.
+    /// Returns whether the run divides its state among the members, or each has its own residuals.
     pub(super) fn is_divided(&self) -> bool {
-        self.plan.config.parallel.is_divided()
+        self.plan.config.has_slices()
     }
 
     /// Returns whether the run divides the weights, as long as it has enough members.
@@ -22,11 +25,19 @@ impl Training {
         section.divides_model() || section.zero_level() == ZeroLevel::Weights
     }
 
-    /// Describes how the state is divided, and what the loss of a worker costs; `None` if every worker holds all of it.
+    /// Describes how the state is divided, and the cost of a lost worker; `None` if every worker holds all of it.
     pub(super) fn division(&self) -> Option<String> {
         let workers = self.member.group.size();
         if !self.is_divided() || workers < 2 {
             return None;
+        }
+        if let Some(residuals) = self.strategy.residuals() {
+            let most = residuals.layout().iter().map(HeldRanges::len).max();
+            let mib = (4 * most.unwrap_or(0)) as f64 / f64::from(1 << 20);
+            return Some(format!(
+                "each of {workers} workers holds the residuals of its senders, at most {mib:.1} MiB; {}",
+                self.loss_of_slices("each residual")
+            ));
         }
         let vectors = self.vectors();
         let (complete, what) = match self.divides_weights() {
@@ -44,20 +55,29 @@ impl Training {
         let most = layout.iter().map(HeldRanges::len).max().unwrap_or(0);
         let (most, all) = (bytes(most), bytes(self.strategy.state().len()));
         let is_copied = are_held_twice(&layout);
-        let section = &self.plan.config.checkpoint;
-        let saves = section.every_steps > 0 || section.every_minutes > 0.0;
-        let loss = match (is_copied, self.checkpoints.is_some() && saves) {
-            (true, _) => "each slice is on 2 workers, so the run continues after the loss of one",
-            (false, true) => {
-                "each slice is on 1 worker, so all workers load the newest checkpoint after the loss of one"
+        let loss = match is_copied {
+            true => {
+                "each slice is on 2 workers, so the run continues after the loss of one".to_owned()
             }
-            (false, false) => {
-                "each slice is on 1 worker and no checkpoints are saved, so the loss of a worker ends the run"
-            }
+            false => self.loss_of_slices("each slice"),
         };
         Some(format!(
             "the state is divided among {workers} workers: at most {most:.1} of {all:.1} MiB of {what} on each; {loss}"
         ))
+    }
+
+    /// Describes the cost of a lost worker whose part of the state no other one has.
+    fn loss_of_slices(&self, part: &str) -> String {
+        let section = &self.plan.config.checkpoint;
+        let saves = section.every_steps > 0 || section.every_minutes > 0.0;
+        match self.checkpoints.is_some() && saves {
+            true => format!(
+                "{part} is on 1 worker, so all workers load the newest checkpoint after the loss of one"
+            ),
+            false => format!(
+                "{part} is on 1 worker and no checkpoints are saved, so the loss of a worker ends the run"
+            ),
+        }
     }
 
     /// Returns the states of all members, by rank. All members call it together.
@@ -79,7 +99,7 @@ impl Training {
     /// [`SliceExchange`](ronde_core::session::SliceExchange).
     pub(super) fn exchange_slices(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
         let group = self.member.group.clone();
-        let layout = self.strategy.layout();
+        let layout = layout(&*self.strategy);
         let me = group.rank().index();
         let copies = catch_up.each[me] == CatchUp::CopyState;
         if copies {
@@ -121,8 +141,13 @@ impl Training {
         Ok(())
     }
 
-    /// Holds other elements of the state from now on.
+    /// Holds other elements of the state and of the residuals from now on.
     pub(super) fn hold(&mut self, elements: HeldRanges) {
+        let (state, all) = (self.strategy.state().len(), len(&*self.strategy));
+        if let Some(residuals) = self.strategy.residuals_mut() {
+            residuals.hold(shifted_back(&elements, state..all));
+        }
+        let elements = shifted_back(&elements, 0..state);
         self.copies.hold(self.strategy.held(), &elements);
         self.strategy.hold(elements);
     }
@@ -130,7 +155,7 @@ impl Training {
     /// Sets the weights that this rank stores to the initial ones, in a run that begins.
     fn reset_weights(&mut self) -> Result<(), TrainError> {
         let me = self.member.group.rank().index();
-        let mine = self.strategy.layout()[me].clone();
+        let mine = layout(&*self.strategy).swap_remove(me);
         self.hold(mine);
         self.strategy.reset().map_err(|source| TrainError::Step {
             step: Step(0),
@@ -166,9 +191,17 @@ impl Training {
     fn vector_moves(&self, catch_up: &CatchUpPlan, slices: &[Move]) -> Vec<Vec<Move>> {
         let source = catch_up.source();
         let vectors = self.vectors();
-        let of_vector = vectors.iter().map(|vector| {
+        let (state, all) = (self.strategy.state().len(), len(&*self.strategy));
+        let of_state = moves_within(slices, 0..state);
+        // The last vector of the strategy.
+        let residuals =
+            (self.strategy.residuals()).map(|_| self.strategy.vectors().len().saturating_sub(1));
+        let of_vector = vectors.iter().enumerate().map(|(index, vector)| {
             if vector.is_flat {
-                return slices.to_vec();
+                return of_state.clone();
+            }
+            if residuals == Some(index) {
+                return moves_within(slices, state..all);
             }
             let receivers = (0..catch_up.each.len())
                 .filter(|&rank| catch_up.each[rank] == CatchUp::CopyState && rank != source);
@@ -181,6 +214,69 @@ impl Training {
         });
         of_vector.collect()
     }
+}
+
+/// Returns the number of elements that members may divide: those of the flat state, then the residuals.
+pub(super) fn len(strategy: &dyn Strategy) -> usize {
+    strategy.state().len() + strategy.residuals().map_or(0, Residuals::len)
+}
+
+/// Returns the elements that this rank holds.
+pub(super) fn held(strategy: &dyn Strategy) -> HeldRanges {
+    let residuals = strategy.residuals().map(Residuals::held);
+    joined(strategy.held(), residuals, strategy.state().len())
+}
+
+/// Returns the elements that each rank holds in training.
+pub(super) fn layout(strategy: &dyn Strategy) -> Vec<HeldRanges> {
+    let residuals = strategy.residuals().map(Residuals::layout);
+    let base = strategy.state().len();
+    let each = strategy.layout().into_iter().enumerate();
+    let each =
+        each.map(|(rank, held)| joined(&held, residuals.and_then(|all| all.get(rank)), base));
+    each.collect()
+}
+
+/// Returns the names and lengths of the vectors of compression.
+pub(super) fn compression_vectors(
+    strategy: &dyn Strategy,
+    section: &CompressionSection,
+) -> Vec<(&'static str, u64)> {
+    let names = checkpoints::compression_names(section);
+    let vectors = strategy.vectors();
+    let own = &vectors[vectors.len() - names.len()..];
+    let lens = own.iter().map(|vector| vector.values.len() as u64);
+    let mut all: Vec<(&str, u64)> = names.iter().copied().zip(lens).collect();
+    if let (Some(last), Some(residuals)) = (all.last_mut(), strategy.residuals()) {
+        last.1 = residuals.len() as u64;
+    }
+    all
+}
+
+/// Joins ranges of the state and of residuals that begin at element `base`.
+fn joined(state: &HeldRanges, residuals: Option<&HeldRanges>, base: usize) -> HeldRanges {
+    let residuals = residuals.into_iter().flat_map(HeldRanges::ranges);
+    let shifted = residuals.map(|range| range.start + base..range.end + base);
+    HeldRanges::new(state.ranges().iter().cloned().chain(shifted))
+}
+
+/// Returns the ranges within a part of the elements, relative to its start.
+fn shifted_back(held: &HeldRanges, part: Range<usize>) -> HeldRanges {
+    let within = held.within(&part);
+    HeldRanges::new(within.map(|range| range.start - part.start..range.end - part.start))
+}
+
+/// Returns the moves within a part of the elements, relative to its start.
+fn moves_within(moves: &[Move], part: Range<usize>) -> Vec<Move> {
+    let of_move = |of: &Move| {
+        let start = of.elements.start.clamp(part.start, part.end);
+        let end = of.elements.end.clamp(start, part.end);
+        (start < end).then(|| Move {
+            elements: start - part.start..end - part.start,
+            ..of.clone()
+        })
+    };
+    moves.iter().filter_map(of_move).collect()
 }
 
 fn inconsistent(what: &str) -> TrainError {

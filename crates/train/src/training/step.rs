@@ -400,7 +400,18 @@ impl Training {
         }
         let rounds = self.plan.rounds.as_ref();
         let rounds = rounds.and_then(|rounds| self.plan.config.sync.describe(rounds));
-        for message in [self.parts.describe(&self.mesh), self.division(), rounds] {
+        let compression = self
+            .plan
+            .config
+            .compression
+            .describe(self.plan.rounds.is_some());
+        let division = self.division();
+        for message in [
+            self.parts.describe(&self.mesh),
+            compression,
+            division,
+            rounds,
+        ] {
             let Some(message) = message else { continue };
             let rank = None;
             self.member.tracker.record(Event::Notice { rank, message });

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
 mod choices;
+mod compressed;
 mod divided;
 mod faulty_group;
 mod gossip;

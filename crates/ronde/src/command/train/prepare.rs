@@ -255,7 +255,7 @@ impl PlannedRun {
                     "{} processes for {} {}",
                     self.world_size.get(),
                     config.divided_parts(),
-                    config.sync.workers_max(config.workers.logical_shards).1
+                    config.parts_limit().1
                 ),
             ),
             ("memory", format!("about {} per worker", bytes(memory))),

@@ -7,6 +7,7 @@
 mod algorithm;
 mod checkpoint;
 mod comm;
+mod compression;
 mod cuts;
 mod elastic;
 mod events;
@@ -23,6 +24,7 @@ mod workers;
 
 pub use checkpoint::CheckpointSection;
 pub use comm::CommSection;
+pub use compression::CompressionSection;
 pub use elastic::ElasticSection;
 pub use events::EventsSection;
 pub use loader::LoaderSection;

@@ -2,7 +2,7 @@
 
 use ronde_core::rounds::RoundPlan;
 use ronde_engine::{OptimizerConfig, Precision};
-use ronde_parallel::{InnerState, LocalRoundsConfig, OuterFormat, ParameterServersConfig};
+use ronde_parallel::{Codec, InnerState, LocalRoundsConfig, ParameterServersConfig};
 use serde::{Deserialize, Serialize};
 
 use super::{BalanceMode, at_least_one, not_negative};
@@ -277,10 +277,11 @@ impl SyncSection {
                 InnerStateName::Average => InnerState::Average,
             },
             outer_format: match outer_format {
-                OuterFormatName::F32 => OuterFormat::F32,
-                OuterFormatName::Bf16 => OuterFormat::Bf16,
-                OuterFormatName::Int8Blocks => OuterFormat::Int8Blocks,
+                OuterFormatName::F32 => Codec::F32,
+                OuterFormatName::Bf16 => Codec::Bf16,
+                OuterFormatName::Int8Blocks => Codec::Int8Blocks,
             },
+            compression: None,
         })
     }
 

@@ -449,6 +449,68 @@ fn gossip_that_cannot_work_is_refused() {
 }
 
 #[test]
+fn compression_that_cannot_work_is_refused() {
+    let compressed = |more: &str| {
+        with(&format!(
+            "[compression]\ncodec = \"top_k\"\nsenders = 4\n{more}"
+        ))
+    };
+    check(&with("[compression]\ncodec = \"top_k\"\n"), &["`senders`"]);
+    check(
+        &with("[compression]\ncodec = \"top_l\"\nsenders = 4\n"),
+        &["invalid `compression.codec` \"top_l\"", "top_k"],
+    );
+    check(
+        &with("[compression]\ncodec = \"int8_blocks\"\nsenders = 3\n"),
+        &[
+            "3 senders cannot divide 8 logical shards equally",
+            "set `workers.logical_shards` to 9",
+        ],
+    );
+    check(
+        &with("[compression]\ncodec = \"power_sgd\"\nsenders = 0\nrank = 0\n"),
+        &[
+            "`compression.senders` must be at least 1",
+            "`compression.rank` is 0, but must be 1 to 1024",
+        ],
+    );
+    check(
+        &compressed("ratio = 1.5\n"),
+        &["`compression.ratio` is 1.5, but must be above 0 and at most 1"],
+    );
+    check(
+        &compressed("[workers]\ncount = 5\n"),
+        &["5 workers cannot share 4 senders"],
+    );
+    check(
+        &compressed("[workers]\ncount = 2\n[elastic]\nmax_workers = 6\n"),
+        &["between 2 (workers.count) and 4 (compression.senders)"],
+    );
+    check(
+        &compressed("[parallel]\nzero = 1\n"),
+        &["senders of compressed gradients hold the whole model"],
+    );
+    check(
+        &compressed(
+            "[sync]\nkind = \"local_sgd\"\ninner_steps = 4\nreplicas = 8\nouter_format = \"bf16\"\n",
+        ),
+        &[
+            "the 8 replicas are the senders",
+            "set `compression.senders` to 8",
+            "both choose the form of the displacements",
+        ],
+    );
+    check(
+        &compressed("[workers]\nbalance = \"measured\"\n"),
+        &["workers compute whole senders"],
+    );
+    check(
+        &compressed("[sync]\nkind = \"parameter_server\"\nround_updates = 9\n"),
+        &["parameter servers sum none"],
+    );
+}
+
+#[test]
 fn clusters_are_refused_in_short_formats() {
     let text = "version = 1\n[data]\nsource = \"digits\"\n[model]\nkind = \"kmeans\"\nclusters = 10\n\
                 [train]\nepochs = 1\nprecision = \"bf16\"\n";

@@ -1,0 +1,31 @@
+//! Compression: the sums of fixed groups of shards are sent in a short form.
+//!
+//! The senders, groups of consecutive logical shards, are fixed by the plan, and workers compute whole senders. The error of a
+//! short form is the residual of its sender, which is added to its next sum (error feedback). The decoded sums are added along
+//! the tree over senders, and the total is sent in a short form again, with its own residual. All of it belongs to
+//! senders and elements, never to ranks, so the bits do not depend on the ranks.
+//!
+//! Sources: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014, and Karimireddy et al., "Error feedback fixes
+//! SignSGD", ICML 2019 (residuals); Vogels et al., "PowerSGD", NeurIPS 2019, algorithms 1 and 2.
+
+mod codec;
+mod coded_sum;
+mod exchange;
+mod low_rank;
+mod matrix;
+mod residuals;
+
+pub use codec::Codec;
+pub(crate) use coded_sum::CodedSum;
+pub(crate) use exchange::CompressedExchange;
+pub use residuals::Residuals;
+pub(crate) use residuals::SentGradient;
+
+/// The settings of compression.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CompressionConfig {
+    /// The short form of a sum.
+    pub codec: Codec,
+    /// The number of senders, which divides that of the shards.
+    pub senders: u32,
+}
