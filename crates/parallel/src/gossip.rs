@@ -492,8 +492,13 @@ impl Strategy for Gossip {
                 .map(|(before, after)| f64::from(before - after).powi(2))
                 .sum::<f64>();
         }
-        self.inner
-            .with_weights(|values| values.copy_from_slice(weights));
+        // The mean of equal values may be rounded, and frozen parameters keep theirs.
+        let trained = self.inner.trained_elements();
+        self.inner.with_weights(|values| {
+            for range in trained {
+                values[range.clone()].copy_from_slice(&weights[range]);
+            }
+        });
         let vectors = self.inner.optimizer_states_mut().iter_mut();
         for (to, from) in vectors.zip(states.chunks_exact(len.max(1))) {
             to.copy_from_slice(from);

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ronde_core::Step;
 use ronde_core::holdings::HeldRanges;
+use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
 use ronde_engine::Layer;
@@ -60,6 +61,16 @@ impl SynchronousStrategy {
     /// Returns the settings.
     pub(crate) fn config(&self) -> &SynchronousConfig {
         &self.config
+    }
+
+    /// Returns the elements of the tensors that change in training: without frozen parameters.
+    pub(crate) fn trained_elements(&self) -> Vec<Range<usize>> {
+        let tensors = self.state.tensors().iter().zip(&self.rules);
+        let changes = |role: Role, is_frozen: bool| role == Role::Buffer || !is_frozen;
+        tensors
+            .filter(|(tensor, rule)| changes(tensor.entry.role, rule.is_frozen))
+            .map(|(tensor, _)| tensor.range.clone())
+            .collect()
     }
 
     /// Returns the elements that this rank stores.

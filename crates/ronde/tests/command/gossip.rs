@@ -97,7 +97,7 @@ fn any_process_may_be_killed_and_each_sample_counts_once() {
         running.wait_stdout("\"event\":\"recovered\"", 1);
         let ended = running.wait().expect(0, &[]);
         let accuracy = check(&ended);
-        assert!(accuracy > 0.9, "workers {killed:?}: {accuracy}");
+        assert!(accuracy > 0.8, "workers {killed:?}: {accuracy}");
     }
 }
 

@@ -5,7 +5,7 @@ use super::*;
 
 /// Keys of a run whose epochs have a round of seven updates and one of a single update.
 macro_rules! gossip {
-    ($($more:literal),*) => {
+    ($($more:expr),*) => {
         &[
             "train.clip_norm=0.5",
             "train.global_batch_size=8",
@@ -127,6 +127,22 @@ fn exchanges_send_the_weights_both_ways_at_most() {
         }
     }
     assert!(sums.0 > 0, "{sums:?}");
+}
+
+#[test]
+fn frozen_parameters_keep_their_bits() {
+    const FROZEN: &str = "train.parameter_groups=[{ tensors = \"*\", frozen = true }]";
+    let plain = RunSettings {
+        steps: UPDATES,
+        sets: &["train.global_batch_size=8", FROZEN],
+    };
+    let run = RunSettings {
+        steps: UPDATES,
+        sets: gossip!(FROZEN),
+    };
+    let initial = alone(plain);
+    let end = train_with(run, 3, &[], false, None);
+    assert!(end.bits.iter().all(|bits| bits.agree_with(&initial)));
 }
 
 #[test]
