@@ -261,13 +261,18 @@ impl SynchronousStrategy {
             times: ComputeTimes::default(),
             recorder: None,
         };
-        this.compression = this.begin_compression();
-        this.store();
-        this.state.copy_from(&this.chain);
+        this.begin_state();
         this.forms = this.border_forms(true);
         this.place_parts();
         this.load_layers();
         this
+    }
+
+    /// Stores the initial values, and begins the compression if the settings have it.
+    fn begin_state(&mut self) {
+        self.compression = self.begin_compression();
+        self.store();
+        self.state.copy_from(&self.chain);
     }
 
     /// Loads the weights of this rank's layers into the model, unless they are gathered for each pass, and drops those of the

@@ -250,7 +250,6 @@ impl Training {
         chain: Chain,
         split: Split,
     ) -> Result<Self, TrainError> {
-        let layout_of_optimizer = plan.config.state_names();
         let loss_scaling =
             (plan.config.train.precision == Precision::F16).then(LossScaling::default);
         let recorder = Arc::<WorkerRecorder>::default();
@@ -272,16 +271,8 @@ impl Training {
         // The first vote compares it: ranks with different initial weights must not train.
         session.set_digest(strategy.digest(None));
         let copies = ModelCopies::new(&plan.config.train, held_weights(&*strategy));
-        let names = ModelCopies::names(&plan.config.train);
         let slices = SliceExchange::new(slices::held(&*strategy));
-        let compression = slices::compression_vectors(&*strategy, &plan.config.compression);
-        let layout = ReplicaLayout::of(
-            strategy.state(),
-            &layout_of_optimizer,
-            loss_scaling,
-            &compression,
-            &names,
-        );
+        let layout = slices::checkpoint_layout(&plan, &*strategy, loss_scaling);
         Ok(Self {
             member,
             plan,

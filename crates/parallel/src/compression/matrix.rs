@@ -103,7 +103,7 @@ pub(super) fn orthonormalise(columns: &mut [f32], rank: usize) {
 /// Scales a vector to length 1, or to zero if it is not longer than `least`. Returns whether it is neither zero nor NaN.
 fn normalise(values: &mut [f64], least: f64) -> bool {
     let length = dot_f64(values, values).sqrt();
-    let is_short = length <= least || length == 0.0;
+    let is_short = length.is_finite() && (length <= least || length == 0.0);
     for value in values.iter_mut() {
         *value = if is_short { 0.0 } else { *value / length };
     }

@@ -94,8 +94,13 @@ fn computed_by_one(plan: &Plan) -> (u64, ShardPlan) {
     parts.unwrap_or_else(|| (samples, plan.shards.clone()))
 }
 
-/// Adds the memory for rounds of local SGD, if the run has them, to that of one replica.
+/// Adds the memory for compression and for rounds of local SGD, if the run has them, to that of one replica.
 fn with_rounds(replica: MemoryEstimate, plan: &Plan, parameters: u64) -> MemoryEstimate {
+    let workers = plan.shards.computing();
+    let replica = match plan.config.compression.senders() {
+        Some(senders) => replica.with_compression(parameters, senders, workers),
+        None => replica,
+    };
     if plan.rounds.is_none() {
         return replica;
     }
@@ -177,10 +182,6 @@ pub(super) fn worker_estimates(
     )
     .with_threads(config.workers.threads);
     let whole = with_rounds(whole, plan, size.parameters);
-    let whole = match config.compression.senders() {
-        Some(senders) => whole.with_compression(size.parameters, senders, workers),
-        None => whole,
-    };
     if !config.parallel.divides_model() {
         return vec![whole];
     }

@@ -5,13 +5,14 @@ use std::ops::Range;
 use ronde_core::holdings::{HeldRanges, Move};
 use ronde_core::session::{CatchUp, CatchUpPlan, MemberState, SliceExchangeError};
 use ronde_core::{CollectivesExt, Step};
-use ronde_parallel::{Residuals, Strategy, ZeroLevel};
+use ronde_parallel::{LossScaling, Residuals, Strategy, ZeroLevel};
 
 use super::{Training, vectors_mut};
+use crate::checkpoints::ReplicaLayout;
 use crate::config::CompressionSection;
 use crate::model_copies::{ModelCopies, held_weights};
 use crate::state_transfer::exchange;
-use crate::{TrainError, checkpoints};
+use crate::{Plan, TrainError, checkpoints};
 
 impl Training {
     /// Returns whether the run divides its state among the members, or each has its own residuals.
@@ -237,8 +238,21 @@ pub(super) fn layout(strategy: &dyn Strategy) -> Vec<HeldRanges> {
     each.collect()
 }
 
+/// Returns the vectors of a run's state in a checkpoint.
+pub(super) fn checkpoint_layout(
+    plan: &Plan,
+    strategy: &dyn Strategy,
+    scaling: Option<LossScaling>,
+) -> ReplicaLayout {
+    let config = &plan.config;
+    let compression = compression_vectors(strategy, &config.compression);
+    let copies = ModelCopies::names(&config.train);
+    let states = config.state_names();
+    ReplicaLayout::of(strategy.state(), &states, scaling, &compression, &copies)
+}
+
 /// Returns the names and lengths of the vectors of compression.
-pub(super) fn compression_vectors(
+fn compression_vectors(
     strategy: &dyn Strategy,
     section: &CompressionSection,
 ) -> Vec<(&'static str, u64)> {
