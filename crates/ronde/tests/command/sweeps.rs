@@ -255,7 +255,10 @@ fn a_submitter_that_is_killed_after_sbatch_loses_no_job_and_sends_none_twice() {
     let sending = "#!/bin/sh\n/usr/bin/sbatch \"$@\" >/dev/null\nkill -9 $PPID\n";
     std::fs::write(&sbatch, sending).unwrap();
     make_executable(&sbatch);
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let path = format!(
+        "{}:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin",
+        folder.display()
+    );
     let (state, config) = (cluster.path(".state"), cluster.path("slurm.conf"));
     let variables = [
         ("XDG_STATE_HOME", state.to_str().unwrap()),
