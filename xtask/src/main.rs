@@ -39,6 +39,7 @@ cargo xtask <command>
   test     run tidy and all tests (everything that continuous integration runs)
   verify   run the tests, check formatting, clippy (warnings are errors) and documentation; never writes
   fix      format the code, apply clippy's suggestions, accept the public interface of the library
+  accept   accept the public interface of the library alone, in a second
   outside  run only the tests of the packages outside the workspace: models of locks, use from Python
   soak     train while workers are killed and stopped, and compare with an undisturbed run
   fuzz     run each fuzz target for a minute
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         "test" => test(),
         "verify" => verify(),
         "fix" => fix(),
+        "accept" => tidy::accept_public_api(&root()),
         "tidy" => tidy::run(&root()),
         "outside" => outside::test().map(drop),
         "dist" => dist::dist(),

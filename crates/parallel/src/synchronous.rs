@@ -3,13 +3,14 @@
 //!
 //! A step is the program of this rank ([`ronde_schedule::step_program`]). Plain data parallelism is that of one stage, and a
 //! pipeline has several. Shards of a rank run one after the other, or all of them through a bucket before the next one
-//! ([`ShardOrder`]); for layers that need sums over shards see `lock_step`.
+//! ([`ronde_schedule::ShardOrder`]); for layers that need sums over shards see `lock_step`.
 //! A shard's gradients are added bucket by bucket along the fixed tree ([`ronde_core::exact`]). During the last shard of the
 //! rank, a bucket's reduction over the ranks with the same layers starts as soon as these have finished their backward pass,
 //! while earlier layers still compute.
 
 mod borders;
 mod compressed;
+mod config;
 mod evaluation;
 mod gathered;
 mod gradient_values;
@@ -31,66 +32,27 @@ use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
 use ronde_core::spans::{SpanKind, SpanRecorder, SpanStart};
 use ronde_core::step_layout::StepLayout;
-use ronde_core::weight_hash::{self, WeightHash};
+use ronde_core::weight_hash;
 use ronde_core::{Buffer, Group, GroupRank, Shard, Step, Work};
 use ronde_engine::{
-    Activation, Chain, Device, EvaluationSize, ForwardContext, Layer, Loss, Mode, OptimizerConfig,
-    ParameterGroup, ParameterRule, PartPlace, WeightDecayOn,
+    Activation, Chain, Device, EvaluationSize, ForwardContext, Layer, Mode, ParameterRule,
+    PartPlace,
 };
-use ronde_schedule::{PipelineSchedule, ShardOrder};
+
+pub use self::config::SynchronousConfig;
 
 use self::borders::BorderForms;
 use self::mesh::{Division, MeshGroups, computed_layers, fresh_buckets};
 use self::parts::GroupParts;
 use crate::bucket::{self, Bucket};
-use crate::compression::{CompressedExchange, CompressionConfig, Residuals};
-use crate::loss_scale::{LossScale, LossScaling};
+use crate::compression::{CompressedExchange, Residuals};
+use crate::loss_scale::LossScale;
 use crate::state::remap;
 use crate::strategy::GradientPart;
 use crate::{
     EvaluationPart, HeldVector, HeldVectorMut, MicroBatch, ModelState, ParallelError,
     ReducedGradient, Strategy, UpdateReport, ZeroLevel,
 };
-
-/// The settings of a step.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct SynchronousConfig {
-    /// The update rule.
-    pub optimizer: OptimizerConfig,
-    /// The parameters to which weight decay applies.
-    pub weight_decay_on: WeightDecayOn,
-    /// Parameters with settings of their own; a parameter belongs to the first group that contains it.
-    pub parameter_groups: Vec<ParameterGroup>,
-    /// The global gradient norm above which the gradient is clipped.
-    pub clip_norm: Option<f64>,
-    /// Layers share a bucket up to this many bytes.
-    pub bucket_bytes_max: usize,
-    /// The loss function.
-    pub loss: Arc<dyn Loss>,
-    /// Loss scaling, which keeps gradients in the range of `f16`.
-    pub loss_scaling: Option<LossScaling>,
-    /// The parts of the state that are divided among the ranks.
-    pub zero: ZeroLevel,
-    /// The number of ranks that hold each slice of a divided state, 1 or 2; `None`: 2 with more than two ranks, otherwise 1.
-    /// The second one updates its copy from the same gradient, so the state survives the loss of either.
-    pub copies: Option<u32>,
-    /// The order in which the ranks of a pipeline compute the shards.
-    pub schedule: PipelineSchedule,
-    /// The order of shards and layers without a pipeline. Layers that need sums over all shards run in lock step in any case.
-    pub order: ShardOrder,
-    /// The short form in which gradients are sent; `None`: as they are.
-    pub compression: Option<CompressionConfig>,
-    /// The parts of the weights that are hashed after each step.
-    pub hashing: WeightHash,
-    /// The shape of one sample, which the borders of a pipeline and the memory of evaluations follow from.
-    pub sample_shape: Vec<usize>,
-    /// The most samples of a shard.
-    pub shard_samples_max: usize,
-    /// Whether only the parts of tables are exchanged whose gradient is not zero, where that sends fewer bytes; `None`: between
-    /// hosts. The bits are the same.
-    pub sparse_tables: Option<bool>,
-}
 
 /// The computing times of a step so far.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -105,48 +67,6 @@ pub struct ComputeTimes {
 
 /// A monotonic clock that returns seconds.
 pub type ComputeClock = fn() -> f64;
-
-impl SynchronousConfig {
-    /// Creates settings with weight decay on all parameters, no clipping and buckets of 4 MiB.
-    #[must_use]
-    pub fn new(optimizer: OptimizerConfig, loss: Arc<dyn Loss>) -> Self {
-        Self {
-            optimizer,
-            weight_decay_on: WeightDecayOn::default(),
-            parameter_groups: Vec::new(),
-            clip_norm: None,
-            bucket_bytes_max: 4 << 20,
-            loss,
-            loss_scaling: None,
-            zero: ZeroLevel::Off,
-            copies: None,
-            schedule: PipelineSchedule::default(),
-            order: ShardOrder::default(),
-            compression: None,
-            hashing: WeightHash {
-                parts: 1,
-                full_every: 0,
-            },
-            sample_shape: Vec::new(),
-            shard_samples_max: 0,
-            sparse_tables: None,
-        }
-    }
-
-    /// Returns whether gradients of tables are exchanged without zeros among ranks on these hosts.
-    #[must_use]
-    pub fn sums_sparsely(&self, hosts: &[usize]) -> bool {
-        // Within a host, dense values are read in the memory of the other ranks.
-        let spans_hosts = hosts.iter().any(|host| Some(host) != hosts.first());
-        self.sparse_tables.unwrap_or(spans_hosts)
-    }
-
-    /// Returns how many of `ranks` ranks hold each slice of a divided state, if the setting is `copies`.
-    #[must_use]
-    pub fn copies_among(copies: Option<u32>, ranks: usize) -> u32 {
-        copies.unwrap_or(if ranks > 2 { 2 } else { 1 })
-    }
-}
 
 /// The number of buckets of divided gradients that are in memory at once.
 const BUCKETS_IN_FLIGHT: usize = 3;

@@ -69,7 +69,7 @@ fn differences(accepted: &str, present: &str) -> Vec<String> {
     let mut problems: Vec<String> = removed.chain(added).take(DIFFERENCES_SHOWN_MAX).collect();
     if number > 0 {
         problems.push(format!(
-            "the public interface differs in {number} items; `cargo xtask fix` accepts it, CHANGELOG.md describes it"
+            "the public interface differs in {number} items; `cargo xtask accept` accepts it, CHANGELOG.md describes it"
         ));
     }
     problems

@@ -17,7 +17,7 @@ use crate::{ModelState, TensorRange};
 
 /// A tensor that is sent as two factors: its first dimension by all others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Matrix {
+struct FactoredMatrix {
     /// The index of the tensor in the flat state.
     tensor: usize,
     elements: Range<usize>,
@@ -39,7 +39,7 @@ fn shape_of(tensor: &TensorRange, rank: usize) -> Option<(usize, usize)> {
 #[derive(Debug, Clone)]
 pub(crate) struct LowRankFactors {
     rank: usize,
-    matrices: Vec<Matrix>,
+    matrices: Vec<FactoredMatrix>,
     pub(crate) values: Vec<f32>,
 }
 
@@ -52,7 +52,7 @@ impl LowRankFactors {
             if let Some((rows, width)) = shape_of(tensor, rank) {
                 let factor = len..len + rank * width;
                 len = factor.end;
-                matrices.push(Matrix {
+                matrices.push(FactoredMatrix {
                     tensor: index,
                     elements: tensor.range.clone(),
                     rows,
@@ -107,7 +107,7 @@ fn draw(values: &mut [f32], (seeds, begun): (&SeedTree, u64), (tensor, column): 
 pub(crate) struct LowRankSum {
     rank: usize,
     elements: Range<usize>,
-    matrices: Vec<Matrix>,
+    matrices: Vec<FactoredMatrix>,
     /// The tensors that are sent as they are.
     whole: Vec<Range<usize>>,
     sum: TreeSum,
@@ -126,7 +126,7 @@ impl LowRankSum {
     ) -> Self {
         let inside = |range: &Range<usize>| elements.contains(&range.start);
         let matrices = factors.matrices.iter().filter(|m| inside(&m.elements));
-        let matrices: Vec<Matrix> = matrices.cloned().collect();
+        let matrices: Vec<FactoredMatrix> = matrices.cloned().collect();
         let is_whole = |range: &Range<usize>| matrices.iter().all(|m| m.elements != *range);
         let tensors = state.tensors().iter().map(|tensor| tensor.range.clone());
         let whole = tensors.filter(|range| inside(range) && is_whole(range));

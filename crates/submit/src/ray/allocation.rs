@@ -1,4 +1,4 @@
-//! [`RayAllocation`]: what the launcher of a job needs to know and to do inside of a job of Ray.
+//! [`RayAllocation`]: the work of a job's launcher inside of a job of Ray.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -16,9 +16,9 @@ use crate::job_paths::JobPaths;
 use crate::limited::wait;
 use crate::process_folder::ProcessCommand;
 
-/// The word among the arguments of the launcher that stands for the address of its node.
+/// The word that the address of the launcher's node replaces among its arguments.
 pub(super) const ADDRESS_WORD: &str = "{address}";
-/// The word among the arguments of the launcher that stands for the folder of the run file.
+/// The word that the folder of the run file replaces among the arguments of the launcher.
 pub(super) const INPUTS_WORD: &str = "{inputs}";
 /// The program that starts an agent on each other node.
 const AGENTS: &str = include_str!("agents.py");
@@ -33,7 +33,7 @@ const PACKAGE: &str = "package";
 /// Time limit for the coordinator to listen.
 const BEGIN_MAX: Duration = Duration::from_secs(600);
 
-/// A job of Ray, as its entrypoint was told.
+/// A job of Ray, as the arguments of its entrypoint describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RayAllocation {
     /// The number of nodes.
@@ -79,7 +79,7 @@ pub fn keep_package(
 
 /// Removes the copies of [`keep_package`] after the end of a job.
 pub fn remove_package(paths: &JobPaths) {
-    // What remains takes space, but does no harm.
+    // Files that cannot be removed take space, but do no harm.
     let _ = std::fs::remove_dir_all(paths.folder().join(PACKAGE));
 }
 
