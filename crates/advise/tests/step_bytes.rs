@@ -226,7 +226,7 @@ impl KnownGroups {
             self.all.bytes_sent() + of_parts.sum::<u64>()
         };
         let (mut last, mut same) = (now(), 0);
-        while same < 10 {
+        while same < 30 {
             std::thread::sleep(Duration::from_millis(10));
             let next = now();
             same = if next == last { same + 1 } else { 0 };

@@ -13,6 +13,9 @@ use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Operation, Wo
 use super::codec::{Codec, CodedUnit, units};
 use crate::ModelState;
 
+/// Returns the values that are added to the sum of some elements.
+type ResidualOf<'f, 'a> = &'f dyn Fn(&Range<usize>) -> Option<&'a [f32]>;
+
 /// The units of a rank.
 #[derive(Debug, Clone, Default)]
 struct OwnedUnits {
@@ -175,7 +178,7 @@ impl CodedSum {
         &mut self,
         group: &dyn Group,
         senders: &ExactSum,
-        residual: Option<&dyn Fn(&Range<usize>) -> Option<&'a [f32]>>,
+        residual: Option<ResidualOf<'_, 'a>>,
     ) -> Option<Result<(HeldRanges, Buffer), CollectiveError>> {
         let received = self.in_flight.take()?.wait();
         Some(received.and_then(|received| {
