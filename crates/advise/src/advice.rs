@@ -242,19 +242,22 @@ pub(crate) fn run_separately(
     one: &LayoutForecast,
     best: &LayoutForecast,
 ) -> Option<Advice> {
-    if configurations < 2 || !one.fits || best.choice.workers() < 2 {
+    if configurations < 2 || !one.fits {
         return None;
     }
     let rounds = configurations.div_ceil(slots.max(1));
     let apart_s = f64::from(rounds) * one.run_s;
     let together_s = f64::from(configurations) * best.run_s;
+    let workers = match best.choice.workers() {
+        1 => "one worker".to_owned(),
+        workers => format!("{workers} workers"),
+    };
     (apart_s < together_s).then(|| Advice {
         kind: AdviceKind::RunSeparately,
         message: format!(
             "run the configurations separately: {configurations} runs side by side, each with one worker (`ronde sweep`), take {}; one after the \
-             other with {} workers they take {}",
+             other with {workers} they take {}",
             crate::report::duration(apart_s),
-            best.choice.workers(),
             crate::report::duration(together_s)
         ),
     })

@@ -219,6 +219,7 @@ struct KnownGroups {
 impl KnownGroups {
     /// Returns the bytes that this rank has sent in all groups. A message may arrive before its sender has counted it, so this
     /// waits until the number does not change any more.
+    #[expect(clippy::disallowed_methods, reason = "a test waits for other threads")]
     fn sent(&self) -> u64 {
         let now = || {
             let parts = self.parts.lock().unwrap();

@@ -318,6 +318,6 @@ mod tests {
         let tokens = OwnTokens::new(&division, &own);
         assert_eq!(tokens.of_part(1), 0..1);
         assert_eq!(tokens.of_part(2), 1..1);
-        assert_eq!(tokens.segments(3), [1..2]);
+        assert_eq!(tokens.segments(3), std::slice::from_ref(&(1..2)));
     }
 }
