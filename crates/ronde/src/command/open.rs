@@ -267,19 +267,15 @@ fn spawn(job: &Path, listen: Option<SocketAddr>) -> std::io::Result<Child> {
 /// What Linux adds to the path of a program whose file has been removed or replaced.
 const REMOVED: &str = " (deleted)";
 
-/// Returns the path of this program, for starting its own subcommands on this host.
+/// Returns the path of this program, for starting its own subcommands.
 pub(crate) fn this_program() -> OsString {
-    match std::env::current_exe() {
-        // The file of this process, which still exists without its name.
-        Ok(path) if path.to_string_lossy().ends_with(REMOVED) => OsString::from("/proc/self/exe"),
-        Ok(path) => path.into_os_string(),
-        Err(_) => OsString::from("ronde"),
-    }
+    std::env::current_exe().map_or_else(|_| OsString::from("ronde"), PathBuf::into_os_string)
 }
 
-/// Returns the path from which this program was started, for other hosts with the same file.
+/// Returns the path from which this program was started, also if its file has been removed there meanwhile. Other hosts may have the
+/// file.
 pub(crate) fn path_of_this_program() -> OsString {
-    let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("ronde"));
+    let path = PathBuf::from(this_program());
     match path.to_str().and_then(|path| path.strip_suffix(REMOVED)) {
         Some(path) => OsString::from(path),
         None => path.into_os_string(),
