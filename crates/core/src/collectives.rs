@@ -116,7 +116,8 @@ pub trait Collectives: Send + Sync {
     /// Ends all waits on all ranks immediately with [`CollectiveError::Aborted`].
     fn abort(&self, reason: &str);
 
-    /// Returns the number of bytes that this rank has sent so far, including headers.
+    /// Returns the number of bytes that this rank has sent so far, including headers. Bytes that a member has received are
+    /// counted. Reports about the group itself (a rank that waits, a failure) are not, because their number depends on time.
     fn bytes_sent(&self) -> u64;
 
     /// Returns the error with which the group has ended, if this rank knows of one, without waiting. A rank that computes for

@@ -87,8 +87,8 @@ struct MailboxState {
 pub(crate) struct Mailbox {
     state: Mutex<MailboxState>,
     pub(super) flags: DriverFlags,
-    pub(super) bytes: AtomicU64,
-    pub(super) payload_bytes: AtomicU64,
+    bytes: AtomicU64,
+    payload_bytes: AtomicU64,
     pub(super) flight: Arc<FlightRecorder>,
     shared_bytes: AtomicU64,
     shared_payload_bytes: AtomicU64,
@@ -258,6 +258,13 @@ impl Mailbox {
     pub(super) fn note_failed(&self, error: &CollectiveError) {
         self.lock().failed = Some(error.clone());
         self.news.store(true, Ordering::SeqCst);
+    }
+
+    /// Counts bytes that are sent to peers by a stream.
+    pub(super) fn count_streamed(&self, bytes: u64, payload_bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.payload_bytes
+            .fetch_add(payload_bytes, Ordering::Relaxed);
     }
 
     /// Counts bytes that were sent to peers by other means than a stream.

@@ -1,9 +1,9 @@
 //! Sending: frames to each peer in order, as far as the transport accepts bytes.
 
 use std::io::ErrorKind;
-use std::sync::atomic::Ordering;
 
 use super::StreamExecutor;
+use super::mailbox::Mailbox;
 use super::peer::{OutgoingFrame, OutgoingPayload, StreamState};
 use crate::frame::{Call, CallKind, FrameHeader, FrameKind, HEADER_BYTES};
 use crate::running::RunningCollective;
@@ -36,6 +36,7 @@ impl StreamExecutor {
             header,
             payload,
             done: 0,
+            counted: 0,
         };
         match state.out.front() {
             // A report that this rank waits must not queue behind the data that it waits to send.
@@ -86,6 +87,7 @@ impl StreamExecutor {
                 self.peers[peer].starved = true;
                 return false;
             }
+            frame.count(&self.mailbox);
         }
         let header = frame.header.encode();
         let head = &header[frame.done.min(HEADER_BYTES)..];
@@ -94,12 +96,7 @@ impl StreamExecutor {
         match self.transport.write(peer, head, rest) {
             Ok(count) => {
                 frame.done += count;
-                let counters = &self.mailbox;
-                counters.bytes.fetch_add(count as u64, Ordering::Relaxed);
                 let payload = count.saturating_sub(head.len());
-                counters
-                    .payload_bytes
-                    .fetch_add(payload as u64, Ordering::Relaxed);
                 let is_complete = frame.done == total;
                 if let (OutgoingPayload::Collective(sending), Some(running)) =
                     (&frame.payload, &mut self.running)
@@ -129,7 +126,7 @@ impl StreamExecutor {
     fn sent(&mut self, peer: usize) -> bool {
         let out = &mut self.peers[peer].out;
         if let Some(frame) = out.front_mut() {
-            frame.done = 0;
+            (frame.done, frame.counted) = (0, 0);
             if frame.start(self.running.as_ref()) < frame.len() && frame.is_collective() {
                 return false;
             }
@@ -177,6 +174,19 @@ impl OutgoingFrame {
             }
             _ => left,
         }
+    }
+
+    /// Counts the bytes of the next frame before they are written, so that whatever a peer has received is counted. Reports
+    /// about the group are not counted: how many there are depends on time.
+    fn count(&mut self, mailbox: &Mailbox) {
+        if !matches!(self.header.kind, FrameKind::Collective | FrameKind::Message) {
+            return;
+        }
+        // A frame that the transport did not accept starts again, possibly with more bytes.
+        let bytes = HEADER_BYTES as u64 + self.header.bytes;
+        let headers = if self.counted == 0 { HEADER_BYTES as u64 } else { 0 };
+        mailbox.count_streamed(bytes - self.counted, bytes - self.counted - headers);
+        self.counted = bytes;
     }
 
     /// Returns whether no bytes are ready for the next frame.

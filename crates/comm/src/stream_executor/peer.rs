@@ -30,6 +30,8 @@ pub(super) struct OutgoingFrame {
     pub(super) payload: OutgoingPayload,
     /// Bytes of this frame's header and payload sent so far.
     pub(super) done: usize,
+    /// Bytes of this frame's header and payload that are in the number of bytes sent.
+    pub(super) counted: u64,
 }
 
 /// The destination of a frame's bytes.
