@@ -17,24 +17,21 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ronde_core::gossip::{LoggedUpdate, UpdateLog, merge_updates};
-use ronde_core::holdings::HeldRanges;
 use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 use ronde_core::served::UpdateSamples;
-use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{DType, Group, GroupRank, Operation, Step, WorldSize};
-use ronde_engine::{Activation, Chain, Device};
 
 use self::peer::FinishedReplica;
 use crate::parameter_servers::messages::gather_words;
 use crate::strategy::GradientPart;
 use crate::synchronous::replica::ReplicaUpdate;
+use crate::whole_replica::WholeReplica;
 use crate::{
-    ComputeClock, ComputeTimes, EvaluationPart, HeldVector, HeldVectorMut, InnerLosses, MicroBatch,
-    ModelState, ParallelError, ReducedGradient, RoundStart, RoundTally, ServedUpdate, Strategy,
-    SynchronousStrategy, UpdateReport,
+    ComputeClock, InnerLosses, MicroBatch, ParallelError, ReducedGradient, RoundStart, RoundTally,
+    ServedUpdate, Strategy, SynchronousStrategy, UpdateReport,
 };
 
 pub use self::peer::GossipPeer;
@@ -206,11 +203,12 @@ impl Gossip {
     }
 
     fn restore(&mut self, state: &SavedState) {
-        self.inner.restore(&state.weights, Some(&state.states));
+        let states: Vec<&[f32]> = state.states.iter().map(Vec::as_slice).collect();
+        self.inner.restore(&state.weights, Some(&states));
     }
 
     /// Returns the state to that before the round, if one is under way, and keeps the replica.
-    fn leave_round(&mut self) {
+    fn restore_state(&mut self) {
         let Some(before) = self.before.take() else {
             return;
         };
@@ -222,7 +220,7 @@ impl Gossip {
     }
 
     /// Forgets the round under way, because the state changes from outside.
-    fn forget_round(&mut self) {
+    fn drop_round(&mut self) {
         (self.before, self.replica) = (None, None);
     }
 
@@ -414,7 +412,7 @@ impl GossipRounds for Gossip {
             .with_weights(|weights| weights.copy_from_slice(&finished.weights));
         self.inner.reload();
         if !is_complete {
-            self.leave_round();
+            self.restore_state();
             return Ok(None);
         }
         let tally = self.merge(&finished)?;
@@ -431,19 +429,33 @@ impl GossipRounds for Gossip {
     }
 }
 
-impl Strategy for Gossip {
-    fn gossip_rounds(&mut self) -> Option<&mut dyn GossipRounds> {
+impl WholeReplica for Gossip {
+    fn inner(&self) -> &SynchronousStrategy {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut SynchronousStrategy {
+        &mut self.inner
+    }
+
+    fn into_inner(self) -> SynchronousStrategy {
+        *self.inner
+    }
+
+    fn ranks(&self) -> (&dyn Group, &StepLayout) {
+        (&*self.group, &self.layout)
+    }
+
+    fn computed_by(&self) -> &'static str {
+        "updates"
+    }
+
+    fn as_gossip_rounds(&mut self) -> Option<&mut dyn GossipRounds> {
         Some(self)
     }
 
-    fn backward(&mut self, _: Step, _: Vec<MicroBatch>) -> Result<Vec<ShardReport>, ParallelError> {
-        Err(ParallelError::OutOfOrder {
-            problem: "a round of decentralised training is computed by its updates".to_owned(),
-        })
-    }
-
     /// Returns the mean of all replicas.
-    fn reduce(&mut self) -> Result<ReducedGradient, ParallelError> {
+    fn reduce_round(&mut self) -> Result<ReducedGradient, ParallelError> {
         if !std::mem::take(&mut self.is_computed) {
             return Err(no_round());
         }
@@ -458,32 +470,23 @@ impl Strategy for Gossip {
     }
 
     /// Returns the losses of the updates: see [`InnerLosses`].
-    fn vote_sums(
-        &mut self,
-        _: Step,
-        _: &ReducedGradient,
-        _: u64,
-    ) -> Result<Vec<u8>, ParallelError> {
-        Ok(self.losses.encode())
+    fn vote(&self) -> Vec<u8> {
+        self.losses.encode()
     }
 
-    /// Visits nothing: the gradients of updates are not kept.
-    fn visit_gradient(&self, _: &ReducedGradient, _: u64, _: &mut dyn FnMut(usize, &[f32])) {}
-
     /// Takes over the mean of all replicas. The norm is that of the change of the parameters.
-    fn apply(
+    fn apply_round(
         &mut self,
         _: Step,
         reduced: ReducedGradient,
         _: &[Vec<u8>],
         _: u64,
-        _: f64,
     ) -> Result<UpdateReport, ParallelError> {
         let part = reduced.parts.first().ok_or_else(no_round)?;
         let len = self.inner.state().len();
         let mean: &[f32] = part.sum.as_slice();
         let (weights, states) = mean.split_at_checked(len).ok_or_else(no_round)?;
-        self.leave_round();
+        self.restore_state();
         let mut squares = 0.0;
         for range in self.elements_of(Role::Parameter) {
             let before = &self.inner.state().values()[range.clone()];
@@ -503,7 +506,7 @@ impl Strategy for Gossip {
         for (to, from) in vectors.zip(states.chunks_exact(len.max(1))) {
             to.copy_from_slice(from);
         }
-        self.forget_round();
+        self.drop_round();
         Ok(UpdateReport {
             gradient_norm: squares.sqrt(),
             clip_factor: 1.0,
@@ -511,111 +514,17 @@ impl Strategy for Gossip {
         })
     }
 
-    fn gather_weights(&mut self, step: Option<Step>) -> Result<(), ParallelError> {
-        self.inner.gather_weights(step)
-    }
-
-    /// Leaves the round. The replica of this rank stays, so that the next group can continue it.
-    fn abort(&mut self) {
+    /// The replica of this rank stays, so that the next group can continue it.
+    fn leave_round(&mut self) {
         self.is_computed = false;
-        self.inner.abort();
-        self.leave_round();
+        self.restore_state();
     }
 
-    fn regroup(&mut self, group: Arc<dyn Group>, layout: StepLayout) -> Result<(), ParallelError> {
+    fn forget_round(&mut self) {
+        self.drop_round();
+    }
+
+    fn enter(&mut self, group: Arc<dyn Group>, layout: StepLayout) {
         (self.group, self.layout) = (group, layout);
-        self.is_computed = false;
-        self.leave_round();
-        Ok(())
-    }
-
-    fn held(&self) -> &HeldRanges {
-        self.inner.held()
-    }
-
-    fn owned(&self) -> Vec<HeldRanges> {
-        self.layout()
-    }
-
-    fn layout(&self) -> Vec<HeldRanges> {
-        vec![self.inner.held().clone(); self.layout.ranks()]
-    }
-
-    fn hold(&mut self, elements: HeldRanges) {
-        self.inner.hold(elements);
-    }
-
-    fn reset(&mut self) -> Result<(), ParallelError> {
-        self.forget_round();
-        self.inner.reset()
-    }
-
-    fn state(&self) -> &ModelState {
-        self.inner.state()
-    }
-
-    fn digest(&self, step: Option<Step>) -> u64 {
-        self.inner.digest(step)
-    }
-
-    fn vectors(&self) -> Vec<HeldVector<'_>> {
-        self.inner.vectors()
-    }
-
-    fn vectors_mut(&mut self) -> Vec<HeldVectorMut<'_>> {
-        self.forget_round();
-        self.inner.vectors_mut()
-    }
-
-    fn reload(&mut self) {
-        self.inner.reload();
-    }
-
-    fn swap_weights(&mut self, values: &mut [f32]) {
-        self.inner.swap_weights(values);
-    }
-
-    fn state_mut(&mut self) -> &mut ModelState {
-        self.forget_round();
-        self.inner.state_mut()
-    }
-
-    fn into_chain(self: Box<Self>) -> Chain {
-        self.inner.into_chain()
-    }
-
-    fn set_device(&mut self, device: &Arc<dyn Device>) {
-        self.inner.set_device(device);
-    }
-
-    fn part_group(&self) -> Option<&dyn Group> {
-        None
-    }
-
-    fn take_times(&mut self) -> ComputeTimes {
-        self.inner.take_times()
-    }
-
-    /// Returns the same number for all sizes: gradients are not sent in buckets.
-    fn buckets_of(&self, _: usize) -> usize {
-        1
-    }
-
-    fn set_bucket_bytes(&mut self, _: usize) {}
-
-    /// Every rank evaluates.
-    fn evaluation_part(&self) -> EvaluationPart {
-        EvaluationPart {
-            groups: self.group.size() as u64,
-            group: Some(u64::from(self.group.rank().0)),
-            ..self.inner.evaluation_part()
-        }
-    }
-
-    fn predict(
-        &mut self,
-        batch: Option<&mut MicroBatch>,
-    ) -> Result<Option<Activation>, ParallelError> {
-        self.inner.predict(batch)
     }
 }

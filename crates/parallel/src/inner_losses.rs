@@ -11,7 +11,12 @@ const ENTRY: usize = 16;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct InnerLosses {
     replicas: BTreeMap<u32, Vec<(f64, u64)>>,
+    /// The first tensor whose gradient was not finite.
+    diverged: Option<u64>,
 }
+
+/// The number in place of that of a replica, before the number of a tensor whose gradient was not finite.
+const DIVERGED: u32 = u32::MAX;
 
 impl InnerLosses {
     /// Begins the losses of a replica again.
@@ -25,11 +30,25 @@ impl InnerLosses {
         of_replica.push((loss_sum, samples));
     }
 
-    /// Returns the bytes for a vote. Length: 8 bytes for each replica and 16 for each of its inner steps.
+    /// Adds the number of a tensor whose gradient was not finite.
+    pub(crate) fn diverge(&mut self, tensor: u64) {
+        self.diverged = Some(self.diverged.map_or(tensor, |other| other.min(tensor)));
+    }
+
+    /// Returns the number of the first tensor whose gradient was not finite.
+    #[must_use]
+    pub fn diverged(&self) -> Option<u64> {
+        self.diverged
+    }
+
+    /// Returns the bytes for a vote. Length: 8 bytes for each replica and 16 for each of its inner steps, and 24 if a gradient was not
+    /// finite.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        let diverged = self.diverged.map(|tensor| vec![(0.0, tensor)]);
+        let diverged = diverged.iter().map(|entries| (&DIVERGED, entries));
         let mut bytes = Vec::new();
-        for (replica, losses) in &self.replicas {
+        for (replica, losses) in self.replicas.iter().chain(diverged) {
             bytes.extend_from_slice(&replica.to_le_bytes());
             bytes.extend_from_slice(&(losses.len() as u32).to_le_bytes());
             for (loss_sum, samples) in losses {
@@ -53,7 +72,10 @@ impl InnerLosses {
                 for entry in entries.chunks_exact(ENTRY) {
                     let loss_sum = f64::from_le_bytes(entry[..8].try_into().ok()?);
                     let samples = u64::from_le_bytes(entry[8..].try_into().ok()?);
-                    all.add(replica, loss_sum, samples);
+                    match replica {
+                        DIVERGED => all.diverge(samples),
+                        _ => all.add(replica, loss_sum, samples),
+                    }
                 }
                 bytes = rest;
             }
@@ -96,6 +118,12 @@ mod tests {
         assert_eq!(votes[0].len(), 8 + 2 * 16);
         let again = InnerLosses::decode(votes.iter().rev().map(Vec::as_slice));
         assert_eq!(again, Some(all), "the order of ranks does not matter");
+        let is_diverged = |votes: [&[u8]; 2]| InnerLosses::decode(votes).unwrap().diverged();
+        assert_eq!(is_diverged([&votes[0], &votes[1]]), None);
+        first.diverge(7);
+        second.diverge(3);
+        let diverged = [first.encode(), second.encode()];
+        assert_eq!(is_diverged([&diverged[0], &diverged[1]]), Some(3));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 pub mod bucket;
 pub mod compression;
+pub mod distributed;
 pub mod error;
 pub mod gossip;
 pub mod inner_losses;
@@ -19,13 +20,15 @@ pub mod state;
 pub mod strategy;
 pub mod synchronous;
 mod update_sums;
+mod whole_replica;
 pub mod zero;
 
-pub use compression::{Codec, CompressionConfig, Residuals};
+pub use compression::{Codec, CompressionConfig};
+pub use distributed::DistributedVector;
 pub use error::ParallelError;
 pub use gossip::{Gossip, GossipConfig, GossipPeer, GossipRounds, GossipSummary, GossipTally};
 pub use inner_losses::InnerLosses;
-pub use local_rounds::{InnerState, LocalRounds, LocalRoundsConfig};
+pub use local_rounds::{InnerState, LocalRounds, LocalRoundsConfig, StreamingConfig};
 pub use loss_scale::LossScaling;
 pub use parameter_servers::{
     AbortOnPanic, ParameterServers, ParameterServersConfig, RoundClient, RoundRole, RoundServer,
@@ -34,7 +37,7 @@ pub use parameter_servers::{
 pub use state::{ModelState, TensorRange, remap};
 pub use strategy::{
     EvaluationPart, HeldVector, HeldVectorMut, LocalStep, MicroBatch, ReducedGradient,
-    ReplicaRounds, Strategy, UpdateReport,
+    ReplicaRounds, Strategy, UpdateReport, VectorKind,
 };
 pub use synchronous::{ComputeClock, ComputeTimes, SynchronousConfig, SynchronousStrategy};
 pub use zero::ZeroLevel;

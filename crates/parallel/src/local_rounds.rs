@@ -2,32 +2,35 @@
 //! an outer optimizer.
 //!
 //! Sources: McMahan et al., "Communication-efficient learning", AISTATS 2017 (averaging); Stich, "Local SGD converges fast",
-//! ICLR 2019; Douillard et al., "DiLoCo", arXiv:2311.08105, algorithm 1 (outer Nesterov momentum).
+//! ICLR 2019; Douillard et al., "DiLoCo", arXiv:2311.08105, algorithm 1 (outer Nesterov momentum); Douillard et al., "Streaming
+//! DiLoCo", arXiv:2501.18512 (fragments that are summed in turn, while replicas compute).
 //!
-//! The number of replicas is fixed by the plan. A rank computes a contiguous range of them one after the other, all from the
-//! same state, and a replica's contribution to the sum is a leaf of the exact sum, so the bits do not depend on the ranks.
-//! Cost of a round: one exact sum of the state; of the states of the inner optimizer too, if these are averaged.
+//! The number of replicas is fixed by the plan. A rank computes a contiguous range of them one after the other, and a replica's
+//! contribution to the sum is a leaf of the exact sum, so the bits do not depend on the ranks.
+//! Cost of a round: one exact sum of the state, or of a fragment; of the states of the inner optimizer too, if these are averaged.
+
+mod kept;
+mod outer_sum;
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::holdings::HeldRanges;
 use ronde_core::layout::Role;
 use ronde_core::norm::BLOCK;
 use ronde_core::session::ShardReport;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{Buffer, DType, Group, GroupRank, Operation, Shard, Step};
-use ronde_engine::{Activation, Chain, Device, GradientScale, OptimizerConfig, sum_of_squares};
+use ronde_core::{Group, GroupRank, Shard, Step};
+use ronde_engine::{GradientScale, OptimizerConfig, sum_of_squares};
 
-use crate::bucket::{Bucket, BucketPlan};
-use crate::compression::{
-    Codec, CodedSum, CompressedExchange, CompressionConfig, Residuals, SentGradient,
-};
-use crate::strategy::{GradientPart, LocalStep, ReplicaRounds};
+use self::kept::KeptReplicas;
+use self::outer_sum::OuterSum;
+use crate::compression::{Codec, CompressionConfig};
+use crate::strategy::{GradientPart, LocalStep, ReplicaRounds, VectorKind};
 use crate::synchronous::replica::{ReplicaUpdate, common};
+use crate::whole_replica::WholeReplica;
 use crate::{
-    ComputeTimes, EvaluationPart, HeldVector, HeldVectorMut, InnerLosses, MicroBatch, ModelState,
+    DistributedVector, HeldVector, HeldVectorMut, InnerLosses, MicroBatch, ModelState,
     ParallelError, ReducedGradient, Strategy, SynchronousStrategy, UpdateReport,
 };
 
@@ -39,6 +42,17 @@ pub enum InnerState {
     Reset,
     /// Every replica continues from their mean over all replicas.
     Average,
+    /// Every replica continues from its own.
+    Keep,
+}
+
+/// The settings of fragments: parts of the state that are summed in turn, while replicas compute.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StreamingConfig {
+    /// The number of fragments. Round `r` sums fragment `r` modulo this number.
+    pub fragments: u32,
+    /// The share of its own weights that a replica keeps of a fragment when it receives the new ones, from 0 to 1.
+    pub own_share: f32,
 }
 
 /// The settings of rounds.
@@ -48,17 +62,50 @@ pub struct LocalRoundsConfig {
     pub outer: OptimizerConfig,
     /// The learning rate of the outer step. With 1 and no momentum, the weights become the mean of the replicas.
     pub outer_learning_rate: f64,
-    /// The states of the inner optimizer.
+    /// The states of the inner optimizer; kept if there are fragments.
     pub inner_state: InnerState,
+    /// The fragments; `None`: the whole state is summed after each round.
+    pub streaming: Option<StreamingConfig>,
     /// The form in which displacements are sent, if their errors are dropped.
     pub outer_format: Codec,
     /// The form in which displacements are sent, with each replica as a sender, if their errors are added to the next ones.
     pub compression: Option<CompressionConfig>,
 }
 
+impl LocalRoundsConfig {
+    /// Returns the number of fragments; one without streaming.
+    fn fragments(&self) -> u32 {
+        self.streaming.map_or(1, |streaming| streaming.fragments)
+    }
+}
+
+/// Divides the flat state into fragments of whole tensors, nearly even.
+fn fragments(state: &ModelState, count: u32) -> Vec<Range<usize>> {
+    let starts: Vec<usize> = state.tensors().iter().map(|t| t.range.start).collect();
+    let border = |index: u32| match index {
+        0 => 0,
+        _ if index >= count => state.len(),
+        _ => {
+            let wanted = (state.len() as u128 * u128::from(index) / u128::from(count)) as usize;
+            let after = starts.partition_point(|start| *start < wanted);
+            let above = starts.get(after).copied().unwrap_or(state.len());
+            let below = after.checked_sub(1).map_or(0, |before| starts[before]);
+            if wanted - below <= above - wanted {
+                below
+            } else {
+                above
+            }
+        }
+    };
+    (0..count.max(1))
+        .map(|i| border(i)..border(i + 1))
+        .collect()
+}
+
 /// A round on its way.
 struct RunningRound {
-    /// The weights and buffers from which every replica starts.
+    round: Step,
+    /// The weights and buffers of the run.
     start: Vec<f32>,
     /// The replica that is being computed, with the number of its samples so far.
     replica: Option<(Shard, u64)>,
@@ -78,21 +125,15 @@ pub struct LocalRounds {
     outer_states: Vec<Vec<f32>>,
     /// The mean states of the inner optimizer after the last round, if they are averaged.
     averaged: Vec<Vec<f32>>,
-    /// The exchange of the displacements, if they are sent in a short form.
-    coded: Option<CodedSum>,
-    /// The exchange of the displacements with residuals, if the settings have it.
-    compressed: Option<CompressedExchange>,
-    /// The displacements of the replicas of this rank, if they are sent with residuals.
-    leaves: Vec<(u32, Buffer)>,
-    /// Memory for a displacement that is sent in a short form.
-    scratch: Vec<f32>,
-    /// The buckets of the displacements, unless these are sent in a short form, then those of each averaged state.
-    buckets: Vec<Bucket>,
+    /// What replicas keep between rounds, if they keep anything.
+    kept: Option<KeptReplicas>,
+    sum: OuterSum,
     running: Option<RunningRound>,
     /// The memory of the start of a round, between rounds.
     spare: Vec<f32>,
     losses: InnerLosses,
-    is_computed: bool,
+    /// The round that is computed, whose sums are under way.
+    computed: Option<Step>,
 }
 
 impl LocalRounds {
@@ -111,68 +152,37 @@ impl LocalRounds {
         let len = inner.state().len();
         assert_eq!(inner.stored().len(), len, "a replica has the whole state");
         let zeros = |count: usize| vec![vec![0.0; len]; count];
+        let states = inner.optimizer_states().len();
         let averaged = match config.inner_state {
-            InnerState::Reset => Vec::new(),
-            InnerState::Average => zeros(inner.optimizer_states().len()),
+            InnerState::Average => zeros(states),
+            InnerState::Reset | InnerState::Keep => Vec::new(),
         };
-        let mut this = Self {
+        let kept = (config.inner_state == InnerState::Keep).then(|| {
+            let vectors = (config.streaming.is_some(), states);
+            KeptReplicas::new(len, vectors, layout.shards(), group.rank())
+        });
+        Self {
+            sum: OuterSum::new(config, &inner, averaged.len(), (&group, &layout)),
             group,
             layout,
             config,
-            coded: None,
-            compressed: None,
-            leaves: Vec::new(),
-            scratch: Vec::new(),
             inner: Box::new(inner),
             outer_states: zeros(config.outer.state_names().len()),
             averaged,
-            buckets: Vec::new(),
+            kept,
             running: None,
             spare: Vec::new(),
             losses: InnerLosses::default(),
-            is_computed: false,
-        };
-        this.compressed = this.config.compression.map(|config| {
-            let (shards, rank) = (this.layout.shards(), this.group.rank());
-            let (seeds, state) = (this.inner.seeds(), this.inner.state());
-            CompressedExchange::new(config, seeds, state, (shards, rank))
-        });
-        this.renew_buckets();
-        this
-    }
-
-    /// Creates the exchange of the displacements and the buckets in the memory of the group.
-    fn renew_buckets(&mut self) {
-        let (format, ranks) = (self.config.outer_format, self.layout.ranks());
-        self.coded = (format != Codec::F32).then(|| {
-            let state = self.inner.state();
-            CodedSum::new(state, 0..state.len(), format, ranks)
-        });
-        if let Some(compressed) = &mut self.compressed {
-            let state = self.inner.state();
-            let all = std::iter::once(0..state.len());
-            compressed.arrange(state, self.layout.shards(), all);
+            computed: None,
         }
-        let (len, replicas) = (self.inner.state().len(), self.layout.shards().shards());
-        let plans = self.inner.bucket_plans();
-        let first = usize::from(self.is_short());
-        let shifted = (first..=self.averaged.len()).flat_map(|vector| {
-            let shift = vector * len;
-            plans.iter().map(move |plan| BucketPlan {
-                elements: plan.elements.start + shift..plan.elements.end + shift,
-                ..plan.clone()
-            })
-        });
-        let buckets = shifted.map(|plan| Bucket::new(plan, Vec::new(), false, replicas));
-        self.buckets = buckets.collect();
     }
 
-    /// Returns whether displacements are sent in a short form, in one part.
-    fn is_short(&self) -> bool {
-        self.coded.is_some() || self.compressed.is_some()
+    /// Returns the fragment that a round sums; 0 for the whole state.
+    fn fragment(&self, round: Step) -> usize {
+        (round.0 % u64::from(self.config.fragments())) as usize
     }
 
-    /// Returns the vector and the elements of the state that a range of the buckets stands for: 0 for the weights, then the
+    /// Returns the vector and the elements of the state that a range of the sums stands for: 0 for the weights, then the
     /// averaged states.
     fn vector_of(&self, elements: &Range<usize>) -> (usize, Range<usize>) {
         let len = self.inner.state().len().max(1);
@@ -183,67 +193,134 @@ impl LocalRounds {
         )
     }
 
-    fn exchange_failed(&self, source: ronde_core::CollectiveError) -> ParallelError {
-        ParallelError::Exchange {
-            action: "sum the displacements of the replicas".to_owned(),
-            source,
-        }
+    /// Returns the factor that makes a mean of a sum: over samples, or over replicas if a fragment is summed.
+    fn scale(&self, samples: u64) -> GradientScale {
+        let count = match self.config.streaming {
+            Some(_) => u64::from(self.layout.shards().shards()),
+            None => samples.max(1),
+        };
+        GradientScale::new(count, 1.0)
     }
 
-    /// Returns the weights to the state before the round, if one is under way.
-    fn leave_round(&mut self) {
+    /// Returns the weights to those of the run, if a round is under way.
+    fn restore_start(&mut self) {
         if let Some(running) = self.running.take() {
             self.inner.restore(&running.start, None);
             self.spare = running.start;
         }
     }
 
-    /// Discards the contributions of replicas.
-    fn reset_sums(&mut self) {
-        self.buckets.iter_mut().for_each(Bucket::reset);
-        self.leaves.clear();
-        if let Some(coded) = &mut self.coded {
-            coded.reset();
-        }
-        if let Some(compressed) = &mut self.compressed {
-            compressed.reset();
-        }
-    }
-
-    /// Writes the contribution of the current replica to the sum.
-    fn write_leaf(
+    /// Writes the displacement of a replica from the weights of the run, times `weight`, for elements of the flat state. Buffers are their
+    /// values times `weight`. A tensor that has `diverged` is not a number.
+    fn write_displacement(
         &self,
         elements: &Range<usize>,
-        (running, samples): (&RunningRound, u64),
+        (start, end): (&[f32], &[f32]),
+        (weight, diverged): (f32, Option<&str>),
         to: &mut [f32],
     ) {
-        let weight = samples as f32;
-        let (vector, elements) = self.vector_of(elements);
-        if let Some(state) = vector.checked_sub(1) {
-            let state = &self.inner.optimizer_states()[state][elements];
-            for (to, value) in to.iter_mut().zip(state) {
-                *to = value * weight;
-            }
-            return;
-        }
-        let (start, end) = (&running.start[elements.clone()], self.inner.state());
-        let end_values = &end.values()[elements.clone()];
-        for ((to, start), end) in to.iter_mut().zip(start).zip(end_values) {
+        let (start, end) = (&start[elements.clone()], &end[elements.clone()]);
+        for ((to, start), end) in to.iter_mut().zip(start).zip(end) {
             *to = (start - end) * weight;
         }
-        for tensor in end.tensors() {
-            let range = common(&tensor.range, &elements);
-            let is_diverged = running.diverged.as_ref() == Some(&tensor.entry.name);
+        for tensor in self.inner.state().tensors() {
+            let range = common(&tensor.range, elements);
             let at = range.start - elements.start;
             let values = &mut to[at..at + range.len()];
-            if is_diverged {
+            if diverged == Some(tensor.entry.name.as_str()) {
                 values.fill(f32::NAN);
             } else if tensor.entry.role == Role::Buffer {
-                for (to, value) in values.iter_mut().zip(&end.values()[range]) {
+                for (to, value) in values.iter_mut().zip(&end[at..at + range.len()]) {
                     *to = value * weight;
                 }
             }
         }
+    }
+
+    /// Adds the displacement of the current replica to the sum, and its states if they are averaged.
+    fn add_replica(&self, sum: &mut OuterSum) -> Result<(), ParallelError> {
+        let running = self.running.as_ref().ok_or_else(no_round)?;
+        let (replica, samples) = running.replica.ok_or_else(no_round)?;
+        let weight = samples as f32;
+        let write = |elements: &Range<usize>, to: &mut [f32]| {
+            let (vector, elements) = self.vector_of(elements);
+            if let Some(state) = vector.checked_sub(1) {
+                let state = &self.inner.optimizer_states()[state][elements];
+                for (to, value) in to.iter_mut().zip(state) {
+                    *to = value * weight;
+                }
+                return;
+            }
+            let ends = (running.start.as_slice(), self.inner.state().values());
+            let diverged = running.diverged.as_deref();
+            self.write_displacement(&elements, ends, (weight, diverged), to);
+        };
+        sum.add((0, replica.0), &*self.group, &write)
+    }
+
+    /// Starts the sum of a fragment, with the displacements that the replicas of this rank have at the beginning of the round.
+    fn start_fragment(&self, round: Step, sum: &mut OuterSum) -> Result<(), ParallelError> {
+        let (fragment, start) = (self.fragment(round), self.inner.state().values());
+        for replica in self.layout.shards().run(self.group.rank()) {
+            let weights = weights_of(self.kept.as_ref(), (round, replica), start)?;
+            let write = |elements: &Range<usize>, to: &mut [f32]| {
+                self.write_displacement(elements, (start, weights), (1.0, None), to);
+            };
+            sum.add((fragment, replica), &*self.group, &write)?;
+        }
+        let replicas = self.layout.shards().exact_sum();
+        sum.start(fragment, &*self.group, &replicas)
+    }
+
+    /// Begins the inner steps of a replica.
+    fn begin_replica(&mut self, replica: Shard) -> Result<(), ParallelError> {
+        let running = self.running.as_ref().ok_or_else(no_round)?;
+        let (round, start) = (running.round, running.start.as_slice());
+        let weights = weights_of(self.kept.as_ref(), (round, replica.0), start)?;
+        let states: Vec<&[f32]> = match &self.kept {
+            Some(kept) => kept.states(replica.0).ok_or_else(|| not_here(replica.0))?,
+            None => self.averaged.iter().map(Vec::as_slice).collect(),
+        };
+        let states = (!states.is_empty()).then_some(states.as_slice());
+        self.inner.restore(weights, states);
+        self.losses.begin(replica.0);
+        if let Some(running) = &mut self.running {
+            (running.replica, running.diverged) = (Some((replica, 0)), None);
+        }
+        Ok(())
+    }
+
+    /// Lets the replicas of this rank continue from the new weights of a fragment and their own.
+    fn merge_fragment(&mut self, elements: &Range<usize>) {
+        let (Some(streaming), Some(kept)) = (self.config.streaming, &mut self.kept) else {
+            return;
+        };
+        let new = &self.inner.state().values()[elements.clone()];
+        for weights in kept.next_weights() {
+            for (own, new) in weights[elements.clone()].iter_mut().zip(new) {
+                *own = streaming.own_share * *own + (1.0 - streaming.own_share) * new;
+            }
+        }
+    }
+
+    /// Returns the error of a replica of which a rank has said that it is not finite.
+    fn diverged(&self, votes: &[Vec<u8>]) -> Option<ParallelError> {
+        let losses = InnerLosses::decode(votes.iter().map(Vec::as_slice))?;
+        let tensor = self
+            .inner
+            .state()
+            .tensors()
+            .get(losses.diverged()? as usize);
+        let tensor = tensor.map_or_else(String::new, |tensor| tensor.entry.name.clone());
+        Some(ParallelError::NotFinite { tensor })
+    }
+
+    /// Changes the sums with the remaining state at hand.
+    fn change_sum<T>(&mut self, change: impl FnOnce(&Self, &mut OuterSum) -> T) -> T {
+        let mut sum = std::mem::take(&mut self.sum);
+        let changed = change(self, &mut sum);
+        self.sum = sum;
+        changed
     }
 
     /// Returns the norm of the mean displacement.
@@ -299,18 +376,23 @@ impl LocalRounds {
 }
 
 impl ReplicaRounds for LocalRounds {
-    fn begin_round(&mut self) {
+    fn begin_round(&mut self, round: Step) -> Result<(), ParallelError> {
         self.leave_round();
-        self.reset_sums();
         self.losses = InnerLosses::default();
+        if self.config.streaming.is_some() {
+            // The sum travels while the replicas compute.
+            self.change_sum(|this, sum| this.start_fragment(round, sum))?;
+        }
         let mut start = std::mem::take(&mut self.spare);
         start.clear();
         start.extend_from_slice(self.inner.state().values());
         self.running = Some(RunningRound {
+            round,
             start,
             replica: None,
             diverged: None,
         });
+        Ok(())
     }
 
     fn inner_step(
@@ -318,32 +400,29 @@ impl ReplicaRounds for LocalRounds {
         step: &LocalStep,
         micro_batches: Vec<MicroBatch>,
     ) -> Result<Vec<ShardReport>, ParallelError> {
-        let Some(running) = &mut self.running else {
-            return Err(no_round());
-        };
-        let current = running.replica.map(|(replica, _)| replica);
-        if current != Some(step.replica) {
-            (running.replica, running.diverged) = (Some((step.replica, 0)), None);
-            let averaged = Some(self.averaged.as_slice());
-            let states = averaged.filter(|averaged| !averaged.is_empty());
-            self.inner.restore(&running.start, states);
-            self.losses.begin(step.replica.0);
+        let current = self.running.as_ref().ok_or_else(no_round)?.replica;
+        if current.map(|(replica, _)| replica) != Some(step.replica) {
+            self.begin_replica(step.replica)?;
         }
+        let running = self.running.as_mut().ok_or_else(no_round)?;
         let update = ReplicaUpdate {
             random: step.random,
             number: match self.config.inner_state {
                 InnerState::Reset => step.index,
-                InnerState::Average => step.number,
+                InnerState::Average | InnerState::Keep => step.number,
             },
             learning_rate: step.learning_rate,
         };
         let unused = unused(&micro_batches);
         let samples = unused.iter().map(|report| report.samples).sum();
         let reports = match running.diverged.is_some() {
-            // All ranks learn of it from the sum.
+            // All ranks learn of it from the sum or the votes.
             true => unused,
             false => match self.inner.update_replica(update, micro_batches) {
                 Err(ParallelError::NotFinite { tensor }) => {
+                    let mut tensors = self.inner.state().tensors().iter();
+                    let index = tensors.position(|other| other.entry.name == tensor);
+                    self.losses.diverge(index.unwrap_or(0) as u64);
                     running.diverged = Some(tensor);
                     unused
                 }
@@ -359,74 +438,26 @@ impl ReplicaRounds for LocalRounds {
     }
 
     fn finish_replica(&mut self) -> Result<(), ParallelError> {
-        let Some(running) = self.running.take() else {
-            return Err(no_round());
-        };
-        let Some((replica, samples)) = running.replica else {
-            self.running = Some(running);
-            return Err(no_round());
-        };
-        let group = self.group.clone();
-        if let Some(mut coded) = self.coded.take() {
-            let mut leaf = std::mem::take(&mut self.scratch);
-            leaf.resize(self.inner.state().len(), 0.0);
-            let all = 0..leaf.len();
-            self.write_leaf(&all, (&running, samples), &mut leaf);
-            coded.add(&mut leaf, false);
-            (self.coded, self.scratch) = (Some(coded), leaf);
+        let running = self.running.as_ref().ok_or_else(no_round)?;
+        let (replica, _) = running.replica.ok_or_else(no_round)?;
+        if let Some(kept) = &mut self.kept {
+            let weights = self.inner.state().values();
+            kept.add(replica.0, weights, self.inner.optimizer_states());
         }
-        if self.compressed.is_some() {
-            let mut leaf = Buffer::host(DType::F32, self.inner.state().len());
-            let all = 0..leaf.len();
-            self.write_leaf(&all, (&running, samples), leaf.as_mut_slice());
-            self.leaves.push((replica.0, leaf));
+        match self.config.streaming {
+            Some(_) => Ok(()),
+            None => self.change_sum(|this, sum| this.add_replica(sum)),
         }
-        for index in 0..self.buckets.len() {
-            let taken = self.buckets[index].take_buffer(&*group);
-            let mut leaf = match taken {
-                Ok(leaf) => leaf,
-                Err(source) => {
-                    self.running = Some(running);
-                    return Err(self.exchange_failed(source));
-                }
-            };
-            let elements = self.buckets[index].plan.elements.clone();
-            self.write_leaf(&elements, (&running, samples), leaf.as_mut_slice());
-            self.buckets[index].add_shard(replica.0, leaf);
-        }
-        self.running = Some(running);
-        Ok(())
     }
 
     fn finish_round(&mut self) -> Result<(), ParallelError> {
-        if self.running.is_none() {
-            return Err(no_round());
+        let round = self.running.as_ref().ok_or_else(no_round)?.round;
+        self.restore_start();
+        if self.config.streaming.is_none() {
+            let replicas = self.layout.shards().exact_sum();
+            self.sum.start(0, &*self.group, &replicas)?;
         }
-        self.leave_round();
-        let sum = self.layout.shards().exact_sum();
-        let group = self.group.clone();
-        if let Some(coded) = &mut self.coded
-            && let Err(source) = coded.start(&*group, &sum)
-        {
-            return Err(self.exchange_failed(source));
-        }
-        let leaves = std::mem::take(&mut self.leaves);
-        if let Some(compressed) = &mut self.compressed {
-            if let Some(replica) = compressed.missing(0, &leaves) {
-                let problem = format!("the residuals of replica {replica} are not on this worker");
-                return Err(ParallelError::OutOfOrder { problem });
-            }
-            if let Err(source) = compressed.start(0, leaves, &*group) {
-                return Err(self.exchange_failed(source));
-            }
-        }
-        for bucket in &mut self.buckets {
-            let started = bucket.start(&*group, Operation::ExactSum(sum.clone()));
-            if let Err(source) = started {
-                return Err(self.exchange_failed(source));
-            }
-        }
-        self.is_computed = true;
+        self.computed = Some(round);
         Ok(())
     }
 }
@@ -448,81 +479,63 @@ fn no_round() -> ParallelError {
     }
 }
 
-impl Strategy for LocalRounds {
-    fn replica_rounds(&mut self) -> Option<&mut dyn ReplicaRounds> {
+/// Returns the weights with which a replica begins a round: those of the run, unless it keeps others.
+fn weights_of<'a>(
+    kept: Option<&'a KeptReplicas>,
+    (round, replica): (Step, u32),
+    start: &'a [f32],
+) -> Result<&'a [f32], ParallelError> {
+    match kept.filter(|kept| kept.has_weights && round.0 > 0) {
+        Some(kept) => kept.weights(replica).ok_or_else(|| not_here(replica)),
+        None => Ok(start),
+    }
+}
+
+fn not_here(replica: u32) -> ParallelError {
+    ParallelError::OutOfOrder {
+        problem: format!("what replica {replica} keeps is not on this worker"),
+    }
+}
+
+impl WholeReplica for LocalRounds {
+    fn inner(&self) -> &SynchronousStrategy {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut SynchronousStrategy {
+        &mut self.inner
+    }
+
+    fn into_inner(self) -> SynchronousStrategy {
+        *self.inner
+    }
+
+    fn ranks(&self) -> (&dyn Group, &StepLayout) {
+        (&*self.group, &self.layout)
+    }
+
+    fn computed_by(&self) -> &'static str {
+        "inner steps"
+    }
+
+    fn as_replica_rounds(&mut self) -> Option<&mut dyn ReplicaRounds> {
         Some(self)
     }
 
-    fn backward(&mut self, _: Step, _: Vec<MicroBatch>) -> Result<Vec<ShardReport>, ParallelError> {
-        Err(ParallelError::OutOfOrder {
-            problem: "a round is computed by its inner steps".to_owned(),
-        })
-    }
-
-    fn reduce(&mut self) -> Result<ReducedGradient, ParallelError> {
-        if !std::mem::take(&mut self.is_computed) {
-            return Err(no_round());
-        }
-        let mut parts = Vec::with_capacity(self.buckets.len());
-        if let Some(coded) = &mut self.coded {
-            let replicas = self.layout.shards().exact_sum();
-            let mut sum = Buffer::host(DType::F32, self.inner.state().len());
-            let gathered = coded.gather(&*self.group, &replicas, None);
-            let finished = match gathered.ok_or_else(no_round)? {
-                Ok(_) => coded.finish(sum.as_mut_slice()).ok_or_else(no_round)?,
-                Err(source) => Err(source),
-            };
-            finished.map_err(|source| self.exchange_failed(source))?;
-            parts.push(GradientPart {
-                elements: 0..sum.len(),
-                sum,
-                is_owned: true,
-            });
-        }
-        let mut sent = SentGradient::default();
-        if let Some(compressed) = &mut self.compressed {
-            let mut sum = Buffer::host(DType::F32, self.inner.state().len());
-            let gathered = compressed.gather(0, &*self.group, &mut sent);
-            let finished = match gathered.ok_or_else(no_round)? {
-                Ok(()) => {
-                    (compressed.finish(0, sum.as_mut_slice(), &mut sent)).ok_or_else(no_round)?
-                }
-                Err(source) => Err(source),
-            };
-            finished.map_err(|source| self.exchange_failed(source))?;
-            parts.push(GradientPart {
-                elements: 0..sum.len(),
-                sum,
-                is_owned: true,
-            });
-        }
-        for index in 0..self.buckets.len() {
-            let elements = self.buckets[index].plan.elements.clone();
-            let sum = match self.buckets[index].wait(&*self.group) {
-                Some(Ok(sum)) => sum,
-                Some(Err(source)) => return Err(self.exchange_failed(source)),
-                None => return Err(no_round()),
-            };
-            parts.push(GradientPart {
-                elements,
-                sum,
-                is_owned: true,
-            });
-        }
+    fn reduce_round(&mut self) -> Result<ReducedGradient, ParallelError> {
+        let round = self.computed.take().ok_or_else(no_round)?;
+        let replicas = self.layout.shards().exact_sum();
+        let fragment = self.fragment(round);
+        let (parts, sent) = self.sum.wait(fragment, &*self.group, &replicas)?;
         Ok(ReducedGradient { parts, sent })
     }
 
     /// Returns the losses of this rank's inner steps: see [`InnerLosses`].
-    fn vote_sums(
-        &mut self,
-        _: Step,
-        _: &ReducedGradient,
-        _: u64,
-    ) -> Result<Vec<u8>, ParallelError> {
-        Ok(self.losses.encode())
+    fn vote(&self) -> Vec<u8> {
+        self.losses.encode()
     }
 
-    fn visit_gradient(
+    fn visit_mean(
         &self,
         reduced: &ReducedGradient,
         samples: u64,
@@ -531,7 +544,7 @@ impl Strategy for LocalRounds {
         if self.group.rank() != GroupRank(0) {
             return;
         }
-        let scale = GradientScale::new(samples.max(1), 1.0);
+        let scale = self.scale(samples);
         let mut mean = [0.0; BLOCK];
         for (index, tensor) in self.inner.state().tensors().iter().enumerate() {
             if tensor.entry.role != Role::Parameter {
@@ -549,21 +562,24 @@ impl Strategy for LocalRounds {
         }
     }
 
-    /// Makes the outer step. The learning rate is that of the settings.
-    fn apply(
+    /// Makes the outer step.
+    fn apply_round(
         &mut self,
         step: Step,
         reduced: ReducedGradient,
-        _: &[Vec<u8>],
+        votes: &[Vec<u8>],
         samples: u64,
-        _: f64,
     ) -> Result<UpdateReport, ParallelError> {
-        let scale = GradientScale::new(samples.max(1), 1.0);
+        let scale = self.scale(samples);
         let len = self.inner.state().len();
         let is_of_weights = |part: &GradientPart| part.elements.start < len.max(1);
         let first_state = reduced.parts.iter().position(|part| !is_of_weights(part));
         let weights = &reduced.parts[..first_state.unwrap_or(reduced.parts.len())];
         let gradient_norm = self.norm(weights, &scale)?;
+        if let Some(error) = self.diverged(votes) {
+            return Err(error);
+        }
+        let fragment = self.fragment(step);
         if samples > 0 {
             for part in weights {
                 self.update_weights(part, &scale, step.0 + 1);
@@ -573,18 +589,12 @@ impl Strategy for LocalRounds {
                 let mean = &mut self.averaged[vector - 1][elements];
                 scale.write(part.values(&part.elements), mean);
             }
+            self.merge_fragment(&self.sum.elements(fragment));
         }
-        if let Some(compressed) = &mut self.compressed {
-            compressed.keep(reduced.sent, step);
+        if let Some(kept) = &mut self.kept {
+            kept.keep();
         }
-        let coded = usize::from(self.is_short());
-        for (bucket, part) in self
-            .buckets
-            .iter_mut()
-            .zip(reduced.parts.into_iter().skip(coded))
-        {
-            bucket.recycle(part.sum);
-        }
+        self.sum.keep(fragment, (reduced.parts, reduced.sent), step);
         Ok(UpdateReport {
             gradient_norm,
             clip_factor: 1.0,
@@ -592,143 +602,73 @@ impl Strategy for LocalRounds {
         })
     }
 
-    fn gather_weights(&mut self, step: Option<Step>) -> Result<(), ParallelError> {
-        self.inner.gather_weights(step)
+    fn leave_round(&mut self) {
+        self.computed = None;
+        self.restore_start();
+        self.sum.reset();
+        if let Some(kept) = &mut self.kept {
+            kept.discard();
+        }
     }
 
-    fn abort(&mut self) {
-        self.is_computed = false;
-        self.inner.abort();
-        self.leave_round();
-        self.reset_sums();
-    }
-
-    fn regroup(&mut self, group: Arc<dyn Group>, layout: StepLayout) -> Result<(), ParallelError> {
+    fn enter(&mut self, group: Arc<dyn Group>, layout: StepLayout) {
         (self.group, self.layout) = (group, layout);
-        self.is_computed = false;
-        self.leave_round();
-        self.reset_sums();
+        if let Some(kept) = &mut self.kept {
+            kept.assign(self.layout.shards());
+        }
         // The old buckets are in memory of the previous group.
-        self.renew_buckets();
-        Ok(())
+        (self.sum).arrange(&self.inner, self.averaged.len(), &self.layout);
     }
 
-    fn held(&self) -> &HeldRanges {
-        self.inner.held()
-    }
-
-    fn owned(&self) -> Vec<HeldRanges> {
-        self.layout()
-    }
-
-    fn layout(&self) -> Vec<HeldRanges> {
-        vec![self.inner.held().clone(); self.layout.ranks()]
-    }
-
-    fn hold(&mut self, elements: HeldRanges) {
-        self.inner.hold(elements);
-    }
-
-    fn reset(&mut self) -> Result<(), ParallelError> {
-        self.inner.reset()
-    }
-
-    fn state(&self) -> &ModelState {
-        self.inner.state()
-    }
-
-    fn digest(&self, step: Option<Step>) -> u64 {
-        self.inner.digest(step)
-    }
-
-    fn vectors(&self) -> Vec<HeldVector<'_>> {
+    fn state_vectors(&self) -> Vec<HeldVector<'_>> {
         let held = self.inner.held();
         let of = |values| HeldVector {
-            is_flat: true,
+            kind: VectorKind::Flat,
             held: Cow::Borrowed(held),
             values,
         };
         let states = self.outer_states.iter().chain(&self.averaged);
-        let compressed = self.compressed.iter();
         std::iter::once(of(self.inner.state().values()))
             .chain(states.map(|values| of(values.as_slice())))
-            .chain(compressed.flat_map(CompressedExchange::vectors))
+            .chain(self.kept.iter().map(|kept| kept.all.vector()))
+            .chain(self.sum.vectors())
             .collect()
     }
 
-    fn vectors_mut(&mut self) -> Vec<HeldVectorMut<'_>> {
+    fn state_vectors_mut(&mut self) -> Vec<HeldVectorMut<'_>> {
         let held = self.inner.held().clone();
         let states = self.outer_states.iter_mut().chain(&mut self.averaged);
-        let compressed = self.compressed.iter_mut();
         let of = |values| HeldVectorMut {
             held: Cow::Owned(held.clone()),
             values,
         };
         std::iter::once(of(self.inner.state_mut().values_mut()))
             .chain(states.map(|values| of(values.as_mut_slice())))
-            .chain(compressed.flat_map(CompressedExchange::vectors_mut))
+            .chain(self.kept.iter_mut().map(|kept| kept.all.vector_mut()))
+            .chain(self.sum.vectors_mut())
             .collect()
     }
 
-    fn residuals(&self) -> Option<&Residuals> {
-        self.compressed.as_ref().map(CompressedExchange::residuals)
+    fn distributed_vectors(&self) -> Vec<&DistributedVector> {
+        let kept = self.kept.iter().map(|kept| &kept.all);
+        kept.chain(self.sum.residuals()).collect()
     }
 
-    fn residuals_mut(&mut self) -> Option<&mut Residuals> {
-        self.compressed
-            .as_mut()
-            .map(CompressedExchange::residuals_mut)
+    fn distributed_vectors_mut(&mut self) -> Vec<&mut DistributedVector> {
+        let kept = self.kept.iter_mut().map(|kept| &mut kept.all);
+        kept.chain(self.sum.residuals_mut()).collect()
     }
 
-    fn reload(&mut self) {
-        self.inner.reload();
+    fn summed_parts(&self) -> usize {
+        self.sum.parts()
     }
 
-    fn swap_weights(&mut self, values: &mut [f32]) {
-        self.inner.swap_weights(values);
-    }
-
-    fn state_mut(&mut self) -> &mut ModelState {
-        self.inner.state_mut()
-    }
-
-    fn into_chain(self: Box<Self>) -> Chain {
-        self.inner.into_chain()
-    }
-
-    fn set_device(&mut self, device: &Arc<dyn Device>) {
-        self.inner.set_device(device);
-    }
-
-    fn part_group(&self) -> Option<&dyn Group> {
-        None
-    }
-
-    fn take_times(&mut self) -> ComputeTimes {
-        self.inner.take_times()
-    }
-
-    /// Returns the same number for all sizes: nothing is computed while the buckets are summed, so their size is not tuned.
-    fn buckets_of(&self, _: usize) -> usize {
-        self.buckets.len()
-    }
-
-    fn set_bucket_bytes(&mut self, _: usize) {}
-
-    fn evaluation_part(&self) -> EvaluationPart {
-        let rank = self.group.rank();
-        EvaluationPart {
-            groups: self.layout.replicas() as u64,
-            group: self.layout.place(rank).map(|place| place.replica as u64),
-            loads: self.layout.is_at_an_end(rank),
-            ..self.inner.evaluation_part()
-        }
-    }
-
-    fn predict(
-        &mut self,
-        batch: Option<&mut MicroBatch>,
-    ) -> Result<Option<Activation>, ParallelError> {
-        self.inner.predict(batch)
+    /// The ranks that compute replicas evaluate.
+    fn evaluating(&self) -> (u64, Option<u64>) {
+        let place = self.layout.place(self.group.rank());
+        (
+            self.layout.replicas() as u64,
+            place.map(|place| place.replica as u64),
+        )
     }
 }

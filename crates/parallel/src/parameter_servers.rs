@@ -21,22 +21,21 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::holdings::HeldRanges;
 use ronde_core::layout::Role;
 use ronde_core::served::{RoundPlacement, WorkerStaleness};
-use ronde_core::session::ShardReport;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{CollectivesExt, Group, Step};
-use ronde_engine::{Activation, Chain, Device, sum_of_squares};
+use ronde_engine::sum_of_squares;
 
 use self::client::ComputedUpdate;
 use self::messages::{ServerAnswer, gather_words};
 use self::slice::{ServedSlot, SliceRules, StateSlice, UpdateScale};
 use crate::bucket;
 use crate::strategy::GradientPart;
+use crate::whole_replica::WholeReplica;
 use crate::{
-    ComputeClock, ComputeTimes, EvaluationPart, HeldVector, HeldVectorMut, InnerLosses, MicroBatch,
-    ModelState, ParallelError, ReducedGradient, Strategy, SynchronousStrategy, UpdateReport,
+    ComputeClock, InnerLosses, MicroBatch, ParallelError, ReducedGradient, Strategy,
+    SynchronousStrategy, UpdateReport,
 };
 
 pub use self::client::RoundClient;
@@ -253,7 +252,7 @@ impl ParameterServers {
     }
 
     /// Returns the weights to those before the round, if one is under way.
-    fn leave_round(&mut self) {
+    fn restore_state(&mut self) {
         if let Some(start) = self.running.take() {
             self.inner
                 .with_weights(|weights| weights.copy_from_slice(&start));
@@ -262,7 +261,7 @@ impl ParameterServers {
     }
 
     /// Forgets the round under way, because the state changes from outside.
-    fn forget_round(&mut self) {
+    fn drop_round(&mut self) {
         (self.running, self.placement, self.pending) = (None, None, None);
         self.held.clear();
     }
@@ -486,7 +485,7 @@ impl ServedRounds for ParameterServers {
             })?;
             (self.held, self.diverged) = server.into_parts();
         }
-        self.leave_round();
+        self.restore_state();
         self.is_computed = is_complete;
         self.losses = InnerLosses::default();
         let first = self.held.get(&0).filter(|_| is_complete && self.leads());
@@ -514,19 +513,33 @@ impl ServedRounds for ParameterServers {
     }
 }
 
-impl Strategy for ParameterServers {
-    fn served_rounds(&mut self) -> Option<&mut dyn ServedRounds> {
+impl WholeReplica for ParameterServers {
+    fn inner(&self) -> &SynchronousStrategy {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut SynchronousStrategy {
+        &mut self.inner
+    }
+
+    fn into_inner(self) -> SynchronousStrategy {
+        *self.inner
+    }
+
+    fn ranks(&self) -> (&dyn Group, &StepLayout) {
+        (&*self.group, &self.layout)
+    }
+
+    fn computed_by(&self) -> &'static str {
+        "updates"
+    }
+
+    fn as_served_rounds(&mut self) -> Option<&mut dyn ServedRounds> {
         Some(self)
     }
 
-    fn backward(&mut self, _: Step, _: Vec<MicroBatch>) -> Result<Vec<ShardReport>, ParallelError> {
-        Err(ParallelError::OutOfOrder {
-            problem: "a round of parameter servers is computed by its updates".to_owned(),
-        })
-    }
-
     /// Returns the state at the end of the round, from all servers.
-    fn reduce(&mut self) -> Result<ReducedGradient, ParallelError> {
+    fn reduce_round(&mut self) -> Result<ReducedGradient, ParallelError> {
         if !std::mem::take(&mut self.is_computed) {
             return Err(no_round());
         }
@@ -542,32 +555,23 @@ impl Strategy for ParameterServers {
     }
 
     /// Returns the losses of the updates: see [`InnerLosses`].
-    fn vote_sums(
-        &mut self,
-        _: Step,
-        _: &ReducedGradient,
-        _: u64,
-    ) -> Result<Vec<u8>, ParallelError> {
-        Ok(self.losses.encode())
+    fn vote(&self) -> Vec<u8> {
+        self.losses.encode()
     }
 
-    /// Visits nothing: the gradients of updates are not kept.
-    fn visit_gradient(&self, _: &ReducedGradient, _: u64, _: &mut dyn FnMut(usize, &[f32])) {}
-
     /// Takes over the state at the end of the round. The norm is that of the change of the parameters.
-    fn apply(
+    fn apply_round(
         &mut self,
         _: Step,
         reduced: ReducedGradient,
         _: &[Vec<u8>],
         _: u64,
-        _: f64,
     ) -> Result<UpdateReport, ParallelError> {
         let part = reduced.parts.first().ok_or_else(no_round)?;
         let len = self.inner.state().len();
         let state: &[f32] = part.sum.as_slice();
         let (weights, states) = state.split_at_checked(len).ok_or_else(no_round)?;
-        self.leave_round();
+        self.restore_state();
         let before = self.inner_weights();
         let mut squares = 0.0;
         for tensor in self.inner.state().tensors() {
@@ -589,7 +593,7 @@ impl Strategy for ParameterServers {
         {
             to.copy_from_slice(from);
         }
-        self.forget_round();
+        self.drop_round();
         Ok(UpdateReport {
             gradient_norm: squares.sqrt(),
             clip_factor: 1.0,
@@ -597,111 +601,17 @@ impl Strategy for ParameterServers {
         })
     }
 
-    fn gather_weights(&mut self, step: Option<Step>) -> Result<(), ParallelError> {
-        self.inner.gather_weights(step)
-    }
-
-    /// Leaves the round. The slots of this rank stay, so that the next group can continue it.
-    fn abort(&mut self) {
+    /// The slots of this rank stay, so that the next group can continue the round.
+    fn leave_round(&mut self) {
         self.is_computed = false;
-        self.inner.abort();
-        self.leave_round();
+        self.restore_state();
     }
 
-    fn regroup(&mut self, group: Arc<dyn Group>, layout: StepLayout) -> Result<(), ParallelError> {
+    fn forget_round(&mut self) {
+        self.drop_round();
+    }
+
+    fn enter(&mut self, group: Arc<dyn Group>, layout: StepLayout) {
         (self.group, self.layout) = (group, layout);
-        self.is_computed = false;
-        self.leave_round();
-        Ok(())
-    }
-
-    fn held(&self) -> &HeldRanges {
-        self.inner.held()
-    }
-
-    fn owned(&self) -> Vec<HeldRanges> {
-        self.layout()
-    }
-
-    fn layout(&self) -> Vec<HeldRanges> {
-        vec![self.inner.held().clone(); self.layout.ranks()]
-    }
-
-    fn hold(&mut self, elements: HeldRanges) {
-        self.inner.hold(elements);
-    }
-
-    fn reset(&mut self) -> Result<(), ParallelError> {
-        self.forget_round();
-        self.inner.reset()
-    }
-
-    fn state(&self) -> &ModelState {
-        self.inner.state()
-    }
-
-    fn digest(&self, step: Option<Step>) -> u64 {
-        self.inner.digest(step)
-    }
-
-    fn vectors(&self) -> Vec<HeldVector<'_>> {
-        self.inner.vectors()
-    }
-
-    fn vectors_mut(&mut self) -> Vec<HeldVectorMut<'_>> {
-        self.forget_round();
-        self.inner.vectors_mut()
-    }
-
-    fn reload(&mut self) {
-        self.inner.reload();
-    }
-
-    fn swap_weights(&mut self, values: &mut [f32]) {
-        self.inner.swap_weights(values);
-    }
-
-    fn state_mut(&mut self) -> &mut ModelState {
-        self.forget_round();
-        self.inner.state_mut()
-    }
-
-    fn into_chain(self: Box<Self>) -> Chain {
-        self.inner.into_chain()
-    }
-
-    fn set_device(&mut self, device: &Arc<dyn Device>) {
-        self.inner.set_device(device);
-    }
-
-    fn part_group(&self) -> Option<&dyn Group> {
-        None
-    }
-
-    fn take_times(&mut self) -> ComputeTimes {
-        self.inner.take_times()
-    }
-
-    /// Returns the same number for all sizes: gradients are not sent in buckets.
-    fn buckets_of(&self, _: usize) -> usize {
-        1
-    }
-
-    fn set_bucket_bytes(&mut self, _: usize) {}
-
-    /// Every rank evaluates, servers too.
-    fn evaluation_part(&self) -> EvaluationPart {
-        EvaluationPart {
-            groups: self.group.size() as u64,
-            group: Some(u64::from(self.group.rank().0)),
-            ..self.inner.evaluation_part()
-        }
-    }
-
-    fn predict(
-        &mut self,
-        batch: Option<&mut MicroBatch>,
-    ) -> Result<Option<Activation>, ParallelError> {
-        self.inner.predict(batch)
     }
 }

@@ -10,8 +10,10 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{Buffer, Group, Shard, Step};
 use ronde_engine::{Activation, Chain, Device};
 
-use crate::compression::{Residuals, SentGradient};
-use crate::{ComputeTimes, GossipRounds, ModelState, ParallelError, ServedRounds};
+use crate::compression::SentGradient;
+use crate::{
+    ComputeTimes, DistributedVector, GossipRounds, ModelState, ParallelError, ServedRounds,
+};
 
 /// The samples of one logical shard.
 #[derive(Debug, Clone)]
@@ -94,12 +96,22 @@ impl UpdateReport {
     };
 }
 
+/// How the elements of a vector of the state belong to ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VectorKind {
+    /// It has an element for each one of the flat state, so that the ranks may divide it.
+    Flat,
+    /// Every rank holds all elements, such as the loss scale.
+    Whole,
+    /// Each rank holds other elements: see [`DistributedVector`].
+    Distributed,
+}
+
 /// The part of a vector of the state that a rank holds.
 #[derive(Debug)]
 pub struct HeldVector<'a> {
-    /// Whether it has an element for each one of the flat state, so that the ranks may divide it. Every rank holds all
-    /// elements of any other vector, such as the loss scale, except for residuals: see [`Residuals`].
-    pub is_flat: bool,
+    /// How its elements belong to ranks.
+    pub kind: VectorKind,
     /// The elements.
     pub held: Cow<'a, HeldRanges>,
     /// Their values, one held range after the other.
@@ -112,7 +124,7 @@ impl<'a> HeldVector<'a> {
     pub fn whole(values: &'a [f32]) -> Self {
         let held = HeldRanges::new(std::iter::once(0..values.len()));
         Self {
-            is_flat: false,
+            kind: VectorKind::Whole,
             held: Cow::Owned(held),
             values,
         }
@@ -160,7 +172,10 @@ pub struct LocalStep {
 /// Order: `begin_round`; for each replica of this rank, in order, its inner steps and `finish_replica`; `finish_round`.
 pub trait ReplicaRounds {
     /// Begins a round, or begins it again.
-    fn begin_round(&mut self);
+    ///
+    /// # Errors
+    /// A sum could not be started.
+    fn begin_round(&mut self, round: Step) -> Result<(), ParallelError>;
 
     /// Updates a replica with the micro-batches of one inner step, numbered from 0. The first step of another replica than that
     /// of the previous call starts from the state before the round. Returns the reports of the micro-batches.
@@ -313,15 +328,14 @@ pub trait Strategy: Send {
     /// from the last applied step.
     fn vectors(&self) -> Vec<HeldVector<'_>>;
 
-    /// Returns the errors of the short forms of gradients, which are the last vector of the state; `None` unless they are
-    /// compressed.
-    fn residuals(&self) -> Option<&Residuals> {
-        None
+    /// Returns the vectors of the state of which each rank holds other elements, in the order of [`Strategy::vectors`].
+    fn distributed(&self) -> Vec<&DistributedVector> {
+        Vec::new()
     }
 
-    /// Returns the same residuals, mutable.
-    fn residuals_mut(&mut self) -> Option<&mut Residuals> {
-        None
+    /// Returns the same vectors, mutable.
+    fn distributed_mut(&mut self) -> Vec<&mut DistributedVector> {
+        Vec::new()
     }
 
     /// Returns the same vectors, mutable. [`Strategy::reload`] or [`Strategy::gather_weights`] must follow before the next pass.

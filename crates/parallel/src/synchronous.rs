@@ -45,13 +45,13 @@ use self::borders::BorderForms;
 use self::mesh::{Division, MeshGroups, computed_layers, fresh_buckets};
 use self::parts::GroupParts;
 use crate::bucket::{self, Bucket};
-use crate::compression::{CompressedExchange, Residuals};
+use crate::compression::CompressedExchange;
 use crate::loss_scale::LossScale;
 use crate::state::remap;
 use crate::strategy::GradientPart;
 use crate::{
-    EvaluationPart, HeldVector, HeldVectorMut, MicroBatch, ModelState, ParallelError,
-    ReducedGradient, Strategy, UpdateReport, ZeroLevel,
+    DistributedVector, EvaluationPart, HeldVector, HeldVectorMut, MicroBatch, ModelState,
+    ParallelError, ReducedGradient, Strategy, UpdateReport, VectorKind, ZeroLevel,
 };
 
 /// The computing times of a step so far.
@@ -600,12 +600,12 @@ impl Strategy for SynchronousStrategy {
 
     fn vectors(&self) -> Vec<HeldVector<'_>> {
         let optimizer = self.optimizer_states.iter().map(|values| HeldVector {
-            is_flat: true,
+            kind: VectorKind::Flat,
             held: Cow::Borrowed(&self.held),
             values,
         });
         let weights = HeldVector {
-            is_flat: true,
+            kind: VectorKind::Flat,
             held: Cow::Borrowed(self.state.stored()),
             values: self.state.values(),
         };
@@ -647,14 +647,14 @@ impl Strategy for SynchronousStrategy {
             .collect()
     }
 
-    fn residuals(&self) -> Option<&Residuals> {
-        self.compression.as_ref().map(CompressedExchange::residuals)
+    fn distributed(&self) -> Vec<&DistributedVector> {
+        let compression = self.compression.iter();
+        compression.map(CompressedExchange::residuals).collect()
     }
 
-    fn residuals_mut(&mut self) -> Option<&mut Residuals> {
-        self.compression
-            .as_mut()
-            .map(CompressedExchange::residuals_mut)
+    fn distributed_mut(&mut self) -> Vec<&mut DistributedVector> {
+        let compression = self.compression.iter_mut();
+        compression.map(CompressedExchange::residuals_mut).collect()
     }
 
     fn reload(&mut self) {

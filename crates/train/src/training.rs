@@ -22,7 +22,7 @@ use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precis
 use ronde_parallel::{
     Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LocalRoundsConfig, LossScaling,
     MicroBatch, ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
-    SynchronousStrategy, ZeroLevel,
+    SynchronousStrategy, VectorKind, ZeroLevel,
 };
 
 use self::buckets::BucketTuning;
@@ -755,7 +755,7 @@ impl Training {
 fn vectors<'a>(strategy: &'a dyn Strategy, copies: &'a ModelCopies) -> Vec<HeldVector<'a>> {
     let mut vectors = strategy.vectors();
     vectors.extend(copies.vectors().map(|values| HeldVector {
-        is_flat: true,
+        kind: VectorKind::Flat,
         held: Cow::Borrowed(strategy.held()),
         values,
     }));

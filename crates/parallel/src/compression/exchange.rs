@@ -9,9 +9,9 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, CollectiveError, Group, GroupRank, Step};
 
 use super::low_rank::{LowRankFactors, LowRankSum};
-use super::residuals::{NewResidual, senders_of};
-use super::{Codec, CodedSum, CompressionConfig, Residuals, SentGradient};
-use crate::{HeldVector, HeldVectorMut, ModelState};
+use super::residuals::{NewResidual, Residuals, senders_of};
+use super::{Codec, CodedSum, CompressionConfig, SentGradient};
+use crate::{DistributedVector, HeldVector, HeldVectorMut, ModelState};
 
 /// The sum over a range of the flat state.
 enum RangeSum {
@@ -63,22 +63,24 @@ impl CompressedExchange {
     pub(crate) fn vectors(&self) -> impl Iterator<Item = HeldVector<'_>> {
         let factors = self.factors.iter();
         let factors = factors.map(|factors| HeldVector::whole(&factors.values));
-        factors.chain([self.residuals.vector()])
+        factors.chain([self.residuals.all.vector()])
     }
 
     /// Returns the same vectors, mutable.
     pub(crate) fn vectors_mut(&mut self) -> impl Iterator<Item = HeldVectorMut<'_>> {
         let factors = self.factors.iter_mut();
         let factors = factors.map(|factors| HeldVectorMut::whole(&mut factors.values));
-        factors.chain([self.residuals.vector_mut()])
+        factors.chain([self.residuals.all.vector_mut()])
     }
 
-    pub(crate) fn residuals(&self) -> &Residuals {
-        &self.residuals
+    /// Returns the residuals.
+    pub(crate) fn residuals(&self) -> &DistributedVector {
+        &self.residuals.all
     }
 
-    pub(crate) fn residuals_mut(&mut self) -> &mut Residuals {
-        &mut self.residuals
+    /// Returns the residuals, mutable.
+    pub(crate) fn residuals_mut(&mut self) -> &mut DistributedVector {
+        &mut self.residuals.all
     }
 
     /// Enters a layout, or continues with other ranges.

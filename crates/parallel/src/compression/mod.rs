@@ -18,7 +18,6 @@ mod residuals;
 pub use codec::Codec;
 pub(crate) use coded_sum::CodedSum;
 pub(crate) use exchange::CompressedExchange;
-pub use residuals::Residuals;
 pub(crate) use residuals::SentGradient;
 
 /// The settings of compression.

@@ -1,6 +1,5 @@
 //! [`Residuals`]: the errors of the short forms of earlier steps.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use ronde_core::Buffer;
@@ -10,22 +9,17 @@ use ronde_core::{GroupRank, exact::ExactSum};
 
 use super::coded_sum::owned;
 use super::{Codec, CompressionConfig};
-use crate::state::remap;
-use crate::{HeldVector, HeldVectorMut, ModelState};
+use crate::{DistributedVector, ModelState};
 
 /// The residuals that a rank holds, of one vector: an element for each one of the flat state for each sender, in order, and, unless
 /// the sum of the senders has a short form by itself, once more for the sum. Each element is held by one rank: those of a sender
 /// by the rank that computes it, those of the sum by the ranks that encode it.
 #[derive(Debug, Clone)]
-pub struct Residuals {
+pub(crate) struct Residuals {
     senders: u32,
     /// The number of elements of the flat state.
     state_len: usize,
-    has_sum: bool,
-    /// The elements of each rank.
-    layout: Vec<HeldRanges>,
-    held: HeldRanges,
-    values: Vec<f32>,
+    pub(crate) all: DistributedVector,
 }
 
 impl Residuals {
@@ -36,112 +30,34 @@ impl Residuals {
         shards: &ShardPlan,
         rank: GroupRank,
     ) -> Self {
-        let mut this = Self {
+        let parts = config.senders as usize + usize::from(has_sum(config));
+        let layout = layout(state, config, shards);
+        Self {
             senders: config.senders,
             state_len: state.len(),
-            has_sum: !matches!(config.codec, Codec::PowerSgd { .. }),
-            layout: Vec::new(),
-            held: HeldRanges::default(),
-            values: Vec::new(),
-        };
-        this.arrange(state, config, shards);
-        let mine = this.layout[rank.index()].clone();
-        this.hold(mine);
-        this
+            all: DistributedVector::zeros(parts * state.len(), layout, rank.index()),
+        }
     }
 
-    /// Assigns the residuals to the ranks of a layout. Those that this rank holds stay the same until [`Residuals::hold`].
+    /// Assigns the residuals to the ranks of a layout.
     pub(crate) fn arrange(
         &mut self,
         state: &ModelState,
         config: &CompressionConfig,
         shards: &ShardPlan,
     ) {
-        let ranks = shards.ranks();
-        let of_sum = match self.has_sum {
-            true => owned(state, config.codec, ranks),
-            false => vec![HeldRanges::default(); ranks],
-        };
-        let senders = senders_of(shards, self.senders);
-        let base = self.of_sum().start;
-        let of_rank = |(rank, sum): (usize, HeldRanges)| {
-            let run = senders.run(GroupRank(rank as u32));
-            let own = run.map(|sender| self.of_sender(sender));
-            let sum = sum.ranges().to_vec();
-            let shifted = sum.into_iter().map(|r| r.start + base..r.end + base);
-            HeldRanges::new(own.chain(shifted))
-        };
-        self.layout = of_sum.into_iter().enumerate().map(of_rank).collect();
+        self.all.assign(layout(state, config, shards));
     }
 
-    /// Returns the residuals of a sender.
-    fn of_sender(&self, sender: u32) -> Range<usize> {
-        let start = sender as usize * self.state_len;
-        start..start + self.state_len
-    }
-
-    /// Returns the residuals of the sum.
-    fn of_sum(&self) -> Range<usize> {
-        let start = self.of_sender(self.senders).start;
-        start..self.len()
-    }
-
-    /// Returns the number of elements on all ranks together.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        (self.senders as usize + usize::from(self.has_sum)) * self.state_len
-    }
-
-    /// Returns whether there are none, because the model has no state.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Returns the elements that each rank of the group holds in training.
-    #[must_use]
-    pub fn layout(&self) -> &[HeldRanges] {
-        &self.layout
-    }
-
-    /// Returns the elements that this rank holds.
-    #[must_use]
-    pub fn held(&self) -> &HeldRanges {
-        &self.held
-    }
-
-    /// Holds other elements from now on. Values that were held before are kept, the remaining ones are zeros.
-    pub fn hold(&mut self, elements: HeldRanges) {
-        if self.held != elements {
-            remap(&mut self.values, &self.held, &elements);
-            self.held = elements;
-        }
-    }
-
-    /// Returns the held elements as a vector of the state.
-    pub(crate) fn vector(&self) -> HeldVector<'_> {
-        HeldVector {
-            is_flat: false,
-            held: Cow::Borrowed(&self.held),
-            values: &self.values,
-        }
-    }
-
-    /// Returns the same vector, mutable.
-    pub(crate) fn vector_mut(&mut self) -> HeldVectorMut<'_> {
-        HeldVectorMut {
-            held: Cow::Borrowed(&self.held),
-            values: &mut self.values,
-        }
+    /// Returns where elements of the flat state are among the residuals of a sender.
+    fn place(&self, sender: u32, elements: &Range<usize>) -> Range<usize> {
+        let base = sender as usize * self.state_len;
+        elements.start + base..elements.end + base
     }
 
     /// Returns the residuals of a sender, of elements of the flat state; `None` if this rank does not hold them.
     pub(crate) fn of(&self, sender: u32, elements: &Range<usize>) -> Option<&[f32]> {
-        let base = self.of_sender(sender).start;
-        let held = self
-            .held
-            .locate(&(elements.start + base..elements.end + base))?;
-        Some(&self.values[held])
+        self.all.values(&self.place(sender, elements))
     }
 
     /// Returns the residuals of the sum.
@@ -151,19 +67,39 @@ impl Residuals {
 
     /// Replaces residuals by those of the next step.
     pub(crate) fn replace(&mut self, new: &NewResidual) {
-        let base = match new.sender {
-            Some(sender) => self.of_sender(sender).start,
-            None => self.of_sum().start,
-        };
+        let sender = new.sender.unwrap_or(self.senders);
         let mut rest = new.values.as_slice::<f32>();
         for range in new.elements.ranges() {
             let (values, after) = rest.split_at(range.len());
-            if let Some(to) = self.held.locate(&(range.start + base..range.end + base)) {
-                self.values[to].copy_from_slice(values);
-            }
+            let place = self.place(sender, range);
+            self.all.write(&place, values);
             rest = after;
         }
     }
+}
+
+/// Returns whether the sum of the senders has residuals.
+fn has_sum(config: &CompressionConfig) -> bool {
+    !matches!(config.codec, Codec::PowerSgd { .. })
+}
+
+/// Returns the residuals of each rank.
+fn layout(state: &ModelState, config: &CompressionConfig, shards: &ShardPlan) -> Vec<HeldRanges> {
+    let ranks = shards.ranks();
+    let of_sum = match has_sum(config) {
+        true => owned(state, config.codec, ranks),
+        false => vec![HeldRanges::default(); ranks],
+    };
+    let senders = senders_of(shards, config.senders);
+    let (len, base) = (state.len(), config.senders as usize * state.len());
+    let of_rank = |(rank, sum): (usize, HeldRanges)| {
+        let run = senders.run(GroupRank(rank as u32));
+        let own = run.map(|sender| sender as usize * len..(sender as usize + 1) * len);
+        let sum = sum.ranges().to_vec();
+        let shifted = sum.into_iter().map(|r| r.start + base..r.end + base);
+        HeldRanges::new(own.chain(shifted))
+    };
+    of_sum.into_iter().enumerate().map(of_rank).collect()
 }
 
 /// Returns the senders of each rank, in the form of a sum over them.

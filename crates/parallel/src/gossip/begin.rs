@@ -22,7 +22,7 @@ fn failed(source: CollectiveError) -> ParallelError {
 impl Gossip {
     /// Does [`super::GossipRounds::begin_round`].
     pub(super) fn begin(&mut self, start: &RoundStart) -> Result<Arc<GossipPeer>, ParallelError> {
-        self.leave_round();
+        self.restore_state();
         let round = GossipRound {
             step: start.step,
             start: self.inner.digest(None),

@@ -75,7 +75,7 @@ fn receive_slot(
 impl ParameterServers {
     /// Does [`super::ServedRounds::begin_round`].
     pub(super) fn begin(&mut self, start: &RoundStart) -> Result<RoundRole, ParallelError> {
-        self.leave_round();
+        self.restore_state();
         let round = ServedRound {
             step: start.step,
             start: self.start_digest(),

@@ -25,12 +25,12 @@ pub(crate) struct ReplicaUpdate {
 
 impl SynchronousStrategy {
     /// Replaces the weights, and the states of the optimizer: zeros without `states`. The model computes with them from now on.
-    pub(crate) fn restore(&mut self, weights: &[f32], states: Option<&[Vec<f32>]>) {
+    pub(crate) fn restore(&mut self, weights: &[f32], states: Option<&[&[f32]]>) {
         self.chain.release_state();
         self.state.values_mut().copy_from_slice(weights);
         for (index, values) in self.optimizer_states.iter_mut().enumerate() {
             match states {
-                Some(states) => values.copy_from_slice(&states[index]),
+                Some(states) => values.copy_from_slice(states[index]),
                 None => values.fill(0.0),
             }
         }

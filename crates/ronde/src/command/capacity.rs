@@ -117,7 +117,11 @@ fn with_rounds(replica: MemoryEstimate, plan: &Plan, parameters: u64) -> MemoryE
     }
     let averaged = names.iter().filter(|name| name.starts_with("inner"));
     let summed = 1 + averaged.count() as u64;
-    replica.with_rounds(parameters, &plan.shards, (names.len() as u64, summed))
+    // What the replicas of a worker keep, and what they will keep after the round under way.
+    let kept = plan.config.sync.kept_vectors(&plan.config.optimizer);
+    let replicas = plan.shards.shards().div_ceil(workers.max(1));
+    let states = names.len() as u64 + 2 * kept * u64::from(replicas);
+    replica.with_rounds(parameters, &plan.shards, (states, summed))
 }
 
 /// Returns the estimated memory of a worker, of each part of the model.

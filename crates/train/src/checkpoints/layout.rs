@@ -6,7 +6,7 @@ use ronde_checkpoint::{Slice, StateVector, VectorTensor, share};
 use ronde_core::DType;
 use ronde_core::holdings::HeldRanges;
 use ronde_engine::Precision;
-use ronde_parallel::{HeldVector, LossScaling, ModelState};
+use ronde_parallel::{HeldVector, LossScaling, ModelState, VectorKind};
 
 use crate::RunConfig;
 use crate::config::CompressionSection;
@@ -18,16 +18,24 @@ const WEIGHTS: &str = "weights";
 const LOSS_SCALE: &str = "loss_scale";
 /// The name of the vector of the factors from which compressed gradients begin.
 const FACTORS: &str = "compression.factors";
+/// The name of the vector that has for each replica what it keeps: its weights, if replicas never have the same ones, and the states
+/// of its optimizer.
+const REPLICAS: &str = "replicas";
 /// The name of the vector of the residuals of compressed gradients.
 const RESIDUALS: &str = "compression.residuals";
 
-/// Returns the names of the vectors of compression, in their order.
-pub(crate) fn compression_names(compression: &CompressionSection) -> &'static [&'static str] {
-    match compression {
+/// Returns the names of the vectors that replicas keep and of those of compression, in their order.
+pub(crate) fn extra_names(config: &RunConfig) -> Vec<&'static str> {
+    let kept = config.sync.kept_vectors(&config.optimizer) > 0;
+    let compression: &[&str] = match config.compression {
         CompressionSection::None => &[],
         CompressionSection::PowerSgd { .. } => &[FACTORS, RESIDUALS],
         _ => &[RESIDUALS],
-    }
+    };
+    let kept = kept.then_some(REPLICAS);
+    kept.into_iter()
+        .chain(compression.iter().copied())
+        .collect()
 }
 
 /// Returns the names of the vectors in a checkpoint of a run, in their order.
@@ -36,11 +44,7 @@ pub(crate) fn vector_names(config: &RunConfig) -> Vec<String> {
     let has_scale = config.train.precision == Precision::F16;
     names_of_values(&config.state_names())
         .chain(has_scale.then(|| LOSS_SCALE.to_owned()))
-        .chain(
-            compression_names(&config.compression)
-                .iter()
-                .map(|name| (*name).to_owned()),
-        )
+        .chain(extra_names(config).into_iter().map(str::to_owned))
         .chain(copies.into_iter().map(str::to_owned))
         .collect()
 }
@@ -61,12 +65,12 @@ pub(crate) struct ReplicaLayout {
 
 impl ReplicaLayout {
     /// Describes weights and buffers, one vector for each optimizer state, the loss scale if there is one, the vectors of
-    /// compression by name and number of elements, and the copies of weights and buffers.
+    /// [`extra_names`] by name and number of elements, and the copies of weights and buffers.
     pub(crate) fn of(
         state: &ModelState,
         optimizer_states: &[&str],
         scale: Option<LossScaling>,
-        compression: &[(&str, u64)],
+        extra: &[(&str, u64)],
         copies: &[&str],
     ) -> Self {
         let tensors: Vec<VectorTensor> = state
@@ -99,7 +103,7 @@ impl ReplicaLayout {
                 elements: LossScaling::STATE_LEN,
                 tensors: Vec::new(),
             }))
-            .chain(compression.iter().map(|(name, elements)| StateVector {
+            .chain(extra.iter().map(|(name, elements)| StateVector {
                 name: (*name).to_owned(),
                 dtype: DType::F32,
                 elements: *elements,
@@ -113,7 +117,7 @@ impl ReplicaLayout {
     }
 
     /// Returns the slices that rank `index` of `count` saves: the elements `owned` of the vectors with an element for each one
-    /// of the flat state, and its share of the others; or its own part, if other ranks hold the rest.
+    /// of the flat state, its share of those that every rank holds, and what it holds of the others.
     pub(crate) fn share<'a>(
         &'a self,
         state: &[HeldVector<'a>],
@@ -124,11 +128,10 @@ impl ReplicaLayout {
         for (vector, state) in self.vectors.iter().zip(state) {
             let share = share(vector.elements, index, count);
             let share = HeldRanges::new(std::iter::once(share.start as usize..share.end as usize));
-            let is_whole = state.held.len() as u64 == vector.elements;
-            let saved = match (state.is_flat, is_whole) {
-                (true, _) => owned,
-                (false, true) => &share,
-                (false, false) => &*state.held,
+            let saved = match state.kind {
+                VectorKind::Flat => owned,
+                VectorKind::Whole => &share,
+                VectorKind::Distributed => &*state.held,
             };
             for range in saved.ranges() {
                 let values = &state.values[state.held.locate(range).unwrap_or_default()];

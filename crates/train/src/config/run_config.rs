@@ -117,11 +117,17 @@ impl RunConfig {
         }
     }
 
-    /// Returns whether some of the state is on one worker only, or on a few: slices of a divided state, or residuals of
-    /// compressed gradients.
+    /// Returns whether some of the state is on one worker only, or on a few: slices of a divided state, residuals of compressed
+    /// gradients, or what replicas keep.
     #[must_use]
     pub fn has_slices(&self) -> bool {
-        self.parallel.is_divided() || self.compression.is_on()
+        self.parallel.is_divided() || self.has_distributed_vectors()
+    }
+
+    /// Returns whether each worker has its own part of some vectors: residuals of compressed gradients, or what replicas keep.
+    #[must_use]
+    pub fn has_distributed_vectors(&self) -> bool {
+        self.compression.is_on() || self.sync.kept_vectors(&self.optimizer) > 0
     }
 
     /// Returns the most workers that can compute: each part of a step needs one replica of the model, which workers may divide among

@@ -35,10 +35,7 @@ impl Training {
         times: &mut PhaseTimes,
     ) -> Result<(), TrainError> {
         let round = open.step();
-        self.replicas(round, |replicas| {
-            replicas.begin_round();
-            Ok(())
-        })?;
+        self.replicas(round, |replicas| replicas.begin_round(round))?;
         for replica in open.run() {
             let mut tally = ReplicaTally::default();
             for step in rounds.walk(round.0..round.0 + 1, replica..replica + 1) {

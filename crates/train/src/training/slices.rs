@@ -5,17 +5,16 @@ use std::ops::Range;
 use ronde_core::holdings::{HeldRanges, Move};
 use ronde_core::session::{CatchUp, CatchUpPlan, MemberState, SliceExchangeError};
 use ronde_core::{CollectivesExt, Step};
-use ronde_parallel::{LossScaling, Residuals, Strategy, ZeroLevel};
+use ronde_parallel::{DistributedVector, HeldVector, LossScaling, Strategy, VectorKind, ZeroLevel};
 
 use super::{Training, vectors_mut};
 use crate::checkpoints::ReplicaLayout;
-use crate::config::CompressionSection;
 use crate::model_copies::{ModelCopies, held_weights};
 use crate::state_transfer::exchange;
-use crate::{Plan, TrainError, checkpoints};
+use crate::{Plan, RunConfig, TrainError, checkpoints};
 
 impl Training {
-    /// Returns whether the run divides its state among the members, or each has its own residuals.
+    /// Returns whether the run divides its state among the members, or each has its own part of some vectors.
     pub(super) fn is_divided(&self) -> bool {
         self.plan.config.has_slices()
     }
@@ -32,13 +31,8 @@ impl Training {
         if !self.is_divided() || workers < 2 {
             return None;
         }
-        if let Some(residuals) = self.strategy.residuals() {
-            let most = residuals.layout().iter().map(HeldRanges::len).max();
-            let mib = (4 * most.unwrap_or(0)) as f64 / f64::from(1 << 20);
-            return Some(format!(
-                "each of {workers} workers holds the residuals of its senders, at most {mib:.1} MiB; {}",
-                self.loss_of_slices("each residual")
-            ));
+        if self.plan.config.has_distributed_vectors() {
+            return Some(self.distribution(workers));
         }
         let vectors = self.vectors();
         let (complete, what) = match self.divides_weights() {
@@ -49,7 +43,7 @@ impl Training {
             let flat = vectors
                 .iter()
                 .skip(complete)
-                .filter(|vector| vector.is_flat);
+                .filter(|vector| vector.kind == VectorKind::Flat);
             (4 * held * flat.count()) as f64 / f64::from(1 << 20)
         };
         let layout = self.strategy.layout();
@@ -65,6 +59,30 @@ impl Training {
         Some(format!(
             "the state is divided among {workers} workers: at most {most:.1} of {all:.1} MiB of {what} on each; {loss}"
         ))
+    }
+
+    /// Describes the vectors of which each worker has its own part, and the cost of a lost worker.
+    fn distribution(&self, workers: usize) -> String {
+        let config = &self.plan.config;
+        let most = |vector: &DistributedVector| vector.layout().iter().map(HeldRanges::len).max();
+        let distributed = self.strategy.distributed().into_iter();
+        let most: usize = distributed.filter_map(most).sum();
+        let mib = (4 * most) as f64 / f64::from(1 << 20);
+        let keeps = config.sync.kept_vectors(&config.optimizer) > 0;
+        let what = match (keeps, config.compression.is_on()) {
+            (false, _) => "the residuals of its senders",
+            (true, false) => "what its replicas keep",
+            (true, true) => "what its replicas keep, and their residuals",
+        };
+        let part = if keeps {
+            "each replica"
+        } else {
+            "each residual"
+        };
+        format!(
+            "each of {workers} workers holds {what}, at most {mib:.1} MiB; {}",
+            self.loss_of_slices(part)
+        )
     }
 
     /// Describes the cost of a lost worker whose part of the state no other one has.
@@ -142,11 +160,13 @@ impl Training {
         Ok(())
     }
 
-    /// Holds other elements of the state and of the residuals from now on.
+    /// Holds other elements of the state and of the distributed vectors from now on.
     pub(super) fn hold(&mut self, elements: HeldRanges) {
-        let (state, all) = (self.strategy.state().len(), len(&*self.strategy));
-        if let Some(residuals) = self.strategy.residuals_mut() {
-            residuals.hold(shifted_back(&elements, state..all));
+        let state = self.strategy.state().len();
+        let places = places(&*self.strategy);
+        let distributed = self.strategy.distributed_mut().into_iter();
+        for (vector, place) in distributed.zip(places) {
+            vector.hold(shifted_back(&elements, place));
         }
         let elements = shifted_back(&elements, 0..state);
         self.copies.hold(self.strategy.held(), &elements);
@@ -192,17 +212,15 @@ impl Training {
     fn vector_moves(&self, catch_up: &CatchUpPlan, slices: &[Move]) -> Vec<Vec<Move>> {
         let source = catch_up.source();
         let vectors = self.vectors();
-        let (state, all) = (self.strategy.state().len(), len(&*self.strategy));
-        let of_state = moves_within(slices, 0..state);
-        // The last vector of the strategy.
-        let residuals =
-            (self.strategy.residuals()).map(|_| self.strategy.vectors().len().saturating_sub(1));
-        let of_vector = vectors.iter().enumerate().map(|(index, vector)| {
-            if vector.is_flat {
-                return of_state.clone();
-            }
-            if residuals == Some(index) {
-                return moves_within(slices, state..all);
+        let of_state = moves_within(slices, 0..self.strategy.state().len());
+        let mut places = places(&*self.strategy).into_iter();
+        let of_vector = vectors.iter().map(|vector| {
+            match vector.kind {
+                VectorKind::Flat => return of_state.clone(),
+                VectorKind::Distributed => {
+                    return moves_within(slices, places.next().unwrap_or(0..0));
+                }
+                VectorKind::Whole => {}
             }
             let receivers = (0..catch_up.each.len())
                 .filter(|&rank| catch_up.each[rank] == CatchUp::CopyState && rank != source);
@@ -217,25 +235,35 @@ impl Training {
     }
 }
 
-/// Returns the number of elements that members may divide: those of the flat state, then the residuals.
+/// Returns the number of elements that members may divide: those of the flat state, then those of the distributed vectors.
 pub(super) fn len(strategy: &dyn Strategy) -> usize {
-    strategy.state().len() + strategy.residuals().map_or(0, Residuals::len)
+    let last = places(strategy).last().map(|place| place.end);
+    last.unwrap_or_else(|| strategy.state().len())
+}
+
+/// Returns where the elements of each distributed vector are among those that members may divide.
+fn places(strategy: &dyn Strategy) -> Vec<Range<usize>> {
+    let mut start = strategy.state().len();
+    let place = |vector: &DistributedVector| {
+        let place = start..start + vector.len();
+        start = place.end;
+        place
+    };
+    strategy.distributed().into_iter().map(place).collect()
 }
 
 /// Returns the elements that this rank holds.
 pub(super) fn held(strategy: &dyn Strategy) -> HeldRanges {
-    let residuals = strategy.residuals().map(Residuals::held);
-    joined(strategy.held(), residuals, strategy.state().len())
+    joined(strategy, strategy.held(), |vector| vector.held())
 }
 
 /// Returns the elements that each rank holds in training.
 pub(super) fn layout(strategy: &dyn Strategy) -> Vec<HeldRanges> {
-    let residuals = strategy.residuals().map(Residuals::layout);
-    let base = strategy.state().len();
     let each = strategy.layout().into_iter().enumerate();
-    let each =
-        each.map(|(rank, held)| joined(&held, residuals.and_then(|all| all.get(rank)), base));
-    each.collect()
+    let of_rank = |(rank, held): (usize, HeldRanges)| {
+        joined(strategy, &held, |vector| &vector.layout()[rank])
+    };
+    each.map(of_rank).collect()
 }
 
 /// Returns the vectors of a run's state in a checkpoint.
@@ -245,32 +273,37 @@ pub(super) fn checkpoint_layout(
     scaling: Option<LossScaling>,
 ) -> ReplicaLayout {
     let config = &plan.config;
-    let compression = compression_vectors(strategy, &config.compression);
+    let extra = extra_vectors(strategy, config);
     let copies = ModelCopies::names(&config.train);
     let states = config.state_names();
-    ReplicaLayout::of(strategy.state(), &states, scaling, &compression, &copies)
+    ReplicaLayout::of(strategy.state(), &states, scaling, &extra, &copies)
 }
 
-/// Returns the names and lengths of the vectors of compression.
-fn compression_vectors(
-    strategy: &dyn Strategy,
-    section: &CompressionSection,
-) -> Vec<(&'static str, u64)> {
-    let names = checkpoints::compression_names(section);
+/// Returns the names and lengths of the vectors that only some settings have.
+fn extra_vectors(strategy: &dyn Strategy, config: &RunConfig) -> Vec<(&'static str, u64)> {
+    let names = checkpoints::extra_names(config);
     let vectors = strategy.vectors();
-    let own = &vectors[vectors.len() - names.len()..];
-    let lens = own.iter().map(|vector| vector.values.len() as u64);
-    let mut all: Vec<(&str, u64)> = names.iter().copied().zip(lens).collect();
-    if let (Some(last), Some(residuals)) = (all.last_mut(), strategy.residuals()) {
-        last.1 = residuals.len() as u64;
-    }
-    all
+    let extra = &vectors[vectors.len() - names.len()..];
+    let mut distributed = strategy.distributed().into_iter();
+    let len = |vector: &HeldVector<'_>| match vector.kind {
+        VectorKind::Distributed => distributed.next().map_or(0, DistributedVector::len),
+        VectorKind::Flat | VectorKind::Whole => vector.values.len(),
+    };
+    let lens = extra.iter().map(len).map(|len| len as u64);
+    names.into_iter().zip(lens).collect()
 }
 
-/// Joins ranges of the state and of residuals that begin at element `base`.
-fn joined(state: &HeldRanges, residuals: Option<&HeldRanges>, base: usize) -> HeldRanges {
-    let residuals = residuals.into_iter().flat_map(HeldRanges::ranges);
-    let shifted = residuals.map(|range| range.start + base..range.end + base);
+/// Joins ranges of the state with those of each distributed vector, which come after it.
+fn joined<'a>(
+    strategy: &'a dyn Strategy,
+    state: &HeldRanges,
+    of: impl Fn(&'a DistributedVector) -> &'a HeldRanges,
+) -> HeldRanges {
+    let distributed = strategy.distributed().into_iter().zip(places(strategy));
+    let shifted = distributed.flat_map(|(vector, place)| {
+        let ranges = of(vector).ranges().iter();
+        ranges.map(move |range| range.start + place.start..range.end + place.start)
+    });
     HeldRanges::new(state.ranges().iter().cloned().chain(shifted))
 }
 

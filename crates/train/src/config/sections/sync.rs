@@ -2,12 +2,16 @@
 
 use ronde_core::rounds::RoundPlan;
 use ronde_engine::{OptimizerConfig, Precision};
-use ronde_parallel::{Codec, InnerState, LocalRoundsConfig, ParameterServersConfig};
+use ronde_parallel::{
+    Codec, InnerState, LocalRoundsConfig, ParameterServersConfig, StreamingConfig,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{BalanceMode, at_least_one, not_negative};
 use crate::config::{ConfigProblem, RunConfig};
 
+/// The share of its own weights that a replica keeps of a fragment.
+const OWN_SHARE: f64 = 0.5;
 /// The most inner steps of a round.
 const INNER_STEPS_MAX: u64 = 1_000_000;
 
@@ -44,6 +48,15 @@ pub enum SyncSection {
         /// The form in which changes of weights are sent; default `f32`. The trained bits depend on it.
         #[serde(default)]
         outer_format: OuterFormatName,
+        /// The number of parts of the state that are exchanged in turn, each once in `inner_steps` steps, while replicas compute; default 1:
+        /// the whole state, while replicas wait. The trained bits depend on it.
+        #[serde(default = "one_fragment", skip_serializing_if = "is_one")]
+        #[cfg_attr(feature = "schema", schemars(extend("examples" = [5])))]
+        fragments: u32,
+        /// The share of its own weights that a replica keeps of a fragment when the new ones arrive; default 0.5.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schemars(extend("examples" = [0.5])))]
+        own_share: Option<f64>,
     },
     /// Servers hold the state, and each worker fetches it, computes the gradient of a batch and pushes it without waiting for the
     /// other workers. The trained bits depend on the order in which gradients arrive.
@@ -102,6 +115,8 @@ pub enum InnerStateName {
     Reset,
     /// Their mean over all replicas after the previous round.
     Average,
+    /// Those of the same replica after the previous round. Each is on one worker only.
+    Keep,
 }
 
 /// The form in which the changes of weights are sent.
@@ -128,6 +143,18 @@ fn outer_momentum() -> f64 {
 
 fn yes() -> bool {
     true
+}
+
+fn one_fragment() -> u32 {
+    1
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_one(count: &u32) -> bool {
+    *count == 1
 }
 
 fn one_server() -> u32 {
@@ -163,7 +190,11 @@ impl SyncSection {
     pub fn inner_steps(&self) -> u64 {
         match *self {
             Self::EveryStep => 1,
-            Self::LocalSgd { inner_steps, .. } => inner_steps,
+            Self::LocalSgd {
+                inner_steps,
+                fragments,
+                ..
+            } => (inner_steps / u64::from(fragments.max(1))).max(1),
             Self::ParameterServer { round_updates, .. } | Self::Gossip { round_updates, .. } => {
                 round_updates
             }
@@ -260,12 +291,18 @@ impl SyncSection {
             outer_nesterov,
             inner_state,
             outer_format,
+            fragments,
+            own_share,
             ..
         } = *self
         else {
             return None;
         };
         Some(LocalRoundsConfig {
+            streaming: (fragments > 1).then(|| StreamingConfig {
+                fragments,
+                own_share: own_share.unwrap_or(OWN_SHARE) as f32,
+            }),
             outer: OptimizerConfig::Sgd {
                 momentum,
                 nesterov: outer_nesterov && momentum > 0.0,
@@ -275,6 +312,7 @@ impl SyncSection {
             inner_state: match inner_state {
                 InnerStateName::Reset => InnerState::Reset,
                 InnerStateName::Average => InnerState::Average,
+                InnerStateName::Keep => InnerState::Keep,
             },
             outer_format: match outer_format {
                 OuterFormatName::F32 => Codec::F32,
@@ -293,7 +331,7 @@ impl SyncSection {
         };
         let outer = rounds.outer.state_names().iter().map(|_| "outer_momentum");
         let inner = match rounds.inner_state {
-            InnerState::Reset => &[],
+            InnerState::Reset | InnerState::Keep => &[],
             InnerState::Average => optimizer.state_names(),
         };
         let inner = inner.iter().map(|name| match *name {
@@ -302,6 +340,18 @@ impl SyncSection {
             _ => "inner_momentum",
         });
         outer.chain(inner).collect()
+    }
+
+    /// Returns the number of vectors that each replica keeps between rounds, of as many elements as the weights; 0 if it keeps nothing.
+    #[must_use]
+    pub fn kept_vectors(&self, optimizer: &OptimizerConfig) -> u64 {
+        match self.rounds() {
+            Some(rounds) if rounds.inner_state == InnerState::Keep => {
+                let weights = u64::from(rounds.streaming.is_some());
+                weights + optimizer.state_names().len() as u64
+            }
+            _ => 0,
+        }
     }
 
     /// Describes how the run is synchronised, for its start; `None` if gradients are summed in every step.
@@ -318,9 +368,14 @@ impl SyncSection {
         let inner = match settings.inner_state {
             InnerState::Reset => "begin at zero",
             InnerState::Average => "are averaged",
+            InnerState::Keep => "are kept by each",
+        };
+        let exchange = match settings.streaming {
+            None => "exchange",
+            Some(_) => "begin to exchange another part of the state",
         };
         Some(format!(
-            "local SGD: {replicas} replicas exchange after every {} steps, and the states of their optimizers {inner}; a step \
+            "local SGD: {replicas} replicas {exchange} after every {} steps, and the states of their optimizers {inner}; a step \
              of this run is such a round, and workers compute whole replicas",
             rounds.inner_steps_max()
         ))
@@ -342,12 +397,16 @@ impl SyncSection {
             inner_steps,
             replicas,
             outer_learning_rate,
+            inner_state,
+            fragments,
+            own_share,
             ..
         } = *self
         else {
             return;
         };
         at_least_one("sync.inner_steps", inner_steps, problems);
+        check_fragments((fragments, inner_steps), (inner_state, own_share), problems);
         at_least_one("sync.replicas", replicas.into(), problems);
         not_negative("sync.outer_learning_rate", outer_learning_rate, problems);
         if inner_steps > INNER_STEPS_MAX {
@@ -414,6 +473,39 @@ impl SyncSection {
             problems.push(ConfigProblem::notice("sync.servers", message).hint(hint));
         }
         check_servers_with(run, problems);
+    }
+}
+
+/// Adds the problems of fragments.
+fn check_fragments(
+    (fragments, inner_steps): (u32, u64),
+    (inner_state, own_share): (InnerStateName, Option<f64>),
+    problems: &mut Vec<ConfigProblem>,
+) {
+    at_least_one("sync.fragments", fragments.into(), problems);
+    if fragments <= 1 {
+        if own_share.is_some() {
+            let message = "`sync.own_share` has no effect without fragments: all replicas continue from the same weights";
+            let hint = "set `sync.fragments` to 2 or more, or leave `sync.own_share` out";
+            problems.push(ConfigProblem::error("sync.own_share", message).hint(hint));
+        }
+        return;
+    }
+    if !inner_steps.is_multiple_of(fragments.into()) {
+        let message = format!(
+            "each of {fragments} fragments is exchanged once in `sync.inner_steps` = {inner_steps} steps, at equal distances"
+        );
+        let hint = format!("set `sync.inner_steps` to a multiple of {fragments}");
+        problems.push(ConfigProblem::error("sync.fragments", message).hint(hint));
+    }
+    if inner_state != InnerStateName::Keep {
+        let message = "replicas that exchange fragments never have the same state, so each keeps the states of its optimizer";
+        let hint = "set `sync.inner_state` = \"keep\"";
+        problems.push(ConfigProblem::error("sync.inner_state", message).hint(hint));
+    }
+    if own_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
+        let message = "`sync.own_share` must be from 0 to 1";
+        problems.push(ConfigProblem::error("sync.own_share", message));
     }
 }
 

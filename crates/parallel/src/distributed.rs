@@ -1,0 +1,102 @@
+//! [`DistributedVector`]: a vector of the state of which each rank holds other elements.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use ronde_core::holdings::HeldRanges;
+
+use crate::state::remap;
+use crate::strategy::VectorKind;
+use crate::{HeldVector, HeldVectorMut};
+
+/// The part that a rank holds of a vector whose elements belong to logical coordinates such as senders or replicas. The rank that computes
+/// a coordinate holds its elements, so they move when the ranks divide the coordinates in another way.
+#[derive(Debug, Clone, Default)]
+pub struct DistributedVector {
+    /// The number of elements on all ranks together.
+    len: usize,
+    /// The elements of each rank.
+    layout: Vec<HeldRanges>,
+    held: HeldRanges,
+    values: Vec<f32>,
+}
+
+impl DistributedVector {
+    /// Creates a vector of `len` zeros that the ranks hold as in `layout`. This is the part of rank `rank`.
+    pub(crate) fn zeros(len: usize, layout: Vec<HeldRanges>, rank: usize) -> Self {
+        let mut this = Self {
+            len,
+            layout,
+            ..Self::default()
+        };
+        let mine = this.layout[rank].clone();
+        this.hold(mine);
+        this
+    }
+
+    /// Assigns the elements to ranks. Those that this rank holds stay the same until [`DistributedVector::hold`].
+    pub(crate) fn assign(&mut self, layout: Vec<HeldRanges>) {
+        self.layout = layout;
+    }
+
+    /// Returns the number of elements on all ranks together.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether there are none, because the model has no state.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the elements that each rank of the group holds in training.
+    #[must_use]
+    pub fn layout(&self) -> &[HeldRanges] {
+        &self.layout
+    }
+
+    /// Returns the elements that this rank holds.
+    #[must_use]
+    pub fn held(&self) -> &HeldRanges {
+        &self.held
+    }
+
+    /// Holds other elements from now on. Values that were held before are kept, the remaining ones are zeros.
+    pub fn hold(&mut self, elements: HeldRanges) {
+        if self.held != elements {
+            remap(&mut self.values, &self.held, &elements);
+            self.held = elements;
+        }
+    }
+
+    /// Returns the values of elements; `None` if this rank does not hold all of them.
+    pub(crate) fn values(&self, elements: &Range<usize>) -> Option<&[f32]> {
+        Some(&self.values[self.held.locate(elements)?])
+    }
+
+    /// Replaces the values of elements, if this rank holds them.
+    pub(crate) fn write(&mut self, elements: &Range<usize>, values: &[f32]) {
+        if let Some(to) = self.held.locate(elements) {
+            self.values[to].copy_from_slice(values);
+        }
+    }
+
+    /// Returns the held elements as a vector of the state.
+    pub(crate) fn vector(&self) -> HeldVector<'_> {
+        HeldVector {
+            kind: VectorKind::Distributed,
+            held: Cow::Borrowed(&self.held),
+            values: &self.values,
+        }
+    }
+
+    /// Returns the same vector, mutable.
+    pub(crate) fn vector_mut(&mut self) -> HeldVectorMut<'_> {
+        HeldVectorMut {
+            held: Cow::Borrowed(&self.held),
+            values: &mut self.values,
+        }
+    }
+}
