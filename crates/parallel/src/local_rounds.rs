@@ -79,9 +79,11 @@ impl LocalRoundsConfig {
     }
 }
 
-/// Divides the flat state into fragments of whole tensors, nearly even.
+/// Divides the flat state into fragments of whole layers, nearly even.
 fn fragments(state: &ModelState, count: u32) -> Vec<Range<usize>> {
-    let starts: Vec<usize> = state.tensors().iter().map(|t| t.range.start).collect();
+    let layers = state.regions().iter().flatten();
+    let mut starts: Vec<usize> = layers.map(|layer| layer.start).collect();
+    starts.sort_unstable();
     let border = |index: u32| match index {
         0 => 0,
         _ if index >= count => state.len(),

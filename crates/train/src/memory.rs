@@ -167,6 +167,14 @@ impl MemoryEstimate {
         self
     }
 
+    /// Adds `count` vectors of as many elements as the weights to the states of the optimizer.
+    #[must_use]
+    pub fn with_vectors(mut self, parameters: u64, count: u64) -> Self {
+        let bytes = parameters.saturating_mul(BYTES).saturating_mul(count);
+        self.optimizer = self.optimizer.saturating_add(bytes);
+        self
+    }
+
     /// Adds the memory for compressed gradients: for each of its senders the residual, and the gradient that becomes the
     /// next one; and the units and the residual of the sum that it encodes, its share of the sum of all `workers`.
     #[must_use]

@@ -27,6 +27,7 @@ use ronde_parallel::{
 
 use self::buckets::BucketTuning;
 use self::initial::SharedInitialWeights;
+use self::state_copies::StateCopies;
 use self::step::AppliedStep;
 use crate::callback::Callback;
 use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
@@ -54,6 +55,7 @@ mod rounds;
 mod saving;
 mod served;
 mod slices;
+mod state_copies;
 mod step;
 
 pub use measuring::{LayerTimes, PartTimes, WorkerTimes};
@@ -139,6 +141,8 @@ pub struct Training {
     /// The step that was applied last, until the weights of all slices have been gathered and it is recorded.
     unfinished: Option<(CommittedStep, AppliedStep, StepTiming)>,
     transfer: StateTransfer,
+    /// The copies of the state in the memory of this worker.
+    state_copies: StateCopies,
     /// The elements of the state that this rank has. The strategy may have memory for more of them while they are received.
     slices: SliceExchange,
     /// The cores of this worker's threads; `None`: the system chooses.
@@ -291,6 +295,7 @@ impl Training {
             held: None,
             unfinished: None,
             transfer: StateTransfer::default(),
+            state_copies: StateCopies::default(),
             slices,
             cores: None,
             free_cores: 1,
@@ -555,6 +560,7 @@ impl Training {
             }
             let some_copy_state = committed.requests.heals && !self.catch_up_if_due(&committed)?;
             let span = self.recorder.spans.begin();
+            self.copy_if_due(committed.step)?;
             self.save_if_requested(&committed)?;
             if committed.requests.save {
                 let step = committed.step.0;

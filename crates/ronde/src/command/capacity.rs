@@ -101,6 +101,7 @@ fn with_rounds(replica: MemoryEstimate, plan: &Plan, parameters: u64) -> MemoryE
         Some(senders) => replica.with_compression(parameters, senders, workers),
         None => replica,
     };
+    let replica = with_copies(replica, plan, (parameters, workers));
     if plan.rounds.is_none() {
         return replica;
     }
@@ -122,6 +123,24 @@ fn with_rounds(replica: MemoryEstimate, plan: &Plan, parameters: u64) -> MemoryE
     let replicas = plan.shards.shards().div_ceil(workers.max(1));
     let states = names.len() as u64 + 2 * kept * u64::from(replicas);
     replica.with_rounds(parameters, &plan.shards, (states, summed))
+}
+
+/// Adds the memory for copies of the state: two, each of the vectors of this worker and of its part of another one's.
+fn with_copies(
+    replica: MemoryEstimate,
+    plan: &Plan,
+    (parameters, workers): (u64, u32),
+) -> MemoryEstimate {
+    let config = &plan.config;
+    if config.elastic.copy_steps == 0 || !config.has_distributed_vectors() || workers < 2 {
+        return replica;
+    }
+    let share = |parts: u32| u64::from(parts.div_ceil(workers));
+    let senders = config.compression.senders().map_or(0, share);
+    let kept = config.sync.kept_vectors(&config.optimizer);
+    let of_replicas = kept * config.sync.replicas().map_or(0, share);
+    let vectors = 1 + config.state_names().len() as u64 + 2 * (senders + of_replicas);
+    replica.with_vectors(parameters, 2 * vectors)
 }
 
 /// Returns the estimated memory of a worker, of each part of the model.

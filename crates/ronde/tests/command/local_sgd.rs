@@ -52,6 +52,8 @@ fn replicas_have_the_same_bits_on_any_number_of_processes() {
         &["sync.inner_state=average", "optimizer.kind=lamb"],
         &["sync.outer_format=int8_blocks", "comm.transport=tcp"],
         &["sync.outer_format=bf16"],
+        &["sync.inner_state=keep"],
+        &["sync.inner_state=keep", "sync.fragments=2"],
     ] {
         let run = |workers: &str| {
             bits(
@@ -61,8 +63,13 @@ fn replicas_have_the_same_bits_on_any_number_of_processes() {
             )
         };
         let alone = run("1");
-        // 29 steps of an epoch are 7 rounds of 4 and one of a single step.
-        assert_eq!(alone.1.len(), 16);
+        // 29 steps of an epoch are 7 rounds of 4 and one of a single step, or 14 of 2 and one of a single step.
+        let rounds = if sets.contains(&"sync.fragments=2") {
+            30
+        } else {
+            16
+        };
+        assert_eq!(alone.1.len(), rounds);
         for workers in ["2", "3", "4"] {
             assert!(run(workers) == alone, "{workers} workers, {sets:?}");
         }
@@ -100,8 +107,36 @@ fn after_a_worker_is_killed_the_others_compute_its_replicas() {
 }
 
 #[test]
+fn after_a_worker_is_killed_all_return_to_copies_in_memory() {
+    let sets = [
+        "train.epochs=30",
+        "sync.inner_state=keep",
+        "sync.fragments=2",
+        "elastic.copy_steps=2",
+    ];
+    let alone = start(&TestFolder::new(), "1", &sets).wait().expect(0, &[]);
+    for killed in [1, 0] {
+        let dir = TestFolder::new();
+        let mut running = start(&dir, "3", &sets);
+        let workers = running.after_steps(20);
+        send(workers[&killed], Signal::KILL);
+        let ended = running.wait().expect(0, &[]);
+        assert_eq!(ended.blake3(), alone.blake3(), "worker {killed}");
+        let told = "each replica is copied to another worker every 2 steps";
+        assert!(ended.stdout.contains(told), "{}", ended.stdout);
+        let all = events(&ended.stdout);
+        let mut loaded = of_kind(&all, "checkpoint_loaded");
+        assert!(loaded.all(|event| event["address"] == "the memory of the workers"));
+    }
+}
+
+#[test]
 fn a_run_continues_from_a_checkpoint_with_another_number_of_workers() {
-    for state in ["sync.inner_state=reset", "sync.inner_state=average"] {
+    for state in [
+        "sync.inner_state=reset",
+        "sync.inner_state=average",
+        "sync.inner_state=keep",
+    ] {
         let dir = TestFolder::new();
         let alone = start(&dir, "1", &[state]).wait().expect(0, &[]).blake3();
         let dir = TestFolder::new();

@@ -53,6 +53,11 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     config
         .elastic
         .check(config.workers.count, most, &mut problems);
+    if config.elastic.copy_steps > 0 && !config.has_distributed_vectors() {
+        let message = "`elastic.copy_steps` has no effect: no part of the state is on one worker only by its nature";
+        let hint = "leave it out; `parallel.copies` sets how many workers hold each slice of a divided state";
+        problems.push(ConfigProblem::notice("elastic.copy_steps", message).hint(hint));
+    }
     config.loader.check(&mut problems);
     config.events.check(&mut problems);
     config.track.check(&mut problems);

@@ -41,6 +41,7 @@ impl Training {
         let (group, before) = (self.member.group.clone(), self.mesh.clone());
         self.align_clocks()?;
         self.transfer = StateTransfer::default();
+        self.state_copies.interrupt();
         self.share_initial_weights()?;
         if std::mem::take(&mut self.is_starting) {
             self.record_start();

@@ -255,7 +255,7 @@ impl Training {
         let is_later = self.member.generation > Generation::FIRST;
         let has_loaded = match source {
             StateSource::Members(_) => false,
-            StateSource::Checkpoint => self.load_together()?,
+            StateSource::Checkpoint => self.return_to_copies()? || self.load_together()?,
             StateSource::Initial if self.resume == Resume::Never && !is_later => false,
             StateSource::Initial => self.load_together()?,
         };

@@ -87,6 +87,13 @@ impl Training {
 
     /// Describes the cost of a lost worker whose part of the state no other one has.
     fn loss_of_slices(&self, part: &str) -> String {
+        let every = self.plan.config.elastic.copy_steps;
+        if self.keeps_copies() {
+            let steps = if every == 1 { "step" } else { "steps" };
+            return format!(
+                "{part} is copied to another worker every {every} {steps}, so all workers return to the newest copy after the loss of one"
+            );
+        }
         let section = &self.plan.config.checkpoint;
         let saves = section.every_steps > 0 || section.every_minutes > 0.0;
         match self.checkpoints.is_some() && saves {
@@ -188,7 +195,7 @@ impl Training {
     }
 
     /// Returns the words of all members, one after the other by rank.
-    fn gather_words(&self, mine: &[u64]) -> Result<Vec<u64>, TrainError> {
+    pub(super) fn gather_words(&self, mine: &[u64]) -> Result<Vec<u64>, TrainError> {
         // Words are sent as i64 with the same bits, because there is no unsigned 64-bit element type.
         let mine: Vec<i64> = mine.iter().map(|word| word.cast_signed()).collect();
         let all = self.member.group.all_gather(&mine);
@@ -242,7 +249,7 @@ pub(super) fn len(strategy: &dyn Strategy) -> usize {
 }
 
 /// Returns where the elements of each distributed vector are among those that members may divide.
-fn places(strategy: &dyn Strategy) -> Vec<Range<usize>> {
+pub(super) fn places(strategy: &dyn Strategy) -> Vec<Range<usize>> {
     let mut start = strategy.state().len();
     let place = |vector: &DistributedVector| {
         let place = start..start + vector.len();

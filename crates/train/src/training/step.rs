@@ -81,6 +81,7 @@ impl Training {
         self.session.attach_sums(sums.map_err(failed)?);
         let advanced = self.transfer.advance(&*self.member.group);
         advanced.map_err(TrainError::Heal)?;
+        self.finish_copy()?;
         self.prepare_vote();
         let span = spans.begin();
         let committed = match self.member.commit(&mut self.session, open) {

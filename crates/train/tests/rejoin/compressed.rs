@@ -150,6 +150,22 @@ fn after_a_death_at_any_operation_all_load_the_newest_checkpoint() {
 }
 
 #[test]
+fn after_a_death_all_return_to_the_newest_copy_in_memory() {
+    const COPIED: RunSettings = run(compressed!(
+        "compression.codec=top_k",
+        "elastic.copy_steps=2"
+    ));
+    let undisturbed = alone(COPIED);
+    for operation in [40, 55] {
+        let end = train_with(COPIED, 3, &[(1, operation)], false, None);
+        assert_eq!(end.lost, 0, "{operation}");
+        assert!(end.bits.iter().all(|bits| bits.agree_with(&undisturbed)));
+        let is_load = |event: &Event| matches!(event, Event::CheckpointLoaded { address, .. } if address == "the memory of the workers");
+        assert!(end.events.iter().any(is_load), "{operation}");
+    }
+}
+
+#[test]
 fn replicas_with_residuals_have_the_same_bits_on_any_number_of_workers() {
     for run in LOCAL {
         let alone = alone(run);

@@ -39,9 +39,48 @@ const SHORT: RunSettings = RunSettings {
     sets: local!("sync.inner_state=average", "sync.outer_format=int8_blocks"),
 };
 
+/// Each replica keeps the states of its optimizer.
+const KEEP: RunSettings = RunSettings {
+    steps: INNER,
+    sets: local!("sync.inner_state=keep", "elastic.copy_steps=1"),
+};
+
+/// Halves of the state are summed in turn, each after six steps, in rounds of three.
+const STREAMING: RunSettings = RunSettings {
+    steps: INNER,
+    sets: local!(
+        "sync.inner_state=keep",
+        "sync.inner_steps=6",
+        "sync.fragments=2",
+        "sync.own_share=0.25",
+        "elastic.copy_steps=2"
+    ),
+};
+
+/// The same in a short form with residuals.
+const STREAMING_SHORT: RunSettings = RunSettings {
+    steps: INNER,
+    sets: local!(
+        "sync.inner_state=keep",
+        "sync.inner_steps=6",
+        "sync.fragments=2",
+        "compression.codec=int8_blocks",
+        "compression.senders=4",
+        "elastic.copy_steps=1"
+    ),
+};
+
 #[test]
 fn replicas_have_the_same_bits_on_any_number_of_workers() {
-    for (run, vectors) in [(RESET, 2), (AVERAGE, 4), (SHORT, 4)] {
+    let runs = [
+        (RESET, 2),
+        (AVERAGE, 4),
+        (SHORT, 4),
+        (KEEP, 3),
+        (STREAMING, 3),
+        (STREAMING_SHORT, 4),
+    ];
+    for (run, vectors) in runs {
         let one = train_with(run, 1, &[], false, None);
         assert_eq!(steps(&one.events), (0..STEPS).collect::<Vec<_>>());
         let alone = &one.bits[0];
@@ -69,6 +108,7 @@ fn replicas_have_the_same_bits_on_any_number_of_workers() {
         }
     }
     assert!(!alone(RESET).agree_with(&alone(AVERAGE)));
+    assert!(weights(KEEP) != weights(RESET) && weights(KEEP) != weights(STREAMING));
     let distance = |one: &[f32], other: &[f32]| {
         let pairs = one.iter().zip(other);
         pairs
@@ -98,6 +138,32 @@ fn a_death_at_any_operation_of_a_round_preserves_the_bits() {
                 assert_eq!(steps(&end.events), (0..STEPS).collect::<Vec<_>>());
             }
         }
+    }
+}
+
+#[test]
+fn after_a_death_at_any_operation_all_return_to_the_newest_copy() {
+    for (run, every) in [(KEEP, 1), (STREAMING, 2), (STREAMING_SHORT, 1)] {
+        let undisturbed = alone(run);
+        let mut loaded = 0;
+        for operation in (0..60).step_by(4) {
+            for id in [0, 2] {
+                let end = train_with(run, 3, &[(id, operation)], false, None);
+                let place = format!("{id} at {operation} with {run:?}");
+                if end.lost > 0 {
+                    // The first copy is complete before the vote on the step after it.
+                    let done = steps(&end.events);
+                    assert!(done.iter().all(|step| *step < every), "{place}: {done:?}");
+                    continue;
+                }
+                let same = |bits: &Bits| bits.agree_with(&undisturbed);
+                assert!(end.bits.len() >= 2 && end.bits.iter().all(same), "{place}");
+                assert_eq!(steps(&end.events), (0..STEPS).collect::<Vec<_>>());
+                let is_load = |event: &&Event| matches!(event, Event::CheckpointLoaded { .. });
+                loaded += end.events.iter().filter(is_load).count();
+            }
+        }
+        assert!(loaded > 10, "{loaded} with {run:?}");
     }
 }
 

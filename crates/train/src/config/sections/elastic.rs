@@ -45,6 +45,20 @@ pub struct ElasticSection {
     /// With several hosts: how long a host trains without contact to any coordinator before its workers end; default
     /// 600 seconds.
     pub contact_s: f64,
+    /// The number of steps after which each worker copies its state, and sends the parts that no other worker has to another one; default 0:
+    /// never. Such parts are the residuals of compressed gradients and what replicas of local SGD keep. After a loss, all workers return to
+    /// the newest copy instead of a checkpoint.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[cfg_attr(feature = "schema", schemars(extend("examples" = [10])))]
+    pub copy_steps: u64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Default for ElasticSection {
@@ -60,6 +74,7 @@ impl Default for ElasticSection {
             succession: SuccessionPolicy::Lease,
             wait_s: 600.0,
             contact_s: 600.0,
+            copy_steps: 0,
         }
     }
 }
