@@ -14,6 +14,7 @@ pub mod collective_times;
 pub mod costs;
 mod error;
 pub mod forecast;
+pub mod other_exchanges;
 pub mod plot;
 mod rank_hosts;
 pub mod report;
@@ -30,6 +31,7 @@ pub use error::AdviseError;
 pub use forecast::{
     BucketShape, LayoutCandidate, LayoutForecast, RegionShape, StepRequest, forecast,
 };
+pub use other_exchanges::{CodecCosts, ExchangeForecast};
 pub use plot::efficiency_svg;
 pub use report::{json, table};
 pub use run_forecast::{RunForecast, RunLength, RunRequest};

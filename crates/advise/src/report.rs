@@ -6,7 +6,7 @@ use ronde_schedule::ShardOrder;
 use serde::Serialize;
 
 use crate::choice::name_of;
-use crate::{LayoutForecast, RunForecast, ScalingCurve};
+use crate::{ExchangeForecast, LayoutForecast, RunForecast, ScalingCurve};
 
 /// The number of layouts in a table unless all are requested.
 const ROWS: usize = 12;
@@ -150,7 +150,37 @@ pub fn table(found: &RunForecast, all: bool) -> String {
     for advice in &found.advice {
         let _ = writeln!(text, "advice: {}", advice.message);
     }
+    text.push_str(&exchanges(&found.other_exchanges));
     text
+}
+
+/// Returns a line for each other exchange that pays, or one line if none does.
+fn exchanges(all: &[ExchangeForecast]) -> String {
+    let paying: Vec<&ExchangeForecast> = all.iter().filter(|other| other.pays()).collect();
+    match (paying.as_slice(), all.first()) {
+        ([], None) => String::new(),
+        ([], Some(fastest)) => format!(
+            "other exchanges: none pays; the fastest is {:.2} times as fast as the best layout: {}\n",
+            fastest.speedup, fastest.settings
+        ),
+        (paying, _) => {
+            let line = |other: &&ExchangeForecast| {
+                format!(
+                    "  {:.1} times as fast with {} workers: {}; {}{}\n",
+                    other.speedup,
+                    other.workers,
+                    other.settings,
+                    other.accuracy,
+                    match other.has_same_bits {
+                        true => "",
+                        false => "; the trained bits differ from run to run",
+                    }
+                )
+            };
+            let lines: String = paying.iter().map(line).collect();
+            format!("other exchanges than sums in every step, with less accuracy:\n{lines}")
+        }
+    }
 }
 
 /// Returns the layouts that are shown: the first ones, the best one and one worker.
@@ -248,6 +278,7 @@ mod tests {
             layouts,
             reason: "the fastest".to_owned(),
             advice: Vec::new(),
+            other_exchanges: Vec::new(),
         }
     }
 

@@ -3,9 +3,10 @@
 use serde::Serialize;
 
 use crate::advice::{batch_care, larger_machine, more_shards, one_worker, run_separately};
+use crate::other_exchanges::other_exchanges;
 use crate::{
-    Advice, AdviseError, BatchSettings, ClusterShape, LayoutCandidate, LayoutChoice,
-    LayoutForecast, StepRequest, forecast,
+    Advice, AdviseError, BatchSettings, ClusterShape, CodecCosts, ExchangeForecast,
+    LayoutCandidate, LayoutChoice, LayoutForecast, StepRequest, forecast,
 };
 
 /// Layouts whose times differ by less are equal: measured times are not more exact.
@@ -31,6 +32,8 @@ pub struct RunRequest<'a> {
     pub batch: BatchSettings,
     /// The number of configurations that are to be trained; 1 if there is only this one.
     pub configurations: u32,
+    /// The measured costs of short forms of gradients.
+    pub codecs: &'a [CodecCosts],
 }
 
 /// The forecasts of all layouts of a run.
@@ -50,6 +53,8 @@ pub struct RunForecast {
     pub reason: String,
     /// What else is to be known.
     pub advice: Vec<Advice>,
+    /// Other ways to exchange than sums in every step, the fastest first.
+    pub other_exchanges: Vec<ExchangeForecast>,
 }
 
 impl RunForecast {
@@ -85,7 +90,10 @@ impl RunForecast {
         advice.extend(batch_care(&request.batch));
         let separately = run_separately(request.configurations, slots, &one, &best);
         advice.extend(separately);
+        let step = (&request.step, request.codecs);
+        let other_exchanges = other_exchanges(candidates, &layouts, &best, step)?;
         Ok(Self {
+            other_exchanges,
             cluster,
             length: request.length,
             reason: reason(&layouts, &best, &one, cluster.memory_bytes),
@@ -285,6 +293,7 @@ mod tests {
                     shards: 16,
                 },
                 configurations,
+                codecs: &[],
             };
             RunForecast::compare(&candidates, &request)
         })
@@ -292,6 +301,31 @@ mod tests {
 
     fn kinds(found: &RunForecast) -> Vec<AdviceKind> {
         found.advice.iter().map(|advice| advice.kind).collect()
+    }
+
+    #[test]
+    fn other_exchanges_pay_on_slow_links_only() {
+        let found = compared(cluster(1, 8), |_| 1 << 20, 1).unwrap();
+        let local = |found: &RunForecast| {
+            let of = |other: &&ExchangeForecast| other.settings.starts_with("sync.kind=local_sgd");
+            found.other_exchanges.iter().find(of).cloned().unwrap()
+        };
+        assert!(!local(&found).pays(), "{:?}", local(&found));
+        let mut slow = cluster(4, 1);
+        slow.link = HostLink {
+            bytes_per_s: 1e3,
+            latency_s: 0.1,
+        };
+        let found = compared(slow, |_| 1 << 20, 1).unwrap();
+        let local = local(&found);
+        assert!(local.pays() && local.has_same_bits, "{local:?}");
+        assert_eq!(local.workers, 4);
+        let kinds: Vec<_> = found
+            .other_exchanges
+            .iter()
+            .map(|other| &other.settings)
+            .collect();
+        assert_eq!(kinds.len(), 3, "one of each kind: {kinds:?}");
     }
 
     #[test]

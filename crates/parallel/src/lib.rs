@@ -23,7 +23,7 @@ mod update_sums;
 mod whole_replica;
 pub mod zero;
 
-pub use compression::{Codec, CompressionConfig};
+pub use compression::{Codec, CompressionConfig, encode_once};
 pub use distributed::DistributedVector;
 pub use error::ParallelError;
 pub use gossip::{Gossip, GossipConfig, GossipPeer, GossipRounds, GossipSummary, GossipTally};

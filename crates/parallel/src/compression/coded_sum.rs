@@ -140,6 +140,11 @@ impl CodedSum {
         self.payloads.push(payload);
     }
 
+    /// Returns the bytes of the contributions that were added.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.payloads.iter().map(Vec::len).sum()
+    }
+
     /// Sends the contributions to the owners.
     pub(crate) fn start(
         &mut self,

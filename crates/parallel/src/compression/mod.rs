@@ -15,10 +15,24 @@ mod low_rank;
 mod matrix;
 mod residuals;
 
+use crate::ModelState;
+
 pub use codec::Codec;
 pub(crate) use coded_sum::CodedSum;
 pub(crate) use exchange::CompressedExchange;
 pub(crate) use residuals::SentGradient;
+
+/// Encodes values of the whole flat state once, and leaves the errors in them. Returns the bytes of the short form; `None` for a codec that
+/// needs the values of several senders. Cost: what a sender computes in each step.
+#[must_use]
+pub fn encode_once(codec: Codec, state: &ModelState, values: &mut [f32]) -> Option<usize> {
+    if matches!(codec, Codec::PowerSgd { .. }) {
+        return None;
+    }
+    let mut sum = CodedSum::new(state, 0..state.len(), codec, 1);
+    sum.add(values, true);
+    Some(sum.payload_bytes())
+}
 
 /// The settings of compression.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -53,6 +53,11 @@ impl<'a> LayoutBuilder<'a> {
         })
     }
 
+    /// Returns the state of the model without values.
+    pub(super) fn state(&self) -> ModelState {
+        ModelState::outline(&self.chain)
+    }
+
     /// Returns what limits the layouts on hosts that each have cores for a number of workers.
     pub(super) fn limits(&self, workers_per_host: u32, hosts: u32) -> ChoiceLimits {
         let layers = self.chain.layers().len() as u32;

@@ -20,7 +20,7 @@ use ronde_monitor::render::{bytes, count};
 use ronde_train::config::Override;
 use ronde_train::{Plan, WorkerTimes};
 
-use self::measure::{Measured, measure};
+use self::measure::{Measured, codec_costs, measure};
 use super::console::{Printable, info, message};
 use super::exit;
 use super::layouts::LayoutBuilder;
@@ -135,9 +135,11 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
     }
     let links = measured.links(&cluster);
     let collectives = CollectiveTimes::new(links, plan.config.comm.algorithm);
+    let codecs = codec_costs(&builder.state());
     let request = request_of(&plan, &split, &measured, (&links, &collectives, cluster));
     let request = RunRequest {
         configurations: arguments.configurations,
+        codecs: &codecs,
         ..request
     };
     let found = RunForecast::compare(&candidates, &request).map_err(failed)?;
@@ -279,6 +281,7 @@ fn request_of<'a>(
         },
         batch: batch_settings(plan),
         configurations: 1,
+        codecs: &[],
     }
 }
 

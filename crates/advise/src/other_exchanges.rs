@@ -1,0 +1,207 @@
+//! [`ExchangeForecast`]: other ways to exchange than the exact sum of all gradients in every step, and whether they pay.
+//!
+//! Local SGD and short forms of gradients are forecast as the same step with links on which each byte, or each byte and each message,
+//! costs less. Parameter servers and gossip follow from the bytes of an update: workers do not wait for each other, but for their bytes.
+
+use serde::Serialize;
+
+use crate::{
+    AdviseError, CollectiveTimes, HostLink, LayoutCandidate, LayoutForecast, LinkCosts,
+    StepRequest, forecast,
+};
+
+/// The steps between two exchanges of local SGD that forecasts assume.
+const INNER_STEPS: u32 = 50;
+/// Another exchange is mentioned if it is this many times as fast.
+const WORTH: f64 = 1.1;
+
+/// The cost of a short form of gradients.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CodecCosts {
+    /// The value of `compression.codec`.
+    pub codec: &'static str,
+    /// Its bytes, divided by those of the gradient.
+    pub bytes_share: f64,
+    /// The measured seconds in which a worker encodes a gradient.
+    pub encode_s: f64,
+    /// What is known about the accuracy.
+    pub accuracy: &'static str,
+}
+
+/// The forecast of another exchange.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ExchangeForecast {
+    /// The settings, as arguments of `ronde train`.
+    pub settings: String,
+    /// The number of workers that it is fastest with.
+    pub workers: u32,
+    /// The seconds in which the samples of a step are computed.
+    pub step_s: f64,
+    /// How many times as fast it is as the best layout.
+    pub speedup: f64,
+    /// Whether the trained bits do not depend on the workers.
+    pub has_same_bits: bool,
+    /// What is known about the accuracy, compared with sums in every step.
+    pub accuracy: String,
+}
+
+impl ExchangeForecast {
+    /// Returns whether it is faster than the best layout by more than forecasts are wrong.
+    #[must_use]
+    pub fn pays(&self) -> bool {
+        self.speedup >= WORTH
+    }
+}
+
+/// Returns a step whose bytes cost `bytes` of their time between and within hosts, and whose messages cost `messages` of theirs.
+fn cheaper(
+    candidate: &LayoutCandidate,
+    request: &StepRequest<'_>,
+    (bytes, messages): (f64, f64),
+) -> Result<f64, AdviseError> {
+    let mut links = *request.links;
+    let of = &mut links.collectives;
+    for cost in [
+        &mut of.byte_s,
+        &mut of.byte_reduced_s,
+        &mut of.byte_across_s,
+    ] {
+        *cost *= bytes;
+    }
+    for cost in [
+        &mut of.operation_s,
+        &mut of.round_s,
+        &mut of.round_across_s,
+        &mut of.message_s,
+    ] {
+        *cost *= messages;
+    }
+    links.byte_s *= bytes;
+    links.message_s *= messages;
+    links.link = HostLink {
+        bytes_per_s: links.link.bytes_per_s / bytes,
+        latency_s: links.link.latency_s * messages,
+    };
+    let collectives = CollectiveTimes::new(links, request.algorithm);
+    let mut request = request.clone();
+    (request.links, request.collectives) = (&links, &collectives);
+    Ok(forecast(candidate, &request)?.step_s)
+}
+
+/// The seconds in which a worker and the one that it exchanges with send `bytes` to each other.
+fn sent_s(links: &LinkCosts, bytes: f64, is_across: bool) -> f64 {
+    let (busy_s, arrives_s) = links.message(bytes as usize, is_across);
+    busy_s + arrives_s
+}
+
+/// Returns the seconds of an update of asynchronous parameter servers among `workers`, with the best number of servers, and that number.
+fn served(one_s: f64, weights_s: f64, workers: u32) -> (f64, u32) {
+    let of_servers = |servers: u32| {
+        // A worker receives the weights and sends the gradient; the links of the servers carry both directions at once.
+        let by_workers = (one_s + 2.0 * weights_s) / f64::from(workers - servers);
+        (by_workers.max(weights_s / f64::from(servers)), servers)
+    };
+    let all = (1..=(workers / 2).max(1)).map(of_servers);
+    all.min_by(|a, b| a.0.total_cmp(&b.0))
+        .unwrap_or((f64::INFINITY, 1))
+}
+
+/// Forecasts the other exchanges with every number of workers that share the logical shards, each with its best number, fastest first.
+pub(crate) fn other_exchanges(
+    candidates: &[LayoutCandidate],
+    layouts: &[LayoutForecast],
+    best: &LayoutForecast,
+    (request, codecs): (&StepRequest<'_>, &[CodecCosts]),
+) -> Result<Vec<ExchangeForecast>, AdviseError> {
+    let is_plain = |layout: &&LayoutForecast| {
+        let choice = &layout.choice;
+        layout.fits && choice.model_workers() == 1 && choice.zero == 0 && choice.data > 1
+    };
+    let elements: usize = request
+        .worker
+        .alone
+        .layers
+        .iter()
+        .map(|of| of.elements)
+        .sum();
+    let mut found: Vec<ExchangeForecast> = Vec::new();
+    for layout in layouts.iter().filter(is_plain) {
+        let same = candidates.iter().find(|one| one.choice == layout.choice);
+        let Some(candidate) = same else { continue };
+        let workers = layout.choice.data;
+        let mut add = |settings: String, step_s: f64, has_same_bits, accuracy: String| {
+            found.push(ExchangeForecast {
+                settings,
+                workers,
+                step_s,
+                speedup: best.step_s / step_s,
+                has_same_bits,
+                accuracy,
+            });
+        };
+        let share = 1.0 / f64::from(INNER_STEPS);
+        add(
+            format!("sync.kind=local_sgd sync.inner_steps={INNER_STEPS} sync.replicas={workers}"),
+            cheaper(candidate, request, (share, share))?,
+            true,
+            "a higher loss: 8.8 % after 306 steps of examples/gpt.toml".to_owned(),
+        );
+        for codec in codecs {
+            let step_s = cheaper(candidate, request, (codec.bytes_share, 1.0))?;
+            add(
+                format!(
+                    "compression.codec={} compression.senders={workers}",
+                    codec.codec
+                ),
+                // Each worker encodes its gradient and its share of the sum, and decodes what it receives.
+                step_s + 2.0 * codec.encode_s,
+                true,
+                codec.accuracy.to_owned(),
+            );
+        }
+        let weights_s = sent_s(request.links, 4.0 * elements as f64, layout.hosts > 1);
+        // On hosts that are as busy.
+        let one_s = layout.computing_s * f64::from(workers);
+        let (step_s, servers) = served(one_s, weights_s, workers);
+        add(
+            format!("sync.kind=parameter_server sync.servers={servers}"),
+            step_s,
+            false,
+            format!("gradients are about {} updates old", workers - servers - 1),
+        );
+        add(
+            "sync.kind=gossip".to_owned(),
+            // A worker begins an exchange after each update, and takes part in one that another worker begins.
+            (one_s + 2.0 * weights_s) / f64::from(workers),
+            false,
+            "0.9 points lower with 8 workers on examples/gossip.toml".to_owned(),
+        );
+    }
+    found.sort_by(|a, b| a.step_s.total_cmp(&b.step_s));
+    let mut kinds = Vec::new();
+    found.retain(|exchange| {
+        // The first setting says what it is, and the others follow from the number of workers.
+        let kind = exchange.settings.split(' ').next().map(str::to_owned);
+        let is_new = !kinds.contains(&kind);
+        kinds.push(kind);
+        is_new
+    });
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_as_many_as_their_links_need() {
+        // Computing takes all the time: one server, and three workers that compute.
+        let (step_s, servers) = served(3.0, 1e-6, 4);
+        assert_eq!(servers, 1);
+        assert!((step_s - 1.0).abs() < 1e-5);
+        // The weights take all the time: two of four.
+        let (step_s, servers) = served(1e-6, 1.0, 4);
+        assert_eq!(servers, 2);
+        assert!((step_s - 1.0).abs() < 1e-5);
+    }
+}
