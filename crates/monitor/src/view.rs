@@ -43,6 +43,8 @@ pub struct RunView {
     pub staleness: StalenessTally,
     /// The distances and exchanges of replicas that average in pairs.
     pub consensus: ConsensusTally,
+    /// The cosine and the relative error of each predictor of gradients in the last round: see `Event::GradientsPredicted`.
+    pub predictions: Vec<(f64, f64)>,
     /// The last finished epoch.
     pub epoch: Option<EpochView>,
     /// The last evaluation.
@@ -454,6 +456,12 @@ impl RunView {
             } => self
                 .consensus
                 .add(*distance, (*exchanges, *missed), *exchanged_bytes),
+            Event::GradientsPredicted {
+                cosines, errors, ..
+            } => {
+                let pairs = cosines.iter().copied().zip(errors.iter().copied());
+                self.predictions = pairs.collect();
+            }
             // Ranks change.
             Event::MembershipChanged { .. } => {
                 self.end_straggler(None);

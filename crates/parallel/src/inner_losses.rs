@@ -25,6 +25,16 @@ impl InnerLosses {
         of_replica.push((loss_sum, samples));
     }
 
+    /// Adds to the loss of an inner step of a replica, numbered from 0; earlier ones without a loss have no samples.
+    pub(crate) fn add_to(&mut self, replica: u32, step: usize, loss_sum: f64, samples: u64) {
+        let of_replica = self.replicas.entry(replica).or_default();
+        if of_replica.len() <= step {
+            of_replica.resize(step + 1, (0.0, 0));
+        }
+        of_replica[step].0 += loss_sum;
+        of_replica[step].1 += samples;
+    }
+
     /// Returns the bytes for a vote. Length: 8 bytes for each replica and 16 for each of its inner steps.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

@@ -18,6 +18,7 @@ mod sparse_sum;
 pub mod state;
 pub mod strategy;
 pub mod synchronous;
+pub mod synthetic_gradients;
 mod update_sums;
 pub mod zero;
 
@@ -37,4 +38,7 @@ pub use strategy::{
     ReplicaRounds, Strategy, UpdateReport,
 };
 pub use synchronous::{ComputeClock, ComputeTimes, SynchronousConfig, SynchronousStrategy};
+pub use synthetic_gradients::{
+    BorderTally, PredictorTargets, StageRounds, SyntheticGradients, SyntheticGradientsConfig,
+};
 pub use zero::ZeroLevel;

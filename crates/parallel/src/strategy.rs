@@ -11,7 +11,7 @@ use ronde_core::{Buffer, Group, Shard, Step};
 use ronde_engine::{Activation, Chain, Device};
 
 use crate::compression::{Residuals, SentGradient};
-use crate::{ComputeTimes, GossipRounds, ModelState, ParallelError, ServedRounds};
+use crate::{ComputeTimes, GossipRounds, ModelState, ParallelError, ServedRounds, StageRounds};
 
 /// The samples of one logical shard.
 #[derive(Debug, Clone)]
@@ -202,6 +202,12 @@ pub trait Strategy: Send {
     /// Returns the interface through which a round of replicas that average in pairs is computed; `None`: the run has no such
     /// rounds.
     fn gossip_rounds(&mut self) -> Option<&mut dyn GossipRounds> {
+        None
+    }
+
+    /// Returns the interface through which a round of stages with predicted gradients is computed; `None`: the run has no such
+    /// rounds.
+    fn stage_rounds(&mut self) -> Option<&mut dyn StageRounds> {
         None
     }
 

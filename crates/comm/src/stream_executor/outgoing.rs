@@ -184,7 +184,11 @@ impl OutgoingFrame {
         }
         // A frame that the transport did not accept starts again, possibly with more bytes.
         let bytes = HEADER_BYTES as u64 + self.header.bytes;
-        let headers = if self.counted == 0 { HEADER_BYTES as u64 } else { 0 };
+        let headers = if self.counted == 0 {
+            HEADER_BYTES as u64
+        } else {
+            0
+        };
         mailbox.count_streamed(bytes - self.counted, bytes - self.counted - headers);
         self.counted = bytes;
     }

@@ -22,12 +22,25 @@ const FACTORS: &str = "compression.factors";
 const RESIDUALS: &str = "compression.residuals";
 
 /// Returns the names of the vectors of compression, in their order.
-pub(crate) fn compression_names(compression: &CompressionSection) -> &'static [&'static str] {
+fn compression_names(compression: &CompressionSection) -> &'static [&'static str] {
     match compression {
         CompressionSection::None => &[],
         CompressionSection::PowerSgd { .. } => &[FACTORS, RESIDUALS],
         _ => &[RESIDUALS],
     }
+}
+
+/// The names of the vectors of the predictors of gradients: their weights, and the states of their optimizer.
+const PREDICTORS: [&str; 3] = ["predictors", "predictors.mean", "predictors.mean_square"];
+
+/// Returns the names of the vectors besides those with a value for each weight and the loss scale: of compression, or of predictors.
+pub(crate) fn other_names(config: &RunConfig) -> Vec<&'static str> {
+    let predictors: &[&str] = match config.sync.stages() {
+        Some(_) => &PREDICTORS,
+        None => &[],
+    };
+    let compression = compression_names(&config.compression).iter();
+    compression.chain(predictors).copied().collect()
 }
 
 /// Returns the names of the vectors in a checkpoint of a run, in their order.
@@ -36,11 +49,7 @@ pub(crate) fn vector_names(config: &RunConfig) -> Vec<String> {
     let has_scale = config.train.precision == Precision::F16;
     names_of_values(&config.state_names())
         .chain(has_scale.then(|| LOSS_SCALE.to_owned()))
-        .chain(
-            compression_names(&config.compression)
-                .iter()
-                .map(|name| (*name).to_owned()),
-        )
+        .chain(other_names(config).into_iter().map(str::to_owned))
         .chain(copies.into_iter().map(str::to_owned))
         .collect()
 }
@@ -60,13 +69,13 @@ pub(crate) struct ReplicaLayout {
 }
 
 impl ReplicaLayout {
-    /// Describes weights and buffers, one vector for each optimizer state, the loss scale if there is one, the vectors of
-    /// compression by name and number of elements, and the copies of weights and buffers.
+    /// Describes weights and buffers, one vector for each optimizer state, the loss scale if there is one, the
+    /// [`other_names`] with their numbers of elements, and the copies of weights and buffers.
     pub(crate) fn of(
         state: &ModelState,
         optimizer_states: &[&str],
         scale: Option<LossScaling>,
-        compression: &[(&str, u64)],
+        others: &[(&str, u64)],
         copies: &[&str],
     ) -> Self {
         let tensors: Vec<VectorTensor> = state
@@ -99,7 +108,7 @@ impl ReplicaLayout {
                 elements: LossScaling::STATE_LEN,
                 tensors: Vec::new(),
             }))
-            .chain(compression.iter().map(|(name, elements)| StateVector {
+            .chain(others.iter().map(|(name, elements)| StateVector {
                 name: (*name).to_owned(),
                 dtype: DType::F32,
                 elements: *elements,

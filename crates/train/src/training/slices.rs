@@ -9,7 +9,6 @@ use ronde_parallel::{LossScaling, Residuals, Strategy, ZeroLevel};
 
 use super::{Training, vectors_mut};
 use crate::checkpoints::ReplicaLayout;
-use crate::config::CompressionSection;
 use crate::model_copies::{ModelCopies, held_weights};
 use crate::state_transfer::exchange;
 use crate::{Plan, TrainError, checkpoints};
@@ -245,18 +244,15 @@ pub(super) fn checkpoint_layout(
     scaling: Option<LossScaling>,
 ) -> ReplicaLayout {
     let config = &plan.config;
-    let compression = compression_vectors(strategy, &config.compression);
+    let others = other_vectors(plan, strategy);
     let copies = ModelCopies::names(&config.train);
     let states = config.state_names();
-    ReplicaLayout::of(strategy.state(), &states, scaling, &compression, &copies)
+    ReplicaLayout::of(strategy.state(), &states, scaling, &others, &copies)
 }
 
-/// Returns the names and lengths of the vectors of compression.
-fn compression_vectors(
-    strategy: &dyn Strategy,
-    section: &CompressionSection,
-) -> Vec<(&'static str, u64)> {
-    let names = checkpoints::compression_names(section);
+/// Returns the names and lengths of the vectors of compression, or of the predictors of gradients.
+fn other_vectors(plan: &Plan, strategy: &dyn Strategy) -> Vec<(&'static str, u64)> {
+    let names = checkpoints::other_names(&plan.config);
     let vectors = strategy.vectors();
     let own = &vectors[vectors.len() - names.len()..];
     let lens = own.iter().map(|vector| vector.values.len() as u64);
