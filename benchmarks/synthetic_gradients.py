@@ -32,14 +32,14 @@ def busy(args):
               flush=True)
 
 
-def run_file(folder, is_perceptron, is_predicted):
-    """Writes the run file of the example for a model, with or without predictions."""
+def run_file(folder, hidden, is_predicted):
+    """Writes the run file of the example, or of a perceptron with hidden layers, with or without predictions."""
     with open(EXAMPLE, encoding="utf-8") as file:
         text = file.read()
-    if is_perceptron:
-        text = text.replace('kind = "digits_cnn"', 'kind = "mlp"\nhidden = [96, 96, 96]')
+    if hidden > 0:
+        text = text.replace('kind = "digits_cnn"', f'kind = "mlp"\nhidden = {[96] * hidden}')
         text = text.replace("learning_rate = 0.004\n", "learning_rate = 0.001\n", 1).replace("epochs = 20", "epochs = 40")
-        text = text.replace("stages = 3", "stages = 4")
+        text = text.replace("stages = 3", f"stages = {hidden + 1}")
     if not is_predicted:
         text = text[:text.index("[sync]")]
     path = os.path.join(folder, "run.toml")
@@ -48,9 +48,9 @@ def run_file(folder, is_perceptron, is_predicted):
     return path
 
 
-def accuracy_of(args, is_perceptron, is_predicted, seed):
+def accuracy_of(args, hidden, is_predicted, seed):
     with tempfile.TemporaryDirectory() as folder:
-        command = [args.program, "train", run_file(folder, is_perceptron, is_predicted), "--json", "-n", "1"]
+        command = [args.program, "train", run_file(folder, hidden, is_predicted), "--json", "-n", "1"]
         for value in [f"run.output={folder}/out", f"run.seed={seed}", "checkpoint.at_end=false"]:
             command += ["--set", value]
         text = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
@@ -60,12 +60,13 @@ def accuracy_of(args, is_perceptron, is_predicted, seed):
 
 def accuracy(args):
     print(f"\n{'':32}{'1F1B':>24}{'predicted':>24}{'gap, points':>14}")
-    for name, is_perceptron in [("digits_cnn, 3 stages, 20 epochs", False), ("mlp, 4 stages, 40 epochs", True)]:
+    models = [("digits_cnn, 3 stages, 20 epochs", 0), ("mlp, 4 stages, 40 epochs", 3), ("mlp, 8 stages, 40 epochs", 7)]
+    for name, hidden in models:
         columns, means = "", []
         for is_predicted in [False, True]:
             with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
                 seeds = range(1, args.seeds + 1)
-                found = list(threads.map(lambda seed: accuracy_of(args, is_perceptron, is_predicted, seed), seeds))
+                found = list(threads.map(lambda seed: accuracy_of(args, hidden, is_predicted, seed), seeds))
             means.append(sum(found) / len(found))
             columns += f"{means[-1]:8.2f} % ({min(found):.1f} to {max(found):.1f})"
         print(f"{name:32}{columns}{means[0] - means[1]:14.2f}", flush=True)

@@ -398,6 +398,17 @@ impl RunView {
         }
     }
 
+    /// Handles the event about predicted gradients.
+    fn apply_predictions(&mut self, event: &Event) {
+        if let Event::GradientsPredicted {
+            cosines, errors, ..
+        } = event
+        {
+            let pairs = cosines.iter().copied().zip(errors.iter().copied());
+            self.predictions = pairs.collect();
+        }
+    }
+
     /// Handles the events about single workers and their membership.
     fn apply_member(&mut self, event: &Event) {
         match event {
@@ -456,12 +467,7 @@ impl RunView {
             } => self
                 .consensus
                 .add(*distance, (*exchanges, *missed), *exchanged_bytes),
-            Event::GradientsPredicted {
-                cosines, errors, ..
-            } => {
-                let pairs = cosines.iter().copied().zip(errors.iter().copied());
-                self.predictions = pairs.collect();
-            }
+            Event::GradientsPredicted { .. } => self.apply_predictions(event),
             // Ranks change.
             Event::MembershipChanged { .. } => {
                 self.end_straggler(None);

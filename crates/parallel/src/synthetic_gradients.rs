@@ -24,8 +24,8 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{Group, GroupRank, Step, Work};
 use ronde_engine::{Activation, EngineError};
 
-use self::mailbox::Mailbox;
-use self::predictor::{PredictedShard, Predictor, PredictorShape};
+use self::mailbox::NeighbourInbox;
+use self::predictor::{GradientPredictor, PredictedShard, PredictorShape};
 use crate::{
     ComputeClock, ComputeTimes, InnerLosses, LocalStep, MicroBatch, ParallelError, Strategy,
     SynchronousStrategy,
@@ -133,7 +133,7 @@ struct Divergence {
 }
 
 /// A round on its way.
-struct RunningRound {
+struct RunningStages {
     /// The weights before the round, and the states of the optimizer.
     weights: Vec<f32>,
     states: Vec<Vec<f32>>,
@@ -142,9 +142,9 @@ struct RunningRound {
     /// Their predictions, by stage.
     borders: Vec<StageBorder>,
     /// The outputs of the previous stage, if that is on another rank.
-    inputs: Option<Mailbox>,
+    inputs: Option<NeighbourInbox>,
     /// The gradients of the next stage, if that is on another rank.
-    gradients: Option<Mailbox>,
+    gradients: Option<NeighbourInbox>,
     sends: VecDeque<Box<dyn Work>>,
     /// The number of batches so far.
     batches: u64,
@@ -162,10 +162,10 @@ pub struct SyntheticGradients {
     config: SyntheticGradientsConfig,
     inner: Box<SynchronousStrategy>,
     /// One after each stage but the last.
-    predictors: Vec<Predictor>,
+    predictors: Vec<GradientPredictor>,
     /// The state of all predictors after the last round: the weights, then each state of their optimizer.
     committed: Vec<Vec<f32>>,
-    running: Option<RunningRound>,
+    running: Option<RunningStages>,
     losses: InnerLosses,
     tallies: Vec<BorderTally>,
     clock: ComputeClock,
@@ -209,9 +209,9 @@ impl SyntheticGradients {
             let samples_max = inner.config().shard_samples_max;
             let on = (alone.clone(), inner.stage_layout(), samples_max);
             let output = inner.output_of_stage(stage);
-            Predictor::new(stage, output, &config, inner.seeds(), on)
+            GradientPredictor::new(stage, output, &config, inner.seeds(), on)
         });
-        let predictors: Vec<Predictor> = predictors.collect::<Result<_, _>>()?;
+        let predictors: Vec<GradientPredictor> = predictors.collect::<Result<_, _>>()?;
         let mut this = Self {
             group,
             layout,
@@ -241,7 +241,7 @@ impl SyntheticGradients {
     /// Calls a function with the round on its way.
     fn in_round<T>(
         &mut self,
-        call: impl FnOnce(&mut Self, &mut RunningRound) -> Result<T, ParallelError>,
+        call: impl FnOnce(&mut Self, &mut RunningStages) -> Result<T, ParallelError>,
     ) -> Result<T, ParallelError> {
         let mut running = self.running.take().ok_or_else(no_round)?;
         let result = call(self, &mut running);

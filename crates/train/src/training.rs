@@ -17,7 +17,7 @@ use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precis
 use ronde_parallel::{
     Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LocalRoundsConfig, LossScaling,
     MicroBatch, ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
-    SynchronousStrategy, SyntheticGradients, ZeroLevel,
+    SynchronousStrategy, ZeroLevel,
 };
 
 use self::buckets::BucketTuning;
@@ -211,10 +211,7 @@ fn strategy(
     strategy.set_recorder(recorder.spans.clone());
     let sync = &plan.config.sync;
     if let Some(predicted) = predicted {
-        let (groups, settings) = ((group, alone), predicted.settings());
-        let now = clock::seconds;
-        let strategy = SyntheticGradients::new(strategy, groups, mesh, settings, now);
-        return Ok(Box::new(strategy.map_err(TrainError::Model)?));
+        return stages::strategy(strategy, (group, alone), mesh, predicted.settings());
     }
     if let Some(servers) = sync.servers() {
         let now = clock::seconds;

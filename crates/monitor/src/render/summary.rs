@@ -58,8 +58,7 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         ));
     }
     lines.extend(staleness(view, columns));
-    lines.extend(consensus(view, columns));
-    lines.extend(predictions(view, columns));
+    lines.extend([consensus(view, columns), predictions(view, columns)].concat());
     lines.extend(table(view, columns));
     for late in &view.stragglers {
         lines.extend(field("straggler", &[straggler(late)], columns));

@@ -1,4 +1,4 @@
-//! [`Mailbox`]: the values of a round that a rank receives from a neighbour, in the order in which they are sent.
+//! [`NeighbourInbox`]: the values of a round that a rank receives from a neighbour, in the order in which they are sent.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::SynchronousStrategy;
 const AHEAD: usize = 4;
 
 /// The values between two stages on different ranks, in one direction.
-pub(super) struct Mailbox {
+pub(super) struct NeighbourInbox {
     rank: GroupRank,
     from: usize,
     to: usize,
@@ -26,7 +26,7 @@ pub(super) struct Mailbox {
     awaited: VecDeque<Box<dyn Work>>,
 }
 
-impl Mailbox {
+impl NeighbourInbox {
     /// Creates the mailbox for the values of `steps` batches that a rank sends from one stage to another.
     pub(super) fn new(
         rank: GroupRank,

@@ -1,4 +1,4 @@
-//! [`Predictor`]: a small network that predicts the gradient of the output of a stage.
+//! [`GradientPredictor`]: a small network that predicts the gradient of the output of a stage.
 //!
 //! Source: Jaderberg et al., "Decoupled neural interfaces using synthetic gradients", ICML 2017, sections 2.1 and 3.1: the targets are
 //! inputs too (cDNI), and the last layer begins with zeros, so that the first predictions are zeros.
@@ -85,7 +85,7 @@ impl PredictorShape {
         let rows = inputs.chunks_exact_mut(self.width());
         for (index, (row, values)) in rows.zip(values.chunks_exact(self.features)).enumerate() {
             let (features, targets) = row.split_at_mut(self.features);
-            features.copy_from_slice(values);
+            write_normalised(values, features);
             if targets.is_empty() {
                 continue;
             }
@@ -111,6 +111,16 @@ impl PredictorShape {
     }
 }
 
+/// Writes values divided by their root mean square, so that predictions do not grow with the outputs of a stage. Zeros stay zeros.
+fn write_normalised(values: &[f32], to: &mut [f32]) {
+    let squares: f64 = values.iter().map(|value| f64::from(*value).powi(2)).sum();
+    let mean = squares / values.len().max(1) as f64;
+    let factor = if mean > 0.0 { mean.sqrt().recip() } else { 0.0 };
+    for (to, value) in to.iter_mut().zip(values) {
+        *to = (f64::from(*value) * factor) as f32;
+    }
+}
+
 /// The prediction for one shard, until the gradient arrives.
 #[derive(Debug)]
 pub(super) struct PredictedShard {
@@ -120,13 +130,13 @@ pub(super) struct PredictedShard {
 }
 
 /// The predictor after a stage.
-pub(super) struct Predictor {
+pub(super) struct GradientPredictor {
     shape: PredictorShape,
     model: Box<SynchronousStrategy>,
     learning_rate: f64,
 }
 
-impl Predictor {
+impl GradientPredictor {
     /// Creates the predictor after a stage whose output has the shape `output`. `layout` has the shards of a batch on one rank.
     ///
     /// # Errors
@@ -275,16 +285,16 @@ mod tests {
             per_sample,
         };
         let of_sample = PredictorShape::of(&[2], classes(1));
-        let inputs = of_sample.inputs(&[0.5, 1.5, 2.5, 3.5], &[2, 0], 2);
-        assert_eq!(inputs, [0.5, 1.5, 0.0, 0.0, 1.0, 2.5, 3.5, 1.0, 0.0, 0.0]);
+        let inputs = of_sample.inputs(&[0.5, -0.5, 0.0, 0.0], &[2, 0], 2);
+        assert_eq!(inputs, [1.0, -1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
         let of_tokens = PredictorShape::of(&[2, 1], classes(2));
         let inputs = of_tokens.inputs(&[7.0, 8.0], &[1, 2], 1);
-        assert_eq!(inputs, [7.0, 0.0, 1.0, 0.0, 8.0, 0.0, 0.0, 1.0]);
+        assert_eq!(inputs, [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
         let image = PredictorShape::of(&[1, 1, 2], PredictorTargets::Values { per_sample: 1 });
-        let inputs = image.inputs(&[7.0, 8.0], &[2.5_f32.to_bits()], 1);
-        assert_eq!(inputs, [7.0, 8.0, 2.5]);
+        let inputs = image.inputs(&[-7.0, 7.0], &[2.5_f32.to_bits()], 1);
+        assert_eq!(inputs, [-1.0, 1.0, 2.5]);
         let without = PredictorShape::of(&[1], PredictorTargets::Unused);
-        assert_eq!(without.inputs(&[7.0], &[1], 1), [7.0]);
+        assert_eq!(without.inputs(&[7.0], &[1], 1), [1.0]);
         assert!(without.inputs(&[], &[], 0).is_empty());
     }
 

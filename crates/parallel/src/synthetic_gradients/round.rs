@@ -6,7 +6,7 @@ use ronde_engine::Activation;
 use ronde_schedule::Border;
 
 use super::{
-    BorderTally, Divergence, Mailbox, PendingBatch, RunningRound, StageBorder, StageRounds,
+    BorderTally, Divergence, NeighbourInbox, PendingBatch, RunningStages, StageBorder, StageRounds,
     SyntheticGradients, exchange_failed, no_round,
 };
 use crate::parameter_servers::messages::gather_words;
@@ -23,14 +23,14 @@ impl StageRounds for SyntheticGradients {
         let (rank, own) = (self.group.rank(), self.stages_of(self.group.rank()));
         let (last, shards) = (self.inner.stages() - 1, self.inner.shards());
         let mailbox =
-            |rank: u32, from, to| Mailbox::new(GroupRank(rank), (from, to), shards, steps);
+            |rank: u32, from, to| NeighbourInbox::new(GroupRank(rank), (from, to), shards, steps);
         let report = ShardReport {
             shard: Shard(0),
             samples: 0,
             skipped: 0,
             loss_sum: 0.0,
         };
-        let mut running = RunningRound {
+        let mut running = RunningStages {
             weights: self.inner.state().values().to_vec(),
             states: self.inner.optimizer_states().to_vec(),
             borders: own.clone().map(|_| StageBorder::default()).collect(),
@@ -96,7 +96,7 @@ impl SyntheticGradients {
     /// Trains the stages of this rank on a batch, one after the other.
     fn train_batch(
         &mut self,
-        running: &mut RunningRound,
+        running: &mut RunningStages,
         step: &LocalStep,
         mut batches: Vec<MicroBatch>,
     ) -> Result<(), ParallelError> {
@@ -139,7 +139,7 @@ impl SyntheticGradients {
     /// prediction.
     fn pass(
         &mut self,
-        running: &mut RunningRound,
+        running: &mut RunningStages,
         (step, stage): (&LocalStep, usize),
         batch: &MicroBatch,
         input: Option<Activation>,
@@ -196,7 +196,7 @@ impl SyntheticGradients {
     /// Updates a stage with the gradients of all shards; after a gradient that was not finite, it drops them.
     fn update(
         &mut self,
-        running: &mut RunningRound,
+        running: &mut RunningStages,
         (step, stage): (&LocalStep, usize),
         samples: u64,
     ) -> Result<(), ParallelError> {
@@ -227,7 +227,7 @@ impl SyntheticGradients {
     /// Trains the predictor after a stage with the gradient of the oldest batch. Returns false if there is none.
     fn train_predictor(
         &mut self,
-        running: &mut RunningRound,
+        running: &mut RunningStages,
         stage: usize,
     ) -> Result<bool, ParallelError> {
         let index = stage - running.own.start;
@@ -264,7 +264,7 @@ impl SyntheticGradients {
 
     fn receive_input(
         &mut self,
-        running: &mut RunningRound,
+        running: &mut RunningStages,
     ) -> Result<Option<Activation>, ParallelError> {
         let begun = (self.clock)();
         let mailbox = running.inputs.as_mut().ok_or_else(no_round)?;
@@ -276,7 +276,7 @@ impl SyntheticGradients {
 
     fn receive_gradient(
         &mut self,
-        running: &mut RunningRound,
+        running: &mut RunningStages,
     ) -> Result<Option<Activation>, ParallelError> {
         let begun = (self.clock)();
         let mailbox = running.gradients.as_mut().ok_or_else(no_round)?;
@@ -289,7 +289,7 @@ impl SyntheticGradients {
     /// Starts to send values from a stage of this rank to one of the neighbour.
     fn send(
         &mut self,
-        running: &mut RunningRound,
+        running: &mut RunningStages,
         (from, to): (usize, usize),
         shard: Shard,
         values: Option<Activation>,
@@ -317,7 +317,7 @@ impl SyntheticGradients {
     }
 
     /// Tells all ranks how this one has ended the round, and how its predictors have predicted.
-    fn merge(&mut self, running: &RunningRound) -> Result<(), ParallelError> {
+    fn merge(&mut self, running: &RunningStages) -> Result<(), ParallelError> {
         let (first, count) = (running.own.start as u64, running.borders.len() as u64);
         let mut words = vec![first, count];
         words.extend(running.diverged.map_or([0; 4], |diverged| {

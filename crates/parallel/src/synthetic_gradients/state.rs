@@ -66,7 +66,11 @@ impl SyntheticGradients {
                 changed.extend((0..vectors).map(of_vector));
             }
         }
-        let all: usize = self.predictors.iter().map(super::Predictor::len).sum();
+        let all: usize = self
+            .predictors
+            .iter()
+            .map(super::GradientPredictor::len)
+            .sum();
         let mut start = vectors * len;
         for (stage, predictor) in self.predictors.iter().enumerate() {
             if own.contains(&stage) {
@@ -156,6 +160,8 @@ impl SyntheticGradients {
     /// Drops the steps in flight.
     pub(super) fn abort_passes(&mut self) {
         self.inner.abort();
-        self.predictors.iter_mut().for_each(super::Predictor::abort);
+        self.predictors
+            .iter_mut()
+            .for_each(super::GradientPredictor::abort);
     }
 }

@@ -98,7 +98,7 @@ fn computed_by_one(plan: &Plan) -> (u64, ShardPlan) {
 fn with_rounds(
     replica: MemoryEstimate,
     plan: &Plan,
-    predicted: Option<&PredictedStages>,
+    train: &dyn Dataset,
     parameters: u64,
 ) -> MemoryEstimate {
     let workers = plan.shards.computing();
@@ -120,7 +120,8 @@ fn with_rounds(
         let states = names.len() as u64;
         return replica.with_rounds(parameters, &plan.shards, (2 + states, 1 + states));
     }
-    if let Some(predicted) = predicted {
+    // The stages were checked before.
+    if let Ok(Some(predicted)) = PredictedStages::planned(plan, train) {
         // The state before the round, and the one at its end.
         let states = names.len() as u64;
         let samples = plan.config.train.global_batch_size;
@@ -193,9 +194,7 @@ pub(super) fn worker_estimates(
         stored_bytes,
     )
     .with_threads(config.workers.threads);
-    // The stages were checked before.
-    let predicted = PredictedStages::planned(plan, train).unwrap_or_default();
-    let whole = with_rounds(whole, plan, predicted.as_ref(), size.parameters);
+    let whole = with_rounds(whole, plan, train, size.parameters);
     if !config.parallel.divides_model() {
         return vec![whole];
     }

@@ -11,11 +11,14 @@ use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{Event, Group, GroupRank, Step, WorldSize};
 use ronde_data::Loader;
-use ronde_parallel::{LocalStep, ParallelError, StageRounds};
+use ronde_parallel::{
+    LocalStep, ParallelError, StageRounds, Strategy, SynchronousStrategy, SyntheticGradients,
+    SyntheticGradientsConfig,
+};
 
 use super::Training;
 use super::step::{next_batches, step_failed};
-use crate::clock::LapTimer;
+use crate::clock::{self, LapTimer};
 use crate::micro_batch::micro_batch;
 use crate::{Plan, PredictedStages, TrainError};
 
@@ -112,6 +115,20 @@ impl Training {
             errors,
         });
     }
+}
+
+/// Creates the strategy of stages that update with predicted gradients.
+///
+/// # Errors
+/// The predictors are too large.
+pub(super) fn strategy(
+    stages: SynchronousStrategy,
+    groups: (Arc<dyn Group>, Arc<dyn Group>),
+    mesh: StepLayout,
+    settings: SyntheticGradientsConfig,
+) -> Result<Box<dyn Strategy>, TrainError> {
+    let strategy = SyntheticGradients::new(stages, groups, mesh, settings, clock::seconds);
+    Ok(Box::new(strategy.map_err(TrainError::Model)?))
 }
 
 /// Returns the group and the layout in which one replica trains alone, or the stages that update with predicted gradients.

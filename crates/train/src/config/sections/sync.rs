@@ -102,7 +102,7 @@ pub enum SyncSection {
         /// The number of batches between two points at which all workers meet, for checkpoints, evaluations and workers that join.
         #[cfg_attr(feature = "schema", schemars(extend("examples" = [100])))]
         round_steps: u64,
-        /// The number of batches after which the gradient of a batch trains a predictor; default 4.
+        /// The number of batches after which the gradient of a batch trains a predictor; default 3.
         #[serde(default = "gradient_delay")]
         gradient_delay: u64,
         /// The width of the hidden layer of each predictor; default 0: they have none.
@@ -166,7 +166,7 @@ fn one_step() -> u64 {
 }
 
 fn gradient_delay() -> u64 {
-    4
+    3
 }
 
 fn predictor_learning_rate() -> f64 {
