@@ -304,6 +304,18 @@ pub enum Event {
         /// The number of updates that each worker has computed, by rank.
         updates: Vec<u64>,
     },
+    /// How well the predictors of gradients have predicted in a committed round. Recorded by rank 0.
+    GradientsPredicted {
+        /// The round, which is a step of the run.
+        step: Step,
+        /// The cosine of the angle between the predictions and the gradients of the next stage, for each predictor in the order of the
+        /// stages.
+        #[serde(deserialize_with = "list_of_numbers")]
+        cosines: Vec<f64>,
+        /// The norm of the errors, divided by that of the gradients.
+        #[serde(deserialize_with = "list_of_numbers")]
+        errors: Vec<f64>,
+    },
     /// One worker's durations of a committed step.
     StepTimes {
         /// The worker.

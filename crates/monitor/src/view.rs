@@ -43,6 +43,8 @@ pub struct RunView {
     pub staleness: StalenessTally,
     /// The distances and exchanges of replicas that average in pairs.
     pub consensus: ConsensusTally,
+    /// The cosine and the relative error of each predictor of gradients in the last round: see `Event::GradientsPredicted`.
+    pub predictions: Vec<(f64, f64)>,
     /// The last finished epoch.
     pub epoch: Option<EpochView>,
     /// The last evaluation.
@@ -396,6 +398,17 @@ impl RunView {
         }
     }
 
+    /// Handles the event about predicted gradients.
+    fn apply_predictions(&mut self, event: &Event) {
+        if let Event::GradientsPredicted {
+            cosines, errors, ..
+        } = event
+        {
+            let pairs = cosines.iter().copied().zip(errors.iter().copied());
+            self.predictions = pairs.collect();
+        }
+    }
+
     /// Handles the events about single workers and their membership.
     fn apply_member(&mut self, event: &Event) {
         match event {
@@ -454,6 +467,7 @@ impl RunView {
             } => self
                 .consensus
                 .add(*distance, (*exchanges, *missed), *exchanged_bytes),
+            Event::GradientsPredicted { .. } => self.apply_predictions(event),
             // Ranks change.
             Event::MembershipChanged { .. } => {
                 self.end_straggler(None);

@@ -30,6 +30,16 @@ impl InnerLosses {
         of_replica.push((loss_sum, samples));
     }
 
+    /// Adds to the loss of an inner step of a replica, numbered from 0; earlier ones without a loss have no samples.
+    pub(crate) fn add_to(&mut self, replica: u32, step: usize, loss_sum: f64, samples: u64) {
+        let of_replica = self.replicas.entry(replica).or_default();
+        if of_replica.len() <= step {
+            of_replica.resize(step + 1, (0.0, 0));
+        }
+        of_replica[step].0 += loss_sum;
+        of_replica[step].1 += samples;
+    }
+
     /// Adds the number of a tensor whose gradient was not finite.
     pub(crate) fn diverge(&mut self, tensor: u64) {
         self.diverged = Some(self.diverged.map_or(tensor, |other| other.min(tensor)));

@@ -19,6 +19,7 @@ mod sparse_sum;
 pub mod state;
 pub mod strategy;
 pub mod synchronous;
+pub mod synthetic_gradients;
 mod update_sums;
 mod whole_replica;
 pub mod zero;
@@ -40,4 +41,7 @@ pub use strategy::{
     ReplicaRounds, Strategy, UpdateReport, VectorKind,
 };
 pub use synchronous::{ComputeClock, ComputeTimes, SynchronousConfig, SynchronousStrategy};
+pub use synthetic_gradients::{
+    BorderTally, PredictorTargets, StageRounds, SyntheticGradients, SyntheticGradientsConfig,
+};
 pub use zero::ZeroLevel;

@@ -13,6 +13,7 @@ use ronde_engine::{Activation, Chain, Device};
 use crate::compression::SentGradient;
 use crate::{
     ComputeTimes, DistributedVector, GossipRounds, ModelState, ParallelError, ServedRounds,
+    StageRounds,
 };
 
 /// The samples of one logical shard.
@@ -217,6 +218,12 @@ pub trait Strategy: Send {
     /// Returns the interface through which a round of replicas that average in pairs is computed; `None`: the run has no such
     /// rounds.
     fn gossip_rounds(&mut self) -> Option<&mut dyn GossipRounds> {
+        None
+    }
+
+    /// Returns the interface through which a round of stages with predicted gradients is computed; `None`: the run has no such
+    /// rounds.
+    fn stage_rounds(&mut self) -> Option<&mut dyn StageRounds> {
         None
     }
 

@@ -21,6 +21,7 @@ mod program;
 pub(crate) mod replica;
 mod shard;
 mod slices;
+mod stage;
 mod update;
 
 use std::borrow::Cow;

@@ -42,7 +42,8 @@ impl ChangeRule {
                 Self::Never("it determines the form of all sums and of the batches")
             }
             "sync.kind" | "sync.inner_steps" | "sync.round_updates" | "sync.replicas"
-            | "sync.inner_state" => {
+            | "sync.inner_state" | "sync.stages" | "sync.borders" | "sync.round_steps"
+            | "sync.hidden" => {
                 Self::Never("it determines the steps of the run and what a checkpoint of them has")
             }
             "compression.codec" | "compression.senders" | "compression.rank" => {

@@ -175,6 +175,13 @@ impl MemoryEstimate {
         self
     }
 
+    /// Adds the bytes that predictors of gradients need.
+    #[must_use]
+    pub fn with_predictors(mut self, bytes: u64) -> Self {
+        self.optimizer = self.optimizer.saturating_add(bytes);
+        self
+    }
+
     /// Adds the memory for compressed gradients: for each of its senders the residual, and the gradient that becomes the
     /// next one; and the units and the residual of the sum that it encodes, its share of the sum of all `workers`.
     #[must_use]

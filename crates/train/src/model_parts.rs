@@ -153,7 +153,7 @@ impl ModelParts {
         for name in &section.cuts {
             let after = begins.last().map_or(0, |begin| begin + 1);
             let found = layers.iter().skip(after).position(|layer| layer == name);
-            let begin = found.ok_or_else(|| unknown_cut(name, &layers, after))?;
+            let begin = found.ok_or_else(|| unknown_cut("parallel.cuts", name, &layers, after))?;
             begins.push(after + begin);
         }
         let ends = begins.iter().skip(1).copied().chain([count]);
@@ -440,7 +440,12 @@ pub(crate) fn check_workers(config: &RunConfig, world_size: WorldSize) -> Result
 }
 
 /// Returns the work of each layer: that of the built-in model, or the number of parameters of layers of a user's own model.
-fn work(config: &RunConfig, chain: &Chain, train: &dyn Dataset, samples: usize) -> Vec<f64> {
+pub(crate) fn work(
+    config: &RunConfig,
+    chain: &Chain,
+    train: &dyn Dataset,
+    samples: usize,
+) -> Vec<f64> {
     let description = train.description();
     let step = StepShape {
         sample: &description.shape,
@@ -472,17 +477,18 @@ fn work(config: &RunConfig, chain: &Chain, train: &dyn Dataset, samples: usize) 
     }
 }
 
-fn unknown_cut(name: &str, layers: &[String], after: usize) -> TrainError {
+/// Returns the error of a name in the list `key` that is not that of a layer from number `after` on.
+pub(crate) fn unknown_cut(key: &str, name: &str, layers: &[String], after: usize) -> TrainError {
     let is_earlier = layers.iter().take(after).any(|layer| layer == name);
     let is_first = layers.first().is_some_and(|layer| layer == name);
     let problem = match is_earlier {
         true if is_first => {
-            format!("parallel.cuts names `{name}`, the first layer: no part would be before it")
+            format!("{key} names `{name}`, the first layer: no part would be before it")
         }
         true => {
-            format!("parallel.cuts names `{name}` too late or twice: a part cannot begin there")
+            format!("{key} names `{name}` too late or twice: a part cannot begin there")
         }
-        false => format!("parallel.cuts names `{name}`, but the model has no such layer"),
+        false => format!("{key} names `{name}`, but the model has no such layer"),
     };
     let possible = layers.iter().skip(1).map(String::as_str);
     let possible: Vec<&str> = possible.collect();

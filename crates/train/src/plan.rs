@@ -72,7 +72,7 @@ impl Plan {
     ) -> Result<Self, TrainError> {
         let replicas = model_parts::replicas(config, world_size);
         let parts = config.divided_parts();
-        let shards = match config.sync.is_asynchronous() {
+        let shards = match config.sync.has_one_report() {
             // One rank reports all samples of a round.
             true => ShardPlan::with_spares(1, replicas, 1).filter(|_| replicas.get() <= parts),
             false => ShardPlan::of_groups(parts, config.shards_together(), replicas),

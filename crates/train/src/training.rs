@@ -5,18 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use ronde_comm::{GroupConfig, ProcessGroup};
 use ronde_core::balance::Balance;
 use ronde_core::event::PhaseTimes;
 use ronde_core::holdings::HeldRanges;
-use ronde_core::rounds::RoundPlan;
 use ronde_core::session::{CommittedStep, Session, SliceExchange};
-use ronde_core::shards::ShardPlan;
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{
-    CollectivesExt, Epoch, Event, Group, GroupRank, Rank, Recovery, Shard, Step, WorldSize,
-};
+use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Shard, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
@@ -37,6 +32,7 @@ use crate::core_pinning::CorePinning;
 use crate::evaluate::Evaluation;
 use crate::event_history::EventHistory;
 use crate::model_copies::{ModelCopies, held_weights};
+use crate::predicted_stages::PredictedStages;
 use crate::process_memory::MemoryReports;
 use crate::progress::{BestModel, RunProgress};
 use crate::recording::{RecordingThread, WorkerRecorder};
@@ -55,6 +51,7 @@ mod rounds;
 mod saving;
 mod served;
 mod slices;
+mod stages;
 mod state_copies;
 mod step;
 
@@ -120,6 +117,8 @@ pub struct Training {
     member: JobGroup,
     plan: Plan,
     parts: ModelParts,
+    /// The stages that update with predicted gradients; `None`: the run has none.
+    predicted: Option<PredictedStages>,
     /// The layers and the shards of each rank in this generation.
     mesh: StepLayout,
     strategy: Box<dyn Strategy>,
@@ -177,12 +176,16 @@ pub struct Training {
 }
 
 /// Creates the strategy that a plan chooses.
+///
+/// # Errors
+/// The predictors of gradients are too large.
 fn strategy(
     plan: &Plan,
     (group, mesh): (Arc<dyn Group>, StepLayout),
     (chain, sample_shape): (Chain, &[usize]),
+    predicted: Option<&PredictedStages>,
     (loss_scaling, recorder): (Option<LossScaling>, &WorkerRecorder),
-) -> Box<dyn Strategy> {
+) -> Result<Box<dyn Strategy>, TrainError> {
     let loss = plan.objective.loss.clone();
     let mut config = SynchronousConfig::new(plan.config.optimizer, loss);
     config.loss_scaling = loss_scaling;
@@ -203,25 +206,37 @@ fn strategy(
     config.sample_shape = sample_shape.to_vec();
     config.shard_samples_max = plan.shard_samples_max();
     let (own_group, own_mesh) = match &plan.rounds {
-        Some(rounds) => replica_of(rounds, plan, chain.len()),
+        Some(rounds) => stages::replica_of(rounds, plan, (chain.len(), predicted)),
         None => (group.clone(), mesh.clone()),
     };
+    let alone = own_group.clone();
     let mut strategy = SynchronousStrategy::new(chain, own_group, own_mesh, plan.seeds, config);
     strategy.set_clock(clock::seconds);
     strategy.set_recorder(recorder.spans.clone());
     let sync = &plan.config.sync;
+    if let Some(predicted) = predicted {
+        return stages::strategy(strategy, (group, alone), mesh, predicted.settings());
+    }
     if let Some(servers) = sync.servers() {
         let now = clock::seconds;
-        return Box::new(ParameterServers::new(strategy, group, mesh, servers, now));
+        return Ok(Box::new(ParameterServers::new(
+            strategy, group, mesh, servers, now,
+        )));
     }
     if let Some(gossip_steps) = sync.gossip_steps() {
         let config = GossipConfig {
             gossip_steps,
             seeds: plan.seeds,
         };
-        return Box::new(Gossip::new(strategy, group, mesh, config, clock::seconds));
+        return Ok(Box::new(Gossip::new(
+            strategy,
+            group,
+            mesh,
+            config,
+            clock::seconds,
+        )));
     }
-    match sync.rounds() {
+    Ok(match sync.rounds() {
         Some(rounds) => {
             let rounds = LocalRoundsConfig {
                 compression,
@@ -230,17 +245,7 @@ fn strategy(
             Box::new(LocalRounds::new(strategy, group, mesh, rounds))
         }
         None => Box::new(strategy),
-    }
-}
-
-/// Returns the group and the layout in which one replica trains alone.
-fn replica_of(rounds: &RoundPlan, plan: &Plan, layers: usize) -> (Arc<dyn Group>, StepLayout) {
-    let name = &plan.config.run.name;
-    let config = GroupConfig::new("replica", name, GroupRank(0));
-    let parts = ShardPlan::new(rounds.parts(), WorldSize::ONE);
-    let parts = parts.expect("a plan of rounds has at least one part");
-    let layout = StepLayout::data_parallel(parts, layers);
-    (Arc::new(ProcessGroup::alone(config)), layout)
+    })
 }
 
 impl Training {
@@ -260,12 +265,14 @@ impl Training {
         let mut chain = plan.prepare(chain).map_err(TrainError::Model)?;
         let parts = ModelParts::of(&plan, &mut chain, &*split.train)?;
         let mesh = parts.layout(plan.shards.shards(), member.group.size())?;
+        let predicted = PredictedStages::of(&plan, &mut chain, &*split.train)?;
         let strategy = strategy(
             &plan,
             (member.group.clone(), mesh.clone()),
             (chain, &split.train.description().shape),
+            predicted.as_ref(),
             (loss_scaling, &recorder),
-        );
+        )?;
         let mut session = Session::new(
             member.group.clone(),
             member.generation,
@@ -281,6 +288,7 @@ impl Training {
             member,
             plan,
             parts,
+            predicted,
             mesh,
             strategy,
             session,
@@ -679,10 +687,12 @@ impl Training {
         let plan = LoaderPlan {
             batches: self.plan.batches,
             shards: self.mesh.shards().clone(),
-            run: match self.plan.config.sync.is_asynchronous() {
+            run: match &self.plan.config.sync {
                 // Workers load the updates that they get.
-                true => 0..0,
-                false => self.mesh.loads(self.member.group.rank()),
+                sync if sync.is_asynchronous() => 0..0,
+                // Every worker computes stages of every batch.
+                sync if sync.stages().is_some() => 0..1,
+                _ => self.mesh.loads(self.member.group.rank()),
             },
             steps: self.session.next_step().0..self.plan.steps,
             stride: 1,

@@ -461,5 +461,5 @@ fn the_run_files_of_the_examples_are_valid_and_their_models_can_be_built() {
         assert!(size.parameters > 0, "{}", path.display());
         assert!(split.test.is_some(), "{}", path.display());
     }
-    assert_eq!(found, 22);
+    assert_eq!(found, 23);
 }

@@ -58,7 +58,7 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         ));
     }
     lines.extend(staleness(view, columns));
-    lines.extend(consensus(view, columns));
+    lines.extend([consensus(view, columns), predictions(view, columns)].concat());
     lines.extend(table(view, columns));
     for late in &view.stragglers {
         lines.extend(field("straggler", &[straggler(late)], columns));
@@ -111,6 +111,23 @@ fn consensus(view: &RunView, columns: usize) -> Vec<String> {
         parts.push(format!("{} missed", count(tally.missed)));
     }
     field("replicas", &parts, columns)
+}
+
+/// Returns the lines about predicted gradients in the last round: for each predictor the cosine with the gradients that arrived, and the
+/// norm of the error relative to theirs.
+fn predictions(view: &RunView, columns: usize) -> Vec<String> {
+    let of_border = |(border, (cosine, error)): (usize, &(f64, f64))| {
+        format!(
+            "border {} cosine {cosine:.2} (error {:.0} %)",
+            border + 1,
+            100.0 * error
+        )
+    };
+    let parts: Vec<String> = view.predictions.iter().enumerate().map(of_border).collect();
+    match parts.is_empty() {
+        true => Vec::new(),
+        false => field("predictions", &parts, columns),
+    }
 }
 
 /// Returns the lines of a field of the summary, broken between its parts. A value that is too long for the column of

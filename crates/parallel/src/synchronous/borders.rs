@@ -33,11 +33,11 @@ impl BorderForms {
         &self.shapes[border.from.min(border.to)]
     }
 
-    fn message_len(&self, border: Border) -> usize {
+    pub(super) fn message_len(&self, border: Border) -> usize {
         1 + self.samples_max * self.shape(border).iter().product::<usize>()
     }
 
-    fn tag(&self, border: Border) -> Tag {
+    pub(super) fn tag(&self, border: Border) -> Tag {
         let direction = u32::from(border.from > border.to);
         let number = border.from.min(border.to) as u32 * 2 + direction;
         Tag(FIRST_TAG + number * self.shards + border.shard)
@@ -73,7 +73,7 @@ impl BorderForms {
         self.read_received(border, &message)
     }
 
-    fn read_received(
+    pub(super) fn read_received(
         &self,
         border: Border,
         message: &Buffer,

@@ -183,7 +183,7 @@ impl SynchronousStrategy {
     }
 
     /// Runs backward of the layers of one unit into its buffer and returns the gradient of their input.
-    fn backward_layers(
+    pub(super) fn backward_layers(
         &mut self,
         index: usize,
         (shard, samples): (Shard, usize),

@@ -10,7 +10,7 @@ use ronde_data::Dataset;
 use ronde_monitor::render::bytes;
 use ronde_schedule::ShardOrder;
 use ronde_train::memory::MemoryEstimate;
-use ronde_train::{ModelParts, Plan, TrainError};
+use ronde_train::{ModelParts, Plan, PredictedStages, TrainError};
 
 use super::layouts::LayoutBuilder;
 
@@ -95,7 +95,12 @@ fn computed_by_one(plan: &Plan) -> (u64, ShardPlan) {
 }
 
 /// Adds the memory for compression and for rounds of local SGD, if the run has them, to that of one replica.
-fn with_rounds(replica: MemoryEstimate, plan: &Plan, parameters: u64) -> MemoryEstimate {
+fn with_rounds(
+    replica: MemoryEstimate,
+    plan: &Plan,
+    train: &dyn Dataset,
+    parameters: u64,
+) -> MemoryEstimate {
     let workers = plan.shards.computing();
     let replica = match plan.config.compression.senders() {
         Some(senders) => replica.with_compression(parameters, senders, workers),
@@ -115,6 +120,14 @@ fn with_rounds(replica: MemoryEstimate, plan: &Plan, parameters: u64) -> MemoryE
         // The state before the round, the weights before an update, and those that other workers average with; then the mean of all.
         let states = names.len() as u64;
         return replica.with_rounds(parameters, &plan.shards, (2 + states, 1 + states));
+    }
+    // The stages were checked before.
+    if let Ok(Some(predicted)) = PredictedStages::planned(plan, train) {
+        // The state before the round, and the one at its end.
+        let states = names.len() as u64;
+        let samples = plan.config.train.global_batch_size;
+        let own = replica.with_rounds(parameters, &plan.shards, (states, 1 + states));
+        return own.with_predictors(predicted.predictor_bytes(samples));
     }
     let averaged = names.iter().filter(|name| name.starts_with("inner"));
     let summed = 1 + averaged.count() as u64;
@@ -204,7 +217,7 @@ pub(super) fn worker_estimates(
         stored_bytes,
     )
     .with_threads(config.workers.threads);
-    let whole = with_rounds(whole, plan, size.parameters);
+    let whole = with_rounds(whole, plan, train, size.parameters);
     if !config.parallel.divides_model() {
         return vec![whole];
     }

@@ -49,6 +49,7 @@ mod stores;
 mod stragglers;
 mod support;
 mod sweeps;
+mod synthetic_gradients;
 mod terminals;
 mod traces;
 mod trackers;

@@ -24,17 +24,25 @@ const REPLICAS: &str = "replicas";
 /// The name of the vector of the residuals of compressed gradients.
 const RESIDUALS: &str = "compression.residuals";
 
-/// Returns the names of the vectors that replicas keep and of those of compression, in their order.
-pub(crate) fn extra_names(config: &RunConfig) -> Vec<&'static str> {
+/// The names of the vectors of the predictors of gradients: their weights, and the states of their optimizer.
+const PREDICTORS: [&str; 3] = ["predictors", "predictors.mean", "predictors.mean_square"];
+
+/// Returns the names of the vectors besides those with a value for each weight and the loss scale: what replicas keep, those of
+/// compression, and those of predictors.
+pub(crate) fn other_names(config: &RunConfig) -> Vec<&'static str> {
     let kept = config.sync.kept_vectors(&config.optimizer) > 0;
     let compression: &[&str] = match config.compression {
         CompressionSection::None => &[],
         CompressionSection::PowerSgd { .. } => &[FACTORS, RESIDUALS],
         _ => &[RESIDUALS],
     };
-    let kept = kept.then_some(REPLICAS);
-    kept.into_iter()
-        .chain(compression.iter().copied())
+    let predictors: &[&str] = match config.sync.stages() {
+        Some(_) => &PREDICTORS,
+        None => &[],
+    };
+    let kept = kept.then_some(REPLICAS).into_iter();
+    kept.chain(compression.iter().copied())
+        .chain(predictors.iter().copied())
         .collect()
 }
 
@@ -44,7 +52,7 @@ pub(crate) fn vector_names(config: &RunConfig) -> Vec<String> {
     let has_scale = config.train.precision == Precision::F16;
     names_of_values(&config.state_names())
         .chain(has_scale.then(|| LOSS_SCALE.to_owned()))
-        .chain(extra_names(config).into_iter().map(str::to_owned))
+        .chain(other_names(config).into_iter().map(str::to_owned))
         .chain(copies.into_iter().map(str::to_owned))
         .collect()
 }
@@ -65,12 +73,12 @@ pub(crate) struct ReplicaLayout {
 
 impl ReplicaLayout {
     /// Describes weights and buffers, one vector for each optimizer state, the loss scale if there is one, the vectors of
-    /// [`extra_names`] by name and number of elements, and the copies of weights and buffers.
+    /// [`other_names`] by name and number of elements, and the copies of weights and buffers.
     pub(crate) fn of(
         state: &ModelState,
         optimizer_states: &[&str],
         scale: Option<LossScaling>,
-        extra: &[(&str, u64)],
+        others: &[(&str, u64)],
         copies: &[&str],
     ) -> Self {
         let tensors: Vec<VectorTensor> = state
@@ -103,7 +111,7 @@ impl ReplicaLayout {
                 elements: LossScaling::STATE_LEN,
                 tensors: Vec::new(),
             }))
-            .chain(extra.iter().map(|(name, elements)| StateVector {
+            .chain(others.iter().map(|(name, elements)| StateVector {
                 name: (*name).to_owned(),
                 dtype: DType::F32,
                 elements: *elements,

@@ -23,7 +23,7 @@ pub use context::{ProcessContext, Resume, open};
 pub use newest::{NewestCheckpoint, newest};
 pub use run_checkpoints::RunCheckpoints;
 
-pub(crate) use layout::{ReplicaLayout, extra_names, vector_names};
+pub(crate) use layout::{ReplicaLayout, other_names, vector_names};
 pub(crate) use load::{LoadedCheckpoint, load};
 pub(crate) use run_checkpoints::{RankPosition, StateSnapshot};
 pub(crate) use wait::{poll_interval, wait_for_all};

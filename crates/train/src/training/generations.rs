@@ -104,7 +104,7 @@ impl Training {
     /// wait: when no member copies it, at the end of the run, when the state is divided among the members, and when a round begins in
     /// which any member may serve or average with any other.
     fn spared_shards(&self, catch_up: &CatchUpPlan, even: &StepLayout) -> Option<StepLayout> {
-        let waits_for_all = self.plan.config.sync.is_asynchronous();
+        let waits_for_all = self.plan.config.sync.has_one_report();
         if self.is_complete() || self.is_divided() || waits_for_all {
             return None;
         }

@@ -280,23 +280,23 @@ pub(super) fn checkpoint_layout(
     scaling: Option<LossScaling>,
 ) -> ReplicaLayout {
     let config = &plan.config;
-    let extra = extra_vectors(strategy, config);
+    let others = other_vectors(strategy, config);
     let copies = ModelCopies::names(&config.train);
     let states = config.state_names();
-    ReplicaLayout::of(strategy.state(), &states, scaling, &extra, &copies)
+    ReplicaLayout::of(strategy.state(), &states, scaling, &others, &copies)
 }
 
 /// Returns the names and lengths of the vectors that only some settings have.
-fn extra_vectors(strategy: &dyn Strategy, config: &RunConfig) -> Vec<(&'static str, u64)> {
-    let names = checkpoints::extra_names(config);
+fn other_vectors(strategy: &dyn Strategy, config: &RunConfig) -> Vec<(&'static str, u64)> {
+    let names = checkpoints::other_names(config);
     let vectors = strategy.vectors();
-    let extra = &vectors[vectors.len() - names.len()..];
+    let others = &vectors[vectors.len() - names.len()..];
     let mut distributed = strategy.distributed().into_iter();
     let len = |vector: &HeldVector<'_>| match vector.kind {
         VectorKind::Distributed => distributed.next().map_or(0, DistributedVector::len),
         VectorKind::Flat | VectorKind::Whole => vector.values.len(),
     };
-    let lens = extra.iter().map(len).map(|len| len as u64);
+    let lens = others.iter().map(len).map(|len| len as u64);
     names.into_iter().zip(lens).collect()
 }
 

@@ -12,6 +12,7 @@ use crate::callback::{Actions, StepReport};
 use crate::clock::LapTimer;
 use crate::micro_batch::micro_batch;
 use crate::model_copies::held_weights;
+use crate::predicted_stages::PredictedStages;
 use crate::process_memory::ProcessMemory;
 use crate::{JobGroup, TrainError, divergence};
 
@@ -52,7 +53,7 @@ impl Training {
         self.strategy.take_times();
         let mut reduced_before_s = self.under_way_s();
         let exchange_s = self.compute(loader, &mut open, &mut times)?;
-        if self.plan.config.sync.is_asynchronous() {
+        if self.plan.config.sync.has_one_report() {
             // Threads that answer other workers wait for requests during the whole round.
             reduced_before_s = self.under_way_s();
         }
@@ -113,8 +114,11 @@ impl Training {
         open: &mut OpenStep,
         times: &mut PhaseTimes,
     ) -> Result<f64, TrainError> {
-        let sync = self.plan.config.sync;
+        let sync = &self.plan.config.sync;
         match self.plan.rounds {
+            Some(rounds) if sync.stages().is_some() => {
+                self.compute_stages(&rounds, loader, open, times)
+            }
             Some(rounds) if sync.servers().is_some() => self.compute_served(&rounds, open, times),
             Some(rounds) if sync.gossip_steps().is_some() => {
                 self.compute_gossip(&rounds, open, times)
@@ -407,8 +411,10 @@ impl Training {
             .compression
             .describe(self.plan.rounds.is_some());
         let division = self.division();
+        let predicted = self.predicted.as_ref().map(PredictedStages::describe);
         for message in [
             self.parts.describe(&self.mesh),
+            predicted,
             compression,
             division,
             rounds,
@@ -479,6 +485,7 @@ impl Training {
         self.record_inner_losses(committed);
         self.record_staleness(committed);
         self.record_exchanges(committed);
+        self.record_predictions(committed);
         if let Some(verdict) = committed.epoch_verdict {
             self.history.push(Event::EpochFinished {
                 epoch: verdict.epoch,

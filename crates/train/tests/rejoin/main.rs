@@ -9,6 +9,7 @@ mod faulty_group;
 mod gossip;
 mod initial;
 mod local;
+mod predicted;
 mod served;
 mod stopped;
 

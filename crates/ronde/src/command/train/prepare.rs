@@ -18,7 +18,9 @@ use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::initial_weights::InitialWeightFile;
 use ronde_train::recording::RecordingRequest;
 use ronde_train::results::StoredResults;
-use ronde_train::{Extension, ModelParts, Plan, RunConfig, TrainError, WorkerTask};
+use ronde_train::{
+    Extension, ModelParts, Plan, PredictedStages, RunConfig, TrainError, WorkerTask,
+};
 
 use super::TrainArguments;
 use crate::command::capacity::{check_disk, check_memory, memory_per_worker};
@@ -140,6 +142,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     if config.parallel.divides_model() {
         ModelParts::memory(&plan, &*split.train).map_err(failed)?;
     }
+    PredictedStages::planned(&plan, &*split.train).map_err(failed)?;
     if !arguments.for_forecast {
         check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
     }

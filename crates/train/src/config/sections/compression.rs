@@ -221,6 +221,11 @@ fn check_others(run: &RunConfig, problems: &mut Vec<ConfigProblem>) {
             let hint = "leave [compression] or [sync] out";
             problems.push(ConfigProblem::error("compression.codec", message).hint(hint));
         }
+        SyncSection::SyntheticGradients { .. } => {
+            let message = "[compression] shortens the gradients that workers sum, but stages with predicted gradients sum none";
+            let hint = "leave [compression] or [sync] out";
+            problems.push(ConfigProblem::error("compression.codec", message).hint(hint));
+        }
     }
     if run.comm.sparse_tables == Some(true) {
         let message = "`comm.sparse_tables` sends exact gradients without their zeros, and [compression] sends short forms of all of them";

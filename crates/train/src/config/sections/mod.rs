@@ -14,6 +14,7 @@ mod events;
 mod loader;
 mod model;
 mod parallel;
+mod predicted;
 mod run;
 mod selection;
 mod sync;

@@ -3,20 +3,21 @@
 use ronde_core::rounds::RoundPlan;
 use ronde_engine::{OptimizerConfig, Precision};
 use ronde_parallel::{
-    Codec, InnerState, LocalRoundsConfig, ParameterServersConfig, StreamingConfig,
+    Codec, InnerState, LocalRoundsConfig, ParameterServersConfig, PredictorTargets,
+    StreamingConfig, SyntheticGradientsConfig,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{BalanceMode, at_least_one, not_negative};
+use super::{BalanceMode, at_least_one, not_negative, predicted};
 use crate::config::{ConfigProblem, RunConfig};
 
 /// The share of its own weights that a replica keeps of a fragment.
 const OWN_SHARE: f64 = 0.5;
 /// The most inner steps of a round.
-const INNER_STEPS_MAX: u64 = 1_000_000;
+pub(super) const INNER_STEPS_MAX: u64 = 1_000_000;
 
 /// `[sync]`.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum SyncSection {
@@ -98,6 +99,30 @@ pub enum SyncSection {
         #[serde(default = "one_step")]
         gossip_steps: u64,
     },
+    /// The layers are divided into stages, which update with predicted gradients without waiting for each other. The gradients of the next
+    /// stage train the predictors.
+    SyntheticGradients {
+        /// The number of stages, 2 or more, and at least one for each worker. The trained bits depend on it, and not on the workers
+        /// that compute the stages.
+        #[cfg_attr(feature = "schema", schemars(extend("examples" = [4])))]
+        stages: u32,
+        /// Where the stages begin: `auto`, by their work, or the names of the layers that begin the second and later stages.
+        #[serde(default, skip_serializing_if = "Vec::is_empty", with = "super::cuts")]
+        #[cfg_attr(feature = "schema", schemars(schema_with = "super::cuts::schema", extend("default" = "auto")))]
+        borders: Vec<String>,
+        /// The number of batches between two points at which all workers meet, for checkpoints, evaluations and workers that join.
+        #[cfg_attr(feature = "schema", schemars(extend("examples" = [100])))]
+        round_steps: u64,
+        /// The number of batches after which the gradient of a batch trains a predictor; default 3.
+        #[serde(default = "gradient_delay")]
+        gradient_delay: u64,
+        /// The width of the hidden layer of each predictor; default 0: they have none.
+        #[serde(default)]
+        hidden: u32,
+        /// The learning rate of the predictors, which Adam trains; default 0.003.
+        #[serde(default = "predictor_learning_rate")]
+        predictor_learning_rate: f64,
+    },
 }
 
 /// The most workers of a run with asynchronous training.
@@ -165,6 +190,14 @@ fn one_step() -> u64 {
     1
 }
 
+fn gradient_delay() -> u64 {
+    3
+}
+
+fn predictor_learning_rate() -> f64 {
+    0.003
+}
+
 fn two_copies() -> u32 {
     2
 }
@@ -181,7 +214,9 @@ impl SyncSection {
         match *self {
             Self::EveryStep => None,
             Self::LocalSgd { replicas, .. } => Some(replicas),
-            Self::ParameterServer { .. } | Self::Gossip { .. } => Some(1),
+            Self::ParameterServer { .. }
+            | Self::Gossip { .. }
+            | Self::SyntheticGradients { .. } => Some(1),
         }
     }
 
@@ -198,6 +233,7 @@ impl SyncSection {
             Self::ParameterServer { round_updates, .. } | Self::Gossip { round_updates, .. } => {
                 round_updates
             }
+            Self::SyntheticGradients { round_steps, .. } => round_steps,
         }
     }
 
@@ -206,6 +242,7 @@ impl SyncSection {
     pub fn inner_steps_key(&self) -> (&'static str, &'static str) {
         match self {
             Self::ParameterServer { .. } | Self::Gossip { .. } => ("sync.round_updates", "updates"),
+            Self::SyntheticGradients { .. } => ("sync.round_steps", "steps"),
             _ => ("sync.inner_steps", "steps"),
         }
     }
@@ -227,6 +264,7 @@ impl SyncSection {
                 "places of workers",
                 "the most with sync.kind = \"gossip\"",
             ),
+            Self::SyntheticGradients { stages, .. } => (stages, "stages", "sync.stages"),
         }
     }
 
@@ -262,6 +300,50 @@ impl SyncSection {
         }
     }
 
+    /// Returns the number of stages that update with predicted gradients; `None` if none do.
+    #[must_use]
+    pub fn stages(&self) -> Option<u32> {
+        match *self {
+            Self::SyntheticGradients { stages, .. } => Some(stages),
+            _ => None,
+        }
+    }
+
+    /// Returns the names of the layers that begin the second and later of these stages; empty: by their work.
+    #[must_use]
+    pub fn borders(&self) -> &[String] {
+        match self {
+            Self::SyntheticGradients { borders, .. } => borders,
+            _ => &[],
+        }
+    }
+
+    /// Returns the settings of predicted gradients, for predictors that read these targets; `None` if the run has none.
+    #[must_use]
+    pub fn predicted(&self, targets: PredictorTargets) -> Option<SyntheticGradientsConfig> {
+        let Self::SyntheticGradients {
+            gradient_delay,
+            hidden,
+            predictor_learning_rate,
+            ..
+        } = *self
+        else {
+            return None;
+        };
+        Some(SyntheticGradientsConfig {
+            gradient_delay,
+            hidden: hidden as usize,
+            predictor_learning_rate,
+            targets,
+        })
+    }
+
+    /// Returns whether one rank reports all samples of a round, and all ranks take part in it.
+    #[must_use]
+    pub fn has_one_report(&self) -> bool {
+        self.is_asynchronous() || self.stages().is_some()
+    }
+
     /// Returns whether the updates of a round have no fixed order, so that any worker may compute any of them.
     #[must_use]
     pub fn is_asynchronous(&self) -> bool {
@@ -272,7 +354,7 @@ impl SyncSection {
     #[must_use]
     pub fn unrepeatable(&self) -> Option<&'static str> {
         match self {
-            Self::EveryStep | Self::LocalSgd { .. } => None,
+            Self::EveryStep | Self::LocalSgd { .. } | Self::SyntheticGradients { .. } => None,
             Self::ParameterServer { .. } => Some(
                 "parameter servers apply gradients in the order in which they arrive, which differs from run to run",
             ),
@@ -363,6 +445,9 @@ impl SyncSection {
         if let Some(gossip_steps) = self.gossip_steps() {
             return Some(describe_gossip(gossip_steps, rounds));
         }
+        if let Some(stages) = self.stages() {
+            return Some(predicted::describe(stages, rounds.inner_steps_max()));
+        }
         let settings = self.rounds()?;
         let replicas = rounds.replicas();
         let inner = match settings.inner_state {
@@ -392,6 +477,9 @@ impl SyncSection {
         } = *self
         {
             return check_gossip((round_updates, gossip_steps), run, problems);
+        }
+        if let Self::SyntheticGradients { .. } = self {
+            return predicted::check(self, run, problems);
         }
         let Self::LocalSgd {
             inner_steps,

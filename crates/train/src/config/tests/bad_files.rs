@@ -449,6 +449,46 @@ fn gossip_that_cannot_work_is_refused() {
 }
 
 #[test]
+fn predicted_gradients_that_cannot_work_are_refused() {
+    let predicted = |more: &str| {
+        with(&format!(
+            "[sync]\nkind = \"synthetic_gradients\"\nstages = 3\nround_steps = 40\n{more}"
+        ))
+    };
+    check(
+        &with("[sync]\nkind = \"synthetic_gradients\"\nround_steps = 40\n"),
+        &["`stages`"],
+    );
+    check(
+        &predicted("gradient_delay = 0\npredictor_learning_rate = -1.0\nborders = [\"top\"]\n"),
+        &[
+            "`sync.gradient_delay` must be at least 1",
+            "`sync.predictor_learning_rate` is -1",
+            "set `sync.stages` to 2",
+        ],
+    );
+    check(
+        &predicted("borders = 3\n[parallel]\nzero = 1\n"),
+        &["list of names of layers"],
+    );
+    check(
+        &predicted("hidden = 100000\n[parallel]\nzero = 1\n"),
+        &[
+            "`sync.hidden` is 100000, but must be at most 65536",
+            "hold the whole state and divide the stages of [sync]",
+        ],
+    );
+    check(
+        &predicted("[compression]\ncodec = \"top_k\"\nsenders = 4\n"),
+        &["stages with predicted gradients sum none"],
+    );
+    check(
+        &predicted("[workers]\ncount = 2\n[elastic]\nmax_workers = 6\n"),
+        &["between 2 (workers.count) and 3 (sync.stages)"],
+    );
+}
+
+#[test]
 fn compression_that_cannot_work_is_refused() {
     let compressed = |more: &str| {
         with(&format!(
