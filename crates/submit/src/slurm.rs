@@ -16,6 +16,7 @@ use crate::job_folder;
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::LauncherArguments;
 use crate::local::{not_placed, paths_of, run_command, state_before_placement};
+use crate::preview::JobPreview;
 use crate::process_folder::{ProcessCommand, remove_if_exists};
 use crate::state::JobState;
 use crate::target::{LogRequest, SubmitRequest, Target};
@@ -200,17 +201,17 @@ fn send(script: &Path, directory: &Path) -> Result<u64, SubmitError> {
 }
 
 impl Target for SlurmTarget {
-    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError> {
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<JobPreview, SubmitError> {
         self.check(request)?;
         let paths = self.paths(name);
         let program = paths.folder().join("ronde");
-        Ok(script::text(
+        Ok(JobPreview::new(script::text(
             &self.settings,
             name,
             &paths,
             &program,
             self.slots(request),
-        ))
+        )))
     }
 
     fn submit(

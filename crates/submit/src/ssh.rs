@@ -13,6 +13,7 @@ use crate::job::{JobPlacement, PlacedHost, SubmittedJob};
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::folder_word;
 use crate::local::{not_placed, state_before_placement};
+use crate::preview::JobPreview;
 use crate::process_folder::ProcessState;
 use crate::shell_words;
 use crate::state::JobState;
@@ -160,8 +161,9 @@ impl SshTarget {
 }
 
 impl Target for SshTarget {
-    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError> {
-        Submission::new(self, name, request)?.preview()
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<JobPreview, SubmitError> {
+        let text = Submission::new(self, name, request)?.preview()?;
+        Ok(JobPreview::new(text))
     }
 
     fn submit(
