@@ -41,6 +41,7 @@ mod same_bits;
 mod scaled_layouts;
 #[cfg(feature = "full")]
 mod serve;
+mod slurm_cluster;
 mod ssh_hosts;
 mod started_by_others;
 mod stopping;
@@ -50,5 +51,6 @@ mod stragglers;
 mod support;
 mod sweeps;
 mod terminals;
+mod test_network;
 mod traces;
 mod trackers;
