@@ -374,9 +374,7 @@ impl Target for RayTarget {
                     let job = listed.find(|job| job["submission_id"] == id.as_str());
                     api::state(job, *is_cancelled)
                 }
-                Err(error) => JobState::Unknown {
-                    problem: error.to_string(),
-                },
+                Err(error) => JobState::unknown(error),
             }
         };
         Some(jobs.iter().map(state).collect())

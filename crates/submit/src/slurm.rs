@@ -305,6 +305,26 @@ impl Target for SlurmTarget {
         }
     }
 
+    fn states(&self, jobs: &[(&SubmittedJob, bool)]) -> Option<Vec<JobState>> {
+        let placed: Vec<_> = jobs.iter().map(|(job, _)| placed(job)).collect();
+        let ids = placed.iter().flatten().map(|(id, _)| id.as_str());
+        let listed = queue::lines(&ids.collect::<Vec<_>>());
+        let states = jobs
+            .iter()
+            .zip(&placed)
+            .map(|((job, is_cancelled), placed)| {
+                let Some((id, paths)) = placed else {
+                    return state_before_placement(job);
+                };
+                let state = match &listed {
+                    Ok(lines) => queue::state_in(lines, id, paths, *is_cancelled),
+                    Err(error) => return JobState::unknown(error),
+                };
+                state.unwrap_or_else(|error| JobState::unknown(&error))
+            });
+        Some(states.collect())
+    }
+
     fn logs(
         &self,
         job: &SubmittedJob,
