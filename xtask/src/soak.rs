@@ -1,6 +1,7 @@
 //! `cargo xtask soak`: trains with the built program while workers are killed and stopped, the coordinator is
 //! killed and a network cable is cut, all from one seed, and compares every step and the model with a reference
-//! run without faults. Then it simulates clusters, and trains small models in every layout of at most eight ranks.
+//! run without faults. Then it simulates clusters, trains small models in every layout of at most eight ranks, and runs the
+//! tests of Slurm that take minutes.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -60,6 +61,15 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
         let built = ["test", "--release", "--workspace", "--features", FULL];
         let layouts = ["--test", "pipelines", "--", "--ignored", "--nocapture"];
         cargo(&[&built[..], &layouts].concat())?;
+        let slurm = [
+            "--test",
+            "command",
+            "--",
+            "--ignored",
+            "jobs_on_slurm",
+            "--test-threads=1",
+        ];
+        cargo(&[&built[..], &slurm].concat())?;
     }
     if options.fuzz_s > 0
         && let Outcome::Skipped(reason) = fuzz::run(options.fuzz_s, &[])?

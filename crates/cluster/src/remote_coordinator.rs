@@ -136,6 +136,15 @@ impl RemoteCoordinator {
         clock::now() - self.begun
     }
 
+    fn silence(&self) -> Duration {
+        self.now().saturating_sub(self.heard)
+    }
+
+    /// Returns whether no coordinator has answered for as long as workers wait for one.
+    fn is_cut_off(&self) -> bool {
+        self.silence() > self.welcome.settings.certain_end()
+    }
+
     fn send(&self, message: &FromAgent) {
         if let Some(outbox) = self.link.accepted() {
             outbox.send(message);
@@ -279,19 +288,18 @@ impl RemoteCoordinator {
             self.said = now;
             self.send(&FromAgent::Alive);
         }
-        let silence = now.saturating_sub(self.heard);
-        let settings = &self.welcome.settings;
+        let silence = self.silence();
         if let Some(outbox) = self.link.outbox() {
             let stands_by = matches!(
                 self.link,
                 CoordinatorLink::StandsBy { since, .. } if now > since + STANDBY_MAX
             );
-            if silence > settings.lease || stands_by && self.dialer.knows() > 1 {
+            if silence > self.welcome.settings.lease || stands_by && self.dialer.knows() > 1 {
                 // Another coordinator may lead; the thread tries the next one.
                 outbox.close();
                 self.link = CoordinatorLink::Disconnected;
             }
-        } else if silence > settings.certain_end() {
+        } else if self.is_cut_off() {
             actions.push(SupervisorAction::End(
                 JobEnding::Failed,
                 Reason::NoCoordinator { silence },
@@ -301,11 +309,15 @@ impl RemoteCoordinator {
     }
 
     /// Waits after the end of all workers until all recorded events are stored, and the coordinator
-    /// has sent all of its messages.
+    /// has sent all of its messages. A host that is cut off does not wait for another coordinator.
     pub(crate) fn finish(&mut self, say: &mut dyn FnMut(RunEvent)) {
         let deadline = clock::now() + FINISH_MAX;
         let mut is_done = false;
-        while clock::now() < deadline && !(is_done && self.link.outbox().is_none()) {
+        let is_over = |remote: &Self, is_done: bool| match remote.link.outbox() {
+            Some(_) => false,
+            None => is_done || remote.is_cut_off(),
+        };
+        while clock::now() < deadline && !is_over(self, is_done) {
             for action in self.tick() {
                 if let SupervisorAction::Record(event) = action {
                     say(event);

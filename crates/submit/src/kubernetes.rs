@@ -15,6 +15,7 @@ use crate::fetching::{self, LAUNCHER_LOG};
 use crate::job::{JobPlacement, SubmittedJob};
 use crate::launcher_arguments::folder_word;
 use crate::local::{not_placed, state_before_placement};
+use crate::preview::JobPreview;
 use crate::skipping_writer::SkippingWriter;
 use crate::state::JobState;
 use crate::target::{LogRequest, SubmitRequest, Target};
@@ -319,7 +320,7 @@ fn no_output(rank: u32) -> SubmitError {
 }
 
 impl Target for KubernetesTarget {
-    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError> {
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<JobPreview, SubmitError> {
         let namespace = match &self.settings.namespace {
             Some(namespace) => Some(namespace.clone()),
             // A preview needs no cluster, but shows the namespace where it is known.

@@ -24,6 +24,7 @@ mod local;
 mod log_reader;
 mod names;
 mod platform;
+mod preview;
 mod process_folder;
 mod process_identity;
 mod ray;
@@ -51,6 +52,7 @@ pub use kubernetes::{
 pub use local::{LocalSettings, LocalTarget};
 pub use log_reader::LogReader;
 pub use platform::{Platform, PlatformRun};
+pub use preview::{DocumentForm, JobPreview};
 pub use process_folder::{ProcessCommand, ProcessFolder, ProcessGuard, ProcessState};
 pub use process_identity::ProcessIdentity;
 pub use ray::{RayAccess, RayAllocation, RaySettings, RayTarget, keep_package, remove_package};

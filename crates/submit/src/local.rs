@@ -14,6 +14,7 @@ use crate::job::{JobPlacement, SubmittedJob};
 use crate::job_folder;
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::{LauncherArguments, folder_word};
+use crate::preview::JobPreview;
 use crate::process_folder::{ProcessCommand, ProcessState};
 use crate::shell_words;
 use crate::state::JobState;
@@ -119,17 +120,17 @@ pub(crate) fn run_command(paths: &JobPaths, words: &[&str]) -> Result<i32, Submi
 }
 
 impl Target for LocalTarget {
-    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError> {
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<JobPreview, SubmitError> {
         let paths = self.paths(name);
         let command = self.command_of(&paths, request);
         let words = command.arguments.iter().map(String::as_str);
-        Ok(format!(
+        Ok(JobPreview::new(format!(
             "in {}\n{} {}\noutput: {}",
             command.directory.display(),
             request.program.path.display(),
             shell_words::join(words),
             paths.process(0).output().display()
-        ))
+        )))
     }
 
     fn submit(

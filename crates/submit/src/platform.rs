@@ -92,8 +92,7 @@ impl Platform {
                 claim,
             } => {
                 let documents = kubeflow::documents(run, namespace.as_deref(), runtime, claim);
-                let texts: Vec<String> = documents.iter().map(yaml::text).collect();
-                Ok(texts.join("---\n"))
+                Ok(yaml::stream(&documents))
             }
         }
     }

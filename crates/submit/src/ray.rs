@@ -16,6 +16,7 @@ use crate::job::{JobPlacement, SubmittedJob};
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::{LauncherArguments, folder_word};
 use crate::local::{not_placed, state_before_placement};
+use crate::preview::JobPreview;
 use crate::shell_words;
 use crate::state::JobState;
 use crate::target::{LogRequest, SubmitRequest, Target};
@@ -314,17 +315,18 @@ fn runtime_env(package: Option<&str>) -> Value {
 }
 
 impl Target for RayTarget {
-    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError> {
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<JobPreview, SubmitError> {
         self.check(request)?;
         let package = RayPackage::describe(&self.settings, request)?;
         let body = self.request(name, request, &package);
         let text = serde_json::to_string_pretty(&body).unwrap_or_default();
-        Ok(format!(
+        let text = format!(
             "PUT {address}/api/packages/gcs/{} ({} files)\nPOST {address}/api/jobs/\n{text}",
             package.name(),
             package.files(),
             address = self.settings.address,
-        ))
+        );
+        Ok(JobPreview::with_documents(text, vec![body]))
     }
 
     fn submit(
@@ -372,9 +374,7 @@ impl Target for RayTarget {
                     let job = listed.find(|job| job["submission_id"] == id.as_str());
                     api::state(job, *is_cancelled)
                 }
-                Err(error) => JobState::Unknown {
-                    problem: error.to_string(),
-                },
+                Err(error) => JobState::unknown(error),
             }
         };
         Some(jobs.iter().map(state).collect())

@@ -16,6 +16,7 @@ use crate::job_folder;
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::LauncherArguments;
 use crate::local::{not_placed, paths_of, run_command, state_before_placement};
+use crate::preview::JobPreview;
 use crate::process_folder::{ProcessCommand, remove_if_exists};
 use crate::state::JobState;
 use crate::target::{LogRequest, SubmitRequest, Target};
@@ -200,17 +201,17 @@ fn send(script: &Path, directory: &Path) -> Result<u64, SubmitError> {
 }
 
 impl Target for SlurmTarget {
-    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError> {
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<JobPreview, SubmitError> {
         self.check(request)?;
         let paths = self.paths(name);
         let program = paths.folder().join("ronde");
-        Ok(script::text(
+        Ok(JobPreview::new(script::text(
             &self.settings,
             name,
             &paths,
             &program,
             self.slots(request),
-        ))
+        )))
     }
 
     fn submit(
@@ -302,6 +303,26 @@ impl Target for SlurmTarget {
             Some((id, paths)) => queue::state(&id, &paths, is_cancelled),
             None => Ok(state_before_placement(job)),
         }
+    }
+
+    fn states(&self, jobs: &[(&SubmittedJob, bool)]) -> Option<Vec<JobState>> {
+        let placed: Vec<_> = jobs.iter().map(|(job, _)| placed(job)).collect();
+        let ids = placed.iter().flatten().map(|(id, _)| id.as_str());
+        let listed = queue::lines(&ids.collect::<Vec<_>>());
+        let states = jobs
+            .iter()
+            .zip(&placed)
+            .map(|((job, is_cancelled), placed)| {
+                let Some((id, paths)) = placed else {
+                    return state_before_placement(job);
+                };
+                let state = match &listed {
+                    Ok(lines) => queue::state_in(lines, id, paths, *is_cancelled),
+                    Err(error) => return JobState::unknown(error),
+                };
+                state.unwrap_or_else(|error| JobState::unknown(&error))
+            });
+        Some(states.collect())
     }
 
     fn logs(

@@ -1,6 +1,7 @@
 //! [`SshTarget`]: jobs on hosts over SSH. The launcher runs on the first host, an agent on each other one; all of them
 //! are detached and need no connection to the submitting machine.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::job::{JobPlacement, PlacedHost, SubmittedJob};
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::folder_word;
 use crate::local::{not_placed, state_before_placement};
+use crate::preview::JobPreview;
 use crate::process_folder::ProcessState;
 use crate::shell_words;
 use crate::state::JobState;
@@ -135,6 +137,21 @@ impl SshTarget {
         connection.parse(&answer)
     }
 
+    /// Asks the first host for the states of the launchers of several jobs with one program; `None` where only a request
+    /// about the job alone returns the reason.
+    fn process_states(
+        &self,
+        host: &str,
+        program: &str,
+        folders: &[String],
+    ) -> Result<Vec<Option<ProcessState>>, SubmitError> {
+        let connection = self.connection(host);
+        let words = [program, "__job", "state"].into_iter();
+        let command = shell_words::join(words.chain(folders.iter().map(String::as_str)));
+        let answer = connection.call(&command, Input::Nothing, ANSWER_MAX)?;
+        answer.lines().map(|line| connection.parse(line)).collect()
+    }
+
     /// Ends the processes on all hosts: first the launcher, whose end ends the agents. Tries all hosts before it returns
     /// the first error.
     fn stop(&self, job: &RemoteJob<'_>, grace: Duration) -> Result<(), SubmitError> {
@@ -159,9 +176,18 @@ impl SshTarget {
     }
 }
 
+/// Returns the state of a job whose launcher has this state.
+fn state_of(state: &ProcessState, job: &SubmittedJob, is_cancelled: bool) -> JobState {
+    match state {
+        ProcessState::NotStarted => state_before_placement(job),
+        state => JobState::of(state, is_cancelled),
+    }
+}
+
 impl Target for SshTarget {
-    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError> {
-        Submission::new(self, name, request)?.preview()
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<JobPreview, SubmitError> {
+        let text = Submission::new(self, name, request)?.preview()?;
+        Ok(JobPreview::new(text))
     }
 
     fn submit(
@@ -177,10 +203,43 @@ impl Target for SshTarget {
         let Some(remote) = self.job(job) else {
             return Ok(state_before_placement(job));
         };
-        match self.process_state(&remote)? {
-            ProcessState::NotStarted => Ok(state_before_placement(job)),
-            state => Ok(JobState::of(&state, is_cancelled)),
+        let state = self.process_state(&remote)?;
+        Ok(state_of(&state, job, is_cancelled))
+    }
+
+    fn states(&self, jobs: &[(&SubmittedJob, bool)]) -> Option<Vec<JobState>> {
+        let mut groups: BTreeMap<(&str, &str), Vec<(usize, String)>> = BTreeMap::new();
+        for (position, (job, _)) in jobs.iter().enumerate() {
+            if let Some(remote) = self.job(job) {
+                let folder = remote.paths.process_path(0).display().to_string();
+                let group = groups.entry((&remote.hosts[0].host, remote.program));
+                group.or_default().push((position, folder));
+            }
         }
+        let groups: Vec<_> = groups.into_iter().collect();
+        let answers = each(&groups, |((host, program), group)| {
+            let folders: Vec<String> = group.iter().map(|(_, folder)| folder.clone()).collect();
+            self.process_states(host, program, &folders)
+        });
+        let mut found: Vec<Option<JobState>> = jobs.iter().map(|_| None).collect();
+        for ((_, group), answer) in groups.iter().zip(answers) {
+            for (number, (position, _)) in group.iter().enumerate() {
+                found[*position] = match &answer {
+                    Err(error) => Some(JobState::unknown(error)),
+                    Ok(states) => states.get(number).cloned().flatten().map(|state| {
+                        let (job, is_cancelled) = jobs[*position];
+                        state_of(&state, job, is_cancelled)
+                    }),
+                };
+            }
+        }
+        let alone = |(job, is_cancelled): &(&SubmittedJob, bool)| {
+            let state = self.state(job, *is_cancelled);
+            state.unwrap_or_else(|error| JobState::unknown(&error))
+        };
+        let states = found.into_iter().zip(jobs);
+        let states = states.map(|(state, job)| state.unwrap_or_else(|| alone(job)));
+        Some(states.collect())
     }
 
     fn logs(

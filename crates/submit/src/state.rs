@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::SubmitError;
 use crate::process_folder::ProcessState;
 
 /// The state of a job.
@@ -38,6 +39,14 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// Returns the state of a job whose target does not answer.
+    #[must_use]
+    pub fn unknown(error: &SubmitError) -> Self {
+        Self::Unknown {
+            problem: error.to_string(),
+        }
+    }
+
     /// Returns the state of a job from that of its launcher.
     #[must_use]
     pub fn of(process: &ProcessState, is_cancelled: bool) -> Self {

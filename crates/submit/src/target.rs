@@ -8,6 +8,7 @@ use crate::error::SubmitError;
 use crate::hosts::HostSlots;
 use crate::job::{JobPlacement, SubmittedJob};
 use crate::kubernetes::KubernetesAccess;
+use crate::preview::JobPreview;
 use crate::ray::RayAccess;
 use crate::state::JobState;
 
@@ -68,11 +69,11 @@ pub struct LogRequest {
 
 /// A kind of place that runs jobs. Operations on an existing job need its record only.
 pub trait Target: Send + Sync {
-    /// Returns the commands and files that [`Target::submit`] would send. Sends nothing.
+    /// Returns the commands, files and documents that [`Target::submit`] would send. Sends nothing.
     ///
     /// # Errors
     /// The request does not fit the target.
-    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<String, SubmitError>;
+    fn preview(&self, name: &str, request: &SubmitRequest) -> Result<JobPreview, SubmitError>;
 
     /// Places a job and returns when it is under way or queued. Calls `placed` before the first process of the job
     /// exists wherever its placement is known by then. Leaves nothing running if it fails.

@@ -113,6 +113,19 @@ const ENVIRONMENTS: &[(&str, Variables, Expected)] = &[
         Expected(0, 3, "127.0.0.1:PORT", "job"),
     ),
     (
+        "Intel MPI on one host",
+        &[
+            ("I_MPI_MPIRUN", "mpirun"),
+            ("PMI_RANK", "1"),
+            ("PMI_SIZE", "2"),
+            ("PMI_FD", "8"),
+            ("MPI_LOCALRANKID", "1"),
+            ("MPI_LOCALNRANKS", "2"),
+            (LAUNCHER_PROCESS, "4711"),
+        ],
+        Expected(1, 2, "127.0.0.1:PORT", "job"),
+    ),
+    (
         "Intel MPI on several hosts",
         &[
             ("PMI_RANK", "2"),
@@ -217,6 +230,18 @@ const ENVIRONMENTS: &[(&str, Variables, Expected)] = &[
             ("PAPERSPACE_METRIC_WORKLOAD_ID", "w1"),
         ],
         Expected(1, 2, "a:1", "w1"),
+    ),
+    (
+        "Paperspace with variables of torch",
+        &[
+            ("PAPERSPACE_METRIC_WORKLOAD_ID", "w1"),
+            ("PAPERSPACE_FQDN", "w1.example.com"),
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "10.0.0.6"),
+            ("MASTER_PORT", "29500"),
+        ],
+        Expected(1, 2, "10.0.0.6:29500", "w1"),
     ),
     (
         "SageMaker with its toolkit",

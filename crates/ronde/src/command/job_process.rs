@@ -27,8 +27,11 @@ enum JobProcessAction {
     Run { folder: PathBuf },
     /// Start a detached process by an order on standard input, and print a report.
     Start,
-    /// Print the state of the process of a folder.
-    State { folder: PathBuf },
+    /// Print a line for the process of each folder: its state, or `null` for one of several whose record is damaged.
+    State {
+        #[arg(required = true)]
+        folders: Vec<PathBuf>,
+    },
     /// End the process of a folder, and every process of its session.
     Stop {
         /// Time for a graceful end in seconds.
@@ -109,9 +112,18 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
     let result = match &arguments.action {
         JobProcessAction::Run { folder } => run_command(&ProcessFolder::new(folder), execute),
         JobProcessAction::Start => start(),
-        JobProcessAction::State { folder } => {
-            let state = ProcessFolder::new(folder).state();
-            state.map(|state| answer(serde_json::to_string(&state)))
+        JobProcessAction::State { folders } => {
+            let states = folders
+                .iter()
+                .map(|folder| ProcessFolder::new(folder).state());
+            let states: Result<Vec<_>, _> = match folders.len() {
+                1 => states.map(|state| state.map(Some)).collect(),
+                _ => Ok(states.map(Result::ok).collect()),
+            };
+            let lines = |states: Vec<_>| -> serde_json::Result<Vec<String>> {
+                states.iter().map(serde_json::to_string).collect()
+            };
+            states.map(|states| answer(lines(states).map(|lines| lines.join("\n"))))
         }
         JobProcessAction::Stop { grace, folder } => {
             let stopped = ProcessFolder::new(folder).stop(Duration::from_secs(*grace));

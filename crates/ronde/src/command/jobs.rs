@@ -158,13 +158,9 @@ fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
     let mut together = states_together(jobs, listed);
     let state = |(_, job): &JobListing| match job {
         Ok(job) => jobs.state(job, &*jobs.target(&job.settings)),
-        Err(error) => Ok(JobState::Unknown {
-            problem: error.to_string(),
-        }),
+        Err(error) => Ok(JobState::unknown(error)),
     };
-    let unknown = |error: SubmitError| JobState::Unknown {
-        problem: error.to_string(),
-    };
+    let unknown = |error: SubmitError| JobState::unknown(&error);
     std::thread::scope(|scope| {
         let asked: Vec<_> = listed
             .iter()

@@ -3,10 +3,13 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ronde::environment;
 use ronde_store::Address;
-use ronde_submit::{JobProgram, NewJob, SubmitError, SubmitRequest, TargetFile, TargetSettings};
+use ronde_submit::{
+    DocumentForm, JobPreview, JobProgram, NewJob, SubmitError, SubmitRequest, TargetFile,
+    TargetSettings,
+};
 use ronde_train::RunConfig;
 use ronde_train::config::{Document, Override, ValueOrigin};
 
@@ -41,6 +44,26 @@ pub(crate) struct SubmitArguments {
     /// Print what would be sent and started, without submitting.
     #[arg(long)]
     dry_run: bool,
+    /// Print only the documents that would be sent, for targets that receive documents (Kubernetes and Ray): as YAML, or as
+    /// a line of JSON for each.
+    #[arg(short = 'o', long, value_name = "FORM", requires = "dry_run")]
+    output: Option<PreviewForm>,
+}
+
+/// The form of printed documents.
+#[derive(Clone, Copy, ValueEnum)]
+enum PreviewForm {
+    Yaml,
+    Json,
+}
+
+impl From<PreviewForm> for DocumentForm {
+    fn from(form: PreviewForm) -> Self {
+        match form {
+            PreviewForm::Yaml => Self::Yaml,
+            PreviewForm::Json => Self::Json,
+        }
+    }
 }
 
 /// A run that was read for a submission.
@@ -65,7 +88,13 @@ pub(crate) fn submit(arguments: &SubmitArguments) -> i32 {
     let settings = targets(arguments.targets.as_deref()).and_then(|file| file.find(&arguments.on));
     let name = arguments.name.as_deref();
     let submitted = settings.and_then(|settings| match arguments.dry_run {
-        true => preview(&settings, name, &run),
+        true => {
+            let preview = preview(&settings, name, &run)?;
+            match arguments.output {
+                None => Ok(preview.text().to_owned()),
+                Some(form) => preview.documents(&arguments.on, form.into()),
+            }
+        }
         false => place(
             &arguments.on,
             settings,
@@ -86,7 +115,7 @@ pub(super) fn preview(
     settings: &TargetSettings,
     name: Option<&str>,
     run: &RunToSubmit,
-) -> Result<String, SubmitError> {
+) -> Result<JobPreview, SubmitError> {
     let jobs = SubmittedJobs::open()?;
     let name = name.unwrap_or(&run.config.run.name);
     jobs.target(settings).preview(name, &run.request)

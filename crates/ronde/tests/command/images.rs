@@ -115,3 +115,40 @@ fn other_tools_read_the_archive_and_its_program_trains_without_root() {
     );
     assert!(checked.contains("nothing is trained"), "{checked}");
 }
+
+#[test]
+fn container_engines_load_the_archive_by_name_and_run_it() {
+    for program in ["/usr/bin/podman", "/usr/bin/buildah"] {
+        if !Path::new(program).exists() {
+            return skipped(&format!("there is no {program}"));
+        }
+    }
+    if tool("id", &["-u"]).trim() != "0" {
+        return skipped("only root can use the storage of images without further settings");
+    }
+    let dir = TestFolder::new();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let written = dir
+        .run(&["image", "--oci", "image.tar"])
+        .expect(0, &["wrote ronde:"]);
+    let name = written.stderr.split_whitespace().nth(1).unwrap().to_owned();
+    // In a storage of its own. A container inside of a container cannot have all limits, but another root folder.
+    let (images, state) = (path("images"), path("state"));
+    let own = [
+        "--storage-driver=vfs",
+        "--root",
+        &images,
+        "--runroot",
+        &state,
+    ];
+    let call = |program: &str, words: &[&str]| tool(program, &[&own[..], words].concat());
+    let loaded = call("podman", &["load", "-i", &path("image.tar")]);
+    assert!(loaded.contains(&format!("localhost/{name}")), "{loaded}");
+    let container = call("buildah", &["from", "--pull-never", &name]);
+    let container = container.trim();
+    let run = ["run", "--isolation=chroot", container, "--"];
+    let train = ["/usr/local/bin/ronde", "train", "--dry-run"];
+    let checked = call("buildah", &[&run[..], &train].concat());
+    assert!(checked.contains("nothing is trained"), "{checked}");
+    call("buildah", &["rm", container]);
+}

@@ -201,7 +201,7 @@ fn mistakes_start_nothing_and_leave_the_name_free() {
         "nodata.toml",
         "[run]\nname = \"n\"\n[data]\ntrain = \"gone/*.csv\"\nformat = \"csv\"\n",
     );
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["submit", "--on", "moon"], "there is no target `moon`"),
         (
             &["submit", "--targets", "targets.toml", "--on", "small"],
@@ -221,6 +221,10 @@ fn mistakes_start_nothing_and_leave_the_name_free() {
             "cannot set `run.output`",
         ),
         (&["submit", "--name", "n", "nodata.toml"], ""),
+        (
+            &["submit", "--dry-run", "-o", "yaml"],
+            "cannot print what is sent to target `local` as yaml",
+        ),
     ];
     for (arguments, problem) in cases {
         let ended = ronde(&dir, arguments);

@@ -6,8 +6,9 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::jobs::session;
-use crate::ssh_hosts::{SshHosts, address, ip, make_executable};
+use crate::ssh_hosts::{SshHosts, make_executable};
 use crate::support::{RONDE, Running, until};
+use crate::test_network::address;
 
 /// A run that lasts until it is ended.
 const LONG: [&str; 4] = [
@@ -125,7 +126,7 @@ fn train(hosts: &SshHosts, arguments: &[&str]) -> Running {
         bin.display()
     );
     let state = hosts.path(".state");
-    let words = ["netns", "exec", &hosts.names[0], RONDE, "train"];
+    let words = ["netns", "exec", &hosts.network.names[0], RONDE, "train"];
     let variables = [
         ("PATH", path.as_str()),
         ("XDG_STATE_HOME", state.to_str().unwrap()),
@@ -195,7 +196,7 @@ fn a_host_that_is_cut_off_ends_itself_and_the_job_continues() {
     hosts.submit(&long).expect(0, &[]);
     hosts.events("cut", "step_committed", 5);
     let agent = hosts.leader("cut", "agent-1");
-    assert!(ip(&format!("-n {} link set port2 down", hosts.hub)));
+    hosts.network.cable(2, "down");
     hosts.events("cut", "\"event\":\"recovered\"", 1);
     until("the host that is cut off ends its processes", || {
         session(agent).is_empty()
@@ -348,7 +349,14 @@ fn hosts_that_a_script_names_join_a_job_and_leave_it() {
     let script = hosts.path("hosts.sh");
     make_executable(&script);
     let state = hosts.path(".state");
-    let words = ["netns", "exec", &hosts.names[0], RONDE, "autoscale", "long"];
+    let words = [
+        "netns",
+        "exec",
+        &hosts.network.names[0],
+        RONDE,
+        "autoscale",
+        "long",
+    ];
     let more = ["--max-workers", "4", "--every", "0.5", "--settle", "0.5"];
     let script = ["--host-discovery-script", script.to_str().unwrap()];
     let mut scaling = hosts.dir.start(

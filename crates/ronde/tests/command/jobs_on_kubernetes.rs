@@ -307,6 +307,14 @@ fn what_keeps_a_job_from_running_is_reported() {
     cluster
         .ronde(&["wait", "failing"])
         .expect(2, &["failed (exit code 2)"]);
+}
+
+#[test]
+fn the_documents_of_a_job_are_printed_without_its_secrets() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let run = ["-n", "1", "--name", "x", "--set", "train.epochs=1"];
     let preview = cluster
         .submit("", &[&run[..], &["--dry-run"]].concat())
         .expect(0, &[]);
@@ -318,4 +326,20 @@ fn what_keeps_a_job_from_running_is_reported() {
     ] {
         assert!(preview.stdout.contains(word), "{word} in {preview:#?}");
     }
+    let documents = |form: &str| {
+        let words = [&run[..], &["--dry-run", "-o", form]].concat();
+        cluster.submit("", &words).expect(0, &[]).stdout
+    };
+    let lines = documents("json");
+    let kinds: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["kind"].take())
+        .collect();
+    assert_eq!(kinds, ["Job", "Secret", "ConfigMap", "Service"]);
+    let yaml = documents("yaml");
+    assert!(yaml.starts_with("apiVersion: "), "{yaml}");
+    assert_eq!(yaml.matches("\n---\n").count(), 3, "{yaml}");
+    cluster
+        .submit("", &[&run[..], &["-o", "yaml"]].concat())
+        .expect(2, &["--dry-run"]);
 }

@@ -41,6 +41,7 @@ mod same_bits;
 mod scaled_layouts;
 #[cfg(feature = "full")]
 mod serve;
+mod slurm_cluster;
 mod ssh_hosts;
 mod started_by_others;
 mod stopping;
@@ -51,5 +52,6 @@ mod support;
 mod sweeps;
 mod synthetic_gradients;
 mod terminals;
+mod test_network;
 mod traces;
 mod trackers;

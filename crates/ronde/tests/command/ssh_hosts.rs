@@ -1,12 +1,12 @@
-//! [`SshHosts`]: hosts for tests of jobs over SSH: network namespaces, each with its own SSH server.
+//! [`SshHosts`]: hosts for tests of jobs over SSH, each with its own SSH server.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
 use crate::support::{Ended, RONDE, TestFolder, until};
+use crate::test_network::{TestNetwork, address};
 
 /// The server; it must be started by its full path.
 const SSHD: &str = "/usr/sbin/sshd";
@@ -16,68 +16,31 @@ pub(crate) fn skipped(reason: &str) {
     eprintln!("skipped: {reason}");
 }
 
-/// Runs `ip` with these arguments and returns whether it succeeded.
-pub(crate) fn ip(words: &str) -> bool {
-    let output = Command::new("ip").args(words.split_whitespace()).output();
-    output.is_ok_and(|output| output.status.success())
-}
-
 /// A submitting machine and hosts `h1`, `h2`, ... on one network, each with its own namespace. They share the disk.
 pub(crate) struct SshHosts {
     pub(crate) dir: TestFolder,
-    pub(crate) names: Vec<String>,
-    pub(crate) hub: String,
+    pub(crate) network: TestNetwork,
     pub(crate) servers: Vec<Child>,
 }
 
 impl SshHosts {
     /// Returns `None` with a message where it cannot be made.
     pub(crate) fn new(count: usize) -> Option<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         if !Path::new(SSHD).exists() {
             skipped("there is no /usr/sbin/sshd; install openssh-server");
             return None;
         }
-        let number = format!(
-            "{}-{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
-        let mut hosts = Self {
-            dir: TestFolder::new(),
-            names: (0..=count)
-                .map(|host| format!("ronde-h{host}-{number}"))
-                .collect(),
-            hub: format!("ronde-hub-{number}"),
-            servers: Vec::new(),
-        };
-        if !hosts.connect() {
+        let Some(network) = TestNetwork::new(count + 1) else {
             skipped("cannot create network namespaces");
             return None;
-        }
+        };
+        let mut hosts = Self {
+            dir: TestFolder::new(),
+            network,
+            servers: Vec::new(),
+        };
         hosts.serve();
         Some(hosts)
-    }
-
-    /// Connects all namespaces to a bridge. The submitting machine is number 0.
-    fn connect(&self) -> bool {
-        let hub = &self.hub;
-        let made = ip(&format!("netns add {hub}"))
-            && ip(&format!("-n {hub} link add bridge type bridge"))
-            && ip(&format!("-n {hub} link set bridge up"));
-        made && self.names.iter().enumerate().all(|(number, name)| {
-            ip(&format!("netns add {name}"))
-                && ip(&format!(
-                    "-n {name} link add cable type veth peer name port{number} netns {hub}"
-                ))
-                && ip(&format!("-n {hub} link set port{number} master bridge up"))
-                && ip(&format!("-n {name} link set lo up"))
-                && ip(&format!(
-                    "-n {name} addr add {}/24 dev cable",
-                    address(number)
-                ))
-                && ip(&format!("-n {name} link set cable up"))
-        })
     }
 
     /// Starts the servers, with new keys.
@@ -101,11 +64,11 @@ impl SshHosts {
             ),
         );
         let host_key = read("host_key.pub");
-        let known: String = (1..self.names.len())
+        let known: String = (1..self.network.names.len())
             .map(|host| format!("[{}]:2222 {host_key}", address(host)))
             .collect();
         self.write("known_hosts", &known);
-        for host in 1..self.names.len() {
+        for host in 1..self.network.names.len() {
             let config = format!(
                 "Port 2222\nListenAddress {}\nHostKey {}\nAuthorizedKeysFile {}\nUsePAM no\nStrictModes no\nPidFile none\n\
                  PermitRootLogin yes\nSetEnv HOME={}\n",
@@ -117,7 +80,15 @@ impl SshHosts {
             self.write(&format!("sshd_{host}"), &config);
             let mut server = Command::new("ip");
             server
-                .args(["netns", "exec", &self.names[host], SSHD, "-D", "-e", "-f"])
+                .args([
+                    "netns",
+                    "exec",
+                    &self.network.names[host],
+                    SSHD,
+                    "-D",
+                    "-e",
+                    "-f",
+                ])
                 .arg(self.path(&format!("sshd_{host}")))
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
@@ -125,7 +96,8 @@ impl SshHosts {
             self.servers.push(server.spawn().unwrap());
         }
         self.configure("ssh_config", "user_key", "known_hosts");
-        let servers = (1..self.names.len()).map(|host| self.path(&format!("sshd_{host}.log")));
+        let servers =
+            (1..self.network.names.len()).map(|host| self.path(&format!("sshd_{host}.log")));
         for log in servers {
             until("the SSH server listens", || {
                 std::fs::read_to_string(&log).is_ok_and(|text| text.contains("Server listening"))
@@ -135,7 +107,7 @@ impl SshHosts {
 
     /// Writes a configuration of the SSH client.
     pub(crate) fn configure(&self, name: &str, key: &str, known_hosts: &str) {
-        let hosts: String = (1..self.names.len())
+        let hosts: String = (1..self.network.names.len())
             .map(|host| format!("Host h{host}\n  HostName {}\n", address(host)))
             .collect();
         let all = format!(
@@ -182,7 +154,7 @@ impl SshHosts {
 
     /// The same for another user of that machine.
     pub(crate) fn ronde_of(&self, user: &str, arguments: &[&str]) -> Ended {
-        let mut words = vec!["netns", "exec", &self.names[0], RONDE];
+        let mut words = vec!["netns", "exec", &self.network.names[0], RONDE];
         words.extend(arguments);
         let state = self.path(&format!(".{user}"));
         self.dir
@@ -226,25 +198,11 @@ impl SshHosts {
     }
 }
 
-/// Returns the address of a namespace.
-pub(crate) fn address(number: usize) -> String {
-    format!("10.79.0.{}", number + 1)
-}
-
 impl Drop for SshHosts {
     fn drop(&mut self) {
         for server in &mut self.servers {
             let _ = server.kill();
             let _ = server.wait();
-        }
-        for name in self.names.iter().chain([&self.hub]) {
-            // Also ends connections that are shared for a while, and what a failed test has left.
-            let pids = Command::new("ip").args(["netns", "pids", name]).output();
-            let pids = pids.map_or_else(|_| Vec::new(), |output| output.stdout);
-            for pid in String::from_utf8_lossy(&pids).split_whitespace() {
-                let _ = Command::new("kill").args(["-9", pid]).output();
-            }
-            ip(&format!("netns del {name}"));
         }
     }
 }

@@ -3,9 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::jobs_on_slurm::{NODES, SlurmCluster};
-use crate::ssh_hosts::{SshHosts, address, make_executable, skipped};
+use crate::slurm_cluster::{NODES, SlurmCluster};
+use crate::ssh_hosts::{SshHosts, make_executable, skipped};
 use crate::support::{Ended, RONDE, TestFolder};
+use crate::test_network::address;
 
 /// The words of a short run.
 const SHORT: [&str; 4] = ["train", "--json", "--set", "train.epochs=2"];
@@ -95,7 +96,7 @@ fn mpiexec_of_mpich_starts_the_ranks_of_a_run_on_several_hosts() {
         let launcher = [
             "netns",
             "exec",
-            &hosts.names[0],
+            &hosts.network.names[0],
             "/usr/bin/mpirun.mpich",
             "-launcher",
             "ssh",

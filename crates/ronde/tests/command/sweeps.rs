@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::jobs::{ronde, states};
-use crate::jobs_on_slurm::SlurmCluster;
+use crate::slurm_cluster::SlurmCluster;
 use crate::ssh_hosts::{SshHosts, make_executable};
 use crate::support::{RONDE, Running, TestFolder, until};
 

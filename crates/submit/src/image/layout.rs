@@ -87,9 +87,8 @@ fn write_to(mut layer: &File, name: &str, to: &mut File) -> std::io::Result<Imag
     let digest = ImageDigest::of(&manifest[..])?;
     let mut described = descriptor(MANIFEST, &digest, manifest.len() as u64);
     if let Some(map) = described.as_object_mut() {
-        // Tools name an image by the tag after the colon.
-        let tag = name.rsplit(':').next().unwrap_or(name);
-        map.insert("annotations".to_owned(), json!({ NAME: tag }));
+        // With the tag alone, podman would take it for the name.
+        map.insert("annotations".to_owned(), json!({ NAME: name }));
         map.insert("platform".to_owned(), platform());
     }
     let index = encode(&json!({

@@ -12,6 +12,7 @@ use super::{KubernetesSettings, POD_FOLDER};
 use crate::error::SubmitError;
 use crate::launcher_arguments::LauncherArguments;
 use crate::platform::{insert, kubernetes_label, yaml};
+use crate::preview::JobPreview;
 use crate::process_folder::ProcessCommand;
 use crate::target::SubmitRequest;
 
@@ -332,22 +333,20 @@ impl<'a> JobManifest<'a> {
         ]
     }
 
-    /// Returns all documents as YAML, with the names of secret files instead of their contents.
-    pub(super) fn preview(&self) -> String {
+    /// Returns all documents, with the names of secret files instead of their contents.
+    pub(super) fn preview(&self) -> JobPreview {
         let secret =
             FILES.map(|file| (file.to_owned(), Value::from("(created by `ronde submit`)")));
         let parts = self.documents(Value::Object(secret.into_iter().collect()));
-        let mut text = format!(
+        let parts = parts.into_iter().map(|(_, part)| part);
+        let documents: Vec<Value> = std::iter::once(self.job()).chain(parts).collect();
+        let text = format!(
             "# {} workers in {} pods, which start when everything has been created\n{}",
             self.workers,
             self.pods,
-            yaml::text(&self.job())
+            yaml::stream(&documents)
         );
-        for (_, part) in &parts {
-            text.push_str("---\n");
-            text.push_str(&yaml::text(part));
-        }
-        text.trim_end().to_owned()
+        JobPreview::with_documents(text, documents)
     }
 }
 

@@ -11,6 +11,12 @@ pub(crate) fn text(value: &Value) -> String {
     out
 }
 
+/// Returns objects as a stream of documents.
+pub(crate) fn stream(values: &[Value]) -> String {
+    let texts: Vec<String> = values.iter().map(text).collect();
+    texts.join("---\n")
+}
+
 /// Writes a value at an indentation; the first line begins after `lead`, which has been written.
 fn block(out: &mut String, value: &Value, indent: usize, lead: &str) {
     let pad = " ".repeat(indent);

@@ -1,5 +1,6 @@
 //! The state of a job from Slurm's queue, and from the exit code of its launcher.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::client::call;
@@ -18,15 +19,39 @@ pub(super) fn state(
     paths: &JobPaths,
     is_cancelled: bool,
 ) -> Result<JobState, SubmitError> {
-    let listed = call("squeue", &["-h", "--states=all", "-o", "%T|%r", "-j", id]);
+    state_in(&lines(&[id])?, id, paths, is_cancelled)
+}
+
+/// Returns the state and the reason of each job, by number, in one request. Slurm may have forgotten jobs.
+pub(super) fn lines(ids: &[&str]) -> Result<BTreeMap<String, String>, SubmitError> {
+    let jobs = ids.join(",");
+    let format = ["-h", "--states=all", "-r", "-o", "%i|%T|%r", "-j", &jobs];
+    let listed = match ids.is_empty() {
+        true => Ok(String::new()),
+        false => call("squeue", &format),
+    };
     let listed = match listed {
         Err(SubmitError::Program { problem, .. }) if problem.contains("Invalid job id") => {
             String::new()
         }
         listed => listed?,
     };
+    let lines = listed.lines().filter_map(|line| line.split_once('|'));
+    Ok(lines
+        .map(|(id, state)| (id.trim().to_owned(), state.trim().to_owned()))
+        .collect())
+}
+
+/// Returns the state of a job from an answer of [`lines`].
+pub(super) fn state_in(
+    lines: &BTreeMap<String, String>,
+    id: &str,
+    paths: &JobPaths,
+    is_cancelled: bool,
+) -> Result<JobState, SubmitError> {
+    let line = lines.get(id).map_or("", String::as_str);
     let process = paths.process(0).state()?;
-    Ok(interpret(listed.trim(), &process, is_cancelled))
+    Ok(interpret(line, &process, is_cancelled))
 }
 
 /// Returns the state for a line of `squeue` and the state of the launcher.

@@ -42,8 +42,8 @@ pub(super) fn train(arguments: &TrainArguments, list: &str, stop: &StopFlag) -> 
             ..SshSettings::default()
         });
         if arguments.dry_run {
-            let text = submit::preview(&settings, None, &run)?;
-            let written = writeln!(Printable(std::io::stdout()), "{text}");
+            let preview = submit::preview(&settings, None, &run)?;
+            let written = writeln!(Printable(std::io::stdout()), "{}", preview.text());
             return Ok(written.map_or(exit::GAVE_UP, |()| exit::DONE));
         }
         let name = submit::place(TARGET, settings, None, arguments.file.as_deref(), &run)?;

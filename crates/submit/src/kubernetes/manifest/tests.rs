@@ -52,7 +52,7 @@ fn a_job_has_a_pod_for_each_group_of_slots_and_no_secret_outside_of_its_secret()
         .collect();
     assert_eq!(with_token, ["secrets"]);
     assert!(!job.to_string().contains(&token));
-    assert!(!manifest.preview().contains(&token));
+    assert!(!manifest.preview().text().contains(&token));
     assert!(
         parts
             .iter()
