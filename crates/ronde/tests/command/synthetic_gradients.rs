@@ -4,7 +4,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Ended, RONDE, Running, TestFolder, events, of_kind, send};
+use crate::support::{Ended, RONDE, Running, TestFolder, events, gone, of_kind, send};
 
 /// Dropout-free layers, clipping, and epochs of 2 rounds of 20 batches and one of 18.
 const RUN: &str = r#"
@@ -145,9 +145,11 @@ fn a_run_continues_from_a_checkpoint_with_another_number_of_workers() {
     let alone = start(&dir, "1", &sets).wait().expect(0, &[]).blake3();
     let dir = TestFolder::new();
     let mut running = start(&dir, "3", &sets);
-    running.after_steps(20);
+    let workers = running.after_steps(20);
     running.signal(Signal::KILL);
     let _ = running.wait();
+    // The watchdog ends the workers, which may still write until then.
+    gone(workers.into_values());
     let sets = ["train.epochs=40", "checkpoint.every_steps=7", "--resume"];
     let resumed = start(&dir, "4", &sets).wait().expect(0, &[]);
     assert_eq!(resumed.blake3(), alone);
