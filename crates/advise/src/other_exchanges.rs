@@ -106,6 +106,74 @@ fn served(one_s: f64, weights_s: f64, workers: u32) -> (f64, u32) {
         .unwrap_or((f64::INFINITY, 1))
 }
 
+/// Forecasts local SGD and each short form of gradients with the workers of a layout.
+fn synchronous(
+    candidate: &LayoutCandidate,
+    request: &StepRequest<'_>,
+    codecs: &[CodecCosts],
+) -> Result<Vec<ExchangeForecast>, AdviseError> {
+    let workers = candidate.choice.data;
+    let exchange = |settings: String, step_s: f64, accuracy: &str| ExchangeForecast {
+        settings,
+        workers,
+        step_s,
+        speedup: 1.0,
+        has_same_bits: true,
+        accuracy: accuracy.to_owned(),
+    };
+    let share = 1.0 / f64::from(INNER_STEPS);
+    let mut all = vec![exchange(
+        format!("sync.kind=local_sgd sync.inner_steps={INNER_STEPS} sync.replicas={workers}"),
+        cheaper(candidate, request, (share, share))?,
+        "a higher loss: 8.8 % after 306 steps of examples/gpt.toml",
+    )];
+    for of in codecs {
+        let step_s = cheaper(candidate, request, (of.bytes_share, 1.0))?;
+        all.push(exchange(
+            format!(
+                "compression.codec={} compression.senders={workers}",
+                of.codec
+            ),
+            // Each worker encodes its gradient and its share of the sum, and decodes what it receives.
+            step_s + 2.0 * of.encode_s,
+            of.accuracy,
+        ));
+    }
+    Ok(all)
+}
+
+/// Forecasts parameter servers and gossip with the workers of a layout.
+fn asynchronous(layout: &LayoutForecast, request: &StepRequest<'_>) -> [ExchangeForecast; 2] {
+    let workers = layout.choice.data;
+    let layers = &request.worker.alone.layers;
+    let elements: usize = layers.iter().map(|of| of.elements).sum();
+    let weights_s = sent_s(request.links, 4.0 * elements as f64, layout.hosts > 1);
+    // On hosts that are as busy.
+    let one_s = layout.computing_s * f64::from(workers);
+    let (served_s, servers) = served(one_s, weights_s, workers);
+    let exchange = |settings: String, step_s: f64, accuracy: String| ExchangeForecast {
+        settings,
+        workers,
+        step_s,
+        speedup: 1.0,
+        has_same_bits: false,
+        accuracy,
+    };
+    [
+        exchange(
+            format!("sync.kind=parameter_server sync.servers={servers}"),
+            served_s,
+            format!("gradients are about {} updates old", workers - servers - 1),
+        ),
+        exchange(
+            "sync.kind=gossip".to_owned(),
+            // A worker begins an exchange after each update, and takes part in one that another worker begins.
+            (one_s + 2.0 * weights_s) / f64::from(workers),
+            "0.9 points lower with 8 workers on examples/gossip.toml".to_owned(),
+        ),
+    ]
+}
+
 /// Forecasts the other exchanges with every number of workers that share the logical shards, each with its best number, fastest first.
 pub(crate) fn other_exchanges(
     candidates: &[LayoutCandidate],
@@ -117,65 +185,16 @@ pub(crate) fn other_exchanges(
         let choice = &layout.choice;
         layout.fits && choice.model_workers() == 1 && choice.zero == 0 && choice.data > 1
     };
-    let elements: usize = request
-        .worker
-        .alone
-        .layers
-        .iter()
-        .map(|of| of.elements)
-        .sum();
     let mut found: Vec<ExchangeForecast> = Vec::new();
     for layout in layouts.iter().filter(is_plain) {
         let same = candidates.iter().find(|one| one.choice == layout.choice);
         let Some(candidate) = same else { continue };
-        let workers = layout.choice.data;
-        let mut add = |settings: String, step_s: f64, has_same_bits, accuracy: String| {
-            found.push(ExchangeForecast {
-                settings,
-                workers,
-                step_s,
-                speedup: best.step_s / step_s,
-                has_same_bits,
-                accuracy,
-            });
-        };
-        let share = 1.0 / f64::from(INNER_STEPS);
-        add(
-            format!("sync.kind=local_sgd sync.inner_steps={INNER_STEPS} sync.replicas={workers}"),
-            cheaper(candidate, request, (share, share))?,
-            true,
-            "a higher loss: 8.8 % after 306 steps of examples/gpt.toml".to_owned(),
-        );
-        for codec in codecs {
-            let step_s = cheaper(candidate, request, (codec.bytes_share, 1.0))?;
-            add(
-                format!(
-                    "compression.codec={} compression.senders={workers}",
-                    codec.codec
-                ),
-                // Each worker encodes its gradient and its share of the sum, and decodes what it receives.
-                step_s + 2.0 * codec.encode_s,
-                true,
-                codec.accuracy.to_owned(),
-            );
-        }
-        let weights_s = sent_s(request.links, 4.0 * elements as f64, layout.hosts > 1);
-        // On hosts that are as busy.
-        let one_s = layout.computing_s * f64::from(workers);
-        let (step_s, servers) = served(one_s, weights_s, workers);
-        add(
-            format!("sync.kind=parameter_server sync.servers={servers}"),
-            step_s,
-            false,
-            format!("gradients are about {} updates old", workers - servers - 1),
-        );
-        add(
-            "sync.kind=gossip".to_owned(),
-            // A worker begins an exchange after each update, and takes part in one that another worker begins.
-            (one_s + 2.0 * weights_s) / f64::from(workers),
-            false,
-            "0.9 points lower with 8 workers on examples/gossip.toml".to_owned(),
-        );
+        let each = synchronous(candidate, request, codecs)?.into_iter();
+        let each = each.chain(asynchronous(layout, request));
+        found.extend(each.map(|exchange| ExchangeForecast {
+            speedup: best.step_s / exchange.step_s,
+            ..exchange
+        }));
     }
     found.sort_by(|a, b| a.step_s.total_cmp(&b.step_s));
     let mut kinds = Vec::new();

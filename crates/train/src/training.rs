@@ -259,8 +259,8 @@ impl Training {
         chain: Chain,
         split: Split,
     ) -> Result<Self, TrainError> {
-        let loss_scaling =
-            (plan.config.train.precision == Precision::F16).then(LossScaling::default);
+        let scales = plan.config.train.precision == Precision::F16;
+        let loss_scaling = scales.then(LossScaling::default);
         let recorder = Arc::<WorkerRecorder>::default();
         let mut chain = plan.prepare(chain).map_err(TrainError::Model)?;
         let parts = ModelParts::of(&plan, &mut chain, &*split.train)?;
@@ -273,13 +273,9 @@ impl Training {
             predicted.as_ref(),
             (loss_scaling, &recorder),
         )?;
-        let mut session = Session::new(
-            member.group.clone(),
-            member.generation,
-            plan.batches,
-            mesh.reports(),
-        );
-        // The first vote compares it: ranks with different initial weights must not train.
+        let (group, generation) = (member.group.clone(), member.generation);
+        let mut session = Session::new(group, generation, plan.batches, mesh.reports());
+        // Ranks with different initial weights must not train.
         session.set_digest(strategy.digest(None));
         let copies = ModelCopies::new(&plan.config.train, held_weights(&*strategy));
         let slices = SliceExchange::new(slices::held(&*strategy));

@@ -108,7 +108,9 @@ impl KeptReplicas {
 fn layout(replicas: &ShardPlan, width: usize) -> Vec<HeldRanges> {
     let of_rank = |rank: usize| {
         let run = replicas.run(GroupRank(rank as u32));
-        HeldRanges::new([run.start as usize * width..run.end as usize * width])
+        HeldRanges::new(std::iter::once(
+            run.start as usize * width..run.end as usize * width,
+        ))
     };
     (0..replicas.ranks()).map(of_rank).collect()
 }
