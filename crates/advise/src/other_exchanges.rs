@@ -218,9 +218,9 @@ mod tests {
         let (step_s, servers) = served(3.0, 1e-6, 4);
         assert_eq!(servers, 1);
         assert!((step_s - 1.0).abs() < 1e-5);
-        // The weights take all the time: two of four.
-        let (step_s, servers) = served(1e-6, 1.0, 4);
+        // The weights take all the time: two of six, whose links carry them in half of it.
+        let (step_s, servers) = served(1e-6, 1.0, 6);
         assert_eq!(servers, 2);
-        assert!((step_s - 1.0).abs() < 1e-5);
+        assert!((step_s - 0.5).abs() < 1e-5);
     }
 }

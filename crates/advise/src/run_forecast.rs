@@ -313,8 +313,8 @@ mod tests {
         assert!(!local(&found).pays(), "{:?}", local(&found));
         let mut slow = cluster(4, 1);
         slow.link = HostLink {
-            bytes_per_s: 1e3,
-            latency_s: 0.1,
+            bytes_per_s: 1e5,
+            latency_s: 0.01,
         };
         let found = compared(slow, |_| 1 << 20, 1).unwrap();
         let local = local(&found);

@@ -29,7 +29,9 @@ pub use distributed::DistributedVector;
 pub use error::ParallelError;
 pub use gossip::{Gossip, GossipConfig, GossipPeer, GossipRounds, GossipSummary, GossipTally};
 pub use inner_losses::InnerLosses;
-pub use local_rounds::{InnerState, LocalRounds, LocalRoundsConfig, StreamingConfig};
+pub use local_rounds::{
+    InnerState, LocalRounds, LocalRoundsConfig, StreamingConfig, fragments_max,
+};
 pub use loss_scale::LossScaling;
 pub use parameter_servers::{
     AbortOnPanic, ParameterServers, ParameterServersConfig, RoundClient, RoundRole, RoundServer,

@@ -79,29 +79,36 @@ impl LocalRoundsConfig {
     }
 }
 
-/// Divides the flat state into fragments of whole layers, nearly even.
-fn fragments(state: &ModelState, count: u32) -> Vec<Range<usize>> {
+/// Returns the starts of the layers that have weights or buffers, in the order of the flat state.
+fn layer_starts(state: &ModelState) -> Vec<usize> {
     let layers = state.regions().iter().flatten();
+    let layers = layers.filter(|layer| !layer.is_empty());
     let mut starts: Vec<usize> = layers.map(|layer| layer.start).collect();
     starts.sort_unstable();
-    let border = |index: u32| match index {
-        0 => 0,
-        _ if index >= count => state.len(),
-        _ => {
-            let wanted = (state.len() as u128 * u128::from(index) / u128::from(count)) as usize;
-            let after = starts.partition_point(|start| *start < wanted);
-            let above = starts.get(after).copied().unwrap_or(state.len());
-            let below = after.checked_sub(1).map_or(0, |before| starts[before]);
-            if wanted - below <= above - wanted {
-                below
-            } else {
-                above
-            }
-        }
-    };
-    (0..count.max(1))
-        .map(|i| border(i)..border(i + 1))
-        .collect()
+    starts
+}
+
+/// Returns the most fragments into which a state can be divided: each has at least one layer.
+#[must_use]
+pub fn fragments_max(state: &ModelState) -> usize {
+    layer_starts(state).len()
+}
+
+/// Divides the flat state into fragments of whole layers, nearly even. Fewer than `count` if there are not enough layers.
+fn fragments(state: &ModelState, count: u32) -> Vec<Range<usize>> {
+    let starts = layer_starts(state);
+    let count = (count as usize).clamp(1, starts.len().max(1));
+    let mut borders = vec![0];
+    let mut at = 0;
+    for index in 1..count {
+        let wanted = (state.len() as u128 * index as u128 / count as u128) as usize;
+        let nearest = (at + 1..=starts.len() - (count - index))
+            .min_by_key(|&layer| starts[layer].abs_diff(wanted));
+        at = nearest.unwrap_or(at + 1);
+        borders.push(starts[at]);
+    }
+    borders.push(state.len());
+    borders.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
 /// A round on its way.

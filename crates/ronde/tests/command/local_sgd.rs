@@ -163,6 +163,19 @@ fn forecasts_and_long_rounds_are_refused_with_a_sentence() {
         2,
         &["rounds of 30 steps are longer than an epoch, which has 29 steps"],
     );
+    let many = [
+        "sync.inner_steps=24",
+        "sync.inner_state=keep",
+        "sync.fragments=24",
+    ];
+    let ended = start(&dir, "1", &many).wait();
+    ended.expect(
+        2,
+        &[
+            "24 fragments cannot divide a model of",
+            "layers with weights",
+        ],
+    );
     let arguments = ["train", "local.toml", "--dry-run"];
     let dry = dir.start(RONDE, &arguments, &[]).wait().expect(0, &[]);
     let text = format!("{}{}", dry.stdout, dry.stderr);
