@@ -16,8 +16,8 @@ use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
 use ronde_parallel::{
     Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LocalRoundsConfig, LossScaling,
-    MicroBatch, ModelState, ParameterServers, ReducedGradient, Strategy, StreamingConfig,
-    SynchronousConfig, SynchronousStrategy, VectorKind, ZeroLevel, fragments_max,
+    MicroBatch, ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
+    SynchronousStrategy, VectorKind, ZeroLevel,
 };
 
 use self::buckets::BucketTuning;
@@ -212,7 +212,7 @@ fn strategy(
     let alone = own_group.clone();
     let sync = &plan.config.sync;
     let rounds = sync.rounds();
-    check_fragments(rounds.and_then(|rounds| rounds.streaming), &chain)?;
+    rounds::check_fragments(rounds.and_then(|rounds| rounds.streaming), &chain)?;
     let mut strategy = SynchronousStrategy::new(chain, own_group, own_mesh, plan.seeds, config);
     strategy.set_clock(clock::seconds);
     strategy.set_recorder(recorder.spans.clone());
@@ -247,24 +247,6 @@ fn strategy(
             Box::new(LocalRounds::new(strategy, group, mesh, rounds))
         }
         None => Box::new(strategy),
-    })
-}
-
-/// Returns an error if a model has too few layers for the fragments of local SGD.
-fn check_fragments(streaming: Option<StreamingConfig>, chain: &Chain) -> Result<(), TrainError> {
-    let Some(streaming) = streaming else {
-        return Ok(());
-    };
-    let most = fragments_max(&ModelState::outline(chain));
-    if streaming.fragments as usize <= most {
-        return Ok(());
-    }
-    Err(TrainError::Impossible {
-        problem: format!(
-            "{} fragments cannot divide a model of {most} layers with weights",
-            streaming.fragments
-        ),
-        hint: format!("set `sync.fragments` to {most} or less"),
     })
 }
 

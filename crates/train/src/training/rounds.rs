@@ -6,7 +6,11 @@ use ronde_core::session::{CommittedStep, OpenStep, ShardReport};
 use ronde_core::spans::SpanKind;
 use ronde_core::{Event, Step};
 use ronde_data::Loader;
-use ronde_parallel::{InnerLosses, LocalStep, ParallelError, ReplicaRounds};
+use ronde_engine::Chain;
+use ronde_parallel::{
+    InnerLosses, LocalStep, ModelState, ParallelError, ReplicaRounds, StreamingConfig,
+    fragments_max,
+};
 
 use super::Training;
 use super::step::next_batches;
@@ -19,6 +23,27 @@ use crate::micro_batch::micro_batch;
 struct ReplicaTally {
     report: Option<ShardReport>,
     sample_ids: Vec<u64>,
+}
+
+/// Returns an error if a model has too few layers for the fragments of local SGD.
+pub(super) fn check_fragments(
+    streaming: Option<StreamingConfig>,
+    chain: &Chain,
+) -> Result<(), TrainError> {
+    let Some(streaming) = streaming else {
+        return Ok(());
+    };
+    let most = fragments_max(&ModelState::outline(chain));
+    if streaming.fragments as usize <= most {
+        return Ok(());
+    }
+    Err(TrainError::Impossible {
+        problem: format!(
+            "{} fragments cannot divide a model of {most} layers with weights",
+            streaming.fragments
+        ),
+        hint: format!("set `sync.fragments` to {most} or less"),
+    })
 }
 
 impl Training {

@@ -52,7 +52,7 @@ pub enum SyncSection {
         /// The number of parts of the state that are exchanged in turn, each once in `inner_steps` steps, while replicas compute; default 1:
         /// the whole state, while replicas wait. The trained bits depend on it.
         #[serde(default = "one_fragment", skip_serializing_if = "is_one")]
-        #[cfg_attr(feature = "schema", schemars(extend("examples" = [5])))]
+        #[cfg_attr(feature = "schema", schemars(extend("examples" = [2])))]
         fragments: u32,
         /// The share of its own weights that a replica keeps of a fragment when the new ones arrive; default 0.5.
         #[serde(default, skip_serializing_if = "Option::is_none")]
