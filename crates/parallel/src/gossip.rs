@@ -483,32 +483,12 @@ impl WholeReplica for Gossip {
         _: u64,
     ) -> Result<UpdateReport, ParallelError> {
         let part = reduced.parts.first().ok_or_else(no_round)?;
-        let len = self.inner.state().len();
-        let mean: &[f32] = part.sum.as_slice();
-        let (weights, states) = mean.split_at_checked(len).ok_or_else(no_round)?;
         self.restore_state();
-        let mut squares = 0.0;
-        for range in self.elements_of(Role::Parameter) {
-            let before = &self.inner.state().values()[range.clone()];
-            let pairs = before.iter().zip(&weights[range]);
-            squares += pairs
-                .map(|(before, after)| f64::from(before - after).powi(2))
-                .sum::<f64>();
-        }
-        // The mean of equal values may be rounded, and frozen parameters keep theirs.
-        let trained = self.inner.trained_elements();
-        self.inner.with_weights(|values| {
-            for range in trained {
-                values[range.clone()].copy_from_slice(&weights[range]);
-            }
-        });
-        let vectors = self.inner.optimizer_states_mut().iter_mut();
-        for (to, from) in vectors.zip(states.chunks_exact(len.max(1))) {
-            to.copy_from_slice(from);
-        }
+        let taken = self.inner.take_over(part.sum.as_slice());
+        let (gradient_norm, _) = taken.ok_or_else(no_round)?;
         self.drop_round();
         Ok(UpdateReport {
-            gradient_norm: squares.sqrt(),
+            gradient_norm,
             clip_factor: 1.0,
             is_skipped: false,
         })

@@ -21,7 +21,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::layout::Role;
 use ronde_core::served::{RoundPlacement, WorkerStaleness};
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{CollectivesExt, Group, Step};
@@ -568,34 +567,12 @@ impl WholeReplica for ParameterServers {
         _: u64,
     ) -> Result<UpdateReport, ParallelError> {
         let part = reduced.parts.first().ok_or_else(no_round)?;
-        let len = self.inner.state().len();
-        let state: &[f32] = part.sum.as_slice();
-        let (weights, states) = state.split_at_checked(len).ok_or_else(no_round)?;
         self.restore_state();
-        let before = self.inner_weights();
-        let mut squares = 0.0;
-        for tensor in self.inner.state().tensors() {
-            if tensor.entry.role == Role::Parameter {
-                let range = tensor.range.clone();
-                let pairs = before[range.clone()].iter().zip(&weights[range]);
-                squares += pairs
-                    .map(|(before, after)| f64::from(before - after).powi(2))
-                    .sum::<f64>();
-            }
-        }
-        self.inner
-            .with_weights(|values| values.copy_from_slice(weights));
-        for (to, from) in self
-            .inner
-            .optimizer_states_mut()
-            .iter_mut()
-            .zip(states.chunks_exact(len.max(1)))
-        {
-            to.copy_from_slice(from);
-        }
+        let taken = self.inner.take_over(part.sum.as_slice());
+        let (gradient_norm, _) = taken.ok_or_else(no_round)?;
         self.drop_round();
         Ok(UpdateReport {
-            gradient_norm: squares.sqrt(),
+            gradient_norm,
             clip_factor: 1.0,
             is_skipped: false,
         })

@@ -7,7 +7,7 @@
 //! arrival. So the bits do not depend on the ranks: each has consecutive stages. Cost of a round: the values of each batch between
 //! stages on different ranks, in both directions, and one broadcast of the state of each stage.
 
-mod mailbox;
+mod inbox;
 mod predictor;
 mod round;
 mod state;
@@ -24,7 +24,7 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{Group, GroupRank, Step, Work};
 use ronde_engine::{Activation, EngineError};
 
-use self::mailbox::NeighbourInbox;
+use self::inbox::NeighbourInbox;
 use self::predictor::{GradientPredictor, PredictedShard, PredictorShape};
 use crate::{
     ComputeClock, ComputeTimes, InnerLosses, LocalStep, MicroBatch, ParallelError, Strategy,

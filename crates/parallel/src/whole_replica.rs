@@ -11,7 +11,7 @@ use ronde_engine::{Activation, Chain, Device};
 use crate::strategy::ReplicaRounds;
 use crate::{
     ComputeTimes, DistributedVector, EvaluationPart, GossipRounds, HeldVector, HeldVectorMut,
-    MicroBatch, ModelState, ParallelError, ReducedGradient, ServedRounds, Strategy,
+    MicroBatch, ModelState, ParallelError, ReducedGradient, ServedRounds, StageRounds, Strategy,
     SynchronousStrategy, UpdateReport,
 };
 
@@ -50,6 +50,11 @@ pub trait WholeReplica: Send {
         None
     }
 
+    /// See [`Strategy::stage_rounds`].
+    fn as_stage_rounds(&mut self) -> Option<&mut dyn StageRounds> {
+        None
+    }
+
     /// Waits for the outcome of the round: see [`Strategy::reduce`].
     ///
     /// # Errors
@@ -74,6 +79,11 @@ pub trait WholeReplica: Send {
         samples: u64,
     ) -> Result<UpdateReport, ParallelError>;
 
+    /// Drops the passes in flight.
+    fn abort_passes(&mut self) {
+        self.inner_mut().abort();
+    }
+
     /// Leaves the round under way, if there is one: the inner strategy has the state of the run again.
     fn leave_round(&mut self);
 
@@ -82,6 +92,26 @@ pub trait WholeReplica: Send {
 
     /// Enters a group and a layout, after the round was left.
     fn enter(&mut self, group: Arc<dyn Group>, layout: StepLayout);
+
+    /// See [`Strategy::digest`].
+    fn state_digest(&self, step: Option<Step>) -> u64 {
+        self.inner().digest(step)
+    }
+
+    /// See [`Strategy::reload`].
+    fn reload_state(&mut self) {
+        self.inner_mut().reload();
+    }
+
+    /// See [`Strategy::set_device`].
+    fn compute_on(&mut self, device: &Arc<dyn Device>) {
+        self.inner_mut().set_device(device);
+    }
+
+    /// See [`Strategy::take_times`].
+    fn take_computing_times(&mut self) -> ComputeTimes {
+        self.inner_mut().take_times()
+    }
 
     /// See [`Strategy::vectors`].
     fn state_vectors(&self) -> Vec<HeldVector<'_>> {
@@ -128,6 +158,10 @@ impl<T: WholeReplica> Strategy for T {
         self.as_gossip_rounds()
     }
 
+    fn stage_rounds(&mut self) -> Option<&mut dyn StageRounds> {
+        self.as_stage_rounds()
+    }
+
     fn backward(&mut self, _: Step, _: Vec<MicroBatch>) -> Result<Vec<ShardReport>, ParallelError> {
         Err(ParallelError::OutOfOrder {
             problem: format!("a round is computed by its {}", self.computed_by()),
@@ -172,7 +206,7 @@ impl<T: WholeReplica> Strategy for T {
     }
 
     fn abort(&mut self) {
-        self.inner_mut().abort();
+        self.abort_passes();
         self.leave_round();
     }
 
@@ -209,7 +243,7 @@ impl<T: WholeReplica> Strategy for T {
     }
 
     fn digest(&self, step: Option<Step>) -> u64 {
-        self.inner().digest(step)
+        self.state_digest(step)
     }
 
     fn vectors(&self) -> Vec<HeldVector<'_>> {
@@ -230,7 +264,7 @@ impl<T: WholeReplica> Strategy for T {
     }
 
     fn reload(&mut self) {
-        self.inner_mut().reload();
+        self.reload_state();
     }
 
     fn swap_weights(&mut self, values: &mut [f32]) {
@@ -247,7 +281,7 @@ impl<T: WholeReplica> Strategy for T {
     }
 
     fn set_device(&mut self, device: &Arc<dyn Device>) {
-        self.inner_mut().set_device(device);
+        self.compute_on(device);
     }
 
     fn part_group(&self) -> Option<&dyn Group> {
@@ -255,7 +289,7 @@ impl<T: WholeReplica> Strategy for T {
     }
 
     fn take_times(&mut self) -> ComputeTimes {
-        self.inner_mut().take_times()
+        self.take_computing_times()
     }
 
     fn buckets_of(&self, _: usize) -> usize {

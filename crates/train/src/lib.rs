@@ -55,4 +55,6 @@ pub use plan::Plan;
 pub use predicted_stages::PredictedStages;
 pub use step_loop::{StepAction, StepLoop, StepLoopPlan};
 pub use task::WorkerTask;
-pub use training::{LayerTimes, PartTimes, Training, TrainingResult, WorkerTimes};
+pub use training::{
+    LayerTimes, PartTimes, Training, TrainingResult, WorkerTimes, check_planned_fragments,
+};

@@ -83,11 +83,7 @@ impl ModelParts {
     /// As [`ModelParts::of`], and when the model does not accept the samples.
     pub fn memory(plan: &Plan, train: &dyn Dataset) -> Result<DividedModel, TrainError> {
         let description = train.description();
-        let model = &plan.config.model.config;
-        let chain = model.build(&description.shape, description.classes, &plan.seeds);
-        let mut chain = chain
-            .and_then(|chain| plan.prepare(chain))
-            .map_err(TrainError::Model)?;
+        let mut chain = plan.chain(train)?;
         let parts = Self::of(plan, &mut chain, train)?;
         let shards = plan.shards.shards();
         let together = parts.columns * parts.tensors;

@@ -184,6 +184,18 @@ impl Plan {
         })
     }
 
+    /// Returns the model of the run file for samples of a data set, as this run trains it. No weights are allocated.
+    ///
+    /// # Errors
+    /// The model does not accept the samples, or a layer does not compute in the precision.
+    pub fn chain(&self, train: &dyn Dataset) -> Result<Chain, TrainError> {
+        let description = train.description();
+        let model = &self.config.model.config;
+        let chain = model.build(&description.shape, description.classes, &self.seeds);
+        let prepared = chain.and_then(|chain| self.prepare(chain));
+        prepared.map_err(TrainError::Model)
+    }
+
     /// Adds the model's tensors to the identity, on which peers must agree.
     ///
     /// # Errors

@@ -77,12 +77,7 @@ impl PredictedStages {
         if plan.config.sync.stages().is_none() {
             return Ok(None);
         }
-        let description = train.description();
-        let model = &plan.config.model.config;
-        let chain = model.build(&description.shape, description.classes, &plan.seeds);
-        let mut chain = chain
-            .and_then(|chain| plan.prepare(chain))
-            .map_err(TrainError::Model)?;
+        let mut chain = plan.chain(train)?;
         Self::of(plan, &mut chain, train)
     }
 

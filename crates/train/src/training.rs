@@ -56,6 +56,7 @@ mod state_copies;
 mod step;
 
 pub use measuring::{LayerTimes, PartTimes, WorkerTimes};
+pub use rounds::check_planned_fragments;
 pub(crate) use step::StepTiming;
 
 /// The largest number of bad records that a worker reports one by one.
@@ -212,7 +213,7 @@ fn strategy(
     let alone = own_group.clone();
     let sync = &plan.config.sync;
     let rounds = sync.rounds();
-    rounds::check_fragments(rounds.and_then(|rounds| rounds.streaming), &chain)?;
+    rounds::check_fragments(&plan.config, &chain)?;
     let mut strategy = SynchronousStrategy::new(chain, own_group, own_mesh, plan.seeds, config);
     strategy.set_clock(clock::seconds);
     strategy.set_recorder(recorder.spans.clone());

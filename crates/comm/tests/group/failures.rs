@@ -14,6 +14,8 @@ use ronde_core::{
 const LIMIT: Duration = Duration::from_secs(60);
 /// Of operations, below the watchdog's, so that an endless wait is reported as a timeout.
 const TIMEOUT: Duration = Duration::from_secs(20);
+/// Of operations that nobody ends.
+const SHORT: Duration = Duration::from_millis(400);
 
 /// Runs `f` on all ranks of both kinds of group and checks each rank's error.
 fn all_fail(
@@ -243,5 +245,29 @@ fn a_peer_that_leaves_an_idle_group_does_no_harm() {
                 })
             ));
         }
+    }
+}
+
+#[test]
+fn reports_about_the_group_are_not_counted_as_bytes_sent() {
+    for kind in Kind::ALL {
+        let sent = run_ranks(groups(kind, 2, SHORT), LIMIT, |group| {
+            // Members have measured their links.
+            let before = group.bytes_sent();
+            // Rank 0 waits until its deadline, and reports that before. Rank 1 receives the report, and the failure.
+            let outcome = match group.rank().0 {
+                0 => group.broadcast(&mut [0.0_f32; 4], GroupRank(1)),
+                _ => {
+                    let nothing = Buffer::host(DType::F32, 4);
+                    let receive = group.receive(GroupRank(0), Tag(1), nothing)?;
+                    receive.wait().map(drop)
+                }
+            };
+            assert!(outcome.is_err(), "{outcome:?}");
+            Ok::<_, CollectiveError>(group.bytes_sent() - before)
+        });
+        // In shared memory, an operation begins with 64 bytes for each other member.
+        let begun = if matches!(kind, Kind::Shared) { 64 } else { 0 };
+        assert_eq!(sent, [begun, 0], "{kind:?}");
     }
 }

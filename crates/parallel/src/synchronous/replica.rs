@@ -43,14 +43,39 @@ impl SynchronousStrategy {
         change(self.state.values_mut());
     }
 
+    /// Replaces the state by the first elements of `joined`: the weights, then each state of the optimizer. Frozen parameters keep
+    /// their values. [`Strategy::reload`] must follow. Returns the norm of the change of the parameters, and the remaining elements;
+    /// `None`, without a change, if there are too few.
+    pub(crate) fn take_over<'a>(&mut self, joined: &'a [f32]) -> Option<(f64, &'a [f32])> {
+        let len = self.state.len();
+        let (weights, rest) = joined.split_at_checked(len)?;
+        let (states, rest) = rest.split_at_checked(len * self.optimizer_states.len())?;
+        let mut squares = 0.0;
+        for tensor in self.state.tensors() {
+            if tensor.entry.role == Role::Parameter {
+                let before = &self.state.values()[tensor.range.clone()];
+                let pairs = before.iter().zip(&weights[tensor.range.clone()]);
+                squares += pairs
+                    .map(|(before, after)| f64::from(before - after).powi(2))
+                    .sum::<f64>();
+            }
+        }
+        let trained = self.trained_elements();
+        self.with_weights(|values| {
+            for range in trained {
+                values[range.clone()].copy_from_slice(&weights[range]);
+            }
+        });
+        let vectors = self.optimizer_states.iter_mut();
+        for (to, from) in vectors.zip(states.chunks_exact(len.max(1))) {
+            to.copy_from_slice(from);
+        }
+        Some((squares.sqrt(), rest))
+    }
+
     /// Returns the states of the optimizer.
     pub(crate) fn optimizer_states(&self) -> &[Vec<f32>] {
         &self.optimizer_states
-    }
-
-    /// Returns the states of the optimizer, mutable.
-    pub(crate) fn optimizer_states_mut(&mut self) -> &mut [Vec<f32>] {
-        &mut self.optimizer_states
     }
 
     /// Returns the root of all random numbers.
@@ -64,7 +89,7 @@ impl SynchronousStrategy {
     }
 
     /// Returns the elements of the tensors that change in training: without frozen parameters.
-    pub(crate) fn trained_elements(&self) -> Vec<Range<usize>> {
+    fn trained_elements(&self) -> Vec<Range<usize>> {
         let tensors = self.state.tensors().iter().zip(&self.rules);
         let changes = |role: Role, is_frozen: bool| role == Role::Buffer || !is_frozen;
         tensors

@@ -18,11 +18,11 @@ const SENDS_MAX: usize = 64;
 
 impl StageRounds for SyntheticGradients {
     fn begin_round(&mut self, steps: u64) -> Result<(), ParallelError> {
-        self.leave_round();
+        self.restore_start();
         self.losses = Default::default();
         let (rank, own) = (self.group.rank(), self.stages_of(self.group.rank()));
         let (last, shards) = (self.inner.stages() - 1, self.inner.shards());
-        let mailbox =
+        let inbox =
             |rank: u32, from, to| NeighbourInbox::new(GroupRank(rank), (from, to), shards, steps);
         let report = ShardReport {
             shard: Shard(0),
@@ -34,17 +34,17 @@ impl StageRounds for SyntheticGradients {
             weights: self.inner.state().values().to_vec(),
             states: self.inner.optimizer_states().to_vec(),
             borders: own.clone().map(|_| StageBorder::default()).collect(),
-            inputs: (own.start > 0).then(|| mailbox(rank.0 - 1, own.start - 1, own.start)),
-            gradients: (own.end <= last).then(|| mailbox(rank.0 + 1, own.end, own.end - 1)),
+            inputs: (own.start > 0).then(|| inbox(rank.0 - 1, own.start - 1, own.start)),
+            gradients: (own.end <= last).then(|| inbox(rank.0 + 1, own.end, own.end - 1)),
             sends: Default::default(),
             batches: 0,
             diverged: None,
             report: (own.end > last).then_some(report),
             own,
         };
-        let boxes = running.inputs.iter_mut().chain(&mut running.gradients);
-        for mailbox in boxes {
-            let filled = mailbox.fill(&self.inner, &*self.group);
+        let inboxes = running.inputs.iter_mut().chain(&mut running.gradients);
+        for inbox in inboxes {
+            let filled = inbox.fill(&self.inner, &*self.group);
             filled.map_err(|source| exchange_failed("begin a round", source))?;
         }
         self.running = Some(running);
@@ -267,8 +267,8 @@ impl SyntheticGradients {
         running: &mut RunningStages,
     ) -> Result<Option<Activation>, ParallelError> {
         let begun = (self.clock)();
-        let mailbox = running.inputs.as_mut().ok_or_else(no_round)?;
-        let received = mailbox.receive(&self.inner, &*self.group);
+        let inbox = running.inputs.as_mut().ok_or_else(no_round)?;
+        let received = inbox.receive(&self.inner, &*self.group);
         self.exchange_s += (self.clock)() - begun;
         received
             .map_err(|source| exchange_failed("receive the values of the previous stage", source))
@@ -279,8 +279,8 @@ impl SyntheticGradients {
         running: &mut RunningStages,
     ) -> Result<Option<Activation>, ParallelError> {
         let begun = (self.clock)();
-        let mailbox = running.gradients.as_mut().ok_or_else(no_round)?;
-        let received = mailbox.receive(&self.inner, &*self.group);
+        let inbox = running.gradients.as_mut().ok_or_else(no_round)?;
+        let received = inbox.receive(&self.inner, &*self.group);
         self.exchange_s += (self.clock)() - begun;
         received
             .map_err(|source| exchange_failed("receive the gradients of the next stage", source))

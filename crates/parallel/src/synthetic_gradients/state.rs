@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use ronde_core::layout::Role;
 use ronde_core::{Buffer, DType, GroupRank, Operation};
 
 use super::{SyntheticGradients, exchange_failed, no_round};
@@ -39,18 +38,12 @@ impl SyntheticGradients {
     }
 
     /// Returns the state to that before the round, if one is under way.
-    pub(super) fn leave_round(&mut self) {
+    pub(super) fn restore_start(&mut self) {
         if let Some(running) = self.running.take() {
             let states: Vec<&[f32]> = running.states.iter().map(Vec::as_slice).collect();
             self.inner.restore(&running.weights, Some(&states));
             self.restore_predictors();
         }
-    }
-
-    /// Takes over a state that was written from outside, and forgets the round under way.
-    pub(super) fn forget_round(&mut self) {
-        self.running = None;
-        self.is_computed = false;
     }
 
     /// Returns the elements of the joined state that the stages of a rank change.
@@ -128,41 +121,15 @@ impl SyntheticGradients {
 
     /// Takes over a joined state. Returns the norm of the change of the parameters.
     pub(super) fn take_over(&mut self, joined: &[f32]) -> Result<f64, ParallelError> {
-        self.leave_round();
-        let len = self.inner.state().len();
-        let (weights, states) = joined.split_at_checked(len).ok_or_else(no_round)?;
-        let count = len * self.inner.optimizer_states().len();
-        let (states, mut predictors) = states.split_at_checked(count).ok_or_else(no_round)?;
-        let mut squares = 0.0;
-        for tensor in self.inner.state().tensors() {
-            if tensor.entry.role == Role::Parameter {
-                let before = &self.inner.state().values()[tensor.range.clone()];
-                let pairs = before.iter().zip(&weights[tensor.range.clone()]);
-                squares += pairs
-                    .map(|(before, after)| f64::from(before - after).powi(2))
-                    .sum::<f64>();
-            }
-        }
-        self.inner
-            .with_weights(|values| values.copy_from_slice(weights));
-        let vectors = self.inner.optimizer_states_mut().iter_mut();
-        for (to, from) in vectors.zip(states.chunks_exact(len.max(1))) {
-            to.copy_from_slice(from);
-        }
+        self.restore_start();
+        let taken = self.inner.take_over(joined);
+        let (norm, mut predictors) = taken.ok_or_else(no_round)?;
         for to in &mut self.committed {
             let (from, after) = predictors.split_at_checked(to.len()).ok_or_else(no_round)?;
             to.copy_from_slice(from);
             predictors = after;
         }
         self.restore_predictors();
-        Ok(squares.sqrt())
-    }
-
-    /// Drops the steps in flight.
-    pub(super) fn abort_passes(&mut self) {
-        self.inner.abort();
-        self.predictors
-            .iter_mut()
-            .for_each(super::GradientPredictor::abort);
+        Ok(norm)
     }
 }

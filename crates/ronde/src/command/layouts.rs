@@ -33,12 +33,7 @@ pub(super) struct LayoutBuilder<'a> {
 impl<'a> LayoutBuilder<'a> {
     /// Creates the builder of a run; `None` if its model cannot be built.
     pub(super) fn new(plan: &'a Plan, size: &'a ModelSize, train: &'a dyn Dataset) -> Option<Self> {
-        let description = train.description();
-        let model = &plan.config.model.config;
-        let chain = model
-            .build(&description.shape, description.classes, &plan.seeds)
-            .and_then(|chain| plan.prepare(chain))
-            .ok()?;
+        let chain = plan.chain(train).ok()?;
         let state = ModelState::outline(&chain);
         let regions = state.regions().to_vec();
         let tensors = state.tensors().iter().map(|tensor| tensor.range.clone());

@@ -3,20 +3,15 @@
 use ronde_core::event::PhaseTimes;
 use ronde_core::rounds::{InnerStep, RoundPlan};
 use ronde_core::session::{CommittedStep, OpenStep, ShardReport};
-use ronde_core::spans::SpanKind;
 use ronde_core::{Event, Step};
-use ronde_data::Loader;
+use ronde_data::{Dataset, Loader};
 use ronde_engine::Chain;
 use ronde_parallel::{
-    InnerLosses, LocalStep, ModelState, ParallelError, ReplicaRounds, StreamingConfig,
-    fragments_max,
+    InnerLosses, LocalStep, ModelState, ParallelError, ReplicaRounds, fragments_max,
 };
 
 use super::Training;
-use super::step::next_batches;
-use crate::TrainError;
-use crate::clock::LapTimer;
-use crate::micro_batch::micro_batch;
+use crate::{Plan, RunConfig, TrainError};
 
 /// The samples of a replica in a round.
 #[derive(Debug, Default)]
@@ -26,24 +21,30 @@ struct ReplicaTally {
 }
 
 /// Returns an error if a model has too few layers for the fragments of local SGD.
-pub(super) fn check_fragments(
-    streaming: Option<StreamingConfig>,
-    chain: &Chain,
-) -> Result<(), TrainError> {
-    let Some(streaming) = streaming else {
-        return Ok(());
-    };
+pub(super) fn check_fragments(config: &RunConfig, chain: &Chain) -> Result<(), TrainError> {
+    let streaming = config.sync.rounds().and_then(|rounds| rounds.streaming);
+    let fragments = streaming.map_or(1, |streaming| streaming.fragments);
     let most = fragments_max(&ModelState::outline(chain));
-    if streaming.fragments as usize <= most {
+    if fragments <= 1 || fragments as usize <= most {
         return Ok(());
     }
     Err(TrainError::Impossible {
         problem: format!(
-            "{} fragments cannot divide a model of {most} layers with weights",
-            streaming.fragments
+            "{fragments} fragments cannot divide a model of {most} layers with weights"
         ),
         hint: format!("set `sync.fragments` to {most} or less"),
     })
+}
+
+/// Checks the fragments of a run before any worker starts.
+///
+/// # Errors
+/// The model has too few layers for them, or does not accept the samples.
+pub fn check_planned_fragments(plan: &Plan, train: &dyn Dataset) -> Result<(), TrainError> {
+    if plan.config.sync.rounds().is_none() {
+        return Ok(());
+    }
+    check_fragments(&plan.config, &plan.chain(train)?)
 }
 
 impl Training {
@@ -84,24 +85,9 @@ impl Training {
         loader: &mut Loader,
         (tally, times): (&mut ReplicaTally, &mut PhaseTimes),
     ) -> Result<(), TrainError> {
-        let (spans, span) = (self.recorder.spans.clone(), self.recorder.spans.begin());
-        let mut watch = LapTimer::start();
-        let random = rounds.unique(step);
-        let batches = next_batches(loader, random)?.batches.into_iter();
-        spans.end(span, SpanKind::Data, step.round.0);
-        let (ids, micro_batches): (Vec<_>, Vec<_>) = batches
-            .inspect(|batch| self.report_skipped(batch))
-            .map(micro_batch)
-            .unzip();
-        times.wait_data_s += watch.lap_s();
-        let number = rounds.number(step);
-        let local = LocalStep {
-            replica: step.replica,
-            index: step.index,
-            number,
-            random,
-            learning_rate: self.learning_rate(Step(number))?,
-        };
+        let local = self.local_step(rounds, step)?;
+        let of = (local.random, step.round);
+        let (ids, micro_batches) = self.load_step(loader, of, times)?;
         let reports = self.replicas(step.round, |replicas| {
             replicas.inner_step(&local, micro_batches)
         })?;
@@ -117,6 +103,22 @@ impl Training {
             total.loss_sum += report.loss_sum;
         }
         Ok(())
+    }
+
+    /// Describes an inner step of a round.
+    pub(super) fn local_step(
+        &self,
+        rounds: &RoundPlan,
+        step: InnerStep,
+    ) -> Result<LocalStep, TrainError> {
+        let number = rounds.number(step);
+        Ok(LocalStep {
+            replica: step.replica,
+            index: step.index,
+            number,
+            random: rounds.unique(step),
+            learning_rate: self.learning_rate(Step(number))?,
+        })
     }
 
     /// Calls a function of the strategy, whose transaction is a round.

@@ -7,19 +7,17 @@ use ronde_core::event::PhaseTimes;
 use ronde_core::rounds::{InnerStep, RoundPlan};
 use ronde_core::session::{CommittedStep, OpenStep};
 use ronde_core::shards::ShardPlan;
-use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{Event, Group, GroupRank, Step, WorldSize};
 use ronde_data::Loader;
 use ronde_parallel::{
-    LocalStep, ParallelError, StageRounds, Strategy, SynchronousStrategy, SyntheticGradients,
+    ParallelError, StageRounds, Strategy, SynchronousStrategy, SyntheticGradients,
     SyntheticGradientsConfig,
 };
 
 use super::Training;
-use super::step::{next_batches, step_failed};
-use crate::clock::{self, LapTimer};
-use crate::micro_batch::micro_batch;
+use super::step::step_failed;
+use crate::clock;
 use crate::{Plan, PredictedStages, TrainError};
 
 impl Training {
@@ -57,25 +55,10 @@ impl Training {
         loader: &mut Loader,
         (sample_ids, times): (&mut Vec<u64>, &mut PhaseTimes),
     ) -> Result<(), TrainError> {
-        let (spans, span) = (self.recorder.spans.clone(), self.recorder.spans.begin());
-        let mut watch = LapTimer::start();
-        let random = rounds.unique(step);
-        let batches = next_batches(loader, random)?.batches.into_iter();
-        spans.end(span, SpanKind::Data, step.round.0);
-        let (ids, micro_batches): (Vec<_>, Vec<_>) = batches
-            .inspect(|batch| self.report_skipped(batch))
-            .map(micro_batch)
-            .unzip();
-        times.wait_data_s += watch.lap_s();
+        let local = self.local_step(rounds, step)?;
+        let of = (local.random, step.round);
+        let (ids, micro_batches) = self.load_step(loader, of, times)?;
         sample_ids.extend(ids.into_iter().flatten());
-        let number = rounds.number(step);
-        let local = LocalStep {
-            replica: step.replica,
-            index: step.index,
-            number,
-            random,
-            learning_rate: self.learning_rate(Step(number))?,
-        };
         self.stages(step.round, |stages| {
             stages.train_stages(&local, micro_batches)
         })

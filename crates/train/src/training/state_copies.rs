@@ -1,6 +1,6 @@
 //! Copies of the state in the memory of the workers of a [`Training`], from which they continue after a loss without a checkpoint.
 //!
-//! Every `elastic.copy_steps` steps, each rank copies what it has of the state, and sends the parts that no other rank has to another
+//! After the first step and every `elastic.copy_steps` steps, each rank copies what it has of the state, and sends the parts that no other rank has to another
 //! one, if possible on another host. The messages travel during the next step, before whose vote every rank waits for them. So after
 //! that vote the copy is complete on all ranks, and only then the one before is dropped: a loss at any moment leaves a complete copy
 //! with the remaining ranks, unless a rank and the one that has its parts are lost together.
@@ -147,7 +147,8 @@ impl Training {
         }
         self.state_copies.confirm();
         let (next, every) = (committed.next(), self.plan.config.elastic.copy_steps);
-        if !next.0.is_multiple_of(every) {
+        // The first one follows the first step, so that there is one soon.
+        if next.0 > 1 && !next.0.is_multiple_of(every) {
             return Ok(());
         }
         let vectors = vectors(&*self.strategy, &self.copies);

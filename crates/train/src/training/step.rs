@@ -5,7 +5,7 @@ use ronde_core::session::{CommittedStep, OpenStep, SessionError};
 use ronde_core::spans::{SpanKind, SpanStart};
 use ronde_core::{Event, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
-use ronde_parallel::{ParallelError, ReducedGradient, UpdateReport};
+use ronde_parallel::{MicroBatch, ParallelError, ReducedGradient, UpdateReport};
 
 use super::{SKIPPED_REPORTED_MAX, Training};
 use crate::callback::{Actions, StepReport};
@@ -142,15 +142,7 @@ impl Training {
         times: &mut PhaseTimes,
     ) -> Result<(), TrainError> {
         let step = open.step();
-        let (spans, span) = (self.recorder.spans.clone(), self.recorder.spans.begin());
-        let mut watch = LapTimer::start();
-        let batches = next_batches(loader, step)?.batches.into_iter();
-        spans.end(span, SpanKind::Data, step.0);
-        times.wait_data_s = watch.lap_s();
-        let (sample_ids, micro_batches): (Vec<_>, Vec<_>) = batches
-            .inspect(|batch| self.report_skipped(batch))
-            .map(micro_batch)
-            .unzip();
+        let (sample_ids, micro_batches) = self.load_step(loader, (step, step), times)?;
         let computed = self.strategy.backward(step, micro_batches);
         let reports = computed.map_err(|source| TrainError::Step {
             step,
@@ -161,6 +153,25 @@ impl Training {
             open.record(report, &sample_ids);
         }
         Ok(())
+    }
+
+    /// Returns the samples of the next step of the loader by micro-batch, with their numbers in the data set. `random` is the step of
+    /// their random numbers, `step` that of the run. Adds the wait for data to `times`.
+    pub(super) fn load_step(
+        &mut self,
+        loader: &mut Loader,
+        (random, step): (Step, Step),
+        times: &mut PhaseTimes,
+    ) -> Result<(Vec<Vec<u64>>, Vec<MicroBatch>), TrainError> {
+        let (spans, span) = (self.recorder.spans.clone(), self.recorder.spans.begin());
+        let mut watch = LapTimer::start();
+        let batches = next_batches(loader, random)?.batches.into_iter();
+        spans.end(span, SpanKind::Data, step.0);
+        times.wait_data_s += watch.lap_s();
+        Ok(batches
+            .inspect(|batch| self.report_skipped(batch))
+            .map(micro_batch)
+            .unzip())
     }
 
     /// Returns the summed duration of the operations of all groups of this rank, in seconds.

@@ -20,6 +20,7 @@ use ronde_train::recording::RecordingRequest;
 use ronde_train::results::StoredResults;
 use ronde_train::{
     Extension, ModelParts, Plan, PredictedStages, RunConfig, TrainError, WorkerTask,
+    check_planned_fragments,
 };
 
 use super::TrainArguments;
@@ -143,6 +144,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         ModelParts::memory(&plan, &*split.train).map_err(failed)?;
     }
     PredictedStages::planned(&plan, &*split.train).map_err(failed)?;
+    check_planned_fragments(&plan, &*split.train).map_err(failed)?;
     if !arguments.for_forecast {
         check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
     }

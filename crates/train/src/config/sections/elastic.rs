@@ -45,7 +45,7 @@ pub struct ElasticSection {
     /// With several hosts: how long a host trains without contact to any coordinator before its workers end; default
     /// 600 seconds.
     pub contact_s: f64,
-    /// The number of steps after which each worker copies its state, and sends the parts that no other worker has to another one; default 0:
+    /// The number of steps after which each worker copies its state, also after the first one, and sends the parts that no other worker has to another one; default 0:
     /// never. Such parts are the residuals of compressed gradients and what replicas of local SGD keep. After a loss, all workers return to
     /// the newest copy instead of a checkpoint.
     #[serde(skip_serializing_if = "is_zero")]

@@ -27,7 +27,7 @@ pub(super) struct NeighbourInbox {
 }
 
 impl NeighbourInbox {
-    /// Creates the mailbox for the values of `steps` batches that a rank sends from one stage to another.
+    /// Creates the inbox for the values of `steps` batches that a rank sends from one stage to another.
     pub(super) fn new(
         rank: GroupRank,
         (from, to): (usize, usize),
