@@ -342,7 +342,8 @@ impl TrainError {
         }
         if let Self::SliceLost { .. } = self {
             return Some(
-                "save checkpoints (`[checkpoint]`), from which a run continues after such a loss, or set parallel.zero = 0, or leave [compression] out"
+                "save checkpoints (`[checkpoint]`), from which a run continues after such a loss; or let each part be on two workers: `parallel.copies` = 2 \
+                 for a divided state, `elastic.copy_steps` for residuals and replicas of local SGD"
                     .to_owned(),
             );
         }

@@ -91,6 +91,7 @@ impl Training {
         if all_compute {
             self.catch_up()?;
         }
+        self.copy_initial_state();
         self.record_resumed(&catch_up.each);
         Ok(())
     }
