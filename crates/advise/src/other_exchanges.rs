@@ -6,12 +6,14 @@
 use serde::Serialize;
 
 use crate::{
-    AdviseError, CollectiveTimes, HostLink, LayoutCandidate, LayoutForecast, LinkCosts,
+    AdviseError, CollectiveTimes, HostLink, LayoutCandidate, LayoutForecast, LinkCosts, RunRequest,
     StepRequest, forecast,
 };
 
-/// The steps between two exchanges of local SGD that forecasts assume.
-const INNER_STEPS: u32 = 50;
+/// The steps between two exchanges of local SGD that forecasts assume, if an epoch has as many.
+const INNER_STEPS: u64 = 50;
+/// The updates between two points at which asynchronous workers meet, if an epoch has as many.
+const ROUND_UPDATES: u64 = 200;
 /// Another exchange is mentioned if it is this many times as fast.
 const WORTH: f64 = 1.1;
 
@@ -106,13 +108,20 @@ fn served(one_s: f64, weights_s: f64, workers: u32) -> (f64, u32) {
         .unwrap_or((f64::INFINITY, 1))
 }
 
+/// Returns the smallest number of senders or replicas for so many workers: it divides the number of shards.
+fn parts_for(workers: u32, shards: u32) -> u32 {
+    let mut divisors = (workers..=shards).filter(|parts| shards.is_multiple_of(*parts));
+    divisors.next().unwrap_or(shards)
+}
+
 /// Forecasts local SGD and each short form of gradients with the workers of a layout.
 fn synchronous(
     candidate: &LayoutCandidate,
     request: &StepRequest<'_>,
-    codecs: &[CodecCosts],
+    (codecs, epoch): (&[CodecCosts], u64),
 ) -> Result<Vec<ExchangeForecast>, AdviseError> {
     let workers = candidate.choice.data;
+    let parts = parts_for(workers, candidate.layout.shards().shards());
     let exchange = |settings: String, step_s: f64, accuracy: &str| ExchangeForecast {
         settings,
         workers,
@@ -121,9 +130,12 @@ fn synchronous(
         has_same_bits: true,
         accuracy: accuracy.to_owned(),
     };
-    let share = 1.0 / f64::from(INNER_STEPS);
+    let steps = INNER_STEPS.min(epoch).max(1);
+    let share = 1.0 / steps as f64;
     let mut all = vec![exchange(
-        format!("sync.kind=local_sgd sync.inner_steps={INNER_STEPS} sync.replicas={workers}"),
+        format!(
+            "--set sync.kind=local_sgd --set sync.inner_steps={steps} --set sync.replicas={parts}"
+        ),
         cheaper(candidate, request, (share, share))?,
         "a higher loss: 8.8 % after 306 steps of examples/gpt.toml",
     )];
@@ -131,7 +143,7 @@ fn synchronous(
         let step_s = cheaper(candidate, request, (of.bytes_share, 1.0))?;
         all.push(exchange(
             format!(
-                "compression.codec={} compression.senders={workers}",
+                "--set compression.codec={} --set compression.senders={parts}",
                 of.codec
             ),
             // Each worker encodes its gradient and its share of the sum, and decodes what it receives.
@@ -143,8 +155,14 @@ fn synchronous(
 }
 
 /// Forecasts parameter servers and gossip with the workers of a layout.
-fn asynchronous(layout: &LayoutForecast, request: &StepRequest<'_>) -> [ExchangeForecast; 2] {
+fn asynchronous(
+    layout: &LayoutForecast,
+    request: &StepRequest<'_>,
+    epoch: u64,
+) -> [ExchangeForecast; 2] {
     let workers = layout.choice.data;
+    let updates = ROUND_UPDATES.min(epoch).max(1);
+    let round = format!("--set sync.round_updates={updates}");
     let layers = &request.worker.alone.layers;
     let elements: usize = layers.iter().map(|of| of.elements).sum();
     let weights_s = sent_s(request.links, 4.0 * elements as f64, layout.hosts > 1);
@@ -161,12 +179,12 @@ fn asynchronous(layout: &LayoutForecast, request: &StepRequest<'_>) -> [Exchange
     };
     [
         exchange(
-            format!("sync.kind=parameter_server sync.servers={servers}"),
+            format!("--set sync.kind=parameter_server {round} --set sync.servers={servers}"),
             served_s,
             format!("gradients are about {} updates old", workers - servers - 1),
         ),
         exchange(
-            "sync.kind=gossip".to_owned(),
+            format!("--set sync.kind=gossip {round}"),
             // A worker begins an exchange after each update, and takes part in one that another worker begins.
             (one_s + 2.0 * weights_s) / f64::from(workers),
             "0.9 points lower with 8 workers on examples/gossip.toml".to_owned(),
@@ -179,8 +197,9 @@ pub(crate) fn other_exchanges(
     candidates: &[LayoutCandidate],
     layouts: &[LayoutForecast],
     best: &LayoutForecast,
-    (request, codecs): (&StepRequest<'_>, &[CodecCosts]),
+    request: &RunRequest<'_>,
 ) -> Result<Vec<ExchangeForecast>, AdviseError> {
+    let (step, epoch) = (&request.step, request.batch.steps_per_epoch);
     let is_plain = |layout: &&LayoutForecast| {
         let choice = &layout.choice;
         layout.fits && choice.model_workers() == 1 && choice.zero == 0 && choice.data > 1
@@ -189,8 +208,8 @@ pub(crate) fn other_exchanges(
     for layout in layouts.iter().filter(is_plain) {
         let same = candidates.iter().find(|one| one.choice == layout.choice);
         let Some(candidate) = same else { continue };
-        let each = synchronous(candidate, request, codecs)?.into_iter();
-        let each = each.chain(asynchronous(layout, request));
+        let each = synchronous(candidate, step, (request.codecs, epoch))?.into_iter();
+        let each = each.chain(asynchronous(layout, step, epoch));
         found.extend(each.map(|exchange| ExchangeForecast {
             speedup: best.step_s / exchange.step_s,
             ..exchange
@@ -200,7 +219,7 @@ pub(crate) fn other_exchanges(
     let mut kinds = Vec::new();
     found.retain(|exchange| {
         // The first setting says what it is, and the others follow from the number of workers.
-        let kind = exchange.settings.split(' ').next().map(str::to_owned);
+        let kind = exchange.settings.split(' ').nth(1).map(str::to_owned);
         let is_new = !kinds.contains(&kind);
         kinds.push(kind);
         is_new
@@ -211,6 +230,13 @@ pub(crate) fn other_exchanges(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn senders_and_replicas_divide_the_shards() {
+        let of = [(3, 8), (4, 8), (5, 8), (8, 8), (3, 12)];
+        let parts = of.map(|(workers, shards)| parts_for(workers, shards));
+        assert_eq!(parts, [4, 4, 8, 8, 3]);
+    }
 
     #[test]
     fn servers_are_as_many_as_their_links_need() {

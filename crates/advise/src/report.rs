@@ -166,7 +166,7 @@ fn exchanges(all: &[ExchangeForecast]) -> String {
         (paying, _) => {
             let line = |other: &&ExchangeForecast| {
                 format!(
-                    "  {:.1} times as fast with {} workers: {}; {}{}\n",
+                    "  {:.1} times as fast: --workers {} {}; {}{}\n",
                     other.speedup,
                     other.workers,
                     other.settings,

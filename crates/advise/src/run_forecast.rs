@@ -90,8 +90,7 @@ impl RunForecast {
         advice.extend(batch_care(&request.batch));
         let separately = run_separately(request.configurations, slots, &one, &best);
         advice.extend(separately);
-        let step = (&request.step, request.codecs);
-        let other_exchanges = other_exchanges(candidates, &layouts, &best, step)?;
+        let other_exchanges = other_exchanges(candidates, &layouts, &best, request)?;
         Ok(Self {
             other_exchanges,
             cluster,
@@ -307,7 +306,8 @@ mod tests {
     fn other_exchanges_pay_on_slow_links_only() {
         let found = compared(cluster(1, 8), |_| 1 << 20, 1).unwrap();
         let local = |found: &RunForecast| {
-            let of = |other: &&ExchangeForecast| other.settings.starts_with("sync.kind=local_sgd");
+            let of =
+                |other: &&ExchangeForecast| other.settings.starts_with("--set sync.kind=local_sgd");
             found.other_exchanges.iter().find(of).cloned().unwrap()
         };
         assert!(!local(&found).pays(), "{:?}", local(&found));

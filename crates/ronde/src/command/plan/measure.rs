@@ -79,7 +79,7 @@ const CODECS: [(&str, Codec, &str); 3] = [
     (
         "top_k",
         Codec::TopK { ratio: 0.01 },
-        "with AdamW a higher loss: 28 % after 300 steps of benchmarks/gpt.toml",
+        "with AdamW a higher loss: 28 % after 306 steps of examples/gpt.toml",
     ),
 ];
 
