@@ -26,7 +26,7 @@ pub struct CodecCosts {
     pub bytes_share: f64,
     /// The measured seconds in which a worker encodes a gradient.
     pub encode_s: f64,
-    /// What is known about the accuracy.
+    /// The measured effect on the accuracy.
     pub accuracy: &'static str,
 }
 
@@ -43,7 +43,7 @@ pub struct ExchangeForecast {
     pub speedup: f64,
     /// Whether the trained bits do not depend on the workers.
     pub has_same_bits: bool,
-    /// What is known about the accuracy, compared with sums in every step.
+    /// The measured effect on the accuracy, compared with sums in every step.
     pub accuracy: String,
 }
 
@@ -146,7 +146,7 @@ fn synchronous(
                 "--set compression.codec={} --set compression.senders={parts}",
                 of.codec
             ),
-            // Each worker encodes its gradient and its share of the sum, and decodes what it receives.
+            // Each worker encodes its gradient and its share of the sum, and decodes the forms that it receives.
             step_s + 2.0 * of.encode_s,
             of.accuracy,
         ));
@@ -218,7 +218,7 @@ pub(crate) fn other_exchanges(
     found.sort_by(|a, b| a.step_s.total_cmp(&b.step_s));
     let mut kinds = Vec::new();
     found.retain(|exchange| {
-        // The first setting says what it is, and the others follow from the number of workers.
+        // The first setting names the exchange, and the others follow from the number of workers.
         let kind = exchange.settings.split(' ').nth(1).map(str::to_owned);
         let is_new = !kinds.contains(&kind);
         kinds.push(kind);
