@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::error::SubmitError;
 use crate::job_paths::{JOB_FOLDER, JobPaths};
+use crate::ray::text_archive::TextArchiveWriter;
 
 /// The name of the launcher's output among the fetched logs.
 pub(crate) const LAUNCHER_LOG: &str = "launcher.log";
@@ -44,20 +45,15 @@ pub fn send_results(results: &Path, out: &mut dyn Write) -> Result<(), SubmitErr
     finished.map_err(SubmitError::file("write", Path::new("the standard output")))
 }
 
-/// Writes the archive of [`send_results`] as one line of text (base64, RFC 4648), for targets whose output is text.
+/// Writes the archive of [`send_results`] as lines of text, for targets whose output is text in which others write too.
 ///
 /// # Errors
 /// As [`send_results`].
 pub fn send_results_as_text(results: &Path, out: &mut dyn Write) -> Result<(), SubmitError> {
-    let failed = |error| SubmitError::file("write", Path::new("the standard output"))(error);
-    let mut encoder =
-        base64::write::EncoderWriter::new(&mut *out, &base64::engine::general_purpose::STANDARD);
-    send_results(results, &mut encoder)?;
-    encoder.finish().map_err(failed)?;
-    drop(encoder);
-    out.write_all(b"\n")
-        .and_then(|()| out.flush())
-        .map_err(failed)
+    let mut lines = TextArchiveWriter::new(out);
+    send_results(results, &mut lines)?;
+    let finished = lines.finish();
+    finished.map_err(SubmitError::file("write", Path::new("the standard output")))
 }
 
 fn send_folder(

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use base64::Engine;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -24,6 +23,7 @@ use crate::target::{LogRequest, SubmitRequest, Target};
 mod allocation;
 mod api;
 mod package;
+pub(crate) mod text_archive;
 
 pub use allocation::{RayAllocation, keep_package, remove_package};
 
@@ -457,15 +457,18 @@ impl Target for RayTarget {
         let folder = placed.paths.results().display().to_string();
         let words = ["__job", "send", "--text", &folder].map(str::to_owned);
         let (code, text) = self.run_at_node(&api, &placed, &words, COMMAND_MAX)?;
-        // Messages on standard error end with the last line of text.
-        let encoded: String = text.lines().next().unwrap_or_default().to_owned();
-        let bytes = base64::engine::general_purpose::STANDARD.decode(encoded);
-        let (0, Ok(bytes)) = (code, bytes) else {
+        if code != 0 {
+            let shown = text.chars().take(500).collect::<String>();
             return Err(api.problem(format!(
-                "the results cannot be read: exit code {code}: {}",
-                text.chars().take(500).collect::<String>()
+                "the results cannot be read: exit code {code}: {shown}"
             )));
-        };
+        }
+        let bytes = text_archive::read(&text);
+        let bytes = bytes.map_err(|error| {
+            api.problem(format!(
+                "the results cannot be read from the output of a job of Ray: {error}"
+            ))
+        })?;
         let mut archive = tempfile::tempfile().map_err(SubmitError::file("write", to))?;
         archive
             .write_all(&bytes)

@@ -98,7 +98,7 @@ enum JobProcessAction {
     },
     /// Write the results in a folder to standard output, as an archive.
     Send {
-        /// Write the archive as one line of text.
+        /// Write the archive as lines of text.
         #[arg(long)]
         text: bool,
         folder: PathBuf,

@@ -37,6 +37,7 @@ kind = "adamw"
 [elastic]
 min_workers = 1
 lease_s = 0.8
+silence_s = 30                   # a busy machine is no lost worker
 "#;
 
 /// A job that ends when the value is dropped.
