@@ -21,7 +21,7 @@ use job::SoakJob;
 use layout::JobLayout;
 use options::SoakOptions;
 use recovery::AppliedFault;
-use report::SoakReport;
+use report::{Reference, SoakReport};
 use workers::WorkerTracker;
 
 mod account;
@@ -30,6 +30,7 @@ mod faults;
 mod hosts;
 mod job;
 mod layout;
+mod mode;
 mod options;
 mod recovery;
 mod report;
@@ -39,6 +40,11 @@ mod workers;
 const TURN: Duration = Duration::from_millis(2);
 /// The time after which a run without a committed step, or without a worker for the next fault, counts as hanging.
 const STALL_LIMIT: Duration = Duration::from_secs(90);
+
+/// The seed of the reference run, which is the default of run files.
+const FIRST_SEED: u64 = 42;
+/// The number of trainings with whose mean accuracy that of exchanges without waiting is compared.
+const COMPARED_SEEDS: u64 = 8;
 
 /// Runs the soak that the command line specifies.
 pub(crate) fn soak(arguments: &[String]) -> Result<()> {
@@ -98,16 +104,19 @@ fn run(options: &SoakOptions) -> Result<()> {
     let layouts = layouts(options)?;
     let mut number = 0;
     while number < layouts.len() || clock::now() - begun < options.lasts() {
-        let folder = fresh(&folder.join(format!("job-{number}")), options)?;
+        let job = folder.join(format!("job-{number}"));
+        let folder = fresh(&job, &options.run_file())?;
         let layout = layouts[number % layouts.len()];
         let (seed, every_s) = (options.seed, options.every_s);
         let faults = FaultSequence::new(seed, number as u64, layout, &options.kinds, every_s);
         let disturbed =
-            disturb(&ronde, &folder, options, layout, faults).with_context(|| options.command())?;
+            disturb(&ronde, &folder, options, layout, faults, number)
+                .with_context(|| options.command())?;
         report.add(&disturbed, &reference, options.workers, &folder);
         number += 1;
     }
-    println!("{}", report.text(options, clock::now() - begun));
+    report.conclude(&reference);
+    println!("{}", report.text(options, &reference, clock::now() - begun));
     if !report.is_fine() {
         bail!(
             "the soak found a difference; repeat it with: {}",
@@ -142,20 +151,34 @@ pub(crate) struct FaultyRun {
 }
 
 /// Creates an empty folder with a run file.
-fn fresh(folder: &Path, options: &SoakOptions) -> Result<PathBuf> {
+fn fresh(folder: &Path, run_file: &str) -> Result<PathBuf> {
     if folder.exists() {
         std::fs::remove_dir_all(folder)?;
     }
     std::fs::create_dir_all(folder)?;
-    std::fs::write(folder.join("run.toml"), options.run_file())?;
+    std::fs::write(folder.join("run.toml"), run_file)?;
     Ok(folder.to_owned())
 }
 
-/// Returns the reference run with one worker. It is cached by program and run file.
-fn reference(ronde: &Path, folder: &Path, options: &SoakOptions) -> Result<RunAccount> {
+/// Returns what the jobs are compared with.
+fn reference(ronde: &Path, folder: &Path, options: &SoakOptions) -> Result<Reference> {
+    if options.mode.repeats_bits() {
+        let account = undisturbed(ronde, folder, &options.run_file(), FIRST_SEED)?;
+        return Ok(Reference::SameBits(Box::new(account)));
+    }
+    let run_file = options.compared_run_file();
+    let accuracies = (FIRST_SEED..FIRST_SEED + COMPARED_SEEDS).map(|seed| {
+        let account = undisturbed(ronde, folder, &run_file, seed)?;
+        account.accuracy.context("a run without an evaluation")
+    });
+    Ok(Reference::Accuracy(accuracies.collect::<Result<_>>()?))
+}
+
+/// Returns a run on one worker without faults. It is cached by program, run file and seed.
+fn undisturbed(ronde: &Path, folder: &Path, run_file: &str, seed: u64) -> Result<RunAccount> {
     let mut hasher = DefaultHasher::new();
     let program = std::fs::read(ronde).with_context(|| format!("reading {}", ronde.display()))?;
-    (program, options.run_file()).hash(&mut hasher);
+    (program, run_file, seed).hash(&mut hasher);
     let kept = folder.join(format!("reference-{:016x}.jsonl", hasher.finish()));
     if let Ok(text) = std::fs::read_to_string(&kept) {
         let events: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
@@ -164,8 +187,9 @@ fn reference(ronde: &Path, folder: &Path, options: &SoakOptions) -> Result<RunAc
         ));
     }
     println!("soak: training the reference run");
-    let folder = fresh(&folder.join("reference"), options)?;
-    let arguments = ["--set", "elastic.enabled=false"];
+    let folder = fresh(&folder.join("reference"), run_file)?;
+    let seed = format!("run.seed={seed}");
+    let arguments = ["--set", "elastic.enabled=false", "--set", &seed];
     let job = SoakJob::start(ronde, &folder, 1, JobLayout::Here, &arguments)?;
     let (status, events) = job.wait()?;
     let account = RunAccount::of(&events);
@@ -187,8 +211,15 @@ fn disturb(
     options: &SoakOptions,
     layout: JobLayout,
     faults: FaultSequence,
+    number: usize,
 ) -> Result<FaultyRun> {
-    let settings = options.settings.iter();
+    // Only trainings with the bits of the reference have its seed.
+    let other = match options.mode.repeats_bits() {
+        true => 0,
+        false => number as u64,
+    };
+    let seed = format!("run.seed={}", FIRST_SEED + other);
+    let settings = options.settings.iter().chain([&seed]);
     let settings: Vec<&str> = settings.flat_map(|set| ["--set", set]).collect();
     let mut run = SoakRun {
         job: SoakJob::start(ronde, folder, options.workers, layout, &settings)?,

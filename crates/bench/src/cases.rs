@@ -93,7 +93,7 @@ impl OperationCases {
             let problem = preference.0.and_then(|algorithm| {
                 if algorithm == Algorithm::Hierarchical && !hosts.are_nested() {
                     return Some(
-                        "the ranks are on one host; simulate more with --hosts 2".to_owned(),
+                        "no host has several ranks beside another host; simulate that with --hosts 2".to_owned(),
                     );
                 }
                 refusal(algorithm, &operation, hosts)

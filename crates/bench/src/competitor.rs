@@ -18,6 +18,11 @@ use crate::{BenchError, clock};
 const SCRIPT: &str = include_str!("../../../benchmarks/gloo_and_mpi_all_reduce.py");
 /// The number of bytes of error output that are kept.
 const TAIL_BYTES: usize = 4 << 10;
+/// Prefixes of variables with which a launcher describes its own ranks. The inner mpirun must not take them for its own:
+/// it starts its ranks on this host.
+const LAUNCHER_PREFIXES: [&str; 8] = [
+    "OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_", "SLURM_",
+];
 /// The time in which its ranks must exit after their connections are closed.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
@@ -100,6 +105,12 @@ impl CompetitorProcess {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
+        for (name, _) in std::env::vars_os() {
+            let described = |prefix: &&str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+            if LAUNCHER_PREFIXES.iter().any(|prefix| described(&prefix)) {
+                command.env_remove(name);
+            }
+        }
         let mut child = command.spawn().map_err(|error| match error.kind() {
             ErrorKind::NotFound => missing(
                 "mpirun is not installed",

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup, Security, TransportChoice};
 use ronde_core::{
-    Assignment, Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation,
-    Rank,
+    Assignment, Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank,
+    Operation, Rank,
 };
 use ronde_identity::{Authority, Identity, Member, Validity};
-use ronde_schedule::Algorithm;
+use ronde_schedule::{Algorithm, Hosts};
 
 use crate::cases::{OperationCase, OperationCases};
+use crate::hub::START_MAX;
 use crate::settings::{BenchTransport, Settings};
 use crate::{BenchError, clock};
 
@@ -32,6 +33,8 @@ pub(crate) struct Groups {
     /// The group for coordination and for waiting between turns, over TCP so that waiting ranks
     /// sleep.
     first: ProcessGroup,
+    /// The host of each rank: simulated, or as found.
+    hosts: Hosts,
     groups: Vec<(GroupKey, ProcessGroup)>,
 }
 
@@ -43,6 +46,7 @@ impl Groups {
     pub(crate) fn connect(
         assignment: &Assignment,
         listener: Option<TcpListener>,
+        security: Security,
         settings: &Settings,
     ) -> Result<Self, BenchError> {
         let rank = GroupRank(assignment.rank.0);
@@ -50,6 +54,11 @@ impl Groups {
         config.generation = assignment.generation;
         config.transport = TransportChoice::Tcp;
         config.timeout = BETWEEN_TURNS;
+        config.security = security;
+        if settings.against.iter().any(|one| one.is_foreign()) {
+            // Where another launcher starts the ranks, rank 0 starts the competitors while the others connect.
+            config.connect_timeout += START_MAX;
+        }
         let listener = listener.ok_or_else(|| {
             BenchError::channel("join the group", "this worker was started without peers")
         })?;
@@ -60,8 +69,13 @@ impl Groups {
                     source,
                 }
             })?;
+        let hosts = match settings.hosts {
+            0 | 1 => Hosts::new(&first.hosts()),
+            _ => settings.layout(assignment.world_size.len()),
+        };
         let mut all = Self {
             first,
+            hosts,
             groups: Vec::new(),
         };
         all.split(assignment, settings)?;
@@ -69,7 +83,7 @@ impl Groups {
     }
 
     fn split(&mut self, assignment: &Assignment, settings: &Settings) -> Result<(), BenchError> {
-        let hosts = settings.layout(assignment.world_size.len());
+        let hosts = self.hosts.clone();
         let mut keys: Vec<GroupKey> = Vec::new();
         for &kind in &settings.operations {
             let cases = OperationCases::of(settings, kind, &hosts).cases;
@@ -95,14 +109,18 @@ impl Groups {
                 );
                 config.timeout = TIMEOUT;
                 config.algorithm = algorithm;
-                config.hosts = (settings.hosts > 1).then(|| hosts.clone());
+                config.hosts = Some(hosts.clone());
                 config.transport = match transport {
                     BenchTransport::Auto => TransportChoice::Auto,
                     BenchTransport::SharedMemory => TransportChoice::SharedMemory,
                     BenchTransport::Tcp | BenchTransport::Tls => TransportChoice::Tcp,
                 };
-                if let (BenchTransport::Tls, Some(identity)) = (transport, &identity) {
-                    config.security = Security::tls(identity.clone());
+                match (transport, &identity) {
+                    (BenchTransport::Tls, Some(identity)) => {
+                        config.security = Security::tls(identity.clone());
+                    }
+                    (BenchTransport::Tcp, _) => config.security = Security::Plain,
+                    _ => {}
                 }
             });
             let what = format!(
@@ -174,6 +192,10 @@ impl Groups {
         let nothing = Buffer::host(DType::U8, 0);
         let waited = self.first.run(Operation::Barrier, nothing);
         waited.map(drop).map_err(between)
+    }
+
+    pub(crate) fn hosts(&self) -> &Hosts {
+        &self.hosts
     }
 
     pub(crate) fn rank(&self) -> usize {

@@ -14,7 +14,7 @@ use crate::turns::{
 use crate::{BenchError, clock};
 
 /// The time in which the competitors must start: PyTorch is large.
-const START_MAX: Duration = Duration::from_secs(180);
+pub(crate) const START_MAX: Duration = Duration::from_secs(180);
 /// The interval between polls of the listener.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The interval of silence after which the callback decides whether to continue.

@@ -22,6 +22,8 @@ pub struct Machine {
     pub cpu: String,
     /// The number of cores that this process may use.
     pub cores: usize,
+    /// Whether the process that started this one may use more cores, as when mpirun binds its ranks.
+    pub is_bound: bool,
     /// The caches of the first core.
     pub caches: Vec<CpuCache>,
     /// The kernel and its version; empty when unknown.
@@ -36,6 +38,11 @@ impl Machine {
         Self {
             cpu: model(&read("/proc/cpuinfo")),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
+            is_bound: {
+                let own = read("/proc/self/status");
+                let parent = format!("/proc/{}/status", std::os::unix::process::parent_id());
+                allowed_cores(&own) < allowed_cores(&read(&parent))
+            },
             caches: caches(Path::new("/sys/devices/system/cpu/cpu0/cache")),
             kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
         }
@@ -50,6 +57,13 @@ impl Machine {
             .filter(|cache| cache.kind != "Instruction");
         data.map(|cache| cache.bytes).max().unwrap_or(0)
     }
+}
+
+/// Returns the number of cores that a process may use, from its file `status`; `None` when unknown.
+fn allowed_cores(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?;
+    let digits = line.chars().filter_map(|digit| digit.to_digit(16));
+    Some(digits.map(u32::count_ones).sum())
 }
 
 fn model(cpuinfo: &str) -> String {
@@ -99,6 +113,8 @@ mod tests {
         assert_eq!(cache_size(""), None);
         assert_eq!(model("processor: 0\nmodel name\t: A CPU\n"), "A CPU");
         assert_eq!(model(""), "");
+        assert_eq!(allowed_cores("Cpus_allowed:\tff,00000003\n"), Some(10));
+        assert_eq!(allowed_cores(""), None);
         let folder = tempfile::tempdir().unwrap();
         for (index, level, kind, size) in [
             (0, "1", "Data", "48K"),

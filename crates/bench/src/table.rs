@@ -122,12 +122,12 @@ pub fn footnotes(report: &CollectivesReport) -> Vec<String> {
         .iter()
         .filter(|&&ranks| ranks > report.machine.cores);
     let busy: Vec<String> = busy.map(ToString::to_string).collect();
-    if !busy.is_empty() {
-        notes.push(format!(
-            "{} ranks share {} cores",
-            busy.join(" and "),
-            report.machine.cores
-        ));
+    let machine = &report.machine;
+    if machine.is_bound {
+        notes.push(format!("rank 0 is bound to {} cores", machine.cores));
+    } else if !busy.is_empty() {
+        let cores = machine.cores;
+        notes.push(format!("{} ranks share {cores} cores", busy.join(" and ")));
     }
     notes.extend(report.notes.iter().cloned());
     notes
@@ -181,6 +181,7 @@ mod tests {
         let machine = Machine {
             cpu: String::new(),
             cores: 2,
+            is_bound: false,
             caches: vec![CpuCache {
                 level: 3,
                 kind: "Unified".to_owned(),
@@ -199,6 +200,9 @@ mod tests {
         ] {
             assert!(notes.contains(words), "{words} in {notes}");
         }
+        report.machine.is_bound = true;
+        let bound = "rank 0 is bound to 2 cores".to_owned();
+        assert!(footnotes(&report).contains(&bound));
         report.rows = vec![row(64 << 20, 3.0, "tree")];
         assert!(!footnotes(&report).join("\n").contains("in cache"));
     }

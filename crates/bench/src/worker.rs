@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::net::TcpListener;
 
+use ronde_comm::Security;
 use ronde_core::{Assignment, Operation};
 use ronde_schedule::{Algorithm, Hosts};
 
@@ -31,20 +32,25 @@ const ITERATIONS_MIN: f64 = 3.0;
 /// The number of operations of the turn from which their number is computed.
 const FIRST_ITERATIONS: usize = 3;
 
-/// Performs the measurements of `assignment`.
+/// Performs the measurements of `assignment`. Connections are secured as `security` says where the settings name no
+/// transport.
 ///
 /// # Errors
 /// The first error, with everything that the user needs to know.
-pub fn run(assignment: &Assignment, listener: Option<TcpListener>) -> Result<(), BenchError> {
+pub fn run(
+    assignment: &Assignment,
+    listener: Option<TcpListener>,
+    security: Security,
+) -> Result<(), BenchError> {
     let task = BenchTask::decode(&assignment.task)?;
-    let groups = Groups::connect(assignment, listener, &task.settings)?;
+    let groups = Groups::connect(assignment, listener, security, &task.settings)?;
     let reporter = match groups.rank() {
         0 => Some(Reporter::connect(&task.socket)?),
         _ => None,
     };
     let mut worker = BenchWorker {
         ranks: assignment.world_size.len(),
-        hosts: task.settings.layout(assignment.world_size.len()),
+        hosts: groups.hosts().clone(),
         task,
         groups,
         reporter,

@@ -5,15 +5,21 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::fault_kind::FaultKind;
+use super::mode::SoakMode;
 
 /// The usage text.
 pub(crate) const USAGE: &str = "\
-cargo xtask soak [--minutes M] [--workers N] [--every S] [--epochs E] [--faults KIND,KIND..] [--seed S]
-                 [--set KEY=VALUE]... [--simulate C] [--fuzz F]
+cargo xtask soak [--mode MODE] [--minutes M] [--workers N] [--every S] [--epochs E] [--faults KIND,KIND..]
+                 [--seed S] [--set KEY=VALUE]... [--simulate C] [--fuzz F]
 
   trains repeatedly for M minutes with N workers on this machine; a fault occurs about every S seconds; each
   training has E epochs; then C clusters are simulated (default 20,000; 0: none), and each fuzz target runs for F
   seconds (default 60; 0: none); --set changes the run file, such as --set parallel.zero=2
+
+  every_step (default)     exchange gradients in every step, with any --set of a layout
+  compression, local_sgd, synthetic_gradients    other exchanges with the same bits as one worker
+  parameter_server, gossip    exchanges without waiting: the mean accuracy is compared with that of 8 trainings in
+                              every step
 
   kill, stop, two, half    kill or stop workers
   coordinator, leaderless  jobs with --listen: kill the coordinator, alone or followed by a worker
@@ -22,6 +28,7 @@ cargo xtask soak [--minutes M] [--workers N] [--every S] [--epochs E] [--faults 
 /// The options of the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SoakOptions {
+    pub(super) mode: SoakMode,
     pub(super) minutes: f64,
     pub(super) workers: u32,
     pub(super) every_s: f64,
@@ -40,6 +47,7 @@ impl SoakOptions {
     /// Returns the options of a short soak: a job of each layout with a few faults, in less than three minutes.
     pub(super) fn short() -> Self {
         Self {
+            mode: SoakMode::EveryStep,
             minutes: 0.0,
             workers: 4,
             every_s: 1.5,
@@ -57,11 +65,11 @@ impl SoakOptions {
         let mut options = Self {
             minutes: 10.0,
             every_s: 5.0,
-            epochs: 1000,
             simulate: 20_000,
             fuzz_s: 60,
             ..Self::short()
         };
+        let (mut epochs, mut kinds) = (None, None);
         let mut arguments = arguments.iter();
         while let Some(name) = arguments.next() {
             let value = arguments
@@ -69,14 +77,15 @@ impl SoakOptions {
                 .with_context(|| format!("{name} needs a value\n\n{USAGE}"))?;
             let bad = || format!("invalid value `{value}` for {name}: expected a number");
             match name.as_str() {
+                "--mode" => options.mode = SoakMode::parse(value)?,
                 "--minutes" => options.minutes = value.parse().with_context(bad)?,
                 "--workers" => options.workers = value.parse().with_context(bad)?,
                 "--every" => {
                     let number = value.strip_suffix('s').unwrap_or(value);
                     options.every_s = number.parse().with_context(bad)?;
                 }
-                "--epochs" => options.epochs = value.parse().with_context(bad)?,
-                "--faults" => options.kinds = FaultKind::list(value)?,
+                "--epochs" => epochs = Some(value.parse().with_context(bad)?),
+                "--faults" => kinds = Some(FaultKind::list(value)?),
                 "--seed" => options.seed = value.parse().with_context(bad)?,
                 "--set" => options.settings.push(value.clone()),
                 "--simulate" => options.simulate = value.parse().with_context(bad)?,
@@ -84,6 +93,8 @@ impl SoakOptions {
                 _ => bail!("unknown option `{name}`\n\n{USAGE}"),
             }
         }
+        options.epochs = epochs.unwrap_or(options.mode.epochs());
+        options.kinds = kinds.unwrap_or_else(|| options.mode.kinds());
         options.checked()
     }
 
@@ -126,7 +137,8 @@ impl SoakOptions {
         let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.name()).collect();
         let settings = self.settings.iter().map(|set| format!(" --set {set}"));
         format!(
-            "cargo xtask soak --minutes {} --workers {} --every {}s --epochs {} --faults {} --seed {}{} --simulate {} --fuzz {}",
+            "cargo xtask soak --mode {} --minutes {} --workers {} --every {}s --epochs {} --faults {} --seed {}{} --simulate {} --fuzz {}",
+            self.mode.name(),
             self.minutes,
             self.workers,
             self.every_s,
@@ -142,13 +154,28 @@ impl SoakOptions {
     /// Returns the run file. It includes dropout, optimizer moments and a smaller last batch. Killed workers are
     /// restarted immediately without a limit.
     pub(super) fn run_file(&self) -> String {
+        self.run_file_with(&self.mode.settings())
+    }
+
+    /// Returns the run file of the training in every step with which the accuracy is compared.
+    pub(super) fn compared_run_file(&self) -> String {
+        self.run_file_with(&SoakMode::compared_settings())
+    }
+
+    fn run_file_with(&self, settings: &str) -> String {
+        let elastic = "max_restarts = 1000000\nrestart_window_s = 1.0\n";
+        // The settings may end with a part of the same table.
+        let settings = match settings.contains("[elastic]") {
+            true => format!("{settings}{elastic}"),
+            false => format!("{settings}\n[elastic]\n{elastic}"),
+        };
         format!(
             "[run]\nname = \"soak\"\noutput = \"out\"\n\n\
-             [workers]\nlogical_shards = 8\n\n\
+             [workers]\nlogical_shards = {}\n\n\
              [data]\nsource = \"digits\"\n\n\
              [model]\nkind = \"digits_cnn\"\nchannels = 16\n\n\
-             [train]\nepochs = {}\n\n\
-             [elastic]\nmax_restarts = 1000000\nrestart_window_s = 1.0\n",
+             [train]\nepochs = {}\n{settings}",
+            self.mode.logical_shards(),
             self.epochs
         )
     }
@@ -163,7 +190,7 @@ mod tests {
         let arguments = |text: &str| -> Vec<String> {
             text.split_whitespace().skip(3).map(str::to_owned).collect()
         };
-        let text = "cargo xtask soak --minutes 0.5 --workers 3 --every 2s --faults two,kill --seed 9 --set parallel.zero=2 --set parallel.copies=1 --simulate 7 --fuzz 0";
+        let text = "cargo xtask soak --mode gossip --minutes 0.5 --workers 3 --every 2s --faults two,kill --seed 9 --set parallel.zero=2 --set parallel.copies=1 --simulate 7 --fuzz 0";
         let options = SoakOptions::parse(&arguments(text)).unwrap();
         assert_eq!((options.workers, options.every_s), (3, 2.0));
         assert_eq!(options.simulated_seeds(), Some("56..63".to_owned()));

@@ -10,6 +10,17 @@ use super::fault_kind::FaultKind;
 use super::options::SoakOptions;
 use super::recovery::{FaultRecovery, recoveries, replacements};
 
+/// How far the mean accuracy may be below that of training in every step.
+const ACCURACY_GAP_MAX: f64 = 0.005;
+
+/// What the jobs of a soak are compared with.
+pub(super) enum Reference {
+    /// A run without faults on one worker, with the same bits.
+    SameBits(Box<RunAccount>),
+    /// The accuracies of trainings in every step on one worker, with different seeds.
+    Accuracy(Vec<f64>),
+}
+
 /// The results of all jobs of a soak.
 #[derive(Default)]
 pub(super) struct SoakReport {
@@ -21,6 +32,8 @@ pub(super) struct SoakReport {
     recoveries: Vec<FaultRecovery>,
     replacements: Vec<f64>,
     blake3: String,
+    /// The accuracies of jobs whose bits are not those of the reference.
+    accuracies: Vec<f64>,
     problems: Vec<String>,
 }
 
@@ -29,14 +42,18 @@ impl SoakReport {
     pub(super) fn add(
         &mut self,
         run: &FaultyRun,
-        reference: &RunAccount,
+        reference: &Reference,
         workers: u32,
         folder: &Path,
     ) {
         let account = RunAccount::of(&run.events);
         let killed = run.applied.iter().map(|strike| strike.killed).sum();
         let mut problems: Vec<String> = run.failure.iter().cloned().collect();
-        problems.extend(account.differences(reference, workers, killed));
+        problems.extend(account.problems(workers, killed));
+        match reference {
+            Reference::SameBits(reference) => problems.extend(account.differences(reference)),
+            Reference::Accuracy(_) => self.accuracies.extend(account.accuracy),
+        }
         let told = problems
             .into_iter()
             .map(|problem| format!("{}: {problem}", folder.display()));
@@ -53,13 +70,33 @@ impl SoakReport {
         self.blake3 = account.blake3.unwrap_or_else(|| "none".to_owned());
     }
 
+    /// Compares the accuracy with that of the reference, after the last job.
+    pub(super) fn conclude(&mut self, reference: &Reference) {
+        let Reference::Accuracy(expected) = reference else {
+            return;
+        };
+        let (own, expected) = (mean(&self.accuracies), mean(expected));
+        if !(own >= expected - ACCURACY_GAP_MAX) {
+            self.problems.push(format!(
+                "the mean accuracy is {:.2} %, that of training in every step {:.2} %",
+                100.0 * own,
+                100.0 * expected
+            ));
+        }
+    }
+
     /// Returns whether no job differs from the reference run.
     pub(super) fn is_fine(&self) -> bool {
         self.problems.is_empty()
     }
 
     /// Formats the report.
-    pub(super) fn text(&self, options: &SoakOptions, took: Duration) -> String {
+    pub(super) fn text(
+        &self,
+        options: &SoakOptions,
+        reference: &Reference,
+        took: Duration,
+    ) -> String {
         let mut text = format!(
             "soak: {} trainings on {} workers in {:.1} min, seed {}\n\
              steps committed  {}\n\
@@ -104,17 +141,29 @@ impl SoakReport {
             "  {count} replacements, from their start to their first step: {}",
             replaced.text()
         );
-        match self.is_fine() {
-            true => {
-                let hash = &self.blake3;
-                let _ = write!(text, "model            {hash}, equal to the reference");
+        let hash = &self.blake3;
+        let _ = match reference {
+            _ if !self.is_fine() => write!(text, "DIFFERENT:\n{}", self.problems.join("\n")),
+            Reference::SameBits(_) => {
+                write!(text, "model            {hash}, equal to the reference")
             }
-            false => {
-                let _ = write!(text, "DIFFERENT:\n{}", self.problems.join("\n"));
+            Reference::Accuracy(expected) => {
+                let lowest = self.accuracies.iter().copied().fold(1.0, f64::min);
+                let [own, lowest, expected] =
+                    [mean(&self.accuracies), lowest, mean(expected)].map(|share| 100.0 * share);
+                write!(
+                    text,
+                    "accuracy         {own:.2} % on average, {lowest:.2} % at least; in every step {expected:.2} %"
+                )
             }
-        }
+        };
         text
     }
+}
+
+/// Returns the mean; NaN without values.
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// The median and the maximum of some durations in seconds.

@@ -3,6 +3,7 @@
 mod arguments;
 mod data;
 mod kernels;
+mod member;
 mod prepare;
 mod run_file;
 mod training;
@@ -14,15 +15,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ronde::{Error, environment};
+use ronde::environment::{self, WorkerEnvironment};
+use ronde::{Error, Worker};
 use ronde_bench::{
-    BenchError, BenchTask, CollectivesReport, Columns, CompetitorLaunch, CompetitorProcess, Hub,
-    HubEvent, choice_table, footnotes,
+    BenchError, CollectivesReport, Columns, CompetitorLaunch, CompetitorProcess, Hub, HubEvent,
+    choice_table, footnotes,
 };
 use ronde_cluster::{
     JobExit, JobOutcome, LaunchSpec, LocalLauncher, LogSink, OutputStream, StopFlag, supervise,
 };
 use ronde_core::{NullTracker, Rank, WorldSize};
+
+use tempfile::TempDir;
 
 use super::exit;
 use super::rank_output::report_failure;
@@ -44,7 +48,19 @@ pub(crate) fn bench(arguments: &BenchArguments, stop: &StopFlag) -> i32 {
         Some(BenchCommand::Kernels(arguments)) => return kernels::bench(arguments, stop),
         None => {}
     }
-    let prepared = match prepare(arguments) {
+    if !arguments.explain {
+        match WorkerEnvironment::read() {
+            Ok(Some(WorkerEnvironment::Fixed { rank, decision })) => {
+                return member::bench(&rank, &decision, arguments, stop);
+            }
+            Ok(_) => {}
+            Err(problem) => {
+                message!("error: {problem}");
+                return exit::USER_ERROR;
+            }
+        }
+    }
+    let prepared = match prepare(arguments, None) {
         Ok(prepared) => prepared,
         Err(error) => return refuse(&error),
     };
@@ -54,25 +70,26 @@ pub(crate) fn bench(arguments: &BenchArguments, stop: &StopFlag) -> i32 {
             Err(error) => refuse(&error),
         };
     }
-    let mut report = CollectivesReport::new(
-        prepared.machine.clone(),
-        prepared.settings.clone(),
-        prepared.worlds.clone(),
-    );
+    let mut report = prepared.report();
     for &ranks in &prepared.worlds {
         let code = measure(&prepared, ranks, &mut report, stop);
         if code != exit::DONE {
             return code;
         }
     }
+    conclude(arguments, &report, stop)
+}
+
+/// Prints what belongs under the table, and writes the file of `--json`.
+fn conclude(arguments: &BenchArguments, report: &CollectivesReport, stop: &StopFlag) -> i32 {
     let mut lines = Vec::new();
     if arguments.choice {
         lines = choice_table(&report.rows);
     }
-    lines.extend(footnotes(&report));
+    lines.extend(footnotes(report));
     let text = lines.join("\n") + "\n";
     let code = print(&text, stop);
-    match save(arguments, &report) {
+    match save(arguments, report) {
         Ok(()) => code,
         Err(error) => refuse(&error),
     }
@@ -115,23 +132,21 @@ fn measure(
     report: &mut CollectivesReport,
     stop: &StopFlag,
 ) -> i32 {
-    // Only this user can access it.
-    let folder = match tempfile::tempdir() {
+    let folder = match temporary_folder() {
         Ok(folder) => folder,
-        Err(error) => {
-            message!("error: cannot create a temporary folder: {error}");
-            return exit::GAVE_UP;
-        }
+        Err(code) => return code,
     };
-    let (mut hub, spec) = match open(prepared, ranks, folder.path(), stop) {
+    let opened = Hub::new(folder.path()).and_then(|mut hub| {
+        compete(&mut hub, prepared, ranks, folder.path(), stop)?;
+        let spec = launch_spec(ranks, prepared.task(&hub)?)?;
+        Ok((hub, spec))
+    });
+    let (mut hub, spec) = match opened {
         Ok(ready) => ready,
         Err(_) if stop.signal() != 0 => return 128 + stop.signal(),
         Err(error) => return refuse(&error),
     };
-    let columns = Columns {
-        against: prepared.settings.against.clone(),
-        reasons: prepared.reasons,
-    };
+    let columns = prepared.columns();
     if print(&format!("{}\n", columns.head()), stop) != exit::DONE {
         return 128 + stop.signal();
     }
@@ -153,6 +168,14 @@ fn measure(
     }
 }
 
+/// Creates a folder that only this user can access.
+fn temporary_folder() -> Result<TempDir, i32> {
+    tempfile::tempdir().map_err(|error| {
+        message!("error: cannot create a temporary folder: {error}");
+        exit::GAVE_UP
+    })
+}
+
 /// Prints rows as they arrive and stores them.
 fn take(news: HubEvent, columns: &Columns, report: &mut CollectivesReport, stop: &StopFlag) {
     match news {
@@ -167,35 +190,29 @@ fn take(news: HubEvent, columns: &Columns, report: &mut CollectivesReport, stop:
     }
 }
 
-/// Opens the socket, starts the competitors, and returns the socket and the job.
-fn open(
+/// Starts the competitors, if any, and waits until they are connected.
+fn compete(
+    hub: &mut Hub,
     prepared: &PreparedBench,
     ranks: usize,
     folder: &Path,
     stop: &StopFlag,
-) -> Result<(Hub, LaunchSpec), BenchError> {
-    let mut hub = Hub::new(folder)?;
+) -> Result<(), BenchError> {
     let settings = &prepared.settings;
-    if settings.against.iter().any(|one| one.is_foreign()) {
-        message!("starting {} for {ranks} ranks", names(&settings.against));
-        let start = CompetitorLaunch {
-            python: &prepared.python,
-            against: &settings.against,
-            ranks,
-            seed: settings.seed,
-            socket: hub.socket(),
-            folder,
-        };
-        let others = CompetitorProcess::start(&start)?;
-        hub.compete(others, &|| stop.signal() == 0)?;
+    if !settings.against.iter().any(|one| one.is_foreign()) {
+        return Ok(());
     }
-    let task = BenchTask {
-        settings: settings.clone(),
-        socket: hub.socket().to_owned(),
-        cache_bytes: prepared.machine.cache_bytes(),
+    message!("starting {} for {ranks} ranks", names(&settings.against));
+    let start = CompetitorLaunch {
+        python: &prepared.python,
+        against: &settings.against,
+        ranks,
+        seed: settings.seed,
+        socket: hub.socket(),
+        folder,
     };
-    let spec = launch_spec(ranks, task.encode()?)?;
-    Ok((hub, spec))
+    let others = CompetitorProcess::start(&start)?;
+    hub.compete(others, &|| stop.signal() == 0)
 }
 
 fn names(against: &[ronde_bench::Competitor]) -> String {
@@ -252,8 +269,7 @@ pub(crate) fn work() -> i32 {
     let Some(mut worker) = join() else {
         return exit::GAVE_UP;
     };
-    let access = worker.take_access();
-    match ronde_bench::run(&access.assignment, access.listener) {
+    match take_part(&mut worker) {
         Ok(()) => exit::DONE,
         Err(error) => {
             let code = match error.is_user_error() {
@@ -264,4 +280,11 @@ pub(crate) fn work() -> i32 {
             code
         }
     }
+}
+
+/// Measures as one rank.
+fn take_part(worker: &mut Worker) -> Result<(), BenchError> {
+    let access = worker.take_access();
+    let security = (access.secure)(&access.assignment);
+    ronde_bench::run(&access.assignment, access.listener, security)
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::jobs::session;
 use crate::ssh_hosts::{SshHosts, make_executable};
 use crate::support::{RONDE, Running, until};
-use crate::test_network::address;
+use crate::test_network::{address, ip};
 
 /// A run that lasts until it is ended.
 const LONG: [&str; 4] = [
@@ -53,6 +53,48 @@ fn a_job_on_two_hosts_has_the_bits_of_a_run_and_is_fetched() {
     assert!(model.contains(&plain), "{model}");
     assert!(hosts.path("copy/logs/launcher.log").exists() && !hosts.path("copy/job").exists());
     assert_eq!(hosts.dir.list("remote/inputs").len(), 1);
+}
+
+#[test]
+fn a_host_behind_a_jump_host_is_reached_by_the_ssh_configuration() {
+    let Some(hosts) = SshHosts::new(2) else {
+        return;
+    };
+    // The submitting machine has no way to the second host.
+    let (submitting, behind) = (&hosts.network.names[0], address(2));
+    assert!(ip(&format!(
+        "-n {submitting} route add unreachable {behind}"
+    )));
+    hosts.configure("direct", "user_key", "known_hosts");
+    let direct = std::fs::read_to_string(hosts.path("direct")).unwrap();
+    hosts.write("jumping", &format!("Host h2\n  ProxyJump h1\n{direct}"));
+    let two = "hosts = [\"h1:2\", \"h2:2\"]";
+    hosts.targets(&[("cut", "direct", two), ("gpus", "jumping", two)]);
+    let words = ["--name", "jumped", "--set", "train.epochs=2", "-n", "3"];
+    hosts
+        .submit(&[&["--on", "cut"], &words[..]].concat())
+        .expect(2, &["h2"]);
+    hosts
+        .submit(&[&["--on", "gpus"], &words[..]].concat())
+        .expect(0, &["job jumped on gpus"]);
+    hosts.ronde(&["wait", "jumped"]).expect(0, &["finished"]);
+    let logs = hosts.ronde(&["logs", "jumped"]).expect(0, &[]);
+    assert!(logs.stdout.contains("h2"), "{logs:#?}");
+    let plain = ["train", "--json", "-n", "1", "--set", "train.epochs=2"];
+    let plain = hosts.dir.run(&plain).blake3();
+    hosts
+        .ronde(&["fetch", "jumped", "--to", "copy"])
+        .expect(0, &[]);
+    let model = std::fs::read_to_string(hosts.path("copy/model.json")).unwrap();
+    assert!(model.contains(&plain), "{model}");
+    let long = [&["--on", "gpus", "-n", "3", "--name", "long"], &LONG[..]].concat();
+    hosts.submit(&long).expect(0, &[]);
+    hosts.events("long", "step_committed", 5);
+    let agent = hosts.leader("long", "agent-1");
+    hosts
+        .ronde(&["cancel", "long"])
+        .expect(0, &["job long: cancelled"]);
+    assert_eq!(session(agent), [0_u32; 0], "nothing is left");
 }
 
 #[test]

@@ -73,7 +73,31 @@ fn both_implementations_of_mpi_start_the_ranks_of_a_run() {
         assert_ne!(refused.code, 0, "{refused:#?}");
         let problem = "invalid number of workers `3`: expected 2, the value of";
         assert!(refused.stderr.contains(problem), "{refused:#?}");
+        measure_under(&dir, program);
     }
+}
+
+/// `ronde bench` measures the ranks that a launcher has started.
+fn measure_under(dir: &TestFolder, program: &str) {
+    let sizes = ["--sizes", "8,4KiB", "--rounds", "1", "--budget", "0.01"];
+    let words = |more: &[&'static str]| [&["bench", "all_reduce"], &sizes[..], more].concat();
+    let measured = mpirun(dir, program, "3", &words(&["--json", "rates.json"])).expect(0, &[]);
+    let written = std::fs::read_to_string(dir.path().join("rates.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&written).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.len() >= 4, "{report:#}");
+    for row in rows {
+        assert_eq!(row["ranks"], 3, "{row:#}");
+    }
+    assert_eq!(
+        measured.stdout.matches("all_reduce").count(),
+        rows.len(),
+        "only rank 0 prints: {measured:#?}"
+    );
+    let refused = mpirun(dir, program, "2", &words(&["-n", "3"]));
+    assert_ne!(refused.code, 0, "{refused:#?}");
+    let problem = "invalid `--workers`: expected 2, the value of";
+    assert!(refused.stderr.contains(problem), "{refused:#?}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ Examples:
   ronde bench --algorithms driver,ring --transports tcp -n 2,4,8 --sizes 1MiB
   ronde bench all_reduce exact_sum --choice --transports tcp -n 2,4 --sizes 8..64MiB
   ronde bench --against gloo,mpi --json out.json
+  mpirun -np 4 ronde bench                             the ranks of mpirun, also on several hosts
   ronde bench all_reduce -n 4,16 --explain             predicted messages and bytes, nothing is run
   ronde bench train --model resnet18 --against pytorch training steps of ronde and PyTorch
   ronde bench kernels --model gpt                      the time of each kernel, compared with the machine's rates
@@ -26,14 +27,9 @@ pub(crate) struct BenchArguments {
     /// all_to_all, all_to_all_unequal, barrier, send_receive, exact_sum, or all [default: all_reduce]
     #[arg(value_name = "OPERATION", hide_default_value = true)]
     pub(super) operations: Vec<String>,
-    /// Numbers of worker processes, measured one after another.
-    #[arg(
-        short = 'n',
-        long,
-        value_name = "N,..",
-        value_delimiter = ',',
-        default_value = "2"
-    )]
+    /// Numbers of worker processes, measured one after another [default: 2, or the ranks that mpirun, srun or torchrun
+    /// has started].
+    #[arg(short = 'n', long, value_name = "N,..", value_delimiter = ',')]
     pub(super) workers: Vec<usize>,
     /// Buffer sizes up to 256MiB: sizes, or ranges such as 8..64MiB (factor 8) or 8..64MiBx2.
     #[arg(long, value_name = "SIZE,..", default_value = DEFAULT_SIZES)]

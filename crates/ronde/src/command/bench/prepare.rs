@@ -5,11 +5,16 @@ use std::path::Path;
 use std::str::FromStr;
 
 use ronde::host;
-use ronde_bench::{BenchError, Machine, OperationKind, Settings, every_algorithm, parse_sizes};
+use ronde_bench::{
+    BenchError, BenchTask, CollectivesReport, Columns, Hub, Machine, OperationKind, Settings,
+    every_algorithm, parse_sizes,
+};
 use ronde_core::{DType, ReduceOp};
 
 use super::BenchArguments;
 
+/// Number of workers where none is requested.
+const DEFAULT_WORKERS: usize = 2;
 /// Maximum bytes of all ranks' buffers on hosts with more memory.
 const MEMORY_BYTES_MAX: u64 = 8 << 30;
 
@@ -23,8 +28,43 @@ pub(super) struct PreparedBench {
     pub(super) reasons: bool,
 }
 
-/// Checks everything before anything is started.
-pub(super) fn prepare(arguments: &BenchArguments) -> Result<PreparedBench, BenchError> {
+impl PreparedBench {
+    /// Returns the empty report.
+    pub(super) fn report(&self) -> CollectivesReport {
+        CollectivesReport::new(
+            self.machine.clone(),
+            self.settings.clone(),
+            self.worlds.clone(),
+        )
+    }
+
+    /// Returns the columns of the table.
+    pub(super) fn columns(&self) -> Columns {
+        Columns {
+            against: self.settings.against.clone(),
+            reasons: self.reasons,
+        }
+    }
+
+    /// Returns the task of all ranks, encoded.
+    ///
+    /// # Errors
+    /// As [`BenchTask::encode`].
+    pub(super) fn task(&self, hub: &Hub) -> Result<String, BenchError> {
+        let task = BenchTask {
+            settings: self.settings.clone(),
+            socket: hub.socket().to_owned(),
+            cache_bytes: self.machine.cache_bytes(),
+        };
+        task.encode()
+    }
+}
+
+/// Checks everything before anything is started. `started` is the number of ranks that another launcher has started.
+pub(super) fn prepare(
+    arguments: &BenchArguments,
+    started: Option<usize>,
+) -> Result<PreparedBench, BenchError> {
     let settings = Settings {
         operations: OperationKind::parse_list(&arguments.operations)?,
         sizes: parse_sizes(&arguments.sizes)?,
@@ -45,7 +85,12 @@ pub(super) fn prepare(arguments: &BenchArguments) -> Result<PreparedBench, Bench
         against: list(&arguments.against)?,
     };
     let mut worlds = Vec::new();
-    for &ranks in &arguments.workers {
+    let requested = match (started, &*arguments.workers) {
+        (Some(ranks), _) => vec![ranks],
+        (None, []) => vec![DEFAULT_WORKERS],
+        (None, requested) => requested.to_vec(),
+    };
+    for ranks in requested {
         settings.check(ranks)?;
         if !worlds.contains(&ranks) {
             worlds.push(ranks);
