@@ -49,7 +49,9 @@ const COMPARED_SEEDS: u64 = 8;
 /// Runs the soak that the command line specifies.
 pub(crate) fn soak(arguments: &[String]) -> Result<()> {
     let options = SoakOptions::parse(arguments)?;
-    cargo(&["build", "--release"])?;
+    // The features of the tests, and the dependencies of examples, so that nothing is compiled twice.
+    let built = ["build", "--release", "--workspace", "--features", FULL];
+    cargo(&[&built[..], &["--bins", "--examples"]].concat())?;
     run(&options)?;
     if let Some(seeds) = options.simulated_seeds() {
         cargo(&[
@@ -63,7 +65,6 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
         ])?;
     }
     if options.simulated_seeds().is_some() {
-        // The features of the tests, so that nothing is compiled twice.
         let built = ["test", "--release", "--workspace", "--features", FULL];
         let layouts = ["--test", "pipelines", "--", "--ignored", "--nocapture"];
         cargo(&[&built[..], &layouts].concat())?;
