@@ -2,12 +2,16 @@
 """Measures local SGD against sums in every step, on four workers in network namespaces with shaped links. Needs root, ip and tc.
 
     cargo build --release --bins
-    python3 benchmarks/local_sgd.py [--rate 50mbit] [--steps 400] [--every-step 40] [--inner 100] [--run benchmarks/gpt.toml]
-                                    [--set KEY=VALUE ...]
+    python3 benchmarks/local_sgd.py [--rate 50mbit] [--steps 400] [--every-step 40] [--inner 100] [--fragments 4]
+                                    [--run examples/gpt.toml] [--set KEY=VALUE ...]
+    python3 benchmarks/local_sgd.py --losses --epochs 60 --seeds 3 --inner 102 --set data.context=32     # without links
 
 Prints for each form of synchronisation the seconds per step, the bytes that a worker sends per step, the utilisation (the share of the steps'
 time in which workers compute), and the loss of the last evaluation. Runs of every step are measured over fewer steps, because
 they are slow on such links; their loss is that of a run of all steps on this host without shaped links, which has the same bits.
+
+With --losses: the lowest loss on the test set over the evaluations of a run, for several learning rates, the mean of the seeds. Both forms have the
+same number of steps and samples.
 """
 import argparse
 import json
@@ -76,6 +80,22 @@ def unshaped(args, sets):
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
+def losses(args):
+    """Prints the lowest test loss of each form and learning rate, and the last one: means over seeds."""
+    local = ["sync.kind=local_sgd", f"sync.inner_steps={args.inner}", f"sync.replicas={WORKERS}", "sync.inner_state=keep"]
+    common = [f"train.epochs={args.epochs}", "train.evaluate_every_epochs=2", f"workers.logical_shards={WORKERS}"]
+    print(f"{'':16}{'learning rate':>14}{'lowest loss':>12}{'last loss':>12}")
+    for name, sets in (("every step", []), ("local", local)):
+        for rate in args.rates.split(","):
+            found = []
+            for seed in range(1, args.seeds + 1):
+                all_events = events(unshaped(args, [*common, f"train.learning_rate={rate}", f"run.seed={seed}", *sets]))
+                evaluated = [event["loss"] for event in all_events if event["event"] == "evaluated"]
+                found.append((min(evaluated), evaluated[-1]))
+            lowest, last = (sum(each) / len(found) for each in zip(*found))
+            print(f"{name:16}{rate:>14}{lowest:12.4f}{last:12.4f}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="target/release/ronde")
@@ -84,9 +104,18 @@ def main():
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--every-step", type=int, default=40)
     parser.add_argument("--inner", type=int, default=100)
+    parser.add_argument("--fragments", type=int, default=4)
+    parser.add_argument("--only", help="forms whose names contain this, after training in every step")
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--losses", action="store_true")
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rates", default="0.002,0.004,0.008")
     args = parser.parse_args()
+    if args.losses:
+        return losses(args)
     local = ["sync.kind=local_sgd", f"sync.inner_steps={args.inner}", f"sync.replicas={WORKERS}"]
+    fragments = ["sync.inner_state=keep", f"sync.fragments={args.fragments}"]
     steps = f"train.steps={args.steps}"
     forms = [
         ("every step", [f"train.steps={args.every_step}"]),
@@ -94,10 +123,12 @@ def main():
         ("local, bf16", [steps, *local, "sync.outer_format=bf16"]),
         ("local, int8_blocks", [steps, *local, "sync.outer_format=int8_blocks"]),
         ("local, averaged states", [steps, *local, "sync.inner_state=average"]),
+        ("local, fragments", [steps, *local, *fragments]),
+        ("fragments, int8_blocks", [steps, *local, *fragments, "sync.outer_format=int8_blocks"]),
     ]
     print(f"{'':24}{'s per step':>12}{'bytes per step':>16}{'fewer bytes':>12}{'utilisation':>12}{'loss':>9}{'gap':>8}")
     plain = None
-    for name, sets in forms:
+    for name, sets in forms[:1] + [form for form in forms[1:] if not args.only or args.only in form[0]]:
         seconds, sent, busy, loss = figures(shaped(args, sets))
         if plain is None:
             loss = figures(unshaped(args, [steps]))[3]
