@@ -517,7 +517,7 @@ pub enum Event {
         /// The error.
         message: String,
     },
-    /// The run resumed from a checkpoint. Recorded by the rank that loaded it.
+    /// The run resumed from a checkpoint, or from copies in the memory of its workers. Recorded by the rank that loaded it.
     CheckpointLoaded {
         /// The number of steps in the checkpoint, which is the number of the next step.
         step: Step,
@@ -528,8 +528,9 @@ pub enum Event {
         /// Seconds for loading.
         #[serde(deserialize_with = "number_or_null")]
         duration_s: f64,
-        /// The address of the checkpoint.
-        address: String,
+        /// The address of the checkpoint; absent for copies in memory.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<String>,
         /// Newer checkpoints that cannot be used, with the reasons.
         skipped: Vec<String>,
     },

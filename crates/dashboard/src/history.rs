@@ -373,7 +373,8 @@ impl RunHistory {
                     history.memory.truncate(step.0);
                 }
                 self.evaluations.retain(|earlier| earlier.step < step.0);
-                record("loaded", step.0, *bytes, *duration_s, 0.0, address)
+                let from = address.as_deref().unwrap_or("the memory of the workers");
+                record("loaded", step.0, *bytes, *duration_s, 0.0, from)
             }
             Event::CheckpointFailed {
                 step,

@@ -188,7 +188,7 @@ mod tests {
             world_size: 1,
             bytes: 0,
             duration_s: 0.0,
-            address: String::new(),
+            address: None,
             skipped: Vec::new(),
         });
         curve.train.add(3, 1.0);

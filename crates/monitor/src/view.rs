@@ -283,9 +283,11 @@ impl RunView {
                 self.last.remove("model");
                 self.last.remove("finished");
             }
-            Event::CheckpointLoaded { step, .. } => {
+            Event::CheckpointLoaded { step, address, .. } => {
                 self.counted_until = self.counted;
-                self.checkpoint = Some(step.0);
+                if address.is_some() {
+                    self.checkpoint = Some(step.0);
+                }
                 if let Some(progress) = &mut self.progress {
                     progress.committed = step.0;
                 }

@@ -2,12 +2,13 @@
 
 use anyhow::{Result, bail};
 
-use super::fault_kind::FaultKind;
-
 /// Adam in batches of 16 samples, as in the examples of parameter servers, gossip and synthetic gradients.
 const SMALL_BATCHES: &str = "global_batch_size = 16\nlearning_rate = ";
 const ADAM: &str =
     "\n[optimizer]\nkind = \"adam\"\n\n[schedule]\nkind = \"cosine\"\nwarmup_steps = 20\n";
+
+/// Copies of the parts that one worker has, and checkpoints for a part that is lost together with its copy.
+const COPIES: &str = "\n[checkpoint]\nevery_steps = 20\n\n[elastic]\ncopy_steps = 1\n";
 
 /// How the workers of a soak exchange what they compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,32 +72,17 @@ impl SoakMode {
         }
     }
 
-    /// Returns the default faults. A part of the state that is lost together with its copy ends some runs, so workers of
-    /// these die one at a time.
-    pub(super) fn kinds(self) -> Vec<FaultKind> {
-        match self {
-            Self::EveryStep | Self::ParameterServer | Self::Gossip | Self::SyntheticGradients => {
-                FaultKind::ALL.to_vec()
-            }
-            Self::Compression | Self::LocalSgd => vec![
-                FaultKind::Kill,
-                FaultKind::Stop,
-                FaultKind::Coordinator,
-                FaultKind::Leaderless,
-            ],
-        }
-    }
-
     /// Returns the part of the run file after `[train]` and `epochs`.
     pub(super) fn settings(self) -> String {
         match self {
             Self::EveryStep => String::new(),
-            Self::Compression => "\n[compression]\ncodec = \"top_k\"\nsenders = 8\nratio = 0.02\n\n\
-                                  [elastic]\ncopy_steps = 1\n"
-                .to_owned(),
-            Self::LocalSgd => "\n[sync]\nkind = \"local_sgd\"\ninner_steps = 8\nreplicas = 8\n\
-                               inner_state = \"keep\"\nfragments = 2\n\n[elastic]\ncopy_steps = 1\n"
-                .to_owned(),
+            Self::Compression => format!(
+                "\n[compression]\ncodec = \"top_k\"\nsenders = 8\nratio = 0.02\n{COPIES}"
+            ),
+            Self::LocalSgd => format!(
+                "\n[sync]\nkind = \"local_sgd\"\ninner_steps = 8\nreplicas = 8\n\
+                               inner_state = \"keep\"\nfragments = 2\n{COPIES}"
+            ),
             Self::SyntheticGradients => format!(
                 "{SMALL_BATCHES}0.004\n{ADAM}\n[sync]\nkind = \"synthetic_gradients\"\nstages = 3\n\
                  round_steps = 30\ngradient_delay = 3\npredictor_learning_rate = 0.003\n"

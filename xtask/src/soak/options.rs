@@ -94,7 +94,7 @@ impl SoakOptions {
             }
         }
         options.epochs = epochs.unwrap_or(options.mode.epochs());
-        options.kinds = kinds.unwrap_or_else(|| options.mode.kinds());
+        options.kinds = kinds.unwrap_or_else(|| FaultKind::ALL.to_vec());
         options.checked()
     }
 

@@ -24,7 +24,7 @@ fn loaded(step: u64) -> Event {
         world_size: 2,
         bytes: 10,
         duration_s: 0.1,
-        address: "runs/x".to_owned(),
+        address: Some("runs/x".to_owned()),
         skipped: Vec::new(),
     }
 }

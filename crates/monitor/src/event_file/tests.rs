@@ -27,7 +27,7 @@ fn loaded(step: u64) -> Event {
         world_size: 2,
         bytes: 1,
         duration_s: 0.1,
-        address: "there".into(),
+        address: Some("there".to_owned()),
         skipped: vec![],
     }
 }

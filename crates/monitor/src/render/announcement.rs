@@ -196,11 +196,18 @@ fn of_checkpoints(event: &Event) -> Option<String> {
             skipped,
             ..
         } => Some(
-            std::iter::once(format!(
-                "resuming from the checkpoint at step {} in {address}, saved by {}, loaded in {duration_s:.2} s",
-                count(step.0),
-                counted((*world_size).into(), "worker"),
-            ))
+            std::iter::once(match address {
+                Some(address) => format!(
+                    "resuming from the checkpoint at step {} in {address}, saved by {}, loaded in {duration_s:.2} s",
+                    count(step.0),
+                    counted((*world_size).into(), "worker"),
+                ),
+                None => format!(
+                    "resuming from the copies of step {} in the memory of {}, loaded in {duration_s:.2} s",
+                    count(step.0),
+                    counted((*world_size).into(), "worker"),
+                ),
+            })
             .chain(skipped.iter().map(|skipped| {
                 format!("note: a newer checkpoint is unusable: {skipped}")
             }))

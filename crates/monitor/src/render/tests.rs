@@ -357,7 +357,7 @@ fn checkpoint_events_are_announced() {
         world_size: 4,
         bytes: 3 << 20,
         duration_s: 0.1,
-        address: "runs/one/checkpoints".into(),
+        address: Some("runs/one/checkpoints".to_owned()),
         skipped: vec!["step 1300: x is damaged".into()],
     };
     let view = RunView::default();

@@ -62,7 +62,11 @@ impl RunMetrics {
                 self.checkpoints += 1;
                 self.checkpoint_step = step.0;
             }
-            Event::CheckpointLoaded { step, .. } => self.checkpoint_step = step.0,
+            Event::CheckpointLoaded {
+                step,
+                address: Some(_),
+                ..
+            } => self.checkpoint_step = step.0,
             Event::CheckpointFailed { .. } => self.checkpoints_failed += 1,
             Event::WorkerFailed {
                 secondary: false, ..

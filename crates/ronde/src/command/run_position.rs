@@ -99,10 +99,13 @@ impl Tracker for RunPosition {
                 reached.checkpoint = Some(step.0);
                 reached.is_usable = true;
             }
-            Event::CheckpointLoaded { step, .. } => {
-                reached.checkpoint = Some(step.0);
-                reached.is_usable = true;
+            Event::CheckpointLoaded { step, address, .. } => {
                 reached.steps = Some(step.0);
+                // Copies in memory end with the workers.
+                if address.is_some() {
+                    reached.checkpoint = Some(step.0);
+                    reached.is_usable = true;
+                }
             }
             _ => {}
         }
@@ -154,6 +157,16 @@ mod tests {
             "interrupted at step 200 of 4,600; no checkpoint"
         );
         assert_eq!(position.failed(), None);
+        position.record(Event::CheckpointLoaded {
+            step: Step(150),
+            world_size: 3,
+            bytes: 1,
+            duration_s: 0.1,
+            address: None,
+            skipped: Vec::new(),
+        });
+        assert_eq!(position.failed(), None, "copies end with the workers");
+        position.record(committed(199));
         let listed = RunPosition::new("runs/x".into(), Some(Step(5)));
         let message = listed.failed().unwrap();
         assert!(message.contains("checkpoint verify runs/x"), "{message}");

@@ -126,7 +126,7 @@ fn after_a_worker_is_killed_all_return_to_copies_in_memory() {
         assert!(ended.stdout.contains(told), "{}", ended.stdout);
         let all = events(&ended.stdout);
         let mut loaded = of_kind(&all, "checkpoint_loaded");
-        assert!(loaded.all(|event| event["address"] == "the memory of the workers"));
+        assert!(loaded.all(|event| event["address"].is_null()));
     }
 }
 

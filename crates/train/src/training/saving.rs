@@ -388,7 +388,7 @@ impl Training {
             world_size: loaded.world_size,
             bytes: loaded.bytes,
             duration_s: loaded.duration_s,
-            address,
+            address: Some(address),
             skipped: loaded.skipped,
         });
         if let Some(parent) = parent {

@@ -26,7 +26,7 @@ fn loaded(step: u64) -> Event {
         world_size: 1,
         bytes: 1,
         duration_s: 0.1,
-        address: String::new(),
+        address: None,
         skipped: Vec::new(),
     }
 }
