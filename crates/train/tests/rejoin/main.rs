@@ -320,7 +320,9 @@ fn start(
         }
         let (start, model) = (&config.model.start, &config.model.config);
         let initial = InitialWeightFile::of(start, "/".as_ref(), Some(model));
-        let mut training = Training::new(member, plan, chain, split)?.with_initial_weights(initial);
+        let mut training = Training::new(member, plan, chain, split)?
+            .with_initial_weights(initial)
+            .with_whole_model();
         if let Some(folder) = &job.checkpoints {
             let store: Arc<dyn Store> = Arc::new(LocalStore::new(folder.path()));
             let run = (String::new(), PathBuf::new());
@@ -336,7 +338,12 @@ fn start(
             let values = vector.values.iter().map(|value| value.to_bits());
             (vector.held.into_owned(), values.collect())
         });
-        Ok(Bits(bits.collect()))
+        let mut bits: Vec<(HeldRanges, Vec<u32>)> = bits.collect();
+        let model = training.into_model()?;
+        let whole = model.state();
+        let values = whole.values().iter().map(|value| value.to_bits());
+        bits.push((whole.all(), values.collect()));
+        Ok(Bits(bits))
     })
 }
 
