@@ -447,13 +447,16 @@ fn the_trained_model_predicts_and_refuses_other_shapes() {
     assert_eq!(outputs.as_slice(), two.as_slice());
 }
 
-/// Trains a program's own model, whose weights it has loaded. Returns the hash of the model, and its outputs for a sample; without
-/// them, the model stays divided.
+/// The outcome of a run of a program's own model on one rank: the hash of the model, its outputs for a sample, and its evaluation.
+type OwnOutcome = (String, Vec<f32>, Evaluation);
+
+/// Trains a program's own model, whose weights it has loaded, with its own loss, metrics, learning rate and callback. Unless
+/// `is_whole`, the model stays divided.
 fn train_loaded(
     config: &RunConfig,
     group: ProcessGroup,
     is_whole: bool,
-) -> Result<(String, Vec<f32>), TrainError> {
+) -> Result<OwnOutcome, TrainError> {
     let context = OpenContext::new(".".as_ref(), config.run.seed);
     let split = ronde_data::open(&config.data, &context)?;
     let world_size = WorldSize::new(group.size() as u32).unwrap();
@@ -464,17 +467,23 @@ fn train_loaded(
     let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
     let values = (0..arena.len()).map(|x| (x % 13) as f32 / 50.0 - 0.1);
     chain.load(&values.collect::<Vec<f32>>(), arena.ranges());
+    plan.bind_objective(brier())?;
+    plan.bind_learning_rate(LearningRate::new("rising", |step: Step| {
+        0.001 * (step.0 + 1) as f64
+    }));
     plan.bind_own_model(&chain)?;
     let member = JobGroup::of(Arc::new(group), Arc::new(Recorder::default()));
-    let training = Training::new(member, plan, chain, split)?;
+    let ends: Box<dyn Callback> = Box::new(ActsAfter(7, Actions::stop));
+    let training = Training::new(member, plan, chain, split)?.with_callbacks(vec![ends]);
     let mut training = match is_whole {
         true => training.with_whole_model(),
         false => training,
     };
-    training.run()?;
+    let evaluation = training.run()?.evaluation.unwrap();
+    assert_eq!(training.steps(), 9);
     let mut model = training.into_model()?;
     let outputs = model.predict(&[1, 1, 4, 4], vec![0.5; 16])?;
-    Ok((model.blake3()?, outputs.as_slice().to_vec()))
+    Ok((model.blake3()?, outputs.as_slice().to_vec(), evaluation))
 }
 
 #[test]

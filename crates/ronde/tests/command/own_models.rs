@@ -4,7 +4,8 @@ use rustix::process::Signal;
 
 use crate::support::{Ended, RONDE, Running, TestFolder, example, gone, send};
 
-const RUN: &str = "[data]\nsource = 'digits'\n[train]\nepochs = 1\nglobal_batch_size = 64\n";
+const RUN: &str = "\
+[data]\nsource = 'digits'\n[model]\nkind = 'digits_cnn'\n[train]\nepochs = 1\nglobal_batch_size = 64\n";
 
 /// Writes a run file with a `[parallel]` section, and returns its name.
 fn run_file(dir: &TestFolder, parallel: &str) -> &'static str {
@@ -61,7 +62,7 @@ fn a_pipeline_of_own_layers_has_the_same_bits_when_a_worker_is_killed() {
     let expected = alone(EPOCHS);
     for killed in [0, 1] {
         let dir = TestFolder::new();
-        let file = run_file(&dir, "pipeline = 2");
+        let file = run_file(&dir, "pipeline = 2\ncopies = 2");
         let mut running = start(&dir, "3", &["--elastic"], &["kept", EPOCHS, file]);
         running.wait_stderr("step ", 1);
         send(running.workers()[&killed], Signal::KILL);
@@ -129,8 +130,22 @@ fn a_division_that_a_model_or_the_workers_do_not_allow_is_refused() {
         &["they are not in parts", "`GraphBuilder::each_part`"],
     );
     refused("3", "pipeline = 3", &["cannot divide 2 layers"]);
-    let local = "zero = 3\n[sync]\nkind = 'local_sgd'\nreplicas = 2";
-    refused("2", local, &["replicas of local SGD hold the whole state"]);
+}
+
+#[test]
+fn settings_of_a_program_that_do_not_fit_its_division_are_refused() {
+    let mut config = ronde::RunConfig::example();
+    config.parallel.zero = 3;
+    config.parallel.stages_per_worker = Some(2);
+    let opening = ronde::environment::opening(".".as_ref(), config.run.seed);
+    let data = ronde::data::open(&config.data, &opening).unwrap();
+    let mut worker = ronde::Worker::start().unwrap();
+    let trainer = worker.trainer(&config, data);
+    let trained = trainer.train(|| ronde::engine::Chain::new(Vec::new()));
+    let message = trained.map(drop).unwrap_err().explain();
+    let expected = "`parallel.stages_per_worker` has an effect with";
+    assert!(message.contains(expected), "{message}");
+    assert!(message.contains("help: set that schedule"), "{message}");
 }
 
 #[cfg(feature = "burn")]

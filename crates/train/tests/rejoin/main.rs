@@ -339,10 +339,12 @@ fn start(
             (vector.held.into_owned(), values.collect())
         });
         let mut bits: Vec<(HeldRanges, Vec<u32>)> = bits.collect();
-        let model = training.into_model()?;
-        let whole = model.state();
-        let values = whole.values().iter().map(|value| value.to_bits());
-        bits.push((whole.all(), values.collect()));
+        if config.parallel.is_divided() {
+            let model = training.into_model()?;
+            let whole = model.state();
+            let values = whole.values().iter().map(|value| value.to_bits());
+            bits.push((whole.all(), values.collect()));
+        }
         Ok(Bits(bits))
     })
 }
