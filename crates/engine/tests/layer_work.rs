@@ -1,7 +1,5 @@
 //! What the layers of a program's own model know of themselves: their work, and whether their weights are the initial ones.
 
-#![expect(clippy::unwrap_used, reason = "a test may fail here")]
-
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_engine::{Activation, ModelConfig, Precision, StepShape};

@@ -207,8 +207,7 @@ fn strategy(
     config.order = plan.config.parallel.shard_order();
     let compression = plan.config.compression.settings();
     config.compression = compression.filter(|_| plan.rounds.is_none());
-    config.sample_shape = sample_shape.to_vec();
-    config.may_reset = slices::has_parts(plan);
+    (config.sample_shape, config.may_reset) = (sample_shape.to_vec(), slices::has_parts(plan));
     config.shard_samples_max = plan.shard_samples_max();
     let (own_group, own_mesh) = match &plan.rounds {
         Some(rounds) => stages::replica_of(rounds, plan, (chain.len(), predicted)),

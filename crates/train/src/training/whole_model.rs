@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn pieces_are_all_elements_in_order() {
         let end = 2 * PIECE_MAX + 7;
-        let owned = HeldRanges::new([0..5, 9..end].into_iter());
+        let owned = HeldRanges::new([0..5, 9..end]);
         let found: Vec<Range<usize>> = pieces(&owned).collect();
         let second = 9 + PIECE_MAX;
         assert_eq!(found, [0..5, 9..second, second..end]);
