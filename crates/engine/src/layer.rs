@@ -71,6 +71,11 @@ pub trait Layer: Send {
         false
     }
 
+    /// Returns whether the layer still has the values that [`Layer::write_initial`] writes; by default not.
+    fn is_initial(&self) -> bool {
+        false
+    }
+
     /// Writes parameters and committed buffers. Cost: one copy of the state.
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]);
 
@@ -215,6 +220,14 @@ pub trait Layer: Send {
     /// Returns output shape and memory for one shard of the given input shape, samples first. Shapes are those of whole values,
     /// also where a process has some of the tokens in training: see [`Layer::input_tokens`].
     fn cost(&self, input_shape: &[usize]) -> LayerCost;
+
+    /// Returns the work of forward and backward of a shard of the given input shape, samples first, as multiply-adds of matrix
+    /// products that take as long on a usual processor; `None` if the layer does not know it, as by default. Drops pending
+    /// shards. Cost: microseconds per operation.
+    fn work(&mut self, input_shape: &[usize], needs_input_gradient: bool) -> Option<f64> {
+        let _ = (input_shape, needs_input_gradient);
+        None
+    }
 
     /// Returns whether most gradients of weights are zeros, because samples select rows of a table.
     fn has_tables(&self) -> bool {

@@ -89,6 +89,10 @@ impl Layer for Recomputed {
         self.inner.write_initial(state, ranges)
     }
 
+    fn is_initial(&self) -> bool {
+        self.inner.is_initial()
+    }
+
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
         self.inner.save(state, ranges);
     }
@@ -219,6 +223,10 @@ impl Layer for Recomputed {
             kept_floats,
             ..self.inner.cost(input_shape)
         }
+    }
+
+    fn work(&mut self, input_shape: &[usize], needs_input_gradient: bool) -> Option<f64> {
+        self.inner.work(input_shape, needs_input_gradient)
     }
 
     fn has_tables(&self) -> bool {

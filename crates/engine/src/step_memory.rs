@@ -98,7 +98,7 @@ impl ModelConfig {
         let mut work = vec![0.0; chain.len()];
         let mut values = Activation::unwritten(&*planning, &shape);
         for (index, layer) in chain.layers_mut().iter_mut().enumerate() {
-            values = layer.forward(values, &context(0).at_layer(index as u32))?;
+            values = layer.forward(values, &planned_context(0).at_layer(index as u32))?;
             work[index] += counter.take();
         }
         let mut gradient = Some(Activation::unwritten(&*planning, values.shape()));
@@ -136,18 +136,34 @@ impl ModelConfig {
     }
 }
 
+impl Chain {
+    /// Returns the work of forward and backward of a shard of `samples` samples in each layer: see [`Layer::work`]. `None` if a
+    /// layer does not know it.
+    pub fn layer_work(&mut self, sample: &[usize], samples: usize) -> Option<Vec<f64>> {
+        let mut shape = vec![samples.min(SAMPLES_MAX)];
+        shape.extend_from_slice(sample);
+        let layers = self.layers_mut().iter_mut().enumerate();
+        let work = layers.map(|(index, layer)| {
+            let work = layer.work(&shape, index > 0);
+            shape = layer.cost(&shape).output_shape;
+            work
+        });
+        work.collect()
+    }
+}
+
 /// The multiply-adds that take as long as one float that a kernel reads or writes.
 const WORK_OF_A_FLOAT: f64 = 32.0;
 
 /// Sums the work of the kernels.
 #[derive(Debug, Default)]
-struct WorkCounter {
+pub(crate) struct WorkCounter {
     work: Mutex<f64>,
 }
 
 impl WorkCounter {
     /// Returns the work since the last call.
-    fn take(&self) -> f64 {
+    pub(crate) fn take(&self) -> f64 {
         std::mem::take(&mut *self.work.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -162,7 +178,7 @@ impl KernelObserver for WorkCounter {
 }
 
 /// Returns the context of a shard in the first layer.
-fn context(shard: u32) -> ForwardContext {
+pub(crate) fn planned_context(shard: u32) -> ForwardContext {
     ForwardContext {
         seeds: SeedTree::new(0),
         step: Step(0),
@@ -223,7 +239,7 @@ fn run_step(
     let shape = [&[step.samples], step.sample].concat();
     let inputs = (0..step.shards).map(|shard| ShardInput {
         input: Activation::unwritten(device, &shape),
-        context: context(shard),
+        context: planned_context(shard),
     });
     let inputs = inputs.collect();
     if step.shards > 1 && chain.in_lock_step().is_none() {

@@ -42,7 +42,9 @@ pub use strategy::{
     EvaluationPart, HeldVector, HeldVectorMut, LocalStep, MicroBatch, ReducedGradient,
     ReplicaRounds, Strategy, UpdateReport, VectorKind,
 };
-pub use synchronous::{ComputeClock, ComputeTimes, SynchronousConfig, SynchronousStrategy};
+pub use synchronous::{
+    ComputeClock, ComputeTimes, SynchronousConfig, SynchronousStrategy, evaluate_guarded,
+};
 pub use synthetic_gradients::{
     BorderTally, PredictorTargets, StageRounds, SyntheticGradients, SyntheticGradientsConfig,
 };

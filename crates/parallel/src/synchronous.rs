@@ -41,6 +41,7 @@ use ronde_engine::{
 };
 
 pub use self::config::SynchronousConfig;
+pub use self::shard::evaluate_guarded;
 
 use self::borders::BorderForms;
 use self::mesh::{Division, MeshGroups, computed_layers, fresh_buckets};
@@ -102,6 +103,8 @@ pub struct SynchronousStrategy {
     part: Vec<f32>,
     forms: BorderForms,
     evaluation: EvaluationSize,
+    /// The whole initial state, if it was loaded and cannot be drawn again; until the first update.
+    loaded: Option<ModelState>,
     /// The weights of buckets that are being gathered.
     gathering: BTreeMap<usize, Box<dyn Work>>,
     /// The hash of the weights that were gathered last to be compared.
@@ -176,6 +179,7 @@ impl SynchronousStrategy {
             evaluation,
             sends: Vec::new(),
             gathering: BTreeMap::new(),
+            loaded: None,
             gathered_digest: 0,
             is_computed: false,
             clock: None,
@@ -194,6 +198,10 @@ impl SynchronousStrategy {
         self.compression = self.begin_compression();
         self.store();
         self.state.copy_from(&self.chain);
+        let mut layers = self.chain.layers().iter();
+        if self.config.may_reset && layers.any(|layer| !layer.is_initial()) {
+            self.loaded = Some(ModelState::of(&self.chain));
+        }
     }
 
     /// Loads the weights of this rank's layers into the model, unless they are gathered for each pass, and drops those of the
@@ -481,6 +489,7 @@ impl Strategy for SynchronousStrategy {
         } else {
             self.whole_trust(&parts, &factors.update)?
         };
+        self.loaded = None;
         self.update(&parts, &factors.update, &trust);
         self.scale.applied();
         self.recycle(parts);
@@ -569,6 +578,13 @@ impl Strategy for SynchronousStrategy {
     }
 
     fn reset(&mut self) -> Result<(), ParallelError> {
+        if let Some(loaded) = &self.loaded {
+            for tensor in loaded.tensors() {
+                let values = loaded.get(&tensor.range).unwrap_or_default();
+                self.state.write(&tensor.range, values);
+            }
+            return Ok(());
+        }
         for layer in 0..self.chain.len() {
             if !self.state.write_initial(&self.chain, layer) {
                 let layer = self.chain.layers()[layer].name();

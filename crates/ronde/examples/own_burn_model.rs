@@ -4,6 +4,9 @@
 //! cargo run --release --features burn --example own_burn_model                       # alone
 //! cargo run --release -- run -n 3 -- target/release/examples/own_burn_model
 //! ```
+//!
+//! The arguments are a folder for checkpoints, the number of epochs [default: 5], and a run file, whose settings apply
+//! except `[model]`.
 
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 
@@ -49,10 +52,13 @@ impl Net {
 
 fn main() -> Result<(), ronde::Error> {
     let mut worker = ronde::Worker::start()?;
-    let mut config = ronde::RunConfig::example();
     let mut arguments = std::env::args().skip(1);
-    let folder = arguments.next();
-    let epochs = arguments.next().and_then(|epochs| epochs.parse().ok());
+    let [folder, epochs, run_file] = std::array::from_fn(|_| arguments.next());
+    let mut config = match run_file {
+        Some(path) => ronde::RunConfig::load(path)?,
+        None => ronde::RunConfig::example(),
+    };
+    let epochs = epochs.and_then(|epochs| epochs.parse().ok());
     config.train.epochs = Some(epochs.unwrap_or(5));
     // With a folder as argument: checkpoints are saved there, also on SIGTERM, and the next start resumes.
     let resume = match &folder {

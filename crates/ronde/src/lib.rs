@@ -30,6 +30,7 @@
 mod aws_files;
 pub mod environment;
 mod error;
+mod finished_run;
 pub mod host;
 pub mod mlflow;
 pub mod output_folder;
@@ -44,6 +45,7 @@ mod trainer;
 mod worker;
 
 pub use error::Error;
+pub use finished_run::FinishedRun;
 #[cfg(feature = "burn")]
 pub use ronde_burn as burn;
 pub use ronde_cluster::FixedRank;

@@ -6,29 +6,29 @@ use ronde_core::Rank;
 use ronde_engine::{Activation, Chain};
 use ronde_model::{NamedTensor, PublishedModel};
 use ronde_parallel::ModelState;
-use ronde_train::export::{self, ModelDescription};
+use ronde_train::export::ModelDescription;
 use ronde_train::training::TrainingResult;
-use ronde_train::{TrainError, Training};
+use ronde_train::{FinishedModel, TrainError};
 
 use crate::Error;
 
 /// The model of a finished run: equal on all ranks.
 pub struct TrainedModel {
-    training: Training,
+    model: FinishedModel,
     trained: TrainingResult,
-    model: ModelDescription,
+    description: ModelDescription,
 }
 
 impl TrainedModel {
     pub(crate) fn new(
-        training: Training,
+        model: FinishedModel,
         trained: TrainingResult,
-        model: ModelDescription,
+        description: ModelDescription,
     ) -> Self {
         Self {
-            training,
-            trained,
             model,
+            trained,
+            description,
         }
     }
 
@@ -41,18 +41,19 @@ impl TrainedModel {
     /// Returns whether this is rank 0 at the end of the run, which reports for all ranks.
     #[must_use]
     pub fn is_first(&self) -> bool {
-        self.training.rank() == Rank(0)
+        self.model.rank() == Rank(0)
     }
 
-    /// Returns parameters and buffers in one flat vector, and the ranges of the tensors in it.
+    /// Returns parameters and buffers in one flat vector, and the ranges of the tensors in it. Layers in parts have a tensor for
+    /// each part.
     #[must_use]
     pub fn state(&self) -> &ModelState {
-        self.training.state()
+        self.model.state()
     }
 
-    /// Returns parameters and buffers by name. Cost: none.
+    /// Returns parameters and buffers by name, each of them whole. Cost: none.
     pub fn tensors(&self) -> impl Iterator<Item = NamedTensor<'_>> {
-        export::tensors(self.state())
+        self.model.tensors()
     }
 
     /// Returns the parameter or buffer of a name.
@@ -76,13 +77,13 @@ impl TrainedModel {
     /// # }
     /// ```
     pub fn predict(&mut self, shape: &[usize], features: Vec<f32>) -> Result<Activation, Error> {
-        Ok(self.training.predict(shape, features)?)
+        Ok(self.model.predict(shape, features)?)
     }
 
     /// Returns the model with the trained weights.
     #[must_use]
     pub fn into_chain(self) -> Chain {
-        self.training.into_chain()
+        self.model.into_chain()
     }
 
     /// Returns the blake3 hash of the weights as a safetensors file, 64 hexadecimal digits. Equal on all ranks.
@@ -90,12 +91,7 @@ impl TrainedModel {
     /// # Errors
     /// The format does not support a tensor.
     pub fn blake3(&self) -> Result<String, Error> {
-        let mut hasher = blake3::Hasher::new();
-        ronde_model::write_safetensors(self.tensors(), &mut hasher).map_err(|error| {
-            let problem = error.to_string();
-            TrainError::Serialise { problem }
-        })?;
-        Ok(hasher.finalize().to_hex().to_string())
+        Ok(self.model.blake3()?)
     }
 
     /// Writes weights and configuration to a folder. Call this on one rank only.
@@ -108,8 +104,7 @@ impl TrainedModel {
             path: folder.to_owned(),
             source,
         })?;
-        let steps = self.trained.model_steps(self.training.steps());
-        let model = self.model.clone().evaluated(&self.trained);
-        Ok(export::save(folder, &self.training, steps, model)?)
+        let description = self.description.clone();
+        Ok(self.model.save(folder, description, &self.trained)?)
     }
 }

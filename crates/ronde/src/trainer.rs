@@ -3,19 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ronde_core::Step;
+use ronde_core::{MembershipPolicy, Rank, Step};
 use ronde_data::Split;
 use ronde_engine::{Chain, EngineError, LearningRate, Loss, Metric};
-use ronde_parallel::ZeroLevel;
 use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
+use ronde_train::config::{ConfigProblem, Severity, check};
 use ronde_train::export::ModelDescription;
 use ronde_train::initial_weights::InitialWeightFile;
+use ronde_train::training::TrainingResult;
 use ronde_train::worker::publish;
 use ronde_train::{Callback, Extension, Objective, Plan, RunConfig, TrainError, Training};
 
 use crate::run_output::RunOutput;
 use crate::sigterm::SigtermGuard;
-use crate::{Error, TrainedModel, Worker};
+use crate::{Error, FinishedRun, TrainedModel, Worker};
 
 /// The training of a program's own model, and the parts of it that the program defines.
 ///
@@ -139,6 +140,11 @@ impl<'a> Trainer<'a> {
     /// During training, SIGTERM does not end this process at once: the run ends after the current step, with a last
     /// checkpoint if checkpoints are saved. In an elastic job only this worker leaves.
     ///
+    /// Cost: with `parallel.pipeline`, `parallel.tensor` or `parallel.zero = 3`, a rank trains a part of the weights, and receives
+    /// the remaining ones at the end, so it needs memory for all of them then: see [`Trainer::train_to_folder`]. `model`
+    /// describes all layers on every rank; the weights of layers of [`ronde_engine::GraphBuilder`] take memory when a rank uses
+    /// them, and weights that `model` loads are in memory until the first step is complete.
+    ///
     /// # Errors
     /// The plan is invalid, a peer has a different plan, or training failed. After a request to end:
     /// [`TrainError::Stopped`], or [`TrainError::Membership`] in an elastic job.
@@ -146,39 +152,53 @@ impl<'a> Trainer<'a> {
         mut self,
         model: impl FnOnce() -> Result<Chain, EngineError>,
     ) -> Result<TrainedModel, Error> {
-        let result = self.train_unreported(model);
-        match &result {
+        let result = self.run(model, Training::with_whole_model);
+        let trained = result.and_then(|(training, trained, description)| {
+            let model = training.into_model()?;
+            Ok(TrainedModel::new(model, trained, description))
+        });
+        self.report(&trained);
+        trained
+    }
+
+    /// Trains a model that may be too large for one worker, and writes it to the folder of the run: see
+    /// [`Trainer::run_folder`], which this implies. No rank receives the weights of the remaining ones, except those of one
+    /// tensor at a time on rank 0, which writes the model.
+    ///
+    /// # Errors
+    /// As [`Trainer::train`].
+    pub fn train_to_folder(
+        mut self,
+        model: impl FnOnce() -> Result<Chain, EngineError>,
+    ) -> Result<FinishedRun, Error> {
+        self.has_folder = true;
+        let folder = self.config.run.output_folder();
+        let result = self.run(model, |training| training);
+        let finished = result.map(|(training, trained, _)| FinishedRun {
+            is_first: training.rank() == Rank(0),
+            trained,
+            folder,
+        });
+        self.report(&finished);
+        finished
+    }
+
+    /// Reports the failure of a run to the supervisor.
+    fn report<T>(&self, result: &Result<T, Error>) {
+        match result {
             // A requested end is not a failure.
             Ok(_) | Err(Error::Train(TrainError::Stopped { .. } | TrainError::Membership(_))) => {}
             Err(error) => self.worker.report(error, None),
         }
-        result
     }
 
-    fn train_unreported(
+    /// Trains the model as `prepare` sets it, and publishes it.
+    fn run(
         &mut self,
         model: impl FnOnce() -> Result<Chain, EngineError>,
-    ) -> Result<TrainedModel, Error> {
-        let world_size = self.worker.assignment().world_size;
-        let mut plan = Plan::resolve(&self.config, world_size, &*self.data.train)?;
-        if self.config.parallel.divides_model() {
-            // Every worker returns the whole model.
-            return Err(Error::Train(TrainError::Impossible {
-                problem: "a program with a model of its own cannot divide its layers among workers"
-                    .to_owned(),
-                hint: "set parallel.pipeline = 1 and parallel.tensor = 1; parallel.zero divides the state of the optimizer"
-                    .to_owned(),
-            }));
-        }
-        if self.config.parallel.zero_level() == ZeroLevel::Weights && world_size.get() > 1 {
-            return Err(Error::Train(TrainError::Impossible {
-                problem:
-                    "a program with a model of its own cannot divide its weights among workers"
-                        .to_owned(),
-                hint: "set parallel.zero to 2 or less".to_owned(),
-            }));
-        }
-        self.bind(&mut plan)?;
+        prepare: impl FnOnce(Training) -> Training,
+    ) -> Result<(Training, TrainingResult, ModelDescription), Error> {
+        let mut plan = self.plan()?;
         #[cfg(feature = "burn")]
         ronde_burn::seed_engine(&plan.seeds);
         let chain = model()?;
@@ -197,11 +217,12 @@ impl<'a> Trainer<'a> {
         let policy = self.worker.assignment().policy;
         let sigterm = SigtermGuard::listen(self.worker.member(), policy);
         let threads = self.config.workers.threads;
-        let mut training = Training::new(member, plan, chain, self.data.clone())?
+        let training = Training::new(member, plan, chain, self.data.clone())?
             .with_engine(self.config.train.engine, threads)?
             .with_initial_weights(initial)
             .with_callbacks(std::mem::take(&mut self.callbacks))
             .with_checkpoints(self.checkpoints()?, self.resume, sigterm.stop.clone());
+        let mut training = prepare(training);
         let folder = self.folder();
         let model = description.clone();
         let trained = training.run_and_publish(&mut |training, trained| match &folder {
@@ -214,7 +235,20 @@ impl<'a> Trainer<'a> {
         if let Some(output) = output {
             output.finish();
         }
-        Ok(TrainedModel::new(training, trained?, description))
+        Ok((training, trained?, description))
+    }
+
+    /// Returns the plan of the run, without its model.
+    fn plan(&mut self) -> Result<Plan, TrainError> {
+        check_division(&self.config)?;
+        let assignment = self.worker.assignment();
+        let mut plan = Plan::resolve(&self.config, assignment.world_size, &*self.data.train)?;
+        // A later generation may have too few workers for the division, and trains with another one.
+        if assignment.policy != MembershipPolicy::Elastic || assignment.generation.0 <= 1 {
+            plan.check_workers(assignment.world_size)?;
+        }
+        self.bind(&mut plan)?;
+        Ok(plan)
     }
 
     /// Adds the parts that the program defines to the plan.
@@ -302,5 +336,28 @@ impl<'a> Trainer<'a> {
         Ok(Some(RunCheckpoints::new(
             section, store, address, name, of_program,
         )))
+    }
+}
+
+/// Checks that the settings of a run permit its division among workers: a program may have set some of them itself.
+fn check_division(config: &RunConfig) -> Result<(), TrainError> {
+    if !config.parallel.is_divided() {
+        return Ok(());
+    }
+    let divides = |problem: &ConfigProblem| {
+        let mut sections = ["parallel.", "sync.", "compression."].iter();
+        problem.severity == Severity::Error && sections.any(|name| problem.path.starts_with(name))
+    };
+    match check::run(config).into_iter().find(divides) {
+        None => Ok(()),
+        Some(ConfigProblem {
+            path,
+            message,
+            hint,
+            ..
+        }) => Err(TrainError::Impossible {
+            problem: message,
+            hint: hint.unwrap_or_else(|| format!("change {path}")),
+        }),
     }
 }

@@ -16,7 +16,7 @@ use ronde_model::{
 };
 use ronde_parallel::ModelState;
 
-use crate::{TrainError, Training, TrainingResult};
+use crate::{Plan, TrainError, Training, TrainingResult};
 
 /// Writes weights and manifest of a training into `folder` after a number of steps; an earlier model is replaced atomically. If
 /// the workers have different parts of the weights, only the function that publishes the model on rank 0 may call this: the other ranks then
@@ -30,37 +30,12 @@ pub fn save(
     steps: u64,
     model: ModelDescription,
 ) -> Result<PublishedModel, TrainError> {
-    let plan = training.plan();
-    let identity = plan.identity.parts();
-    let vocabulary = model.vocabulary.as_deref();
-    let vocabulary = vocabulary.map(|one| save_vocabulary(folder, one));
-    let manifest = ModelManifest {
-        header: FormatHeader::of(FormatHeader::MODEL),
-        run: plan.config.run.name.clone(),
-        model: model.config,
-        input_shape: model.input_shape,
-        classes: model.classes,
-        images: model.images,
-        targets: Some(model.targets),
-        vocabulary: vocabulary.transpose()?,
-        steps,
-        plan: plan.identity.hex(),
-        identity: identity
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect(),
-        unrepeatable: plan.config.sync.unrepeatable().map(str::to_owned),
-        blake3: String::new(),
-        evaluation: model.evaluation,
-        best: model.best,
-    };
+    let manifest = manifest(folder, training.plan(), steps, model)?;
     let is_divided = training.divides_weights();
     let has_parts = state_has_parts(training.state());
     if !is_divided && !has_parts {
-        return Ok(ronde_model::save(
-            folder,
-            tensors(training.state()),
-            &manifest,
-        )?);
+        let tensors = tensors_without_parts(training.state());
+        return Ok(ronde_model::save(folder, tensors, &manifest)?);
     }
     tell_ranks(training, SEND)?;
     let mut source = TensorsOfRanks {
@@ -79,6 +54,40 @@ pub fn save(
     }
 }
 
+/// Describes a model in its manifest, and writes a tokenizer beside it.
+///
+/// # Errors
+/// The tokenizer cannot be written.
+pub(crate) fn manifest(
+    folder: &Path,
+    plan: &Plan,
+    steps: u64,
+    model: ModelDescription,
+) -> Result<ModelManifest, TrainError> {
+    let identity = plan.identity.parts();
+    let vocabulary = model.vocabulary.as_deref();
+    let vocabulary = vocabulary.map(|one| save_vocabulary(folder, one));
+    Ok(ModelManifest {
+        header: FormatHeader::of(FormatHeader::MODEL),
+        run: plan.config.run.name.clone(),
+        model: model.config,
+        input_shape: model.input_shape,
+        classes: model.classes,
+        images: model.images,
+        targets: Some(model.targets),
+        vocabulary: vocabulary.transpose()?,
+        steps,
+        plan: plan.identity.hex(),
+        identity: identity
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        unrepeatable: plan.config.sync.unrepeatable().map(str::to_owned),
+        blake3: String::new(),
+        evaluation: model.evaluation,
+        best: model.best,
+    })
+}
+
 /// Describes the text of tokens, and writes a tokenizer beside the model.
 fn save_vocabulary(folder: &Path, vocabulary: &Vocabulary) -> Result<TokenTexts, TrainError> {
     if let Some(json) = vocabulary.tokenizer_json()? {
@@ -88,11 +97,22 @@ fn save_vocabulary(folder: &Path, vocabulary: &Vocabulary) -> Result<TokenTexts,
 }
 
 /// A tensor of a model as it is written.
-struct WholeTensor {
+pub(crate) struct WholeTensor {
     name: String,
     shape: Vec<usize>,
     /// The numbers of its parts among the tensors of the state; its own number if it is whole there.
     sources: Vec<usize>,
+}
+
+impl WholeTensor {
+    /// Returns the tensor with its values.
+    pub(crate) fn named<'a>(&'a self, values: &'a [f32]) -> NamedTensor<'a> {
+        NamedTensor {
+            name: &self.name,
+            shape: &self.shape,
+            values,
+        }
+    }
 }
 
 fn state_has_parts(state: &ModelState) -> bool {
@@ -117,16 +137,36 @@ fn whole_tensors(state: &ModelState) -> Vec<WholeTensor> {
     of_name.into_values().collect()
 }
 
-/// Returns the tensors of a state by name, parts of tensors as such; without those that this rank does not have. Cost: none.
-pub fn tensors(state: &ModelState) -> impl Iterator<Item = NamedTensor<'_>> {
-    let each = state.tensors().iter();
-    each.filter_map(|tensor| {
+/// Returns the tensors of a state by name that the layers have in one piece. Cost: none.
+pub(crate) fn tensors_without_parts(state: &ModelState) -> impl Iterator<Item = NamedTensor<'_>> {
+    let whole = state.tensors().iter();
+    let whole = whole.filter(|tensor| tensor.entry.part.is_none());
+    whole.filter_map(|tensor| {
         Some(NamedTensor {
             name: &tensor.entry.name,
             shape: &tensor.entry.shape,
             values: state.get(&tensor.range)?,
         })
     })
+}
+
+/// Returns the remaining tensors of a whole state, joined. Cost: a copy of their values.
+pub(crate) fn joined_tensors(state: &ModelState) -> Vec<(WholeTensor, Vec<f32>)> {
+    let tensors = state.tensors();
+    let is_in_parts = |index: &usize| tensors[*index].entry.part.is_some();
+    let whole = whole_tensors(state).into_iter();
+    let whole = whole.filter(|tensor| tensor.sources.iter().any(is_in_parts));
+    let joined = whole.map(|tensor| {
+        let mut values = vec![0.0; tensor.shape.iter().product()];
+        for source in &tensor.sources {
+            let own = state.get(&tensors[*source].range).unwrap_or_default();
+            if let Some(part) = &tensors[*source].entry.part {
+                part.place(own, &mut values);
+            }
+        }
+        (tensor, values)
+    });
+    joined.collect()
 }
 
 /// The tag of parts of tensors on their way to the rank that writes the model.

@@ -45,31 +45,9 @@ impl ModelParts {
         let section = &plan.config.parallel;
         let layers: Vec<String> = chain.layers().iter().map(|l| l.name().to_owned()).collect();
         let is_tied = chain.shared_parameter().is_some();
-        if section.pipeline > 1 && chain.in_lock_step().is_some() {
-            return Err(TrainError::Impossible {
-                problem: "a pipeline cannot train this model: a layer needs sums over all samples of a step within its pass"
-                    .to_owned(),
-                hint: "use `model.normalisation = \"batch\"` or `\"group\"`, or set parallel.pipeline = 1".to_owned(),
-            });
-        }
-        let mut kept = chain
-            .layers()
-            .iter()
-            .filter(|layer| !layer.is_suspendable());
-        if let Some(layer) = kept
-            .next()
-            .filter(|_| section.zero_level() == ZeroLevel::Weights)
-        {
-            return Err(TrainError::Impossible {
-                problem: format!(
-                    "parallel.zero = 3 cannot train this model: layer `{}` of {} keeps its weights between its passes",
-                    layer.name(),
-                    layer.engine()
-                ),
-                hint: "set parallel.zero to 2 or less".to_owned(),
-            });
-        }
-        check_tensor(&plan.config, chain.parts())?;
+        let is_own = plan.has_own_model();
+        check_layers(section, chain, is_own)?;
+        check_tensor(&plan.config, chain.parts(), is_own)?;
         let work = work(&plan.config, chain, train, plan.shard_samples_max());
         let mut this = Self::new(section, layers, work, is_tied)?;
         this.together = plan.config.shards_together();
@@ -323,27 +301,90 @@ fn layer_sizes(chain: &mut Chain, shape: &[usize], own: Range<u32>) -> Vec<(f64,
     layers.collect()
 }
 
+/// Checks that the layers of the model allow the division that `[parallel]` asks for.
+fn check_layers(
+    section: &ParallelSection,
+    chain: &mut Chain,
+    is_own: bool,
+) -> Result<(), TrainError> {
+    let refused = |problem, hint: &str| {
+        let hint = hint.to_owned();
+        Err(TrainError::Impossible { problem, hint })
+    };
+    if section.pipeline > 1 && chain.in_lock_step().is_some() {
+        let problem = "a pipeline cannot train this model: a layer needs sums over all samples of a step within its pass";
+        return refused(
+            problem.to_owned(),
+            match is_own {
+                true => "use `Normalisation::Batch` or `Group`, or set parallel.pipeline = 1",
+                false => {
+                    "use `model.normalisation = \"batch\"` or `\"group\"`, or set parallel.pipeline = 1"
+                }
+            },
+        );
+    }
+    let mut kept = chain.layers().iter();
+    let Some(layer) = kept.find(|layer| !layer.is_suspendable()) else {
+        return Ok(());
+    };
+    let (name, engine) = (layer.name(), layer.engine());
+    if section.divides_model() {
+        let key = match section.pipeline {
+            0 | 1 => format!("parallel.tensor = {}", section.tensor),
+            pipeline => format!("parallel.pipeline = {pipeline}"),
+        };
+        return refused(
+            format!(
+                "{key} cannot train this model: layer `{name}` of {engine} keeps its weights on every worker"
+            ),
+            "set parallel.pipeline = 1 and parallel.tensor = 1; parallel.zero = 1 or 2 divides the states of the optimizer",
+        );
+    }
+    if section.zero_level() == ZeroLevel::Weights {
+        return refused(
+            format!(
+                "parallel.zero = 3 cannot train this model: layer `{name}` of {engine} keeps its weights between its passes"
+            ),
+            "set parallel.zero to 2 or less",
+        );
+    }
+    Ok(())
+}
+
 /// Checks that workers can divide the parts of the model's layers.
-fn check_tensor(config: &RunConfig, parts: u32) -> Result<(), TrainError> {
+fn check_tensor(config: &RunConfig, parts: u32, is_own: bool) -> Result<(), TrainError> {
     let tensor = config.parallel.tensor;
     if tensor <= parts {
         return Ok(());
     }
-    let model = config.model.config.kind();
+    let model = match is_own {
+        true => "this model".to_owned(),
+        false => format!("`{}`", config.model.config.kind()),
+    };
     let (problem, hint) = match parts {
         1 => (
-            format!(
-                "{tensor} workers cannot divide the layers of `{model}`: they are not in parts"
-            ),
-            format!(
-                "set model.tensor_parts = {tensor}, which changes the trained bits (gpt, bert, transformer and mlp have it), or                  parallel.tensor = 1"
-            ),
+            format!("{tensor} workers cannot divide the layers of {model}: they are not in parts"),
+            match is_own {
+                true => {
+                    format!(
+                        "describe layers with `GraphBuilder::each_part` in {tensor} parts, or set parallel.tensor = 1"
+                    )
+                }
+                false => format!(
+                    "set model.tensor_parts = {tensor}, which changes the trained bits (gpt, bert, transformer and mlp have it), or parallel.tensor = 1"
+                ),
+            },
         ),
         parts => (
-            format!("{tensor} workers cannot divide {parts} parts of the layers of `{model}`"),
-            format!(
-                "set parallel.tensor to {parts} or less, or model.tensor_parts to {tensor}, which changes the trained bits"
-            ),
+            format!("{tensor} workers cannot divide {parts} parts of the layers of {model}"),
+            match is_own {
+                true => format!(
+                    "set parallel.tensor to {parts} or less, or describe the layers in {tensor} parts, which changes the trained bits"
+                ),
+                false => format!(
+                    "set parallel.tensor to {parts} or less, or model.tensor_parts to {tensor}, which changes the trained bits"
+                ),
+            },
         ),
     };
     Err(TrainError::Impossible { problem, hint })
@@ -435,10 +476,11 @@ pub(crate) fn check_workers(config: &RunConfig, world_size: WorldSize) -> Result
     Ok(())
 }
 
-/// Returns the work of each layer: that of the built-in model, or the number of parameters of layers of a user's own model.
+/// Returns the work of each layer: that of the built-in model or of the layers of a user's own model; if one of these does not know
+/// it, the number of parameters of each.
 pub(crate) fn work(
     config: &RunConfig,
-    chain: &Chain,
+    chain: &mut Chain,
     train: &dyn Dataset,
     samples: usize,
 ) -> Vec<f64> {
@@ -459,18 +501,18 @@ pub(crate) fn work(
             .iter()
             .zip(chain.layers())
             .all(|(outlined, layer)| outlined.layout() == layer.layout());
-    let by_parameters = || {
+    let known = match is_built_in {
+        true => model.layer_work(&step).ok(),
+        false => chain.layer_work(&description.shape, samples),
+    };
+    known.unwrap_or_else(|| {
         let layers = chain.layers().iter();
         let elements = layers.map(|layer| {
             let tensors = layer.layout().tensors.iter();
             tensors.map(TensorEntry::elements).sum::<usize>()
         });
         elements.map(|elements| 1.0 + elements as f64).collect()
-    };
-    match is_built_in {
-        true => model.layer_work(&step).unwrap_or_else(|_| by_parameters()),
-        false => by_parameters(),
-    }
+    })
 }
 
 /// Returns the error of a name in the list `key` that is not that of a layer from number `after` on.

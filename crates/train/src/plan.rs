@@ -20,6 +20,9 @@ use crate::{Objective, RunConfig, TrainError, model_parts};
 /// The longest wait for another worker.
 const EXCHANGE_TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 
+/// The kind of a user's own model in the identity.
+const OWN: &str = "own";
+
 /// A validated run.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -232,9 +235,15 @@ impl Plan {
     /// As [`Plan::bind_model`].
     pub fn bind_own_model(&mut self, model: &Chain) -> Result<(), TrainError> {
         self.identity.remove_under("model.");
-        self.identity.set("model.kind", "own");
+        self.identity.set("model.kind", OWN);
         self.identity.set("engine", model.engine());
         self.bind_model(model.layout())
+    }
+
+    /// Returns whether the model is a user's own one.
+    #[must_use]
+    pub fn has_own_model(&self) -> bool {
+        self.identity.part("model.kind") == Some(OWN)
     }
 
     /// Checks that each parameter group contains a parameter and has valid numbers.

@@ -11,12 +11,12 @@ use ronde_core::holdings::HeldRanges;
 use ronde_core::session::{CommittedStep, Session, SliceExchange};
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Shard, Step};
+use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
-use ronde_engine::{Activation, Chain, ComputeEngine, Device, EngineError, Precision};
+use ronde_engine::{Chain, ComputeEngine, Device, Precision};
 use ronde_parallel::{
     Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LocalRoundsConfig, LossScaling,
-    MicroBatch, ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
+    ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
     SynchronousStrategy, VectorKind, ZeroLevel,
 };
 
@@ -24,6 +24,7 @@ use self::buckets::BucketTuning;
 use self::initial::SharedInitialWeights;
 use self::state_copies::StateCopies;
 use self::step::AppliedStep;
+use self::whole_model::WholeModel;
 use crate::callback::Callback;
 use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
 use crate::clock::{self, LapTimer};
@@ -54,6 +55,7 @@ mod slices;
 mod stages;
 mod state_copies;
 mod step;
+mod whole_model;
 
 pub use measuring::{LayerTimes, PartTimes, WorkerTimes};
 pub use rounds::check_planned_fragments;
@@ -168,6 +170,7 @@ pub struct Training {
     callbacks: Vec<Box<dyn Callback>>,
     progress: RunProgress,
     copies: ModelCopies,
+    whole: WholeModel,
     /// The initial weights of a file; `None`: the seed determines them.
     initial: Option<SharedInitialWeights>,
     /// Whether the start of the run is to be recorded.
@@ -204,7 +207,7 @@ fn strategy(
     config.order = plan.config.parallel.shard_order();
     let compression = plan.config.compression.settings();
     config.compression = compression.filter(|_| plan.rounds.is_none());
-    config.sample_shape = sample_shape.to_vec();
+    (config.sample_shape, config.may_reset) = (sample_shape.to_vec(), slices::has_parts(plan));
     config.shard_samples_max = plan.shard_samples_max();
     let (own_group, own_mesh) = match &plan.rounds {
         Some(rounds) => stages::replica_of(rounds, plan, (chain.len(), predicted)),
@@ -318,6 +321,7 @@ impl Training {
             callbacks: Vec::new(),
             progress: RunProgress::default(),
             copies,
+            whole: WholeModel::default(),
             initial: None,
             is_starting: true,
             is_missing_folder_reported: false,
@@ -443,56 +447,6 @@ impl Training {
     /// Returns the strategy, for loading a state and for tests that damage a weight.
     pub fn strategy_mut(&mut self) -> &mut dyn Strategy {
         &mut *self.strategy
-    }
-
-    /// Returns the outputs of the model for samples in evaluation mode; `shape` is `[samples, ..]`.
-    ///
-    /// # Errors
-    /// When the shape is not that of the samples of the run, or the model failed.
-    pub fn predict(
-        &mut self,
-        shape: &[usize],
-        features: Vec<f32>,
-    ) -> Result<Activation, TrainError> {
-        let expected = &self.split.train.description().shape;
-        let fits = shape.get(1..) == Some(expected.as_slice())
-            && shape
-                .iter()
-                .try_fold(1, |all: usize, len| all.checked_mul(*len))
-                == Some(features.len());
-        if !fits {
-            return Err(TrainError::Model(EngineError::Shape {
-                layer: "0".to_owned(),
-                what: "input",
-                got: shape.to_vec(),
-                expected: format!(
-                    "[samples, ..] with samples of shape {expected:?}, for {} features",
-                    features.len()
-                ),
-            }));
-        }
-        let mut batch = MicroBatch {
-            shard: Shard(0),
-            shape: shape.to_vec(),
-            features,
-            labels: Vec::new(),
-        };
-        if self.divides_weights() {
-            return Err(TrainError::Impossible {
-                problem: "a worker that has a part of the weights cannot predict alone".to_owned(),
-                hint: "load the saved model, or set parallel.pipeline = 1, parallel.tensor = 1 and parallel.zero to 2 or less"
-                    .to_owned(),
-            });
-        }
-        let outputs = self.strategy.predict(Some(&mut batch));
-        let outputs = outputs.map_err(|error| TrainError::Predict(Box::new(error)))?;
-        Ok(outputs.unwrap_or_else(|| Activation::from_host(&[0], Vec::new())))
-    }
-
-    /// Returns the model with the current weights.
-    #[must_use]
-    pub fn into_chain(self) -> Chain {
-        self.strategy.into_chain()
     }
 
     /// Trains to the end of the plan and evaluates. See [`Training::run_and_publish`].
@@ -639,6 +593,9 @@ impl Training {
             false => Ok(()),
         };
         let left = gathered.and_then(|()| self.publish_and_leave(publish, trained));
+        if !matches!(left, Ok(true)) {
+            self.drop_whole_model();
+        }
         if !matches!(left, Ok(true)) && self.swap_chosen_model() {
             self.strategy.reload();
             let left = left?;
@@ -654,6 +611,7 @@ impl Training {
         publish: &mut PublishModel<'_>,
         trained: &TrainingResult,
     ) -> Result<bool, TrainError> {
+        self.gather_whole_model()?;
         if self.member.rank == Rank(0) {
             publish(self, trained)?;
             export::release_ranks(self)?;

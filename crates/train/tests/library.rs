@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ronde_comm::testing::spawn_ranks;
 use ronde_comm::{GroupConfig, ProcessGroup};
-use ronde_core::layout::StateLayout;
+use ronde_core::layout::{Arena, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::StepLayout;
@@ -25,7 +25,9 @@ use ronde_train::callback::{Actions, EarlyStopping, StepReport};
 use ronde_train::checkpoints::{Resume, RunCheckpoints};
 use ronde_train::config::{Document, Override};
 use ronde_train::evaluate::Evaluation;
-use ronde_train::{Callback, JobGroup, Objective, Plan, RunConfig, TrainError, Training};
+use ronde_train::{
+    Callback, JobGroup, ModelParts, Objective, Plan, RunConfig, TrainError, Training,
+};
 
 /// The watchdog's time limit.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -429,19 +431,110 @@ fn the_trained_model_predicts_and_refuses_other_shapes() {
     let member = JobGroup::of(Arc::new(group), Arc::new(Recorder::default()));
     let mut training = Training::new(member, plan, chain, split).unwrap();
     training.run().unwrap();
+    let mut trained = training.into_model().unwrap();
     let image: Vec<f32> = (0..32).map(|x| x as f32 / 32.0).collect();
-    let two = training.predict(&[2, 1, 4, 4], image.clone()).unwrap();
+    let two = trained.predict(&[2, 1, 4, 4], image.clone()).unwrap();
     assert_eq!(two.shape(), [2, 3]);
     for shape in [&[2, 4, 4, 1][..], &[1, 1, 4, 4], &[2, 16], &[]] {
-        let error = training.predict(shape, image.clone()).unwrap_err();
+        let error = trained.predict(shape, image.clone()).unwrap_err();
         assert!(
             error.to_string().contains("samples of shape [1, 4, 4]"),
             "{error}"
         );
     }
     let again = Activation::from_host(&[2, 1, 4, 4], image);
-    let outputs = training.into_chain().evaluate(again).unwrap();
+    let outputs = trained.into_chain().evaluate(again).unwrap();
     assert_eq!(outputs.as_slice(), two.as_slice());
+}
+
+/// The outcome of a run of a program's own model on one rank: the hash of the model, its outputs for a sample, and its evaluation.
+type OwnOutcome = (String, Vec<f32>, Evaluation);
+
+/// Trains a program's own model, whose weights it has loaded, with its own loss, metrics, learning rate and callback. Unless
+/// `is_whole`, the model stays divided.
+fn train_loaded(
+    config: &RunConfig,
+    group: ProcessGroup,
+    is_whole: bool,
+) -> Result<OwnOutcome, TrainError> {
+    let context = OpenContext::new(".".as_ref(), config.run.seed);
+    let split = ronde_data::open(&config.data, &context)?;
+    let world_size = WorldSize::new(group.size() as u32).unwrap();
+    let mut plan = Plan::resolve(config, world_size, &*split.train)?;
+    let chain = config.model.config.build(&[1, 4, 4], 3, &plan.seeds);
+    let mut chain = chain.map_err(TrainError::Model)?;
+    let tensors = &chain.layout().tensors;
+    let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
+    let values = (0..arena.len()).map(|x| (x % 13) as f32 / 50.0 - 0.1);
+    chain.load(&values.collect::<Vec<f32>>(), arena.ranges());
+    plan.bind_objective(brier())?;
+    plan.bind_learning_rate(LearningRate::new("rising", |step: Step| {
+        0.001 * (step.0 + 1) as f64
+    }));
+    plan.bind_own_model(&chain)?;
+    let member = JobGroup::of(Arc::new(group), Arc::new(Recorder::default()));
+    let ends: Box<dyn Callback> = Box::new(ActsAfter(7, Actions::stop));
+    let training = Training::new(member, plan, chain, split)?.with_callbacks(vec![ends]);
+    let mut training = match is_whole {
+        true => training.with_whole_model(),
+        false => training,
+    };
+    let evaluation = training.run()?.evaluation.unwrap();
+    assert_eq!(training.steps(), 9);
+    let mut model = training.into_model()?;
+    let outputs = model.predict(&[1, 1, 4, 4], vec![0.5; 16])?;
+    Ok((model.blake3()?, outputs.as_slice().to_vec(), evaluation))
+}
+
+#[test]
+fn loaded_weights_of_an_own_model_are_divided_and_whole_at_the_end() {
+    let run_on = |ranks: usize, sets: &[&str], is_whole| {
+        let run = config(RUN, sets);
+        spawn_ranks(ranks, LIMIT, move |group| {
+            let trained = train_loaded(&run, group, is_whole);
+            Ok::<_, String>(trained.map_err(|error| error.to_string()))
+        })
+    };
+    let alone = run_on(1, &[], true);
+    let tensor = ["model.tensor_parts=2", "parallel.tensor=2"];
+    let in_parts = run_on(1, &tensor[..1], true);
+    for (ranks, sets, expected) in [
+        (2, &["parallel.pipeline=2"][..], &alone[0]),
+        (3, &["parallel.pipeline=2"], &alone[0]),
+        (3, &["parallel.zero=3"], &alone[0]),
+        (1, &["parallel.zero=3"], &alone[0]),
+        (4, &["parallel.pipeline=2", "parallel.zero=1"], &alone[0]),
+        (2, &tensor, &in_parts[0]),
+    ] {
+        let expected = expected.as_ref().unwrap();
+        for found in run_on(ranks, sets, true) {
+            assert_eq!(found.as_ref(), Ok(expected), "{sets:?} on {ranks}");
+        }
+    }
+    for refused in run_on(2, &["parallel.pipeline=2"], false) {
+        let message = refused.unwrap_err();
+        assert!(message.contains("a part of the weights only"), "{message}");
+    }
+}
+
+#[test]
+fn a_layer_that_keeps_its_weights_is_not_divided() {
+    for (set, part) in [
+        ("parallel.pipeline=2", "parallel.pipeline = 2 cannot train"),
+        ("parallel.tensor=2", "parallel.tensor = 2 cannot train"),
+        ("parallel.zero=3", "between its passes"),
+    ] {
+        let run = config(RUN, &[set]);
+        let context = OpenContext::new(".".as_ref(), 42);
+        let split = ronde_data::open(&run.data, &context).unwrap();
+        let mut plan = Plan::resolve(&run, WorldSize::ONE, &*split.train).unwrap();
+        let layers: Vec<Box<dyn Layer>> = vec![Box::new(Panicking(StateLayout::default()))];
+        let mut chain = Chain::new(layers).unwrap();
+        plan.bind_own_model(&chain).unwrap();
+        let refused = ModelParts::of(&plan, &mut chain, &*split.train).map(drop);
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains(part), "{message}");
+    }
 }
 
 const GROUPS: &str = r#"

@@ -3,6 +3,7 @@
 mod again;
 mod extension;
 mod parts;
+mod planned;
 mod rounding;
 mod tokens;
 
@@ -60,6 +61,8 @@ pub struct GraphLayer {
     seeds: Option<SeedTree>,
     /// Whether nothing was loaded yet: the initial weights take memory when they are used.
     is_initial: bool,
+    /// Whether the loaded weights are the initial ones.
+    has_initial: bool,
     pending: PendingShards<PendingGraph>,
     /// The output gradients of each operation, for shards between the two backward passes.
     deferred: BTreeMap<Shard, (PendingState, Vec<Option<Activation>>)>,
@@ -96,21 +99,8 @@ impl GraphLayer {
             let mut values = vec![0.0; arena.len()];
             self.write_initial(&mut values, arena.ranges());
             self.load_shared(&Arc::new(values), arena.ranges());
+            self.has_initial = true;
         }
-    }
-
-    /// Returns a layer without weights on a device that computes nothing.
-    pub(crate) fn planned(
-        outline: GraphOutline,
-        device: &Arc<dyn Device>,
-        precision: Precision,
-    ) -> Self {
-        let mut layer = Self::without_state(outline, device.clone());
-        layer.change_precision(precision);
-        let tensors = &layer.outline.layout.tensors;
-        let lengths = tensors.iter().map(TensorEntry::elements);
-        layer.state = LoadedState::planned(lengths, device.as_ref());
-        layer
     }
 
     fn without_state(outline: GraphOutline, device: Arc<dyn Device>) -> Self {
@@ -128,6 +118,7 @@ impl GraphLayer {
             state: LoadedState::default(),
             seeds: None,
             is_initial: false,
+            has_initial: false,
             device,
             precision: Precision::F32,
             is_kept: outline.kept_values(),
@@ -449,12 +440,12 @@ impl Layer for GraphLayer {
             "lengths of the tensors of layer {}",
             self.outline.name
         );
-        self.is_initial = false;
+        (self.is_initial, self.has_initial) = (false, false);
         self.state = LoadedState::new(state.clone(), ranges.into(), self.access());
     }
 
     fn release_state(&mut self) {
-        self.is_initial = false;
+        (self.is_initial, self.has_initial) = (false, false);
         self.state.release();
     }
 
@@ -531,6 +522,10 @@ impl Layer for GraphLayer {
             fill_tensor(tensor, *initial, seeds, &mut state[range.clone()]);
         }
         true
+    }
+
+    fn is_initial(&self) -> bool {
+        self.is_initial || self.has_initial
     }
 
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
@@ -638,6 +633,10 @@ impl Layer for GraphLayer {
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
         let samples = input_shape.first().copied().unwrap_or(0);
         (self.outline).cost_of_parts(samples, self.precision, &self.place)
+    }
+
+    fn work(&mut self, input_shape: &[usize], needs_input_gradient: bool) -> Option<f64> {
+        self.planned_work(input_shape, needs_input_gradient).ok()
     }
 
     fn has_tables(&self) -> bool {

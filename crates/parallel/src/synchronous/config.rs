@@ -48,6 +48,9 @@ pub struct SynchronousConfig {
     /// Whether only the parts of tables are exchanged whose gradient is not zero, where that sends fewer bytes; `None`: between
     /// hosts. The bits are the same.
     pub sparse_tables: Option<bool>,
+    /// Whether [`Strategy::reset`](crate::Strategy::reset) may be called. A model whose weights were loaded before is then kept
+    /// until the first update.
+    pub may_reset: bool,
 }
 
 impl SynchronousConfig {
@@ -74,6 +77,7 @@ impl SynchronousConfig {
             sample_shape: Vec::new(),
             shard_samples_max: 0,
             sparse_tables: None,
+            may_reset: false,
         }
     }
 

@@ -6,7 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ronde_core::layout::Role;
 use ronde_core::session::ShardReport;
 use ronde_core::{Shard, Step};
-use ronde_engine::{Activation, Chain, EngineError, Layer, LossOutput, Mode, Predictions};
+use ronde_engine::{
+    Activation, Chain, EngineError, ForwardContext, Layer, LossOutput, Mode, Predictions,
+};
 
 use super::SynchronousStrategy;
 use super::program::{RunningStep, not_loaded};
@@ -36,6 +38,22 @@ fn guarded<T>(
             message: message.unwrap_or_else(|| "without a message".to_owned()),
         })
     })
+}
+
+/// Passes values through all layers of a model in evaluation mode, and returns a panic of a layer as an error that names it.
+///
+/// # Errors
+/// When a layer fails.
+pub fn evaluate_guarded(chain: &mut Chain, values: Activation) -> Result<Activation, EngineError> {
+    let mut activation = values;
+    for layer in 0..chain.len() {
+        let context = ForwardContext::evaluate().at_layer(layer as u32);
+        let shape = activation.shape().to_vec();
+        activation = guarded(chain, layer, "forward", shape, |layer| {
+            layer.forward(activation, &context)
+        })?;
+    }
+    Ok(activation)
 }
 
 /// Takes the features of a batch; `None` for one without samples.

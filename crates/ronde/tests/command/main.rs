@@ -31,6 +31,7 @@ mod ledger;
 mod local_sgd;
 mod open_jobs;
 mod output;
+mod own_models;
 mod parameter_servers;
 mod plan;
 mod predict;

@@ -207,18 +207,20 @@ fn clusters_and_factors_have_the_same_bits_on_any_number_of_workers() {
         ("matrix_factorisation", "loss", 0.1),
     ] {
         let file = format!("{}/../../examples/{name}.toml", env!("CARGO_MANIFEST_DIR"));
-        let run = |workers: &str| {
-            let ended = TestFolder::new().run(&["train", &file, "--json", "-n", workers]);
-            let ended = ended.expect(0, &[]);
+        let run = |workers: &str, zero: &str| {
+            let zero = format!("parallel.zero={zero}");
+            let command = ["train", &file, "--json", "-n", workers, "--set", &zero];
+            let ended = TestFolder::new().run(&command).expect(0, &[]);
             let events = ended.events();
             let found = of_kind(&events, "evaluated").last().unwrap()[metric].as_f64();
             assert!(found.unwrap() < most, "{name}: {metric} {found:?}");
             (ended.blake3(), found)
         };
-        let alone = run("1");
+        let alone = run("1", "0");
         for workers in ["2", "3"] {
-            assert_eq!(run(workers), alone, "{name} on {workers} workers");
+            assert_eq!(run(workers, "0"), alone, "{name} on {workers} workers");
         }
+        assert_eq!(run("2", "3"), alone, "{name} with divided weights");
     }
 }
 

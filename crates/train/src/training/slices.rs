@@ -21,8 +21,7 @@ impl Training {
 
     /// Returns whether the run divides the weights, as long as it has enough members.
     pub(super) fn has_parts(&self) -> bool {
-        let section = &self.plan.config.parallel;
-        section.divides_model() || section.zero_level() == ZeroLevel::Weights
+        has_parts(&self.plan)
     }
 
     /// Describes how the state is divided, and the cost of a lost worker; `None` if every worker holds all of it.
@@ -240,6 +239,12 @@ impl Training {
         });
         of_vector.collect()
     }
+}
+
+/// Returns whether a run divides the weights, as long as it has enough members.
+pub(super) fn has_parts(plan: &Plan) -> bool {
+    let section = &plan.config.parallel;
+    section.divides_model() || section.zero_level() == ZeroLevel::Weights
 }
 
 /// Returns the number of elements that members may divide: those of the flat state, then those of the distributed vectors.

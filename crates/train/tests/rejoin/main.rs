@@ -27,6 +27,7 @@ use ronde_core::{
     MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
 };
 use ronde_data::OpenContext;
+use ronde_parallel::ZeroLevel;
 use ronde_store::{LocalStore, Store};
 use ronde_train::callback::{Actions, StepReport};
 use ronde_train::checkpoints::{Resume, RunCheckpoints};
@@ -320,7 +321,9 @@ fn start(
         }
         let (start, model) = (&config.model.start, &config.model.config);
         let initial = InitialWeightFile::of(start, "/".as_ref(), Some(model));
-        let mut training = Training::new(member, plan, chain, split)?.with_initial_weights(initial);
+        let mut training = Training::new(member, plan, chain, split)?
+            .with_initial_weights(initial)
+            .with_whole_model();
         if let Some(folder) = &job.checkpoints {
             let store: Arc<dyn Store> = Arc::new(LocalStore::new(folder.path()));
             let run = (String::new(), PathBuf::new());
@@ -331,13 +334,26 @@ fn start(
             training = training.with_callbacks(vec![Box::new(EndsRun)]);
         }
         training.run()?;
-        let vectors = training.vectors();
-        let bits = vectors.into_iter().map(|vector| {
-            let values = vector.values.iter().map(|value| value.to_bits());
-            (vector.held.into_owned(), values.collect())
-        });
-        Ok(Bits(bits.collect()))
+        bits_of(training)
     })
+}
+
+/// Returns the bits of a finished training; with those of the whole model if the workers divide the weights.
+fn bits_of(training: Training) -> Result<Bits, TrainError> {
+    let vectors = training.vectors();
+    let bits = vectors.into_iter().map(|vector| {
+        let values = vector.values.iter().map(|value| value.to_bits());
+        (vector.held.into_owned(), values.collect())
+    });
+    let mut bits: Vec<(HeldRanges, Vec<u32>)> = bits.collect();
+    let section = &training.plan().config.parallel;
+    if section.divides_model() || section.zero_level() == ZeroLevel::Weights {
+        let model = training.into_model()?;
+        let whole = model.state();
+        let values = whole.values().iter().map(|value| value.to_bits());
+        bits.push((whole.all(), values.collect()));
+    }
+    Ok(Bits(bits))
 }
 
 fn ronde_comm_alone() -> ronde_comm::ProcessGroup {
