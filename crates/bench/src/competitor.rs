@@ -106,8 +106,8 @@ impl CompetitorProcess {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         for (name, _) in std::env::vars_os() {
-            let described = |prefix: &&str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
-            if LAUNCHER_PREFIXES.iter().any(|prefix| described(&prefix)) {
+            let begins = |prefix: &str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+            if LAUNCHER_PREFIXES.into_iter().any(begins) {
                 command.env_remove(name);
             }
         }
