@@ -54,6 +54,20 @@ pub enum SubmitError {
         /// What failed.
         problem: String,
     },
+    /// A job could not be placed, and may nevertheless run: a host or a scheduler did not answer.
+    #[error("{problem}\n  help: job `{job}` may run nevertheless; `ronde status {job}` shows it, and `ronde cancel {job}` ends it")]
+    MayRun {
+        /// The job's name.
+        job: String,
+        /// What failed.
+        problem: String,
+    },
+    /// The job was cancelled while it was placed.
+    #[error("job `{job}` was cancelled before it was started")]
+    Cancelled {
+        /// The job's name.
+        job: String,
+    },
     /// The job ended before it was under way.
     #[error("job `{job}` ended with exit code {code} before its first step:\n{output}")]
     EndedEarly {

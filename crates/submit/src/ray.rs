@@ -349,9 +349,13 @@ impl Target for RayTarget {
             package: Some(package.name().to_owned()),
         })?;
         let submitted = api.submit(&self.request(&id, request, &package));
-        submitted.inspect_err(|_| {
-            // The cluster may have accepted it without an answer. The error is the one to report.
-            let _ = api.stop(&id);
+        submitted.map_err(|error| match api.stop(&id) {
+            Ok(_) => error,
+            // The cluster may have accepted it without an answer.
+            Err(_) => SubmitError::MayRun {
+                job: name.to_owned(),
+                problem: error.to_string(),
+            },
         })
     }
 

@@ -231,7 +231,16 @@ impl Target for SlurmTarget {
         let program = self.store_program(&paths, &request.program.path)?;
         let text = script::text(&self.settings, name, &paths, &program, self.slots(request));
         std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
-        let id = send(&file, &request.directory)?;
+        let id = send(&file, &request.directory).map_err(|error| match error {
+            // Slurm may have accepted the script without an answer in time.
+            SubmitError::Program { ref problem, .. } if problem.starts_with(client::NO_ANSWER) => {
+                SubmitError::MayRun {
+                    job: name.to_owned(),
+                    problem: error.to_string(),
+                }
+            }
+            error => error,
+        })?;
         let folder = paths.folder().to_owned();
         let kept = placed(JobPlacement::Slurm {
             id,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::SubmitError;
 use crate::hosts::{HostSlots, different, parse_host_file};
 use crate::job::{JobPlacement, PlacedHost, SubmittedJob};
+use crate::job_folder;
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::folder_word;
 use crate::local::{not_placed, state_before_placement};
@@ -103,6 +104,12 @@ impl SshTarget {
             settings,
             sockets: state.join("ssh"),
         }
+    }
+
+    /// Returns what tells a job from jobs of the same name that other machines or users submit.
+    fn mark(&self, paths: &JobPaths) -> String {
+        let name = paths.folder().file_name().unwrap_or_default();
+        job_folder::owner(&self.sockets, &name.to_string_lossy())
     }
 
     fn connection(&self, host: &str) -> SshConnection {
@@ -251,6 +258,7 @@ impl Target for SshTarget {
         let remote = self.placed(job)?;
         let follow = if request.follow { "--follow" } else { "" };
         let rank = request.rank.map(|rank| rank.to_string());
+        let mut unreachable = None;
         for (number, host) in remote.hosts.iter().enumerate() {
             let folder = remote.paths.folder().display().to_string();
             let number = number.to_string();
@@ -260,15 +268,20 @@ impl Target for SshTarget {
             }
             words.extend(Some(follow).filter(|word| !word.is_empty()));
             let connection = self.connection(&host.host);
-            match connection.stream(&shell_words::join(words), out)? {
-                0 => return Ok(()),
+            match connection.stream(&shell_words::join(words), out) {
+                Ok(0) => return Ok(()),
                 // Another host may have the rank.
-                _ if rank.is_some() => {}
-                code => {
+                Ok(_) if rank.is_some() => {}
+                Err(error) if rank.is_some() => unreachable = Some(error),
+                Ok(code) => {
                     return Err(connection
                         .failed(format!("`ronde __job logs` ended with exit code {code}")));
                 }
+                Err(error) => return Err(error),
             }
+        }
+        if let Some(error) = unreachable {
+            return Err(error);
         }
         Err(SubmitError::invalid(
             format!("rank {} has printed nothing", request.rank.unwrap_or(0)),
@@ -311,7 +324,8 @@ impl Target for SshTarget {
             return Ok(());
         };
         let folder = remote.paths.folder().display().to_string();
-        let call = preparation::script(submission::REMOVE, &[&folder]);
+        let mark = self.mark(&remote.paths);
+        let call = preparation::script(submission::REMOVE, &[&folder, &mark]);
         let removed = each(remote.hosts, |host| {
             let connection = self.connection(&host.host);
             connection.call(&call, Input::Nothing, ANSWER_MAX)

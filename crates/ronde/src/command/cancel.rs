@@ -9,6 +9,10 @@ use super::console::info;
 use super::exit;
 use super::submitted::SubmittedJobs;
 
+/// The interval between looks at a job that is being placed, and their number.
+const WAIT: Duration = Duration::from_millis(100);
+const WAITS: u32 = 300;
+
 /// Arguments of `ronde cancel`.
 #[derive(Args)]
 pub(crate) struct CancelArguments {
@@ -50,6 +54,32 @@ pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> 
     target.cancel(&job, grace)?;
     match was_over {
         true => state,
-        false => jobs.state(&job, &*target),
+        false => match jobs.state(&job, &*target)? {
+            JobState::Starting => wait_for_submitter(&jobs, name),
+            state => Ok(state),
+        },
     }
+}
+
+/// Waits until the command that places a job has seen that the job is cancelled, and has ended what it began.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the command has nothing else to do"
+)]
+fn wait_for_submitter(jobs: &SubmittedJobs, name: &str) -> Result<JobState, SubmitError> {
+    for _ in 0..WAITS {
+        std::thread::sleep(WAIT);
+        // The submitting command removes the record.
+        let Ok((job, target)) = jobs.find(name) else {
+            return Ok(JobState::Cancelled);
+        };
+        let state = jobs.state(&job, &*target)?;
+        if state.is_over() {
+            return Ok(state);
+        }
+    }
+    Err(SubmitError::Invalid {
+        problem: format!("job `{name}` is still being placed; it ends as soon as it is placed"),
+        help: format!("`ronde status {name}` shows its state; ending the command that submits it is possible, too"),
+    })
 }

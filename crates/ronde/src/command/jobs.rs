@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::time::Duration;
 
 use clap::Args;
 use ronde_monitor::render;
@@ -21,6 +22,9 @@ pub(crate) struct JobsArguments {
     /// Remove a job that is over: its record, its results and its logs on this machine.
     #[arg(long, value_name = "JOB")]
     remove: Option<String>,
+    /// Remove the record also when a host of the job cannot be reached.
+    #[arg(long, requires = "remove")]
+    force: bool,
 }
 
 /// One row of the list.
@@ -34,7 +38,7 @@ struct JobRow {
 
 pub(crate) fn jobs(arguments: &JobsArguments) -> i32 {
     let result = match &arguments.remove {
-        Some(name) => remove(name),
+        Some(name) => remove(name, arguments.force),
         None => list(arguments.json),
     };
     match result {
@@ -43,18 +47,30 @@ pub(crate) fn jobs(arguments: &JobsArguments) -> i32 {
     }
 }
 
-fn remove(name: &str) -> Result<(), SubmitError> {
+fn remove(name: &str, is_forced: bool) -> Result<(), SubmitError> {
     let jobs = SubmittedJobs::open()?;
     // A damaged record can be removed, too: nothing is known about its processes.
     if let Ok((job, target)) = jobs.find(name) {
-        let state = jobs.state(&job, &*target)?;
+        let state = match jobs.state(&job, &*target) {
+            Err(_) if is_forced => JobState::Lost,
+            state => state?,
+        };
         if !state.is_over() {
             return Err(SubmitError::Invalid {
                 problem: format!("cannot remove job `{name}`: it is {state}"),
                 help: format!("`ronde cancel {name}` ends it"),
             });
         }
-        target.remove(&job)?;
+        // A launcher that was killed may have left its coordinator.
+        let ended = match state {
+            JobState::Lost => target.cancel(&job, Duration::ZERO),
+            _ => Ok(()),
+        };
+        let removed = ended.and_then(|()| target.remove(&job));
+        match removed {
+            Err(error) if is_forced => info!("warning: something of job {name} may be left: {error}"),
+            removed => removed?,
+        }
     } else if !jobs.registry.has(name) {
         jobs.registry.find(name)?;
     }

@@ -105,6 +105,10 @@ fn submitted_status(
         let line = serde_json::json!({"job": job.name, "target": job.target, "state": state});
         let _ = writeln!(out, "{line}");
     }
+    if has_run && !json && state.is_over() {
+        let _ = writeln!(out, "the last status of its run:");
+    }
+    drop(out);
     match (has_run, json) {
         (true, true) => target.command(job, &["status", "--json", "{}"]),
         (true, false) => target.command(job, &["status", "{}"]),

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ronde::environment;
@@ -163,13 +164,28 @@ pub(super) fn place_quietly(
         })
     })?;
     let name = job.name.clone();
-    let mut placed = |placement| jobs.registry.place(&mut job, placement);
-    if let Err(error) = target.submit(&name, &run.request, &mut placed) {
-        // Nothing runs: the name can be used again.
-        jobs.registry.remove(&name)?;
-        return Err(error);
+    let cancelled = || SubmitError::Cancelled { job: name.clone() };
+    let mut placed = |placement| {
+        jobs.registry.place(&mut job, placement)?;
+        // The target then ends what it has begun.
+        match jobs.registry.is_cancelled(&name) {
+            true => Err(cancelled()),
+            false => Ok(()),
+        }
+    };
+    match target.submit(&name, &run.request, &mut placed) {
+        Ok(()) if jobs.registry.is_cancelled(&name) => {
+            target.cancel(&job, Duration::ZERO)?;
+            Err(cancelled())
+        }
+        Ok(()) => Ok(name),
+        Err(error @ SubmitError::MayRun { .. }) => Err(error),
+        Err(error) => {
+            // Nothing runs: the name can be used again.
+            jobs.registry.remove(&name)?;
+            Err(error)
+        }
     }
-    Ok(name)
 }
 
 /// Reads the user's targets.

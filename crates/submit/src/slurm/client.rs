@@ -10,6 +10,9 @@ use crate::limited::wait;
 /// Time limit for the answer of a command.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
+/// The beginning of the problem of a command that did not answer in time.
+pub(super) const NO_ANSWER: &str = "no answer";
+
 /// Runs a command of Slurm and returns its output.
 pub(super) fn call(program: &str, arguments: &[&str]) -> Result<String, SubmitError> {
     let failed = |problem: String| SubmitError::Program {
@@ -47,7 +50,7 @@ pub(super) fn call(program: &str, arguments: &[&str]) -> Result<String, SubmitEr
         Some(0) => Ok(out),
         Some(_) => Err(failed(problems.trim().to_owned())),
         None => Err(failed(format!(
-            "no answer within {} s",
+            "{NO_ANSWER} within {} s",
             ANSWER_MAX.as_secs()
         ))),
     }

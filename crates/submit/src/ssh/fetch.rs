@@ -20,39 +20,14 @@ tar -c -f - "$@" 2>/dev/null
 test $? -le 1
 "#;
 
-/// Copies the results from all hosts; those of the first one replace those of the others.
+/// Copies the results from all hosts; those of the first one replace those of the others. The results of the remaining hosts are
+/// copied, too, before the first error is returned.
 pub(super) fn fetch(target: &SshTarget, job: &RemoteJob<'_>, to: &Path) -> Result<(), SubmitError> {
     create(to)?;
-    let folder = job.paths.folder().display().to_string();
+    let mut result = Ok(());
     for host in job.hosts.iter().rev() {
-        let failed = |error: std::io::Error| SubmitError::Program {
-            program: "tar".to_owned(),
-            problem: error.to_string(),
-        };
-        let mut tar = Command::new("tar")
-            .args(["-x", "-f", "-", "-C"])
-            .arg(to)
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
-        let connection = target.connection(&host.host);
-        let sent = match tar.stdin.take() {
-            Some(mut stdin) => connection.stream(&script(SEND, &[&folder]), &mut stdin),
-            None => Ok(0),
-        };
-        let unpacked = tar.wait_with_output().map_err(failed)?;
-        match sent {
-            Ok(0) if unpacked.status.success() => {}
-            // The archive of a host without results is empty.
-            Ok(0) if unpacked.stderr.is_empty() => {}
-            Err(error) if unpacked.status.success() => return Err(error),
-            _ => {
-                let problem = String::from_utf8_lossy(&unpacked.stderr);
-                let problem = format!("the results cannot be copied: {}", problem.trim());
-                return Err(connection.failed(problem));
-            }
-        }
+        let copied = fetch_from(target, job, &host.host, to);
+        result = result.and(copied);
     }
     let log = to.join("output.log");
     if log.is_file() {
@@ -61,5 +36,44 @@ pub(super) fn fetch(target: &SshTarget, job: &RemoteJob<'_>, to: &Path) -> Resul
         let renamed = std::fs::rename(&log, logs.join(LAUNCHER_LOG));
         renamed.map_err(SubmitError::file("write", &logs))?;
     }
-    Ok(())
+    result
+}
+
+/// Copies the results of one host.
+fn fetch_from(
+    target: &SshTarget,
+    job: &RemoteJob<'_>,
+    host: &str,
+    to: &Path,
+) -> Result<(), SubmitError> {
+    let failed = |error: std::io::Error| SubmitError::Program {
+        program: "tar".to_owned(),
+        problem: error.to_string(),
+    };
+    let folder = job.paths.folder().display().to_string();
+    let mut tar = Command::new("tar")
+        .args(["-x", "-f", "-", "-C"])
+        .arg(to)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let connection = target.connection(host);
+    let sent = match tar.stdin.take() {
+        Some(mut stdin) => connection.stream(&script(SEND, &[&folder]), &mut stdin),
+        None => Ok(0),
+    };
+    let unpacked = tar.wait_with_output().map_err(failed)?;
+    match sent {
+        Err(error) => Err(error),
+        Ok(0) if unpacked.status.success() => Ok(()),
+        // The archive of a host without results is empty.
+        Ok(0) if unpacked.stderr.is_empty() => Ok(()),
+        Ok(71) => Err(connection.failed(format!("it has no folder {folder} any more"))),
+        Ok(_) => {
+            let problem = String::from_utf8_lossy(&unpacked.stderr);
+            let problem = format!("the results cannot be copied: {}", problem.trim());
+            Err(connection.failed(problem))
+        }
+    }
 }

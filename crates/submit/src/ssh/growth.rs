@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::connection::{Input, SshConnection};
 use super::facts::{self, HostFacts};
-use super::preparation::script;
+use super::preparation::{STORE_INPUTS, STORE_PROGRAM, script};
 use super::start::{StartOrder, StartReport, TOKEN_WORD};
 use super::{ANSWER_MAX, RemoteJob, SshTarget};
 use crate::error::SubmitError;
@@ -25,29 +25,22 @@ printf 'command '; tr -d '\n' < launcher/command.json; echo
 for file in results/job/coordinators/*; do printf 'coordinator '; cat "$file"; echo; done
 printf 'token '; cat results/job/token; echo
 "#;
-/// Creates what a host lacks and reports what it has. Arguments: the folder of the job, the program, the folder of the data.
+/// Creates what a host lacks and reports what it has. Arguments: the folder of the job, the program, the folder of the data, the
+/// mark of the job.
 const PROBE: &str = r#"
 umask 077
 test -e "$1/results/job/coordinators" && echo shared
 mkdir -p -- "$1" "$(dirname -- "$2")" || exit 71
+test -e "$1/owner" || printf %s "$4-added" > "$1/owner"
+case "$(cat "$1/owner")" in "$4"|"$4"-*) ;; *) echo other; exit 0;; esac
 test -x "$2" && echo has-program
 test -z "$3" || test -d "$3" && echo has-inputs
 exit 0
 "#;
-/// Stores the program. Argument: its path.
-const STORE_PROGRAM: &str = r#"
-umask 077
-if cat > "$1.unfinished" && chmod 700 "$1.unfinished" && mv -f "$1.unfinished" "$1"; then exit 0; fi
-rm -f "$1.unfinished"
-exit 73
-"#;
-/// Stores the data. Argument: its folder.
-const STORE_INPUTS: &str = r#"
-umask 077
-rm -rf "$1.unfinished"; mkdir -p -- "$1.unfinished" || exit 71
-if tar -x -f - -C "$1.unfinished" && mv "$1.unfinished" "$1"; then exit 0; fi
-rm -rf "$1.unfinished"
-exit 73
+/// Prints the size of the program and the number of files of the data. Arguments: the program, the folder of the data.
+const MEASURE: &str = r#"
+wc -c < "$1"
+test -z "$2" || find "$2" -type f -exec printf 'x%.0s' {} + | wc -c
 "#;
 
 /// What the first host reports about a job.
@@ -116,7 +109,8 @@ pub(super) fn add(
         .as_ref()
         .map(|path| path.display().to_string());
     let inputs = inputs.unwrap_or_default();
-    let probe = script(PROBE, &[&folder, job.program, &inputs]);
+    let mark = target.mark(&job.paths);
+    let probe = script(PROBE, &[&folder, job.program, &inputs, &mark]);
     let answer = connection.call(&probe, Input::Nothing, ANSWER_MAX)?;
     let has = |label: &str| answer.lines().any(|line| line == label);
     if !has("shared") && !may_be_separate && job.hosts.len() == 1 {
@@ -126,18 +120,17 @@ pub(super) fn add(
             job.hosts[0].host
         )));
     }
-    if !has("has-program") {
-        let sent = first.output(&shell_words::join(["cat", job.program]))?;
-        let store = script(STORE_PROGRAM, &[job.program]);
-        connection.call(&store, Input::Output(sent), COPY_MAX)?;
+    if has("other") {
+        return Err(connection.failed(format!(
+            "its folder {folder} belongs to another job\n  help: remove it there, or submit this job with another name"
+        )));
     }
-    if !has("has-inputs") {
-        let sent = first.output(&shell_words::join([
-            "tar", "-c", "-f", "-", "-C", &inputs, ".",
-        ]))?;
-        let store = script(STORE_INPUTS, &[&inputs]);
-        connection.call(&store, Input::Output(sent), COPY_MAX)?;
-    }
+    copy(
+        job.program,
+        &inputs,
+        (&first, &connection),
+        (has("has-program"), has("has-inputs")),
+    )?;
     check_facts(job, &first, (&host.host, &connection))?;
     let known = job.hosts.iter().position(|known| known.host == host.host);
     let number = known.unwrap_or(job.hosts.len());
@@ -155,6 +148,44 @@ pub(super) fn add(
         folder: job.paths.folder().to_owned(),
         program: job.program.to_owned(),
     })
+}
+
+/// Copies the program and the data from the first host, unless the other one has them.
+fn copy(
+    program: &str,
+    inputs: &str,
+    (first, connection): (&SshConnection, &SshConnection),
+    (has_program, has_inputs): (bool, bool),
+) -> Result<(), SubmitError> {
+    if has_program && has_inputs {
+        return Ok(());
+    }
+    let measured = first.call(
+        &script(MEASURE, &[program, inputs]),
+        Input::Nothing,
+        ANSWER_MAX,
+    )?;
+    let mut numbers = measured.split_whitespace();
+    let (bytes, files) = (numbers.next().unwrap_or("0"), numbers.next().unwrap_or("0"));
+    let parts = |path: &str| {
+        let path = Path::new(path);
+        let folder = path.parent().unwrap_or(Path::new("/")).display().to_string();
+        let name = path.file_name().unwrap_or_default();
+        (folder, name.to_string_lossy().into_owned())
+    };
+    if !has_program {
+        let sent = first.output(&shell_words::join(["cat", program]))?;
+        let store = script(STORE_PROGRAM, &[&parts(program).0, bytes]);
+        connection.call(&store, Input::Output(sent), COPY_MAX)?;
+    }
+    if !has_inputs {
+        let words = ["tar", "-c", "-f", "-", "-C", inputs, "."];
+        let sent = first.output(&shell_words::join(words))?;
+        let (folder, name) = parts(inputs);
+        let store = script(STORE_INPUTS, &[&folder, &name, files]);
+        connection.call(&store, Input::Output(sent), COPY_MAX)?;
+    }
+    Ok(())
 }
 
 /// Refuses a host that cannot train the bits of the first one.

@@ -27,24 +27,31 @@ test -x "bin/$2/ronde" && echo has-program
 test -d "inputs/$3" && echo has-inputs
 exit 0
 "#;
-/// Stores the program. Arguments: its folder, its size, a name for the unfinished file.
-const STORE_PROGRAM: &str = r#"
+/// Stores the program. Arguments: its folder and its size. Several submissions, also of hosts that share the folder, may do so
+/// at the same time.
+pub(super) const STORE_PROGRAM: &str = r#"
 umask 077
 mkdir -p -- "$1" && cd -- "$1" || exit 71
-if cat > "$3" && test "$(wc -c < "$3")" -eq "$2" && chmod 700 "$3" && mv -f "$3" ronde; then exit 0; fi
-rm -f "$3"
+new=.unfinished-$(uname -n)-$$
+if cat > "$new" && test "$(wc -c < "$new")" -eq "$2" && chmod 700 "$new" && mv -f "$new" ronde; then exit 0; fi
+rm -f "$new"
+echo "the program did not arrive completely" >&2
 exit 73
 "#;
-/// Stores the data. Arguments: the folder of all data, the name of this one, a name for the unfinished folder.
-const STORE_INPUTS: &str = r#"
+/// Stores the data. Arguments: the folder of all data, the name of this one, its number of files. An archive that ends between
+/// two files is valid, so the files are counted.
+pub(super) const STORE_INPUTS: &str = r#"
 umask 077
-cd -- "$1" && rm -rf "$3" && mkdir -- "$3" || exit 71
-if tar -x -f - -C "$3"; then
-  test -d "$2" || mv "$3" "$2"
-  rm -rf "$3"
-  exit 0
+mkdir -p -- "$1" && cd -- "$1" || exit 71
+new=.$2-$(uname -n)-$$
+rm -rf "$new" && mkdir -- "$new" || exit 71
+if tar -x -f - -C "$new" && test "$(find "$new" -type f -exec printf 'x%.0s' {} + | wc -c)" -eq "$3"; then
+  test -d "$2" || mv "$new" "$2"
+  rm -rf "$new"
+  test -d "$2" && exit 0
 fi
-rm -rf "$3"
+rm -rf "$new"
+echo "the files did not arrive completely" >&2
 exit 73
 "#;
 
@@ -65,19 +72,17 @@ impl HostNeeds<'_> {
         &self,
         connection: &SshConnection,
         folder: &Path,
-        number: usize,
         (has_program, has_inputs): (bool, bool),
     ) -> Result<(), SubmitError> {
         if let Some((path, hash, bytes)) = self.program.as_ref().filter(|_| !has_program) {
             let to = folder.join("bin").join(hash).display().to_string();
-            let unfinished = format!(".unfinished-{number}");
-            let store = script(STORE_PROGRAM, &[&to, &bytes.to_string(), &unfinished]);
+            let store = script(STORE_PROGRAM, &[&to, &bytes.to_string()]);
             connection.call(&store, Input::File(path), COPY_MAX)?;
         }
         if let Some(inputs) = self.inputs.as_ref().filter(|_| !has_inputs) {
             let to = folder.join("inputs").display().to_string();
-            let unfinished = format!(".{}-{number}", inputs.hash);
-            let store = script(STORE_INPUTS, &[&to, &inputs.hash, &unfinished]);
+            let count = inputs.files.len().to_string();
+            let store = script(STORE_INPUTS, &[&to, &inputs.hash, &count]);
             let sent = Input::Output(tar(&inputs.base, &inputs.files)?);
             connection.call(&store, sent, COPY_MAX)?;
         }
@@ -105,13 +110,11 @@ pub(super) fn script(text: &str, arguments: &[&str]) -> String {
 }
 
 impl PreparedHost {
-    /// Checks a host, and copies what it lacks. `number` is that of the host, for names of unfinished files on a shared
-    /// file system.
+    /// Checks a host, and copies what it lacks.
     pub(super) fn prepare(
         needs: &HostNeeds<'_>,
         host: &HostSlots,
         connection: SshConnection,
-        number: usize,
     ) -> Result<Self, SubmitError> {
         let hash = needs.program.as_ref().map_or("none", |(_, hash, _)| hash);
         let inputs = needs.inputs.as_ref().map_or("none", |inputs| &inputs.hash);
@@ -132,7 +135,7 @@ impl PreparedHost {
         let address = address.map(str::to_owned);
         let (has_program, has_inputs) =
             (line("has-program").is_some(), line("has-inputs").is_some());
-        needs.copy(&connection, &folder, number, (has_program, has_inputs))?;
+        needs.copy(&connection, &folder, (has_program, has_inputs))?;
         let copied = || {
             folder
                 .join("bin")

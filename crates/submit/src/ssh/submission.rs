@@ -15,7 +15,6 @@ use crate::fetching::checkpoint_files;
 use crate::hosts::different;
 use crate::input_folder::InputFolder;
 use crate::job::{JobPlacement, PlacedHost};
-use crate::job_folder;
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::LauncherArguments;
 use crate::process_folder::{ProcessCommand, ProcessState};
@@ -37,11 +36,20 @@ test -e "$1" && echo exists
 /// Stores checkpoints among the results. Argument: the folder of the job.
 const STORE_CHECKPOINTS: &str =
     r#"umask 077; mkdir -p -- "$1/results" && tar -x -f - -C "$1/results""#;
-/// Reports whether a host sees the folder of the first host, and creates it otherwise. Argument: the folder.
-const JOIN_FOLDER: &str =
-    r#"if test -d "$1"; then echo shared; else umask 077; mkdir -- "$1" && echo separate; fi"#;
-/// Removes the folder of a job. Argument: the folder.
-pub(super) const REMOVE: &str = r#"rm -rf -- "$1""#;
+/// Reports whether a host sees the folder of the first host, and creates it otherwise. Arguments: the folder, the mark of the
+/// job, the number of the host.
+const JOIN_FOLDER: &str = r#"
+umask 077
+owner=$(cat "$1/owner" 2>/dev/null)
+if test "$owner" = "$2"; then echo shared; exit; fi
+if test "$owner" = "$2-$3"; then echo separate; exit; fi
+if mkdir -- "$1"; then printf %s "$2-$3" > "$1/owner" && echo separate; exit; fi
+test -e "$1" && echo exists
+"#;
+/// Removes the folder of a job, unless another job has it. Arguments: the folder, the mark of the job.
+pub(super) const REMOVE: &str = r#"
+case "$(cat "$1/owner" 2>/dev/null)" in "$2"|"$2"-*) rm -rf -- "$1";; esac
+"#;
 
 /// A job that is being placed.
 pub(super) struct Submission<'a> {
@@ -159,6 +167,7 @@ impl<'a> Submission<'a> {
             .collect();
         let program = job.hosts[0].program.clone();
         self.claim_folder(&job)?;
+        let mut was_placed = false;
         let started = self.join_folders(&job).and_then(|()| {
             self.send_checkpoints(&job)?;
             placed(JobPlacement::Ssh {
@@ -166,20 +175,28 @@ impl<'a> Submission<'a> {
                 folder: job.paths.folder().to_owned(),
                 program: program.clone(),
             })?;
+            was_placed = true;
             self.start(&job)
         });
         if started.is_ok() {
             return started;
         }
-        // Nothing may be left behind; what fails here is less important than the first error.
+        // Nothing may be left behind.
         let remote = RemoteJob {
             hosts: &placement,
             paths: job.paths.clone(),
             program: &program,
         };
-        let _ = self.target.stop(&remote, Duration::ZERO);
-        self.remove_folders(&job);
-        started
+        match (started, self.target.stop(&remote, Duration::ZERO)) {
+            (Err(error), Err(_)) if was_placed => Err(SubmitError::MayRun {
+                job: self.name.to_owned(),
+                problem: error.to_string(),
+            }),
+            (started, _) => {
+                self.remove_folders(&job);
+                started
+            }
+        }
     }
 
     /// Checks all hosts and copies what they lack.
@@ -202,10 +219,8 @@ impl<'a> Submission<'a> {
             installed: settings.program.as_deref(),
             inputs: self.inputs()?,
         };
-        let numbered: Vec<_> = settings.hosts.iter().enumerate().collect();
-        let hosts = each(&numbered, |(number, host)| {
-            let connection = self.target.connection(&host.host);
-            PreparedHost::prepare(&needs, host, connection, *number)
+        let hosts = each(&settings.hosts, |host| {
+            PreparedHost::prepare(&needs, host, self.target.connection(&host.host))
         });
         let hosts: Vec<PreparedHost> = hosts.into_iter().collect::<Result<_, _>>()?;
         let facts: Vec<_> = hosts
@@ -234,31 +249,41 @@ impl<'a> Submission<'a> {
     fn claim_folder(&self, job: &HostsOfJob) -> Result<(), SubmitError> {
         let folder = job.paths.folder().display().to_string();
         let first = &job.hosts[0];
-        let mark = job_folder::owner(&self.target.sockets, self.name);
+        let mark = self.target.mark(&job.paths);
         let call = script(CREATE, &[&folder, &mark]);
         let answer = first.connection.call(&call, Input::Nothing, ANSWER_MAX)?;
         match answer.trim() {
             "new" => Ok(()),
-            _ => Err(SubmitError::invalid(
-                format!(
-                    "host `{}` has the folder of a job `{}` already",
-                    first.host.host, self.name
-                ),
-                format!("choose another name with `--name`, or remove {folder} there"),
-            )),
+            _ => Err(self.other_job(first, &folder)),
         }
+    }
+
+    /// Returns the error of a host whose folder another job has.
+    fn other_job(&self, host: &PreparedHost, folder: &str) -> SubmitError {
+        SubmitError::invalid(
+            format!(
+                "host `{}` has the folder of a job `{}` already",
+                host.host.host, self.name
+            ),
+            format!("choose another name with `--name`, or remove {folder} there"),
+        )
     }
 
     /// Creates the folder on the other hosts, and checks whether all can save checkpoints together.
     fn join_folders(&self, job: &HostsOfJob) -> Result<(), SubmitError> {
         let folder = job.paths.folder().display().to_string();
-        let first = &job.hosts[0];
-        let joined = each(&job.hosts[1..], |host| {
-            let call = script(JOIN_FOLDER, &[&folder]);
+        let (first, mark) = (&job.hosts[0], self.target.mark(&job.paths));
+        let others: Vec<(usize, &PreparedHost)> = job.hosts.iter().enumerate().skip(1).collect();
+        let joined = each(&others, |(number, host)| {
+            let call = script(JOIN_FOLDER, &[&folder, &mark, &number.to_string()]);
             host.connection.call(&call, Input::Nothing, ANSWER_MAX)
         });
-        for (host, answer) in job.hosts[1..].iter().zip(joined) {
-            if !answer?.contains("shared") && self.request.saves_in_output {
+        for ((_, host), answer) in others.iter().zip(joined) {
+            let answer = answer?;
+            if answer.contains("exists") {
+                return Err(self.other_job(host, &folder));
+            }
+            if !answer.contains("shared") && self.request.saves_in_output {
                 return Err(host.connection.failed(format!(
                     "it does not share {folder} with `{}`, so that checkpoints cannot be complete\n  \
                      help: set `folder` of the target to a shared folder, or save checkpoints to an object store: \
@@ -284,8 +309,9 @@ impl<'a> Submission<'a> {
 
     fn remove_folders(&self, job: &HostsOfJob) {
         let folder = job.paths.folder().display().to_string();
+        let mark = self.target.mark(&job.paths);
         for _removed in each(&job.hosts, |host| {
-            let call = script(REMOVE, &[&folder]);
+            let call = script(REMOVE, &[&folder, &mark]);
             host.connection.call(&call, Input::Nothing, ANSWER_MAX)
         }) {}
     }
@@ -397,13 +423,25 @@ impl<'a> Submission<'a> {
         let first = &job.hosts[0];
         let results = job.paths.results().display().to_string();
         let status = shell_words::join([first.program.as_str(), "status", "--json", &results]);
+        let mut unreachable = None;
         let has_all = clock::wait_until(JOIN_MAX, || {
             let answer = first.connection.call(&status, Input::Nothing, ANSWER_MAX);
+            unreachable = match &answer {
+                Err(SubmitError::Host {
+                    is_temporary: true,
+                    problem,
+                    ..
+                }) => Some(problem.clone()),
+                _ => None,
+            };
             let listed = answer.and_then(|answer| first.connection.parse::<JoinedHosts>(&answer));
             listed.is_ok_and(|status| status.hosts.len() >= job.hosts.len()) || self.is_over(job)
         });
         if has_all {
             return Ok(());
+        }
+        if let Some(problem) = unreachable {
+            return Err(first.connection.failed(problem));
         }
         let mut outputs = Vec::new();
         for (number, host) in job.hosts.iter().enumerate().skip(1) {
