@@ -23,7 +23,7 @@ pub struct AutoscalePolicy {
     pub budget_worker_s: Option<f64>,
     /// Seconds after a change before the next one.
     pub settle_s: f64,
-    /// Seconds after which workers that have not started count as missing hosts.
+    /// Seconds after which workers that do not train count as missing hosts.
     pub patience_s: f64,
 }
 
@@ -44,6 +44,8 @@ pub struct AutoscaleObservation {
     pub used_worker_s: f64,
     /// Seconds since the last change of the requested number.
     pub since_change_s: f64,
+    /// Seconds for which fewer workers have trained than were requested, without a break; 0 if none is missing.
+    pub missing_s: f64,
 }
 
 /// A decision with its reason.
@@ -123,14 +125,14 @@ impl AutoscalePolicy {
     /// Decides while not as many workers train as were requested.
     fn wait_for_workers(&self, seen: &AutoscaleObservation, least: u32) -> ScaleDecision {
         let reason = format!("{} of {} workers train", seen.running, seen.requested);
-        let is_missing = seen.running < seen.requested && seen.since_change_s >= self.patience_s;
+        let is_missing = seen.running < seen.requested && seen.missing_s >= self.patience_s;
         let workers = seen.running.max(least);
         match is_missing && workers < seen.requested {
             true => ScaleDecision::Scale {
                 workers,
                 reason: format!(
                     "{reason} after {:.0} s: the hosts for the others are missing",
-                    seen.since_change_s
+                    seen.missing_s
                 ),
             },
             false => ScaleDecision::Keep { reason },
@@ -225,6 +227,7 @@ mod tests {
         steps_left: None,
         used_worker_s: 0.0,
         since_change_s: 60.0,
+        missing_s: 0.0,
     };
 
     const BY_TIME: AutoscalePolicy = AutoscalePolicy {
@@ -268,7 +271,8 @@ mod tests {
         let missing = AutoscaleObservation {
             requested: 4,
             running: 3,
-            since_change_s: 130.0,
+            since_change_s: 4000.0,
+            missing_s: 130.0,
             ..SEEN
         };
         check(
@@ -276,6 +280,11 @@ mod tests {
             missing,
             "3 workers: 3 of 4 workers train after 130 s: the hosts for the others are missing",
         );
+        let just_lost = AutoscaleObservation {
+            missing_s: 10.0,
+            ..missing
+        };
+        check(POLICY, just_lost, "no change: 3 of 4 workers train");
         let outside = AutoscaleObservation {
             requested: 9,
             running: 9,
@@ -360,7 +369,7 @@ mod tests {
             proptest::option::of(0_u32..80),
             proptest::option::of(0.0001_f64..100.0),
             proptest::option::of(0_u64..1_000_000),
-            (0.0_f64..2e6, 0.0_f64..600.0),
+            (0.0_f64..2e6, 0.0_f64..600.0, 0.0_f64..600.0),
         )
             .prop_map(|((requested, running), slots, step_s, steps_left, times)| {
                 AutoscaleObservation {
@@ -371,6 +380,7 @@ mod tests {
                     steps_left,
                     used_worker_s: times.0,
                     since_change_s: times.1,
+                    missing_s: times.2,
                 }
             })
     }

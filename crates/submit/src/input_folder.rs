@@ -10,11 +10,13 @@ const FILES_MAX: usize = 100_000;
 const BYTES_MAX: u64 = 16 << 30;
 /// The maximum depth of folders.
 const DEPTH_MAX: u32 = 32;
-/// The file that the folder of a run's results has.
-const EVENT_FILE: &str = "events.jsonl";
+/// The files that the folder of a run's results, and that of a sweep, has.
+const OUTPUT_FILES: [&str; 2] = ["events.jsonl", "sweep.json"];
+/// The names of folders with the results of runs, and with those of sweeps.
+const OUTPUT_FOLDERS: [&str; 2] = ["runs", "sweeps"];
 
-/// The files of a run, relative to the folder of its run file. Hidden files and folders with the results of runs are left
-/// out.
+/// The files of a run, relative to the folder of its run file. Hidden files and folders with the results of runs and
+/// sweeps are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InputFolder {
     pub(crate) base: PathBuf,
@@ -98,9 +100,11 @@ impl InputFolder {
     }
 }
 
-/// Returns whether a folder has the results of a run, or runs.
+/// Returns whether a folder has the results of a run or a sweep, or of several.
 fn is_output(folder: &Path) -> bool {
-    folder.join(EVENT_FILE).is_file() || folder.file_name().is_some_and(|name| name == "runs")
+    let is_named = |name: &&str| folder.file_name().is_some_and(|found| found == *name);
+    OUTPUT_FOLDERS.iter().any(is_named)
+        || OUTPUT_FILES.iter().any(|file| folder.join(file).is_file())
 }
 
 #[cfg(test)]
@@ -120,6 +124,9 @@ mod tests {
         write("runs/x/model.safetensors", "large");
         write("old/events.jsonl", "");
         write("old/model.safetensors", "large");
+        write("sweeps/lr/trials/0000/model.safetensors", "large");
+        write("search/sweep.json", "{}");
+        write("search/trials/0000/model.safetensors", "large");
         write(".git/config", "secret");
         std::os::unix::fs::symlink("/nowhere", dir.path().join("broken")).unwrap();
         let read = || InputFolder::read(&dir.path().join("run.toml")).unwrap();

@@ -90,6 +90,9 @@ pub struct SubmittedJob {
     /// The address to which its results are sent; `None`: they stay in its folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+    /// The identity of the sweep that it is a run of; `None` for other jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<String>,
     /// The process that places it.
     pub submitter: ProcessIdentity,
     /// Where it was placed; `None` while it is being placed.

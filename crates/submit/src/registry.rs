@@ -59,14 +59,9 @@ impl JobRegistry {
         create_private(&self.path)?;
         if let Some(name) = name {
             names::check("job", name)?;
-            return self.claim(describe(name.to_owned())?)?.ok_or_else(|| {
-                SubmitError::invalid(
-                    format!("there is a job `{name}` already"),
-                    format!(
-                        "choose another name with `--name`, or remove that job with `ronde jobs --remove {name}`"
-                    ),
-                )
-            });
+            return self
+                .claim(describe(name.to_owned())?, None)?
+                .ok_or_else(|| in_use(name));
         }
         let run = names::cleaned(run);
         for number in 1..=NUMBERED_MAX {
@@ -75,7 +70,7 @@ impl JobRegistry {
                 number => format!("{run}-{number}"),
             };
             if !self.folder(&name).exists()
-                && let Some(job) = self.claim(describe(name)?)?
+                && let Some(job) = self.claim(describe(name)?, None)?
             {
                 return Ok(job);
             }
@@ -86,8 +81,23 @@ impl JobRegistry {
         ))
     }
 
+    /// Creates the record of a run of a sweep with this identity, with the name in its description.
+    ///
+    /// # Errors
+    /// The name is not valid or in use, or the record cannot be written.
+    pub fn create_in_sweep(
+        &self,
+        sweep: Option<&str>,
+        new: NewJob,
+    ) -> Result<SubmittedJob, SubmitError> {
+        create_private(&self.path)?;
+        names::check("job", &new.name)?;
+        let name = new.name.clone();
+        self.claim(new, sweep)?.ok_or_else(|| in_use(&name))
+    }
+
     /// Creates the folder of a job with its record in one step, or returns `None` if the name is in use.
-    fn claim(&self, new: NewJob) -> Result<Option<SubmittedJob>, SubmitError> {
+    fn claim(&self, new: NewJob, sweep: Option<&str>) -> Result<Option<SubmittedJob>, SubmitError> {
         let folder = self.folder(&new.name);
         let job = SubmittedJob {
             header: FormatHeader::of(FORMAT),
@@ -100,6 +110,7 @@ impl JobRegistry {
             run_file: new.run_file,
             workers: new.workers,
             output: new.output,
+            sweep: sweep.map(str::to_owned),
             placement: None,
         };
         let prepared = tempfile::Builder::new()
@@ -242,6 +253,16 @@ impl JobRegistry {
     }
 }
 
+/// Returns the error for a name that another job has.
+fn in_use(name: &str) -> SubmitError {
+    SubmitError::invalid(
+        format!("there is a job `{name}` already"),
+        format!(
+            "choose another name with `--name`, or remove that job with `ronde jobs --remove {name}`"
+        ),
+    )
+}
+
 /// The description of a job before it is placed.
 #[derive(Debug, Clone)]
 pub struct NewJob {
@@ -308,6 +329,21 @@ mod tests {
             8,
             "no unfinished folder is listed"
         );
+    }
+
+    #[test]
+    fn a_run_of_a_sweep_keeps_the_identity_of_its_sweep() {
+        let (_dir, registry) = registry();
+        let new = |name: &str| new_job(name.to_owned()).unwrap();
+        let run = registry.create_in_sweep(Some("one"), new("lr-0000"));
+        assert_eq!(run.unwrap().sweep.as_deref(), Some("one"));
+        let found = registry.find("lr-0000").unwrap();
+        assert_eq!(found.sweep.as_deref(), Some("one"));
+        let taken = registry.create_in_sweep(Some("two"), new("lr-0000"));
+        let taken = taken.unwrap_err().to_string();
+        assert!(taken.contains("a job `lr-0000` already"), "{taken}");
+        let other = registry.create(Some("plain"), "x", new_job).unwrap();
+        assert_eq!(other.sweep, None);
     }
 
     #[test]

@@ -88,39 +88,19 @@ impl TargetFile {
             _ => std::fs::read_to_string(path).map_err(SubmitError::file("read", path))?,
         };
         let base = path.parent().unwrap_or(Path::new("."));
-        Self::parse(&text, base).map_err(|problem| SubmitError::damaged(path, problem))
+        let home = std::env::home_dir();
+        Self::parse(&text, base, home.as_deref())
+            .map_err(|problem| SubmitError::damaged(path, problem))
     }
 
-    fn parse(text: &str, base: &Path) -> Result<Self, String> {
+    fn parse(text: &str, base: &Path, home: Option<&Path>) -> Result<Self, String> {
         let described: BTreeMap<String, TargetSettings> =
             toml::from_str(text).map_err(|error| error.to_string())?;
         let mut targets = BTreeMap::new();
         for (name, settings) in described {
             names::check("target", &name).map_err(|error| error.to_string())?;
-            let settings = match settings {
-                TargetSettings::Ssh(settings) => {
-                    let resolved = settings.resolve(base);
-                    TargetSettings::Ssh(resolved.map_err(|error| format!("[{name}]: {error}"))?)
-                }
-                TargetSettings::Kubernetes(mut settings) => {
-                    settings.kubeconfig = settings.kubeconfig.map(|file| base.join(file));
-                    TargetSettings::Kubernetes(settings)
-                }
-                TargetSettings::Ray(mut settings) => {
-                    for file in [&mut settings.token_file, &mut settings.authority] {
-                        *file = file.take().map(|file| base.join(file));
-                    }
-                    TargetSettings::Ray(settings)
-                }
-                TargetSettings::Local(mut settings) => {
-                    settings.folder = absolute(base, settings.folder)?;
-                    TargetSettings::Local(settings)
-                }
-                TargetSettings::Slurm(mut settings) => {
-                    settings.folder = absolute(base, settings.folder)?;
-                    TargetSettings::Slurm(settings)
-                }
-            };
+            let resolved = resolve(settings, base, home);
+            let settings = resolved.map_err(|problem| format!("[{name}]: {problem}"))?;
             targets.insert(name, settings);
         }
         Ok(Self { targets })
@@ -151,10 +131,66 @@ impl TargetFile {
     }
 }
 
-/// Returns the absolute path of a folder that a file in `base` names. The error is a message.
-fn absolute(base: &Path, folder: Option<PathBuf>) -> Result<Option<PathBuf>, String> {
-    let absolute = |folder| std::path::absolute(base.join(folder));
-    let folder = folder.map(absolute).transpose();
+/// Checks a target and completes the paths in it, which begin at `base`, or at `home` after `~/`. The error is a message.
+fn resolve(
+    mut settings: TargetSettings,
+    base: &Path,
+    home: Option<&Path>,
+) -> Result<TargetSettings, String> {
+    let inside = |path: Option<PathBuf>| {
+        let path = path.map(|path| in_home(path, home)).transpose()?;
+        Ok::<_, String>(path.map(|path| base.join(path)))
+    };
+    match &mut settings {
+        TargetSettings::Ssh(settings) => {
+            // The path of `folder` is one of the hosts.
+            if let Some(file) = settings.hostfile.take() {
+                settings.hostfile = Some(in_home(file, home)?);
+            }
+            let resolved = std::mem::take(settings).resolve(base);
+            *settings = resolved.map_err(|error| error.to_string())?;
+        }
+        TargetSettings::Kubernetes(settings) => {
+            settings.kubeconfig = inside(settings.kubeconfig.take())?;
+        }
+        TargetSettings::Ray(settings) => {
+            for file in [&mut settings.token_file, &mut settings.authority] {
+                *file = inside(file.take())?;
+            }
+        }
+        TargetSettings::Local(settings) => {
+            if settings.slots == Some(0) {
+                return Err(
+                    "`slots` is 0, so that no worker could start; write 1 or more, or remove it"
+                        .to_owned(),
+                );
+            }
+            settings.folder = absolute(inside(settings.folder.take())?)?;
+        }
+        TargetSettings::Slurm(settings) => {
+            settings.folder = absolute(inside(settings.folder.take())?)?;
+        }
+    }
+    Ok(settings)
+}
+
+/// Replaces `~` at the beginning of a path by the user's home. The error is a message.
+fn in_home(path: PathBuf, home: Option<&Path>) -> Result<PathBuf, String> {
+    let Ok(below) = path.strip_prefix("~") else {
+        return Ok(path);
+    };
+    match home.filter(|home| home.is_absolute()) {
+        Some(home) => Ok(home.join(below)),
+        None => Err(format!(
+            "cannot find `{}`: there is no home folder; set HOME to an absolute path, or write the path without `~`",
+            path.display()
+        )),
+    }
+}
+
+/// Returns the absolute path of a folder. The error is a message.
+fn absolute(folder: Option<PathBuf>) -> Result<Option<PathBuf>, String> {
+    let folder = folder.map(std::path::absolute).transpose();
     folder.map_err(|error| format!("cannot find the current folder: {error}"))
 }
 
@@ -166,7 +202,7 @@ mod tests {
     fn targets_are_found_by_name_and_mistakes_are_named() {
         let base = tempfile::tempdir().unwrap();
         std::fs::write(base.path().join("hosts"), "gpu1 slots=4\n").unwrap();
-        let parse = |text: &str| TargetFile::parse(text, base.path());
+        let parse = |text: &str| TargetFile::parse(text, base.path(), None);
         let text = "[big]\nkind = \"local\"\nslots = 8\n[gpus]\nkind = \"ssh\"\nhostfile = \"hosts\"\nhosts = [\"gpu2:2\"]\n";
         let file = parse(text).unwrap();
         let Ok(TargetSettings::Ssh(gpus)) = file.find("gpus") else {
@@ -192,6 +228,11 @@ mod tests {
                 "[x]\nkind = \"local\"\nsloots = 1",
                 "unknown field `sloots`",
             ),
+            ("[x]\nkind = \"local\"\nslots = 0", "[x]: `slots` is 0"),
+            (
+                "[x]\nkind = \"slurm\"\nfolder = \"~/jobs\"",
+                "[x]: cannot find `~/jobs`: there is no home folder",
+            ),
             (
                 "[\"a b\"]\nkind = \"local\"",
                 "invalid name of a target `a b`",
@@ -199,6 +240,35 @@ mod tests {
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(problem), "{error}");
+        }
+    }
+
+    #[test]
+    fn paths_begin_at_the_home_of_the_user_after_a_tilde() {
+        let base = tempfile::tempdir().unwrap();
+        std::fs::create_dir(base.path().join("home")).unwrap();
+        std::fs::write(base.path().join("home/hosts"), "gpu1 slots=4\n").unwrap();
+        let text = "[l]\nkind = \"local\"\nfolder = \"~/jobs\"\n[s]\nkind = \"slurm\"\nfolder = \"jobs\"\n\
+            [h]\nkind = \"ssh\"\nhostfile = \"~/hosts\"\nfolder = \"~/x\"\n\
+            [k]\nkind = \"kubernetes\"\nimage = \"i\"\nkubeconfig = \"~/k\"\n\
+            [r]\nkind = \"ray\"\naddress = \"http://head:8265\"\ntoken_file = \"~/t\"\n";
+        let home = base.path().join("home");
+        let file = TargetFile::parse(text, base.path(), Some(&home)).unwrap();
+        for name in ["l", "s", "h", "k", "r"] {
+            match file.find(name).unwrap() {
+                TargetSettings::Local(found) => assert_eq!(found.folder, Some(home.join("jobs"))),
+                TargetSettings::Slurm(found) => {
+                    assert_eq!(found.folder, Some(base.path().join("jobs")));
+                }
+                TargetSettings::Ssh(found) => {
+                    assert_eq!(found.hosts.len(), 1);
+                    assert_eq!(found.folder.as_deref(), Some("~/x"));
+                }
+                TargetSettings::Kubernetes(found) => {
+                    assert_eq!(found.kubeconfig, Some(home.join("k")));
+                }
+                TargetSettings::Ray(found) => assert_eq!(found.token_file, Some(home.join("t"))),
+            }
         }
     }
 }

@@ -72,6 +72,9 @@ pub struct Sweep {
     version: u32,
     /// The name of the sweep.
     pub name: String,
+    /// What tells the sweep from others of the same name; the caller sets it. States of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// The description.
     pub file: SweepFile,
     /// The text of the run file, without the values of trials.
@@ -111,6 +114,7 @@ impl Sweep {
             format: FORMAT.to_owned(),
             version: VERSION,
             name,
+            id: None,
             trials: file.trials().into_iter().map(trial).collect(),
             file,
             run_file,
@@ -354,6 +358,7 @@ mod tests {
     #[test]
     fn a_stored_state_continues_with_the_same_file_only() {
         let mut first = sweep(GRID);
+        first.id = Some("one".to_owned());
         let run = first.next().unwrap();
         first.start(&run);
         let mut again = Sweep::decode(&first.encode().unwrap()).unwrap();

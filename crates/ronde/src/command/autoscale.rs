@@ -246,6 +246,8 @@ fn status(job: &str, stop: &StopFlag) -> Option<Status> {
 struct JobWatch {
     /// When the number of workers was changed last.
     changed: Instant,
+    /// Since when fewer workers train than were requested; `None` if none is missing.
+    missing: Option<Instant>,
     /// The last look: when, and the workers that trained.
     last: Option<(Instant, u32)>,
     /// The beginning of the measured steps: when, the next step, and the workers that trained.
@@ -259,6 +261,7 @@ impl JobWatch {
     fn new() -> Self {
         Self {
             changed: now(),
+            missing: None,
             last: None,
             measured_from: None,
             step_s: None,
@@ -269,12 +272,13 @@ impl JobWatch {
     /// Begins to measure again, because the number of workers has changed.
     fn changed(&mut self) {
         self.changed = now();
+        self.missing = None;
         (self.measured_from, self.step_s) = (None, None);
     }
 
     /// Notes that no worker trains until the next look.
     fn pause(&mut self) {
-        self.last = None;
+        (self.last, self.missing) = (None, None);
         (self.measured_from, self.step_s) = (None, None);
     }
 
@@ -297,11 +301,16 @@ impl JobWatch {
             steps_left: status.steps.map(|steps| steps.saturating_sub(step)),
             used_worker_s: self.used_worker_s,
             since_change_s: (at - self.changed).as_secs_f64(),
+            missing_s: self.missing_s(at, running < status.wanted),
         }
     }
-}
 
-impl JobWatch {
+    /// Returns for how many seconds workers have been missing.
+    fn missing_s(&mut self, at: Instant, is_missing: bool) -> f64 {
+        self.missing = is_missing.then(|| self.missing.unwrap_or(at));
+        self.missing.map_or(0.0, |since| (at - since).as_secs_f64())
+    }
+
     /// Measures the time of a step over several steps of the same workers.
     fn measure(&mut self, at: Instant, step: u64, running: u32) {
         match self.measured_from {
@@ -331,4 +340,24 @@ pub(super) fn now() -> Instant {
 )]
 pub(super) fn pause() {
     std::thread::sleep(LOOK_EVERY);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_begins_when_workers_go_missing() {
+        let mut watch = JobWatch::new();
+        let start = now();
+        let mut seen = |after_s: u64, is_missing: bool| {
+            watch.missing_s(start + Duration::from_secs(after_s), is_missing)
+        };
+        assert_eq!(seen(1000, false), 0.0);
+        assert_eq!(seen(1010, true), 0.0);
+        assert_eq!(seen(1030, true), 20.0);
+        assert_eq!(seen(1040, false), 0.0);
+        assert_eq!(seen(1050, true), 0.0);
+        assert_eq!(seen(1055, true), 5.0);
+    }
 }

@@ -61,12 +61,30 @@ pub(super) fn copy(name: &str, to: &Path) -> Result<(), SubmitError> {
     }
 }
 
+/// Creates the folder for the results of a job that is about to start. The error's help is `help`.
+pub(super) fn reserve(to: &Path, help: &str) -> Result<(), SubmitError> {
+    if !is_empty(to) {
+        return Err(SubmitError::Invalid {
+            problem: format!("cannot write {}: it is not empty", to.display()),
+            help: help.to_owned(),
+        });
+    }
+    std::fs::create_dir_all(to).map_err(|cause| SubmitError::File {
+        action: "create",
+        path: to.to_owned(),
+        cause,
+    })
+}
+
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
+}
+
 /// Creates a folder for a copy with this mark; it is empty or has an earlier copy.
 fn claim(to: &Path, mark: &str) -> Result<(), SubmitError> {
     let marker = to.join(MARKER_FILE);
-    let is_empty = std::fs::read_dir(to).map_or(true, |mut entries| entries.next().is_none());
     let is_copy = std::fs::read_to_string(&marker).is_ok_and(|text| text == mark);
-    if !is_empty && !is_copy {
+    if !is_empty(to) && !is_copy {
         return Err(SubmitError::Invalid {
             problem: format!("cannot write {}: it is not empty", to.display()),
             help: "choose another folder with `--to`".to_owned(),

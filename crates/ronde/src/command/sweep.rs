@@ -18,10 +18,12 @@ mod folder;
 mod runs;
 
 use folder::SweepFolder;
-use runs::RunState;
+use runs::{RunState, SweepJobs};
 
 /// The maximum size of a sweep file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The target of a sweep that names none.
+const LOCAL: &str = "local";
 /// Name of the folder of all sweeps.
 const SWEEPS: &str = "sweeps";
 /// Interval between two looks at runs whose state costs little.
@@ -35,7 +37,7 @@ pub(crate) struct SweepArguments {
     /// File that describes the sweep; see docs/sweeps.md.
     file: PathBuf,
     /// Target of the runs: `local`, or one that the file of targets describes.
-    #[arg(long, value_name = "TARGET", default_value = "local")]
+    #[arg(long, value_name = "TARGET", default_value = LOCAL)]
     on: String,
     /// File that describes the targets [default: ~/.config/ronde/targets.toml].
     #[arg(long, value_name = "FILE")]
@@ -52,6 +54,22 @@ pub(crate) struct SweepArguments {
     /// End the runs of the sweep that are under way.
     #[arg(long, conflicts_with_all = ["retry", "dry_run"])]
     cancel: bool,
+}
+
+impl SweepArguments {
+    /// Returns the command that continues the sweep.
+    fn command(&self) -> String {
+        let mut command = format!("ronde sweep {}", self.file.display());
+        if self.on != LOCAL {
+            command += &format!(" --on {}", self.on);
+        }
+        for (option, path) in [("--targets", &self.targets), ("--to", &self.to)] {
+            if let Some(path) = path {
+                command += &format!(" {option} {}", path.display());
+            }
+        }
+        command
+    }
 }
 
 /// Why a sweep cannot continue.
@@ -122,7 +140,7 @@ fn open(arguments: &SweepArguments) -> Result<Option<SweepSession<'_>>, SweepFai
     let (run_text, ..) = read_run_file(run_file.as_deref())
         .map_err(|problem| SweepFailure::Input(without_prefix(&problem)))?;
     let settings = submit::targets(arguments.targets.as_deref())?.find(&arguments.on)?;
-    let new = Sweep::new(name, file, run_text);
+    let mut new = Sweep::new(name, file, run_text);
     check(&new, run_file.as_deref()).map_err(SweepFailure::Input)?;
     if arguments.dry_run {
         print(&table(&new))?;
@@ -134,7 +152,10 @@ fn open(arguments: &SweepArguments) -> Result<Option<SweepSession<'_>>, SweepFai
         .unwrap_or_else(|| Path::new(SWEEPS).join(&new.name));
     let folder = SweepFolder::lock(&to)?;
     let sweep = match folder.load().map_err(SweepFailure::Input)? {
-        None => new,
+        None => {
+            new.id = Some(folder.new_id()?);
+            new
+        }
         Some(mut sweep) => {
             sweep.resume(&new.file, &new.run_file).map_err(|error| {
                 SweepFailure::Input(format!(
@@ -260,8 +281,6 @@ impl SweepSession<'_> {
                 && stop.level() == StopLevel::Run
                 && let Some(run) = self.sweep.next()
             {
-                self.sweep.start(&run);
-                self.save()?;
                 self.place(&run)?;
             }
             if self.sweep.is_over() {
@@ -282,28 +301,41 @@ impl SweepSession<'_> {
         while let Some(run) = self.sweep.next() {
             self.sweep.start(&run);
             let read = read_job(&self.sweep, self.run_file.as_deref(), &run)?;
-            runs.push((run.job, read));
+            runs.push((run, read));
         }
+        let records = self.jobs().claim_all(&runs)?;
         self.save()?;
-        let (on, file) = (&self.arguments.on, self.run_file.as_deref());
         let limit = self.sweep.file.side_by_side;
-        runs::place_array(on, &self.settings, file, &runs, limit)?;
+        if let Err(error) = runs::place_array(records, &self.settings, &runs, limit) {
+            for (run, _) in &runs {
+                self.sweep.withdraw(run);
+            }
+            self.save()?;
+            return Err(error.into());
+        }
         info!("sent {} runs as an array", runs.len());
         Ok(())
     }
 
-    /// Places the job of a run. A run that cannot begin has failed; the others continue.
+    /// Returns the access to the jobs of the sweep.
+    fn jobs(&self) -> SweepJobs<'_> {
+        SweepJobs {
+            sweep: self.sweep.id.as_deref(),
+            on: &self.arguments.on,
+            settings: &self.settings,
+            file: self.run_file.as_deref(),
+        }
+    }
+
+    /// Starts a run: claims the name of its job, stores that it has started, and places the job. A run that cannot begin
+    /// has failed; the others continue.
     fn place(&mut self, run: &SweepRun) -> Result<(), SweepFailure> {
         let mut to_submit = read_job(&self.sweep, self.run_file.as_deref(), run)?;
         to_submit.request.continues = self.earlier(run)?;
-        let placed = runs::place(
-            &self.arguments.on,
-            &self.settings,
-            &run.job,
-            self.run_file.as_deref(),
-            &to_submit,
-        );
-        match placed {
+        let record = self.jobs().claim(&run.job, &to_submit)?;
+        self.sweep.start(run);
+        self.save()?;
+        match runs::place(record, &to_submit) {
             Ok(()) => Ok(()),
             Err(error @ SubmitError::EndedEarly { .. }) => {
                 let text = error.to_string();
@@ -335,10 +367,13 @@ impl SweepSession<'_> {
 
     /// Looks whether a run has ended, and takes its results over.
     fn look(&mut self, run: &SweepRun) -> Result<(), SweepFailure> {
-        match runs::state(&run.job)? {
+        match self.jobs().state(&run.job)? {
             RunState::UnderWay => Ok(()),
-            // This command was killed before the run was placed.
-            RunState::NotPlaced => self.place(run),
+            // This command was killed before the run was placed: it starts again when there is room for it.
+            RunState::NotPlaced => {
+                self.sweep.withdraw(run);
+                self.save()
+            }
             RunState::Failed(reason) => {
                 let kept = self.folder.results(run);
                 // A run that has failed may have no results at all.
@@ -360,7 +395,7 @@ impl SweepSession<'_> {
     fn finish(&mut self, run: &SweepRun, score: Result<f64, String>) -> Result<(), SweepFailure> {
         self.sweep.finish(run, score);
         self.save()?;
-        if let Err(error) = runs::remove(&run.job) {
+        if let Err(error) = self.jobs().remove(&run.job) {
             // Its results are here; what is left of it on the target is no reason to end the sweep.
             message!("warning: job {} stays in `ronde jobs`: {error}", run.job);
         }
@@ -415,9 +450,9 @@ impl SweepSession<'_> {
 
     /// Returns the end after a signal; the runs continue.
     fn interrupted(&self, signal: i32) -> SweepFailure {
-        let file = self.arguments.file.display();
+        let command = self.arguments.command();
         message!(
-            "interrupted; {} runs continue; `ronde sweep {file}` continues the sweep, `ronde sweep {file} --cancel` ends the runs",
+            "interrupted; {} runs continue; `{command}` continues the sweep, `{command} --cancel` ends the runs",
             self.sweep.under_way()
         );
         SweepFailure::Stopped(signal)
@@ -427,7 +462,7 @@ impl SweepSession<'_> {
     fn cancel(mut self) -> Result<(), SweepFailure> {
         let started = self.sweep.started();
         for run in &started {
-            runs::cancel(&run.job)?;
+            self.jobs().cancel(&run.job)?;
             self.sweep.withdraw(run);
             self.save()?;
         }

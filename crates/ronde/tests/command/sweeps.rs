@@ -190,16 +190,22 @@ fn a_run_that_fails_and_a_cancelled_sweep_can_start_again() {
         "long.toml",
         &GRID.replace("\"train.epochs\" = 1", "\"train.epochs\" = 100000"),
     );
-    let running = start(&dir, &["long.toml"]);
+    let running = start(&dir, &["long.toml", "--to", "sweeps/long"]);
     until("a run has started", || {
         dir.path()
             .join(".state/ronde/jobs/long-0000/results/events.jsonl")
             .exists()
     });
     running.signal(Signal::INT);
-    running
-        .wait()
-        .expect(130, &["interrupted; 1 runs continue", "--cancel"]);
+    let shown = [
+        "interrupted; 1 runs continue",
+        "`ronde sweep long.toml --to sweeps/long --cancel`",
+    ];
+    running.wait().expect(130, &shown);
+    // Another sweep of the same name does not take the job.
+    let foreign = "there is a job `long-0000` of another sweep";
+    ronde(&dir, &["sweep", "long.toml", "--to", "other"]).expect(2, &[foreign]);
+    ronde(&dir, &["sweep", "long.toml", "--to", "other", "--cancel"]).expect(0, &["0 runs ended"]);
     assert_eq!(states(&dir), ["long-0000 running"]);
     ronde(&dir, &["sweep", "long.toml", "--cancel"]).expect(0, &["1 runs ended"]);
     assert_eq!(states(&dir), [""; 0]);
@@ -294,6 +300,17 @@ fn a_submitter_that_is_killed_after_sbatch_loses_no_job_and_sends_none_twice() {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), 3, "{jobs}");
+    // After a script that is refused, no run has started, and no name is in use.
+    std::fs::write(&sbatch, "#!/bin/sh\nexit 1\n").unwrap();
+    cluster.dir.write("refused.toml", GRID);
+    let sweep = [&["sweep", "refused.toml"], &on[..]].concat();
+    let ended = cluster.dir.start(RONDE, &sweep, &variables).wait();
+    assert_ne!(ended.code, 0, "{ended:#?}");
+    let trials = stored(&cluster.dir, "refused")["trials"].clone();
+    let mut trials = trials.as_array().unwrap().iter();
+    assert!(trials.all(|trial| trial["runs"].as_array().unwrap().is_empty()));
+    let listed = cluster.ronde(&["jobs"]).expect(0, &[]).stdout;
+    assert!(!listed.contains("refused"), "{listed}");
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use ronde_submit::SubmitError;
+use ronde_submit::{ProcessIdentity, SubmitError};
 use ronde_sweep::{Sweep, SweepRun, csv, svg};
 use serde_json::Value;
 
@@ -70,6 +71,18 @@ impl SweepFolder {
         let text = String::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
         let sweep = Sweep::decode(&text).map_err(|error| damaged(error.to_string()))?;
         Ok(Some(sweep))
+    }
+
+    /// Returns an identity for a new sweep in the folder, which no other sweep has.
+    pub(super) fn new_id(&self) -> Result<String, SubmitError> {
+        let process = ProcessIdentity::of_this_process().map_err(|cause| SubmitError::File {
+            action: "read",
+            path: PathBuf::from("/proc/self/stat"),
+            cause,
+        })?;
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let text = format!("{process:?} {since:?} {}", self.path.display());
+        Ok(blake3::hash(text.as_bytes()).to_hex()[..32].to_owned())
     }
 
     /// Stores the state: a reader, and this command after SIGKILL, finds the old or the new one.

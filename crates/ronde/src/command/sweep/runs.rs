@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use ronde_core::Recovery;
-use ronde_submit::{JobState, NewJob, SubmitError, TargetSettings};
+use ronde_submit::{JobState, NewJob, SubmitError, SubmittedJob, TargetSettings};
+use ronde_sweep::SweepRun;
 
 use crate::command::console::message;
-use crate::command::submit::{self, RunToSubmit};
+use crate::command::submit::RunToSubmit;
 use crate::command::submitted::SubmittedJobs;
 use crate::command::{cancel, fetch};
 
@@ -26,15 +27,162 @@ pub(super) enum RunState {
     Failed(String),
 }
 
-/// Places the job of a run.
-pub(super) fn place(
-    on: &str,
+/// What the jobs of a sweep have in common.
+#[derive(Clone, Copy)]
+pub(super) struct SweepJobs<'a> {
+    /// The identity of the sweep.
+    pub(super) sweep: Option<&'a str>,
+    /// The name of the target.
+    pub(super) on: &'a str,
+    /// The target.
+    pub(super) settings: &'a TargetSettings,
+    /// The run file; `None`: the embedded example.
+    pub(super) file: Option<&'a Path>,
+}
+
+impl SweepJobs<'_> {
+    /// Claims the name of the job of a run: creates its record. What an earlier job of the same run has left is removed.
+    pub(super) fn claim(&self, job: &str, run: &RunToSubmit) -> Result<SubmittedJob, SubmitError> {
+        match self.state(job)? {
+            RunState::Finished | RunState::Failed(_) => self.remove(job)?,
+            RunState::NotPlaced | RunState::UnderWay => {}
+        }
+        let new = NewJob {
+            name: job.to_owned(),
+            target: self.on.to_owned(),
+            settings: self.settings.clone(),
+            run_file: self.file.map(Path::to_owned),
+            workers: run.request.workers,
+            output: run.request.output.clone(),
+        };
+        let jobs = SubmittedJobs::open()?;
+        jobs.registry.create_in_sweep(self.sweep, new)
+    }
+
+    /// Claims the names of the jobs of runs. Leaves no record if that fails.
+    pub(super) fn claim_all(
+        &self,
+        runs: &[(SweepRun, RunToSubmit)],
+    ) -> Result<Vec<SubmittedJob>, SubmitError> {
+        let mut records = Vec::new();
+        for (run, to_submit) in runs {
+            match self.claim(&run.job, to_submit) {
+                Ok(record) => records.push(record),
+                Err(error) => {
+                    release(&records)?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(records)
+    }
+
+    /// Returns the state of a run. A job that was never placed is removed.
+    pub(super) fn state(&self, job: &str) -> Result<RunState, SubmitError> {
+        let jobs = SubmittedJobs::open()?;
+        if !jobs.registry.has(job) {
+            return Ok(RunState::NotPlaced);
+        }
+        let (record, target) = jobs.find(job)?;
+        if !self.is_own(&record) {
+            return Err(SubmitError::Invalid {
+                problem: format!("there is a job `{job}` of another sweep, or of another command"),
+                help: format!(
+                    "give this sweep another name with `name` in its file, or remove that job with `ronde jobs --remove {job}`"
+                ),
+            });
+        }
+        let state = match jobs.state(&record, &*target) {
+            Ok(state) => state,
+            Err(error) if error.recovery() == Recovery::Retry => {
+                message!("warning: {error}");
+                return Ok(RunState::UnderWay);
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(match state {
+            JobState::Finished => RunState::Finished,
+            JobState::Lost if !target.has_started(&record)? => {
+                target.remove(&record)?;
+                jobs.registry.remove(job)?;
+                RunState::NotPlaced
+            }
+            state if state.is_over() => RunState::Failed(state.to_string()),
+            _ => RunState::UnderWay,
+        })
+    }
+
+    /// Removes the record of a run that is over, if there is one, and what the run has left on its target.
+    pub(super) fn remove(&self, job: &str) -> Result<(), SubmitError> {
+        let jobs = SubmittedJobs::open()?;
+        if !jobs.registry.has(job) {
+            return Ok(());
+        }
+        let (record, target) = jobs.find(job)?;
+        if !self.is_own(&record) {
+            return Ok(());
+        }
+        target.remove(&record)?;
+        jobs.registry.remove(job)
+    }
+
+    /// Ends a run and removes its record.
+    pub(super) fn cancel(&self, job: &str) -> Result<(), SubmitError> {
+        let jobs = SubmittedJobs::open()?;
+        if jobs.registry.has(job) && self.is_own(&jobs.registry.find(job)?) {
+            cancel::end(job, GRACE)?;
+            self.remove(job)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a job is one of the sweep. Another sweep may have the same name.
+    fn is_own(&self, record: &SubmittedJob) -> bool {
+        record.sweep.as_deref() == self.sweep
+    }
+}
+
+/// Places the job of a run, whose name was claimed. Leaves no record if that fails.
+pub(super) fn place(mut record: SubmittedJob, run: &RunToSubmit) -> Result<(), SubmitError> {
+    let jobs = SubmittedJobs::open()?;
+    let target = jobs.target(&record.settings);
+    let name = record.name.clone();
+    let mut placed = |placement| jobs.registry.place(&mut record, placement);
+    let submitted = target.submit(&name, &run.request, &mut placed);
+    if submitted.is_err() {
+        jobs.registry.remove(&name)?;
+    }
+    submitted
+}
+
+/// Places the jobs of runs, whose names were claimed, as one job of the scheduler. Leaves no record if that fails.
+pub(super) fn place_array(
+    mut records: Vec<SubmittedJob>,
     settings: &TargetSettings,
-    job: &str,
-    file: Option<&Path>,
-    run: &RunToSubmit,
+    runs: &[(SweepRun, RunToSubmit)],
+    side_by_side: u32,
 ) -> Result<(), SubmitError> {
-    submit::place_quietly(on, settings.clone(), Some(job), file, run).map(|_| ())
+    let jobs = SubmittedJobs::open()?;
+    let target = jobs.target(settings);
+    let requests: Vec<_> = runs
+        .iter()
+        .map(|(run, to_submit)| (run.job.clone(), to_submit.request.clone()))
+        .collect();
+    let mut placed = |task: usize, placement| jobs.registry.place(&mut records[task], placement);
+    let submitted = target.submit_array(&requests, side_by_side, &mut placed);
+    if submitted.is_err() {
+        release(&records)?;
+    }
+    submitted
+}
+
+/// Removes the records of jobs that were not placed.
+fn release(records: &[SubmittedJob]) -> Result<(), SubmitError> {
+    let jobs = SubmittedJobs::open()?;
+    for record in records {
+        jobs.registry.remove(&record.name)?;
+    }
+    Ok(())
 }
 
 /// Returns whether a target runs many jobs as one job of its scheduler.
@@ -43,93 +191,12 @@ pub(super) fn has_arrays(settings: &TargetSettings) -> Result<bool, SubmitError>
     Ok(jobs.target(settings).has_arrays())
 }
 
-/// Places the jobs of runs as one job of the scheduler. Leaves no record if that fails.
-pub(super) fn place_array(
-    on: &str,
-    settings: &TargetSettings,
-    file: Option<&Path>,
-    runs: &[(String, RunToSubmit)],
-    side_by_side: u32,
-) -> Result<(), SubmitError> {
-    let jobs = SubmittedJobs::open()?;
-    let target = jobs.target(settings);
-    let mut records = Vec::new();
-    let mut requests = Vec::new();
-    for (job, run) in runs {
-        records.push(jobs.registry.create(Some(job), job, |name| {
-            Ok(NewJob {
-                name,
-                target: on.to_owned(),
-                settings: settings.clone(),
-                run_file: file.map(Path::to_owned),
-                workers: run.request.workers,
-                output: run.request.output.clone(),
-            })
-        })?);
-        requests.push((job.clone(), run.request.clone()));
-    }
-    let mut placed = |task: usize, placement| jobs.registry.place(&mut records[task], placement);
-    let submitted = target.submit_array(&requests, side_by_side, &mut placed);
-    if submitted.is_err() {
-        for (job, _) in runs {
-            jobs.registry.remove(job)?;
-        }
-    }
-    submitted
-}
-
-/// Returns the state of a run. A job that was never placed is removed.
-pub(super) fn state(job: &str) -> Result<RunState, SubmitError> {
-    let jobs = SubmittedJobs::open()?;
-    if !jobs.registry.has(job) {
-        return Ok(RunState::NotPlaced);
-    }
-    let (record, target) = jobs.find(job)?;
-    let state = match jobs.state(&record, &*target) {
-        Ok(state) => state,
-        Err(error) if error.recovery() == Recovery::Retry => {
-            message!("warning: {error}");
-            return Ok(RunState::UnderWay);
-        }
-        Err(error) => return Err(error),
-    };
-    Ok(match state {
-        JobState::Finished => RunState::Finished,
-        JobState::Lost if !target.has_started(&record)? => {
-            target.remove(&record)?;
-            jobs.registry.remove(job)?;
-            RunState::NotPlaced
-        }
-        state if state.is_over() => RunState::Failed(state.to_string()),
-        _ => RunState::UnderWay,
-    })
-}
-
 /// Copies the results of a run to a folder.
 pub(super) fn fetch(job: &str, to: &Path) -> Result<(), SubmitError> {
     fetch::copy(job, to)
 }
 
-/// Removes the record of a run that is over, if there is one, and what the run has left on its target.
-pub(super) fn remove(job: &str) -> Result<(), SubmitError> {
-    let jobs = SubmittedJobs::open()?;
-    if jobs.registry.has(job) {
-        let (record, target) = jobs.find(job)?;
-        target.remove(&record)?;
-    }
-    jobs.registry.remove(job)
-}
-
 /// Returns whether a run on a target can continue from the results of an earlier one on this machine.
 pub(super) fn can_continue(settings: &TargetSettings) -> Result<bool, SubmitError> {
     Ok(SubmittedJobs::open()?.target(settings).can_continue())
-}
-
-/// Ends a run and removes its record.
-pub(super) fn cancel(job: &str) -> Result<(), SubmitError> {
-    if SubmittedJobs::open()?.registry.has(job) {
-        cancel::end(job, GRACE)?;
-        remove(job)?;
-    }
-    Ok(())
 }

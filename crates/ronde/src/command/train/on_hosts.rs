@@ -1,7 +1,7 @@
 //! `ronde train -H`: submits the run to hosts over SSH, shows its progress, and copies its results at the end.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ronde_cluster::{StopFlag, StopLevel};
@@ -17,6 +17,9 @@ use crate::command::{cancel, exit, fetch, signals, submit, submit_failure};
 
 /// The name of the target in the list of jobs.
 const TARGET: &str = "hosts";
+/// What to do if there is something in the folder for the results.
+const FOLDER_HELP: &str = "move what is in it to another place, or choose another folder: `--set run.name=NAME`, or \
+                           `run.output` in the run file if it names this one";
 /// Time for a last checkpoint after the first signal.
 const GRACE: Duration = Duration::from_secs(120);
 /// Interval at which signals and the end of the job are looked for.
@@ -46,14 +49,16 @@ pub(super) fn train(arguments: &TrainArguments, list: &str, stop: &StopFlag) -> 
             let written = writeln!(Printable(std::io::stdout()), "{}", preview.text());
             return Ok(written.map_or(exit::GAVE_UP, |()| exit::DONE));
         }
+        let to = run.config.run.output_folder();
+        fetch::reserve(&to, FOLDER_HELP)?;
         let name = submit::place(TARGET, settings, None, arguments.file.as_deref(), &run)?;
-        follow(&name, stop, run.config.run.output_folder())
+        follow(&name, stop, &to)
     });
     trained.unwrap_or_else(|error| submit_failure(&error))
 }
 
 /// Shows a job until it is over and copies its results. The first signal ends the job after a checkpoint.
-fn follow(name: &str, stop: &StopFlag, to: PathBuf) -> Result<i32, SubmitError> {
+fn follow(name: &str, stop: &StopFlag, to: &Path) -> Result<i32, SubmitError> {
     signals::begin_supervision();
     let jobs = SubmittedJobs::open()?;
     let (job, target) = jobs.find(name)?;
@@ -71,18 +76,41 @@ fn follow(name: &str, stop: &StopFlag, to: PathBuf) -> Result<i32, SubmitError> 
         StopLevel::Run => {
             let _ = shown.join();
             jobs.find(name)
-                .and_then(|(job, target)| jobs.state(&job, &*target))?
+                .and_then(|(job, target)| jobs.state(&job, &*target))
         }
-        _ => cancel::end(name, GRACE)?,
+        _ => cancel::end(name, GRACE),
+    };
+    let state = match state {
+        Ok(state) => state,
+        Err(error @ (SubmitError::Host { .. } | SubmitError::Program { .. })) => {
+            let code = submit_failure(&error);
+            message!(
+                "  help: job {name} continues on its hosts: `ronde logs -f {name}` shows it, `ronde cancel {name}` ends it"
+            );
+            return Ok(code);
+        }
+        Err(error) => return Err(error),
     };
     if !state.is_over() {
         info!("job {name} continues: {state}; `ronde logs -f {name}` shows it");
         return Ok(exit::GAVE_UP);
     }
-    match fetch::copy(name, &to) {
+    match fetch::copy(name, to) {
         Ok(()) => info!("results of job {name} in {}", to.display()),
-        Err(error) if state == JobState::Finished => return Err(error),
-        Err(error) => message!("warning: {error}"),
+        Err(error) => {
+            // The help of the error is that of another command.
+            let problem = match error {
+                SubmitError::Invalid { problem, .. } => problem,
+                error => error.to_string(),
+            };
+            message!(
+                "error: cannot copy the results of job {name}: {problem}\n  help: `ronde fetch {name} --to FOLDER` copies them \
+                 to another folder"
+            );
+            if state == JobState::Finished {
+                return Ok(exit::GAVE_UP);
+            }
+        }
     }
     Ok(state.exit_code().unwrap_or(exit::BUG))
 }
