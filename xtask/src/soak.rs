@@ -110,9 +110,8 @@ fn run(options: &SoakOptions) -> Result<()> {
         let layout = layouts[number % layouts.len()];
         let (seed, every_s) = (options.seed, options.every_s);
         let faults = FaultSequence::new(seed, number as u64, layout, &options.kinds, every_s);
-        let disturbed =
-            disturb(&ronde, &folder, options, layout, faults, number)
-                .with_context(|| options.command())?;
+        let disturbed = disturb(&ronde, &folder, options, layout, faults, number)
+            .with_context(|| options.command())?;
         report.add(&disturbed, &reference, options.workers, &folder);
         number += 1;
     }

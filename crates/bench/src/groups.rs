@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup, Security, TransportChoice};
 use ronde_core::{
-    Assignment, Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank,
-    Operation, Rank,
+    Assignment, Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation,
+    Rank,
 };
 use ronde_identity::{Authority, Identity, Member, Validity};
 use ronde_schedule::{Algorithm, Hosts};

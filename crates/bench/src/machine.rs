@@ -61,7 +61,9 @@ impl Machine {
 
 /// Returns the number of cores that a process may use, from its file `status`; `None` when unknown.
 fn allowed_cores(status: &str) -> Option<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed:"))?;
     let digits = line.chars().filter_map(|digit| digit.to_digit(16));
     Some(digits.map(u32::count_ones).sum())
 }

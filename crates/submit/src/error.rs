@@ -55,7 +55,9 @@ pub enum SubmitError {
         problem: String,
     },
     /// A job could not be placed, and may nevertheless run: a host or a scheduler did not answer.
-    #[error("{problem}\n  help: job `{job}` may run nevertheless; `ronde status {job}` shows it, and `ronde cancel {job}` ends it")]
+    #[error(
+        "{problem}\n  help: job `{job}` may run nevertheless; `ronde status {job}` shows it, and `ronde cancel {job}` ends it"
+    )]
     MayRun {
         /// The job's name.
         job: String,

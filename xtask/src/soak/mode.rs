@@ -76,9 +76,9 @@ impl SoakMode {
     pub(super) fn settings(self) -> String {
         match self {
             Self::EveryStep => String::new(),
-            Self::Compression => format!(
-                "\n[compression]\ncodec = \"top_k\"\nsenders = 8\nratio = 0.02\n{COPIES}"
-            ),
+            Self::Compression => {
+                format!("\n[compression]\ncodec = \"top_k\"\nsenders = 8\nratio = 0.02\n{COPIES}")
+            }
             Self::LocalSgd => format!(
                 "\n[sync]\nkind = \"local_sgd\"\ninner_steps = 8\nreplicas = 8\n\
                                inner_state = \"keep\"\nfragments = 2\n{COPIES}"
@@ -92,7 +92,9 @@ impl SoakMode {
                  round_updates = 30\ncopies = 2\n"
             ),
             Self::Gossip => {
-                format!("{SMALL_BATCHES}0.016\n{ADAM}\n[sync]\nkind = \"gossip\"\nround_updates = 90\n")
+                format!(
+                    "{SMALL_BATCHES}0.016\n{ADAM}\n[sync]\nkind = \"gossip\"\nround_updates = 90\n"
+                )
             }
         }
     }

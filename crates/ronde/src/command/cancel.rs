@@ -80,6 +80,8 @@ fn wait_for_submitter(jobs: &SubmittedJobs, name: &str) -> Result<JobState, Subm
     }
     Err(SubmitError::Invalid {
         problem: format!("job `{name}` is still being placed; it ends as soon as it is placed"),
-        help: format!("`ronde status {name}` shows its state; ending the command that submits it is possible, too"),
+        help: format!(
+            "`ronde status {name}` shows its state; ending the command that submits it is possible, too"
+        ),
     })
 }

@@ -68,7 +68,9 @@ fn remove(name: &str, is_forced: bool) -> Result<(), SubmitError> {
         };
         let removed = ended.and_then(|()| target.remove(&job));
         match removed {
-            Err(error) if is_forced => info!("warning: something of job {name} may be left: {error}"),
+            Err(error) if is_forced => {
+                info!("warning: something of job {name} may be left: {error}")
+            }
             removed => removed?,
         }
     } else if !jobs.registry.has(name) {

@@ -108,7 +108,6 @@ fn submitted_status(
     if has_run && !json && state.is_over() {
         let _ = writeln!(out, "the last status of its run:");
     }
-    drop(out);
     match (has_run, json) {
         (true, true) => target.command(job, &["status", "--json", "{}"]),
         (true, false) => target.command(job, &["status", "{}"]),

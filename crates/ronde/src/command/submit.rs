@@ -1,4 +1,4 @@
-//! `ronde submit`: places a run as a job on a target.
+//! `ronde submit`: starts a run as a job on a target.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub(crate) struct SubmitArguments {
     /// File that describes the targets [default: ~/.config/ronde/targets.toml].
     #[arg(long, value_name = "FILE")]
     targets: Option<PathBuf>,
-    /// Print what would be sent and started, without submitting.
+    /// Print everything that would be sent and started, without submitting.
     #[arg(long)]
     dry_run: bool,
     /// Print only the documents that would be sent, for targets that receive documents (Kubernetes and Ray): as YAML, or as
@@ -167,7 +167,7 @@ pub(super) fn place_quietly(
     let cancelled = || SubmitError::Cancelled { job: name.clone() };
     let mut placed = |placement| {
         jobs.registry.place(&mut job, placement)?;
-        // The target then ends what it has begun.
+        // The target then ends everything that it has begun.
         match jobs.registry.is_cancelled(&name) {
             true => Err(cancelled()),
             false => Ok(()),

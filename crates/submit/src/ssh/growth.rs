@@ -169,7 +169,11 @@ fn copy(
     let (bytes, files) = (numbers.next().unwrap_or("0"), numbers.next().unwrap_or("0"));
     let parts = |path: &str| {
         let path = Path::new(path);
-        let folder = path.parent().unwrap_or(Path::new("/")).display().to_string();
+        let folder = path
+            .parent()
+            .unwrap_or(Path::new("/"))
+            .display()
+            .to_string();
         let name = path.file_name().unwrap_or_default();
         (folder, name.to_string_lossy().into_owned())
     };

@@ -170,3 +170,68 @@ impl PreparedHost {
         self.folder.join("inputs").join(&inputs.hash).join(file)
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Runs a script as a host does, and returns its exit code and its output.
+    pub(in crate::ssh) fn run_script(
+        text: &str,
+        arguments: &[&str],
+        input: &[u8],
+    ) -> (i32, String) {
+        let mut shell = Command::new("sh")
+            .arg("-c")
+            .arg(script(text, arguments))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // A script that reads no input may have ended.
+        let _ = shell.stdin.take().unwrap().write_all(input);
+        let ended = shell.wait_with_output().unwrap();
+        let text = String::from_utf8(ended.stdout).unwrap();
+        (ended.status.code().unwrap(), text.trim().to_owned())
+    }
+
+    #[test]
+    fn a_copy_that_was_cut_off_is_not_stored() {
+        let disk = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            std::fs::write(disk.path().join(name), [7; 700]).unwrap();
+        }
+        let archive = Command::new("tar")
+            .args(["-c", "-f", "-", "-C"])
+            .arg(disk.path())
+            .args(["a", "b", "c"])
+            .output()
+            .unwrap()
+            .stdout;
+        let inputs = disk.path().join("inputs").display().to_string();
+        let store = |bytes: &[u8]| run_script(STORE_INPUTS, &[&inputs, "hash", "3"], bytes).0;
+        let stored = disk.path().join("inputs/hash");
+        // A header and two blocks for each file: this one ends after the second file.
+        for cut in [&archive[..3 * 512], &archive[..6 * 512], &[]] {
+            assert_eq!(store(cut), 73, "{} bytes", cut.len());
+            assert!(!stored.exists());
+        }
+        assert_eq!((store(&archive), store(&archive)), (0, 0));
+        let names = std::fs::read_dir(disk.path().join("inputs")).unwrap();
+        assert_eq!(names.count(), 1, "nothing unfinished is left");
+        assert_eq!(std::fs::read(stored.join("c")).unwrap(), [7; 700]);
+
+        let bin = disk.path().join("bin").display().to_string();
+        let store = |bytes: &[u8]| run_script(STORE_PROGRAM, &[&bin, "4"], bytes).0;
+        assert_eq!(store(b"abc"), 73);
+        assert_eq!(
+            std::fs::read_dir(disk.path().join("bin")).unwrap().count(),
+            0
+        );
+        assert_eq!(store(b"abcd"), 0);
+    }
+}

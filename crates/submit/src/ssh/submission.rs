@@ -468,3 +468,36 @@ impl<'a> Submission<'a> {
         state.is_ok_and(|state| matches!(state, ProcessState::Exited { .. }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::preparation::tests::run_script;
+    use super::*;
+
+    #[test]
+    fn a_folder_is_shared_by_its_own_job_only_and_removed_by_no_other_one() {
+        let disk = tempfile::tempdir().unwrap();
+        let folder = disk.path().join("job").display().to_string();
+        let run = |text: &str, arguments: &[&str]| run_script(text, arguments, b"").1;
+        assert_eq!(run(CREATE, &[&folder, "mine"]), "new");
+        assert_eq!(
+            run(CREATE, &[&folder, "mine"]),
+            "new",
+            "nothing was started"
+        );
+        assert_eq!(run(CREATE, &[&folder, "other"]), "exists");
+        assert_eq!(run(JOIN_FOLDER, &[&folder, "mine", "1"]), "shared");
+        assert_eq!(run(JOIN_FOLDER, &[&folder, "other", "1"]), "exists");
+        run(REMOVE, &[&folder, "other"]);
+        assert!(disk.path().join("job").exists());
+        run(REMOVE, &[&folder, "mine"]);
+        assert!(!disk.path().join("job").exists());
+        // A host with a disk of its own, whose folder stays after a submitter that was killed.
+        for _ in 0..2 {
+            assert_eq!(run(JOIN_FOLDER, &[&folder, "mine", "2"]), "separate");
+        }
+        assert_eq!(run(JOIN_FOLDER, &[&folder, "mine", "1"]), "exists");
+        run(REMOVE, &[&folder, "mine"]);
+        assert!(!disk.path().join("job").exists());
+    }
+}
