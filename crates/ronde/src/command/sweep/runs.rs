@@ -142,17 +142,20 @@ impl SweepJobs<'_> {
     }
 }
 
-/// Places the job of a run, whose name was claimed. Leaves no record if that fails.
+/// Places the job of a run, whose name was claimed. Leaves no record if that fails and nothing can run.
 pub(super) fn place(mut record: SubmittedJob, run: &RunToSubmit) -> Result<(), SubmitError> {
     let jobs = SubmittedJobs::open()?;
     let target = jobs.target(&record.settings);
     let name = record.name.clone();
     let mut placed = |placement| jobs.registry.place(&mut record, placement);
     let submitted = target.submit(&name, &run.request, &mut placed);
-    if submitted.is_err() {
-        jobs.registry.remove(&name)?;
+    match submitted {
+        Err(error) if !matches!(error, SubmitError::MayRun { .. }) => {
+            jobs.registry.remove(&name)?;
+            Err(error)
+        }
+        submitted => submitted,
     }
-    submitted
 }
 
 /// Places the jobs of runs, whose names were claimed, as one job of the scheduler. Leaves no record if that fails.
