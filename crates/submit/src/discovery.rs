@@ -37,7 +37,7 @@ impl HostDiscovery {
     /// host; a host without a number has `slots`.
     ///
     /// # Errors
-    /// A line is not valid, or a host is named twice.
+    /// A line is not valid, a host is named twice, or there is none.
     pub fn parse(text: &str, slots: u32) -> Result<Vec<HostSlots>, SubmitError> {
         let mut hosts: Vec<HostSlots> = Vec::new();
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -54,6 +54,13 @@ impl HostDiscovery {
                 ));
             }
             hosts.push(host);
+        }
+        if hosts.is_empty() {
+            // The first host is always one of them, so a script that prints nothing has failed.
+            return Err(SubmitError::invalid(
+                "the script names no host",
+                "print a line `HOST:SLOTS` for each host, also for the first one of the job",
+            ));
         }
         Ok(hosts)
     }
@@ -118,7 +125,7 @@ mod tests {
             .map(|host| (host.host.as_str(), host.slots))
             .collect();
         assert_eq!(slots, [("gpu1", 2), ("me@gpu2", 4), ("fe80::1", 3)]);
-        for text in ["a:0", "a b", "a:1\na:2", "-oProxyCommand=x"] {
+        for text in ["", "\n", "a:0", "a b", "a:1\na:2", "-oProxyCommand=x"] {
             assert!(HostDiscovery::parse(text, 1).is_err(), "{text}");
         }
     }

@@ -1,7 +1,9 @@
 //! `ronde logs`: shows the output of a submitted job.
 
+use std::io::ErrorKind;
+
 use clap::Args;
-use ronde_submit::LogRequest;
+use ronde_submit::{LogRequest, SubmitError};
 
 use super::submitted::SubmittedJobs;
 use super::{exit, stored_results};
@@ -39,6 +41,8 @@ pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
     });
     match shown {
         Ok(()) => exit::DONE,
+        // The reader has closed the pipe, such as `head`.
+        Err(SubmitError::File { cause, .. }) if cause.kind() == ErrorKind::BrokenPipe => exit::DONE,
         Err(error) => super::submit_failure(&error),
     }
 }

@@ -63,6 +63,8 @@ pub(crate) mod wait;
 pub(crate) mod watchdog;
 pub(crate) mod worker;
 
+use std::io::ErrorKind;
+
 use ronde_cluster::ClusterError;
 use ronde_core::Recovery;
 use ronde_submit::SubmitError;
@@ -101,6 +103,7 @@ pub(crate) fn submit_failure(error: &SubmitError) -> i32 {
     match error {
         SubmitError::EndedEarly { code, .. } => *code,
         SubmitError::Invalid { .. } | SubmitError::Damaged { .. } => exit::USER_ERROR,
+        SubmitError::File { cause, .. } if cause.kind() == ErrorKind::NotFound => exit::USER_ERROR,
         error if error.recovery() == Recovery::Retry => exit::GAVE_UP,
         SubmitError::Host { .. } => exit::USER_ERROR,
         _ => exit::GAVE_UP,

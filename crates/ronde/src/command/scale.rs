@@ -24,9 +24,13 @@ pub(crate) struct ScaleArguments {
 }
 
 pub(crate) fn scale(arguments: &ScaleArguments) -> i32 {
-    if let Some((_, job, target)) = submitted::by_name(Some(&arguments.job)) {
-        let scaled = target.scale(&job, arguments.workers);
-        return scaled.unwrap_or_else(|error| super::submit_failure(&error));
+    match submitted::by_name(Some(&arguments.job)) {
+        Ok(Some((_, job, target))) => {
+            let scaled = target.scale(&job, arguments.workers);
+            return scaled.unwrap_or_else(|error| super::submit_failure(&error));
+        }
+        Ok(None) => {}
+        Err(error) => return super::submit_failure(&error),
     }
     let found = match find(Some(&arguments.job), &arguments.token) {
         Ok(found) => found,

@@ -28,9 +28,13 @@ pub(crate) struct StatusArguments {
 }
 
 pub(crate) fn status(arguments: &StatusArguments) -> i32 {
-    if let Some((jobs, job, target)) = submitted::by_name(arguments.job.job.as_deref()) {
-        let shown = submitted_status(&jobs, &job, &*target, arguments.json);
-        return shown.unwrap_or_else(|error| super::submit_failure(&error));
+    match submitted::by_name(arguments.job.job.as_deref()) {
+        Ok(Some((jobs, job, target))) => {
+            let shown = submitted_status(&jobs, &job, &*target, arguments.json);
+            return shown.unwrap_or_else(|error| super::submit_failure(&error));
+        }
+        Ok(None) => {}
+        Err(error) => return super::submit_failure(&error),
     }
     if let Some(run) = arguments.job.plain_run() {
         return run_status(&run, arguments.json);

@@ -79,17 +79,21 @@ impl SubmittedJobs {
     }
 }
 
-/// Finds the submitted job that `name` refers to, if there is no file of that name.
-pub(super) fn by_name(
-    name: Option<&str>,
-) -> Option<(SubmittedJobs, SubmittedJob, Box<dyn Target>)> {
-    let name = name.filter(|name| !Path::new(name).exists())?;
-    let jobs = SubmittedJobs::open().ok()?;
-    if !jobs.registry.has(name) {
-        return None;
+/// A submitted job with the records of this machine and its target.
+pub(super) type JobOnTarget = (SubmittedJobs, SubmittedJob, Box<dyn Target>);
+
+/// Finds the submitted job that `name` refers to, if there is one, and no file of that name.
+pub(super) fn by_name(name: Option<&str>) -> Result<Option<JobOnTarget>, SubmitError> {
+    let Some(name) = name.filter(|name| !Path::new(name).exists()) else {
+        return Ok(None);
+    };
+    match SubmittedJobs::open() {
+        Ok(jobs) if jobs.registry.has(name) => {
+            let (job, target) = jobs.find(name)?;
+            Ok(Some((jobs, job, target)))
+        }
+        _ => Ok(None),
     }
-    let (job, target) = jobs.find(name).ok()?;
-    Some((jobs, job, target))
 }
 
 /// Returns the folder of a job on its target, for display.
