@@ -103,7 +103,7 @@ impl ModelParts {
             }));
         }
         let is_held_once = layout.replicas() == 1 || section.zero_level().is_sharded();
-        if is_held_once && section.copies_among(layout.ranks() as u32) > 1 {
+        if is_held_once && section.copies_among(layout.members() as u32) > 1 {
             let elements: Vec<f64> = workers.iter().map(|part| part.elements).collect();
             let count = elements.len();
             for (index, part) in workers.iter_mut().enumerate() {
