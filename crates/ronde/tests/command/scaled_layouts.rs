@@ -84,7 +84,9 @@ impl DividedJob {
         let steps = of_kind(&found, "step_committed");
         let steps: Vec<u64> = steps.map(|event| event["step"].as_u64().unwrap()).collect();
         assert_eq!(steps, (0..STEPS).collect::<Vec<_>>());
-        assert_eq!(of_kind(&found, "recovered").count(), 0);
+        let recovered = of_kind(&found, "recovered").count();
+        let changes: Vec<_> = of_kind(&found, "membership_changed").collect();
+        assert_eq!(recovered, 0, "{changes:#?}\n{}", ended.stderr);
         let alone = TestFolder::new();
         let expected = run(&alone, &["-n", "1"], &[]).wait();
         assert_eq!(ended.blake3(), expected.expect(0, &[]).blake3());
