@@ -23,6 +23,7 @@ impl CoordinatorMachine {
             settings: &self.settings,
             record: self.lease.record(),
             workers: &self.workers,
+            dismissed: &self.dismissed,
             target: self.target,
             broken_since: self.broken_since,
         }

@@ -18,6 +18,8 @@ pub(super) struct DecisionInputs<'a> {
     pub(super) settings: &'a Settings,
     pub(super) record: &'a JobRecord,
     pub(super) workers: &'a WorkerTable,
+    /// The surplus workers that were told to end, which cannot join again.
+    pub(super) dismissed: &'a BTreeSet<WorkerId>,
     /// The target number of workers.
     pub(super) target: u32,
     /// When the group of this generation was first observed to have failed without a loss.
@@ -143,8 +145,10 @@ impl DecisionInputs<'_> {
         let stay = members
             .iter()
             .filter_map(|member| self.workers.live(member.worker));
-        let joining = self.workers.all_live();
-        let joining = joining.filter(|report| rank_of(members, report.member.worker).is_none());
+        let joining = self.workers.all_live().filter(|report| {
+            let worker = report.member.worker;
+            rank_of(members, worker).is_none() && !self.dismissed.contains(&worker)
+        });
         // Workers with a state, or that must leave an older generation, have precedence.
         let has_precedence = |report: &&WorkerReport| {
             let worker = report.member.worker;

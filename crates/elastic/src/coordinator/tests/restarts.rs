@@ -183,6 +183,44 @@ fn a_silent_worker_that_may_have_received_the_only_state_is_not_killed() {
 }
 
 #[test]
+fn a_worker_that_was_told_to_end_does_not_join_again() {
+    let mut job = Job::training(Settings::new(2), 2);
+    host_with(&mut job, &[1, 2]);
+    job.send(CoordinatorEvent::Scale { workers: 1 });
+    job.report(1, |_| {});
+    job.report(2, |_| {});
+    assert_eq!(job.members(), [1]);
+    let idle = |report: &mut WorkerReport| {
+        report.phase = WorkerPhase::Idle;
+        report.generation = None;
+        report.next = None;
+    };
+    job.report(2, idle);
+    let commands = job.report(1, |report| {
+        report.generation = Some(Generation(2));
+        report.phase = WorkerPhase::Training;
+    });
+    let is_end = |command: &CoordinatorCommand| {
+        matches!(
+            command,
+            CoordinatorCommand::Send {
+                message: ToWorker::End { .. },
+                ..
+            }
+        )
+    };
+    assert!(commands.iter().any(is_end), "{commands:#?}");
+    // The number of workers rises before its process has ended.
+    job.send(CoordinatorEvent::Scale { workers: 2 });
+    job.report(2, idle);
+    job.report(1, |report| {
+        report.generation = Some(Generation(2));
+        report.phase = WorkerPhase::Training;
+    });
+    assert_eq!(job.members(), [1]);
+}
+
+#[test]
 fn workers_are_not_killed_for_the_silence_of_their_host() {
     let mut job = Job::training(Settings::new(3), 3);
     // Worker 3 runs on another host, so the job continues without the stalled one.
