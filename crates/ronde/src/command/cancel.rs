@@ -70,9 +70,10 @@ fn wait_for_submitter(jobs: &SubmittedJobs, name: &str) -> Result<JobState, Subm
     for _ in 0..WAITS {
         std::thread::sleep(WAIT);
         // The submitting command removes the record.
-        let Ok((job, target)) = jobs.find(name) else {
+        if !jobs.registry.has(name) {
             return Ok(JobState::Cancelled);
-        };
+        }
+        let (job, target) = jobs.find(name)?;
         let state = jobs.state(&job, &*target)?;
         if state.is_over() {
             return Ok(state);
