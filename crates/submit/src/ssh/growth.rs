@@ -179,7 +179,8 @@ fn copy(
     };
     if !has_program {
         let sent = first.output(&shell_words::join(["cat", program]))?;
-        let store = script(STORE_PROGRAM, &[&parts(program).0, bytes]);
+        let (folder, name) = parts(program);
+        let store = script(STORE_PROGRAM, &[&folder, bytes, &name]);
         connection.call(&store, Input::Output(sent), COPY_MAX)?;
     }
     if !has_inputs {

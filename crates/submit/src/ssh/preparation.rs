@@ -27,13 +27,13 @@ test -x "bin/$2/ronde" && echo has-program
 test -d "inputs/$3" && echo has-inputs
 exit 0
 "#;
-/// Stores the program. Arguments: its folder and its size. Several submissions, also of hosts that share the folder, may do so
+/// Stores the program. Arguments: its folder, its size and its name. Several submissions, also of hosts that share the folder, may do so
 /// at the same time.
 pub(super) const STORE_PROGRAM: &str = r#"
 umask 077
 mkdir -p -- "$1" && cd -- "$1" || exit 71
 new=.unfinished-$(uname -n)-$$
-if cat > "$new" && test "$(wc -c < "$new")" -eq "$2" && chmod 700 "$new" && mv -f "$new" ronde; then exit 0; fi
+if cat > "$new" && test "$(wc -c < "$new")" -eq "$2" && chmod 700 "$new" && mv -f "$new" "$3"; then exit 0; fi
 rm -f "$new"
 echo "the program did not arrive completely" >&2
 exit 73
@@ -76,7 +76,7 @@ impl HostNeeds<'_> {
     ) -> Result<(), SubmitError> {
         if let Some((path, hash, bytes)) = self.program.as_ref().filter(|_| !has_program) {
             let to = folder.join("bin").join(hash).display().to_string();
-            let store = script(STORE_PROGRAM, &[&to, &bytes.to_string()]);
+            let store = script(STORE_PROGRAM, &[&to, &bytes.to_string(), "ronde"]);
             connection.call(&store, Input::File(path), COPY_MAX)?;
         }
         if let Some(inputs) = self.inputs.as_ref().filter(|_| !has_inputs) {
@@ -226,12 +226,13 @@ pub(super) mod tests {
         assert_eq!(std::fs::read(stored.join("c")).unwrap(), [7; 700]);
 
         let bin = disk.path().join("bin").display().to_string();
-        let store = |bytes: &[u8]| run_script(STORE_PROGRAM, &[&bin, "4"], bytes).0;
+        let store = |bytes: &[u8]| run_script(STORE_PROGRAM, &[&bin, "4", "ronde"], bytes).0;
         assert_eq!(store(b"abc"), 73);
         assert_eq!(
             std::fs::read_dir(disk.path().join("bin")).unwrap().count(),
             0
         );
         assert_eq!(store(b"abcd"), 0);
+        assert!(disk.path().join("bin/ronde").exists());
     }
 }

@@ -181,14 +181,18 @@ impl<'a> Submission<'a> {
         if started.is_ok() {
             return started;
         }
-        // Nothing may be left behind.
+        // Nothing may be left behind. Before the placement, nothing was started, and another job may have the folder.
         let remote = RemoteJob {
             hosts: &placement,
             paths: job.paths.clone(),
             program: &program,
         };
-        match (started, self.target.stop(&remote, Duration::ZERO)) {
-            (Err(error), Err(_)) if was_placed => Err(SubmitError::MayRun {
+        let stopped = match was_placed {
+            true => self.target.stop(&remote, Duration::ZERO),
+            false => Ok(()),
+        };
+        match (started, stopped) {
+            (Err(error), Err(_)) => Err(SubmitError::MayRun {
                 job: self.name.to_owned(),
                 problem: error.to_string(),
             }),
