@@ -310,17 +310,16 @@ impl JobMember for MembershipClient {
     fn next(&self, departure: Option<Departure>) -> Result<Assignment, MembershipError> {
         let settings = &self.terms.settings;
         let Some(Departure { left, cause }) = departure else {
-            return self
-                .wait(None, settings.rendezvous)
-                .map_err(|why| match why {
-                    NoAssignment::Over(reason) => MembershipError::Ended { reason },
-                    NoAssignment::Checkpoint(generation) => {
-                        MembershipError::CheckpointRequested { generation }
-                    }
-                    NoAssignment::Late => MembershipError::NotFormed {
-                        limit_s: settings.rendezvous.as_secs(),
-                    },
-                });
+            let limit = settings.first_generation_max();
+            return self.wait(None, limit).map_err(|why| match why {
+                NoAssignment::Over(reason) => MembershipError::Ended { reason },
+                NoAssignment::Checkpoint(generation) => {
+                    MembershipError::CheckpointRequested { generation }
+                }
+                NoAssignment::Late => MembershipError::NotFormed {
+                    limit_s: limit.as_secs(),
+                },
+            });
         };
         let failed = WorkerEvent::Failed {
             generation: left,

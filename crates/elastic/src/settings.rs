@@ -155,6 +155,17 @@ impl Settings {
         Ok(self)
     }
 
+    /// Returns the time that a new worker waits for its first generation. In an elastic job it exceeds every time that
+    /// the coordinator itself waits, which tells the worker when it gives up; a worker that no coordinator answers ends
+    /// itself after [`orphan_limit`](Self::orphan_limit).
+    #[must_use]
+    pub fn first_generation_max(&self) -> Duration {
+        match self.policy {
+            MembershipPolicy::Fixed => self.rendezvous,
+            MembershipPolicy::Elastic => self.rendezvous + self.wait_limit + self.certain_end(),
+        }
+    }
+
     /// Returns the silence after which a worker has certainly ended itself: the orphan limit plus a
     /// quarter for differences in clock rate.
     #[must_use]

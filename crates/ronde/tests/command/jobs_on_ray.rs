@@ -1,6 +1,7 @@
 //! Jobs on a cluster of Ray that these tests start, with a token and two nodes on this machine. Skipped with a message where
 //! `cargo xtask test` has not installed Ray.
 
+use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -77,6 +78,11 @@ impl RayCluster {
 
     /// Starts a node in a process group of its own.
     fn start(&mut self, words: &[&str]) {
+        let log = self
+            .dir
+            .path()
+            .join(format!("node{}.log", self.nodes.len()));
+        let log = File::create(log).unwrap();
         let node = Command::new(&self.python)
             .args([
                 "-m",
@@ -96,8 +102,8 @@ impl RayCluster {
             .env("RAY_AUTH_TOKEN_PATH", self.dir.path().join("token"))
             .env("TMPDIR", self.dir.path())
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
             .process_group(0)
             .spawn()
             .unwrap();
@@ -131,6 +137,17 @@ impl RayCluster {
 
 impl Drop for RayCluster {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The reason of a test that waited in vain is here.
+            for words in [["jobs"].as_slice(), &["status", "long"], &["logs", "long"]] {
+                let shown = self.ronde(words);
+                eprintln!("{words:?}: {}\n{}", shown.stdout, shown.stderr);
+            }
+            for node in 0..self.nodes.len() {
+                let said = std::fs::read_to_string(self.dir.path().join(format!("node{node}.log")));
+                eprintln!("node {node}: {}", said.unwrap_or_default());
+            }
+        }
         for node in self.nodes.iter_mut().rev() {
             if let Some(group) = Pid::from_raw(node.id().cast_signed()) {
                 // It ends its processes after this signal; what is left is killed.
