@@ -82,6 +82,7 @@ pub use predictions::Predictions;
 pub use recomputed::Recomputed;
 pub use ronde_kernels::{
     ActivationFunction, Attention, AverageAreas, BatchNorm, GradientScale, GroupNorm,
-    GroupedConvolution, ShortFormat, SlidingWindow, sum_of_squares,
+    GroupedConvolution, ShortFormat, SlidingWindow, add_column_products, sum_of_squares,
+    times_columns, transposed_times_columns,
 };
 pub use step_memory::StepShape;

@@ -19,6 +19,7 @@ mod group_norm;
 mod grouped;
 mod layer_norm;
 mod loss;
+mod low_rank;
 mod moves;
 mod pool;
 mod rectifier;
@@ -43,6 +44,7 @@ pub use group_norm::GroupNorm;
 pub use grouped::GroupedConvolution;
 pub use layer_norm::{layer_norm, layer_norm_affine_gradients, layer_norm_backward};
 pub use loss::{RowLoss, exponentials, greatest_logit, scale_in_f64, softmax_cross_entropy};
+pub use low_rank::{add_column_products, times_columns, transposed_times_columns};
 pub use pool::{
     AverageAreas, SlidingWindow, average_pool, average_pool_backward, max_pool, max_pool_backward,
 };

@@ -10,8 +10,9 @@ use ronde_core::exact::{ExactSum, TreeSum};
 use ronde_core::layout::Role;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Buffer, CollectiveError, DType, Group, Operation, Work};
+use ronde_engine::{add_column_products, times_columns, transposed_times_columns};
 
-use super::matrix::{add_product, normalise_column, orthonormalise, times, transposed_times};
+use super::orthonormal::{normalise_column, orthonormalise};
 use crate::bucket::joined;
 use crate::{ModelState, TensorRange};
 
@@ -163,7 +164,7 @@ impl LowRankSum {
         for matrix in &self.matrices {
             let (left, after) = rest.split_at_mut(self.rank * matrix.rows);
             let values = &contribution[self.relative(&matrix.elements)];
-            times(
+            times_columns(
                 values,
                 &factors.values[matrix.factor.clone()],
                 left,
@@ -242,8 +243,8 @@ impl LowRankSum {
             let (right, after) = rest.split_at_mut(matrix.factor.len());
             let (left, after_left) = lefts.split_at(self.rank * matrix.rows);
             let values = &mut contribution[self.relative(&matrix.elements)];
-            transposed_times(values, left, right, self.rank);
-            add_product(values, -1.0, (left, right), self.rank);
+            transposed_times_columns(values, left, right, self.rank);
+            add_column_products(values, -1.0, (left, right), self.rank);
             (rest, lefts) = (after, after_left);
         }
         buffer
@@ -266,7 +267,7 @@ impl LowRankSum {
             let (right, after) = rights.split_at(matrix.factor.len());
             let (left, after_left) = lefts.split_at(self.rank * matrix.rows);
             let values = &mut sum[self.relative(&matrix.elements)];
-            add_product(values, 1.0, (left, right), self.rank);
+            add_column_products(values, 1.0, (left, right), self.rank);
             factors[matrix.factor.clone()].copy_from_slice(right);
             (rights, lefts) = (after, after_left);
         }

@@ -12,7 +12,7 @@ mod codec;
 mod coded_sum;
 mod exchange;
 mod low_rank;
-mod matrix;
+mod orthonormal;
 mod residuals;
 
 use crate::ModelState;

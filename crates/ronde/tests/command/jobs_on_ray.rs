@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -22,10 +23,13 @@ struct RayCluster {
     nodes: Vec<Child>,
 }
 
-/// Returns a port that is free now.
+/// Returns a port that is free now, and that the system gives to no connection until it is used.
 fn free_port() -> String {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.local_addr().unwrap().port().to_string()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + (std::process::id() % 100) as u16 * 100;
+    let ports = (0..100).map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed) % 100);
+    let mut free = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().unwrap().to_string()
 }
 
 impl RayCluster {
@@ -73,6 +77,10 @@ impl RayCluster {
         });
         let address = format!("127.0.0.1:{port}");
         cluster.start(&["--address", &address, "--node-ip-address", "127.0.0.1"]);
+        // A node that starts empties the folder of packages, which nodes of one machine share, also under a job that runs.
+        until("the second node of Ray has started", || {
+            cluster.said_by(1).contains("Ray runtime started")
+        });
         Some(cluster)
     }
 
@@ -96,6 +104,9 @@ impl RayCluster {
                 "--disable-usage-stats",
                 "--dashboard-agent-listen-port",
                 &free_port(),
+                // The workers of several nodes on a machine would otherwise get the same ports.
+                "--min-worker-port=0",
+                "--max-worker-port=0",
             ])
             .args(words)
             .env("RAY_AUTH_MODE", "token")
@@ -108,6 +119,12 @@ impl RayCluster {
             .spawn()
             .unwrap();
         self.nodes.push(node);
+    }
+
+    /// Returns what a node has printed.
+    fn said_by(&self, node: usize) -> String {
+        let log = self.dir.path().join(format!("node{node}.log"));
+        std::fs::read_to_string(log).unwrap_or_default()
     }
 
     fn answers(&self, port: &str) -> bool {
@@ -144,8 +161,7 @@ impl Drop for RayCluster {
                 eprintln!("{words:?}: {}\n{}", shown.stdout, shown.stderr);
             }
             for node in 0..self.nodes.len() {
-                let said = std::fs::read_to_string(self.dir.path().join(format!("node{node}.log")));
-                eprintln!("node {node}: {}", said.unwrap_or_default());
+                eprintln!("node {node}: {}", self.said_by(node));
             }
         }
         for node in self.nodes.iter_mut().rev() {
