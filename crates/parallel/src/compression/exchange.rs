@@ -1,5 +1,6 @@
 //! [`CompressedExchange`]: the exchange of contributions in a short form, with the residuals of one rank.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use ronde_core::exact::ExactSum;
@@ -36,6 +37,10 @@ pub(crate) struct CompressedExchange {
     residuals: Residuals,
     factors: Option<LowRankFactors>,
     ranges: Vec<SentRange>,
+    /// The ranges whose contributions are under way, in the order in which they were sent.
+    under_way: VecDeque<usize>,
+    /// What this step has sent so far.
+    sent: SentGradient,
 }
 
 impl CompressedExchange {
@@ -56,6 +61,8 @@ impl CompressedExchange {
                 _ => None,
             },
             ranges: Vec::new(),
+            under_way: VecDeque::new(),
+            sent: SentGradient::default(),
         }
     }
 
@@ -111,10 +118,13 @@ impl CompressedExchange {
             }
         });
         self.ranges = each.collect();
+        self.reset();
     }
 
     /// Discards a step.
     pub(crate) fn reset(&mut self) {
+        self.under_way.clear();
+        self.sent = SentGradient::default();
         for range in &mut self.ranges {
             range.sent.clear();
             match &mut range.sum {
@@ -154,10 +164,25 @@ impl CompressedExchange {
             }
             range.sent.push((sender, values));
         }
+        self.under_way.push_back(index);
         match &mut range.sum {
             RangeSum::Coded(sum) => sum.start(group, &self.senders),
             RangeSum::LowRank(sum) => sum.start(group, &self.senders),
         }
+    }
+
+    /// Waits for the contributions that were sent first, and begins the second exchange of their range, if more than `rest`
+    /// ranges are under way. Returns the range.
+    pub(crate) fn gather_next(
+        &mut self,
+        rest: usize,
+        group: &dyn Group,
+    ) -> Option<(usize, Result<(), CollectiveError>)> {
+        if self.under_way.len() <= rest {
+            return None;
+        }
+        let index = *self.under_way.front()?;
+        Some((index, self.gather(index, group)?))
     }
 
     /// Waits for the contributions of the senders to a range, and begins the second exchange; `None` if the first one was not begun.
@@ -165,8 +190,8 @@ impl CompressedExchange {
         &mut self,
         index: usize,
         group: &dyn Group,
-        kept: &mut SentGradient,
     ) -> Option<Result<(), CollectiveError>> {
+        self.under_way.retain(|other| *other != index);
         let range = &mut self.ranges[index];
         match &mut range.sum {
             RangeSum::LowRank(sum) => sum.gather(group, &self.senders, &mut range.sent),
@@ -174,7 +199,7 @@ impl CompressedExchange {
                 let residual = |elements: &Range<usize>| self.residuals.of_total(elements);
                 let gathered = sum.gather(group, &self.senders, Some(&residual))?;
                 Some(gathered.map(|(elements, values)| {
-                    kept.residuals.push(NewResidual {
+                    self.sent.residuals.push(NewResidual {
                         sender: None,
                         elements,
                         values,
@@ -189,12 +214,14 @@ impl CompressedExchange {
         &mut self,
         index: usize,
         total: &mut [f32],
-        kept: &mut SentGradient,
     ) -> Option<Result<(), CollectiveError>> {
         let range = &mut self.ranges[index];
         let finished = match (&mut range.sum, &self.factors) {
             (RangeSum::LowRank(sum), Some(factors)) => {
-                let next = kept.factors.get_or_insert_with(|| factors.values.clone());
+                let next = self
+                    .sent
+                    .factors
+                    .get_or_insert_with(|| factors.values.clone());
                 sum.finish(total, next)?
             }
             (RangeSum::LowRank(_), None) => return None,
@@ -206,8 +233,13 @@ impl CompressedExchange {
             elements: elements.clone(),
             values,
         });
-        kept.residuals.extend(sent);
+        self.sent.residuals.extend(sent);
         Some(finished)
+    }
+
+    /// Returns what this step has sent, after the second exchange of all ranges.
+    pub(crate) fn take_sent(&mut self) -> SentGradient {
+        std::mem::take(&mut self.sent)
     }
 
     /// Takes over the residuals and factors of a step that was applied. Returns the memory of its senders' residuals, with their

@@ -245,10 +245,11 @@ impl OuterSum {
         }
         if let Some(compressed) = &mut self.compressed {
             let mut sum = Buffer::host(DType::F32, fragment.elements.len());
-            let gathered = compressed.gather(index, group, &mut sent);
+            let gathered = compressed.gather(index, group);
             gathered.ok_or_else(not_begun)?.map_err(exchange_failed)?;
-            let finished = compressed.finish(index, sum.as_mut_slice(), &mut sent);
+            let finished = compressed.finish(index, sum.as_mut_slice());
             finished.ok_or_else(not_begun)?.map_err(exchange_failed)?;
+            sent = compressed.take_sent();
             parts.push(part(&fragment.elements, sum));
         }
         for bucket in &mut fragment.buckets {

@@ -1,11 +1,15 @@
 //! The reduction of gradients in a short form.
 
-use ronde_core::Step;
+use ronde_core::{Group, Step};
 
 use super::SynchronousStrategy;
 use crate::compression::{CompressedExchange, SentGradient};
 use crate::strategy::GradientPart;
 use crate::{ParallelError, ReducedGradient};
+
+/// The buckets whose contributions are under way while the backward pass continues. All ranks begin the second exchange of a
+/// bucket at the same place of a step.
+const IN_FLIGHT: usize = 2;
 
 impl SynchronousStrategy {
     /// Creates the exchange of a run that begins, if the settings have compression.
@@ -38,24 +42,29 @@ impl SynchronousStrategy {
             return Err(ParallelError::OutOfOrder { problem });
         }
         let started = compression.start(index, sums, &*group);
-        started.map_err(|source| self.bucket_error(index, source))
+        started.map_err(|source| self.bucket_error(index, source))?;
+        self.gather_compressed(IN_FLIGHT, &*group)
+    }
+
+    /// Waits for contributions and begins the second exchange of their buckets, until `rest` buckets are left.
+    fn gather_compressed(&mut self, rest: usize, group: &dyn Group) -> Result<(), ParallelError> {
+        while let Some(compression) = &mut self.compression
+            && let Some((index, gathered)) = compression.gather_next(rest, group)
+        {
+            gathered.map_err(|source| self.bucket_error(index, source))?;
+        }
+        Ok(())
     }
 
     /// Waits for the sums of all buckets.
     pub(super) fn reduce_compressed(&mut self) -> Result<ReducedGradient, ParallelError> {
         let (own, group) = (self.own_buckets(), self.same_layers()?.clone());
-        let mut sent = SentGradient::default();
-        for &index in &own {
-            let compression = self.compression.as_mut().ok_or_else(not_started)?;
-            let gathered = compression.gather(index, &*group, &mut sent);
-            let gathered = gathered.ok_or_else(not_started)?;
-            gathered.map_err(|source| self.bucket_error(index, source))?;
-        }
+        self.gather_compressed(0, &*group)?;
         let mut parts = Vec::with_capacity(own.len());
         for index in own {
             let mut sum = self.take_buffer(index)?;
             let compression = self.compression.as_mut().ok_or_else(not_started)?;
-            let finished = compression.finish(index, sum.as_mut_slice(), &mut sent);
+            let finished = compression.finish(index, sum.as_mut_slice());
             let finished = finished.ok_or_else(not_started)?;
             finished.map_err(|source| self.bucket_error(index, source))?;
             parts.push(GradientPart {
@@ -64,6 +73,8 @@ impl SynchronousStrategy {
                 is_owned: true,
             });
         }
+        let compression = self.compression.as_mut().ok_or_else(not_started)?;
+        let sent = compression.take_sent();
         Ok(ReducedGradient { parts, sent })
     }
 

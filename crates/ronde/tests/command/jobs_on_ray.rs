@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -16,11 +18,20 @@ use crate::support::{Ended, RONDE, TestFolder, until};
 /// The token of the cluster.
 const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
+/// Held while there is a cluster.
+static TURN: Mutex<()> = Mutex::new(());
+/// How often a cluster is started that does not come up.
+const TRIES: u32 = 3;
+/// The time for a node to come up.
+const START_MAX: Duration = Duration::from_secs(90);
+
 /// A cluster, ended when dropped.
 struct RayCluster {
     dir: TestFolder,
     python: PathBuf,
     nodes: Vec<Child>,
+    /// One cluster at a time.
+    turn: Option<MutexGuard<'static, ()>>,
 }
 
 /// Returns a port that is free now, and that the system gives to no connection until it is used.
@@ -41,14 +52,29 @@ impl RayCluster {
             skipped(&format!("there is no {}", python.display()));
             return None;
         }
-        let mut cluster = Self {
-            dir: TestFolder::new(),
-            python,
-            nodes: Vec::new(),
-        };
-        cluster.dir.write("token", TOKEN);
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn = Some(turn);
+        // Ray itself does not always start on a busy machine, and then ends after minutes.
+        for _ in 0..TRIES {
+            let mut cluster = Self {
+                dir: TestFolder::new(),
+                python: python.clone(),
+                nodes: Vec::new(),
+                turn: turn.take(),
+            };
+            if cluster.has_started() {
+                return Some(cluster);
+            }
+            turn = cluster.turn.take();
+        }
+        panic!("Ray has not started in {TRIES} tries");
+    }
+
+    /// Starts the nodes. Returns whether they answer.
+    fn has_started(&mut self) -> bool {
+        self.dir.write("token", TOKEN);
         let (port, web) = (free_port(), free_port());
-        let folder = cluster.dir.path().join("r").display().to_string();
+        let folder = self.dir.path().join("r").display().to_string();
         let head = ["--head", "--port", &port, "--dashboard-host", "127.0.0.1"];
         let more = [
             "--dashboard-port",
@@ -58,8 +84,8 @@ impl RayCluster {
             "--temp-dir",
             &folder,
         ];
-        cluster.start(&[&head[..], &more[..]].concat());
-        cluster.dir.write(
+        self.start(&[&head[..], &more[..]].concat());
+        self.dir.write(
             "targets.toml",
             &format!(
                 "[ray]\nkind = \"ray\"\naddress = \"http://127.0.0.1:{web}\"\ntoken_file = \"token\"\npython = \"{python}\"\n\
@@ -67,21 +93,31 @@ impl RayCluster {
                  [two]\nkind = \"ray\"\naddress = \"http://127.0.0.1:{web}\"\ntoken_file = \"token\"\npython = \"{python}\"\n\
                  folder = \"{folder}/jobs\"\nnodes = 2\nslots = 2\n\
                  [other]\nkind = \"ray\"\naddress = \"http://127.0.0.1:{web}\"\ntoken_file = \"targets.toml\"\n",
-                python = cluster.python.display(),
-                folder = cluster.dir.path().display(),
+                python = self.python.display(),
+                folder = self.dir.path().display(),
             ),
         );
-        until("the head of Ray answers", || {
-            let found = cluster.submit("ray", &["--dry-run"]);
-            found.code == 0 && cluster.answers(&web)
-        });
+        if !self.comes_up(0, |this| this.answers(&web)) {
+            return false;
+        }
         let address = format!("127.0.0.1:{port}");
-        cluster.start(&["--address", &address, "--node-ip-address", "127.0.0.1"]);
+        self.start(&["--address", &address, "--node-ip-address", "127.0.0.1"]);
         // A node that starts empties the folder of packages, which nodes of one machine share, also under a job that runs.
-        until("the second node of Ray has started", || {
-            cluster.said_by(1).contains("Ray runtime started")
-        });
-        Some(cluster)
+        self.comes_up(1, |this| this.said_by(1).contains("Ray runtime started"))
+    }
+
+    /// Waits until a node is ready. Returns false if it has ended or takes too long.
+    fn comes_up(&mut self, node: usize, is_ready: impl Fn(&Self) -> bool) -> bool {
+        let since = std::time::Instant::now();
+        while !is_ready(self) {
+            let has_ended = !matches!(self.nodes[node].try_wait(), Ok(None));
+            if has_ended || since.elapsed() > START_MAX {
+                eprintln!("node {node} did not start: {}", self.said_by(node));
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        true
     }
 
     /// Starts a node in a process group of its own.
