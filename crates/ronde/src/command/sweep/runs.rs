@@ -199,6 +199,11 @@ pub(super) fn fetch(job: &str, to: &Path) -> Result<(), SubmitError> {
     fetch::copy(job, to)
 }
 
+/// Removes what an earlier attempt of a run has left in the folder of its results.
+pub(super) fn forget(job: &str, results: &Path) -> Result<(), SubmitError> {
+    fetch::remove_copy(job, results)
+}
+
 /// Returns whether a run on a target can continue from the results of an earlier one on this machine.
 pub(super) fn can_continue(settings: &TargetSettings) -> Result<bool, SubmitError> {
     Ok(SubmittedJobs::open()?.target(settings).can_continue())
