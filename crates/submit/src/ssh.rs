@@ -28,6 +28,7 @@ mod growth;
 mod preparation;
 mod start;
 mod submission;
+mod unused;
 
 pub use facts::HostFacts;
 pub use start::{StartOrder, StartReport};
@@ -39,6 +40,8 @@ use submission::Submission;
 const FOLDER: &str = "~/.local/share/ronde";
 /// Time limit for short answers of a host.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Time limit for the removal of data.
+const REMOVE_MAX: Duration = Duration::from_secs(600);
 /// Time for the agents to end after the launcher.
 const AGENT_GRACE: Duration = Duration::from_secs(10);
 
@@ -329,6 +332,22 @@ impl Target for SshTarget {
         let removed = each(remote.hosts, |host| {
             let connection = self.connection(&host.host);
             connection.call(&call, Input::Nothing, ANSWER_MAX)
+        });
+        removed
+            .into_iter()
+            .try_for_each(|removed| removed.map(|_| ()))
+    }
+
+    fn remove_unused(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
+        let Some(remote) = self.job(job) else {
+            return Ok(());
+        };
+        let folder = remote.paths.folder().display().to_string();
+        let mark = self.mark(&remote.paths);
+        let call = preparation::script(unused::REMOVE_UNUSED, &[&folder, &mark]);
+        let removed = each(remote.hosts, |host| {
+            let connection = self.connection(&host.host);
+            connection.call(&call, Input::Nothing, REMOVE_MAX)
         });
         removed
             .into_iter()

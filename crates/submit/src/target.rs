@@ -216,6 +216,15 @@ pub trait Target: Send + Sync {
         let _ = job;
         Ok(())
     }
+
+    /// Removes programs and data that were copied to the target for a job that has been removed, unless another job uses them.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn remove_unused(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
+        let _ = job;
+        Ok(())
+    }
 }
 
 /// Returns the error of a target that does not take single hosts.

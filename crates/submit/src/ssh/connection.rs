@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use crate::clock;
 use crate::error::SubmitError;
 use crate::limited::wait;
 use crate::process_folder::create_private;
@@ -116,6 +117,12 @@ impl SshConnection {
             host: host.to_owned(),
             arguments,
         }
+    }
+
+    /// Returns a part of a file name that no other process and no other host uses at the same time.
+    pub(super) fn mark(&self) -> String {
+        let host = blake3::hash(self.host.as_bytes()).to_hex();
+        format!("{}-{}-{}", &host[..8], std::process::id(), clock::unix_ms())
     }
 
     fn ssh(&self, remote: &str) -> Command {
