@@ -9,6 +9,7 @@ mod autoscale;
 mod clock;
 mod copying;
 mod discovery;
+mod disk;
 mod error;
 mod fetching;
 mod hosts;

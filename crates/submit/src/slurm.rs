@@ -360,7 +360,10 @@ impl Target for SlurmTarget {
         if is_over() {
             return Ok(());
         }
-        let is_running = matches!(queue::state(&id, &paths, true), Ok(JobState::Running));
+        let is_running = matches!(
+            queue::state(&id, &paths, true),
+            Ok(JobState::Running { .. })
+        );
         if is_running && !grace.is_zero() {
             call("scancel", &["--batch", "--signal=TERM", &id])?;
             clock::wait_until(grace, is_over);

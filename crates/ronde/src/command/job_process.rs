@@ -228,7 +228,7 @@ pub(super) fn enter_directory(folder: &Path) -> Result<(), SubmitError> {
 
 /// Writes the exit code of the process, and returns that of the command.
 pub(super) fn finish(guard: ProcessGuard, code: i32) -> i32 {
-    match guard.finish(code) {
+    match guard.finish(code, super::console::unwritten_error()) {
         Ok(()) => code,
         Err(error) => {
             super::submit_failure(&error);

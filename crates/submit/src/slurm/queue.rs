@@ -67,7 +67,10 @@ fn interpret(line: &str, process: &ProcessState, is_cancelled: bool) -> JobState
             }
         }
         "RUNNING" | "CONFIGURING" | "COMPLETING" | "SUSPENDED" | "STOPPED" | "SIGNALING"
-        | "RESIZING" | "STAGE_OUT" => JobState::Running,
+        | "RESIZING" | "STAGE_OUT" => match process {
+            ProcessState::Running { .. } => JobState::of(process, is_cancelled),
+            _ => JobState::RUNNING,
+        },
         _ => match process {
             ProcessState::Exited { .. } => JobState::of(process, is_cancelled),
             // Ended by Slurm before the launcher could write its exit code.
@@ -96,8 +99,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_controller_that_does_not_answer_may_answer_later() {
+        let contact = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)";
+        assert!(is_temporary(contact) && is_temporary("no answer within 30 s"));
+        assert!(!is_temporary("squeue: error: Invalid user: x"));
+    }
+
+    #[test]
     fn the_queue_decides_while_it_has_the_job_and_then_the_exit_code() {
-        let exited = |code| ProcessState::Exited { code, at_ms: 0 };
+        let exited = |code| ProcessState::Exited {
+            code,
+            at_ms: 0,
+            reason: None,
+        };
         let queued = |reason: &str| JobState::Queued {
             reason: reason.to_owned(),
         };
@@ -113,14 +127,14 @@ mod tests {
                 "RUNNING|None",
                 ProcessState::NotStarted,
                 false,
-                JobState::Running,
+                JobState::RUNNING,
             ),
             ("COMPLETED|None", exited(0), false, JobState::Finished),
             (
                 "FAILED|NonZeroExitCode",
                 exited(3),
                 false,
-                JobState::Failed { code: 3 },
+                JobState::failed(3),
             ),
             ("", exited(0), false, JobState::Finished),
             ("", exited(143), true, JobState::Cancelled),
