@@ -189,7 +189,9 @@ impl Target for LocalTarget {
     ) -> Result<(), SubmitError> {
         let paths = paths_of(job)?;
         let launcher = paths.process(0);
-        paths.write_logs(0, request, out, &mut || launcher.is_over())
+        let mut is_over = || launcher.is_over();
+        let host = paths.host_of_rank(&[0], request, &mut is_over);
+        paths.write_logs(host, request, out, &mut is_over)
     }
 
     fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError> {

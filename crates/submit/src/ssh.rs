@@ -25,6 +25,7 @@ mod connection;
 mod facts;
 mod fetch;
 mod growth;
+mod logs;
 mod preparation;
 mod start;
 mod submission;
@@ -258,38 +259,7 @@ impl Target for SshTarget {
         request: LogRequest,
         out: &mut dyn Write,
     ) -> Result<(), SubmitError> {
-        let remote = self.placed(job)?;
-        let follow = if request.follow { "--follow" } else { "" };
-        let rank = request.rank.map(|rank| rank.to_string());
-        let mut unreachable = None;
-        for (number, host) in remote.hosts.iter().enumerate() {
-            let folder = remote.paths.folder().display().to_string();
-            let number = number.to_string();
-            let mut words = vec![remote.program, "__job", "logs", &folder, "--host", &number];
-            if let Some(rank) = &rank {
-                words.extend(["--rank", rank]);
-            }
-            words.extend(Some(follow).filter(|word| !word.is_empty()));
-            let connection = self.connection(&host.host);
-            match connection.stream(&shell_words::join(words), out) {
-                Ok(0) => return Ok(()),
-                // Another host may have the rank.
-                Ok(_) if rank.is_some() => {}
-                Err(error) if rank.is_some() => unreachable = Some(error),
-                Ok(code) => {
-                    return Err(connection
-                        .failed(format!("`ronde __job logs` ended with exit code {code}")));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        if let Some(error) = unreachable {
-            return Err(error);
-        }
-        Err(SubmitError::invalid(
-            format!("rank {} has printed nothing", request.rank.unwrap_or(0)),
-            "`ronde logs JOB` without `--rank` shows progress and errors",
-        ))
+        logs::logs(self, &self.placed(job)?, request, out)
     }
 
     fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError> {

@@ -59,12 +59,14 @@ pub struct SubmitRequest {
 }
 
 /// The output to show.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct LogRequest {
     /// The rank; `None`: the output of the launcher, with progress and errors.
     pub rank: Option<u32>,
     /// Whether to wait for further output until the job is over.
     pub follow: bool,
+    /// Called when a connection is lost while output is followed, before the target is asked again.
+    pub interrupted: fn(&SubmitError),
 }
 
 /// A kind of place that runs jobs. Operations on an existing job need its record only.

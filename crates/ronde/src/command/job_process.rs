@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ronde_submit::{
-    HostFacts, JobPaths, LogRequest, ProcessFolder, ProcessGuard, StartOrder, SubmitError,
+    HostFacts, JobPaths, LogPosition, LogRequest, ProcessFolder, ProcessGuard, StartOrder,
+    SubmitError,
 };
 
 use super::{exit, kubernetes_pod, open, ray_job, slurm_job};
@@ -49,6 +50,12 @@ enum JobProcessAction {
         rank: Option<u32>,
         #[arg(long)]
         follow: bool,
+        /// Print a line with its position before each part.
+        #[arg(long, requires = "follow")]
+        frames: bool,
+        /// Begin after this position.
+        #[arg(long, requires = "frames")]
+        after: Option<LogPosition>,
     },
     /// Lead the job of a folder in an allocation of Slurm.
     Slurm {
@@ -134,15 +141,22 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
             host,
             rank,
             follow,
+            frames,
+            after,
         } => {
             let request = LogRequest {
                 rank: *rank,
                 follow: *follow,
+                interrupted: |_| {},
             };
             let paths = JobPaths::new(folder);
             let process = paths.process(*host);
             let mut is_over = || process.is_over();
-            let shown = paths.write_logs(*host, request, &mut std::io::stdout(), &mut is_over);
+            let out = &mut std::io::stdout();
+            let shown = match frames {
+                true => paths.send_logs(*host, *rank, *after, out, &mut is_over),
+                false => paths.write_logs(*host, request, out, &mut is_over),
+            };
             shown.map(|()| exit::DONE)
         }
         JobProcessAction::Slurm { slots, folder } => {

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use clap::Args;
 use ronde_submit::{LogRequest, SubmitError};
 
+use super::console::message;
 use super::submitted::SubmittedJobs;
 use super::{exit, stored_results};
 
@@ -25,6 +26,7 @@ pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
     let request = LogRequest {
         rank: arguments.rank,
         follow: arguments.follow,
+        interrupted: |error| message!("warning: {error}\n  trying again until Ctrl-C"),
     };
     if stored_results::is_address(&arguments.job) {
         return match stored_results::logs(&arguments.job, request) {
@@ -37,7 +39,15 @@ pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
         match (&job.output, request.rank) {
             (Some(address), Some(_)) => stored_results::logs(address, request),
             _ => target.logs(&job, request, &mut std::io::stdout()),
+        }?;
+        // What could not be written to the output, such as on a full disk. Without an answer, there is nothing to add.
+        if let Ok(state) = jobs.state(&job, &*target)
+            && let Some(problem) = state.problem()
+        {
+            let details = problem.lines().skip(1).map(|line| format!("\n{line}"));
+            message!("job {}: {state}{}", job.name, details.collect::<String>());
         }
+        Ok(())
     });
     match shown {
         Ok(()) => exit::DONE,
