@@ -98,8 +98,8 @@ struct SweepSession<'a> {
     settings: TargetSettings,
     /// The path of the run file; `None`: the embedded example.
     run_file: Option<PathBuf>,
-    /// The jobs whose results could not be copied because their target did not answer.
-    waiting: BTreeSet<String>,
+    /// The jobs whose target did not answer at the last look.
+    unanswered: BTreeSet<String>,
 }
 
 /// Runs a sweep to its end. The table is printed on standard output.
@@ -176,7 +176,7 @@ fn open(arguments: &SweepArguments) -> Result<Option<SweepSession<'_>>, SweepFai
         folder,
         settings,
         run_file,
-        waiting: BTreeSet::new(),
+        unanswered: BTreeSet::new(),
     }))
 }
 
@@ -375,7 +375,14 @@ impl SweepSession<'_> {
     /// Looks whether a run has ended, and takes its results over.
     fn look(&mut self, run: &SweepRun) -> Result<(), SweepFailure> {
         match self.jobs().state(&run.job)? {
-            RunState::UnderWay => Ok(()),
+            RunState::UnderWay => {
+                self.unanswered.remove(&run.job);
+                Ok(())
+            }
+            RunState::NoAnswer(error) => {
+                self.report_no_answer(run, &error);
+                Ok(())
+            }
             // This command was killed before the run was placed: it starts again when there is room for it.
             RunState::NotPlaced => {
                 self.sweep.withdraw(run);
@@ -385,7 +392,7 @@ impl SweepSession<'_> {
                 let kept = self.folder.results(run);
                 match runs::fetch(&run.job, &kept) {
                     Err(error) if error.recovery() == Recovery::Retry => {
-                        self.wait_for_results(run, &error);
+                        self.report_no_answer(run, &error);
                         return Ok(());
                     }
                     // A run that has failed may have no results at all.
@@ -398,7 +405,7 @@ impl SweepSession<'_> {
                 let kept = self.folder.results(run);
                 match runs::fetch(&run.job, &kept) {
                     Err(error) if error.recovery() == Recovery::Retry => {
-                        self.wait_for_results(run, &error);
+                        self.report_no_answer(run, &error);
                         return Ok(());
                     }
                     fetched => fetched?,
@@ -409,11 +416,11 @@ impl SweepSession<'_> {
         }
     }
 
-    /// Reports once that the results of a run cannot be copied now; the next look tries again.
-    fn wait_for_results(&mut self, run: &SweepRun, error: &SubmitError) {
-        if self.waiting.insert(run.job.clone()) {
+    /// Reports once that the target of a run does not answer; the next look asks again.
+    fn report_no_answer(&mut self, run: &SweepRun, error: &SubmitError) {
+        if self.unanswered.insert(run.job.clone()) {
             message!(
-                "warning: trial {}: its results are copied later: {error}",
+                "warning: trial {} is looked at again later: {error}",
                 run.trial
             );
         }

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::jobs::{ronde, states};
+use crate::jobs::{ronde, session, states};
 use crate::slurm_cluster::SlurmCluster;
 use crate::ssh_hosts::{SshHosts, make_executable};
 use crate::support::{RONDE, Running, TestFolder, send, until};
@@ -230,6 +230,7 @@ fn a_run_whose_results_were_copied_before_it_starts_again_is_copied_again() {
     running
         .wait()
         .expect(2, &["trial 0: failed: lost", "`--retry` starts"]);
+    assert_eq!(session(launcher), [0_u32; 0], "also its coordinator");
     assert!(
         dir.list("sweeps/one/trials/0000")
             .contains(&"events.jsonl".to_owned())
