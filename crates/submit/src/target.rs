@@ -65,7 +65,7 @@ pub struct LogRequest {
     pub rank: Option<u32>,
     /// Whether to wait for further output until the job is over.
     pub follow: bool,
-    /// Called when a connection is lost while output is followed, before the target is asked again.
+    /// Called when output that is followed stops for a time: a connection is lost, or the disk of a job on this machine is full.
     pub interrupted: fn(&SubmitError),
 }
 

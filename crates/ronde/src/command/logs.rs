@@ -26,7 +26,9 @@ pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
     let request = LogRequest {
         rank: arguments.rank,
         follow: arguments.follow,
-        interrupted: |error| message!("warning: {error}\n  trying again until Ctrl-C"),
+        interrupted: |error| {
+            message!("warning: {error}\n  waiting for further output until Ctrl-C")
+        },
     };
     if stored_results::is_address(&arguments.job) {
         return match stored_results::logs(&arguments.job, request) {

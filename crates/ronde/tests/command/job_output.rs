@@ -88,7 +88,9 @@ fn a_full_disk_is_named_while_a_job_runs_and_after_its_end() {
         "elastic.enabled=false",
     ];
     ronde(&dir, &[&on[..], &["--name", "ends"], &short].concat()).expect(0, &[]);
+    let mut followed = start(&dir, &["logs", "-f", "stays"]);
     disk.fill("ends/launcher/output.log");
+    followed.wait_stderr("output.log: no storage space", 1);
     let full = format!(
         "job stays on small: running: the disk of {}",
         disk.0.display()
@@ -107,6 +109,7 @@ fn a_full_disk_is_named_while_a_job_runs_and_after_its_end() {
         "{status:#?}"
     );
     ronde(&dir, &["cancel", "stays"]).expect(0, &["job stays: cancelled"]);
+    followed.wait().expect(0, &[]);
 }
 
 #[test]
