@@ -22,7 +22,7 @@ pub(crate) fn write_frame(
 }
 
 /// Reads what [`write_frame`] has written, passes the bytes on, and knows the position behind them.
-pub(crate) struct FrameReader<'a> {
+pub(crate) struct OutputFrameReader<'a> {
     out: &'a mut dyn Write,
     line: Vec<u8>,
     /// The bytes of the part that have not arrived.
@@ -31,7 +31,7 @@ pub(crate) struct FrameReader<'a> {
     is_new: bool,
 }
 
-impl<'a> FrameReader<'a> {
+impl<'a> OutputFrameReader<'a> {
     pub(crate) fn new(out: &'a mut dyn Write) -> Self {
         Self {
             out,
@@ -67,7 +67,7 @@ impl<'a> FrameReader<'a> {
     }
 }
 
-impl Write for FrameReader<'_> {
+impl Write for OutputFrameReader<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -115,7 +115,7 @@ mod tests {
         write_frame(&mut sent, at(8), b"three\n").unwrap();
         for cut in 0..=sent.len() {
             let mut out = Vec::new();
-            let mut reader = FrameReader::new(&mut out);
+            let mut reader = OutputFrameReader::new(&mut out);
             // In parts, as from a network.
             for part in sent[..cut].chunks(5) {
                 reader.write_all(part).unwrap();

@@ -154,12 +154,12 @@ impl TargetFile {
 /// The kind of a target, without which its keys are not known.
 #[derive(Deserialize)]
 struct DescribedTarget {
-    kind: TargetKind,
+    kind: TargetTag,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum TargetKind {
+enum TargetTag {
     Local,
     Ssh,
     Slurm,
@@ -177,11 +177,11 @@ fn parse_target(mut table: Spanned<DeValue<'_>>) -> Result<TargetSettings, toml:
         T::deserialize(ValueDeserializer::from(table))
     }
     Ok(match described.kind {
-        TargetKind::Local => TargetSettings::Local(settings(table)?),
-        TargetKind::Ssh => TargetSettings::Ssh(settings(table)?),
-        TargetKind::Slurm => TargetSettings::Slurm(settings(table)?),
-        TargetKind::Kubernetes => TargetSettings::Kubernetes(settings(table)?),
-        TargetKind::Ray => TargetSettings::Ray(settings(table)?),
+        TargetTag::Local => TargetSettings::Local(settings(table)?),
+        TargetTag::Ssh => TargetSettings::Ssh(settings(table)?),
+        TargetTag::Slurm => TargetSettings::Slurm(settings(table)?),
+        TargetTag::Kubernetes => TargetSettings::Kubernetes(settings(table)?),
+        TargetTag::Ray => TargetSettings::Ray(settings(table)?),
     })
 }
 

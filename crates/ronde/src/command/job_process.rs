@@ -149,15 +149,7 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
                 follow: *follow,
                 interrupted: |_| {},
             };
-            let paths = JobPaths::new(folder);
-            let process = paths.process(*host);
-            let mut is_over = || process.is_over();
-            let out = &mut std::io::stdout();
-            let shown = match frames {
-                true => paths.send_logs(*host, *rank, *after, out, &mut is_over),
-                false => paths.write_logs(*host, request, out, &mut is_over),
-            };
-            shown.map(|()| exit::DONE)
+            logs(folder, *host, request, (*frames, *after))
         }
         JobProcessAction::Slurm { slots, folder } => {
             slurm_job::lead(&JobPaths::new(folder), *slots, execute)
@@ -190,6 +182,24 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
         }))),
     };
     result.unwrap_or_else(|error| super::submit_failure(&error))
+}
+
+/// Prints the output of a process or a rank, as frames after a position if that is requested.
+fn logs(
+    folder: &Path,
+    host: usize,
+    request: LogRequest,
+    (has_frames, after): (bool, Option<LogPosition>),
+) -> Result<i32, SubmitError> {
+    let paths = JobPaths::new(folder);
+    let process = paths.process(host);
+    let mut is_over = || process.is_over();
+    let out = &mut std::io::stdout();
+    let shown = match has_frames {
+        true => paths.send_logs(host, request.rank, after, out, &mut is_over),
+        false => paths.write_logs(host, request, out, &mut is_over),
+    };
+    shown.map(|()| exit::DONE)
 }
 
 /// Starts a process by an order on standard input.

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use clap::Args;
-use ronde_submit::{LogRequest, SubmitError};
+use ronde_submit::{JobState, LogRequest, SubmitError};
 
 use super::console::message;
 use super::submitted::SubmittedJobs;
@@ -42,10 +42,11 @@ pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
             (Some(address), Some(_)) => stored_results::logs(address, request),
             _ => target.logs(&job, request, &mut std::io::stdout()),
         }?;
-        // What could not be written to the output, such as on a full disk. Without an answer, there is nothing to add.
+        // What is not in the output. Without an answer, there is nothing to add.
         if let Ok(state) = jobs.state(&job, &*target)
-            && let Some(problem) = state.problem()
+            && (state.problem().is_some() || state == JobState::Lost)
         {
+            let problem = state.problem().unwrap_or_default();
             let details = problem.lines().skip(1).map(|line| format!("\n{line}"));
             message!("job {}: {state}{}", job.name, details.collect::<String>());
         }

@@ -76,7 +76,7 @@ impl RayCluster {
         Some(cluster)
     }
 
-    /// Starts a node in a process group of its own.
+    /// Starts a node in a separate process group.
     fn start(&mut self, words: &[&str]) {
         let log = self
             .dir
@@ -136,6 +136,10 @@ impl RayCluster {
 }
 
 impl Drop for RayCluster {
+    #[expect(
+        clippy::print_stderr,
+        reason = "a failed test shows the output of the nodes"
+    )]
     fn drop(&mut self) {
         if std::thread::panicking() {
             // The reason of a test that waited in vain is here.
@@ -144,8 +148,9 @@ impl Drop for RayCluster {
                 eprintln!("{words:?}: {}\n{}", shown.stdout, shown.stderr);
             }
             for node in 0..self.nodes.len() {
-                let said = std::fs::read_to_string(self.dir.path().join(format!("node{node}.log")));
-                eprintln!("node {node}: {}", said.unwrap_or_default());
+                let printed =
+                    std::fs::read_to_string(self.dir.path().join(format!("node{node}.log")));
+                eprintln!("node {node}: {}", printed.unwrap_or_default());
             }
         }
         for node in self.nodes.iter_mut().rev() {

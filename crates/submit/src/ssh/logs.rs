@@ -8,7 +8,7 @@ use ronde_core::Recovery;
 use super::{RemoteJob, SshTarget};
 use crate::clock;
 use crate::error::SubmitError;
-use crate::log_frames::FrameReader;
+use crate::log_frames::OutputFrameReader;
 use crate::process_folder::ProcessState;
 use crate::shell_words;
 use crate::target::LogRequest;
@@ -70,7 +70,7 @@ fn follow(
     request: LogRequest,
     out: &mut dyn Write,
 ) -> Result<(), SubmitError> {
-    let mut reader = FrameReader::new(out);
+    let mut reader = OutputFrameReader::new(out);
     let mut host = request.rank.is_none().then_some(0);
     let mut is_reported = false;
     loop {
@@ -106,7 +106,7 @@ fn follow_host(
     job: &RemoteJob<'_>,
     number: usize,
     rank: Option<u32>,
-    reader: &mut FrameReader<'_>,
+    reader: &mut OutputFrameReader<'_>,
 ) -> Result<i32, SubmitError> {
     let position = reader.restart().map(|position| position.to_string());
     let mut more = vec!["--follow", "--frames"];
@@ -123,7 +123,7 @@ fn find_rank(
     target: &SshTarget,
     job: &RemoteJob<'_>,
     rank: Option<u32>,
-    reader: &mut FrameReader<'_>,
+    reader: &mut OutputFrameReader<'_>,
     found: &mut Option<usize>,
 ) -> Result<bool, SubmitError> {
     // Looked at first, so that no output is missed.
