@@ -65,7 +65,7 @@ pub enum SubmitError {
         problem: String,
     },
     /// The job was cancelled while it was placed.
-    #[error("job `{job}` was cancelled before it was started")]
+    #[error("job `{job}` was cancelled while it was submitted")]
     Cancelled {
         /// The job's name.
         job: String,

@@ -1,5 +1,6 @@
 //! [`InputFolder`]: the run file and the data beside it, as they are copied to other hosts.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::SubmitError;
@@ -27,6 +28,29 @@ pub(crate) struct InputFolder {
     pub(crate) hash: String,
     /// The name of the run file.
     pub(crate) run_file: PathBuf,
+    /// The state of each file before its contents were read for the hash.
+    stamps: Vec<FileStamp>,
+}
+
+/// What the system reports about a file and changes whenever its contents change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FileStamp {
+    file: (u64, u64),
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileStamp {
+    fn of(path: &Path) -> std::io::Result<Self> {
+        let found = std::fs::metadata(path)?;
+        Ok(Self {
+            file: (found.dev(), found.ino()),
+            bytes: found.len(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
 }
 
 impl InputFolder {
@@ -40,6 +64,7 @@ impl InputFolder {
             hash: String::new(),
             run_file: PathBuf::from(name),
             base,
+            stamps: Vec::new(),
         };
         folder.scan(Path::new(""), DEPTH_MAX)?;
         folder.files.sort();
@@ -47,6 +72,8 @@ impl InputFolder {
         let mut hasher = blake3::Hasher::new();
         for file in &folder.files {
             let path = folder.base.join(file);
+            let stamp = FileStamp::of(&path).map_err(SubmitError::file("read", &path))?;
+            folder.stamps.push(stamp);
             let mut content = blake3::Hasher::new();
             std::fs::File::open(&path)
                 .and_then(|file| content.update_reader(file).map(|_| ()))
@@ -57,6 +84,23 @@ impl InputFolder {
         }
         folder.hash = hasher.finalize().to_hex().to_string();
         Ok(folder)
+    }
+
+    /// Checks that the files which were copied after they were read have the contents of the hash.
+    pub(crate) fn check_unchanged(&self) -> Result<(), SubmitError> {
+        for (file, stamp) in self.files.iter().zip(&self.stamps) {
+            let path = self.base.join(file);
+            if FileStamp::of(&path).ok().as_ref() != Some(stamp) {
+                return Err(SubmitError::invalid(
+                    format!("{} has changed while it was copied", path.display()),
+                    format!(
+                        "submit again when no program writes to {}, or move that file to another folder",
+                        self.base.display()
+                    ),
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn scan(&mut self, below: &Path, depth: u32) -> Result<(), SubmitError> {
@@ -133,7 +177,16 @@ mod tests {
         let folder = read();
         assert_eq!(folder.files, ["data/a.csv", "run.toml"].map(PathBuf::from));
         assert_eq!(read().hash, folder.hash);
+        folder.check_unchanged().unwrap();
         write("data/a.csv", "1,3");
         assert_ne!(read().hash, folder.hash);
+        let changed = folder.check_unchanged().unwrap_err().to_string();
+        assert!(
+            changed.contains("data/a.csv has changed while"),
+            "{changed}"
+        );
+        let folder = read();
+        std::fs::remove_file(dir.path().join("data/a.csv")).unwrap();
+        assert!(folder.check_unchanged().is_err());
     }
 }

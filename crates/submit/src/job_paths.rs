@@ -2,14 +2,20 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use crate::clock;
 use crate::error::SubmitError;
-use crate::log_reader::LogReader;
+use crate::log_frames::write_frame;
+use crate::log_reader::{LogPosition, LogReader};
 use crate::process_folder::ProcessFolder;
 use crate::target::LogRequest;
 
 /// The folder of the results that has the job's record, authority and token.
 pub(crate) const JOB_FOLDER: &str = "job";
+
+/// Interval between two looks for the first output of a rank.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The folder of a job on its target, and what is in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +83,7 @@ impl JobPaths {
     /// Returns whether a rank has printed something on the host with this number.
     #[must_use]
     pub fn has_rank_log(&self, host: usize, rank: u32) -> bool {
-        self.rank_logs(host, rank).iter().any(|path| path.exists())
+        self.rank_logs(host, rank).iter().any(|path| has_log(path))
     }
 
     /// Returns the file with the join token of the job.
@@ -112,6 +118,27 @@ impl JobPaths {
         })
     }
 
+    /// Returns the host, one of these, on which a rank has printed something; with `follow`, waits for that until `is_over`.
+    /// Returns the first host if there is none.
+    pub fn host_of_rank(
+        &self,
+        hosts: &[usize],
+        request: LogRequest,
+        is_over: &mut dyn FnMut() -> bool,
+    ) -> usize {
+        let Some(rank) = request.rank else { return 0 };
+        loop {
+            // Looked at first, so that no output is missed.
+            let over = !request.follow || is_over();
+            let mut hosts_of_rank = hosts.iter().filter(|host| self.has_rank_log(**host, rank));
+            match hosts_of_rank.next() {
+                Some(host) => return *host,
+                None if over => return hosts.first().copied().unwrap_or(0),
+                None => clock::pause(LOOK_EVERY),
+            }
+        }
+    }
+
     /// Writes the output of the process of a host to `out`, or that of a rank there; with `follow`, until `is_over`.
     ///
     /// # Errors
@@ -123,23 +150,90 @@ impl JobPaths {
         out: &mut dyn Write,
         is_over: &mut dyn FnMut() -> bool,
     ) -> Result<(), SubmitError> {
-        let path = match request.rank {
-            None => self.process(host).output(),
-            Some(rank) => {
-                let logs = self.rank_logs(host, rank);
-                let first = logs.into_iter().find(|path| path.exists());
-                first.ok_or_else(|| {
-                    SubmitError::invalid(
-                        format!("rank {rank} has printed nothing"),
-                        "`ronde logs JOB` without `--rank` shows progress and errors",
-                    )
-                })?
-            }
-        };
-        let mut reader = LogReader::new(path);
+        let mut reader = LogReader::new(self.log(host, request.rank)?);
         match request.follow {
             true => reader.follow(out, is_over),
             false => reader.copy(out).map(|_| ()),
         }
+    }
+
+    /// Writes the same with positions, from which a reader on another host can continue: until `is_over`, from the start or
+    /// `after` a position.
+    ///
+    /// # Errors
+    /// As [`JobPaths::write_logs`].
+    pub fn send_logs(
+        &self,
+        host: usize,
+        rank: Option<u32>,
+        after: Option<LogPosition>,
+        out: &mut dyn Write,
+        is_over: &mut dyn FnMut() -> bool,
+    ) -> Result<(), SubmitError> {
+        let path = self.log(host, rank)?;
+        let mut reader = match after {
+            Some(position) => LogReader::after(path, position),
+            None => LogReader::new(path),
+        };
+        let mut frames = |position, bytes: &[u8]| write_frame(out, position, bytes);
+        reader.follow_chunks(&mut frames, is_over)
+    }
+
+    /// Returns the file with the output of the process of a host, or that of a rank there.
+    fn log(&self, host: usize, rank: Option<u32>) -> Result<PathBuf, SubmitError> {
+        let Some(rank) = rank else {
+            return Ok(self.process(host).output());
+        };
+        let logs = self.rank_logs(host, rank);
+        let first = logs.into_iter().find(|path| has_log(path));
+        first.ok_or_else(|| {
+            SubmitError::invalid(
+                format!("rank {rank} has printed nothing"),
+                "`ronde logs JOB` without `--rank` shows progress and errors",
+            )
+        })
+    }
+}
+
+/// Returns whether there is a file of output, also while it is replaced by the next one.
+fn has_log(path: &Path) -> bool {
+    path.exists() || path.with_extension("1.log").exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_output_of_a_rank_is_waited_for_until_the_job_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = JobPaths::new(dir.path());
+        let request = |follow| LogRequest {
+            rank: Some(3),
+            follow,
+            interrupted: |_| {},
+        };
+        let logs = paths.process_path(1).join("logs");
+        std::fs::create_dir_all(&logs).unwrap();
+        assert_eq!(
+            paths.host_of_rank(&[0, 1], request(false), &mut || false),
+            0
+        );
+        let mut looks = 0;
+        let mut is_over = || {
+            looks += 1;
+            if looks == 2 {
+                std::fs::write(logs.join("rank-3.log"), "late\n").unwrap();
+            }
+            looks == 2
+        };
+        let host = paths.host_of_rank(&[0, 1], request(true), &mut is_over);
+        let mut out = Vec::new();
+        paths
+            .write_logs(host, request(true), &mut out, &mut || true)
+            .unwrap();
+        assert_eq!((host, out.as_slice()), (1, &b"late\n"[..]));
+        let gone = JobPaths::new(dir.path().join("gone"));
+        assert_eq!(gone.host_of_rank(&[0], request(true), &mut || true), 0);
     }
 }

@@ -9,6 +9,7 @@ mod autoscale;
 mod clock;
 mod copying;
 mod discovery;
+mod disk;
 mod error;
 mod fetching;
 mod hosts;
@@ -21,6 +22,7 @@ mod kubernetes;
 mod launcher_arguments;
 mod limited;
 mod local;
+mod log_frames;
 mod log_reader;
 mod names;
 mod platform;
@@ -50,7 +52,7 @@ pub use kubernetes::{
     KubernetesAccess, KubernetesPod, KubernetesSettings, KubernetesTarget, PodFolders,
 };
 pub use local::{LocalSettings, LocalTarget};
-pub use log_reader::LogReader;
+pub use log_reader::{LogPosition, LogReader};
 pub use platform::{Platform, PlatformRun};
 pub use preview::{DocumentForm, JobPreview};
 pub use process_folder::{ProcessCommand, ProcessFolder, ProcessGuard, ProcessState};

@@ -189,7 +189,20 @@ impl Target for LocalTarget {
     ) -> Result<(), SubmitError> {
         let paths = paths_of(job)?;
         let launcher = paths.process(0);
-        paths.write_logs(0, request, out, &mut || launcher.is_over())
+        let mut was_full = false;
+        let mut is_over = || {
+            let Ok(ProcessState::Running { problem, .. }) = launcher.state() else {
+                return true;
+            };
+            // Otherwise the output only seems to stop.
+            if !std::mem::replace(&mut was_full, problem.is_some()) && was_full {
+                let cause = std::io::ErrorKind::StorageFull.into();
+                (request.interrupted)(&SubmitError::file("write", &launcher.output())(cause));
+            }
+            false
+        };
+        let host = paths.host_of_rank(&[0], request, &mut is_over);
+        paths.write_logs(host, request, out, &mut is_over)
     }
 
     fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError> {

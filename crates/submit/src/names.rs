@@ -4,6 +4,8 @@ use crate::error::SubmitError;
 
 /// The maximum length of a name in bytes.
 const NAME_BYTES_MAX: usize = 64;
+/// The maximum number of similar names in a message.
+const SIMILAR_MAX: usize = 3;
 
 /// Checks the name of a job or target.
 ///
@@ -34,9 +36,56 @@ pub(crate) fn cleaned(text: &str) -> String {
     }
 }
 
+/// Returns those of the known names that may be meant by a name that is not known, the closest ones first.
+pub(crate) fn similar(name: &str, known: impl Iterator<Item = String>) -> Vec<String> {
+    let name = name.to_ascii_lowercase();
+    let mut found: Vec<(usize, String)> = known
+        .filter_map(|known| {
+            let lower = known.to_ascii_lowercase();
+            let edits = edit_distance(&name, &lower);
+            let is_near = edits <= name.len().max(lower.len()).div_ceil(4);
+            let begins = name.len() >= 2 && (lower.starts_with(&name) || name.starts_with(&lower));
+            (is_near || begins).then_some((edits, known))
+        })
+        .collect();
+    found.sort();
+    found.truncate(SIMILAR_MAX);
+    found.into_iter().map(|(_, known)| known).collect()
+}
+
+/// Returns the number of bytes to insert, remove or replace to get from one text to the other.
+fn edit_distance(from: &str, to: &str) -> usize {
+    let to = to.as_bytes();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (line, sign) in from.bytes().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], line + 1);
+        for (column, other) in to.iter().enumerate() {
+            let replaced = before + usize::from(sign != *other);
+            before = row[column + 1];
+            row[column + 1] = replaced.min(before + 1).min(row[column] + 1);
+        }
+    }
+    row[to.len()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_with_a_typing_mistake_are_found() {
+        let known = ["digits", "digits-2", "resnet", "ab"];
+        let find = |name: &str| similar(name, known.iter().map(|name| (*name).to_owned()));
+        assert_eq!(find("digts"), ["digits"]);
+        assert_eq!(find("digits-3"), ["digits-2", "digits"]);
+        assert_eq!(find("Resnet50"), ["resnet"]);
+        assert_eq!(find("res"), ["resnet"]);
+        assert_eq!(find("unrelated"), [""; 0]);
+        assert_eq!(
+            (edit_distance("", "abc"), edit_distance("kitten", "sitting")),
+            (3, 3)
+        );
+    }
 
     #[test]
     fn names_are_words_of_commands_and_folders() {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::copying;
+use crate::disk;
 use crate::error::SubmitError;
 use crate::process_identity::ProcessIdentity;
 use crate::session;
@@ -22,8 +23,10 @@ const LOCK_FILE: &str = "lock";
 const PROCESS_FILE: &str = "process.json";
 const EXIT_FILE: &str = "exit.json";
 const OUTPUT_FILE: &str = "output.log";
-/// Bytes that are written at the start, so that the exit code can be written when the disk is full.
-const EXIT_BYTES: usize = 128;
+/// Bytes that are written at the start, so that the exit code and its reason can be written when the disk is full.
+const EXIT_BYTES: usize = 4096;
+/// The maximum length of a reason in characters, which has at most six times as many bytes as JSON.
+const REASON_MAX: usize = 600;
 /// Time limit for a process to lock its folder after its start.
 const START_MAX: Duration = Duration::from_secs(30);
 /// Interval at which a process looks whether its folder still exists.
@@ -51,6 +54,9 @@ pub enum ProcessState {
     Running {
         /// Its number.
         pid: u32,
+        /// Why it cannot store its output.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        problem: Option<String>,
     },
     /// The process has ended by itself.
     Exited {
@@ -58,6 +64,9 @@ pub enum ProcessState {
         code: i32,
         /// When it ended, in milliseconds since 1970.
         at_ms: u64,
+        /// Its last error, if that is not in its output.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// The process was killed, or its host was started again.
     Lost,
@@ -67,6 +76,18 @@ pub enum ProcessState {
 struct ExitRecord {
     code: i32,
     at_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl From<ExitRecord> for ProcessState {
+    fn from(record: ExitRecord) -> Self {
+        Self::Exited {
+            code: record.code,
+            at_ms: record.at_ms,
+            reason: record.reason,
+        }
+    }
 }
 
 /// The folder of a detached process. Only its owner may read it.
@@ -102,7 +123,7 @@ impl ProcessFolder {
     /// The folder cannot be written, or its process runs.
     pub fn prepare(&self, command: &ProcessCommand) -> Result<(), SubmitError> {
         create_private(&self.path)?;
-        if let ProcessState::Running { pid } = self.state()? {
+        if let ProcessState::Running { pid, .. } = self.state()? {
             return Err(SubmitError::invalid(
                 format!("process {pid} of {} still runs", self.path.display()),
                 "cancel the job first",
@@ -206,20 +227,21 @@ impl ProcessFolder {
     /// # Errors
     /// A file cannot be read or is damaged.
     pub fn state(&self) -> Result<ProcessState, SubmitError> {
-        if let Some(ExitRecord { code, at_ms }) = read_json(&self.path.join(EXIT_FILE))? {
-            return Ok(ProcessState::Exited { code, at_ms });
+        let exit = || read_json::<ExitRecord>(&self.path.join(EXIT_FILE));
+        if let Some(record) = exit()? {
+            return Ok(record.into());
         }
         let Some(process) = self.process()? else {
             return Ok(ProcessState::NotStarted);
         };
         if self.is_locked()? {
-            return Ok(ProcessState::Running { pid: process.pid });
+            return Ok(ProcessState::Running {
+                pid: process.pid,
+                problem: disk::problem(&self.path),
+            });
         }
         // It may have ended between the two looks.
-        Ok(match read_json(&self.path.join(EXIT_FILE))? {
-            Some(ExitRecord { code, at_ms }) => ProcessState::Exited { code, at_ms },
-            None => ProcessState::Lost,
-        })
+        Ok(exit()?.map_or(ProcessState::Lost, ProcessState::from))
     }
 
     /// Waits until the folder of this process is deleted, and then ends this process and its session: a job without a folder
@@ -295,16 +317,17 @@ impl ProcessFolder {
 }
 
 impl ProcessGuard {
-    /// Writes the exit code of the process, which ends now.
+    /// Writes the exit code of the process, which ends now, and its last error if that could not be written to its output.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn finish(mut self, code: i32) -> Result<(), SubmitError> {
+    pub fn finish(mut self, code: i32, reason: Option<String>) -> Result<(), SubmitError> {
         let path = self.folder.path.join(EXIT_FILE);
         let unfinished = self.folder.path.join(format!("{EXIT_FILE}.unfinished"));
         let record = ExitRecord {
             code,
             at_ms: clock::unix_ms(),
+            reason: reason.map(|reason| reason.chars().take(REASON_MAX).collect()),
         };
         let text = serde_json::to_string(&record).unwrap_or_default();
         let mut write = || {

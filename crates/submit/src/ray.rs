@@ -300,7 +300,7 @@ impl RayTarget {
         let output: String = output.split_inclusive('\n').filter(own).collect();
         match api::state(last?.as_ref(), false) {
             JobState::Finished => Ok((0, output)),
-            JobState::Failed { code } => Ok((code, output)),
+            JobState::Failed { code, .. } => Ok((code, output)),
             state => Err(api.problem(format!("a command on node {node} is {state}"))),
         }
     }
@@ -434,7 +434,7 @@ impl Target for RayTarget {
             return Ok(());
         }
         let running = api.job(placed.id)?;
-        if api::state(running.as_ref(), true) == JobState::Running {
+        if api::state(running.as_ref(), true) == JobState::RUNNING {
             let folder = placed.paths.process_path(0).display().to_string();
             let seconds = grace.as_secs().to_string();
             let words = ["__job", "stop", "--grace", &seconds, &folder].map(str::to_owned);

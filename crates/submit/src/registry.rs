@@ -159,11 +159,24 @@ impl JobRegistry {
     pub fn find(&self, name: &str) -> Result<SubmittedJob, SubmitError> {
         names::check("job", name)?;
         self.read(name)?.ok_or_else(|| {
-            SubmitError::invalid(
-                format!("there is no job `{name}`"),
-                "`ronde jobs` lists the jobs of this machine",
-            )
+            SubmitError::invalid(format!("there is no job `{name}`"), self.suggestion(name))
         })
+    }
+
+    /// Returns what a user can do who has named a job that does not exist: similar names, and the command with all names.
+    #[must_use]
+    pub fn suggestion(&self, name: &str) -> String {
+        let entries = std::fs::read_dir(&self.path)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let similar = names::similar(name, names.filter(|name| self.has(name)));
+        let listed = "`ronde jobs` lists the jobs of this machine";
+        match similar.as_slice() {
+            [] => listed.to_owned(),
+            similar => format!("is it `{}`? {listed}", similar.join("`, `")),
+        }
     }
 
     /// Returns whether there is a job of this name.
@@ -174,7 +187,15 @@ impl JobRegistry {
 
     fn read(&self, name: &str) -> Result<Option<SubmittedJob>, SubmitError> {
         let path = self.folder(name).join(RECORD_FILE);
-        let job: Option<SubmittedJob> = read_json(&path)?;
+        let job: Option<SubmittedJob> = read_json(&path).map_err(|error| match error {
+            SubmitError::Damaged { path, problem } => {
+                let help = format!(
+                    "`ronde jobs --remove {name}` removes the job, whose processes then end"
+                );
+                SubmitError::damaged(&path, format!("{problem}\n  help: {help}"))
+            }
+            error => error,
+        })?;
         if let Some(job) = &job {
             let checked = job.header.check(FORMAT);
             checked.map_err(|problem| SubmitError::damaged(&path, problem))?;
@@ -244,12 +265,18 @@ impl JobRegistry {
     /// The folder cannot be removed.
     pub fn remove(&self, name: &str) -> Result<(), SubmitError> {
         let folder = self.folder(name);
-        match std::fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(SubmitError::file("remove", &folder)(error))
-            }
-            _ => Ok(()),
-        }
+        // In one step, so that no command that writes to the folder at the same time leaves a part of it.
+        let removed = self
+            .path
+            .join(format!(".removed-{name}-{}", std::process::id()));
+        let renamed = std::fs::rename(&folder, &removed);
+        let gone = match renamed {
+            Ok(()) => removed,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            // A disk that is mounted there cannot be renamed.
+            Err(_) => folder,
+        };
+        std::fs::remove_dir_all(&gone).map_err(SubmitError::file("remove", &gone))
     }
 }
 
@@ -366,6 +393,11 @@ mod tests {
         );
         let gone = registry.find("b").unwrap_err().to_string();
         assert!(gone.contains("there is no job `b`"), "{gone}");
+        let similar = registry.find("aa").unwrap_err().to_string();
+        assert!(
+            similar.contains("is it `a`? `ronde jobs` lists"),
+            "{similar}"
+        );
         assert!(registry.find("../x").is_err());
     }
 }

@@ -341,9 +341,9 @@ impl Target for SlurmTarget {
         out: &mut dyn Write,
     ) -> Result<(), SubmitError> {
         let (id, paths) = placed(job).ok_or_else(|| not_placed(job))?;
-        let on_first = request.rank.is_none_or(|rank| paths.has_rank_log(0, rank));
         let mut is_over = queue::watch(&id, &paths);
-        paths.write_logs(if on_first { 0 } else { 1 }, request, out, &mut is_over)
+        let host = paths.host_of_rank(&[0, 1], request, &mut is_over);
+        paths.write_logs(host, request, out, &mut is_over)
     }
 
     fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError> {
@@ -360,7 +360,10 @@ impl Target for SlurmTarget {
         if is_over() {
             return Ok(());
         }
-        let is_running = matches!(queue::state(&id, &paths, true), Ok(JobState::Running));
+        let is_running = matches!(
+            queue::state(&id, &paths, true),
+            Ok(JobState::Running { .. })
+        );
         if is_running && !grace.is_zero() {
             call("scancel", &["--batch", "--signal=TERM", &id])?;
             clock::wait_until(grace, is_over);

@@ -25,9 +25,11 @@ mod connection;
 mod facts;
 mod fetch;
 mod growth;
+mod logs;
 mod preparation;
 mod start;
 mod submission;
+mod unused;
 
 pub use facts::HostFacts;
 pub use start::{StartOrder, StartReport};
@@ -39,6 +41,8 @@ use submission::Submission;
 const FOLDER: &str = "~/.local/share/ronde";
 /// Time limit for short answers of a host.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Time limit for the removal of data.
+const REMOVE_MAX: Duration = Duration::from_secs(600);
 /// Time for the agents to end after the launcher.
 const AGENT_GRACE: Duration = Duration::from_secs(10);
 
@@ -255,38 +259,7 @@ impl Target for SshTarget {
         request: LogRequest,
         out: &mut dyn Write,
     ) -> Result<(), SubmitError> {
-        let remote = self.placed(job)?;
-        let follow = if request.follow { "--follow" } else { "" };
-        let rank = request.rank.map(|rank| rank.to_string());
-        let mut unreachable = None;
-        for (number, host) in remote.hosts.iter().enumerate() {
-            let folder = remote.paths.folder().display().to_string();
-            let number = number.to_string();
-            let mut words = vec![remote.program, "__job", "logs", &folder, "--host", &number];
-            if let Some(rank) = &rank {
-                words.extend(["--rank", rank]);
-            }
-            words.extend(Some(follow).filter(|word| !word.is_empty()));
-            let connection = self.connection(&host.host);
-            match connection.stream(&shell_words::join(words), out) {
-                Ok(0) => return Ok(()),
-                // Another host may have the rank.
-                Ok(_) if rank.is_some() => {}
-                Err(error) if rank.is_some() => unreachable = Some(error),
-                Ok(code) => {
-                    return Err(connection
-                        .failed(format!("`ronde __job logs` ended with exit code {code}")));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        if let Some(error) = unreachable {
-            return Err(error);
-        }
-        Err(SubmitError::invalid(
-            format!("rank {} has printed nothing", request.rank.unwrap_or(0)),
-            "`ronde logs JOB` without `--rank` shows progress and errors",
-        ))
+        logs::logs(self, &self.placed(job)?, request, out)
     }
 
     fn command(&self, job: &SubmittedJob, words: &[&str]) -> Result<i32, SubmitError> {
@@ -329,6 +302,22 @@ impl Target for SshTarget {
         let removed = each(remote.hosts, |host| {
             let connection = self.connection(&host.host);
             connection.call(&call, Input::Nothing, ANSWER_MAX)
+        });
+        removed
+            .into_iter()
+            .try_for_each(|removed| removed.map(|_| ()))
+    }
+
+    fn remove_unused(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
+        let Some(remote) = self.job(job) else {
+            return Ok(());
+        };
+        let folder = remote.paths.folder().display().to_string();
+        let mark = self.mark(&remote.paths);
+        let call = preparation::script(unused::REMOVE_UNUSED, &[&folder, &mark]);
+        let removed = each(remote.hosts, |host| {
+            let connection = self.connection(&host.host);
+            connection.call(&call, Input::Nothing, REMOVE_MAX)
         });
         removed
             .into_iter()

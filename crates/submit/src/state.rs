@@ -19,13 +19,20 @@ pub enum JobState {
         reason: String,
     },
     /// Its launcher runs.
-    Running,
+    Running {
+        /// Why it cannot store its output.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        problem: Option<String>,
+    },
     /// It ended with exit code 0.
     Finished,
     /// It ended with another exit code.
     Failed {
         /// The exit code.
         code: i32,
+        /// Its last error, if that is not in its output.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// It was cancelled and has ended.
     Cancelled,
@@ -47,15 +54,38 @@ impl JobState {
         }
     }
 
+    /// The state of a job whose launcher runs.
+    pub(crate) const RUNNING: Self = Self::Running { problem: None };
+
+    /// Returns the state of a job that failed, with the reason in its output.
+    pub(crate) fn failed(code: i32) -> Self {
+        Self::Failed { code, reason: None }
+    }
+
+    /// Returns the problem of a running job, or the reason for which it failed, that is not in its output.
+    #[must_use]
+    pub fn problem(&self) -> Option<&str> {
+        match self {
+            Self::Running { problem } => problem.as_deref(),
+            Self::Failed { reason, .. } => reason.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Returns the state of a job from that of its launcher.
     #[must_use]
     pub fn of(process: &ProcessState, is_cancelled: bool) -> Self {
         match process {
             ProcessState::NotStarted => Self::Starting,
-            ProcessState::Running { .. } => Self::Running,
+            ProcessState::Running { problem, .. } => Self::Running {
+                problem: problem.clone(),
+            },
             ProcessState::Exited { code: 0, .. } => Self::Finished,
             _ if is_cancelled => Self::Cancelled,
-            ProcessState::Exited { code, .. } => Self::Failed { code: *code },
+            ProcessState::Exited { code, reason, .. } => Self::Failed {
+                code: *code,
+                reason: reason.clone(),
+            },
             ProcessState::Lost => Self::Lost,
         }
     }
@@ -75,7 +105,7 @@ impl JobState {
     pub fn exit_code(&self) -> Option<i32> {
         match self {
             Self::Finished => Some(0),
-            Self::Failed { code } => Some(*code),
+            Self::Failed { code, .. } => Some(*code),
             Self::Cancelled => Some(143),
             Self::Lost => Some(3),
             _ => None,
@@ -85,13 +115,27 @@ impl JobState {
 
 impl fmt::Display for JobState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_word(f)?;
+        match self.problem().and_then(|problem| problem.lines().next()) {
+            Some(problem) => write!(
+                f,
+                ": {}",
+                problem.strip_prefix("error: ").unwrap_or(problem)
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
+impl JobState {
+    fn write_word(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Starting => write!(f, "starting"),
             Self::Queued { reason } if reason.is_empty() => write!(f, "queued"),
             Self::Queued { reason } => write!(f, "queued ({reason})"),
-            Self::Running => write!(f, "running"),
+            Self::Running { .. } => write!(f, "running"),
             Self::Finished => write!(f, "finished"),
-            Self::Failed { code } => write!(f, "failed (exit code {code})"),
+            Self::Failed { code, .. } => write!(f, "failed (exit code {code})"),
             Self::Cancelled => write!(f, "cancelled"),
             Self::Lost => write!(f, "lost (its launcher was killed)"),
             Self::Unknown { problem } => {
@@ -102,5 +146,32 @@ impl fmt::Display for JobState {
                 )
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_that_is_not_in_the_output_is_part_of_the_state() {
+        let ended = |reason: Option<&str>| {
+            let process = ProcessState::Exited {
+                code: 3,
+                at_ms: 0,
+                reason: reason.map(str::to_owned),
+            };
+            JobState::of(&process, false)
+        };
+        assert_eq!(ended(None).to_string(), "failed (exit code 3)");
+        let reason = "error: cannot write x: No space left on device\n  help: free some space";
+        assert_eq!(
+            ended(Some(reason)).to_string(),
+            "failed (exit code 3): cannot write x: No space left on device"
+        );
+        let text = serde_json::to_string(&JobState::RUNNING).unwrap();
+        assert_eq!(text, "{\"state\":\"running\"}");
+        let earlier: JobState = serde_json::from_str("{\"state\":\"failed\",\"code\":3}").unwrap();
+        assert_eq!(earlier, JobState::failed(3));
     }
 }

@@ -59,12 +59,14 @@ pub struct SubmitRequest {
 }
 
 /// The output to show.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct LogRequest {
     /// The rank; `None`: the output of the launcher, with progress and errors.
     pub rank: Option<u32>,
     /// Whether to wait for further output until the job is over.
     pub follow: bool,
+    /// Called when output that is followed stops for a time: a connection is lost, or the disk of a job on this machine is full.
+    pub interrupted: fn(&SubmitError),
 }
 
 /// A kind of place that runs jobs. Operations on an existing job need its record only.
@@ -213,6 +215,15 @@ pub trait Target: Send + Sync {
     /// # Errors
     /// The target does not answer.
     fn remove(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
+        let _ = job;
+        Ok(())
+    }
+
+    /// Removes programs and data that were copied to the target for a job that has been removed, unless another job uses them.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn remove_unused(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
         let _ = job;
         Ok(())
     }

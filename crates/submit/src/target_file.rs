@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use crate::error::SubmitError;
 use crate::kubernetes::{KubernetesSettings, KubernetesTarget};
@@ -65,17 +68,19 @@ impl TargetSettings {
     }
 }
 
-/// The targets of a user by name.
+/// The targets of a user by name. A target that is not valid does not affect the others.
 #[derive(Debug, Clone, Default)]
 pub struct TargetFile {
-    targets: BTreeMap<String, TargetSettings>,
+    path: PathBuf,
+    /// Each target, or the problem of its description.
+    targets: BTreeMap<String, Result<TargetSettings, String>>,
 }
 
 impl TargetFile {
     /// Reads the file. Without `is_required`, a missing file describes no targets.
     ///
     /// # Errors
-    /// The file cannot be read or is not valid.
+    /// The file cannot be read or is not valid TOML.
     pub fn read(path: &Path, is_required: bool) -> Result<Self, SubmitError> {
         let text = match std::fs::metadata(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_required => {
@@ -89,30 +94,45 @@ impl TargetFile {
         };
         let base = path.parent().unwrap_or(Path::new("."));
         let home = std::env::home_dir();
-        Self::parse(&text, base, home.as_deref())
-            .map_err(|problem| SubmitError::damaged(path, problem))
+        let targets = Self::parse(&text, base, home.as_deref());
+        Ok(Self {
+            path: path.to_owned(),
+            ..targets.map_err(|problem| SubmitError::damaged(path, problem))?
+        })
     }
 
     fn parse(text: &str, base: &Path, home: Option<&Path>) -> Result<Self, String> {
-        let described: BTreeMap<String, TargetSettings> =
-            toml::from_str(text).map_err(|error| error.to_string())?;
+        let described = DeTable::parse(text).map_err(|error| error.to_string())?;
         let mut targets = BTreeMap::new();
-        for (name, settings) in described {
-            names::check("target", &name).map_err(|error| error.to_string())?;
-            let resolved = resolve(settings, base, home);
-            let settings = resolved.map_err(|problem| format!("[{name}]: {problem}"))?;
+        for (name, table) in described.into_inner() {
+            let name = name.into_inner().into_owned();
+            let parsed = parse_target(table).map_err(|mut error| {
+                error.set_input(Some(text));
+                error.to_string()
+            });
+            let settings = names::check("target", &name)
+                .map_err(|error| error.to_string())
+                .and(parsed)
+                .and_then(|settings| {
+                    let resolved = resolve(settings, base, home);
+                    resolved.map_err(|problem| format!("[{name}]: {problem}"))
+                });
             targets.insert(name, settings);
         }
-        Ok(Self { targets })
+        Ok(Self {
+            path: PathBuf::new(),
+            targets,
+        })
     }
 
     /// Finds a target. `local` exists without a description.
     ///
     /// # Errors
-    /// There is no such target; the message names those that exist.
+    /// The description of the target is not valid, or there is no such target; then the message names those that exist.
     pub fn find(&self, name: &str) -> Result<TargetSettings, SubmitError> {
         match self.targets.get(name) {
-            Some(found) => Ok(found.clone()),
+            Some(Ok(found)) => Ok(found.clone()),
+            Some(Err(problem)) => Err(SubmitError::damaged(&self.path, problem)),
             None if name == LOCAL => Ok(TargetSettings::Local(LocalSettings::default())),
             None => {
                 let mut names: Vec<&str> = self.targets.keys().map(String::as_str).collect();
@@ -129,6 +149,40 @@ impl TargetFile {
             }
         }
     }
+}
+
+/// The kind of a target, without which its keys are not known.
+#[derive(Deserialize)]
+struct DescribedTarget {
+    kind: TargetTag,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum TargetTag {
+    Local,
+    Ssh,
+    Slurm,
+    Kubernetes,
+    Ray,
+}
+
+/// Reads the table of a target. An error has the position of its key.
+fn parse_target(mut table: Spanned<DeValue<'_>>) -> Result<TargetSettings, toml::de::Error> {
+    let described = DescribedTarget::deserialize(ValueDeserializer::from(table.clone()))?;
+    if let DeValue::Table(keys) = table.as_mut() {
+        keys.remove("kind");
+    }
+    fn settings<T: DeserializeOwned>(table: Spanned<DeValue<'_>>) -> Result<T, toml::de::Error> {
+        T::deserialize(ValueDeserializer::from(table))
+    }
+    Ok(match described.kind {
+        TargetTag::Local => TargetSettings::Local(settings(table)?),
+        TargetTag::Ssh => TargetSettings::Ssh(settings(table)?),
+        TargetTag::Slurm => TargetSettings::Slurm(settings(table)?),
+        TargetTag::Kubernetes => TargetSettings::Kubernetes(settings(table)?),
+        TargetTag::Ray => TargetSettings::Ray(settings(table)?),
+    })
 }
 
 /// Checks a target and completes the paths in it, which begin at `base`, or at `home` after `~/`. The error is a message.
@@ -226,7 +280,7 @@ mod tests {
             ("[x]\n", "missing field `kind`"),
             (
                 "[x]\nkind = \"local\"\nsloots = 1",
-                "unknown field `sloots`",
+                "line 5, column 1\n  |\n5 | sloots = 1\n  | ^^^^^^\nunknown field `sloots`",
             ),
             ("[x]\nkind = \"local\"\nslots = 0", "[x]: `slots` is 0"),
             (
@@ -238,7 +292,11 @@ mod tests {
                 "invalid name of a target `a b`",
             ),
         ] {
-            let error = parse(text).unwrap_err();
+            let name = if text.starts_with("[x]") { "x" } else { "a b" };
+            let others = format!("[other]\nkind = \"local\"\n{text}");
+            let file = parse(&others).unwrap();
+            assert!(file.find("other").is_ok(), "{problem}");
+            let error = file.find(name).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");
         }
     }

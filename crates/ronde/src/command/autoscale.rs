@@ -143,7 +143,7 @@ impl JobScaling<'_> {
                     info!("job {}: {state}", self.job);
                     return Ok(exit::DONE);
                 }
-                Ok(JobState::Running) => {
+                Ok(JobState::Running { .. }) => {
                     let adds_hosts = matches!(job.settings, TargetSettings::Kubernetes(_));
                     match status(self.job, stop) {
                         Some(status) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use ronde_submit::{JobState, SubmitError};
 
-use super::console::info;
+use super::console::{info, message};
 use super::exit;
 use super::submitted::SubmittedJobs;
 
@@ -47,8 +47,12 @@ pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> 
     let (job, target) = jobs.find(name)?;
     let state = jobs.state(&job, &*target);
     let was_over = state.as_ref().is_ok_and(JobState::is_over);
-    if !was_over {
-        jobs.registry.mark_cancelled(name)?;
+    if !was_over && let Err(error) = jobs.registry.mark_cancelled(name) {
+        // A job that has no submitter can be ended without the note, such as on a full disk.
+        if job.submitter.is_alive() {
+            return Err(error);
+        }
+        message!("warning: the job will not be listed as cancelled: {error}");
     }
     // Also after the end: a launcher that was killed may have left processes behind.
     target.cancel(&job, grace)?;

@@ -1,8 +1,8 @@
 //! Output options of all commands, and messages that do not fail when standard error is closed or full.
 
 use std::fmt::Arguments;
-use std::io::{IsTerminal, Write};
-use std::sync::OnceLock;
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use clap::{Args, ValueEnum};
 use ronde::environment;
@@ -102,7 +102,22 @@ pub(crate) use {info, message};
 /// Prints a line to standard error. Errors are ignored: a closed or full standard error must not change the exit code.
 pub(crate) fn write_message(text: Arguments<'_>) {
     let text = format!("{}\n", safe(&text.to_string(), console().colour));
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    let written = std::io::stderr().write_all(text.as_bytes());
+    if written.is_err_and(|error| error.kind() != ErrorKind::BrokenPipe)
+        && text.starts_with("error")
+    {
+        let mut kept = UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get_or_insert(text);
+    }
+}
+
+/// The first error that could not be written to standard error.
+static UNWRITTEN: Mutex<Option<String>> = Mutex::new(None);
+
+/// Returns the first error that could not be written to standard error, such as that of a job whose disk is full.
+pub(crate) fn unwritten_error() -> Option<String> {
+    let kept = UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.as_ref().map(|text| text.trim_end().to_owned())
 }
 
 /// Escapes control characters, except colours if they are enabled.

@@ -50,6 +50,19 @@ pub(crate) fn fetch(arguments: &FetchArguments) -> i32 {
     }
 }
 
+/// Removes a copy of the results of an earlier job of this name, also an incomplete one. Other folders stay.
+pub(super) fn remove_copy(name: &str, to: &Path) -> Result<(), SubmitError> {
+    let mark = std::fs::read_to_string(to.join(MARKER_FILE)).unwrap_or_default();
+    if mark.split(' ').next() != Some(name) {
+        return Ok(());
+    }
+    std::fs::remove_dir_all(to).map_err(|cause| SubmitError::File {
+        action: "remove",
+        path: to.to_owned(),
+        cause,
+    })
+}
+
 /// Copies the results of a job to a folder that is empty or has an earlier copy.
 pub(super) fn copy(name: &str, to: &Path) -> Result<(), SubmitError> {
     let jobs = SubmittedJobs::open()?;
@@ -97,4 +110,25 @@ fn claim(to: &Path, mark: &str) -> Result<(), SubmitError> {
     };
     std::fs::create_dir_all(to).map_err(failed)?;
     std::fs::write(&marker, mark).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_copy_of_a_job_of_the_same_name_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("copy");
+        claim(&to, "lr-0000 17").unwrap();
+        assert!(claim(&to, "lr-0000 18").is_err(), "of another job");
+        remove_copy("lr-0001", &to).unwrap();
+        remove_copy("lr", &to).unwrap();
+        assert!(to.exists());
+        remove_copy("lr-0000", &to).unwrap();
+        assert!(!to.exists());
+        claim(&to, "lr-0000 18").unwrap();
+        remove_copy("lr-0000", dir.path()).unwrap();
+        assert!(to.exists(), "a folder without a mark stays");
+    }
 }

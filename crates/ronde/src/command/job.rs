@@ -9,6 +9,7 @@ use ronde_cluster::{Invitation, JobFolder};
 use ronde_identity::JoinToken;
 
 use super::run_folder::{EVENT_FILE, JOB_FOLDER, RUNS};
+use super::submitted::SubmittedJobs;
 
 /// File that only the folder of a job has.
 const JOB_FILE: &str = "job.json";
@@ -110,9 +111,7 @@ pub(crate) fn find(job: Option<&str>, token: &TokenArguments) -> Result<Resolved
         return in_folder(path);
     }
     if !job.contains(':') {
-        return Err(format!(
-            "error: no such folder: {job}\n  help: a coordinator's address includes its port, such as 10.0.0.1:4711"
-        ));
+        return Err(not_found(job));
     }
     let invitation = Invitation {
         addresses: addresses(job)?,
@@ -123,6 +122,19 @@ pub(crate) fn find(job: Option<&str>, token: &TokenArguments) -> Result<Resolved
         invitation,
         folder: None,
     })
+}
+
+/// Returns the message for a text that is neither the name of a job, nor a folder, nor an address.
+fn not_found(job: &str) -> String {
+    let port = "a coordinator's address includes its port, such as 10.0.0.1:4711";
+    match SubmittedJobs::open() {
+        Ok(jobs) if !job.contains('/') => format!(
+            "error: there is no job and no folder `{}`\n  help: {}; {port}",
+            job.escape_debug(),
+            jobs.registry.suggestion(job)
+        ),
+        _ => format!("error: no such folder: {job}\n  help: {port}"),
+    }
 }
 
 /// Resolves `HOST:PORT`.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ronde_submit::{
-    HostFacts, JobPaths, LogRequest, ProcessFolder, ProcessGuard, StartOrder, SubmitError,
+    HostFacts, JobPaths, LogPosition, LogRequest, ProcessFolder, ProcessGuard, StartOrder,
+    SubmitError,
 };
 
 use super::{exit, kubernetes_pod, open, ray_job, slurm_job};
@@ -49,6 +50,12 @@ enum JobProcessAction {
         rank: Option<u32>,
         #[arg(long)]
         follow: bool,
+        /// Print a line with its position before each part.
+        #[arg(long, requires = "follow")]
+        frames: bool,
+        /// Begin after this position.
+        #[arg(long, requires = "frames")]
+        after: Option<LogPosition>,
     },
     /// Lead the job of a folder in an allocation of Slurm.
     Slurm {
@@ -134,16 +141,15 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
             host,
             rank,
             follow,
+            frames,
+            after,
         } => {
             let request = LogRequest {
                 rank: *rank,
                 follow: *follow,
+                interrupted: |_| {},
             };
-            let paths = JobPaths::new(folder);
-            let process = paths.process(*host);
-            let mut is_over = || process.is_over();
-            let shown = paths.write_logs(*host, request, &mut std::io::stdout(), &mut is_over);
-            shown.map(|()| exit::DONE)
+            logs(folder, *host, request, (*frames, *after))
         }
         JobProcessAction::Slurm { slots, folder } => {
             slurm_job::lead(&JobPaths::new(folder), *slots, execute)
@@ -176,6 +182,24 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
         }))),
     };
     result.unwrap_or_else(|error| super::submit_failure(&error))
+}
+
+/// Prints the output of a process or a rank, as frames after a position if that is requested.
+fn logs(
+    folder: &Path,
+    host: usize,
+    request: LogRequest,
+    (has_frames, after): (bool, Option<LogPosition>),
+) -> Result<i32, SubmitError> {
+    let paths = JobPaths::new(folder);
+    let process = paths.process(host);
+    let mut is_over = || process.is_over();
+    let out = &mut std::io::stdout();
+    let shown = match has_frames {
+        true => paths.send_logs(host, request.rank, after, out, &mut is_over),
+        false => paths.write_logs(host, request, out, &mut is_over),
+    };
+    shown.map(|()| exit::DONE)
 }
 
 /// Starts a process by an order on standard input.
@@ -228,7 +252,7 @@ pub(super) fn enter_directory(folder: &Path) -> Result<(), SubmitError> {
 
 /// Writes the exit code of the process, and returns that of the command.
 pub(super) fn finish(guard: ProcessGuard, code: i32) -> i32 {
-    match guard.finish(code) {
+    match guard.finish(code, super::console::unwritten_error()) {
         Ok(()) => code,
         Err(error) => {
             super::submit_failure(&error);

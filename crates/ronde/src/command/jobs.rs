@@ -66,7 +66,9 @@ fn remove(name: &str, is_forced: bool) -> Result<(), SubmitError> {
             JobState::Lost => target.cancel(&job, Duration::ZERO),
             _ => Ok(()),
         };
-        let removed = ended.and_then(|()| target.remove(&job));
+        let removed = ended
+            .and_then(|()| target.remove(&job))
+            .and_then(|()| target.remove_unused(&job));
         match removed {
             Err(error) if is_forced => {
                 info!("warning: something of job {name} may be left: {error}")

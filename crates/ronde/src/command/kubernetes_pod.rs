@@ -208,15 +208,15 @@ pub(super) fn hold(seconds: u64) -> i32 {
 /// Prints the output of a rank in the folder of a job.
 pub(super) fn rank_log(folder: &Path, rank: u32, follow: bool) -> Result<i32, SubmitError> {
     let paths = JobPaths::new(folder);
-    let host = usize::from(!paths.has_rank_log(0, rank));
     let request = LogRequest {
         rank: Some(rank),
         follow,
+        interrupted: |_| {},
     };
     let process = ProcessFolder::new(PodFolders::default().pod);
-    let shown = paths.write_logs(host, request, &mut std::io::stdout(), &mut || {
-        process.is_over()
-    });
+    let mut is_over = || process.is_over();
+    let host = paths.host_of_rank(&[0, 1], request, &mut is_over);
+    let shown = paths.write_logs(host, request, &mut std::io::stdout(), &mut is_over);
     shown.map(|()| exit::DONE)
 }
 

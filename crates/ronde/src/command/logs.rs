@@ -3,8 +3,9 @@
 use std::io::ErrorKind;
 
 use clap::Args;
-use ronde_submit::{LogRequest, SubmitError};
+use ronde_submit::{JobState, LogRequest, SubmitError};
 
+use super::console::message;
 use super::submitted::SubmittedJobs;
 use super::{exit, stored_results};
 
@@ -25,6 +26,9 @@ pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
     let request = LogRequest {
         rank: arguments.rank,
         follow: arguments.follow,
+        interrupted: |error| {
+            message!("warning: {error}\n  waiting for further output until Ctrl-C")
+        },
     };
     if stored_results::is_address(&arguments.job) {
         return match stored_results::logs(&arguments.job, request) {
@@ -37,7 +41,16 @@ pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
         match (&job.output, request.rank) {
             (Some(address), Some(_)) => stored_results::logs(address, request),
             _ => target.logs(&job, request, &mut std::io::stdout()),
+        }?;
+        // What is not in the output. Without an answer, there is nothing to add.
+        if let Ok(state) = jobs.state(&job, &*target)
+            && (state.problem().is_some() || state == JobState::Lost)
+        {
+            let problem = state.problem().unwrap_or_default();
+            let details = problem.lines().skip(1).map(|line| format!("\n{line}"));
+            message!("job {}: {state}{}", job.name, details.collect::<String>());
         }
+        Ok(())
     });
     match shown {
         Ok(()) => exit::DONE,

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ronde_cluster::StopFlag;
+use serde_json::Value;
 use signal_hook::consts::SIGTERM;
 
 use crate::command::console::message;
@@ -19,6 +20,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 /// The address of the metadata of Amazon's hosts, which requires a token.
 const AMAZON: &str = "169.254.169.254/latest/";
+/// The path at which Azure has the name of a host, as its events list it.
+const AZURE_NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
+/// The events of Azure that end a host or the processes on it. `Freeze` only pauses it for some seconds.
+const AZURE_ENDS: [&str; 4] = ["Preempt", "Terminate", "Reboot", "Redeploy"];
 
 /// Where a notice appears.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +106,8 @@ impl NoticeSource {
                 // The headers that Google and Azure require.
                 let headers = format!("{token}Metadata-Flavor: Google\r\nMetadata: true\r\n");
                 let answer = request(host, "GET", path, &headers)?;
-                is_notice(&answer).then(|| {
+                let name = || request(host, "GET", AZURE_NAME, &headers);
+                is_notice(&answer, &name).then(|| {
                     format!(
                         "http://{host}{path} answers {}",
                         answer.trim().escape_debug()
@@ -113,14 +119,32 @@ impl NoticeSource {
 }
 
 /// Returns whether an answer announces the end of the host. Without a notice, Amazon answers with status 404, Google with
-/// `FALSE` or `NONE`, and Azure with an empty list of events.
-fn is_notice(answer: &str) -> bool {
-    let text: String = answer
-        .chars()
-        .filter(|letter| !letter.is_whitespace())
-        .collect();
-    let text = text.to_ascii_lowercase();
-    !matches!(text.as_str(), "" | "false" | "none" | "0") && !text.contains("\"events\":[]")
+/// `FALSE` or `NONE`, and Azure without an event of such a kind for this host, whose name `name` returns.
+fn is_notice(answer: &str, name: &dyn Fn() -> Option<String>) -> bool {
+    let parsed = serde_json::from_str(answer).unwrap_or(Value::Null);
+    if let Some(events) = parsed["Events"].as_array() {
+        let ends = |event: &&Value| {
+            let kind = event["EventType"].as_str().unwrap_or_default();
+            AZURE_ENDS.contains(&kind)
+        };
+        let mut ends = events.iter().filter(ends).peekable();
+        if ends.peek().is_none() {
+            return false;
+        }
+        // Without a name, the event may be about this host.
+        let name = name().map(|name| name.trim().to_ascii_lowercase());
+        return ends.any(|event| match (event["Resources"].as_array(), &name) {
+            (Some(hosts), Some(name)) => hosts
+                .iter()
+                .filter_map(Value::as_str)
+                .any(|host| host.to_ascii_lowercase() == *name),
+            _ => true,
+        });
+    }
+    !matches!(
+        answer.trim().to_ascii_lowercase().as_str(),
+        "" | "false" | "none" | "0"
+    )
 }
 
 /// Sends a request and returns the body of an answer with status 200.
@@ -173,22 +197,37 @@ mod tests {
     }
 
     #[test]
-    fn answers_without_an_event_are_no_notice() {
+    fn answers_without_an_event_that_ends_this_host_are_no_notice() {
+        let events = |kind: &str, hosts: &str| {
+            format!(
+                "{{\"DocumentIncarnation\": 3, \"Events\": [{{\"EventId\": \"a\", \"EventType\": \"{kind}\", \
+                 \"ResourceType\": \"VirtualMachine\", \"Resources\": [{hosts}], \"EventStatus\": \"Scheduled\"}}]}}"
+            )
+        };
+        let named = || Some("gpu_1\n".to_owned());
         for answer in [
             "",
             "\n",
             "FALSE",
             "none",
             "{\"DocumentIncarnation\": 3, \"Events\": []}",
+            &events("Freeze", "\"gpu_1\""),
+            &events("Preempt", "\"gpu_2\", \"gpu_11\""),
         ] {
-            assert!(!is_notice(answer), "{answer}");
+            assert!(!is_notice(answer, &named), "{answer}");
         }
         for answer in [
             "TRUE",
             "{\"action\": \"terminate\"}",
             "{\"Events\": [{\"EventType\": \"Preempt\"}]}",
+            &events("Preempt", "\"gpu_2\", \"GPU_1\""),
+            &events("Terminate", "\"gpu_1\""),
+            &events("Redeploy", "\"gpu_1\""),
+            &events("Reboot", "\"gpu_1\""),
         ] {
-            assert!(is_notice(answer), "{answer}");
+            assert!(is_notice(answer, &named), "{answer}");
         }
+        let preempt = events("Preempt", "\"gpu_2\"");
+        assert!(is_notice(&preempt, &|| None), "the name is not known");
     }
 }

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use clap::Args;
+use ronde_submit::{JobState, SubmitError, SubmittedJob, Target};
 
+use super::exit;
 use super::job::{TokenArguments, find};
-use super::{exit, submitted};
+use super::submitted::{self, SubmittedJobs};
 use crate::command::console::message;
 
 /// Time limit for the coordinator's answer; a coordinator that has just started acquires the lease first.
@@ -23,10 +25,26 @@ pub(crate) struct ScaleArguments {
     token: TokenArguments,
 }
 
+/// Refuses a job that is over, whose coordinator may be left. The state of a job elsewhere is not asked for: that takes time.
+fn check(jobs: &SubmittedJobs, job: &SubmittedJob, target: &dyn Target) -> Result<(), SubmitError> {
+    let state = match job.settings.is_remote() {
+        true => jobs.registry.ended(&job.name),
+        false => Some(jobs.state(job, target)?),
+    };
+    match state.filter(JobState::is_over) {
+        None => Ok(()),
+        Some(state) => Err(SubmitError::Invalid {
+            problem: format!("cannot scale job `{}`: it is {state}", job.name),
+            help: "`ronde submit` starts a new job".to_owned(),
+        }),
+    }
+}
+
 pub(crate) fn scale(arguments: &ScaleArguments) -> i32 {
     match submitted::by_name(Some(&arguments.job)) {
-        Ok(Some((_, job, target))) => {
-            let scaled = target.scale(&job, arguments.workers);
+        Ok(Some((jobs, job, target))) => {
+            let scaled =
+                check(&jobs, &job, &*target).and_then(|()| target.scale(&job, arguments.workers));
             return scaled.unwrap_or_else(|error| super::submit_failure(&error));
         }
         Ok(None) => {}

@@ -138,6 +138,10 @@ pub(super) fn place(
         true => "submitted".to_owned(),
         false => jobs.state(&job, &*target)?.to_string(),
     };
+    // Looked at last: `ronde cancel` may have found the job before this command has returned.
+    if jobs.registry.is_cancelled(&name) {
+        return Err(SubmitError::Cancelled { job: name });
+    }
     info!("job {name} on {on}: {state}");
     info!("  `ronde logs -f {name}` shows its output, `ronde cancel {name}` ends it");
     Ok(name)
@@ -181,9 +185,13 @@ pub(super) fn place_quietly(
         Ok(()) => Ok(name),
         Err(error @ SubmitError::MayRun { .. }) => Err(error),
         Err(error) => {
+            let was_cancelled = jobs.registry.is_cancelled(&name);
             // Nothing runs: the name can be used again.
             jobs.registry.remove(&name)?;
-            Err(error)
+            Err(match was_cancelled {
+                true => cancelled(),
+                false => error,
+            })
         }
     }
 }

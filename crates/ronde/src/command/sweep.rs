@@ -1,11 +1,13 @@
 //! `ronde sweep`: searches over the settings of a run, with a job for each run on a target.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use ronde_cluster::{StopFlag, StopLevel};
+use ronde_core::Recovery;
 use ronde_submit::{SubmitError, TargetSettings};
 use ronde_sweep::{RunOutcome, SearchKind, Sweep, SweepFile, SweepRun, table};
 
@@ -96,6 +98,8 @@ struct SweepSession<'a> {
     settings: TargetSettings,
     /// The path of the run file; `None`: the embedded example.
     run_file: Option<PathBuf>,
+    /// The jobs whose target did not answer at the last look.
+    unanswered: BTreeSet<String>,
 }
 
 /// Runs a sweep to its end. The table is printed on standard output.
@@ -172,6 +176,7 @@ fn open(arguments: &SweepArguments) -> Result<Option<SweepSession<'_>>, SweepFai
         folder,
         settings,
         run_file,
+        unanswered: BTreeSet::new(),
     }))
 }
 
@@ -301,6 +306,7 @@ impl SweepSession<'_> {
         while let Some(run) = self.sweep.next() {
             self.sweep.start(&run);
             let read = read_job(&self.sweep, self.run_file.as_deref(), &run)?;
+            runs::forget(&run.job, &self.folder.results(&run))?;
             runs.push((run, read));
         }
         let records = self.jobs().claim_all(&runs)?;
@@ -333,6 +339,7 @@ impl SweepSession<'_> {
         let mut to_submit = read_job(&self.sweep, self.run_file.as_deref(), run)?;
         to_submit.request.continues = self.earlier(run)?;
         let record = self.jobs().claim(&run.job, &to_submit)?;
+        runs::forget(&run.job, &self.folder.results(run))?;
         self.sweep.start(run);
         self.save()?;
         match runs::place(record, &to_submit) {
@@ -368,7 +375,14 @@ impl SweepSession<'_> {
     /// Looks whether a run has ended, and takes its results over.
     fn look(&mut self, run: &SweepRun) -> Result<(), SweepFailure> {
         match self.jobs().state(&run.job)? {
-            RunState::UnderWay => Ok(()),
+            RunState::UnderWay => {
+                self.unanswered.remove(&run.job);
+                Ok(())
+            }
+            RunState::NoAnswer(error) => {
+                self.report_no_answer(run, &error);
+                Ok(())
+            }
             // This command was killed before the run was placed: it starts again when there is room for it.
             RunState::NotPlaced => {
                 self.sweep.withdraw(run);
@@ -376,18 +390,39 @@ impl SweepSession<'_> {
             }
             RunState::Failed(reason) => {
                 let kept = self.folder.results(run);
-                // A run that has failed may have no results at all.
-                if let Err(error) = runs::fetch(&run.job, &kept) {
-                    info!("trial {}: its results are lost: {error}", run.trial);
+                match runs::fetch(&run.job, &kept) {
+                    Err(error) if error.recovery() == Recovery::Retry => {
+                        self.report_no_answer(run, &error);
+                        return Ok(());
+                    }
+                    // A run that has failed may have no results at all.
+                    Err(error) => info!("trial {}: its results are lost: {error}", run.trial),
+                    Ok(()) => {}
                 }
                 self.finish(run, Err(reason))
             }
             RunState::Finished => {
                 let kept = self.folder.results(run);
-                runs::fetch(&run.job, &kept)?;
+                match runs::fetch(&run.job, &kept) {
+                    Err(error) if error.recovery() == Recovery::Retry => {
+                        self.report_no_answer(run, &error);
+                        return Ok(());
+                    }
+                    fetched => fetched?,
+                }
                 let score = folder::score(&kept, &self.sweep.file.metric);
                 self.finish(run, score)
             }
+        }
+    }
+
+    /// Reports once that the target of a run does not answer; the next look asks again.
+    fn report_no_answer(&mut self, run: &SweepRun, error: &SubmitError) {
+        if self.unanswered.insert(run.job.clone()) {
+            message!(
+                "warning: trial {} is looked at again later: {error}",
+                run.trial
+            );
         }
     }
 

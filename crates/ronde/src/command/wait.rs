@@ -39,15 +39,23 @@ pub(crate) fn wait(arguments: &WaitArguments) -> i32 {
 pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
     let jobs = SubmittedJobs::open()?;
     let mut is_reported = false;
+    let mut problem = None;
     let mut remote = LOOK_EVERY;
     loop {
         let (job, target) = jobs.find(name)?;
         match jobs.state(&job, &*target) {
             Ok(state) if state.is_over() => return Ok(state),
-            Ok(_) => is_reported = false,
+            Ok(state) => {
+                is_reported = false;
+                let found = state.problem().map(str::to_owned);
+                if found != problem {
+                    message!("job {name}: {state}");
+                    problem = found;
+                }
+            }
             Err(error) if error.recovery() == Recovery::Retry => {
                 if !std::mem::replace(&mut is_reported, true) {
-                    message!("warning: {error}");
+                    message!("warning: {error}\n  waiting for its answer until Ctrl-C");
                 }
             }
             Err(error) => return Err(error),

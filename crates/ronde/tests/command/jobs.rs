@@ -145,6 +145,8 @@ fn a_killed_job_is_lost_and_cancelling_it_leaves_nothing() {
     send(leader, Signal::KILL);
     until("the job is lost", || states(&dir) == ["x lost"]);
     ronde(&dir, &["wait", "x"]).expect(3, &["lost"]);
+    ronde(&dir, &["logs", "x"]).expect(0, &["job x: lost (its launcher was killed)"]);
+    ronde(&dir, &["scale", "x", "1"]).expect(2, &["cannot scale job `x`: it is lost"]);
     ronde(&dir, &["cancel", "x"]).expect(0, &["lost"]);
     assert_eq!(
         session(leader),

@@ -103,7 +103,7 @@ impl RayCluster {
         let address = format!("127.0.0.1:{port}");
         self.start(&["--address", &address, "--node-ip-address", "127.0.0.1"]);
         // A node that starts empties the folder of packages, which nodes of one machine share, also under a job that runs.
-        self.comes_up(1, |this| this.said_by(1).contains("Ray runtime started"))
+        self.comes_up(1, |this| this.printed_by(1).contains("Ray runtime started"))
     }
 
     /// Waits until a node is ready. Returns false if it has ended or takes too long.
@@ -112,7 +112,7 @@ impl RayCluster {
         while !is_ready(self) {
             let has_ended = !matches!(self.nodes[node].try_wait(), Ok(None));
             if has_ended || since.elapsed() > START_MAX {
-                eprintln!("node {node} did not start: {}", self.said_by(node));
+                eprintln!("node {node} did not start: {}", self.printed_by(node));
                 return false;
             }
             std::thread::sleep(Duration::from_millis(200));
@@ -120,7 +120,7 @@ impl RayCluster {
         true
     }
 
-    /// Starts a node in a process group of its own.
+    /// Starts a node in a separate process group.
     fn start(&mut self, words: &[&str]) {
         let log = self
             .dir
@@ -158,7 +158,7 @@ impl RayCluster {
     }
 
     /// Returns what a node has printed.
-    fn said_by(&self, node: usize) -> String {
+    fn printed_by(&self, node: usize) -> String {
         let log = self.dir.path().join(format!("node{node}.log"));
         std::fs::read_to_string(log).unwrap_or_default()
     }
@@ -189,6 +189,10 @@ impl RayCluster {
 }
 
 impl Drop for RayCluster {
+    #[expect(
+        clippy::print_stderr,
+        reason = "a failed test shows the output of the nodes"
+    )]
     fn drop(&mut self) {
         if std::thread::panicking() {
             // The reason of a test that waited in vain is here.
@@ -197,7 +201,7 @@ impl Drop for RayCluster {
                 eprintln!("{words:?}: {}\n{}", shown.stdout, shown.stderr);
             }
             for node in 0..self.nodes.len() {
-                eprintln!("node {node}: {}", self.said_by(node));
+                eprintln!("node {node}: {}", self.printed_by(node));
             }
         }
         for node in self.nodes.iter_mut().rev() {

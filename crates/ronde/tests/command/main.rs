@@ -20,6 +20,7 @@ mod gossip;
 mod help;
 mod hosts;
 mod images;
+mod job_output;
 mod jobs;
 mod jobs_on_hosts;
 #[cfg(feature = "full")]

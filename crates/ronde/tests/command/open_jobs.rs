@@ -492,7 +492,7 @@ fn listening_everywhere_and_unknown_jobs_are_explained() {
     dir.run(&["status"])
         .expect(2, &["no run or open job in runs"]);
     dir.run(&["status", "nowhere"])
-        .expect(2, &["no such folder: nowhere"]);
+        .expect(2, &["there is no job and no folder `nowhere`"]);
     dir.run(&["status", "127.0.0.1:1"])
         .expect(2, &["requires the job's token"]);
     dir.run(&["join", "127.0.0.1:1", "--token", "nonsense"])

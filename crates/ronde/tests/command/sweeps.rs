@@ -3,10 +3,10 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::jobs::{ronde, states};
+use crate::jobs::{ronde, session, states};
 use crate::slurm_cluster::SlurmCluster;
 use crate::ssh_hosts::{SshHosts, make_executable};
-use crate::support::{RONDE, Running, TestFolder, until};
+use crate::support::{RONDE, Running, TestFolder, send, until};
 
 /// A grid of four short runs of the embedded example.
 const GRID: &str = "version = 1\nsearch = \"grid\"\nmetric = \"accuracy\"\n[set]\n\"train.epochs\" = 1\n\
@@ -209,6 +209,33 @@ fn a_run_that_fails_and_a_cancelled_sweep_can_start_again() {
     assert_eq!(states(&dir), ["long-0000 running"]);
     ronde(&dir, &["sweep", "long.toml", "--cancel"]).expect(0, &["1 runs ended"]);
     assert_eq!(states(&dir), [""; 0]);
+}
+
+#[test]
+fn a_run_whose_results_were_copied_before_it_starts_again_is_copied_again() {
+    let dir = TestFolder::new();
+    let one = "version = 1\nsearch = \"grid\"\nmetric = \"accuracy\"\n[set]\n\"train.epochs\" = 40\n\
+        [keys]\n\"run.seed\" = [1]\n";
+    dir.write("one.toml", one);
+    let running = start(&dir, &["one.toml"]);
+    let job = dir.path().join(".state/ronde/jobs/one-0000");
+    until("the run commits steps", || {
+        let events = std::fs::read_to_string(job.join("results/events.jsonl"));
+        events.is_ok_and(|text| text.matches("step_committed").count() > 5)
+    });
+    let process = std::fs::read(job.join("launcher/process.json")).unwrap();
+    let process: Value = serde_json::from_slice(&process).unwrap();
+    let launcher = u32::try_from(process["pid"].as_u64().unwrap()).unwrap();
+    send(launcher, Signal::KILL);
+    running
+        .wait()
+        .expect(2, &["trial 0: failed: lost", "`--retry` starts"]);
+    assert_eq!(session(launcher), [0_u32; 0], "also its coordinator");
+    assert!(
+        dir.list("sweeps/one/trials/0000")
+            .contains(&"events.jsonl".to_owned())
+    );
+    ronde(&dir, &["sweep", "one.toml", "--retry"]).expect(0, &["best: trial 0"]);
 }
 
 #[test]

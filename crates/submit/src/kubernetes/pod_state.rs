@@ -89,19 +89,19 @@ pub(super) fn job_state(job: Option<&Value>, pods: &[Value], is_cancelled: bool)
     if has_failed(job) {
         return match (is_cancelled, exit_code(job, pods)) {
             (true, _) => JobState::Cancelled,
-            (false, Some(code)) => JobState::Failed { code },
+            (false, Some(code)) => JobState::failed(code),
             (false, None) => JobState::Lost,
         };
     }
     if has(job, "SuccessCriteriaMet") || has(job, "FailureTarget") {
         // The server ends the other pods before it reports the end.
-        return JobState::Running;
+        return JobState::RUNNING;
     }
     let is_suspended = job["spec"]["suspend"] == true;
     match leader(pods) {
         _ if is_suspended && (is_cancelled || is_cancelled_here(job)) => JobState::Cancelled,
         _ if is_suspended => queued("suspended"),
-        Some(pod) if is_running(&pod) => JobState::Running,
+        Some(pod) if is_running(&pod) => JobState::RUNNING,
         Some(pod) if is_over(&pod) => queued("its first pod is replaced"),
         Some(pod) => queued(&reason(&pod)),
         None => queued("its pods are created"),
@@ -214,14 +214,14 @@ mod tests {
             "Container ronde for pod ns/x failed with exit code 2 matching FailJob rule at index 2";
         let limit = "Job has reached the specified backoff limit";
         let of_pod = [pod("a", "0", "t", ended(3))];
-        let failed = |code| JobState::Failed { code };
+        let failed = JobState::failed;
         for (job, pods, expected) in [
             (over("Complete", ""), &of_pod[..], JobState::Finished),
             (over("Failed", code), &of_pod[..], failed(2)),
             (over("Failed", limit), &of_pod[..], failed(3)),
             (over("Failed", code), &[], failed(2)),
             (over("Failed", limit), &[], JobState::Lost),
-            (over("FailureTarget", ""), &of_pod[..], JobState::Running),
+            (over("FailureTarget", ""), &of_pod[..], JobState::RUNNING),
         ] {
             assert_eq!(job_state(Some(&job), pods, false), expected, "{job:?}");
         }

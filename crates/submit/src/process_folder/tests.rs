@@ -20,17 +20,26 @@ fn a_process_runs_while_it_holds_the_lock_and_leaves_its_exit_code() {
     assert_eq!(folder.state().unwrap(), ProcessState::NotStarted);
     let guard = folder.enter().unwrap();
     let pid = std::process::id();
-    assert_eq!(folder.state().unwrap(), ProcessState::Running { pid });
+    assert_eq!(
+        folder.state().unwrap(),
+        ProcessState::Running { pid, problem: None }
+    );
     let second = folder.enter().unwrap_err().to_string();
     assert!(second.contains("another process has locked"), "{second}");
     let again = folder.prepare(&folder.command().unwrap()).unwrap_err();
     assert!(again.to_string().contains("still runs"), "{again}");
-    guard.finish(3).unwrap();
+    // Each character of the longest reason takes six bytes.
+    let reason = "\u{1}".repeat(REASON_MAX);
+    guard.finish(3, Some(format!("{reason}x"))).unwrap();
     let state = folder.state().unwrap();
     assert!(
-        matches!(state, ProcessState::Exited { code: 3, .. }),
+        matches!(&state, ProcessState::Exited { code: 3, reason: Some(kept), .. } if *kept == reason),
         "{state:?}"
     );
+    let written = std::fs::metadata(folder.path.join(EXIT_FILE))
+        .unwrap()
+        .len();
+    assert_eq!(written, EXIT_BYTES as u64, "no further block is needed");
 }
 
 #[test]

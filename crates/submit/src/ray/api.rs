@@ -225,12 +225,12 @@ pub(super) fn state(job: Option<&Value>, is_cancelled: bool) -> JobState {
         "PENDING" => JobState::Queued {
             reason: message.lines().next().unwrap_or_default().to_owned(),
         },
-        "RUNNING" => JobState::Running,
+        "RUNNING" => JobState::RUNNING,
         "SUCCEEDED" => JobState::Finished,
         "STOPPED" => JobState::Cancelled,
         "FAILED" if is_cancelled => JobState::Cancelled,
         "FAILED" => match exit_code(job, message) {
-            Some(code) => JobState::Failed { code },
+            Some(code) => JobState::failed(code),
             None => JobState::Lost,
         },
         other => JobState::Unknown {

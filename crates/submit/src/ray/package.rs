@@ -21,6 +21,8 @@ pub(super) struct RayPackage {
     name: String,
     files: Vec<PackagedFile>,
     run_file: Option<String>,
+    /// The folder of the run file, whose files must not change before the archive is made.
+    inputs: Option<InputFolder>,
 }
 
 /// A file and its path in the package.
@@ -52,7 +54,7 @@ impl RayPackage {
                 mode: 0o755,
             });
         }
-        let mut run_file = None;
+        let (mut run_file, mut input_folder) = (None, None);
         if let Some(path) = &request.run_file {
             let inputs = InputFolder::read(path)?;
             if inputs.bytes > INPUT_BYTES_MAX {
@@ -75,6 +77,7 @@ impl RayPackage {
                 name: format!("{INPUTS}/{}", file.display()),
                 mode: 0o644,
             }));
+            input_folder = Some(inputs);
         }
         let hash = hasher.finalize().to_hex();
         Ok(Self {
@@ -82,6 +85,7 @@ impl RayPackage {
             name: format!("_ray_pkg_{}.zip", &hash[..32]),
             files,
             run_file,
+            inputs: input_folder,
         })
     }
 
@@ -108,6 +112,9 @@ impl RayPackage {
         for file in &self.files {
             let bytes = std::fs::read(&file.path).map_err(SubmitError::file("read", &file.path))?;
             archive.add(&file.name, file.mode, &bytes);
+        }
+        if let Some(inputs) = &self.inputs {
+            inputs.check_unchanged()?;
         }
         archive.finish(&self.name)
     }

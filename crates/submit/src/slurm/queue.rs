@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::client::call;
+use super::client::{NO_ANSWER, call};
 use crate::clock;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
@@ -34,12 +34,30 @@ pub(super) fn lines(ids: &[&str]) -> Result<BTreeMap<String, String>, SubmitErro
         Err(SubmitError::Program { problem, .. }) if problem.contains("Invalid job id") => {
             String::new()
         }
+        Err(SubmitError::Program { program, problem }) if is_temporary(&problem) => {
+            return Err(SubmitError::Host {
+                host: "Slurm".to_owned(),
+                problem: format!("`{program}`: {problem}"),
+                help: None,
+                is_temporary: true,
+            });
+        }
         listed => listed?,
     };
     let lines = listed.lines().filter_map(|line| line.split_once('|'));
     Ok(lines
         .map(|(id, state)| (id.trim().to_owned(), state.trim().to_owned()))
         .collect())
+}
+
+/// Returns whether a request has failed because no controller answers now.
+fn is_temporary(problem: &str) -> bool {
+    let parts = [
+        NO_ANSWER,
+        "Unable to contact slurm controller",
+        "Socket timed out",
+    ];
+    parts.iter().any(|part| problem.contains(part))
 }
 
 /// Returns the state of a job from an answer of [`lines`].
@@ -67,7 +85,10 @@ fn interpret(line: &str, process: &ProcessState, is_cancelled: bool) -> JobState
             }
         }
         "RUNNING" | "CONFIGURING" | "COMPLETING" | "SUSPENDED" | "STOPPED" | "SIGNALING"
-        | "RESIZING" | "STAGE_OUT" => JobState::Running,
+        | "RESIZING" | "STAGE_OUT" => match process {
+            ProcessState::Running { .. } => JobState::of(process, is_cancelled),
+            _ => JobState::RUNNING,
+        },
         _ => match process {
             ProcessState::Exited { .. } => JobState::of(process, is_cancelled),
             // Ended by Slurm before the launcher could write its exit code.
@@ -96,8 +117,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_controller_that_does_not_answer_may_answer_later() {
+        let contact = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)";
+        assert!(is_temporary(contact) && is_temporary("no answer within 30 s"));
+        assert!(!is_temporary("squeue: error: Invalid user: x"));
+    }
+
+    #[test]
     fn the_queue_decides_while_it_has_the_job_and_then_the_exit_code() {
-        let exited = |code| ProcessState::Exited { code, at_ms: 0 };
+        let exited = |code| ProcessState::Exited {
+            code,
+            at_ms: 0,
+            reason: None,
+        };
         let queued = |reason: &str| JobState::Queued {
             reason: reason.to_owned(),
         };
@@ -113,14 +145,14 @@ mod tests {
                 "RUNNING|None",
                 ProcessState::NotStarted,
                 false,
-                JobState::Running,
+                JobState::RUNNING,
             ),
             ("COMPLETED|None", exited(0), false, JobState::Finished),
             (
                 "FAILED|NonZeroExitCode",
                 exited(3),
                 false,
-                JobState::Failed { code: 3 },
+                JobState::failed(3),
             ),
             ("", exited(0), false, JobState::Finished),
             ("", exited(143), true, JobState::Cancelled),

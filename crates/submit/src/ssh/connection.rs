@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use crate::clock;
 use crate::error::SubmitError;
 use crate::limited::wait;
 use crate::process_folder::create_private;
@@ -38,7 +39,7 @@ const ARGUMENTS: [&str; 11] = [
 ];
 
 /// Parts of messages of `ssh` and of remote shells, and the next action for each.
-const HELP: [(&str, &str); 9] = [
+const HELP: [(&str, &str); 13] = [
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "the host has another key than before: find out why; `ssh-keygen -R HOST` forgets the old key",
@@ -50,6 +51,22 @@ const HELP: [(&str, &str); 9] = [
     (
         "Permission denied (",
         "`ssh HOST` must log in without a password: add your key to its `authorized_keys`, such as with `ssh-copy-id HOST`",
+    ),
+    (
+        "Too many authentication failures",
+        "name the key for this host with `IdentityFile` and `IdentitiesOnly yes` in `~/.ssh/config`",
+    ),
+    (
+        "Unable to negotiate",
+        "this ssh and the server have no method in common: update the older one",
+    ),
+    (
+        "Bad configuration option",
+        "correct the configuration of ssh, or `options` of the target",
+    ),
+    (
+        "Can't open user config file",
+        "correct the path after `-F` in `options` of the target",
     ),
     (
         "Could not resolve hostname",
@@ -76,6 +93,9 @@ const HELP: [(&str, &str); 9] = [
         "`tar` and a POSIX shell are needed on the host",
     ),
 ];
+
+/// Those of them that may pass without a change: a server that is started again, and a network without names for a while.
+const TEMPORARY: [&str; 2] = ["Connection refused", "Could not resolve hostname"];
 
 /// The standard input of a remote command.
 pub(super) enum Input<'a> {
@@ -116,6 +136,12 @@ impl SshConnection {
             host: host.to_owned(),
             arguments,
         }
+    }
+
+    /// Returns a part of a file name that no other process and no other host uses at the same time.
+    pub(super) fn mark(&self) -> String {
+        let host = blake3::hash(self.host.as_bytes()).to_hex();
+        format!("{}-{}-{}", &host[..8], std::process::id(), clock::unix_ms())
     }
 
     fn ssh(&self, remote: &str) -> Command {
@@ -189,12 +215,7 @@ impl SshConnection {
         };
         let answer = reader.join().unwrap_or_default();
         let answer = String::from_utf8_lossy(&answer).into_owned();
-        let read = problems.rewind().and_then(|()| {
-            let mut text = Vec::new();
-            problems.read_to_end(&mut text)?;
-            Ok(String::from_utf8_lossy(&text).into_owned())
-        });
-        self.judge(status, source, answer, &read.unwrap_or_default())
+        self.judge(status, source, answer, &text_of(&mut problems))
     }
 
     /// Returns the answer of a command that has succeeded. `source` is the end of the program that wrote its input.
@@ -239,11 +260,12 @@ impl SshConnection {
             program: "ssh".to_owned(),
             problem: error.to_string(),
         };
+        let mut problems = tempfile::tempfile().map_err(failed)?;
         let mut command = self.ssh(remote);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null());
+            .stderr(problems.try_clone().map_err(failed)?);
         let mut child = command.spawn().map_err(failed)?;
         if let Some(mut stdout) = child.stdout.take() {
             let mut buffer = vec![0; 1 << 16];
@@ -263,7 +285,8 @@ impl SshConnection {
             }
         }
         match child.wait().map_err(failed)?.code() {
-            Some(SSH_FAILED) | None => Err(self.temporary("the connection was lost".to_owned())),
+            Some(SSH_FAILED) => Err(self.explained(&text_of(&mut problems), true)),
+            None => Err(self.temporary("the connection was lost".to_owned())),
             Some(code) => Ok(code),
         }
     }
@@ -321,8 +344,7 @@ impl SshConnection {
             .nth(PROBLEM_BYTES)
             .map_or(text.len(), |(at, _)| at);
         let found = HELP.iter().find(|(part, _)| text.contains(part));
-        let is_temporary =
-            is_connection && found.is_none_or(|(part, _)| *part == "Connection refused");
+        let is_temporary = is_connection && found.is_none_or(|(part, _)| TEMPORARY.contains(part));
         SubmitError::Host {
             host: self.host.clone(),
             problem: match &text[..end] {
@@ -333,6 +355,18 @@ impl SshConnection {
             is_temporary,
         }
     }
+}
+
+/// Returns the text in a file, or an empty one if it cannot be read.
+fn text_of(file: &mut File) -> String {
+    let read = file.rewind().and_then(|()| {
+        let mut text = Vec::new();
+        // More is not shown.
+        let bytes = PROBLEM_BYTES as u64 * 4;
+        Read::take(file, bytes).read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    });
+    read.unwrap_or_default()
 }
 
 /// Calls a function for all items at the same time.
@@ -376,6 +410,8 @@ pub(super) fn tar(base: &Path, files: &[PathBuf]) -> Result<Child, SubmitError> 
 
 #[cfg(test)]
 mod tests {
+    use ronde_core::Recovery;
+
     use super::*;
 
     #[test]
@@ -406,8 +442,41 @@ mod tests {
             let error = connection.explained(text, true).to_string();
             assert!(error.contains(help) && error.contains(text), "{error}");
         }
-        let lost = connection.explained("", true);
-        assert_eq!(lost.recovery(), ronde_core::Recovery::Retry);
+        for (text, recovery) in [
+            ("", Recovery::Retry),
+            (
+                "ssh: connect to host gpu1 port 22: Connection timed out",
+                Recovery::Retry,
+            ),
+            (
+                "ssh: connect to host gpu1 port 22: No route to host",
+                Recovery::Retry,
+            ),
+            (
+                "ssh: connect to host gpu1 port 22: Connection refused",
+                Recovery::Retry,
+            ),
+            (
+                "ssh: Could not resolve hostname gpu1: Name or service not known",
+                Recovery::Retry,
+            ),
+            ("Host key verification failed.", Recovery::Abort),
+            ("me@gpu1: Permission denied (publickey).", Recovery::Abort),
+            (
+                "Received disconnect from 10.0.0.1: 2: Too many authentication failures",
+                Recovery::Abort,
+            ),
+            (
+                "command-line: line 0: Bad configuration option: x",
+                Recovery::Abort,
+            ),
+        ] {
+            assert_eq!(
+                connection.explained(text, true).recovery(),
+                recovery,
+                "{text}"
+            );
+        }
     }
 
     #[test]

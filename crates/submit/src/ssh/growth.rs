@@ -7,6 +7,7 @@ use super::connection::{Input, SshConnection};
 use super::facts::{self, HostFacts};
 use super::preparation::{STORE_INPUTS, STORE_PROGRAM, script};
 use super::start::{StartOrder, StartReport, TOKEN_WORD};
+use super::unused::NOTE_USE;
 use super::{ANSWER_MAX, RemoteJob, SshTarget};
 use crate::error::SubmitError;
 use crate::hosts::HostSlots;
@@ -27,16 +28,24 @@ printf 'token '; cat results/job/token; echo
 "#;
 /// Creates what a host lacks and reports what it has. Arguments: the folder of the job, the program, the folder of the data, the
 /// mark of the job.
-const PROBE: &str = r#"
+const PROBE: [&str; 3] = [
+    r#"
 umask 077
 test -e "$1/results/job/coordinators" && echo shared
 mkdir -p -- "$1" "$(dirname -- "$2")" || exit 71
 test -e "$1/owner" || printf %s "$4-added" > "$1/owner"
 case "$(cat "$1/owner")" in "$4"|"$4"-*) ;; *) echo other; exit 0;; esac
+program=$(dirname -- "$2")
+program=${program##*/} inputs=${3##*/} mark=$4
+cd -- "${1%/jobs/*}" || exit 71
+"#,
+    NOTE_USE,
+    r#"
 test -x "$2" && echo has-program
 test -z "$3" || test -d "$3" && echo has-inputs
 exit 0
-"#;
+"#,
+];
 /// Prints the size of the program and the number of files of the data. Arguments: the program, the folder of the data.
 const MEASURE: &str = r#"
 wc -c < "$1"
@@ -110,7 +119,7 @@ pub(super) fn add(
         .map(|path| path.display().to_string());
     let inputs = inputs.unwrap_or_default();
     let mark = target.mark(&job.paths);
-    let probe = script(PROBE, &[&folder, job.program, &inputs, &mark]);
+    let probe = script(&PROBE.concat(), &[&folder, job.program, &inputs, &mark]);
     let answer = connection.call(&probe, Input::Nothing, ANSWER_MAX)?;
     let has = |label: &str| answer.lines().any(|line| line == label);
     if !has("shared") && !may_be_separate && job.hosts.len() == 1 {

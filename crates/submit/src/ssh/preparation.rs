@@ -1,10 +1,13 @@
 //! [`PreparedHost`]: a host that has been checked and has the program and the data of a job.
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::connection::{Input, SshConnection, tar};
 use super::facts::HostFacts;
+use super::unused::NOTE_USE;
 use super::{ANSWER_MAX, HostSlots};
 use crate::error::SubmitError;
 use crate::input_folder::InputFolder;
@@ -14,8 +17,10 @@ use crate::shell_words;
 pub(super) const COPY_MAX: Duration = Duration::from_secs(4 * 3600);
 /// The line that a working shell prints first.
 const MARK: &str = "ronde-begins";
-/// Creates the folder of ronde and reports what is in it. Arguments: the folder, the name of the program, that of the data.
-const PROBE: &str = r#"
+/// Creates the folder of ronde, notes what the job uses, and reports what is there. Arguments: the folder, the name of the program,
+/// that of the data, the mark of the job.
+const PROBE: [&str; 3] = [
+    r#"
 echo ronde-begins
 umask 077
 case "$1" in "~/"*) folder=$HOME/${1#"~/"};; *) folder=$1;; esac
@@ -23,10 +28,15 @@ mkdir -p -- "$folder/bin" "$folder/inputs" "$folder/jobs" && cd -- "$folder" || 
 : > ".test.$$" && rm -f ".test.$$" || exit 72
 echo "folder $(pwd -P)"
 echo "address $SSH_CONNECTION"
+program=$2 inputs=$3 mark=$4
+"#,
+    NOTE_USE,
+    r#"
 test -x "bin/$2/ronde" && echo has-program
 test -d "inputs/$3" && echo has-inputs
 exit 0
-"#;
+"#,
+];
 /// Stores the program. Arguments: its folder, its size and its name. Several submissions, also of hosts that share the folder, may do so
 /// at the same time.
 pub(super) const STORE_PROGRAM: &str = r#"
@@ -55,15 +65,52 @@ echo "the files did not arrive completely" >&2
 exit 73
 "#;
 
+/// Gives data that was stored under another name its own, unless there is the same data already. Arguments: the folder of all
+/// data, the name with which it was stored, its own name.
+const NAME_INPUTS: &str = r#"
+cd -- "$1" || exit 71
+test -d "$3" || mv -- "$2" "$3"
+rm -rf -- "$2"
+test -d "$3"
+"#;
+
+/// The program of this machine. It stays open, so that a build which replaces the file meanwhile does not change it.
+pub(super) struct CopiedProgram {
+    /// The path of the open file.
+    path: PathBuf,
+    hash: String,
+    bytes: u64,
+    _file: File,
+}
+
+impl CopiedProgram {
+    pub(super) fn open(path: &Path) -> Result<Self, SubmitError> {
+        let mut hasher = blake3::Hasher::new();
+        let read = File::open(path).and_then(|file| {
+            let bytes = hasher.update_reader(&file)?.count();
+            Ok((file, bytes))
+        });
+        let (file, bytes) = read.map_err(SubmitError::file("read", path))?;
+        Ok(Self {
+            path: PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())),
+            hash: hasher.finalize().to_hex().to_string(),
+            bytes,
+            _file: file,
+        })
+    }
+}
+
 /// What the hosts of a job need.
 pub(super) struct HostNeeds<'a> {
     /// The folder of ronde on the hosts.
     pub(super) folder: &'a str,
-    /// The program of this machine, its hash and its size; `None` if the hosts have a program.
-    pub(super) program: Option<(PathBuf, String, u64)>,
+    /// The program of this machine; `None` if the hosts have a program.
+    pub(super) program: Option<CopiedProgram>,
     /// The path of the program on the hosts, if they have one.
     pub(super) installed: Option<&'a str>,
     pub(super) inputs: Option<InputFolder>,
+    /// What tells the job from others on the hosts.
+    pub(super) mark: String,
 }
 
 impl HostNeeds<'_> {
@@ -74,17 +121,26 @@ impl HostNeeds<'_> {
         folder: &Path,
         (has_program, has_inputs): (bool, bool),
     ) -> Result<(), SubmitError> {
-        if let Some((path, hash, bytes)) = self.program.as_ref().filter(|_| !has_program) {
-            let to = folder.join("bin").join(hash).display().to_string();
-            let store = script(STORE_PROGRAM, &[&to, &bytes.to_string(), "ronde"]);
-            connection.call(&store, Input::File(path), COPY_MAX)?;
+        if let Some(program) = self.program.as_ref().filter(|_| !has_program) {
+            let to = folder.join("bin").join(&program.hash).display().to_string();
+            let store = script(STORE_PROGRAM, &[&to, &program.bytes.to_string(), "ronde"]);
+            connection.call(&store, Input::File(&program.path), COPY_MAX)?;
         }
         if let Some(inputs) = self.inputs.as_ref().filter(|_| !has_inputs) {
             let to = folder.join("inputs").display().to_string();
             let count = inputs.files.len().to_string();
-            let store = script(STORE_INPUTS, &[&to, &inputs.hash, &count]);
+            // Its name is a promise about its contents, and a file may have changed since its hash was computed.
+            let unchecked = format!(".unchecked-{}-{}", inputs.hash, connection.mark());
+            let store = script(STORE_INPUTS, &[&to, &unchecked, &count]);
             let sent = Input::Output(tar(&inputs.base, &inputs.files)?);
             connection.call(&store, sent, COPY_MAX)?;
+            if let Err(changed) = inputs.check_unchanged() {
+                let remove = shell_words::join(["rm", "-rf", "--", &format!("{to}/{unchecked}")]);
+                connection.call(&remove, Input::Nothing, ANSWER_MAX)?;
+                return Err(changed);
+            }
+            let name = script(NAME_INPUTS, &[&to, &unchecked, &inputs.hash]);
+            connection.call(&name, Input::Nothing, ANSWER_MAX)?;
         }
         Ok(())
     }
@@ -116,9 +172,12 @@ impl PreparedHost {
         host: &HostSlots,
         connection: SshConnection,
     ) -> Result<Self, SubmitError> {
-        let hash = needs.program.as_ref().map_or("none", |(_, hash, _)| hash);
+        let hash = needs
+            .program
+            .as_ref()
+            .map_or("none", |program| &program.hash);
         let inputs = needs.inputs.as_ref().map_or("none", |inputs| &inputs.hash);
-        let probe = script(PROBE, &[needs.folder, hash, inputs]);
+        let probe = script(&PROBE.concat(), &[needs.folder, hash, inputs, &needs.mark]);
         let answer = connection.call(&probe, Input::Nothing, ANSWER_MAX)?;
         let Some((_, answer)) = answer.split_once(MARK) else {
             let shown: String = answer.trim().chars().take(200).collect();
@@ -221,6 +280,11 @@ pub(super) mod tests {
             assert!(!stored.exists());
         }
         assert_eq!((store(&archive), store(&archive)), (0, 0));
+        for unchecked in [".unchecked-1", ".unchecked-2"] {
+            let stored = run_script(STORE_INPUTS, &[&inputs, unchecked, "3"], &archive).0;
+            let named = run_script(NAME_INPUTS, &[&inputs, unchecked, "hash"], b"").0;
+            assert_eq!((stored, named), (0, 0));
+        }
         let names = std::fs::read_dir(disk.path().join("inputs")).unwrap();
         assert_eq!(names.count(), 1, "nothing unfinished is left");
         assert_eq!(std::fs::read(stored.join("c")).unwrap(), [7; 700]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::connection::{Input, each, tar};
-use super::preparation::{COPY_MAX, HostNeeds, PreparedHost, script};
+use super::preparation::{COPY_MAX, CopiedProgram, HostNeeds, PreparedHost, script};
 use super::start::{StartOrder, StartReport, TOKEN_WORD};
 use super::{ANSWER_MAX, FOLDER, RemoteJob, SshTarget, facts};
 use crate::clock;
@@ -208,20 +208,14 @@ impl<'a> Submission<'a> {
         let settings = &self.target.settings;
         let program = match settings.program {
             Some(_) => None,
-            None => {
-                let path = self.request.program.path.clone();
-                let mut hasher = blake3::Hasher::new();
-                let read = std::fs::File::open(&path)
-                    .and_then(|file| hasher.update_reader(file).map(|hasher| hasher.count()));
-                let bytes = read.map_err(SubmitError::file("read", &path))?;
-                Some((path, hasher.finalize().to_hex().to_string(), bytes))
-            }
+            None => Some(CopiedProgram::open(&self.request.program.path)?),
         };
         let needs = HostNeeds {
             folder: self.folder(),
             program,
             installed: settings.program.as_deref(),
             inputs: self.inputs()?,
+            mark: self.target.mark(&JobPaths::new(self.name)),
         };
         let hosts = each(&settings.hosts, |host| {
             PreparedHost::prepare(&needs, host, self.target.connection(&host.host))

@@ -7,7 +7,6 @@ use ronde_core::Recovery;
 use ronde_submit::{JobState, NewJob, SubmitError, SubmittedJob, TargetSettings};
 use ronde_sweep::SweepRun;
 
-use crate::command::console::message;
 use crate::command::submit::RunToSubmit;
 use crate::command::submitted::SubmittedJobs;
 use crate::command::{cancel, fetch};
@@ -19,8 +18,10 @@ const GRACE: Duration = Duration::from_secs(30);
 pub(super) enum RunState {
     /// There is no job, or none that was placed.
     NotPlaced,
-    /// It waits or runs, or its target does not answer.
+    /// It waits or runs.
     UnderWay,
+    /// Its target does not answer now.
+    NoAnswer(SubmitError),
     /// It ended with exit code 0.
     Finished,
     /// It ended otherwise.
@@ -45,6 +46,7 @@ impl SweepJobs<'_> {
     pub(super) fn claim(&self, job: &str, run: &RunToSubmit) -> Result<SubmittedJob, SubmitError> {
         match self.state(job)? {
             RunState::Finished | RunState::Failed(_) => self.remove(job)?,
+            RunState::NoAnswer(error) => return Err(error),
             RunState::NotPlaced | RunState::UnderWay => {}
         }
         let new = NewJob {
@@ -95,8 +97,7 @@ impl SweepJobs<'_> {
         let state = match jobs.state(&record, &*target) {
             Ok(state) => state,
             Err(error) if error.recovery() == Recovery::Retry => {
-                message!("warning: {error}");
-                return Ok(RunState::UnderWay);
+                return Ok(RunState::NoAnswer(error));
             }
             Err(error) => return Err(error),
         };
@@ -121,6 +122,10 @@ impl SweepJobs<'_> {
         let (record, target) = jobs.find(job)?;
         if !self.is_own(&record) {
             return Ok(());
+        }
+        // A launcher that was killed may have left its coordinator, which would disturb the next attempt.
+        if jobs.state(&record, &*target)? == JobState::Lost {
+            target.cancel(&record, Duration::ZERO)?;
         }
         target.remove(&record)?;
         jobs.registry.remove(job)
@@ -197,6 +202,11 @@ pub(super) fn has_arrays(settings: &TargetSettings) -> Result<bool, SubmitError>
 /// Copies the results of a run to a folder.
 pub(super) fn fetch(job: &str, to: &Path) -> Result<(), SubmitError> {
     fetch::copy(job, to)
+}
+
+/// Removes what an earlier attempt of a run has left in the folder of its results.
+pub(super) fn forget(job: &str, results: &Path) -> Result<(), SubmitError> {
+    fetch::remove_copy(job, results)
 }
 
 /// Returns whether a run on a target can continue from the results of an earlier one on this machine.

@@ -120,6 +120,7 @@ fn show(job: &SubmittedJob, target: &dyn Target) {
     let request = LogRequest {
         rank: None,
         follow: true,
+        interrupted: |error| message!("warning: {error}"),
     };
     if let Err(error) = target.logs(job, request, &mut std::io::stderr()) {
         message!("warning: {error}");
