@@ -20,9 +20,9 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789a
 
 /// Held while there is a cluster.
 static TURN: Mutex<()> = Mutex::new(());
-/// How often a cluster is started that does not come up.
+/// How often a cluster that does not answer is started.
 const TRIES: u32 = 3;
-/// The time for a node to come up.
+/// The time for a node to start.
 const START_MAX: Duration = Duration::from_secs(90);
 
 /// A cluster, ended when dropped.
@@ -97,17 +97,17 @@ impl RayCluster {
                 folder = self.dir.path().display(),
             ),
         );
-        if !self.comes_up(0, |this| this.answers(&web)) {
+        if !self.becomes_ready(0, |this| this.answers(&web)) {
             return false;
         }
         let address = format!("127.0.0.1:{port}");
         self.start(&["--address", &address, "--node-ip-address", "127.0.0.1"]);
         // A node that starts empties the folder of packages, which nodes of one machine share, also under a job that runs.
-        self.comes_up(1, |this| this.printed_by(1).contains("Ray runtime started"))
+        self.becomes_ready(1, |this| this.printed_by(1).contains("Ray runtime started"))
     }
 
     /// Waits until a node is ready. Returns false if it has ended or takes too long.
-    fn comes_up(&mut self, node: usize, is_ready: impl Fn(&Self) -> bool) -> bool {
+    fn becomes_ready(&mut self, node: usize, is_ready: impl Fn(&Self) -> bool) -> bool {
         let since = std::time::Instant::now();
         while !is_ready(self) {
             let has_ended = !matches!(self.nodes[node].try_wait(), Ok(None));
@@ -157,7 +157,7 @@ impl RayCluster {
         self.nodes.push(node);
     }
 
-    /// Returns what a node has printed.
+    /// Returns the output of a node.
     fn printed_by(&self, node: usize) -> String {
         let log = self.dir.path().join(format!("node{node}.log"));
         std::fs::read_to_string(log).unwrap_or_default()
@@ -195,7 +195,7 @@ impl Drop for RayCluster {
     )]
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The reason of a test that waited in vain is here.
+            // These show the reason.
             for words in [["jobs"].as_slice(), &["status", "long"], &["logs", "long"]] {
                 let shown = self.ronde(words);
                 eprintln!("{words:?}: {}\n{}", shown.stdout, shown.stderr);
