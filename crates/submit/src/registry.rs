@@ -16,6 +16,8 @@ use crate::state::JobState;
 use crate::target_file::TargetSettings;
 
 const RECORD_FILE: &str = "job.json";
+/// The same record again: without it, no command could end the processes of a job with a damaged record.
+const COPY_FILE: &str = "job.copy.json";
 /// Exists once the job was cancelled.
 const CANCELLED_FILE: &str = "cancelled.json";
 /// The final state of a job, so that no further request to its target is needed.
@@ -117,7 +119,7 @@ impl JobRegistry {
             .prefix(".new-")
             .tempdir_in(&self.path)
             .map_err(SubmitError::file("create", &self.path))?;
-        publish_json(&prepared.path().join(RECORD_FILE), &job)?;
+        publish_record(prepared.path(), &job)?;
         // A folder replaces an empty one only, and the folder of a job never is.
         match std::fs::rename(prepared.path(), &folder) {
             Ok(()) => {
@@ -149,7 +151,7 @@ impl JobRegistry {
         placement: JobPlacement,
     ) -> Result<(), SubmitError> {
         job.placement = Some(placement);
-        publish_json(&self.folder(&job.name).join(RECORD_FILE), job)
+        publish_record(&self.folder(&job.name), job)
     }
 
     /// Finds a job by its name.
@@ -187,20 +189,22 @@ impl JobRegistry {
 
     fn read(&self, name: &str) -> Result<Option<SubmittedJob>, SubmitError> {
         let path = self.folder(name).join(RECORD_FILE);
-        let job: Option<SubmittedJob> = read_json(&path).map_err(|error| match error {
-            SubmitError::Damaged { path, problem } => {
+        match read_record(&path) {
+            Err(SubmitError::Damaged { path, problem }) => {
+                let copy = read_record(&self.folder(name).join(COPY_FILE));
+                if let Ok(Some(job)) = copy {
+                    return Ok(Some(job));
+                }
                 let help = format!(
-                    "`ronde jobs --remove {name}` removes the job, whose processes then end"
+                    "`ronde jobs --remove {name} --force` removes the record; end processes of the job on its target first"
                 );
-                SubmitError::damaged(&path, format!("{problem}\n  help: {help}"))
+                Err(SubmitError::damaged(
+                    &path,
+                    format!("{problem}\n  help: {help}"),
+                ))
             }
-            error => error,
-        })?;
-        if let Some(job) = &job {
-            let checked = job.header.check(FORMAT);
-            checked.map_err(|problem| SubmitError::damaged(&path, problem))?;
+            read => read,
         }
-        Ok(job)
     }
 
     /// Returns all jobs, the newest last.
@@ -281,6 +285,22 @@ impl JobRegistry {
 }
 
 /// Returns the error for a name that another job has.
+/// Writes the record of a job and its copy to its folder.
+fn publish_record(folder: &Path, job: &SubmittedJob) -> Result<(), SubmitError> {
+    publish_json(&folder.join(COPY_FILE), job)?;
+    publish_json(&folder.join(RECORD_FILE), job)
+}
+
+/// Reads a record; `None` if there is none.
+fn read_record(path: &Path) -> Result<Option<SubmittedJob>, SubmitError> {
+    let job: Option<SubmittedJob> = read_json(path)?;
+    if let Some(job) = &job {
+        let checked = job.header.check(FORMAT);
+        checked.map_err(|problem| SubmitError::damaged(path, problem))?;
+    }
+    Ok(job)
+}
+
 fn in_use(name: &str) -> SubmitError {
     SubmitError::invalid(
         format!("there is a job `{name}` already"),
@@ -328,6 +348,23 @@ mod tests {
         let registry = JobRegistry::new(dir.path().join("jobs"));
         assert!(registry.list().unwrap().is_empty());
         (dir, registry)
+    }
+
+    #[test]
+    fn a_damaged_record_is_replaced_by_its_copy() {
+        let (_dir, registry) = registry();
+        let mut job = registry.create(Some("one"), "x", new_job).unwrap();
+        let folder = registry.folder("one");
+        let placement = JobPlacement::Local {
+            folder: folder.clone(),
+        };
+        registry.place(&mut job, placement).unwrap();
+        std::fs::write(folder.join(RECORD_FILE), "{").unwrap();
+        assert_eq!(registry.find("one").unwrap(), job);
+        std::fs::write(folder.join(COPY_FILE), "").unwrap();
+        let damaged = registry.find("one").unwrap_err().to_string();
+        assert!(damaged.contains("--remove one --force"), "{damaged}");
+        assert!(registry.has("one"));
     }
 
     #[test]
@@ -379,7 +416,9 @@ mod tests {
         for name in ["a", "b"] {
             registry.create(Some(name), "x", new_job).unwrap();
         }
-        std::fs::write(registry.folder("a").join(RECORD_FILE), "{}").unwrap();
+        for file in [RECORD_FILE, COPY_FILE] {
+            std::fs::write(registry.folder("a").join(file), "{}").unwrap();
+        }
         std::fs::remove_dir_all(registry.folder("b")).unwrap();
         let jobs = registry.list().unwrap();
         assert_eq!(jobs.len(), 1);

@@ -187,11 +187,18 @@ fn placed(job: &SubmittedJob) -> Option<(String, JobPaths)> {
     }
 }
 
-/// Sends a batch script to Slurm and returns the number of the job.
-fn send(script: &Path, directory: &Path) -> Result<u64, SubmitError> {
+/// Sends the batch script of a job, or of an array that begins with it, to Slurm and returns the number.
+fn send(job: &str, script: &Path, directory: &Path) -> Result<u64, SubmitError> {
     let directory = directory.display().to_string();
     let file = script.display().to_string();
-    let answer = call("sbatch", &["--parsable", "--chdir", &directory, &file])?;
+    let answer = call("sbatch", &["--parsable", "--chdir", &directory, &file]);
+    let answer = answer.map_err(|error| match client::may_have_arrived(&error) {
+        true => SubmitError::MayRun {
+            job: job.to_owned(),
+            problem: error.to_string(),
+        },
+        false => error,
+    })?;
     let id = answer.trim().split(';').next();
     let id = id.and_then(|id| id.parse::<u64>().ok());
     id.ok_or_else(|| SubmitError::Program {
@@ -231,16 +238,7 @@ impl Target for SlurmTarget {
         let program = self.store_program(&paths, &request.program.path)?;
         let text = script::text(&self.settings, name, &paths, &program, self.slots(request));
         std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
-        let id = send(&file, &request.directory).map_err(|error| match error {
-            // Slurm may have accepted the script without an answer in time.
-            SubmitError::Program { ref problem, .. } if problem.starts_with(client::NO_ANSWER) => {
-                SubmitError::MayRun {
-                    job: name.to_owned(),
-                    problem: error.to_string(),
-                }
-            }
-            error => error,
-        })?;
+        let id = send(name, &file, &request.directory)?;
         let folder = paths.folder().to_owned();
         let kept = placed(JobPlacement::Slurm {
             id,
@@ -288,7 +286,7 @@ impl Target for SlurmTarget {
         let slots = self.slots(request);
         let text = script::array_text(&self.settings, first, &folders, side_by_side, slots);
         std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
-        let id = send(&file, &request.directory)?;
+        let id = send(first, &file, &request.directory)?;
         for (task, (name, _)) in jobs.iter().enumerate() {
             let kept = placed(
                 task,

@@ -136,14 +136,16 @@ impl JobScaling<'_> {
     fn run(&mut self, every: Duration, stop: &StopFlag) -> Result<i32, SubmitError> {
         loop {
             let jobs = SubmittedJobs::open()?;
-            let (mut job, target) = jobs.find(self.job)?;
-            let state = jobs.state(&job, &*target);
-            match state {
-                Ok(state) if state.is_over() => {
+            let found = jobs.find(self.job).and_then(|(job, target)| {
+                let state = jobs.state(&job, &*target)?;
+                Ok((job, target, state))
+            });
+            match found {
+                Ok((_, _, state)) if state.is_over() => {
                     info!("job {}: {state}", self.job);
                     return Ok(exit::DONE);
                 }
-                Ok(JobState::Running { .. }) => {
+                Ok((mut job, target, JobState::Running { .. })) => {
                     let adds_hosts = matches!(job.settings, TargetSettings::Kubernetes(_));
                     match status(self.job, stop) {
                         Some(status) => {
@@ -158,7 +160,7 @@ impl JobScaling<'_> {
                         None => self.show("no change: the coordinator does not answer".to_owned()),
                     }
                 }
-                Ok(state) => {
+                Ok((_, _, state)) => {
                     // Its workers are not paid for while it waits.
                     self.watch.pause();
                     self.show(format!("no change: the job is {state}"));

@@ -49,8 +49,15 @@ pub(crate) fn jobs(arguments: &JobsArguments) -> i32 {
 
 fn remove(name: &str, is_forced: bool) -> Result<(), SubmitError> {
     let jobs = SubmittedJobs::open()?;
-    // A damaged record can be removed, too: nothing is known about its processes.
-    if let Ok((job, target)) = jobs.find(name) {
+    let found = match jobs.find(name) {
+        // Nothing is known about the processes of a job with a damaged record.
+        Err(error) if is_forced && jobs.registry.has(name) => {
+            info!("warning: something of job {name} may be left: {error}");
+            None
+        }
+        found => Some(found?),
+    };
+    if let Some((job, target)) = found {
         let state = match jobs.state(&job, &*target) {
             Err(_) if is_forced => JobState::Lost,
             state => state?,
@@ -75,8 +82,6 @@ fn remove(name: &str, is_forced: bool) -> Result<(), SubmitError> {
             }
             removed => removed?,
         }
-    } else if !jobs.registry.has(name) {
-        jobs.registry.find(name)?;
     }
     jobs.registry.remove(name)?;
     info!("removed job {name}");

@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use ronde::environment;
 use ronde_store::Address;
 use ronde_submit::{
-    DocumentForm, JobPreview, JobProgram, NewJob, SubmitError, SubmitRequest, TargetFile,
-    TargetSettings,
+    DocumentForm, JobPreview, JobProgram, NewJob, SubmitError, SubmitRequest, SubmittedJob, Target,
+    TargetFile, TargetSettings,
 };
 use ronde_train::RunConfig;
 use ronde_train::config::{Document, Override, ValueOrigin};
@@ -167,22 +167,33 @@ pub(super) fn place_quietly(
             output: run.request.output.clone(),
         })
     })?;
+    place_claimed(&jobs, &*target, &mut job, &run.request)?;
+    Ok(job.name)
+}
+
+/// Places a job whose record was created. Leaves no record if that fails and nothing can run, or if `ronde cancel` came first.
+pub(super) fn place_claimed(
+    jobs: &SubmittedJobs,
+    target: &dyn Target,
+    job: &mut SubmittedJob,
+    request: &SubmitRequest,
+) -> Result<(), SubmitError> {
     let name = job.name.clone();
     let cancelled = || SubmitError::Cancelled { job: name.clone() };
     let mut placed = |placement| {
-        jobs.registry.place(&mut job, placement)?;
+        jobs.registry.place(job, placement)?;
         // The target then ends everything that it has begun.
         match jobs.registry.is_cancelled(&name) {
             true => Err(cancelled()),
             false => Ok(()),
         }
     };
-    match target.submit(&name, &run.request, &mut placed) {
+    match target.submit(&name, request, &mut placed) {
         Ok(()) if jobs.registry.is_cancelled(&name) => {
-            target.cancel(&job, Duration::ZERO)?;
+            target.cancel(job, Duration::ZERO)?;
             Err(cancelled())
         }
-        Ok(()) => Ok(name),
+        Ok(()) => Ok(()),
         Err(error @ SubmitError::MayRun { .. }) => Err(error),
         Err(error) => {
             let was_cancelled = jobs.registry.is_cancelled(&name);

@@ -82,9 +82,9 @@ impl SubmittedJobs {
 /// A submitted job with the records of this machine and its target.
 pub(super) type JobOnTarget = (SubmittedJobs, SubmittedJob, Box<dyn Target>);
 
-/// Finds the submitted job that `name` refers to, if there is one, and no file of that name.
+/// Finds the submitted job that `name` refers to, if there is one. An entry of the current folder counts with a `/` only: `./name`.
 pub(super) fn by_name(name: Option<&str>) -> Result<Option<JobOnTarget>, SubmitError> {
-    let Some(name) = name.filter(|name| !Path::new(name).exists()) else {
+    let Some(name) = name else {
         return Ok(None);
     };
     match SubmittedJobs::open() {

@@ -285,9 +285,8 @@ impl SweepSession<'_> {
             while self.sweep.under_way() < self.sweep.file.side_by_side as usize
                 && stop.level() == StopLevel::Run
                 && let Some(run) = self.sweep.next()
-            {
-                self.place(&run)?;
-            }
+                && self.place(&run)?
+            {}
             if self.sweep.is_over() {
                 return self.conclude();
             }
@@ -313,7 +312,9 @@ impl SweepSession<'_> {
         self.save()?;
         let limit = self.sweep.file.side_by_side;
         if let Err(error) = runs::place_array(records, &self.settings, &runs, limit) {
-            for (run, _) in &runs {
+            // Runs that may have begun are looked for when the sweep continues.
+            let may_run = matches!(error, SubmitError::MayRun { .. });
+            for (run, _) in runs.iter().filter(|_| !may_run) {
                 self.sweep.withdraw(run);
             }
             self.save()?;
@@ -334,16 +335,35 @@ impl SweepSession<'_> {
     }
 
     /// Starts a run: claims the name of its job, stores that it has started, and places the job. A run that cannot begin
-    /// has failed; the others continue.
-    fn place(&mut self, run: &SweepRun) -> Result<(), SweepFailure> {
+    /// has failed; the others continue. Returns false if the target does not answer now: the run is tried again later.
+    fn place(&mut self, run: &SweepRun) -> Result<bool, SweepFailure> {
         let mut to_submit = read_job(&self.sweep, self.run_file.as_deref(), run)?;
         to_submit.request.continues = self.earlier(run)?;
-        let record = self.jobs().claim(&run.job, &to_submit)?;
+        let record = match self.jobs().claim(&run.job, &to_submit) {
+            Err(error) if error.recovery() == Recovery::Retry => {
+                self.report_no_answer(run, &error);
+                return Ok(false);
+            }
+            claimed => claimed?,
+        };
         runs::forget(&run.job, &self.folder.results(run))?;
         self.sweep.start(run);
         self.save()?;
         match runs::place(record, &to_submit) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.unanswered.remove(&run.job);
+                Ok(true)
+            }
+            Err(error) if error.recovery() == Recovery::Retry => {
+                self.sweep.withdraw(run);
+                self.save()?;
+                self.report_no_answer(run, &error);
+                Ok(false)
+            }
+            Err(SubmitError::Cancelled { .. }) => {
+                self.finish(run, Err("cancelled while it was submitted".to_owned()))?;
+                Ok(true)
+            }
             Err(error @ SubmitError::EndedEarly { .. }) => {
                 let text = error.to_string();
                 let reason = text
@@ -351,7 +371,8 @@ impl SweepSession<'_> {
                     .map(str::trim)
                     .find(|line| line.contains("error: "));
                 let reason = reason.unwrap_or(text.lines().next().unwrap_or_default());
-                self.finish(run, Err(without_prefix(reason)))
+                self.finish(run, Err(without_prefix(reason)))?;
+                Ok(true)
             }
             Err(error) => Err(error.into()),
         }
@@ -430,7 +451,7 @@ impl SweepSession<'_> {
     fn finish(&mut self, run: &SweepRun, score: Result<f64, String>) -> Result<(), SweepFailure> {
         self.sweep.finish(run, score);
         self.save()?;
-        if let Err(error) = self.jobs().remove(&run.job) {
+        if let Err(error) = self.jobs().remove(&run.job, self.sweep.is_over()) {
             // Its results are here; what is left of it on the target is no reason to end the sweep.
             message!("warning: job {} stays in `ronde jobs`: {error}", run.job);
         }

@@ -41,9 +41,16 @@ pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
     let mut is_reported = false;
     let mut problem = None;
     let mut remote = LOOK_EVERY;
+    let mut is_remote = true;
     loop {
-        let (job, target) = jobs.find(name)?;
-        match jobs.state(&job, &*target) {
+        let found = jobs.find(name);
+        let state = found
+            .and_then(|(job, target)| Ok((jobs.state(&job, &*target)?, job.settings.is_remote())));
+        let state = state.map(|(state, remote)| {
+            is_remote = remote;
+            state
+        });
+        match state {
             Ok(state) if state.is_over() => return Ok(state),
             Ok(state) => {
                 is_reported = false;
@@ -60,7 +67,7 @@ pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
             }
             Err(error) => return Err(error),
         }
-        std::thread::sleep(match job.settings.is_remote() {
+        std::thread::sleep(match is_remote {
             true => remote,
             false => LOOK_EVERY,
         });

@@ -125,7 +125,11 @@ fn a_job_outlives_its_submitter_is_scaled_and_cancelled_with_a_checkpoint() {
         "a closed terminal does not reach it"
     );
     under_way(&dir, "long");
+    // A folder of this name does not hide the job.
+    std::fs::create_dir(dir.path().join("long")).unwrap();
     ronde(&dir, &["scale", "long", "1"]).expect(0, &["1 workers"]);
+    let status = ronde(&dir, &["status", "long"]).expect(0, &[]).stdout;
+    assert!(status.contains("job long on local: running"), "{status}");
     ronde(&dir, &["jobs", "--remove", "long"])
         .expect(2, &["cannot remove job `long`: it is running"]);
     ronde(&dir, &["cancel", "long"]).expect(0, &["job long: cancelled"]);
@@ -269,6 +273,7 @@ fn a_hundred_jobs_of_every_state_are_listed() {
         let text = if number == 7 { "{" } else { &text };
         std::fs::write(folder.join("job.json"), text).unwrap();
     }
+    ronde(&dir, &["jobs", "--remove", "job-7"]).expect(2, &["job.json", "--force"]);
     let states = states(&dir);
     assert_eq!(states.len(), 100);
     let count = |state: &str| {
@@ -286,6 +291,8 @@ fn a_hundred_jobs_of_every_state_are_listed() {
         table.starts_with("JOB ") && table.lines().count() == 101,
         "{table}"
     );
+    let forced = ["jobs", "--remove", "job-7", "--force"];
+    ronde(&dir, &forced).expect(0, &["may be left", "removed job job-7"]);
 }
 
 #[test]

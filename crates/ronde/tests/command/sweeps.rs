@@ -132,6 +132,11 @@ fn a_sweep_on_a_host_over_ssh_continues_its_best_runs_and_leaves_nothing_there()
         return;
     };
     hosts.targets(&[("host", "ssh_config", "hosts = [\"h1:2\"]")]);
+    // The first connection finds a closed port.
+    let config = std::fs::read_to_string(hosts.path("ssh_config")).unwrap();
+    let once = hosts.path("once").display().to_string();
+    let refused = format!("Match host h1 exec \"mkdir {once}\"\n  Port 1\n{config}");
+    hosts.write("ssh_config", &refused);
     hosts.write(
         "asha.toml",
         "version = 1\nsearch = \"halving\"\ntrials = 2\nmetric = \"loss\"\nside_by_side = 2\n\
@@ -140,7 +145,8 @@ fn a_sweep_on_a_host_over_ssh_continues_its_best_runs_and_leaves_nothing_there()
     );
     let on = ["--targets", "targets.toml", "--on", "host"];
     let words = [&["sweep", "asha.toml"], &on[..]].concat();
-    hosts.ronde(&words).expect(0, &["best: trial "]);
+    let shown = ["warning: trial ", "looked at again later", "best: trial "];
+    hosts.ronde(&words).expect(0, &shown);
     let best = trials(&hosts.dir, "asha")[1].clone();
     let results = hosts.path(&format!("sweeps/asha/trials/000{}-1", &best[..1]));
     let events = std::fs::read_to_string(results.join("events.jsonl")).unwrap();
@@ -148,7 +154,10 @@ fn a_sweep_on_a_host_over_ssh_continues_its_best_runs_and_leaves_nothing_there()
         events.contains("\"event\":\"checkpoint_loaded\""),
         "{events}"
     );
-    assert_eq!(hosts.dir.list("remote/jobs"), [""; 0]);
+    for folder in ["jobs", "inputs", "bin"] {
+        let kept = hosts.dir.list(&format!("remote/{folder}"));
+        assert_eq!(kept, [""; 0], "{folder}");
+    }
     assert_eq!(hosts.states(), [""; 0]);
 }
 

@@ -11,14 +11,47 @@ use crate::limited::wait;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The beginning of the problem of a command that did not answer in time.
-pub(super) const NO_ANSWER: &str = "no answer";
+const NO_ANSWER: &str = "no answer";
+/// Parts of the problems of a command whose request may have reached the controller.
+const MAY_HAVE_ARRIVED: [&str; 4] = [
+    NO_ANSWER,
+    "Socket timed out",
+    "Zero Bytes were transmitted or received",
+    "Unexpected message received",
+];
+/// A part of the problem of a command that finds no controller.
+const NO_CONTACT: &str = "Unable to contact slurm controller";
+
+/// Returns whether a command has failed although the controller may have executed it.
+pub(super) fn may_have_arrived(error: &SubmitError) -> bool {
+    match error {
+        SubmitError::Host { problem, .. } => {
+            MAY_HAVE_ARRIVED.iter().any(|part| problem.contains(part))
+        }
+        _ => false,
+    }
+}
+
+/// Returns the error of a command. It is temporary if no controller answers now.
+fn failure(program: &str, problem: String) -> SubmitError {
+    let mut parts = MAY_HAVE_ARRIVED.iter().chain([&NO_CONTACT]);
+    match parts.any(|part| problem.contains(part)) {
+        true => SubmitError::Host {
+            host: "Slurm".to_owned(),
+            problem: format!("`{program}`: {problem}"),
+            help: None,
+            is_temporary: true,
+        },
+        false => SubmitError::Program {
+            program: program.to_owned(),
+            problem,
+        },
+    }
+}
 
 /// Runs a command of Slurm and returns its output.
 pub(super) fn call(program: &str, arguments: &[&str]) -> Result<String, SubmitError> {
-    let failed = |problem: String| SubmitError::Program {
-        program: program.to_owned(),
-        problem,
-    };
+    let failed = |problem: String| failure(program, problem);
     let io = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => failed(format!(
             "{error}\n  help: submit from a machine with the commands of Slurm, such as a login node"
@@ -53,5 +86,38 @@ pub(super) fn call(program: &str, arguments: &[&str]) -> Result<String, SubmitEr
             "{NO_ANSWER} within {} s",
             ANSWER_MAX.as_secs()
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::Recovery;
+
+    use super::*;
+
+    #[test]
+    fn a_controller_that_does_not_answer_may_answer_later() {
+        for (problem, is_temporary, has_arrived) in [
+            (
+                "slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+                true,
+                false,
+            ),
+            ("no answer within 30 s", true, true),
+            (
+                "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+                true,
+                true,
+            ),
+            ("squeue: error: Invalid user: x", false, false),
+        ] {
+            let error = failure("sbatch", problem.to_owned());
+            assert_eq!(
+                error.recovery() == Recovery::Retry,
+                is_temporary,
+                "{problem}"
+            );
+            assert_eq!(may_have_arrived(&error), has_arrived, "{problem}");
+        }
     }
 }

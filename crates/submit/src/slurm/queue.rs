@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::client::{NO_ANSWER, call};
+use super::client::call;
 use crate::clock;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
@@ -34,30 +34,12 @@ pub(super) fn lines(ids: &[&str]) -> Result<BTreeMap<String, String>, SubmitErro
         Err(SubmitError::Program { problem, .. }) if problem.contains("Invalid job id") => {
             String::new()
         }
-        Err(SubmitError::Program { program, problem }) if is_temporary(&problem) => {
-            return Err(SubmitError::Host {
-                host: "Slurm".to_owned(),
-                problem: format!("`{program}`: {problem}"),
-                help: None,
-                is_temporary: true,
-            });
-        }
         listed => listed?,
     };
     let lines = listed.lines().filter_map(|line| line.split_once('|'));
     Ok(lines
         .map(|(id, state)| (id.trim().to_owned(), state.trim().to_owned()))
         .collect())
-}
-
-/// Returns whether a request has failed because no controller answers now.
-fn is_temporary(problem: &str) -> bool {
-    let parts = [
-        NO_ANSWER,
-        "Unable to contact slurm controller",
-        "Socket timed out",
-    ];
-    parts.iter().any(|part| problem.contains(part))
 }
 
 /// Returns the state of a job from an answer of [`lines`].
@@ -115,13 +97,6 @@ pub(super) fn watch(id: &str, paths: &JobPaths) -> impl FnMut() -> bool + use<> 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_controller_that_does_not_answer_may_answer_later() {
-        let contact = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)";
-        assert!(is_temporary(contact) && is_temporary("no answer within 30 s"));
-        assert!(!is_temporary("squeue: error: Invalid user: x"));
-    }
 
     #[test]
     fn the_queue_decides_while_it_has_the_job_and_then_the_exit_code() {

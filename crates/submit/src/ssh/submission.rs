@@ -46,9 +46,11 @@ if test "$owner" = "$2-$3"; then echo separate; exit; fi
 if mkdir -- "$1"; then printf %s "$2-$3" > "$1/owner" && echo separate; exit; fi
 test -e "$1" && echo exists
 "#;
-/// Removes the folder of a job, unless another job has it. Arguments: the folder, the mark of the job.
+/// Removes the folder of a job, unless another job has it, and the note of what the job uses. Arguments: the folder, the mark of
+/// the job.
 pub(super) const REMOVE: &str = r#"
 case "$(cat "$1/owner" 2>/dev/null)" in "$2"|"$2"-*) rm -rf -- "$1";; esac
+test -e "$1" || rm -f "${1%/jobs/*}/uses/$2"-*
 "#;
 
 /// A job that is being placed.

@@ -7,7 +7,7 @@ use ronde_core::Recovery;
 use ronde_submit::{JobState, NewJob, SubmitError, SubmittedJob, TargetSettings};
 use ronde_sweep::SweepRun;
 
-use crate::command::submit::RunToSubmit;
+use crate::command::submit::{self, RunToSubmit};
 use crate::command::submitted::SubmittedJobs;
 use crate::command::{cancel, fetch};
 
@@ -45,7 +45,7 @@ impl SweepJobs<'_> {
     /// Claims the name of the job of a run: creates its record. What an earlier job of the same run has left is removed.
     pub(super) fn claim(&self, job: &str, run: &RunToSubmit) -> Result<SubmittedJob, SubmitError> {
         match self.state(job)? {
-            RunState::Finished | RunState::Failed(_) => self.remove(job)?,
+            RunState::Finished | RunState::Failed(_) => self.remove(job, false)?,
             RunState::NoAnswer(error) => return Err(error),
             RunState::NotPlaced | RunState::UnderWay => {}
         }
@@ -113,8 +113,9 @@ impl SweepJobs<'_> {
         })
     }
 
-    /// Removes the record of a run that is over, if there is one, and what the run has left on its target.
-    pub(super) fn remove(&self, job: &str) -> Result<(), SubmitError> {
+    /// Removes the record of a run that is over, if there is one, and what the run has left on its target; of the last run also
+    /// the programs and data that the runs have shared.
+    pub(super) fn remove(&self, job: &str, is_last: bool) -> Result<(), SubmitError> {
         let jobs = SubmittedJobs::open()?;
         if !jobs.registry.has(job) {
             return Ok(());
@@ -128,6 +129,9 @@ impl SweepJobs<'_> {
             target.cancel(&record, Duration::ZERO)?;
         }
         target.remove(&record)?;
+        if is_last {
+            target.remove_unused(&record)?;
+        }
         jobs.registry.remove(job)
     }
 
@@ -136,7 +140,7 @@ impl SweepJobs<'_> {
         let jobs = SubmittedJobs::open()?;
         if jobs.registry.has(job) && self.is_own(&jobs.registry.find(job)?) {
             cancel::end(job, GRACE)?;
-            self.remove(job)?;
+            self.remove(job, true)?;
         }
         Ok(())
     }
@@ -151,19 +155,11 @@ impl SweepJobs<'_> {
 pub(super) fn place(mut record: SubmittedJob, run: &RunToSubmit) -> Result<(), SubmitError> {
     let jobs = SubmittedJobs::open()?;
     let target = jobs.target(&record.settings);
-    let name = record.name.clone();
-    let mut placed = |placement| jobs.registry.place(&mut record, placement);
-    let submitted = target.submit(&name, &run.request, &mut placed);
-    match submitted {
-        Err(error) if !matches!(error, SubmitError::MayRun { .. }) => {
-            jobs.registry.remove(&name)?;
-            Err(error)
-        }
-        submitted => submitted,
-    }
+    submit::place_claimed(&jobs, &*target, &mut record, &run.request)
 }
 
-/// Places the jobs of runs, whose names were claimed, as one job of the scheduler. Leaves no record if that fails.
+/// Places the jobs of runs, whose names were claimed, as one job of the scheduler. Leaves no record if that fails and nothing can
+/// run.
 pub(super) fn place_array(
     mut records: Vec<SubmittedJob>,
     settings: &TargetSettings,
@@ -178,8 +174,9 @@ pub(super) fn place_array(
         .collect();
     let mut placed = |task: usize, placement| jobs.registry.place(&mut records[task], placement);
     let submitted = target.submit_array(&requests, side_by_side, &mut placed);
-    if submitted.is_err() {
-        release(&records)?;
+    match submitted {
+        Err(SubmitError::MayRun { .. }) | Ok(()) => {}
+        Err(_) => release(&records)?,
     }
     submitted
 }
