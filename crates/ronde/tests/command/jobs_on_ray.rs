@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::ssh_hosts::skipped;
-use crate::support::{Ended, RONDE, TestFolder, until};
+use crate::support::{Ended, RONDE, TestFolder, holds_within, until};
 
 /// The token of the cluster.
 const TOKEN: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -107,17 +107,17 @@ impl RayCluster {
     }
 
     /// Waits until a node is ready. Returns false if it has ended or takes too long.
+    #[expect(clippy::print_stderr, reason = "the reason of another try")]
     fn becomes_ready(&mut self, node: usize, is_ready: impl Fn(&Self) -> bool) -> bool {
-        let since = std::time::Instant::now();
-        while !is_ready(self) {
-            let has_ended = !matches!(self.nodes[node].try_wait(), Ok(None));
-            if has_ended || since.elapsed() > START_MAX {
-                eprintln!("node {node} did not start: {}", self.printed_by(node));
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(200));
+        let mut is_up = false;
+        holds_within(START_MAX, || {
+            is_up = is_ready(self);
+            is_up || !matches!(self.nodes[node].try_wait(), Ok(None))
+        });
+        if !is_up {
+            eprintln!("node {node} did not start: {}", self.printed_by(node));
         }
-        true
+        is_up
     }
 
     /// Starts a node in a separate process group.

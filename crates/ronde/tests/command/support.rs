@@ -342,17 +342,22 @@ pub(crate) fn gone(pids: impl IntoIterator<Item = u32>) {
 
 /// Waits until a condition holds; the limit is a watchdog, not a measure of speed.
 #[track_caller]
+pub(crate) fn until(what: &str, condition: impl FnMut() -> bool) {
+    assert!(holds_within(WAIT_MAX, condition), "timed out: {what}");
+}
+
+/// Waits until a condition holds, and returns false at the limit.
 #[expect(clippy::disallowed_methods, reason = "a watchdog of a test waits")]
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn holds_within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     // A condition may run commands, so polls are not counted.
     let start = std::time::Instant::now();
-    while start.elapsed() < WAIT_MAX {
+    while start.elapsed() < limit {
         if condition() {
-            return;
+            return true;
         }
         thread::sleep(Duration::from_millis(10));
     }
-    panic!("timed out: {what}");
+    false
 }
 
 /// Returns the path of an example of this crate, which `cargo test` builds beside the tests.

@@ -46,7 +46,7 @@ if test "$owner" = "$2-$3"; then echo separate; exit; fi
 if mkdir -- "$1"; then printf %s "$2-$3" > "$1/owner" && echo separate; exit; fi
 test -e "$1" && echo exists
 "#;
-/// Removes the folder of a job, unless another job has it, and the note of what the job uses. Arguments: the folder, the mark of
+/// Removes the folder of a job, unless another job has it, and the note about its program and data. Arguments: the folder, the mark of
 /// the job.
 pub(super) const REMOVE: &str = r#"
 case "$(cat "$1/owner" 2>/dev/null)" in "$2"|"$2"-*) rm -rf -- "$1";; esac
