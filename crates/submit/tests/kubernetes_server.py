@@ -43,6 +43,7 @@ JOB_NAME = "batch.kubernetes.io/job-name"
 KINDS = {"jobs": "Job", "pods": "Pod", "secrets": "Secret", "configmaps": "ConfigMap", "services": "Service"}
 KILLED = b"unshare: sigprocmask unblock failed: Invalid argument"
 LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+SERVICE_LABEL = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 try:
     import kubernetes_validate
@@ -67,7 +68,7 @@ def now():
 def check(kind, new):
     """Refuses what the validation of a server refuses."""
     name = new["metadata"].get("name", "")
-    if not LABEL.match(name):
+    if not (SERVICE_LABEL if kind == "services" else LABEL).match(name):
         raise invalid(f"metadata.name: Invalid value: {name!r}")
     if kubernetes_validate:
         try:
