@@ -312,6 +312,19 @@ fn rank_log_words(placed: &PlacedPods<'_>, rank: u32, follow: bool) -> Vec<Strin
     words
 }
 
+/// Deletes the Job of a submission that has failed, with its pods; not one that another submission has created with its name.
+fn delete_own(api: &ClusterApi, manifest: &JobManifest<'_>) -> Result<(), ApiFailure> {
+    let deleted = match api.job(manifest.name()) {
+        Ok(job) if !manifest.is_of(&job) => return Ok(()),
+        Ok(_) => api.delete_job(manifest.name()).map(|_| ()),
+        Err(failure) => Err(failure),
+    };
+    match deleted {
+        Err(ApiFailure::Status { code: 404, .. }) => Ok(()),
+        deleted => deleted,
+    }
+}
+
 fn no_output(rank: u32) -> SubmitError {
     SubmitError::invalid(
         format!("rank {rank} has printed nothing"),
@@ -333,36 +346,40 @@ impl Target for KubernetesTarget {
 
     fn submit(
         &self,
-        name: &str,
+        job: &str,
         request: &SubmitRequest,
         placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
     ) -> Result<(), SubmitError> {
         let api = self.api(self.settings.namespace.as_deref())?;
         let namespace = api.namespace().to_owned();
-        let name = (name, clock::unix_ms());
-        let manifest = JobManifest::new(&self.settings, name, Some(&namespace), request)?;
+        let stamped = (job, clock::unix_ms());
+        let manifest = JobManifest::new(&self.settings, stamped, Some(&namespace), request)?;
         let secrets = credentials::PodCredentials::new(manifest.name())?;
         // Suspended: no pod exists before everything that it needs.
-        let job = api
-            .create("jobs", &manifest.job())
-            .map_err(|failure| match failure {
-                ApiFailure::Status { code: 409, .. } => SubmitError::invalid(
+        let created = match api.create("jobs", &manifest.job()) {
+            Err(ApiFailure::Status { code: 409, .. }) => {
+                return Err(SubmitError::invalid(
                     format!(
                         "there is a Job `{}` in namespace `{namespace}` already",
                         manifest.name()
                     ),
                     "choose another name with `--name`",
-                ),
-                failure => api.failed(failure),
-            })?;
-        let mut complete = || {
+                ));
+            }
+            Err(failure @ ApiFailure::Status { code: ..500, .. }) => {
+                return Err(api.failed(failure));
+            }
+            // Without an answer, the server may have created it.
+            created => created.map_err(|failure| api.failed(failure)),
+        };
+        let complete = || {
             // At once, so that a submitter that is killed leaves no Job that nothing here can remove.
             placed(JobPlacement::Kubernetes {
                 namespace: namespace.clone(),
                 name: manifest.name().to_owned(),
                 folder: manifest.folder(),
             })?;
-            let owner = manifest::owner(&job)?;
+            let owner = manifest::owner(&created?)?;
             for (kind, document) in manifest.parts(&secrets, &owner) {
                 api.create(kind, &document).map_err(|e| api.failed(e))?;
             }
@@ -371,16 +388,13 @@ impl Target for KubernetesTarget {
                 .map_err(|e| api.failed(e))
         };
         complete().map(|_| ()).map_err(|error| {
-            // The job that could not be completed has no pods.
-            match api.delete_job(manifest.name()) {
-                Ok(_) | Err(ApiFailure::Status { code: 404, .. }) => error,
-                Err(_) => SubmitError::invalid(
-                    error.to_string(),
-                    format!(
-                        "the suspended Job is still there: `kubectl delete job --namespace {namespace} {}` removes it",
-                        manifest.name()
-                    ),
-                ),
+            match delete_own(&api, &manifest) {
+                Ok(()) => error,
+                // The server may have started its pods without an answer.
+                Err(_) => SubmitError::MayRun {
+                    job: job.to_owned(),
+                    problem: error.to_string(),
+                },
             }
         })
     }

@@ -83,6 +83,15 @@ impl TestCluster {
         self.ronde(&[&words, arguments].concat())
     }
 
+    /// Lets requests of a kind fail, such as `PATCH-jobs`, or no longer.
+    fn fault(&self, kind: &str, fault: Option<&str>) {
+        let path = self.path(&format!("cluster/fault-{kind}"));
+        match fault {
+            Some(fault) => std::fs::write(path, fault).unwrap(),
+            None => std::fs::remove_file(path).unwrap(),
+        }
+    }
+
     /// Returns the state of the cluster.
     fn state(&self) -> Value {
         let text = std::fs::read(self.path("cluster/state.json")).unwrap();
@@ -342,4 +351,50 @@ fn the_documents_of_a_job_are_printed_without_its_secrets() {
     cluster
         .submit("", &[&run[..], &["-o", "yaml"]].concat())
         .expect(2, &["--dry-run"]);
+}
+
+#[test]
+fn a_job_whose_submission_had_no_answer_is_deleted_or_keeps_its_record() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let long = |name| [&["-n", "1", "--name", name], &LONG[..]].concat();
+    // Where the server answers again, nothing is left and the name is free.
+    for kind in ["POST-jobs", "PATCH-jobs"] {
+        cluster.fault(kind, Some("cut 1"));
+        let ended = cluster.submit("", &long("x"));
+        assert_ne!(ended.code, 0, "{ended:#?}");
+        cluster.ronde(&["status", "x"]).expect(2, &["no job"]);
+        until("the Job is deleted", || {
+            cluster.state()["jobs"].as_array().unwrap().is_empty()
+        });
+    }
+    // Where it does not, the record stays, by which the job is ended.
+    for (name, cut, refused) in [
+        ("posted", "POST-jobs", "GET-jobs"),
+        ("started", "PATCH-jobs", "DELETE-jobs"),
+    ] {
+        cluster.fault(cut, Some("cut"));
+        cluster.fault(refused, Some("503"));
+        let ended = cluster.submit("", &long(name));
+        assert_ne!(ended.code, 0, "{ended:#?}");
+        let help = format!("`ronde cancel {name}` ends it");
+        assert!(ended.stderr.contains(&help), "{ended:#?}");
+        cluster.fault(cut, None);
+        cluster.fault(refused, None);
+        cluster
+            .ronde(&["cancel", "--now", name])
+            .expect(0, &["cancelled"]);
+        assert!(cluster.pods().is_empty());
+    }
+}
+
+#[test]
+fn a_job_whose_name_begins_with_a_digit_runs_on_kubernetes() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let short = ["-n", "2", "--name", "3d-unet", "--set", "train.epochs=1"];
+    cluster.submit("", &short).expect(0, &[]);
+    cluster.ronde(&["wait", "3d-unet"]).expect(0, &["finished"]);
 }
