@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::clock;
 use crate::error::SubmitError;
 use crate::fetching::{self, LAUNCHER_LOG};
+use crate::interruptions::Interruptions;
 use crate::job::{JobPlacement, SubmittedJob};
 use crate::launcher_arguments::folder_word;
 use crate::local::{not_placed, state_before_placement};
@@ -29,6 +30,7 @@ mod manifest;
 mod pod;
 mod pod_state;
 mod reader;
+mod renewed;
 
 #[cfg(feature = "full")]
 mod connection;
@@ -46,6 +48,7 @@ pub(crate) use api::ApiFailure;
 pub(crate) use connection::Connection;
 #[cfg(not(feature = "full"))]
 pub(crate) use no_connection::NoConnection as Connection;
+pub(crate) use renewed::RenewedConnection;
 
 use api::ClusterApi;
 use manifest::JobManifest;
@@ -240,6 +243,33 @@ impl KubernetesTarget {
         }
     }
 
+    /// Shows the output of a rank until the job is over, or the command that prints it ends. Returns whether the job is over.
+    fn show_rank(
+        &self,
+        api: &ClusterApi,
+        placed: &PlacedPods<'_>,
+        rank: u32,
+        (shown, out): (&mut u64, &mut dyn Write),
+    ) -> Result<bool, SubmitError> {
+        let is_over = self.state_of(api, placed.name, false)?.is_over();
+        let mut rest = SkippingWriter::new(out, *shown);
+        let words = rank_log_words(placed, rank, !is_over);
+        let ran = self.run_in_pod(api, placed, &words, &mut rest);
+        *shown = rest.seen().max(*shown);
+        let may_continue = |error: &SubmitError| {
+            // Between two pods; or the pod has ended, and the command with it.
+            matches!(error, SubmitError::Invalid { .. }) || error.recovery() == Recovery::Retry
+        };
+        match ran {
+            Ok(0) if is_over => Ok(true),
+            Ok(_) if is_over => Err(no_output(rank)),
+            // Without output of the rank, the exit code is another one.
+            Ok(_) => Ok(false),
+            Err(error) if !is_over && may_continue(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Shows the output of a rank until the job is over. A command in a pod ends with the pod, so what it has not shown is
     /// read again, from the pod that replaces it or from the results.
     fn follow_rank(
@@ -247,30 +277,14 @@ impl KubernetesTarget {
         api: &ClusterApi,
         placed: &PlacedPods<'_>,
         rank: u32,
-        out: &mut dyn Write,
+        (interrupted, out): (fn(&SubmitError), &mut dyn Write),
     ) -> Result<(), SubmitError> {
         let mut shown = 0;
+        let mut interruptions = Interruptions::new(interrupted);
         loop {
-            let is_over = self.state_of(api, placed.name, false)?.is_over();
-            let mut rest = SkippingWriter::new(out, shown);
-            let ran = self.run_in_pod(
-                api,
-                placed,
-                &rank_log_words(placed, rank, !is_over),
-                &mut rest,
-            );
-            shown = rest.seen().max(shown);
-            let may_continue = |error: &SubmitError| {
-                // Between two pods; or the pod has ended, and the command with it.
-                matches!(error, SubmitError::Invalid { .. }) || error.recovery() == Recovery::Retry
-            };
-            match ran {
-                Ok(0) if is_over => return Ok(()),
-                Ok(_) if is_over => return Err(no_output(rank)),
-                // Without output of the rank, the exit code is another one.
-                Ok(_) => {}
-                Err(error) if !is_over && may_continue(&error) => {}
-                Err(error) => return Err(error),
+            let is_over = self.show_rank(api, placed, rank, (&mut shown, &mut *out));
+            if interruptions.pass(is_over)? == Some(true) {
+                return Ok(());
             }
             clock::pause(ASK_EVERY);
         }
@@ -440,10 +454,15 @@ impl Target for KubernetesTarget {
                 let state = self.state_of(&api, placed.name, false);
                 state.map(|state| state.is_over())
             };
-            return logs::of_launcher(&api, placed.name, request.follow, out, &mut is_over);
+            return match request.follow {
+                true => {
+                    logs::follow_launcher(&api, placed.name, request.interrupted, out, &mut is_over)
+                }
+                false => logs::of_launcher(&api, placed.name, out),
+            };
         };
         if request.follow {
-            return self.follow_rank(&api, &placed, rank, out);
+            return self.follow_rank(&api, &placed, rank, (request.interrupted, out));
         }
         match self.run_in_pod(&api, &placed, &rank_log_words(&placed, rank, false), out)? {
             0 => Ok(()),
@@ -533,7 +552,7 @@ impl Target for KubernetesTarget {
         fetching::create(&logs)?;
         let log = logs.join(LAUNCHER_LOG);
         let mut file = std::fs::File::create(&log).map_err(SubmitError::file("write", &log))?;
-        logs::of_launcher(&api, placed.name, false, &mut file, &mut || Ok(true))
+        logs::of_launcher(&api, placed.name, &mut file)
     }
 
     fn remove(&self, job: &SubmittedJob) -> Result<(), SubmitError> {

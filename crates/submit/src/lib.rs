@@ -15,6 +15,7 @@ mod fetching;
 mod hosts;
 mod image;
 mod input_folder;
+mod interruptions;
 mod job;
 mod job_folder;
 mod job_paths;

@@ -393,7 +393,7 @@ impl Target for RayTarget {
         let (api, placed) = self.placed_or_error(job)?;
         match (request.rank, request.follow) {
             (None, false) => write_out(out, api.logs(placed.id)?.as_bytes()),
-            (None, true) => api.follow(placed.id, out),
+            (None, true) => api.follow(placed.id, request.interrupted, out),
             (Some(_), true) => Err(SubmitError::invalid(
                 "cannot follow the output of one rank on Ray",
                 "leave out `-f`, or leave out `--rank` for the progress of the run",

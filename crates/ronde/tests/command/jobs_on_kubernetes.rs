@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::ssh_hosts::skipped;
-use crate::support::{Ended, RONDE, TestFolder, send, until};
+use crate::support::{Ended, RONDE, Running, TestFolder, send, until};
 
 /// A run that lasts until it is ended.
 const LONG: [&str; 4] = [
@@ -67,12 +67,16 @@ impl TestCluster {
     }
 
     pub(crate) fn ronde(&self, arguments: &[&str]) -> Ended {
+        self.start(arguments).wait()
+    }
+
+    fn start(&self, arguments: &[&str]) -> Running {
         let (state, config) = (self.path(".state"), self.path("cluster/config"));
         let variables = [
             ("XDG_STATE_HOME", state.to_str().unwrap()),
             ("KUBECONFIG", config.to_str().unwrap()),
         ];
-        self.dir.start(RONDE, arguments, &variables).wait()
+        self.dir.start(RONDE, arguments, &variables)
     }
 
     /// Submits a run to a target with these settings.
@@ -397,4 +401,37 @@ fn a_job_whose_name_begins_with_a_digit_runs_on_kubernetes() {
     let short = ["-n", "2", "--name", "3d-unet", "--set", "train.epochs=1"];
     cluster.submit("", &short).expect(0, &[]);
     cluster.ronde(&["wait", "3d-unet"]).expect(0, &["finished"]);
+}
+
+#[test]
+fn output_is_followed_over_failures_of_the_server_and_renewed_credentials() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let long = [&["-n", "2", "--name", "long"], &LONG[..]].concat();
+    cluster.submit("", &long).expect(0, &[]);
+    cluster.events("long", "step_committed", 5);
+    for kind in ["GET-jobs", "GET-pods"] {
+        cluster.fault(kind, Some("503 4"));
+    }
+    let launcher = cluster.start(&["logs", "-f", "long"]);
+    let rank = cluster.start(&["logs", "-f", "long", "--rank", "1"]);
+    until("the failures are over", || {
+        ["GET-jobs", "GET-pods"].iter().all(|kind| {
+            let path = cluster.path(&format!("cluster/fault-{kind}"));
+            std::fs::read_to_string(path).is_ok_and(|fault| fault.ends_with(" 0"))
+        })
+    });
+    // As when a token has expired: the next one is accepted.
+    cluster.fault("GET-pods", Some("401 1"));
+    cluster.ronde(&["status", "long"]).expect(0, &["workers"]);
+    cluster
+        .ronde(&["cancel", "--now", "long"])
+        .expect(0, &["cancelled"]);
+    let (launcher, rank) = (launcher.wait(), rank.wait());
+    assert!(launcher.stdout.contains("2 workers"), "{launcher:#?}");
+    for ended in [&launcher, &rank] {
+        assert_eq!(ended.stderr.matches("status 503").count(), 1, "{ended:#?}");
+    }
+    assert_eq!(launcher.code, 0, "{launcher:#?}");
 }
