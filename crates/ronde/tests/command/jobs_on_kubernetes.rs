@@ -435,3 +435,24 @@ fn output_is_followed_over_failures_of_the_server_and_renewed_credentials() {
     }
     assert_eq!(launcher.code, 0, "{launcher:#?}");
 }
+
+#[test]
+fn a_job_that_could_not_be_cancelled_is_not_listed_as_cancelled_when_it_fails() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let long = [&["-n", "1", "--name", "long"], &LONG[..]].concat();
+    cluster.submit("", &long).expect(0, &[]);
+    cluster.events("long", "step_committed", 5);
+    cluster.fault("PATCH-jobs", Some("503"));
+    let refused = cluster.ronde(&["cancel", "--now", "long"]);
+    assert_ne!(refused.code, 0, "{refused:#?}");
+    let note = cluster.path(".state/ronde/jobs/long/cancelled.json");
+    assert!(!note.exists());
+    assert!(cluster.job_state("long").contains("running"));
+    cluster.fault("PATCH-jobs", None);
+    cluster
+        .ronde(&["cancel", "--now", "long"])
+        .expect(0, &["cancelled"]);
+    assert!(note.exists());
+}
