@@ -592,9 +592,9 @@ class Handler(BaseHTTPRequestHandler):
             except (OSError, ValueError):
                 return None
             if left:
-                path.write_text(f"{code} {int(left[0]) - 1}")
                 if int(left[0]) <= 0:
                     return None
+                path.write_text(f"{code} {int(left[0]) - 1}")
         if code != "cut":
             raise Refused(int(code), "Fault", "this request is to fail")
         return code

@@ -424,7 +424,8 @@ fn output_is_followed_over_failures_of_the_server_and_renewed_credentials() {
     });
     // As when a token has expired: the next one is accepted.
     cluster.fault("GET-pods", Some("401 1"));
-    cluster.ronde(&["status", "long"]).expect(0, &["workers"]);
+    let status = cluster.ronde(&["status", "long"]).expect(0, &[]);
+    assert!(status.stdout.contains("2 of 2 workers"), "{status:#?}");
     cluster
         .ronde(&["cancel", "--now", "long"])
         .expect(0, &["cancelled"]);
