@@ -99,6 +99,10 @@ pub struct KubernetesSettings {
     /// The port of the coordinator; 4711 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// Where a cloud announces the end of the node of a pod: absolute paths of files that appear, or addresses. Its workers then leave, and the
+    /// launcher saves a checkpoint and ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drain_on: Vec<String>,
     /// Further fields of the specification of the pods, such as `nodeSelector`, which are merged into it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Value>,

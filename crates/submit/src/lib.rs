@@ -11,6 +11,7 @@ mod clock;
 mod copying;
 mod discovery;
 mod disk;
+mod drain_sources;
 mod error;
 mod fetching;
 mod hosts;

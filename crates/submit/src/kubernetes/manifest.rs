@@ -9,6 +9,7 @@ use super::credentials::{FILES, PodCredentials};
 use super::inputs::PodInputs;
 use super::pod::{ADDRESS_WORD, CANCELLED_CODE, COMMAND_FILE, INPUT_FOLDER, SECRET_FOLDER};
 use super::{KubernetesSettings, POD_FOLDER};
+use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::launcher_arguments::LauncherArguments;
 use crate::platform::{insert, kubernetes_label, yaml};
@@ -93,6 +94,7 @@ impl<'a> JobManifest<'a> {
             request,
         };
         let mut words = arguments.words();
+        words.extend(drain_sources::words(&settings.drain_on));
         if request.is_elastic {
             words.extend(["--credentials".to_owned(), SECRET_FOLDER.to_owned()]);
         }
@@ -228,6 +230,8 @@ impl<'a> JobManifest<'a> {
         if let Some(address) = &self.output {
             command.extend(["--store", address]);
         }
+        let drain = drain_sources::words(&self.settings.drain_on);
+        command.extend(drain.iter().map(String::as_str));
         let probe = |more: &[&str]| {
             let words = [&["ronde", "__job", "pod-probe"], more, &[folder.as_str()]].concat();
             json!({ "command": words })
