@@ -12,11 +12,11 @@ use crate::error::SubmitError;
 const UNAUTHORIZED: u16 = 401;
 
 /// Opens a connection with the credentials that there are now.
-type Opener = Box<dyn Fn() -> Result<Connection, SubmitError>>;
+type ConnectionOpener = Box<dyn Fn() -> Result<Connection, SubmitError>>;
 
 /// A connection, and how to open it again.
 pub(crate) struct RenewedConnection {
-    open: Opener,
+    open: ConnectionOpener,
     current: RefCell<Rc<Connection>>,
     /// Whether the credentials were read again since the server has accepted some.
     is_renewed: Cell<bool>,
@@ -24,7 +24,7 @@ pub(crate) struct RenewedConnection {
 
 impl RenewedConnection {
     /// Keeps an open connection.
-    pub(crate) fn new(current: Connection, open: Opener) -> Self {
+    pub(crate) fn new(current: Connection, open: ConnectionOpener) -> Self {
         Self {
             open,
             current: RefCell::new(Rc::new(current)),

@@ -100,7 +100,7 @@ impl CopiedProgram {
     }
 }
 
-/// What the hosts of a job need.
+/// The program and the data for the hosts of a job.
 pub(super) struct HostNeeds<'a> {
     /// The folder of ronde on the hosts.
     pub(super) folder: &'a str,
@@ -166,7 +166,7 @@ pub(super) fn script(text: &str, arguments: &[&str]) -> String {
 }
 
 impl PreparedHost {
-    /// Checks a host, and copies what it lacks.
+    /// Checks a host, and copies missing files.
     pub(super) fn prepare(
         needs: &HostNeeds<'_>,
         host: &HostSlots,
