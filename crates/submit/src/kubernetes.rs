@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::clock;
 use crate::error::SubmitError;
 use crate::fetching::{self, LAUNCHER_LOG};
+use crate::interruptions::Interruptions;
 use crate::job::{JobPlacement, SubmittedJob};
 use crate::launcher_arguments::folder_word;
 use crate::local::{not_placed, state_before_placement};
@@ -29,6 +30,7 @@ mod manifest;
 mod pod;
 mod pod_state;
 mod reader;
+mod renewed;
 
 #[cfg(feature = "full")]
 mod connection;
@@ -46,6 +48,7 @@ pub(crate) use api::ApiFailure;
 pub(crate) use connection::Connection;
 #[cfg(not(feature = "full"))]
 pub(crate) use no_connection::NoConnection as Connection;
+pub(crate) use renewed::RenewedConnection;
 
 use api::ClusterApi;
 use manifest::JobManifest;
@@ -96,6 +99,10 @@ pub struct KubernetesSettings {
     /// The port of the coordinator; 4711 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+    /// Where a cloud announces the end of the node of a pod: absolute paths of files that appear, or addresses. Its workers then leave, and the
+    /// launcher saves a checkpoint and ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drain_on: Vec<String>,
     /// Further fields of the specification of the pods, such as `nodeSelector`, which are merged into it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Value>,
@@ -240,6 +247,33 @@ impl KubernetesTarget {
         }
     }
 
+    /// Shows the output of a rank until the job is over, or the command that prints it ends. Returns whether the job is over.
+    fn show_rank(
+        &self,
+        api: &ClusterApi,
+        placed: &PlacedPods<'_>,
+        rank: u32,
+        (shown, out): (&mut u64, &mut dyn Write),
+    ) -> Result<bool, SubmitError> {
+        let is_over = self.state_of(api, placed.name, false)?.is_over();
+        let mut rest = SkippingWriter::new(out, *shown);
+        let words = rank_log_words(placed, rank, !is_over);
+        let ran = self.run_in_pod(api, placed, &words, &mut rest);
+        *shown = rest.seen().max(*shown);
+        let may_continue = |error: &SubmitError| {
+            // Between two pods; or the pod has ended, and the command with it.
+            matches!(error, SubmitError::Invalid { .. }) || error.recovery() == Recovery::Retry
+        };
+        match ran {
+            Ok(0) if is_over => Ok(true),
+            Ok(_) if is_over => Err(no_output(rank)),
+            // Without output of the rank, the exit code is another one.
+            Ok(_) => Ok(false),
+            Err(error) if !is_over && may_continue(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Shows the output of a rank until the job is over. A command in a pod ends with the pod, so what it has not shown is
     /// read again, from the pod that replaces it or from the results.
     fn follow_rank(
@@ -247,30 +281,14 @@ impl KubernetesTarget {
         api: &ClusterApi,
         placed: &PlacedPods<'_>,
         rank: u32,
-        out: &mut dyn Write,
+        (interrupted, out): (fn(&SubmitError), &mut dyn Write),
     ) -> Result<(), SubmitError> {
         let mut shown = 0;
+        let mut interruptions = Interruptions::new(interrupted);
         loop {
-            let is_over = self.state_of(api, placed.name, false)?.is_over();
-            let mut rest = SkippingWriter::new(out, shown);
-            let ran = self.run_in_pod(
-                api,
-                placed,
-                &rank_log_words(placed, rank, !is_over),
-                &mut rest,
-            );
-            shown = rest.seen().max(shown);
-            let may_continue = |error: &SubmitError| {
-                // Between two pods; or the pod has ended, and the command with it.
-                matches!(error, SubmitError::Invalid { .. }) || error.recovery() == Recovery::Retry
-            };
-            match ran {
-                Ok(0) if is_over => return Ok(()),
-                Ok(_) if is_over => return Err(no_output(rank)),
-                // Without output of the rank, the exit code is another one.
-                Ok(_) => {}
-                Err(error) if !is_over && may_continue(&error) => {}
-                Err(error) => return Err(error),
+            let is_over = self.show_rank(api, placed, rank, (&mut shown, &mut *out));
+            if interruptions.pass(is_over)? == Some(true) {
+                return Ok(());
             }
             clock::pause(ASK_EVERY);
         }
@@ -312,6 +330,19 @@ fn rank_log_words(placed: &PlacedPods<'_>, rank: u32, follow: bool) -> Vec<Strin
     words
 }
 
+/// Deletes the Job of a submission that has failed, with its pods; not one that another submission has created with its name.
+fn delete_own(api: &ClusterApi, manifest: &JobManifest<'_>) -> Result<(), ApiFailure> {
+    let deleted = match api.job(manifest.name()) {
+        Ok(job) if !manifest.is_of(&job) => return Ok(()),
+        Ok(_) => api.delete_job(manifest.name()).map(|_| ()),
+        Err(failure) => Err(failure),
+    };
+    match deleted {
+        Err(ApiFailure::Status { code: 404, .. }) => Ok(()),
+        deleted => deleted,
+    }
+}
+
 fn no_output(rank: u32) -> SubmitError {
     SubmitError::invalid(
         format!("rank {rank} has printed nothing"),
@@ -333,36 +364,40 @@ impl Target for KubernetesTarget {
 
     fn submit(
         &self,
-        name: &str,
+        job: &str,
         request: &SubmitRequest,
         placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
     ) -> Result<(), SubmitError> {
         let api = self.api(self.settings.namespace.as_deref())?;
         let namespace = api.namespace().to_owned();
-        let name = (name, clock::unix_ms());
-        let manifest = JobManifest::new(&self.settings, name, Some(&namespace), request)?;
+        let stamped = (job, clock::unix_ms());
+        let manifest = JobManifest::new(&self.settings, stamped, Some(&namespace), request)?;
         let secrets = credentials::PodCredentials::new(manifest.name())?;
         // Suspended: no pod exists before everything that it needs.
-        let job = api
-            .create("jobs", &manifest.job())
-            .map_err(|failure| match failure {
-                ApiFailure::Status { code: 409, .. } => SubmitError::invalid(
+        let created = match api.create("jobs", &manifest.job()) {
+            Err(ApiFailure::Status { code: 409, .. }) => {
+                return Err(SubmitError::invalid(
                     format!(
                         "there is a Job `{}` in namespace `{namespace}` already",
                         manifest.name()
                     ),
                     "choose another name with `--name`",
-                ),
-                failure => api.failed(failure),
-            })?;
-        let mut complete = || {
+                ));
+            }
+            Err(failure @ ApiFailure::Status { code: ..500, .. }) => {
+                return Err(api.failed(failure));
+            }
+            // Without an answer, the server may have created it.
+            created => created.map_err(|failure| api.failed(failure)),
+        };
+        let complete = || {
             // At once, so that a submitter that is killed leaves no Job that nothing here can remove.
             placed(JobPlacement::Kubernetes {
                 namespace: namespace.clone(),
                 name: manifest.name().to_owned(),
                 folder: manifest.folder(),
             })?;
-            let owner = manifest::owner(&job)?;
+            let owner = manifest::owner(&created?)?;
             for (kind, document) in manifest.parts(&secrets, &owner) {
                 api.create(kind, &document).map_err(|e| api.failed(e))?;
             }
@@ -371,16 +406,13 @@ impl Target for KubernetesTarget {
                 .map_err(|e| api.failed(e))
         };
         complete().map(|_| ()).map_err(|error| {
-            // The job that could not be completed has no pods.
-            match api.delete_job(manifest.name()) {
-                Ok(_) | Err(ApiFailure::Status { code: 404, .. }) => error,
-                Err(_) => SubmitError::invalid(
-                    error.to_string(),
-                    format!(
-                        "the suspended Job is still there: `kubectl delete job --namespace {namespace} {}` removes it",
-                        manifest.name()
-                    ),
-                ),
+            match delete_own(&api, &manifest) {
+                Ok(()) => error,
+                // The server may have started its pods without an answer.
+                Err(_) => SubmitError::MayRun {
+                    job: job.to_owned(),
+                    problem: error.to_string(),
+                },
             }
         })
     }
@@ -426,10 +458,15 @@ impl Target for KubernetesTarget {
                 let state = self.state_of(&api, placed.name, false);
                 state.map(|state| state.is_over())
             };
-            return logs::of_launcher(&api, placed.name, request.follow, out, &mut is_over);
+            return match request.follow {
+                true => {
+                    logs::follow_launcher(&api, placed.name, request.interrupted, out, &mut is_over)
+                }
+                false => logs::of_launcher(&api, placed.name, out),
+            };
         };
         if request.follow {
-            return self.follow_rank(&api, &placed, rank, out);
+            return self.follow_rank(&api, &placed, rank, (request.interrupted, out));
         }
         match self.run_in_pod(&api, &placed, &rank_log_words(&placed, rank, false), out)? {
             0 => Ok(()),
@@ -519,7 +556,7 @@ impl Target for KubernetesTarget {
         fetching::create(&logs)?;
         let log = logs.join(LAUNCHER_LOG);
         let mut file = std::fs::File::create(&log).map_err(SubmitError::file("write", &log))?;
-        logs::of_launcher(&api, placed.name, false, &mut file, &mut || Ok(true))
+        logs::of_launcher(&api, placed.name, &mut file)
     }
 
     fn remove(&self, job: &SubmittedJob) -> Result<(), SubmitError> {

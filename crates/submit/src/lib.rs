@@ -6,15 +6,18 @@
 //! that has its output, its process and its exit code. Start reading at [`Target`].
 
 mod autoscale;
+mod cancellation;
 mod clock;
 mod copying;
 mod discovery;
 mod disk;
+mod drain_sources;
 mod error;
 mod fetching;
 mod hosts;
 mod image;
 mod input_folder;
+mod interruptions;
 mod job;
 mod job_folder;
 mod job_paths;

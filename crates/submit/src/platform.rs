@@ -160,7 +160,8 @@ impl PlatformRun {
     }
 }
 
-/// Returns a name with letters, digits and `-` only, for objects of Kubernetes.
+/// Returns a name with letters, digits and `-` only that begins with a letter, for objects of Kubernetes. The names of Services
+/// are those of RFC 1035.
 pub(crate) fn kubernetes_label(name: &str) -> String {
     let letter = |letter: char| match letter.is_ascii_alphanumeric() {
         true => letter.to_ascii_lowercase(),
@@ -169,6 +170,7 @@ pub(crate) fn kubernetes_label(name: &str) -> String {
     let label: String = name.chars().map(letter).take(50).collect();
     match label.trim_matches('-') {
         "" => "ronde".to_owned(),
+        label if label.starts_with(|letter: char| letter.is_ascii_digit()) => format!("r-{label}"),
         label => label.to_owned(),
     }
 }

@@ -150,6 +150,10 @@ impl ProcessFolder {
     /// # Errors
     /// The program cannot be started, or ends before it has locked the folder.
     pub fn start(&self, program: &Path) -> Result<(), SubmitError> {
+        self.start_within(program, START_MAX)
+    }
+
+    fn start_within(&self, program: &Path, limit: Duration) -> Result<(), SubmitError> {
         let path = self.output();
         let output = OpenOptions::new()
             .create(true)
@@ -174,7 +178,7 @@ impl ProcessFolder {
             .map_err(|error| failed(error.to_string()))?;
         let mut state = ProcessState::NotStarted;
         let mut ended = None;
-        clock::wait_until(START_MAX, || {
+        clock::wait_until(limit, || {
             ended = child.try_wait().ok().flatten();
             state = self.state().unwrap_or(ProcessState::NotStarted);
             state != ProcessState::NotStarted || ended.is_some()
@@ -184,7 +188,10 @@ impl ProcessFolder {
                 Err(failed(format!("{status}:\n{}", self.last_output())))
             }
             (ProcessState::NotStarted, None) => {
-                Err(failed(format!("it did not start within {START_MAX:?}")))
+                // It may start later, and the caller removes the job, so it must not be left.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(failed(format!("it did not start within {limit:?}")))
             }
             _ => Ok(()),
         }

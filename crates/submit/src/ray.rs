@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::clock;
+use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::fetching::{self, LAUNCHER_LOG};
 use crate::job::{JobPlacement, SubmittedJob};
@@ -76,6 +77,10 @@ pub struct RaySettings {
     /// The folder of the jobs on the nodes; several nodes need one that they share, unless all results go to an address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
+    /// Where a cloud announces the end of a node: absolute paths of files that appear, or addresses. Its workers then leave, and the
+    /// launcher saves a checkpoint and ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drain_on: Vec<String>,
 }
 
 /// Where this process finds the token of a cluster of Ray.
@@ -202,8 +207,11 @@ impl RayTarget {
             "--slots",
             &slots,
         ];
-        words.extend(["--cpus", &cpus, "--python", python, &folder, "--"]);
-        let launcher = arguments.words();
+        words.extend(["--cpus", &cpus, "--python", python]);
+        let drain = drain_sources::words(&self.settings.drain_on);
+        words.extend(drain.iter().map(String::as_str));
+        words.extend([folder.as_str(), "--"]);
+        let launcher = [arguments.words(), drain.clone()].concat();
         words.extend(launcher.iter().map(String::as_str));
         json!({
             "submission_id": id,
@@ -393,7 +401,7 @@ impl Target for RayTarget {
         let (api, placed) = self.placed_or_error(job)?;
         match (request.rank, request.follow) {
             (None, false) => write_out(out, api.logs(placed.id)?.as_bytes()),
-            (None, true) => api.follow(placed.id, out),
+            (None, true) => api.follow(placed.id, request.interrupted, out),
             (Some(_), true) => Err(SubmitError::invalid(
                 "cannot follow the output of one rank on Ray",
                 "leave out `-f`, or leave out `--rank` for the progress of the run",

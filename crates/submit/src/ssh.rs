@@ -68,6 +68,10 @@ pub struct SshSettings {
     /// The address of the first host at which the others reach it; by default the one to which `ssh` has connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// Where a cloud announces the end of a host: absolute paths of files that appear, or addresses. Its workers then leave, and the
+    /// launcher saves a checkpoint and ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drain_on: Vec<String>,
 }
 
 impl SshSettings {

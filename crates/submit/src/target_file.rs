@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
+use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::kubernetes::{KubernetesSettings, KubernetesTarget};
 use crate::local::{LocalSettings, LocalTarget};
@@ -45,6 +46,19 @@ impl TargetSettings {
         match self {
             Self::Local(_) => false,
             Self::Ssh(_) | Self::Slurm(_) | Self::Kubernetes(_) | Self::Ray(_) => true,
+        }
+    }
+
+    /// Checks what is not checked while the description is read. The error is a message.
+    ///
+    /// # Errors
+    /// A source of notices is neither an absolute path nor an address.
+    pub fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Local(_) | Self::Slurm(_) => Ok(()),
+            Self::Ssh(settings) => drain_sources::check(&settings.drain_on),
+            Self::Kubernetes(settings) => drain_sources::check(&settings.drain_on),
+            Self::Ray(settings) => drain_sources::check(&settings.drain_on),
         }
     }
 
@@ -225,6 +239,7 @@ fn resolve(
             settings.folder = absolute(inside(settings.folder.take())?)?;
         }
     }
+    settings.check()?;
     Ok(settings)
 }
 
@@ -283,6 +298,10 @@ mod tests {
                 "line 5, column 1\n  |\n5 | sloots = 1\n  | ^^^^^^\nunknown field `sloots`",
             ),
             ("[x]\nkind = \"local\"\nslots = 0", "[x]: `slots` is 0"),
+            (
+                "[x]\nkind = \"ssh\"\nhosts = [\"a\"]\ndrain_on = [\"notice\"]",
+                "[x]: invalid `drain_on` `notice`",
+            ),
             (
                 "[x]\nkind = \"slurm\"\nfolder = \"~/jobs\"",
                 "[x]: cannot find `~/jobs`: there is no home folder",

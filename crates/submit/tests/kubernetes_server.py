@@ -9,7 +9,9 @@ Pods run in mount and process namespaces, so it needs root. Each pod has an addr
 the headless Service are in its hosts file.
 
 It writes `config` (a kubeconfig) and, at each change, `state.json` to the folder, evicts a pod when there is a file
-`evict-NAME`, and ends when its standard input does. The variables of its own environment that begin with AWS_ or AZURE_ are in a
+`evict-NAME`, and ends when its standard input does. While there is a file `fault-METHOD-KIND`, such as `fault-PATCH-jobs`,
+requests of this kind fail: with the status code in the file, or with `cut` their connection ends before the answer, after
+they have taken effect. A number after the code limits how many of them fail. The variables of its own environment that begin with AWS_ or AZURE_ are in a
 Secret `store`.
 """
 
@@ -43,6 +45,7 @@ JOB_NAME = "batch.kubernetes.io/job-name"
 KINDS = {"jobs": "Job", "pods": "Pod", "secrets": "Secret", "configmaps": "ConfigMap", "services": "Service"}
 KILLED = b"unshare: sigprocmask unblock failed: Invalid argument"
 LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+SERVICE_LABEL = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 try:
     import kubernetes_validate
@@ -67,7 +70,7 @@ def now():
 def check(kind, new):
     """Refuses what the validation of a server refuses."""
     name = new["metadata"].get("name", "")
-    if not LABEL.match(name):
+    if not (SERVICE_LABEL if kind == "services" else LABEL).match(name):
         raise invalid(f"metadata.name: Invalid value: {name!r}")
     if kubernetes_validate:
         try:
@@ -565,9 +568,10 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
         try:
+            is_cut = self.fault(url) == "cut"
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 raise Refused(401, "Unauthorized", "Unauthorized")
-            self.route(unquote(url.path).strip("/").split("/"), query, body)
+            self.route(unquote(url.path).strip("/").split("/"), query, body, is_cut)
         except Refused as refused:
             self.answer(refused.code, {
                 "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": refused.message,
@@ -578,7 +582,24 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PATCH = do_DELETE = handle_request
 
-    def route(self, path, query, body):
+    def fault(self, url):
+        """Refuses a request that is to fail, or returns `cut`."""
+        kinds = [word for word in url.path.split("/") if word in KINDS]
+        path = FOLDER / f"fault-{self.command}-{kinds[0] if kinds else ''}"
+        with CLUSTER.lock:
+            try:
+                code, *left = path.read_text().split()
+            except (OSError, ValueError):
+                return None
+            if left:
+                if int(left[0]) <= 0:
+                    return None
+                path.write_text(f"{code} {int(left[0]) - 1}")
+        if code != "cut":
+            raise Refused(int(code), "Fault", "this request is to fail")
+        return code
+
+    def route(self, path, query, body, is_cut):
         known = discovery("/".join(path))
         if known is not None and self.command == "GET":
             return self.answer(200, known)
@@ -597,6 +618,8 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(201, {"kind": "Status", "status": "Success"})
         with CLUSTER.lock:
             answer = copy.deepcopy(self.change(kind, name, query, body))
+        if is_cut:
+            raise ConnectionResetError
         code = 201 if self.command == "POST" else 200
         return self.answer(code, answer)
 

@@ -55,7 +55,17 @@ pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> 
         message!("warning: the job will not be listed as cancelled: {error}");
     }
     // Also after the end: a launcher that was killed may have left processes behind.
-    target.cancel(&job, grace)?;
+    if let Err(error) = target.cancel(&job, grace) {
+        let is_over = || {
+            let state = jobs.state(&job, &*target);
+            state.is_ok_and(|state| state.is_over())
+        };
+        // The job may go on, and then its end is one of its own.
+        if !was_over && !is_over() {
+            jobs.registry.unmark_cancelled(name)?;
+        }
+        return Err(error);
+    }
     match was_over {
         true => state,
         false => match jobs.state(&job, &*target)? {

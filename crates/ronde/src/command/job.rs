@@ -13,6 +13,8 @@ use super::submitted::SubmittedJobs;
 
 /// File that only the folder of a job has.
 const JOB_FILE: &str = "job.json";
+/// The name of standard input in place of a file.
+const STANDARD_INPUT: &str = "-";
 
 /// Selects a job.
 #[derive(Args)]
@@ -28,10 +30,7 @@ pub(crate) struct JobArguments {
 /// The join token of a job.
 #[derive(Args)]
 pub(crate) struct TokenArguments {
-    /// Join token of the job: the contents of the file `token` in its folder.
-    #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
-    token: Option<String>,
-    /// File with the join token; keeps the token out of the process list.
+    /// File with the join token of the job, such as the file `token` in its folder; `-` reads standard input.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
@@ -42,10 +41,13 @@ impl TokenArguments {
     /// # Errors
     /// A message: the token is missing or invalid.
     pub(crate) fn read(&self) -> Result<JoinToken, String> {
-        match (&self.token, &self.token_file) {
-            (Some(text), _) => text.parse().map_err(|error| format!("error: {error}")),
-            (None, Some(path)) => read_token(path),
-            (None, None) => Err("error: a coordinator's address requires the job's token\n  \
+        match &self.token_file {
+            Some(path) if path == Path::new(STANDARD_INPUT) => {
+                let text = std::io::read_to_string(std::io::stdin().lock());
+                parse_token(text, STANDARD_INPUT)
+            }
+            Some(path) => read_token(path),
+            None => Err("error: a coordinator's address requires the job's token\n  \
                  help: pass `--token-file FILE`; the token is in the file `token` of the job's folder"
                 .to_owned()),
         }
@@ -57,8 +59,11 @@ impl TokenArguments {
 /// # Errors
 /// A message: the file cannot be read, or is not a token.
 pub(crate) fn read_token(path: &Path) -> Result<JoinToken, String> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("error: cannot read token file {}: {error}", path.display()))?;
+    parse_token(std::fs::read_to_string(path), &path.display().to_string())
+}
+
+fn parse_token(text: std::io::Result<String>, name: &str) -> Result<JoinToken, String> {
+    let text = text.map_err(|error| format!("error: cannot read token file {name}: {error}"))?;
     text.parse().map_err(|error| format!("error: {error}"))
 }
 

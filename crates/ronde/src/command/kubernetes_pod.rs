@@ -42,6 +42,9 @@ pub(crate) struct PodArguments {
     /// The address to which the results are sent.
     #[arg(long)]
     store: Option<String>,
+    /// Where the end of the node is announced.
+    #[arg(long)]
+    drain_on: Vec<String>,
 }
 
 /// Leads the job in the pod with index 0, and joins it in each other one.
@@ -99,7 +102,12 @@ fn follow(pod: &KubernetesPod, arguments: &PodArguments) -> Result<i32, SubmitEr
         let connect = |address| TcpStream::connect_timeout(address, JOIN_EVERY).is_ok();
         if found.iter().any(connect) {
             is_reported = false;
-            let code = agent.run(pod.agent(&arguments.leader, arguments.slots))?;
+            let words = pod.agent(&arguments.leader, arguments.slots, &arguments.drain_on);
+            let code = agent.run(words)?;
+            if code == 128 + SIGTERM {
+                // After a notice, too: a pod on another node replaces this one.
+                return Ok(code);
+            }
             if !agent.is_drained.load(Ordering::SeqCst) {
                 message!(
                     "the agent ended with exit code {code}; joining again if the run continues"

@@ -1,5 +1,6 @@
 //! Notices that this host will be taken away: a file that appears, or an address of the cloud's metadata that answers.
 
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
@@ -65,6 +66,15 @@ impl FromStr for NoticeSource {
             host,
             path: format!("/{path}"),
         })
+    }
+}
+
+impl fmt::Display for NoticeSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Web { host, path } => write!(f, "http://{host}{path}"),
+        }
     }
 }
 

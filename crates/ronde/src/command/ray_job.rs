@@ -31,6 +31,9 @@ pub(crate) struct RayArguments {
     /// The program on the other nodes; absent in the command of Ray, whose program stores itself in the folder of the job.
     #[arg(long)]
     program: Option<PathBuf>,
+    /// Where the end of a node is announced.
+    #[arg(long)]
+    drain_on: Vec<String>,
     /// The folder of the job.
     folder: PathBuf,
     /// The words of the launcher.
@@ -52,6 +55,9 @@ fn run_stored_program(arguments: &RayArguments, paths: &JobPaths) -> Result<i32,
         command.arg(name).arg(number.to_string());
     }
     command.arg("--python").arg(&arguments.python);
+    for source in &arguments.drain_on {
+        command.arg(format!("--drain-on={source}"));
+    }
     command.arg("--program").arg(open::path_of_this_program());
     command.arg(&arguments.folder).arg("--");
     let cause = command.args(&arguments.words).exec();
@@ -87,6 +93,7 @@ pub(super) fn lead(
         cpus: arguments.cpus,
         python: arguments.python.clone(),
         head: environment::ray_head(),
+        drain_on: arguments.drain_on.clone(),
     };
     let package = current_folder()?;
     let command = allocation.launcher(&arguments.words, &package);

@@ -194,6 +194,14 @@ fn a_run_with_hosts_is_shown_and_its_results_are_copied() {
         preview.stdout.contains("ssh h2 ronde join ADDRESS"),
         "{preview:#?}"
     );
+    let drained = [&on_hosts[..], &["--dry-run", "--drain-on", "/run/notice"]].concat();
+    let preview = train(&hosts, &drained).wait().expect(0, &[]);
+    // Of the launcher and of the agent.
+    assert_eq!(
+        preview.stdout.matches("--drain-on=/run/notice").count(),
+        2,
+        "{preview:#?}"
+    );
     let shown = [
         "on 3 workers",
         "digits finished",
@@ -219,6 +227,31 @@ fn an_interrupted_run_with_hosts_saves_a_checkpoint_and_leaves_nothing() {
     long.wait()
         .expect(143, &["results of job long in runs/long"]);
     assert_eq!(session(leader), [0_u32; 0]);
+    assert!(hosts.path("runs/long/checkpoints").exists());
+}
+
+#[test]
+fn a_run_with_hosts_ends_after_a_checkpoint_at_a_notice() {
+    let Some(hosts) = SshHosts::new(1) else {
+        return;
+    };
+    let notice = hosts.path("home/notice").display().to_string();
+    let drained = |notice: &str| {
+        let long = ["-H", "h1", "-n", "1", "--set", "run.name=long"];
+        let words = [&long[..], &LONG[..], &["--drain-on", notice]].concat();
+        train(&hosts, &words)
+    };
+    drained("notice").wait().expect(
+        2,
+        &["invalid `drain_on` `notice`: expected an absolute path"],
+    );
+    let mut long = drained(&notice);
+    long.wait_stderr("step ", 2);
+    std::fs::write(&notice, "").unwrap();
+    long.wait().expect(
+        143,
+        &["preemption notice", "results of job long in runs/long"],
+    );
     assert!(hosts.path("runs/long/checkpoints").exists());
 }
 

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::ssh_hosts::skipped;
-use crate::support::{Ended, RONDE, TestFolder, send, until};
+use crate::support::{Ended, RONDE, Running, TestFolder, send, until};
 
 /// A run that lasts until it is ended.
 const LONG: [&str; 4] = [
@@ -67,12 +67,16 @@ impl TestCluster {
     }
 
     pub(crate) fn ronde(&self, arguments: &[&str]) -> Ended {
+        self.start(arguments).wait()
+    }
+
+    fn start(&self, arguments: &[&str]) -> Running {
         let (state, config) = (self.path(".state"), self.path("cluster/config"));
         let variables = [
             ("XDG_STATE_HOME", state.to_str().unwrap()),
             ("KUBECONFIG", config.to_str().unwrap()),
         ];
-        self.dir.start(RONDE, arguments, &variables).wait()
+        self.dir.start(RONDE, arguments, &variables)
     }
 
     /// Submits a run to a target with these settings.
@@ -81,6 +85,15 @@ impl TestCluster {
             .write("targets.toml", &format!("{TARGET}{settings}\n"));
         let words = ["submit", "--targets", "targets.toml", "--on", "cluster"];
         self.ronde(&[&words, arguments].concat())
+    }
+
+    /// Lets requests of a kind fail, such as `PATCH-jobs`, or no longer.
+    fn fault(&self, kind: &str, fault: Option<&str>) {
+        let path = self.path(&format!("cluster/fault-{kind}"));
+        match fault {
+            Some(fault) => std::fs::write(path, fault).unwrap(),
+            None => std::fs::remove_file(path).unwrap(),
+        }
     }
 
     /// Returns the state of the cluster.
@@ -342,4 +355,105 @@ fn the_documents_of_a_job_are_printed_without_its_secrets() {
     cluster
         .submit("", &[&run[..], &["-o", "yaml"]].concat())
         .expect(2, &["--dry-run"]);
+}
+
+#[test]
+fn a_job_whose_submission_had_no_answer_is_deleted_or_keeps_its_record() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let long = |name| [&["-n", "1", "--name", name], &LONG[..]].concat();
+    // Where the server answers again, nothing is left and the name is free.
+    for kind in ["POST-jobs", "PATCH-jobs"] {
+        cluster.fault(kind, Some("cut 1"));
+        let ended = cluster.submit("", &long("x"));
+        assert_ne!(ended.code, 0, "{ended:#?}");
+        cluster.ronde(&["status", "x"]).expect(2, &["no job"]);
+        until("the Job is deleted", || {
+            cluster.state()["jobs"].as_array().unwrap().is_empty()
+        });
+    }
+    // Where it does not, the record stays, by which the job is ended.
+    for (name, cut, refused) in [
+        ("posted", "POST-jobs", "GET-jobs"),
+        ("started", "PATCH-jobs", "DELETE-jobs"),
+    ] {
+        cluster.fault(cut, Some("cut"));
+        cluster.fault(refused, Some("503"));
+        let ended = cluster.submit("", &long(name));
+        assert_ne!(ended.code, 0, "{ended:#?}");
+        let help = format!("`ronde cancel {name}` ends it");
+        assert!(ended.stderr.contains(&help), "{ended:#?}");
+        cluster.fault(cut, None);
+        cluster.fault(refused, None);
+        cluster
+            .ronde(&["cancel", "--now", name])
+            .expect(0, &["cancelled"]);
+        assert!(cluster.pods().is_empty());
+    }
+}
+
+#[test]
+fn a_job_whose_name_begins_with_a_digit_runs_on_kubernetes() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let short = ["-n", "2", "--name", "3d-unet", "--set", "train.epochs=1"];
+    cluster.submit("", &short).expect(0, &[]);
+    cluster.ronde(&["wait", "3d-unet"]).expect(0, &["finished"]);
+}
+
+#[test]
+fn output_is_followed_over_failures_of_the_server_and_renewed_credentials() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let long = [&["-n", "2", "--name", "long"], &LONG[..]].concat();
+    cluster.submit("", &long).expect(0, &[]);
+    cluster.events("long", "step_committed", 5);
+    for kind in ["GET-jobs", "GET-pods"] {
+        cluster.fault(kind, Some("503 4"));
+    }
+    let launcher = cluster.start(&["logs", "-f", "long"]);
+    let rank = cluster.start(&["logs", "-f", "long", "--rank", "1"]);
+    until("the failures are over", || {
+        ["GET-jobs", "GET-pods"].iter().all(|kind| {
+            let path = cluster.path(&format!("cluster/fault-{kind}"));
+            std::fs::read_to_string(path).is_ok_and(|fault| fault.ends_with(" 0"))
+        })
+    });
+    // As when a token has expired: the next one is accepted.
+    cluster.fault("GET-pods", Some("401 1"));
+    let status = cluster.ronde(&["status", "long"]).expect(0, &[]);
+    assert!(status.stdout.contains("2 of 2 workers"), "{status:#?}");
+    cluster
+        .ronde(&["cancel", "--now", "long"])
+        .expect(0, &["cancelled"]);
+    let (launcher, rank) = (launcher.wait(), rank.wait());
+    assert!(launcher.stdout.contains("2 workers"), "{launcher:#?}");
+    for ended in [&launcher, &rank] {
+        assert_eq!(ended.stderr.matches("status 503").count(), 1, "{ended:#?}");
+    }
+    assert_eq!(launcher.code, 0, "{launcher:#?}");
+}
+
+#[test]
+fn a_job_that_could_not_be_cancelled_is_not_listed_as_cancelled_when_it_fails() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let long = [&["-n", "1", "--name", "long"], &LONG[..]].concat();
+    cluster.submit("", &long).expect(0, &[]);
+    cluster.events("long", "step_committed", 5);
+    cluster.fault("PATCH-jobs", Some("503"));
+    let refused = cluster.ronde(&["cancel", "--now", "long"]);
+    assert_ne!(refused.code, 0, "{refused:#?}");
+    let note = cluster.path(".state/ronde/jobs/long/cancelled.json");
+    assert!(!note.exists());
+    assert!(cluster.job_state("long").contains("running"));
+    cluster.fault("PATCH-jobs", None);
+    cluster
+        .ronde(&["cancel", "--now", "long"])
+        .expect(0, &["cancelled"]);
+    assert!(note.exists());
 }

@@ -495,7 +495,11 @@ fn listening_everywhere_and_unknown_jobs_are_explained() {
         .expect(2, &["there is no job and no folder `nowhere`"]);
     dir.run(&["status", "127.0.0.1:1"])
         .expect(2, &["requires the job's token"]);
-    dir.run(&["join", "127.0.0.1:1", "--token", "nonsense"])
+    dir.write("nonsense", "nonsense");
+    dir.run(&["join", "127.0.0.1:1", "--token-file", "nonsense"])
+        .expect(2, &["invalid join token, expected ronde-join-1."]);
+    // Standard input is empty here.
+    dir.run(&["join", "127.0.0.1:1", "--token-file", "-"])
         .expect(2, &["invalid join token, expected ronde-join-1."]);
     dir.run(&["run", "--listen", "--", "true"])
         .expect(2, &["--listen requires --elastic"]);

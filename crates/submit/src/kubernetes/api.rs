@@ -5,13 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{KubernetesAccess, KubernetesSettings};
+use super::{Connection, KubernetesAccess, KubernetesSettings, RenewedConnection};
 use crate::error::SubmitError;
-
-#[cfg(feature = "full")]
-use super::connection::Connection;
-#[cfg(not(feature = "full"))]
-use super::no_connection::NoConnection as Connection;
 
 /// Time limit for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -52,7 +47,7 @@ impl ApiFailure {
 
 /// The API server of a cluster, and a namespace.
 pub(super) struct ClusterApi {
-    connection: Connection,
+    connection: RenewedConnection,
     namespace: String,
     title: String,
 }
@@ -66,8 +61,10 @@ impl ClusterApi {
     ) -> Result<Self, SubmitError> {
         let (connection, title, of_context) = Connection::open(settings, access)?;
         let namespace = namespace.or(settings.namespace.as_deref());
+        let (again, of_user) = (settings.clone(), access.clone());
+        let open = move || Connection::open(&again, &of_user).map(|(connection, ..)| connection);
         Ok(Self {
-            connection,
+            connection: RenewedConnection::new(connection, Box::new(open)),
             namespace: namespace.map_or(of_context, str::to_owned),
             title,
         })
@@ -150,16 +147,17 @@ impl ClusterApi {
         body: Option<(&str, &Value)>,
     ) -> Result<Value, ApiFailure> {
         let body = body.map(|(kind, value)| (kind, value.to_string().into_bytes()));
-        let (code, bytes) = self
-            .connection
-            .send(method, path, body, ANSWER_MAX)
-            .map_err(ApiFailure::Unreachable)?;
-        match code {
-            200..300 => serde_json::from_slice(&bytes).map_err(|error| {
-                ApiFailure::Unreachable(format!("its answer is not JSON: {error}"))
-            }),
-            code => Err(ApiFailure::of(code, &bytes)),
-        }
+        self.connection.request(|connection| {
+            let (code, bytes) = connection
+                .send(method, path, body.clone(), ANSWER_MAX)
+                .map_err(ApiFailure::Unreachable)?;
+            match code {
+                200..300 => serde_json::from_slice(&bytes).map_err(|error| {
+                    ApiFailure::Unreachable(format!("its answer is not JSON: {error}"))
+                }),
+                code => Err(ApiFailure::of(code, &bytes)),
+            }
+        })
     }
 
     /// Creates an object; unknown fields are refused.
@@ -239,7 +237,8 @@ impl ClusterApi {
     ) -> Result<(), ApiFailure> {
         let path = self.path("pods", pod);
         let path = format!("{path}/log?container={container}&follow={follow}");
-        self.connection.stream(&path, ANSWER_MAX, out)
+        self.connection
+            .request(|connection| connection.stream(&path, ANSWER_MAX, out))
     }
 
     /// Runs a command in a pod. Passes each message of the server to `receive`: a channel and bytes.
@@ -258,7 +257,8 @@ impl ClusterApi {
             path.push_str("&command=");
             path.push_str(&escaped(word));
         }
-        self.connection.exec(&path, ANSWER_MAX, receive)
+        self.connection
+            .request(|connection| connection.exec(&path, ANSWER_MAX, receive))
     }
 }
 

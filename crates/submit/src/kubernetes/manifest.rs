@@ -1,7 +1,7 @@
 //! [`JobManifest`]: the documents of a job: an indexed Job, a headless Service, a ConfigMap with the run file and a Secret
 //! with the job's credentials. Pure: documents are values.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -9,6 +9,7 @@ use super::credentials::{FILES, PodCredentials};
 use super::inputs::PodInputs;
 use super::pod::{ADDRESS_WORD, CANCELLED_CODE, COMMAND_FILE, INPUT_FOLDER, SECRET_FOLDER};
 use super::{KubernetesSettings, POD_FOLDER};
+use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::launcher_arguments::LauncherArguments;
 use crate::platform::{insert, kubernetes_label, yaml};
@@ -16,6 +17,8 @@ use crate::preview::JobPreview;
 use crate::process_folder::ProcessCommand;
 use crate::target::SubmitRequest;
 
+/// The annotation of a Job with its folder, which no other submission has.
+const FOLDER: &str = "ronde/folder";
 /// The name of the container.
 pub(super) const CONTAINER: &str = "ronde";
 /// The folder of the volume for the results.
@@ -91,6 +94,7 @@ impl<'a> JobManifest<'a> {
             request,
         };
         let mut words = arguments.words();
+        words.extend(drain_sources::words(&settings.drain_on));
         if request.is_elastic {
             words.extend(["--credentials".to_owned(), SECRET_FOLDER.to_owned()]);
         }
@@ -129,6 +133,12 @@ impl<'a> JobManifest<'a> {
         metadata
     }
 
+    /// Returns whether a Job on the server is the one of this submission.
+    pub(super) fn is_of(&self, job: &Value) -> bool {
+        let folder = &job["metadata"]["annotations"][FOLDER];
+        folder.as_str().map(Path::new) == Some(self.folder.as_path())
+    }
+
     /// Returns the Job, which is suspended.
     pub(super) fn job(&self) -> Value {
         let codes = |action: &str, codes: &[i32]| {
@@ -137,10 +147,13 @@ impl<'a> JobManifest<'a> {
                 "onExitCodes": { "containerName": CONTAINER, "operator": "In", "values": codes },
             })
         };
+        let mut metadata = self.metadata();
+        let folder = self.folder.display().to_string();
+        insert(&mut metadata, "annotations", json!({ FOLDER: folder }));
         json!({
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": self.metadata(),
+            "metadata": metadata,
             "spec": {
                 "completionMode": "Indexed",
                 "completions": self.pods,
@@ -217,6 +230,8 @@ impl<'a> JobManifest<'a> {
         if let Some(address) = &self.output {
             command.extend(["--store", address]);
         }
+        let drain = drain_sources::words(&self.settings.drain_on);
+        command.extend(drain.iter().map(String::as_str));
         let probe = |more: &[&str]| {
             let words = [&["ronde", "__job", "pod-probe"], more, &[folder.as_str()]].concat();
             json!({ "command": words })

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::POD_FOLDER;
+use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::RESUME;
@@ -102,13 +103,14 @@ impl KubernetesPod {
 
     /// Returns the words of the agent in this pod. Its output of ranks is kept in the folder of the job.
     #[must_use]
-    pub fn agent(&self, leader: &str, slots: u32) -> Vec<String> {
+    pub fn agent(&self, leader: &str, slots: u32, drain_on: &[String]) -> Vec<String> {
         let token = self.folders.credentials.join("token").display().to_string();
         let logs = self.paths.process_path(1).display().to_string();
         let slots = slots.to_string();
         let words = ["join", leader, "--token-file", &token, "-n", &slots];
         let more = ["--host", &self.name, "--logs", &logs];
-        words.into_iter().chain(more).map(str::to_owned).collect()
+        let words = words.into_iter().chain(more).map(str::to_owned);
+        words.chain(drain_sources::words(drain_on)).collect()
     }
 
     /// Returns the exit code of the pod for that of its launcher.

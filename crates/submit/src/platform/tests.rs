@@ -107,3 +107,16 @@ fn runs_that_do_not_fit_a_platform_are_refused() {
     assert!(sagemaker.documents(&private(2, 2)).is_ok());
     assert!(kubeflow.documents(&private(1, 8)).is_ok());
 }
+
+#[test]
+fn labels_begin_with_a_letter() {
+    for (name, label) in [
+        ("3d-unet", "r-3d-unet"),
+        ("-7_b.", "r-7-b"),
+        ("My run", "my-run"),
+        ("---", "ronde"),
+    ] {
+        assert_eq!(kubernetes_label(name), label);
+    }
+    assert_eq!(kubernetes_label(&"7".repeat(99)).len(), 52);
+}

@@ -69,3 +69,20 @@ fn damaged_files_are_errors_and_a_missing_folder_is_not() {
     assert_eq!(gone.state().unwrap(), ProcessState::NotStarted);
     assert!(gone.stop(Duration::ZERO).unwrap());
 }
+
+#[test]
+fn a_process_that_does_not_start_in_time_is_killed() {
+    use std::os::unix::fs::PermissionsExt;
+    let (dir, folder) = folder();
+    let program = dir.path().join("slow");
+    std::fs::write(&program, "#!/bin/sh\necho $$\nexec sleep 600\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let error = folder
+        .start_within(&program, Duration::from_secs(1))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("did not start within 1s"), "{error}");
+    let pid = std::fs::read_to_string(folder.output()).unwrap();
+    let process = Path::new("/proc").join(pid.trim());
+    assert!(!pid.trim().is_empty() && !process.exists(), "{pid}");
+}

@@ -19,7 +19,7 @@ def run(order):
 
     node = ray.get_runtime_context().get_node_id()
     words = [order["program"], "join", order["address"], "--token-file", "/dev/stdin", "-n", str(order["slots"])]
-    words += ["--host", "ray-" + node[:12], "--logs", order["logs"]]
+    words += ["--host", "ray-" + node[:12], "--logs", order["logs"], *order["more"]]
     until = time.monotonic() + 30
     while True:
         try:

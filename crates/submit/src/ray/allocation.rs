@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::package::INPUTS;
 use crate::clock;
+use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::fetching::{copy_folder, create};
 use crate::job_paths::JobPaths;
@@ -46,6 +47,8 @@ pub struct RayAllocation {
     pub python: String,
     /// The address of the head of the cluster, `host:port`, if Ray has named it.
     pub head: Option<String>,
+    /// Where the end of a node is announced.
+    pub drain_on: Vec<String>,
 }
 
 /// Copies this program, and the inputs that Ray has unpacked in `unpacked` if `words` name them, to the folder of a job. Returns
@@ -182,6 +185,7 @@ impl RayAllocation {
             "slots": self.slots,
             "cpus": self.cpus,
             "logs": paths.process_path(1),
+            "more": drain_sources::words(&self.drain_on),
         });
         let mut child = Command::new(&self.python)
             .args(["-c", AGENTS])
@@ -208,6 +212,7 @@ mod tests {
             cpus: 2,
             python: "python3".to_owned(),
             head: None,
+            drain_on: Vec::new(),
         };
         let dir = tempfile::tempdir().unwrap();
         let words = ["train", "{inputs}/run.toml", "--listen={address}"].map(str::to_owned);

@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::{ASK_EVERY, RayAccess, RaySettings};
 use crate::clock;
 use crate::error::SubmitError;
-use crate::kubernetes::{ApiFailure, Connection};
+use crate::interruptions::Interruptions;
+use crate::kubernetes::{ApiFailure, Connection, RenewedConnection};
 use crate::skipping_writer::SkippingWriter;
 use crate::state::JobState;
 
@@ -23,13 +24,28 @@ const MESSAGE_MAX: usize = 600;
 
 /// The dashboard of a cluster.
 pub(super) struct RayApi {
-    connection: Connection,
+    connection: RenewedConnection,
     title: String,
 }
 
 impl RayApi {
     /// Reads the token. Sends nothing.
     pub(super) fn open(settings: &RaySettings, access: &RayAccess) -> Result<Self, SubmitError> {
+        let title = format!("Ray at {}", settings.address.trim_end_matches('/'));
+        let connection = Self::connection(settings, access, &title)?;
+        let (again, of_user, name) = (settings.clone(), access.clone(), title.clone());
+        let open = move || Self::connection(&again, &of_user, &name);
+        Ok(Self {
+            connection: RenewedConnection::new(connection, Box::new(open)),
+            title,
+        })
+    }
+
+    fn connection(
+        settings: &RaySettings,
+        access: &RayAccess,
+        title: &str,
+    ) -> Result<Connection, SubmitError> {
         let read = |path: &std::path::PathBuf| {
             std::fs::read_to_string(path).map_err(SubmitError::file("read", path))
         };
@@ -50,12 +66,8 @@ impl RayApi {
                 "expected the address of the dashboard of Ray, such as http://head:8265",
             ));
         }
-        let title = format!("Ray at {address}");
         let token = token.map(|token| token.trim().to_owned());
-        Ok(Self {
-            connection: Connection::to(&title, address, authority, token)?,
-            title,
-        })
+        Connection::to(title, address, authority, token)
     }
 
     /// Returns an error about the cluster.
@@ -84,8 +96,22 @@ impl RayApi {
         path: &str,
         body: Option<(&str, Vec<u8>)>,
     ) -> Result<Option<Vec<u8>>, SubmitError> {
-        let sent = self.connection.send(method, path, body, ANSWER_MAX);
-        let (code, bytes) = sent.map_err(|problem| self.unreachable(problem))?;
+        let sent = self.connection.request(|connection| {
+            let sent = connection.send(method, path, body.clone(), ANSWER_MAX);
+            match sent.map_err(ApiFailure::Unreachable)? {
+                (code @ 401, bytes) => Err(ApiFailure::Status {
+                    code,
+                    message: String::from_utf8_lossy(&bytes).into_owned(),
+                }),
+                answer => Ok(answer),
+            }
+        });
+        let (code, bytes) = match sent {
+            Ok(answer) => answer,
+            Err(ApiFailure::Status { code, message }) => (code, message.into_bytes()),
+            Err(ApiFailure::Unreachable(problem)) => return Err(self.unreachable(problem)),
+            Err(ApiFailure::Output(error)) => return Err(self.unreachable(error.to_string())),
+        };
         match code {
             200..300 => Ok(Some(bytes)),
             404 => Ok(None),
@@ -186,28 +212,47 @@ impl RayApi {
     }
 
     /// Copies the output of a job to `out` until the job is over.
-    pub(super) fn follow(&self, id: &str, out: &mut dyn Write) -> Result<(), SubmitError> {
+    pub(super) fn follow(
+        &self,
+        id: &str,
+        interrupted: fn(&SubmitError),
+        out: &mut dyn Write,
+    ) -> Result<(), SubmitError> {
         let mut shown = 0;
+        let mut interruptions = Interruptions::new(interrupted);
         loop {
-            // Looked at before the output, so that nothing is missed.
-            let state = state(self.job(id)?.as_ref(), false);
-            let mut rest = SkippingWriter::new(out, shown);
-            if state.is_over() {
-                let written = rest.write_all(self.logs(id)?.as_bytes());
-                return written.map_err(SubmitError::file("write", "the output".as_ref()));
-            }
-            let tailed =
-                self.connection
-                    .tail(&format!("api/jobs/{id}/logs/tail"), ANSWER_MAX, &mut rest);
-            shown = rest.seen().max(shown);
-            match tailed {
-                // The next request reports a server that does not answer.
-                Ok(()) | Err(ApiFailure::Unreachable(_) | ApiFailure::Status { .. }) => {}
-                Err(ApiFailure::Output(cause)) => {
-                    return Err(SubmitError::file("write", "the output".as_ref())(cause));
-                }
+            let is_over = self.copy_new(id, &mut shown, out);
+            if interruptions.pass(is_over)? == Some(true) {
+                return Ok(());
             }
             clock::pause(ASK_EVERY);
+        }
+    }
+
+    /// Copies what was not shown of the output of a job to `out` until its connection ends. Returns whether the job is over.
+    fn copy_new(
+        &self,
+        id: &str,
+        shown: &mut u64,
+        out: &mut dyn Write,
+    ) -> Result<bool, SubmitError> {
+        let not_written = SubmitError::file("write", "the output".as_ref());
+        // Looked at before the output, so that nothing is missed.
+        let state = state(self.job(id)?.as_ref(), false);
+        let mut rest = SkippingWriter::new(out, *shown);
+        if state.is_over() {
+            let written = rest.write_all(self.logs(id)?.as_bytes());
+            return written.map(|()| true).map_err(not_written);
+        }
+        let path = format!("api/jobs/{id}/logs/tail");
+        let tailed = self
+            .connection
+            .request(|connection| connection.tail(&path, ANSWER_MAX, &mut rest));
+        *shown = rest.seen().max(*shown);
+        match tailed {
+            // The next request reports a server that does not answer.
+            Ok(()) | Err(ApiFailure::Unreachable(_) | ApiFailure::Status { .. }) => Ok(false),
+            Err(ApiFailure::Output(cause)) => Err(not_written(cause)),
         }
     }
 }

@@ -9,6 +9,7 @@ use super::preparation::{STORE_INPUTS, STORE_PROGRAM, script};
 use super::start::{StartOrder, StartReport, TOKEN_WORD};
 use super::unused::NOTE_USE;
 use super::{ANSWER_MAX, RemoteJob, SshTarget};
+use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::hosts::HostSlots;
 use crate::job::{JobPlacement, PlacedHost};
@@ -143,7 +144,8 @@ pub(super) fn add(
     check_facts(job, &first, (&host.host, &connection))?;
     let known = job.hosts.iter().position(|known| known.host == host.host);
     let number = known.unwrap_or(job.hosts.len());
-    start(job, &connection, host, number, &described)?;
+    let drain = drain_sources::words(&target.settings.drain_on);
+    start(job, &connection, (host, number), &described, drain)?;
     let mut hosts = job.hosts.to_vec();
     match hosts.get_mut(number) {
         Some(known) => known.slots = host.slots,
@@ -221,9 +223,9 @@ fn check_facts(
 fn start(
     job: &RemoteJob<'_>,
     connection: &SshConnection,
-    host: &HostSlots,
-    number: usize,
+    (host, number): (&HostSlots, usize),
     described: &JobOnFirstHost,
+    drain: Vec<String>,
 ) -> Result<(), SubmitError> {
     let logs = job.paths.process_path(number).display().to_string();
     let slots = host.slots.to_string();
@@ -236,10 +238,11 @@ fn start(
         &slots,
     ];
     let more = ["--host", &host.host, "--logs", &logs];
+    let words = words.into_iter().chain(more).map(str::to_owned);
     let order = StartOrder {
         folder: job.paths.process_path(number),
         command: ProcessCommand {
-            arguments: words.into_iter().chain(more).map(str::to_owned).collect(),
+            arguments: words.chain(drain).collect(),
             directory: job.paths.folder().to_owned(),
         },
         token: Some(described.token.clone()),

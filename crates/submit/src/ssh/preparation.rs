@@ -100,7 +100,7 @@ impl CopiedProgram {
     }
 }
 
-/// What the hosts of a job need.
+/// The program and the data for the hosts of a job.
 pub(super) struct HostNeeds<'a> {
     /// The folder of ronde on the hosts.
     pub(super) folder: &'a str,
@@ -166,7 +166,7 @@ pub(super) fn script(text: &str, arguments: &[&str]) -> String {
 }
 
 impl PreparedHost {
-    /// Checks a host, and copies what it lacks.
+    /// Checks a host, and copies missing files.
     pub(super) fn prepare(
         needs: &HostNeeds<'_>,
         host: &HostSlots,
@@ -206,13 +206,7 @@ impl PreparedHost {
         let program = needs.installed.map_or_else(copied, str::to_owned);
         let facts = shell_words::join([program.as_str(), "__job", "facts"]);
         let facts = connection.call(&facts, Input::Nothing, ANSWER_MAX);
-        let facts = facts.map_err(|error| match error {
-            SubmitError::Host { problem, .. } => connection.failed(format!(
-                "it cannot run {program}: {problem}\n  \
-                 help: for hosts with another system, install ronde there and set `program` of the target"
-            )),
-            error => error,
-        })?;
+        let facts = facts.map_err(|error| cannot_run(&connection, &program, error))?;
         let facts = connection.parse(&facts)?;
         Ok(Self {
             host: host.clone(),
@@ -227,6 +221,21 @@ impl PreparedHost {
     /// Returns the path of a file of the data on the host.
     pub(super) fn input(&self, inputs: &InputFolder, file: &Path) -> PathBuf {
         self.folder.join("inputs").join(&inputs.hash).join(file)
+    }
+}
+
+/// Returns the error of a host that did not run the program. A connection that was lost says nothing about the program.
+fn cannot_run(connection: &SshConnection, program: &str, error: SubmitError) -> SubmitError {
+    match error {
+        SubmitError::Host {
+            problem,
+            is_temporary: false,
+            ..
+        } => connection.failed(format!(
+            "it cannot run {program}: {problem}\n  \
+             help: for hosts with another system, install ronde there and set `program` of the target"
+        )),
+        error => error,
     }
 }
 
@@ -256,6 +265,25 @@ pub(super) mod tests {
         let ended = shell.wait_with_output().unwrap();
         let text = String::from_utf8(ended.stdout).unwrap();
         (ended.status.code().unwrap(), text.trim().to_owned())
+    }
+
+    #[test]
+    fn a_lost_connection_is_not_taken_for_a_program_that_does_not_run() {
+        let connection = SshConnection::new("h", &[], Path::new(""));
+        let error = |is_temporary| SubmitError::Host {
+            host: "h".to_owned(),
+            problem: "a problem".to_owned(),
+            help: None,
+            is_temporary,
+        };
+        let lost = cannot_run(&connection, "/x/ronde", error(true));
+        assert_eq!(lost.to_string(), "cannot use host `h`: a problem");
+        assert_eq!(lost.recovery(), ronde_core::Recovery::Retry);
+        let refused = cannot_run(&connection, "/x/ronde", error(false)).to_string();
+        assert!(
+            refused.contains("it cannot run /x/ronde: a problem"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::preparation::{COPY_MAX, CopiedProgram, HostNeeds, PreparedHost, scrip
 use super::start::{StartOrder, StartReport, TOKEN_WORD};
 use super::{ANSWER_MAX, FOLDER, RemoteJob, SshTarget, facts};
 use crate::clock;
+use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::fetching::checkpoint_files;
 use crate::hosts::different;
@@ -372,7 +373,8 @@ impl<'a> Submission<'a> {
             here: slots,
             request: self.request,
         };
-        arguments.words()
+        let drain = drain_sources::words(&self.target.settings.drain_on);
+        [arguments.words(), drain].concat()
     }
 
     fn agent(
@@ -387,7 +389,9 @@ impl<'a> Submission<'a> {
         let slots = slots.to_string();
         let words = ["join", address, "--token-file", TOKEN_WORD, "-n", &slots];
         let more = ["--host", host, "--logs", &logs];
-        words.into_iter().chain(more).map(str::to_owned).collect()
+        let words = words.into_iter().chain(more).map(str::to_owned);
+        let drain = drain_sources::words(&self.target.settings.drain_on);
+        words.chain(drain).collect()
     }
 
     fn start_process(

@@ -40,10 +40,16 @@ pub(super) fn train(arguments: &TrainArguments, list: &str, stop: &StopFlag) -> 
         }
     };
     let trained = parse_hosts(list).and_then(|hosts| {
+        let drain_on = arguments.drain_on.iter().map(ToString::to_string);
         let settings = TargetSettings::Ssh(SshSettings {
             hosts,
+            drain_on: drain_on.collect(),
             ..SshSettings::default()
         });
+        settings.check().map_err(|problem| SubmitError::Invalid {
+            problem,
+            help: "`--drain-on` with `--hosts` names what the hosts look at".to_owned(),
+        })?;
         if arguments.dry_run {
             let preview = submit::preview(&settings, None, &run)?;
             let written = writeln!(Printable(std::io::stdout()), "{}", preview.text());

@@ -115,3 +115,18 @@ fn fields_of_the_pod_are_merged_and_runs_that_do_not_fit_are_refused() {
             .contains("s3://bucket/x")
     );
 }
+
+#[test]
+fn all_pods_look_for_notices() {
+    let settings = KubernetesSettings {
+        drain_on: vec!["/run/notice".to_owned()],
+        ..settings()
+    };
+    let manifest = JobManifest::new(&settings, ("x", 7), None, &request(4)).unwrap();
+    let word = "--drain-on=/run/notice";
+    assert!(manifest.command.arguments.iter().any(|found| found == word));
+    let job = manifest.job();
+    let container = &job["spec"]["template"]["spec"]["containers"][0];
+    let command = container["command"].as_array().unwrap();
+    assert!(command.iter().any(|found| found == word));
+}
