@@ -2,10 +2,17 @@
 
 use std::path::Path;
 
+const OPTION: &str = "--drain-on=";
+
 /// Returns the words of a launcher or an agent that drains at a notice.
 pub(crate) fn words(sources: &[String]) -> Vec<String> {
     let words = sources.iter();
-    words.map(|source| format!("--drain-on={source}")).collect()
+    words.map(|source| format!("{OPTION}{source}")).collect()
+}
+
+/// Returns whether a word is one of [`words`].
+pub(crate) fn is_word(word: &str) -> bool {
+    word.starts_with(OPTION)
 }
 
 /// Checks that each source means the same on each host: an absolute path or an address. The error is a message.

@@ -1,7 +1,7 @@
 //! Copies the results of a job to a folder of the user.
 
 use std::fs::File;
-use std::io::{Seek, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::SubmitError;
@@ -88,7 +88,12 @@ fn send_folder(
 
 /// Writes the files of an archive below a folder. Only ordinary files inside of it are written.
 pub(crate) fn unpack(mut archive: File, to: &Path) -> Result<(), SubmitError> {
-    let read = |error| SubmitError::file("read", Path::new("the archive of the results"))(error);
+    let name = Path::new("the archive of the results");
+    let read = |error| SubmitError::file("read", name)(error);
+    if !is_complete(&mut archive).map_err(read)? {
+        let problem = "its end is missing; run the command again";
+        return Err(SubmitError::damaged(name, problem));
+    }
     archive.rewind().map_err(read)?;
     let mut archive = tar::Archive::new(archive);
     for entry in archive.entries().map_err(read)? {
@@ -108,6 +113,18 @@ pub(crate) fn unpack(mut archive: File, to: &Path) -> Result<(), SubmitError> {
         std::io::copy(&mut entry, &mut file).map_err(SubmitError::file("write", &path))?;
     }
     Ok(())
+}
+
+/// Returns whether an archive has its end, two blocks of zeros: a connection that was cut off may have ended without an error.
+fn is_complete(archive: &mut File) -> std::io::Result<bool> {
+    let mut end = [1; 1024];
+    let len = archive.seek(SeekFrom::End(0))?;
+    let Some(start) = len.checked_sub(end.len() as u64) else {
+        return Ok(false);
+    };
+    archive.seek(SeekFrom::Start(start))?;
+    archive.read_exact(&mut end)?;
+    Ok(end.iter().all(|byte| *byte == 0))
 }
 
 /// Copies the checkpoints among the results of an earlier run to the results of a run that continues it.
@@ -193,6 +210,14 @@ mod tests {
         let mut archive = tempfile::tempfile().unwrap();
         send_results(&from, &mut archive).unwrap();
         let to = dir.path().join("copy");
+        let whole = archive.metadata().unwrap().len();
+        for len in [0, 512, whole - 1024] {
+            let mut part = tempfile::tempfile().unwrap();
+            archive.rewind().unwrap();
+            std::io::copy(&mut (&archive).take(len), &mut part).unwrap();
+            let cut = unpack(part, &to).unwrap_err().to_string();
+            assert!(cut.contains("its end is missing"), "{len}: {cut}");
+        }
         unpack(archive, &to).unwrap();
         assert_eq!(
             std::fs::read_to_string(to.join("model.json")).unwrap(),

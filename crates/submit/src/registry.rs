@@ -10,7 +10,7 @@ use crate::copying::publish_json;
 use crate::error::SubmitError;
 use crate::job::{FORMAT, JobPlacement, SubmittedJob};
 use crate::names;
-use crate::process_folder::{create_private, read_json};
+use crate::process_folder::{create_private, read_json, remove_if_exists};
 use crate::process_identity::ProcessIdentity;
 use crate::state::JobState;
 use crate::target_file::TargetSettings;
@@ -242,6 +242,14 @@ impl JobRegistry {
         publish_json(&self.folder(name).join(CANCELLED_FILE), &clock::unix_ms())
     }
 
+    /// Removes the note that a job was cancelled: its target has not ended it.
+    ///
+    /// # Errors
+    /// The note cannot be removed.
+    pub fn unmark_cancelled(&self, name: &str) -> Result<(), SubmitError> {
+        remove_if_exists(&self.folder(name).join(CANCELLED_FILE))
+    }
+
     /// Returns whether a job was cancelled.
     #[must_use]
     pub fn is_cancelled(&self, name: &str) -> bool {
@@ -348,6 +356,17 @@ mod tests {
         let registry = JobRegistry::new(dir.path().join("jobs"));
         assert!(registry.list().unwrap().is_empty());
         (dir, registry)
+    }
+
+    #[test]
+    fn a_job_that_was_not_ended_is_not_cancelled() {
+        let (_dir, registry) = registry();
+        registry.create(Some("x"), "x", new_job).unwrap();
+        registry.unmark_cancelled("x").unwrap();
+        registry.mark_cancelled("x").unwrap();
+        assert!(registry.is_cancelled("x"));
+        registry.unmark_cancelled("x").unwrap();
+        assert!(!registry.is_cancelled("x"));
     }
 
     #[test]

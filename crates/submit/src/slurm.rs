@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::copying::publish_json;
+use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::fetching;
 use crate::job::{JobPlacement, SubmittedJob};
@@ -69,6 +70,9 @@ pub struct SlurmSettings {
     /// Further options of `sbatch`, such as `--exclusive`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
+    /// Where the end of a node is announced: absolute paths and addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drain_on: Vec<String>,
     /// The folder in which each job gets a folder, shared by all nodes; by default that of the records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
@@ -137,8 +141,9 @@ impl SlurmTarget {
             here: self.slots(request),
             request,
         };
+        let drain = drain_sources::words(&self.settings.drain_on);
         ProcessCommand {
-            arguments: arguments.words(),
+            arguments: [arguments.words(), drain].concat(),
             directory: request.directory.clone(),
         }
     }

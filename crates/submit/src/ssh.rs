@@ -120,6 +120,25 @@ impl SshTarget {
         job_folder::owner(&self.sockets, &name.to_string_lossy())
     }
 
+    /// Runs a script with the folder and the mark of a job on each of its hosts.
+    fn call_everywhere(
+        &self,
+        job: &SubmittedJob,
+        script: &str,
+        limit: Duration,
+    ) -> Result<(), SubmitError> {
+        let Some(remote) = self.job(job) else {
+            return Ok(());
+        };
+        let folder = remote.paths.folder().display().to_string();
+        let call = preparation::script(script, &[&folder, &self.mark(&remote.paths)]);
+        let called = each(remote.hosts, |host| {
+            let connection = self.connection(&host.host);
+            connection.call(&call, Input::Nothing, limit)
+        });
+        called.into_iter().try_for_each(|called| called.map(|_| ()))
+    }
+
     fn connection(&self, host: &str) -> SshConnection {
         SshConnection::new(host, &self.settings.options, &self.sockets)
     }
@@ -297,35 +316,11 @@ impl Target for SshTarget {
     }
 
     fn remove(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
-        let Some(remote) = self.job(job) else {
-            return Ok(());
-        };
-        let folder = remote.paths.folder().display().to_string();
-        let mark = self.mark(&remote.paths);
-        let call = preparation::script(submission::REMOVE, &[&folder, &mark]);
-        let removed = each(remote.hosts, |host| {
-            let connection = self.connection(&host.host);
-            connection.call(&call, Input::Nothing, ANSWER_MAX)
-        });
-        removed
-            .into_iter()
-            .try_for_each(|removed| removed.map(|_| ()))
+        self.call_everywhere(job, submission::REMOVE, ANSWER_MAX)
     }
 
     fn remove_unused(&self, job: &SubmittedJob) -> Result<(), SubmitError> {
-        let Some(remote) = self.job(job) else {
-            return Ok(());
-        };
-        let folder = remote.paths.folder().display().to_string();
-        let mark = self.mark(&remote.paths);
-        let call = preparation::script(unused::REMOVE_UNUSED, &[&folder, &mark]);
-        let removed = each(remote.hosts, |host| {
-            let connection = self.connection(&host.host);
-            connection.call(&call, Input::Nothing, REMOVE_MAX)
-        });
-        removed
-            .into_iter()
-            .try_for_each(|removed| removed.map(|_| ()))
+        self.call_everywhere(job, unused::REMOVE_UNUSED, REMOVE_MAX)
     }
 
     fn add_host(&self, job: &SubmittedJob, host: &HostSlots) -> Result<JobPlacement, SubmitError> {

@@ -55,7 +55,8 @@ impl TargetSettings {
     /// A source of notices is neither an absolute path nor an address.
     pub fn check(&self) -> Result<(), String> {
         match self {
-            Self::Local(_) | Self::Slurm(_) => Ok(()),
+            Self::Local(_) => Ok(()),
+            Self::Slurm(settings) => drain_sources::check(&settings.drain_on),
             Self::Ssh(settings) => drain_sources::check(&settings.drain_on),
             Self::Kubernetes(settings) => drain_sources::check(&settings.drain_on),
             Self::Ray(settings) => drain_sources::check(&settings.drain_on),

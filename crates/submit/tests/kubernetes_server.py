@@ -227,6 +227,14 @@ class Process:
         return self.init
 
     def exec(self, command, **pipes):
+        # A container runs only when its volumes are mounted: the script that mounts them has ended.
+        for _ in range(500):
+            try:
+                if Path(f"/proc/{self.pid()}/comm").read_text().strip() != "sh":
+                    break
+            except OSError:
+                pass
+            time.sleep(0.02)
         words = [f"{name}={value}" for name, value in self.variables.items()]
         return subprocess.Popen(
             ["nsenter", "-t", str(self.pid()), "-m", "-p", "env", "-i", *words, *command],

@@ -10,6 +10,7 @@ use super::sending::LeadingJob;
 use super::{ADDRESS_WORD, CANCELLED_FILE};
 use crate::clock;
 use crate::copying::publish_json;
+use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::RESUME;
@@ -153,7 +154,7 @@ impl SlurmAllocation {
             })
     }
 
-    /// Returns the words of the agent on this node.
+    /// Returns the words of the agent on this node. It drains at the same notices as the launcher.
     #[must_use]
     pub fn agent(&self, paths: &JobPaths, slots: u32, address: &str) -> Vec<String> {
         let token = paths.token().display().to_string();
@@ -161,7 +162,14 @@ impl SlurmAllocation {
         let slots = slots.to_string();
         let words = ["join", address, "--token-file", &token, "-n", &slots];
         let more = ["--host", &self.node, "--logs", &logs];
-        words.into_iter().chain(more).map(str::to_owned).collect()
+        let words = words.into_iter().chain(more).map(str::to_owned);
+        // An agent without the launcher's command cannot join either, and then reports that itself.
+        let launcher = paths.process(0).command().ok();
+        let launcher = launcher.map(|command| command.arguments).into_iter();
+        let drain = launcher
+            .flatten()
+            .filter(|word| drain_sources::is_word(word));
+        words.chain(drain).collect()
     }
 
     /// Takes the folder of the job for this job of Slurm, and returns whether it has it now. Another one has it if the script
@@ -223,6 +231,31 @@ impl SlurmAllocation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn agents_drain_at_the_notices_of_their_launcher() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = JobPaths::new(dir.path());
+        let allocation = SlurmAllocation {
+            id: 7,
+            array: None,
+            node: "n2".to_owned(),
+            nodes: 2,
+            restarts: 0,
+        };
+        let drain = drain_sources::words(&["/run/notice".to_owned()]);
+        let launcher = crate::ProcessCommand {
+            arguments: [vec!["train".to_owned()], drain].concat(),
+            directory: dir.path().to_owned(),
+        };
+        paths.process(0).prepare(&launcher).unwrap();
+        let words = allocation.agent(&paths, 2, "n1:4711");
+        assert_eq!(words[..2], ["join", "n1:4711"]);
+        assert!(
+            words.contains(&"--drain-on=/run/notice".to_owned()),
+            "{words:?}"
+        );
+    }
 
     #[test]
     fn the_launcher_of_the_newest_allocation_leads() {
