@@ -101,8 +101,10 @@ impl RayCluster {
             return false;
         }
         let address = format!("127.0.0.1:{port}");
-        self.start(&["--address", &address, "--node-ip-address", "127.0.0.1"]);
-        // A node that starts empties the folder of packages, which nodes of one machine share, also under a job that runs.
+        // With the folder of the first node, it would unpack the package of a job again and remove the files under the job.
+        let other = self.dir.path().join("s").display().to_string();
+        let second = ["--node-ip-address", "127.0.0.1", "--temp-dir", &other];
+        self.start(&[&["--address", &address], &second[..]].concat());
         self.becomes_ready(1, |this| this.printed_by(1).contains("Ray runtime started"))
     }
 
