@@ -72,6 +72,15 @@ impl SoakMode {
         }
     }
 
+    /// Returns the number of workers unless the command line states another one.
+    pub(super) fn workers(self) -> u32 {
+        match self {
+            // One for each stage.
+            Self::SyntheticGradients => 3,
+            _ => 4,
+        }
+    }
+
     /// Returns the part of the run file after `[train]` and `epochs`.
     pub(super) fn settings(self) -> String {
         match self {

@@ -69,7 +69,7 @@ impl SoakOptions {
             fuzz_s: 60,
             ..Self::short()
         };
-        let (mut epochs, mut kinds) = (None, None);
+        let (mut workers, mut epochs, mut kinds) = (None, None, None);
         let mut arguments = arguments.iter();
         while let Some(name) = arguments.next() {
             let value = arguments
@@ -79,7 +79,7 @@ impl SoakOptions {
             match name.as_str() {
                 "--mode" => options.mode = SoakMode::parse(value)?,
                 "--minutes" => options.minutes = value.parse().with_context(bad)?,
-                "--workers" => options.workers = value.parse().with_context(bad)?,
+                "--workers" => workers = Some(value.parse().with_context(bad)?),
                 "--every" => {
                     let number = value.strip_suffix('s').unwrap_or(value);
                     options.every_s = number.parse().with_context(bad)?;
@@ -93,6 +93,7 @@ impl SoakOptions {
                 _ => bail!("unknown option `{name}`\n\n{USAGE}"),
             }
         }
+        options.workers = workers.unwrap_or(options.mode.workers());
         options.epochs = epochs.unwrap_or(options.mode.epochs());
         options.kinds = kinds.unwrap_or_else(|| FaultKind::ALL.to_vec());
         options.checked()
