@@ -12,6 +12,18 @@ const COLUMNS: usize = 4;
 /// The elements of a row that stay in registers while rows are added to them.
 const STRIP: usize = 32;
 
+/// Runs a kernel that is compiled for each number of columns.
+macro_rules! by_columns {
+    ($columns:expr, $kernel:ident { $($field:ident),* }) => {
+        match $columns {
+            1 => vectorised($kernel::<1> { $($field),* }),
+            2 => vectorised($kernel::<2> { $($field),* }),
+            3 => vectorised($kernel::<3> { $($field),* }),
+            _ => vectorised($kernel::<COLUMNS> { $($field),* }),
+        }
+    };
+}
+
 /// Writes the product of a matrix of `[rows, width]` and `rank` columns of `width` to as many columns of `rows`.
 ///
 /// Every 16th product is added in order, then these 16 sums in pairs. Cost: a pass over the matrix for every 4 columns.
@@ -25,28 +37,14 @@ pub fn times_columns(matrix: &[f32], right: &[f32], left: &mut [f32], rank: usiz
     }
     for (left, right) in (left.chunks_mut(COLUMNS * rows)).zip(right.chunks(COLUMNS * width)) {
         let columns = right.len() / width;
-        match columns {
-            1 => vectorised(Times::<1> {
+        by_columns!(
+            columns,
+            Times {
                 matrix,
                 right,
-                left,
-            }),
-            2 => vectorised(Times::<2> {
-                matrix,
-                right,
-                left,
-            }),
-            3 => vectorised(Times::<3> {
-                matrix,
-                right,
-                left,
-            }),
-            _ => vectorised(Times::<COLUMNS> {
-                matrix,
-                right,
-                left,
-            }),
-        }
+                left
+            }
+        );
     }
 }
 
@@ -63,28 +61,14 @@ pub fn transposed_times_columns(matrix: &[f32], left: &[f32], right: &mut [f32],
     }
     for (left, right) in (left.chunks(COLUMNS * rows)).zip(right.chunks_mut(COLUMNS * width)) {
         let columns = left.len() / rows;
-        match columns {
-            1 => vectorised(TransposedTimes::<1> {
+        by_columns!(
+            columns,
+            TransposedTimes {
                 matrix,
                 left,
-                right,
-            }),
-            2 => vectorised(TransposedTimes::<2> {
-                matrix,
-                left,
-                right,
-            }),
-            3 => vectorised(TransposedTimes::<3> {
-                matrix,
-                left,
-                right,
-            }),
-            _ => vectorised(TransposedTimes::<COLUMNS> {
-                matrix,
-                left,
-                right,
-            }),
-        }
+                right
+            }
+        );
     }
 }
 
@@ -107,28 +91,14 @@ pub fn add_column_products(
     for (left, right) in (left.chunks(COLUMNS * rows)).zip(right.chunks(COLUMNS * width)) {
         let columns = left.len() / rows;
         let factors = (left, right);
-        match columns {
-            1 => vectorised(AddProducts::<1> {
+        by_columns!(
+            columns,
+            AddProducts {
                 matrix,
                 sign,
-                factors,
-            }),
-            2 => vectorised(AddProducts::<2> {
-                matrix,
-                sign,
-                factors,
-            }),
-            3 => vectorised(AddProducts::<3> {
-                matrix,
-                sign,
-                factors,
-            }),
-            _ => vectorised(AddProducts::<COLUMNS> {
-                matrix,
-                sign,
-                factors,
-            }),
-        }
+                factors
+            }
+        );
     }
 }
 

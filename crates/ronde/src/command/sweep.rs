@@ -410,30 +410,35 @@ impl SweepSession<'_> {
                 self.save()
             }
             RunState::Failed(reason) => {
-                let kept = self.folder.results(run);
-                match runs::fetch(&run.job, &kept) {
-                    Err(error) if error.recovery() == Recovery::Retry => {
-                        self.report_no_answer(run, &error);
-                        return Ok(());
-                    }
+                match self.fetch(run) {
+                    None => return Ok(()),
                     // A run that has failed may have no results at all.
-                    Err(error) => info!("trial {}: its results are lost: {error}", run.trial),
-                    Ok(()) => {}
+                    Some(Err(error)) => {
+                        info!("trial {}: its results are lost: {error}", run.trial);
+                    }
+                    Some(Ok(())) => {}
                 }
                 self.finish(run, Err(reason))
             }
             RunState::Finished => {
-                let kept = self.folder.results(run);
-                match runs::fetch(&run.job, &kept) {
-                    Err(error) if error.recovery() == Recovery::Retry => {
-                        self.report_no_answer(run, &error);
-                        return Ok(());
-                    }
-                    fetched => fetched?,
-                }
-                let score = folder::score(&kept, &self.sweep.file.metric);
+                let Some(fetched) = self.fetch(run) else {
+                    return Ok(());
+                };
+                fetched?;
+                let score = folder::score(&self.folder.results(run), &self.sweep.file.metric);
                 self.finish(run, score)
             }
+        }
+    }
+
+    /// Copies the results of a run that is over; `None` if its target does not answer now.
+    fn fetch(&mut self, run: &SweepRun) -> Option<Result<(), SubmitError>> {
+        match runs::fetch(&run.job, &self.folder.results(run)) {
+            Err(error) if error.recovery() == Recovery::Retry => {
+                self.report_no_answer(run, &error);
+                None
+            }
+            fetched => Some(fetched),
         }
     }
 

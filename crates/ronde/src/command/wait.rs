@@ -41,16 +41,10 @@ pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
     let mut is_reported = false;
     let mut problem = None;
     let mut remote = LOOK_EVERY;
-    let mut is_remote = true;
+    let is_remote = jobs.registry.find(name)?.settings.is_remote();
     loop {
         let found = jobs.find(name);
-        let state = found
-            .and_then(|(job, target)| Ok((jobs.state(&job, &*target)?, job.settings.is_remote())));
-        let state = state.map(|(state, remote)| {
-            is_remote = remote;
-            state
-        });
-        match state {
+        match found.and_then(|(job, target)| jobs.state(&job, &*target)) {
             Ok(state) if state.is_over() => return Ok(state),
             Ok(state) => {
                 is_reported = false;

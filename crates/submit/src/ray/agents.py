@@ -37,12 +37,13 @@ def run(order):
 # A task whose node is lost is started on another one; an agent that has left does not join again.
 agent = ray.remote(num_cpus=order["cpus"], max_retries=20, scheduling_strategy="SPREAD")(run)
 agents = [agent.remote(order) for _ in range(order["nodes"])]
-waiting = agents
+waiting, needed, reported = agents, order["nodes"] + 1, None
 while waiting:
     ended, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=30)
     alive = sum(node["Alive"] for node in ray.nodes())
-    if waiting and alive < order["nodes"] + 1:
-        text = f"note: the cluster of Ray has {alive} nodes; the job continues on {order['nodes'] + 1} as soon as they are there"
+    if waiting and alive < needed and alive != reported:
+        text = f"note: the cluster of Ray has {alive} nodes; the job continues on {needed} as soon as they are there"
         print(text, file=sys.stderr, flush=True)
+    reported = alive
 codes = ray.get(agents)
 print("agents ended with exit codes", codes, file=sys.stderr)
