@@ -40,7 +40,8 @@ impl RpcNode {
     /// Calls a function and waits for its result. If the calls to the peer have reached a bound, waits for room first.
     /// All waits together end after `limit`.
     ///
-    /// Cost: one message to the peer and one back; the values are copied into and out of the socket only.
+    /// Cost: one message to the peer and one back; the values are copied into and out of the socket only,
+    /// or once between two processes of one host.
     ///
     /// # Errors
     /// See [`RpcError`] for each cause, and [`RpcNode`] for the guarantees.

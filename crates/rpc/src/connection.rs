@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::frame::FrameBody;
+use crate::frame::{ADDRESS_BYTES, FrameBody, HEAD_BYTES_MAX};
+use crate::peer_memory::{LENT_BYTES_MIN, LendingMark, LendingOffer};
 use crate::stream::RpcStream;
 
 /// Short frames are written together up to this many bytes.
@@ -36,6 +37,14 @@ pub(crate) struct RpcConnection {
     /// Frames may be written: the first messages have been exchanged.
     is_open: AtomicBool,
     is_closed: AtomicBool,
+    /// Ends before the lent values, also when the connection is dropped.
+    mark: Option<LendingMark>,
+    /// The peer can read this process's memory.
+    may_lend: AtomicBool,
+    /// Frames whose values the peer has not read yet, in the order of their transmission.
+    lent: Mutex<VecDeque<Arc<FrameBody>>>,
+    /// Frames with lent values that this side has read and the peer does not know about.
+    to_return: AtomicU64,
 }
 
 #[derive(Default)]
@@ -50,7 +59,12 @@ struct FrameWriter {
 
 impl RpcConnection {
     pub(crate) fn new(number: u64, stream: RpcStream) -> Self {
+        let mark = stream.is_plain_on_host().then(LendingMark::new).flatten();
         Self {
+            mark,
+            may_lend: AtomicBool::new(false),
+            lent: Mutex::default(),
+            to_return: AtomicU64::new(0),
             number,
             stream,
             queue: Mutex::default(),
@@ -78,7 +92,41 @@ impl RpcConnection {
         self.frames().push_back(frame);
     }
 
-    /// Returns the bytes of frames that no write has begun.
+    /// Returns how the peer may read lent values, if it runs on this host.
+    pub(crate) fn offer(&self) -> Option<LendingOffer> {
+        self.mark.as_ref().map(LendingMark::offer)
+    }
+
+    /// The peer has read `count` further frames with lent values. Returns whether so many were lent.
+    pub(crate) fn returned(&self, count: u64) -> bool {
+        self.may_lend.store(self.mark.is_some(), Ordering::SeqCst);
+        let mut lent = self.lent_frames();
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if count > lent.len() {
+            return false;
+        }
+        let frames: Vec<Arc<FrameBody>> = lent.drain(..count).collect();
+        drop(lent);
+        let bytes: usize = frames.iter().map(|frame| frame.bytes()).sum();
+        self.queued_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        true
+    }
+
+    /// This side has read `count` further frames with lent values. The peer is told with the next frame.
+    pub(crate) fn to_return(&self, count: u64) {
+        self.to_return.fetch_add(count, Ordering::SeqCst);
+    }
+
+    /// Queues what the peer was not told about lent values yet; returns whether there is something.
+    pub(crate) fn queue_returned(&self) -> bool {
+        let count = self.to_return.swap(0, Ordering::SeqCst);
+        if count > 0 {
+            self.queue(Arc::new(FrameBody::returned(count)));
+        }
+        count > 0
+    }
+
+    /// Returns the bytes of frames that no write has begun, and of those whose lent values the peer has not read.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.queued_bytes.load(Ordering::SeqCst)
     }
@@ -88,17 +136,22 @@ impl RpcConnection {
         self.is_closed.store(true, Ordering::SeqCst);
         self.stream.shut_down();
         self.frames().clear();
+        if let Some(mark) = &self.mark {
+            mark.end();
+        }
+        self.lent_frames().clear();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Returns whether everything was written.
+    /// Returns whether everything was written, and lent values were read.
     pub(crate) fn is_idle(&self) -> bool {
         let writer = self.writer();
         let is_written = writer.at == writer.bytes.len() && writer.values.is_none();
-        is_written && self.frames().is_empty() && !self.stream.has_unsent()
+        let is_read = self.lent_frames().is_empty();
+        is_written && is_read && self.frames().is_empty() && !self.stream.has_unsent()
     }
 
     /// Writes queued frames on the polling thread, which continues when the socket is full.
@@ -199,13 +252,30 @@ impl RpcConnection {
         writer.bytes.clear();
         writer.at = 0;
         let mut frames = self.frames();
+        if !frames.is_empty() {
+            let count = self.to_return.swap(0, Ordering::SeqCst);
+            if count > 0 {
+                let frame = FrameBody::returned(count);
+                writer.bytes.extend(frame.header(writer.sequence).encode());
+                writer.sequence = writer.sequence.wrapping_add(1);
+            }
+        }
         while writer.bytes.len() < TOGETHER_BYTES && writer.values.is_none() {
             let Some(frame) = frames.pop_front() else {
                 return;
             };
+            let sequence = writer.sequence;
+            writer.sequence = sequence.wrapping_add(1);
+            if self.lends(&frame) {
+                let (header, address) = frame.lent_header(sequence);
+                writer.bytes.extend(header.encode());
+                writer.bytes.extend_from_slice(&frame.head);
+                writer.bytes.extend(address);
+                self.lent_frames().push_back(frame);
+                continue;
+            }
             self.queued_bytes.fetch_sub(frame.bytes(), Ordering::SeqCst);
-            writer.bytes.extend(frame.header(writer.sequence).encode());
-            writer.sequence = writer.sequence.wrapping_add(1);
+            writer.bytes.extend(frame.header(sequence).encode());
             writer.bytes.extend_from_slice(&frame.head);
             let values = frame.values.as_bytes();
             if values.len() <= COPIED_BYTES {
@@ -214,6 +284,17 @@ impl RpcConnection {
                 writer.values = Some((frame, 0));
             }
         }
+    }
+
+    /// Returns whether the peer reads the values of a frame from this process's memory.
+    fn lends(&self, frame: &FrameBody) -> bool {
+        self.may_lend.load(Ordering::SeqCst)
+            && frame.values.as_bytes().len() >= LENT_BYTES_MIN
+            && frame.head.len() + ADDRESS_BYTES <= HEAD_BYTES_MAX
+    }
+
+    fn lent_frames(&self) -> MutexGuard<'_, VecDeque<Arc<FrameBody>>> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn frames(&self) -> MutexGuard<'_, VecDeque<Arc<FrameBody>>> {

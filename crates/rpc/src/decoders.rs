@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::frame::{CallHead, FrameBody, RpcFrameKind};
 use crate::frame_reader::FrameReader;
 use crate::hello::{self, CalleeHello, CallerHello};
+use crate::peer_memory::LendingOffer;
 use crate::values::CallValues;
 
 /// The limit of values in a fuzzed message, in bytes.
@@ -33,11 +34,17 @@ impl RpcWireFormat {
                     process: 7,
                     to: "two".to_owned(),
                     token: Some("a secret".to_owned()),
+                    lends: Some(LendingOffer {
+                        process: 1,
+                        mark_address: 2,
+                        mark: 3,
+                    }),
                 }),
                 hello::encode(&CalleeHello {
                     process: 7,
                     is_resumed: true,
                     token: None,
+                    lends: None,
                     refused: Some("a reason".to_owned()),
                 }),
             ],
@@ -81,6 +88,7 @@ fn frames() -> Vec<u8> {
         FrameBody::numbers(RpcFrameKind::Acknowledge, &[1, 2]),
         FrameBody::numbers(RpcFrameKind::Waiting, &[3]),
         FrameBody::cancel(4),
+        FrameBody::returned(5),
     ];
     let mut bytes = Vec::new();
     for (sequence, frame) in frames.iter().enumerate() {

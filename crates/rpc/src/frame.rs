@@ -10,6 +10,8 @@ use crate::values::CallValues;
 pub(crate) const HEADER_BYTES: usize = 32;
 /// The maximum size of a head in bytes: arguments or results beside the values, or an error.
 pub(crate) const HEAD_BYTES_MAX: usize = 1 << 20;
+/// The size in bytes of the address at the end of the head of a frame with lent values.
+pub(crate) const ADDRESS_BYTES: usize = 8;
 /// The maximum number of calls that one frame acknowledges.
 pub(crate) const ACKNOWLEDGED_MAX: usize = 1_024;
 
@@ -33,6 +35,9 @@ pub(crate) enum RpcFrameKind {
     Cancel = 6,
     /// All calls for which the caller waits, after a new connection: numbers of calls, eight bytes each.
     Waiting = 7,
+    /// This many further messages with lent values were read (in place of the number of a call); the first one, with
+    /// zero, says that values may be lent.
+    Returned = 8,
 }
 
 /// The kind of a failure.
@@ -74,6 +79,8 @@ pub(crate) struct RpcFrameHeader {
     /// The number of the call.
     pub(crate) call: u64,
     pub(crate) head_bytes: u32,
+    /// The values stay in the memory of the sender; the head ends with their address.
+    pub(crate) is_lent: bool,
     pub(crate) value_count: u64,
 }
 
@@ -85,6 +92,7 @@ impl RpcFrameHeader {
         out[4..8].copy_from_slice(&self.sequence.to_le_bytes());
         out[8..16].copy_from_slice(&self.call.to_le_bytes());
         out[16..20].copy_from_slice(&self.head_bytes.to_le_bytes());
+        out[20] = u8::from(self.is_lent);
         out[24..32].copy_from_slice(&self.value_count.to_le_bytes());
         out
     }
@@ -105,9 +113,10 @@ impl RpcFrameHeader {
             5 => RpcFrameKind::Acknowledge,
             6 => RpcFrameKind::Cancel,
             7 => RpcFrameKind::Waiting,
+            8 => RpcFrameKind::Returned,
             other => return Err(format!("unknown frame kind {other}")),
         };
-        if bytes[20..24] != [0; 4] {
+        if bytes[20] > 1 || bytes[21..24] != [0; 3] {
             return Err("reserved bytes are not zero".to_owned());
         }
         let header = Self {
@@ -115,6 +124,7 @@ impl RpcFrameHeader {
             sequence: u32::from_le_bytes(array(&bytes[4..])),
             call: u64::from_le_bytes(array(&bytes[8..])),
             head_bytes: u32::from_le_bytes(array(&bytes[16..])),
+            is_lent: bytes[20] == 1,
             value_count: u64::from_le_bytes(array(&bytes[24..])),
         };
         let (head_max, values_max) = match kind {
@@ -123,7 +133,7 @@ impl RpcFrameHeader {
             }
             RpcFrameKind::Failure | RpcFrameKind::Waiting => (HEAD_BYTES_MAX, 0),
             RpcFrameKind::Acknowledge => (8 * ACKNOWLEDGED_MAX, 0),
-            RpcFrameKind::Cancel => (0, 0),
+            RpcFrameKind::Cancel | RpcFrameKind::Returned => (0, 0),
         };
         if header.head_bytes as usize > head_max {
             let bytes = header.head_bytes;
@@ -132,6 +142,11 @@ impl RpcFrameHeader {
         if header.value_count > values_max as u64 {
             let values = header.value_count;
             return Err(format!("{values} values, limit {values_max}"));
+        }
+        if header.is_lent
+            && (header.value_count == 0 || (header.head_bytes as usize) < ADDRESS_BYTES)
+        {
+            return Err("lent values without an address".to_owned());
         }
         Ok(header)
     }
@@ -184,6 +199,16 @@ impl FrameBody {
         }
     }
 
+    /// Returns the message that `count` further messages with lent values were read.
+    pub(crate) fn returned(count: u64) -> Self {
+        Self {
+            kind: RpcFrameKind::Returned,
+            call: count,
+            head: Vec::new(),
+            values: CallValues::none(),
+        }
+    }
+
     /// Returns the number of bytes of the frame.
     pub(crate) fn bytes(&self) -> usize {
         HEADER_BYTES + self.head.len() + 4 * self.values.len()
@@ -195,8 +220,19 @@ impl FrameBody {
             sequence,
             call: self.call,
             head_bytes: self.head.len() as u32,
+            is_lent: false,
             value_count: self.values.len() as u64,
         }
+    }
+
+    /// Returns the header and the end of the head with which the values are lent.
+    pub(crate) fn lent_header(&self, sequence: u32) -> (RpcFrameHeader, [u8; ADDRESS_BYTES]) {
+        let header = RpcFrameHeader {
+            head_bytes: (self.head.len() + ADDRESS_BYTES) as u32,
+            is_lent: true,
+            ..self.header(sequence)
+        };
+        (header, (self.values.as_ptr() as u64).to_le_bytes())
     }
 
     /// Returns the numbers of calls in the head.
@@ -275,6 +311,7 @@ mod tests {
             sequence: 7,
             call: 1 << 40,
             head_bytes: 12,
+            is_lent: true,
             value_count: 250,
         };
         let limit = 1_000;
@@ -289,6 +326,8 @@ mod tests {
         assert!(broken(|h| h.head_bytes = u32::MAX).contains("limit 1048576"));
         assert!(broken(|h| h.kind = RpcFrameKind::Cancel).contains("limit 0"));
         assert!(broken(|h| h.kind = RpcFrameKind::Failure).contains("250 values, limit 0"));
+        assert!(broken(|h| h.head_bytes = 7).contains("without an address"));
+        assert!(broken(|h| h.value_count = 0).contains("without an address"));
         let head = CallHead {
             version: 3,
             limit_ms: 10,

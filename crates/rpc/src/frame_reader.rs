@@ -3,7 +3,8 @@
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use crate::frame::{FrameBody, HEADER_BYTES, RpcFrameHeader};
+use crate::frame::{ADDRESS_BYTES, FrameBody, HEADER_BYTES, RpcFrameHeader};
+use crate::peer_memory::PeerMemory;
 use crate::values::{CallValues, ValuePool};
 
 /// Bytes read ahead, for short frames.
@@ -20,6 +21,10 @@ pub(crate) struct FrameReader {
     message_bytes_max: usize,
     pool: Arc<ValuePool>,
     partial: Option<PartialFrame>,
+    /// Where lent values are read.
+    memory: Option<PeerMemory>,
+    /// Frames with lent values that were read since the last [`FrameReader::take_read_lent`].
+    read_lent: u64,
 }
 
 /// A frame whose header was read.
@@ -41,7 +46,19 @@ impl FrameReader {
             message_bytes_max,
             pool,
             partial: None,
+            memory: None,
+            read_lent: 0,
         }
+    }
+
+    /// Allows frames whose values lie in the peer's memory.
+    pub(crate) fn read_lent_from(&mut self, memory: PeerMemory) {
+        self.memory = Some(memory);
+    }
+
+    /// Returns how many frames with lent values were read since the last call.
+    pub(crate) fn take_read_lent(&mut self) -> u64 {
+        std::mem::take(&mut self.read_lent)
     }
 
     /// Reads until a frame is complete; `None` if `read` would block before.
@@ -54,7 +71,8 @@ impl FrameReader {
     ) -> io::Result<Option<FrameBody>> {
         loop {
             if self.advance()? {
-                return Ok(self.partial.take().map(|partial| self.finished(partial)));
+                let partial = self.partial.take();
+                return partial.map(|partial| self.finished(partial)).transpose();
             }
             let direct = self.partial.as_mut().and_then(PartialFrame::rest_of_values);
             let outcome = match direct {
@@ -132,9 +150,16 @@ impl FrameReader {
         Ok(partial.is_complete())
     }
 
-    fn finished(&self, partial: PartialFrame) -> FrameBody {
+    fn finished(&mut self, mut partial: PartialFrame) -> io::Result<FrameBody> {
         let len = partial.header.value_count as usize;
-        FrameBody {
+        if partial.header.is_lent {
+            let memory = self.memory.as_ref().ok_or_else(|| {
+                invalid("values in its memory, which it does not lend".to_owned())
+            })?;
+            partial.read_lent_values(memory)?;
+            self.read_lent += 1;
+        }
+        Ok(FrameBody {
             kind: partial.header.kind,
             call: partial.header.call,
             head: partial.head,
@@ -142,13 +167,33 @@ impl FrameReader {
                 0 => CallValues::none(),
                 _ => CallValues::received(partial.values, len, &self.pool),
             },
-        }
+        })
     }
 }
 
 impl PartialFrame {
     fn is_complete(&self) -> bool {
-        self.head.len() == self.header.head_bytes as usize && self.received == self.value_bytes()
+        let has_values = self.header.is_lent || self.received == self.value_bytes();
+        self.head.len() == self.header.head_bytes as usize && has_values
+    }
+
+    /// Removes the address from the head, and copies the values from there. Memory grows with what could be read.
+    fn read_lent_values(&mut self, memory: &PeerMemory) -> io::Result<()> {
+        let address = self.head.split_off(self.head.len() - ADDRESS_BYTES);
+        let address = address.first_chunk().copied().map(u64::from_le_bytes);
+        let address =
+            address.ok_or_else(|| invalid("lent values without an address".to_owned()))?;
+        self.header.is_lent = false;
+        self.header.head_bytes = self.head.len() as u32;
+        loop {
+            let from = address.saturating_add(self.received as u64);
+            let Some(rest) = self.rest_of_values() else {
+                return Ok(());
+            };
+            let count = rest.len();
+            memory.read(from, rest)?;
+            self.received += count;
+        }
     }
 
     fn value_bytes(&self) -> usize {
@@ -178,7 +223,8 @@ impl PartialFrame {
     /// Returns the memory for the next bytes of the values, once the head is complete. Grows with what has arrived.
     fn rest_of_values(&mut self) -> Option<&mut [u8]> {
         let total = self.value_bytes();
-        if self.head.len() < self.header.head_bytes as usize || self.received == total {
+        let is_early = self.head.len() < self.header.head_bytes as usize;
+        if is_early || self.header.is_lent || self.received == total {
             return None;
         }
         if self.received == 4 * self.values.len() {

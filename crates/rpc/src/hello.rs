@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::peer_memory::LendingOffer;
+
 const MAGIC: [u8; 8] = *b"ronderpc";
 const PREFIX_BYTES: usize = 16;
 /// The version of the protocol.
-const PROTOCOL_VERSION: u32 = 1;
+const PROTOCOL_VERSION: u32 = 2;
 /// The maximum size in bytes, for a peer that has not authenticated.
 pub(crate) const HELLO_BYTES_MAX: usize = 4 << 10;
 
@@ -19,6 +21,8 @@ pub(crate) struct CallerHello {
     pub(crate) process: u64,
     pub(crate) to: String,
     pub(crate) token: Option<String>,
+    /// On a plain connection of one host: how the callee may read the values of calls.
+    pub(crate) lends: Option<LendingOffer>,
 }
 
 /// The first message of a callee.
@@ -30,6 +34,8 @@ pub(crate) struct CalleeHello {
     /// The callee still has the caller's earlier calls and their answers.
     pub(crate) is_resumed: bool,
     pub(crate) token: Option<String>,
+    /// On a plain connection of one host: how the caller may read the values of answers.
+    pub(crate) lends: Option<LendingOffer>,
     /// The reason why the caller is refused.
     pub(crate) refused: Option<String>,
 }

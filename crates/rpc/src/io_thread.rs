@@ -157,6 +157,11 @@ impl PollingThread<'_> {
         for connection in to_write {
             connection.write();
         }
+        for polled in self.connections.values() {
+            if polled.connection.queue_returned() {
+                polled.connection.write();
+            }
+        }
         references::tick(shared);
         let late: Vec<u64> = self
             .connections
@@ -366,6 +371,7 @@ impl PolledConnection {
                 }
                 Ok(Some(frame)) => {
                     received += 1;
+                    self.connection.to_return(self.reader.take_read_lent());
                     if let Err(end) = received::handle(shared, &self.connection, &self.side, frame)
                     {
                         break Err(end);

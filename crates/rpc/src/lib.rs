@@ -55,6 +55,7 @@ mod io_thread;
 mod lease;
 mod limits;
 mod node;
+mod peer_memory;
 mod peers;
 mod references;
 mod security;

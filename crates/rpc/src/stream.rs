@@ -23,6 +23,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 pub(crate) struct RpcStream {
     socket: TcpStream,
     tls: Option<Mutex<TlsState>>,
+    is_loopback: bool,
 }
 
 struct TlsState {
@@ -40,7 +41,8 @@ impl RpcStream {
             Some(Protocol::TCP),
         )?;
         socket.set_nonblocking(true)?;
-        if address.ip().is_loopback() {
+        let is_loopback = address.ip().is_loopback();
+        if is_loopback {
             socket.set_send_buffer_size(LOOPBACK_BYTES.0)?;
             socket.set_recv_buffer_size(LOOPBACK_BYTES.1)?;
         }
@@ -49,21 +51,22 @@ impl RpcStream {
             Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
             Err(error) => return Err(error),
         }
-        Self::new(socket.into(), tls)
+        Self::new(socket.into(), tls, is_loopback)
     }
 
     /// Takes an accepted socket.
     pub(crate) fn accepted(socket: TcpStream, tls: Option<TlsConnection>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        if socket.peer_addr()?.ip().is_loopback() {
+        let is_loopback = socket.peer_addr()?.ip().is_loopback();
+        if is_loopback {
             let options = SockRef::from(&socket);
             options.set_send_buffer_size(LOOPBACK_BYTES.0)?;
             options.set_recv_buffer_size(LOOPBACK_BYTES.1)?;
         }
-        Self::new(socket, tls)
+        Self::new(socket, tls, is_loopback)
     }
 
-    fn new(socket: TcpStream, tls: Option<TlsConnection>) -> io::Result<Self> {
+    fn new(socket: TcpStream, tls: Option<TlsConnection>, is_loopback: bool) -> io::Result<Self> {
         socket.set_nodelay(true)?;
         let options = SockRef::from(&socket);
         let probes = TcpKeepalive::new()
@@ -78,7 +81,16 @@ impl RpcStream {
                 has_more: false,
             })
         });
-        Ok(Self { socket, tls })
+        Ok(Self {
+            socket,
+            tls,
+            is_loopback,
+        })
+    }
+
+    /// Returns whether the peer runs on this host and nothing is encrypted.
+    pub(crate) fn is_plain_on_host(&self) -> bool {
+        self.is_loopback && self.tls.is_none()
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -14,10 +14,12 @@ use super::{
 };
 use crate::callee::CalleeSession;
 use crate::connection::RpcConnection;
+use crate::frame::FrameBody;
 use crate::frame_reader::FrameReader;
 use crate::hello::{self, CalleeHello, CallerHello};
 use crate::lease::ProcessName;
 use crate::node::{NodeShared, SessionState};
+use crate::peer_memory::{LendingOffer, PeerMemory};
 use crate::peers::RpcPeer;
 use crate::security::RpcKeys;
 use crate::stream::RpcStream;
@@ -172,6 +174,7 @@ impl PolledConnection {
             process: shared.me.1,
             to,
             token: own_token(shared),
+            lends: self.connection.offer(),
         };
         self.connection.queue_raw(&hello::encode(&hello));
         self.phase = ConnectionPhase::Greeting(Vec::new());
@@ -229,6 +232,7 @@ impl PolledConnection {
             let cause = "it does not have the token of this job".to_owned();
             return Err(RpcConnectionEnd::Refused(cause));
         }
+        self.read_lent_from(hello.lends);
         self.connection.open();
         self.phase = ConnectionPhase::Open;
         let mut actions = Vec::new();
@@ -256,6 +260,7 @@ impl PolledConnection {
             process: shared.me.1,
             is_resumed: false,
             token: None,
+            lends: None,
             refused: None,
         };
         if let Err(cause) = self.check_caller(shared, &hello) {
@@ -267,6 +272,8 @@ impl PolledConnection {
             return Ok(());
         }
         answer.token = own_token(shared);
+        answer.lends = self.connection.offer();
+        self.read_lent_from(hello.lends);
         let caller: ProcessName = (hello.from, hello.process);
         let mut state = shared.lock();
         answer.is_resumed = state.sessions.contains_key(&caller);
@@ -303,6 +310,15 @@ impl PolledConnection {
         self.side = ConnectionSide::Accepted(Some(Arc::new(caller)));
         self.connection.write();
         Ok(())
+    }
+
+    /// Reads lent values if this process may, and tells the peer.
+    fn read_lent_from(&mut self, offer: Option<LendingOffer>) {
+        let offer = offer.filter(|_| self.connection.offer().is_some());
+        if let Some(memory) = offer.and_then(PeerMemory::open) {
+            self.reader.read_lent_from(memory);
+            self.connection.queue(Arc::new(FrameBody::returned(0)));
+        }
     }
 
     /// Checks that a caller is a worker of this job and means this one.

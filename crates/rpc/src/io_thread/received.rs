@@ -35,6 +35,12 @@ pub(super) fn handle(
             | RpcFrameKind::Cancel
             | RpcFrameKind::Waiting,
         ) => from_caller(shared, connection, caller, frame),
+        (_, RpcFrameKind::Returned) => match connection.returned(frame.call) {
+            true => Ok(()),
+            false => Err(RpcConnectionEnd::Lost(
+                "it read more values than this worker lent".to_owned(),
+            )),
+        },
         (_, kind) => Err(RpcConnectionEnd::Lost(format!(
             "it sent an unexpected frame ({kind:?})"
         ))),

@@ -1,7 +1,8 @@
 //! Peers that must not get in: no token, another token, another job, no certificate, floods and nonsense.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use ronde_core::Rank;
@@ -142,9 +143,9 @@ fn nonsense_floods_and_silence_do_not_disturb_a_node() {
     let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(two).unwrap()).collect();
     for bytes in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
-        b"ronderpc\x01\0\0\0\xff\xff\xff\xff",
+        b"ronderpc\x02\0\0\0\xff\xff\xff\xff",
+        b"ronderpc\x03\0\0\0\x02\0\0\0{}",
         b"ronderpc\x02\0\0\0\x02\0\0\0{}",
-        b"ronderpc\x01\0\0\0\x02\0\0\0{}",
         &[0; 10_000],
     ] {
         let mut stream = TcpStream::connect(two).unwrap();
@@ -161,10 +162,18 @@ fn nonsense_floods_and_silence_do_not_disturb_a_node() {
 }
 
 /// Connects as the worker `one` with the token, and returns the stream after the first messages.
-fn member_stream(two: std::net::SocketAddr, process: u64) -> TcpStream {
-    let hello =
-        format!(r#"{{"job":"job","from":"one","process":{process},"to":"two","token":"{TOKEN}"}}"#);
-    let mut bytes = b"ronderpc\x01\0\0\0".to_vec();
+///
+/// With a mark, it offers the memory of this process.
+fn member_stream(two: SocketAddr, process: u64, mark: Option<&AtomicU64>) -> TcpStream {
+    let lends = mark.map_or("null".to_owned(), |mark| {
+        let (address, contents) = (mark.as_ptr() as u64, mark.load(Ordering::SeqCst));
+        let process = std::process::id();
+        format!(r#"{{"process":{process},"mark_address":{address},"mark":{contents}}}"#)
+    });
+    let hello = format!(
+        r#"{{"job":"job","from":"one","process":{process},"to":"two","token":"{TOKEN}","lends":{lends}}}"#
+    );
+    let mut bytes = b"ronderpc\x02\0\0\0".to_vec();
     bytes.extend((hello.len() as u32).to_le_bytes());
     bytes.extend(hello.as_bytes());
     let mut stream = TcpStream::connect(two).unwrap();
@@ -175,7 +184,24 @@ fn member_stream(two: std::net::SocketAddr, process: u64) -> TcpStream {
     let len = u32::from_le_bytes([prefix[12], prefix[13], prefix[14], prefix[15]]);
     let mut answer = vec![0; len as usize];
     stream.read_exact(&mut answer).unwrap();
+    if mark.is_some() {
+        let mut returned = [0; 32];
+        stream.read_exact(&mut returned).unwrap();
+        assert_eq!(returned[3], 8);
+    }
     stream
+}
+
+/// The header of call 1.
+fn header(kind: u8, sequence: u32, head: u32, lent: u8, values: u64) -> Vec<u8> {
+    let mut bytes = b"rrp".to_vec();
+    bytes.push(kind);
+    bytes.extend(sequence.to_le_bytes());
+    bytes.extend(1_u64.to_le_bytes());
+    bytes.extend(head.to_le_bytes());
+    bytes.extend([lent, 0, 0, 0]);
+    bytes.extend(values.to_le_bytes());
+    bytes
 }
 
 #[test]
@@ -183,35 +209,28 @@ fn a_member_that_breaks_the_protocol_loses_its_connection_only() {
     let ((at_one, one), (at_two, two)) = (listen(), listen());
     let _callee =
         RpcNode::open(config("two"), at_two, vec![peer("one", one)], functions()).unwrap();
-    let header = |kind: u8, sequence: u32, head: u32, values: u64| {
-        let mut bytes = b"rrp".to_vec();
-        bytes.push(kind);
-        bytes.extend(sequence.to_le_bytes());
-        bytes.extend(1_u64.to_le_bytes());
-        bytes.extend(head.to_le_bytes());
-        bytes.extend([0; 4]);
-        bytes.extend(values.to_le_bytes());
-        bytes
-    };
     for bytes in [
-        header(9, 0, 0, 0),
-        header(1, 0, u32::MAX, 0),
-        header(1, 0, 0, u64::MAX),
-        header(1, 1, 0, 0),
-        header(3, 0, 0, 0),
-        header(5, 0, 1 << 30, 0),
+        header(9, 0, 0, 0, 0),
+        header(1, 0, u32::MAX, 0, 0),
+        header(1, 0, 0, 0, u64::MAX),
+        header(1, 1, 0, 0, 0),
+        header(3, 0, 0, 0, 0),
+        header(5, 0, 1 << 30, 0, 0),
+        // Values in the memory of a peer that has not offered it, and of values that were not lent to it.
+        [&header(1, 0, 8, 1, 4)[..], &[0; 8]].concat(),
+        header(8, 0, 0, 0, 0),
         vec![7; 64],
     ] {
-        let mut stream = member_stream(two, 5);
+        let mut stream = member_stream(two, 5, None);
         stream.write_all(&bytes).unwrap();
         let mut end = Vec::new();
         let _reset = stream.read_to_end(&mut end);
         assert!(end.is_empty(), "{bytes:?}: {end:?}");
     }
     // A call whose head is nonsense is answered with a failure.
-    let mut stream = member_stream(two, 6);
+    let mut stream = member_stream(two, 6, None);
     stream
-        .write_all(&[&header(1, 0, 3, 0)[..], b"abc"].concat())
+        .write_all(&[&header(1, 0, 3, 0, 0)[..], b"abc"].concat())
         .unwrap();
     let mut answer = [0; 33];
     stream.read_exact(&mut answer).unwrap();
@@ -219,4 +238,43 @@ fn a_member_that_breaks_the_protocol_loses_its_connection_only() {
     let caller = RpcNode::open(config("one"), at_one, vec![peer("two", two)], functions()).unwrap();
     assert_eq!(echo(&caller, "two"), Ok("text".to_owned()));
     drop(CallValues::none());
+}
+
+#[test]
+fn values_that_a_peer_does_not_lend_end_its_connection_only() {
+    let ((at_one, one), (at_two, two)) = (listen(), listen());
+    let _callee =
+        RpcNode::open(config("two"), at_two, vec![peer("one", one)], functions()).unwrap();
+    let mark = AtomicU64::new(0x1234_5678_9abc_def1);
+    let values = vec![1.5_f32; 40_000];
+    let mut head = vec![1, 0, 0, 0, 0, 0, 1, 0, 9, 0];
+    head.extend(b"test.echo\"text\"");
+    let call = |address: u64| {
+        let mut bytes = header(1, 0, head.len() as u32 + 8, 1, values.len() as u64);
+        bytes.extend(&head);
+        bytes.extend(address.to_le_bytes());
+        bytes
+    };
+    let valid = values.as_ptr() as u64;
+    for (address, is_lent) in [(16, true), (u64::MAX - 100, true), (valid, false)] {
+        let mut stream = member_stream(two, 5, Some(&mark));
+        let contents = mark.load(Ordering::SeqCst);
+        if !is_lent {
+            mark.store(0, Ordering::SeqCst);
+        }
+        stream.write_all(&call(address)).unwrap();
+        let mut end = Vec::new();
+        let _reset = stream.read_to_end(&mut end);
+        assert!(end.is_empty(), "{address}: {end:?}");
+        mark.store(contents, Ordering::SeqCst);
+    }
+    let mut stream = member_stream(two, 6, Some(&mark));
+    stream.write_all(&call(valid)).unwrap();
+    // It was told that it may read, not that its values are read: they return through the socket.
+    let mut answer = vec![0; 32 + 32 + 6 + 4 * values.len()];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!((answer[3], answer[8], answer[35]), (8, 1, 3));
+    assert!(answer[70..] == *bytemuck::cast_slice::<f32, u8>(&values));
+    let caller = RpcNode::open(config("one"), at_one, vec![peer("two", two)], functions()).unwrap();
+    assert_eq!(echo(&caller, "two"), Ok("text".to_owned()));
 }
