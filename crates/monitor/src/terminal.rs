@@ -52,6 +52,8 @@ struct Screen {
 #[derive(Default)]
 struct ScreenState {
     view: RunView,
+    /// The steps that earlier attempts have committed, which are not shown as progress.
+    resumed_at: Option<u64>,
     lines: VecDeque<String>,
     dropped: u64,
     closing: bool,
@@ -95,7 +97,9 @@ impl Terminal {
 
     /// Continues from the state of a run's earlier attempts.
     pub fn resume(&self, view: RunView) {
-        self.screen.lock().view = view;
+        let mut state = self.screen.lock();
+        state.resumed_at = view.progress.map(|progress| progress.committed);
+        state.view = view;
     }
 
     /// Prints a line above the bar, unless the terminal is quiet.
@@ -199,6 +203,8 @@ fn draw(screen: &Screen, painter: &mut dyn Painter, verbosity: Verbosity) {
         let lines = std::mem::take(&mut state.lines);
         let dropped = std::mem::take(&mut state.dropped);
         let (view, closing) = (state.view.clone(), state.closing);
+        let committed = view.progress.map(|progress| progress.committed);
+        let is_old = committed.is_some() && committed == state.resumed_at;
         drop(state);
         if lines.len() >= LINES_MAX {
             screen.changed.notify_all();
@@ -211,6 +217,7 @@ fn draw(screen: &Screen, painter: &mut dyn Painter, verbosity: Verbosity) {
         }
         match (closing, verbosity) {
             (false, Verbosity::Quiet) => {}
+            (false, _) if is_old => {}
             (false, _) => painter.frame(&view),
             (true, Verbosity::Quiet) => painter.finish(""),
             (true, _) => {

@@ -1,9 +1,36 @@
 //! [`OutputFolder`]: the folder of a run's results, created, checked and locked by one run at a time.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use ronde_core::{Event, Tracker};
+
+/// The results of a run, besides a model card, which may be a file of the user.
+const RESULTS: [&str; 15] = [
+    ronde_model::WEIGHTS_FILE,
+    ronde_model::MANIFEST_FILE,
+    ronde_model::TOKENIZER_FILE,
+    "run.toml",
+    "events.jsonl",
+    "events.1.jsonl",
+    "metrics.csv",
+    "evaluations.csv",
+    "loss.svg",
+    "checkpoints",
+    "flight",
+    "logs",
+    "mlflow",
+    "tensorboard",
+    "trace",
+];
+/// Where replaced results are until the new run has committed a step.
+const REPLACED_FOLDER: &str = ".replaced";
+/// Where they are while they are removed.
+const REMOVED_FOLDER: &str = ".replaced-removed";
 /// Number of further attempts to lock a folder.
 const LOCK_RETRIES: u32 = 5;
 /// Time between two attempts.
@@ -13,6 +40,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct OutputFolder {
     path: PathBuf,
+    /// The run has committed a step.
+    has_step: AtomicBool,
     _lock: File,
 }
 
@@ -35,7 +64,17 @@ impl OutputFolder {
         let lock =
             File::open(&path).map_err(|error| failed("cannot read output folder", &error))?;
         match try_lock(&lock) {
-            Ok(()) => Ok(Self { path, _lock: lock }),
+            Ok(()) => {
+                let folder = Self {
+                    path,
+                    has_step: AtomicBool::new(false),
+                    _lock: lock,
+                };
+                // Of a run that was killed before its first step, or while it removed them.
+                folder.restore_results();
+                let _none = std::fs::remove_dir_all(folder.path.join(REMOVED_FOLDER));
+                Ok(folder)
+            }
             Err(std::fs::TryLockError::WouldBlock) => Err(format!(
                 "cannot use output folder {}: another run is writing to it\n  help: wait for that run, or {hint}",
                 path.display()
@@ -59,48 +98,62 @@ impl OutputFolder {
         Self::has_results(&self.path) || self.path.join("checkpoints").is_dir()
     }
 
-    /// Removes the results of an earlier run: model, run file, events, numbers for other tools, checkpoints, flight
-    /// records and logs.
+    /// Sets the results of an earlier run aside: model, run file, events, numbers for other tools, checkpoints, flight
+    /// records and logs. They return if the new run ends before it has committed a step, and are removed afterwards:
+    /// pass the events of the run to [`OutputFolder::record`].
     ///
     /// # Errors
-    /// A message that names the file that cannot be removed.
-    pub fn remove_results(&self) -> Result<(), String> {
-        let files = [
-            ronde_model::WEIGHTS_FILE,
-            ronde_model::MANIFEST_FILE,
-            ronde_model::TOKENIZER_FILE,
-            "run.toml",
-            "events.jsonl",
-            "events.1.jsonl",
-            "metrics.csv",
-            "evaluations.csv",
-            "loss.svg",
-        ];
-        let card = self.path.join(ronde_model::CARD_FILE);
-        if ronde_model::is_card(&card) {
-            std::fs::remove_file(&card)
-                .map_err(|error| format!("cannot remove {}: {error}", card.display()))?;
+    /// A message that names the file that cannot be moved.
+    pub fn replace_results(&self) -> Result<(), String> {
+        let replaced = self.path.join(REPLACED_FOLDER);
+        let failed = |action: &str, path: &Path, error: &std::io::Error| {
+            Err(format!("cannot {action} {}: {error}", path.display()))
+        };
+        if let Err(error) = std::fs::create_dir_all(&replaced) {
+            return failed("create", &replaced, &error);
         }
-        let folders = [
-            "checkpoints",
-            "flight",
-            "logs",
-            "mlflow",
-            "tensorboard",
-            "trace",
-        ];
-        let files = files.map(|name| (name, std::fs::remove_file(self.path.join(name))));
-        let folders = folders.map(|name| (name, std::fs::remove_dir_all(self.path.join(name))));
-        for (name, removed) in files.into_iter().chain(folders) {
-            match removed {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    let path = self.path.join(name);
-                    return Err(format!("cannot remove {}: {error}", path.display()));
+        let card = ronde_model::is_card(&self.path.join(ronde_model::CARD_FILE));
+        let card = card.then_some(ronde_model::CARD_FILE);
+        for name in RESULTS.into_iter().chain(card) {
+            match std::fs::rename(self.path.join(name), replaced.join(name)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    self.restore_results();
+                    return failed("move", &self.path.join(name), &error);
                 }
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Removes the results that were set aside.
+    pub fn remove_replaced_results(&self) {
+        let replaced = self.path.join(REPLACED_FOLDER);
+        if replaced.is_dir() {
+            // Only complete results return, also if this process is killed while it removes them.
+            let removed = self.path.join(REMOVED_FOLDER);
+            let _ = std::fs::rename(&replaced, &removed);
+            let _ = std::fs::remove_dir_all(&removed);
+        }
+    }
+
+    /// Returns the results that were set aside to their place, in that of the results of a run that has committed nothing.
+    fn restore_results(&self) {
+        let replaced = self.path.join(REPLACED_FOLDER);
+        let Ok(entries) = std::fs::read_dir(&replaced) else {
+            return;
+        };
+        let of_run = RESULTS.map(|name| self.path.join(name));
+        for path in of_run {
+            let _ = match path.is_dir() {
+                true => std::fs::remove_dir_all(&path),
+                false => std::fs::remove_file(&path),
+            };
+        }
+        for entry in entries.flatten() {
+            let _ = std::fs::rename(entry.path(), self.path.join(entry.file_name()));
+        }
+        let _ = std::fs::remove_dir(&replaced);
     }
 
     /// Returns the absolute path of the folder.
@@ -139,8 +192,81 @@ fn try_lock(folder: &File) -> Result<(), std::fs::TryLockError> {
     folder.try_lock()
 }
 
+impl Tracker for OutputFolder {
+    fn record(&self, event: Event) {
+        if matches!(event, Event::StepCommitted { .. }) && !self.has_step.swap(true, SeqCst) {
+            self.remove_replaced_results();
+        }
+    }
+}
+
 impl Drop for OutputFolder {
     fn drop(&mut self) {
+        self.restore_results();
         self.remove_temporary_files();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::{Epoch, Generation, Step};
+
+    use super::*;
+
+    fn finished_run(folder: &Path) {
+        std::fs::create_dir_all(folder.join("checkpoints")).unwrap();
+        std::fs::write(folder.join(ronde_model::WEIGHTS_FILE), "old").unwrap();
+        std::fs::write(folder.join("checkpoints/one"), "old").unwrap();
+        std::fs::write(folder.join("notes.txt"), "of the user").unwrap();
+    }
+
+    fn old_results(folder: &Path) -> bool {
+        let is_old = |name: &str| std::fs::read(folder.join(name)).is_ok_and(|text| text == b"old");
+        is_old(ronde_model::WEIGHTS_FILE) && is_old("checkpoints/one")
+    }
+
+    #[test]
+    fn replaced_results_return_unless_the_new_run_commits_a_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        finished_run(path);
+        let begun = || {
+            let folder = OutputFolder::lock(path).unwrap();
+            folder.replace_results().unwrap();
+            assert!(!folder.has_run());
+            std::fs::create_dir(path.join("checkpoints")).unwrap();
+            std::fs::write(path.join("events.jsonl"), "new").unwrap();
+            folder
+        };
+        drop(begun());
+        assert!(old_results(path));
+        assert!(!path.join("events.jsonl").exists());
+        let folder = begun();
+        folder.record(Event::StepCommitted {
+            step: Step(0),
+            epoch: Epoch(0),
+            generation: Generation(1),
+            loss: 1.0,
+            samples: 1,
+            skipped: 0,
+            learning_rate: 0.1,
+            gradient_norm: 1.0,
+            duration_s: 0.1,
+        });
+        drop(folder);
+        assert!(!path.join(ronde_model::WEIGHTS_FILE).exists());
+        assert!(path.join("events.jsonl").exists());
+        assert!(path.join("notes.txt").exists());
+    }
+
+    #[test]
+    fn results_that_a_killed_run_has_set_aside_return() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        finished_run(&path.join(REPLACED_FOLDER));
+        std::fs::write(path.join(ronde_model::WEIGHTS_FILE), "new").unwrap();
+        drop(OutputFolder::lock(path).unwrap());
+        assert!(old_results(path));
+        assert!(!path.join(REPLACED_FOLDER).exists());
     }
 }

@@ -19,7 +19,7 @@ pub(crate) const EVENT_FILE: &str = "events.jsonl";
 
 /// The folder, the event file and the progress of a run that has no supervisor.
 pub(crate) struct RunOutput {
-    _folder: OutputFolder,
+    folder: Arc<OutputFolder>,
     terminal: Arc<Terminal>,
     events: Arc<BackgroundWriter>,
     trackers: RunTrackers,
@@ -69,7 +69,7 @@ impl RunOutput {
         let upload = stored.map(|stored| ResultsUpload::start(stored, sources));
         Ok(Self {
             upload: upload.transpose()?,
-            _folder: folder,
+            folder: Arc::new(folder),
             terminal: Arc::new(terminal),
             events: Arc::new(events),
             trackers,
@@ -87,7 +87,7 @@ impl RunOutput {
     ) -> Result<OutputFolder, String> {
         let folder = OutputFolder::lock(path)?;
         if overwrites && !resumes {
-            folder.remove_results()?;
+            folder.replace_results()?;
         } else if !resumes && folder.has_run() {
             return Err(format!(
                 "cannot start the run: {} has the results of an earlier run\n  \
@@ -102,7 +102,8 @@ impl RunOutput {
     /// Returns a tracker that also passes all events to `other`.
     pub(crate) fn tracker(&self, other: Arc<dyn Tracker>) -> Arc<dyn Tracker> {
         let (terminal, events) = (self.terminal.clone(), self.events.clone());
-        let mut sinks: Vec<Arc<dyn Tracker>> = vec![other, terminal, events];
+        let folder = Arc::clone(&self.folder);
+        let mut sinks: Vec<Arc<dyn Tracker>> = vec![folder, other, terminal, events];
         sinks.extend_from_slice(self.trackers.trackers());
         Arc::new(Fanout(sinks))
     }
@@ -148,8 +149,13 @@ mod tests {
             folder.join("checkpoints").exists(),
             "a run that resumes keeps its results"
         );
-        assert!(check(false, true).is_ok());
+        let replaced = check(false, true).unwrap();
         assert!(!folder.join("checkpoints").exists());
+        drop(replaced);
+        assert!(
+            folder.join("checkpoints").exists(),
+            "a run without a step replaces nothing"
+        );
     }
 
     #[test]

@@ -313,7 +313,9 @@ impl<'a> Trainer<'a> {
         }
         // Rank 0 of a later generation continues the run.
         if self.worker.assignment().generation.0 <= 1 {
-            RunOutput::check(&folder, resumes, self.overwrites).map_err(Error::Output)?;
+            let folder = RunOutput::check(&folder, resumes, self.overwrites);
+            // The results of this run go through the supervisor.
+            folder.map_err(Error::Output)?.remove_replaced_results();
         }
         Ok(None)
     }

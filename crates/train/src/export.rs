@@ -1,13 +1,16 @@
 //! Writes the model of a run: its weights, and a manifest with the settings of the plan.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use ronde_core::holdings::HeldRanges;
 use ronde_core::{
-    Buffer, CollectiveError, CollectivesExt, DType, FormatHeader, GroupRank, Tag, TokenTexts, Work,
+    Buffer, CollectiveError, CollectivesExt, DType, Event, FormatHeader, GroupRank, Tag,
+    TokenTexts, Tracker, Work,
 };
 use ronde_data::{DatasetDescription, Targets, Vocabulary};
 use ronde_model::{
@@ -24,7 +27,7 @@ use crate::{Plan, TrainError, Training, TrainingResult};
 ///
 /// # Errors
 /// A file cannot be written, or a rank was lost. No incomplete file remains under the final names.
-pub fn save(
+fn save(
     folder: &Path,
     training: &Training,
     steps: u64,
@@ -37,7 +40,9 @@ pub fn save(
         let tensors = tensors_without_parts(training.state());
         return Ok(ronde_model::save(folder, tensors, &manifest)?);
     }
-    tell_ranks(training, SEND)?;
+    if is_divided {
+        tell_ranks(training, SEND)?;
+    }
     let mut source = TensorsOfRanks {
         training,
         tensors: whole_tensors(training.state()),
@@ -179,14 +184,57 @@ const WRITTEN: Tag = Tag(0x7772_6974);
 const SEND: u8 = 1;
 /// Tells them that no more tensors are needed.
 const DONE: u8 = 0;
+/// Tells them that rank 0 waits for space on its disk.
+const WAIT: u8 = 2;
+/// The time between two attempts to write a model to a full disk.
+const SPACE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Tells the other ranks what rank 0 needs from them, if they have layers that it lacks.
-fn tell_ranks(training: &Training, what: u8) -> Result<(), TrainError> {
-    if training.divides_weights() {
-        let told = training.group().broadcast(&mut [what], GroupRank(0));
-        told.map_err(TrainError::Farewell)?;
+/// Writes the trained model as [`save`] does. While the disk is full, waits for space until the run is asked to stop: only
+/// the memory of the workers has the trained weights.
+///
+/// # Errors
+/// A file cannot be written, or a rank was lost.
+pub(crate) fn save_when_there_is_space(
+    folder: &Path,
+    training: &Training,
+    steps: u64,
+    model: &ModelDescription,
+    tracker: &dyn Tracker,
+) -> Result<PublishedModel, TrainError> {
+    let mut has_waited = false;
+    loop {
+        let error = match save(folder, training, steps, model.clone()) {
+            Err(error) if is_disk_full(&error) && !training.is_asked_to_stop() => error,
+            outcome => return outcome,
+        };
+        if !std::mem::replace(&mut has_waited, true) {
+            let message = format!(
+                "{error}; training is finished, and the workers keep the model until there is space; Ctrl-C gives it up"
+            );
+            let rank = Some(training.rank());
+            tracker.record(Event::Notice { rank, message });
+        }
+        thread::park_timeout(SPACE_PAUSE);
+        tell_ranks(training, WAIT)?;
     }
-    Ok(())
+}
+
+fn is_disk_full(error: &TrainError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            let kind = error.kind();
+            return matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Tells the other ranks what rank 0 needs from them.
+fn tell_ranks(training: &Training, what: u8) -> Result<(), TrainError> {
+    let told = training.group().broadcast(&mut [what], GroupRank(0));
+    told.map_err(TrainError::Farewell)
 }
 
 /// Tells the other ranks that the model is published.
@@ -199,15 +247,13 @@ pub(crate) fn release_ranks(training: &Training) -> Result<(), TrainError> {
 /// # Errors
 /// A rank was lost, or rank 0 cannot write the model.
 pub(crate) fn serve_tensors(training: &Training) -> Result<(), TrainError> {
-    if !training.divides_weights() {
-        return Ok(());
-    }
     loop {
         let mut what = [DONE];
         let told = training.group().broadcast(&mut what, GroupRank(0));
         told.map_err(TrainError::Farewell)?;
         match what {
             [SEND] => send_tensors(training).map_err(TrainError::Farewell)?,
+            [WAIT] => {}
             _ => return Ok(()),
         }
     }

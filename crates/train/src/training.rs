@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ronde_core::balance::Balance;
 use ronde_core::event::PhaseTimes;
@@ -623,6 +623,11 @@ impl Training {
         }
         self.member.group.barrier().map_err(TrainError::Farewell)?;
         Ok(self.member.finish())
+    }
+
+    /// Returns whether this rank was asked to stop.
+    pub(crate) fn is_asked_to_stop(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
     }
 
     /// Moves this thread to its dedicated core, if it has one.

@@ -246,7 +246,7 @@ pub fn publish(
     })?;
     let model = model.evaluated(trained);
     let steps = trained.model_steps(training.steps());
-    let saved = export::save(output, training, steps, model)?;
+    let saved = export::save_when_there_is_space(output, training, steps, &model, tracker)?;
     if let Some(message) = plan.config.checkpoint.plain_model_note(output) {
         let rank = Some(training.rank());
         tracker.record(Event::Notice { rank, message });

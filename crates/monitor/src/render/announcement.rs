@@ -185,7 +185,7 @@ fn of_checkpoints(event: &Event) -> Option<String> {
             rank,
             message,
         } => Some(format!(
-            "note: checkpoint at step {} not saved, training continues; rank {rank}: {message}",
+            "warning: checkpoint at step {} not saved, training continues; rank {rank}: {message}",
             count(step.0)
         )),
         Event::CheckpointLoaded {

@@ -368,7 +368,7 @@ fn checkpoint_events_are_announced() {
         ),
         (
             failed,
-            "note: checkpoint at step 1,200 not saved, training continues; rank 3: no space left",
+            "warning: checkpoint at step 1,200 not saved, training continues; rank 3: no space left",
         ),
         (
             loaded,

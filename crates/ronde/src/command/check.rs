@@ -1,12 +1,11 @@
 //! `ronde check`: validates a run file against its data and this host, without training.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
 use ronde_train::config::Override;
 
-use super::console::{Printable, message};
+use super::console::{message, print};
 use super::exit;
 use super::start_error::StartError;
 use super::train::{PlanRequest, plan};
@@ -33,8 +32,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> i32 {
             if !notices.is_empty() {
                 message!("{notices}");
             }
-            let written = writeln!(Printable(std::io::stdout()), "{}", planned.summary());
-            written.map_or(exit::GAVE_UP, |()| exit::DONE)
+            print(planned.summary())
         }
         Err(StartError::Invalid(problem) | StartError::Finished(problem)) => {
             message!("{problem}");

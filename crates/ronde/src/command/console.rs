@@ -1,6 +1,6 @@
 //! Output options of all commands, and messages that do not fail when standard error is closed or full.
 
-use std::fmt::Arguments;
+use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -8,6 +8,8 @@ use clap::{Args, ValueEnum};
 use ronde::environment;
 use ronde_monitor::Verbosity;
 use ronde_monitor::render::printable;
+
+use super::exit;
 
 /// Output options that all commands accept.
 #[derive(Args)]
@@ -108,6 +110,21 @@ pub(crate) fn write_message(text: Arguments<'_>) {
     {
         let mut kept = UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
         kept.get_or_insert(text);
+    }
+}
+
+/// Prints the result of a command with a line break, and returns the exit code. A reader that has closed the pipe, such as
+/// `head`, has what it wants.
+pub(crate) fn print(text: impl Display) -> i32 {
+    let text = text.to_string();
+    let line_break = if text.ends_with('\n') { "" } else { "\n" };
+    let mut out = Printable(std::io::stdout());
+    match write!(out, "{text}{line_break}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            message!("error: cannot write standard output: {error}");
+            exit::GAVE_UP
+        }
+        _ => exit::DONE,
     }
 }
 

@@ -1,7 +1,6 @@
 //! `ronde doctor`: checks whether this host can run jobs.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +11,7 @@ use ronde_monitor::render::{bytes, count};
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 
-use super::console::{Printable, message};
+use super::console::print;
 use super::exit;
 
 /// Memory below which even small models do not train.
@@ -56,11 +55,10 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> i32 {
         true => to_json(&findings),
         false => table(&findings),
     };
-    if let Err(error) = writeln!(Printable(std::io::stdout()), "{text}") {
-        message!("error: cannot write standard output: {error}");
-        return exit::GAVE_UP;
+    match print(text) {
+        exit::DONE => i32::from(findings.iter().any(|finding| finding.problem.is_some())),
+        failed => failed,
     }
-    i32::from(findings.iter().any(|finding| finding.problem.is_some()))
 }
 
 fn table(findings: &[Finding]) -> String {

@@ -1,7 +1,6 @@
 //! `ronde evaluate`: measures a saved model on test data.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 use clap::Args;
 use ronde_data::{Dataset, Targets};
@@ -9,7 +8,7 @@ use ronde_engine::{ConfusionCounts, ConfusionMatrix, ModelConfig};
 use ronde_train::Objective;
 use ronde_train::evaluate::{Evaluation, evaluate_alone};
 
-use super::console::{Printable, message};
+use super::console::{message, print};
 use super::exit;
 use super::model_data::{ModelData, ModelDataArguments};
 
@@ -36,13 +35,7 @@ pub(crate) fn run(arguments: &EvaluateArguments) -> i32 {
             return exit::USER_ERROR;
         }
     };
-    match writeln!(Printable(std::io::stdout()), "{printed}") {
-        Ok(()) => exit::DONE,
-        Err(error) => {
-            message!("error: cannot write standard output: {error}");
-            exit::GAVE_UP
-        }
-    }
+    print(printed)
 }
 
 fn evaluate(arguments: &EvaluateArguments) -> Result<Evaluation, String> {

@@ -1,12 +1,11 @@
 //! `ronde export`: writes a saved model for other programs, or a run as the job of another platform.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use ronde_model::{ExportFormat, ModelError, Naming, ONNX_OPSET, SavedModel, export};
 
-use super::console::{Printable, message};
+use super::console::{message, print};
 use super::exit;
 use super::export_platform::{self, PlatformCommand};
 
@@ -79,13 +78,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> i32 {
         _ => return exit::BUG,
     };
     match write(arguments, model, format) {
-        Ok(report) => match write!(Printable(std::io::stdout()), "{report}") {
-            Ok(()) => exit::DONE,
-            Err(error) => {
-                message!("error: cannot write standard output: {error}");
-                exit::GAVE_UP
-            }
-        },
+        Ok(report) => print(report),
         Err(error) => {
             message!("error: {error}");
             match error {

@@ -1,6 +1,5 @@
 //! `ronde flight`: reports the operations of all ranks from their flight records.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -8,7 +7,7 @@ use ronde::comm::{FlightRecord, merge_report};
 use ronde_train::flight_records::FlightRecordWriter;
 
 use super::exit;
-use crate::command::console::{Printable, message};
+use crate::command::console::{message, print};
 
 /// Arguments of `ronde flight`.
 #[derive(Args)]
@@ -21,13 +20,7 @@ pub(crate) struct FlightArguments {
 pub(crate) fn flight(arguments: &FlightArguments) -> i32 {
     let folder = &arguments.folder;
     match merged(folder) {
-        Ok(Some(report)) => {
-            if let Err(error) = write!(Printable(std::io::stdout()), "{report}") {
-                message!("error: cannot write standard output: {error}");
-                return exit::GAVE_UP;
-            }
-            exit::DONE
-        }
+        Ok(Some(report)) => print(report),
         Ok(None) => {
             let shown = folder.display();
             message!(

@@ -1,6 +1,6 @@
 //! `ronde __job`: runs the process of a submitted job on the host where it is, in the folder of the process.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use ronde_submit::{
     SubmitError,
 };
 
+use super::console::print;
 use super::{exit, kubernetes_pod, open, ray_job, slurm_job};
 
 /// The maximum size of an order.
@@ -221,8 +222,7 @@ fn start() -> Result<i32, SubmitError> {
 fn answer(text: serde_json::Result<String>) -> i32 {
     // Numbers and texts can always be written.
     let text = text.unwrap_or_default();
-    let written = writeln!(std::io::stdout(), "{text}");
-    written.map_or(exit::GAVE_UP, |()| exit::DONE)
+    print(text)
 }
 
 fn run_command(

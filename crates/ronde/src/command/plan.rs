@@ -2,7 +2,6 @@
 
 mod measure;
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -21,7 +20,7 @@ use ronde_train::config::Override;
 use ronde_train::{Plan, WorkerTimes};
 
 use self::measure::{Measured, codec_costs, measure};
-use super::console::{Printable, info, message};
+use super::console::{info, message, print};
 use super::exit;
 use super::layouts::LayoutBuilder;
 use super::start_error::StartError;
@@ -72,10 +71,7 @@ pub(crate) struct PlanArguments {
 
 pub(crate) fn plan(arguments: &PlanArguments) -> i32 {
     match run(arguments) {
-        Ok(text) => {
-            let written = writeln!(Printable(std::io::stdout()), "{}", text.trim_end());
-            written.map_or(exit::GAVE_UP, |()| exit::DONE)
-        }
+        Ok(text) => print(text.trim_end()),
         Err(StartError::Invalid(problem) | StartError::Finished(problem)) => {
             message!("{problem}");
             exit::USER_ERROR

@@ -1,6 +1,5 @@
 //! `ronde predict`: writes the predictions of a saved model for the samples of a data set.
 
-use std::io::Write as _;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +14,7 @@ use ronde_serve::{
     TextGenerator,
 };
 
-use super::console::{Printable, info, message};
+use super::console::{info, message, print};
 use super::exit;
 use super::model_data::{ModelDataArguments, UsedModel};
 use super::signals::begin_supervision;
@@ -299,11 +298,5 @@ fn report(arguments: &PredictArguments, joined: &JoinedOutput) -> i32 {
     let line = serde_json::json!({
         "output": to.to_string(), "samples": joined.rows, "skipped": joined.skipped,
     });
-    match writeln!(Printable(std::io::stdout()), "{line}") {
-        Ok(()) => exit::DONE,
-        Err(error) => {
-            message!("error: cannot write standard output: {error}");
-            exit::GAVE_UP
-        }
-    }
+    print(line)
 }

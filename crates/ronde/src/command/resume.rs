@@ -12,6 +12,7 @@ use ronde_train::checkpoints::{self, NewestCheckpoint};
 use ronde_train::config::{CheckpointSection, DEFAULT_RUN_FILE, Document, Override};
 use ronde_train::{Extension, Plan, RunConfig, TrainError};
 
+use super::job;
 use super::run_position::RunPosition;
 use super::start_error::StartError;
 
@@ -41,7 +42,10 @@ impl ResumeSource {
     ) -> Result<Option<Self>, String> {
         let mut resumed = match argument {
             None => return Ok(None),
-            Some(None) => Self::of_file(file.map(Path::to_owned)),
+            Some(None) => match newest_run(file, overrides) {
+                Some(run) => Self::of(&run.display().to_string())?,
+                None => Self::of_file(file.map(Path::to_owned)),
+            },
             Some(Some(value)) => Self::of(value)?,
         };
         if let Some(to) = &resumed.to
@@ -133,6 +137,23 @@ impl ResumeSource {
         }
     }
 
+    /// Refuses another output folder than that of the run, if the arguments name one.
+    pub(super) fn check_output(&self, config: &RunConfig, is_named: bool) -> Result<(), String> {
+        let Some(output) = self.output.as_deref().filter(|_| is_named) else {
+            return Ok(());
+        };
+        let named = config.run.output_folder();
+        let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if place(output) == place(&named) {
+            return Ok(());
+        }
+        let (output, named) = (output.display(), named.display());
+        Err(format!(
+            "error: cannot resume the run of {output} in {named}: a run stays in its folder\n  \
+             help: leave out `run.output`, or resume from its checkpoints: --resume {output}/{FOLDER}"
+        ))
+    }
+
     /// Sets the output folder and the checkpoint address to those of the run.
     pub(super) fn redirect(&self, config: &mut RunConfig) {
         if let Some(output) = &self.output {
@@ -142,6 +163,25 @@ impl ResumeSource {
             config.checkpoint.to = Some(to.clone());
         }
     }
+}
+
+/// Returns the folder of the newest run in `runs` if neither a run file nor an argument names the run.
+fn newest_run(file: Option<&Path>, overrides: &[Override]) -> Option<PathBuf> {
+    if file.is_some() || names_run(overrides) {
+        return None;
+    }
+    job::newest_run().filter(|run| run.join(FOLDER).is_dir())
+}
+
+/// Returns whether arguments name a run, its folder or its checkpoints.
+pub(super) fn names_run(overrides: &[Override]) -> bool {
+    overrides.iter().any(|each| match each {
+        Override::Set(text) => {
+            let key = text.split('=').next().unwrap_or_default().trim();
+            ["run.output", "run.name", "checkpoint.to"].contains(&key)
+        }
+        Override::Flag { .. } => false,
+    })
 }
 
 /// How a run starts.
@@ -172,7 +212,8 @@ pub(super) fn check(
         .map_err(|error| failed(&error))?;
     if let Address::Folder(folder) = &mut address {
         *folder = PathBuf::from(absolute(folder));
-        writable(folder)?;
+        // The folder of the run was checked before.
+        writable(folder, *folder != output.join(FOLDER))?;
     }
     let shown = address.to_string();
     let is_default = address == Address::Folder(output.join(FOLDER));
@@ -328,10 +369,14 @@ fn absolute(path: &Path) -> String {
     absolute.display().to_string()
 }
 
-/// Refuses a folder that cannot be written, instead of failing at the first checkpoint.
-fn writable(folder: &Path) -> Result<(), String> {
+/// Refuses a folder that cannot be written or, if it `creates` one, created, instead of failing at the first checkpoint.
+fn writable(folder: &Path, creates: bool) -> Result<(), String> {
     let existing = folder.ancestors().find(|path| path.exists());
+    let create = || std::fs::create_dir_all(folder).err();
     let problem = match existing {
+        _ if creates && existing.is_some_and(Path::is_dir) => {
+            create().map(|error| error.to_string())
+        }
         Some(path) if !path.is_dir() => Some(format!("{} is not a folder", path.display())),
         Some(path) => rustix::fs::access(path, rustix::fs::Access::WRITE_OK)
             .err()

@@ -1,12 +1,11 @@
 //! `ronde completions` and `ronde man`: generated from the definition of the command line.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::console::{info, message};
+use super::console::{info, message, print};
 use super::exit;
 
 /// Arguments of `ronde completions`.
@@ -29,7 +28,7 @@ pub(crate) struct ManArguments {
 pub(crate) fn completions(arguments: &CompletionsArguments, mut command: Command) -> i32 {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "ronde", &mut script);
-    print(&script)
+    print(String::from_utf8_lossy(&script))
 }
 
 /// Prints the manual page, or writes those of all subcommands to a folder.
@@ -43,7 +42,7 @@ pub(crate) fn man(arguments: &ManArguments, mut command: Command) -> i32 {
         None => {
             let mut page = Vec::new();
             let rendered = clap_mangen::Man::new(command).render(&mut page);
-            return rendered.map_or(exit::GAVE_UP, |()| print(&page));
+            return rendered.map_or(exit::GAVE_UP, |()| print(String::from_utf8_lossy(&page)));
         }
     };
     match result {
@@ -68,15 +67,4 @@ fn write_pages(folder: &Path, command: &Command, name: &str) -> std::io::Result<
         .title(name)
         .render(&mut page)?;
     std::fs::write(folder.join(format!("{name}.1")), page)
-}
-
-fn print(text: &[u8]) -> i32 {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text).and_then(|()| out.flush()) {
-        Ok(()) => exit::DONE,
-        Err(error) => {
-            message!("error: cannot write standard output: {error}");
-            exit::GAVE_UP
-        }
-    }
 }

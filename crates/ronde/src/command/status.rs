@@ -12,7 +12,7 @@ use super::exit;
 use super::job::{JobArguments, ResolvedJob};
 use super::run_status::RunStatus;
 use super::submitted::{self, SubmittedJobs};
-use crate::command::console::{Printable, message};
+use crate::command::console::{Printable, message, print};
 
 /// Time limit for the coordinator's answer.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -65,9 +65,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> i32 {
                 run.workers()
                     .for_each(|line| text = format!("{text}\n{line}"));
             }
-            // The reader may have closed the pipe, such as `head`.
-            let _ = writeln!(Printable(std::io::stdout()), "{text}");
-            exit::DONE
+            print(text)
         }
         Err(error) => super::job_failure(&error),
     }
@@ -81,9 +79,7 @@ fn run_status(folder: &Path, json: bool) -> i32 {
                 true => status.to_json(),
                 false => status.to_string(),
             };
-            // The reader may have closed the pipe, such as `head`.
-            let _ = writeln!(Printable(std::io::stdout()), "{text}");
-            exit::DONE
+            print(text)
         }
         Err(message) => {
             message!("{message}");

@@ -1,6 +1,5 @@
 //! `ronde submit`: starts a run as a job on a target.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use ronde_submit::{
 use ronde_train::RunConfig;
 use ronde_train::config::{Document, Override, ValueOrigin};
 
-use super::console::{Printable, info, message};
+use super::console::{info, message, print};
 use super::submitted::SubmittedJobs;
 use super::train::read_run_file;
 use super::{exit, open};
@@ -104,12 +103,10 @@ pub(crate) fn submit(arguments: &SubmitArguments) -> i32 {
             &run,
         ),
     });
-    let text = match submitted {
-        Ok(text) => text,
-        Err(error) => return super::submit_failure(&error),
-    };
-    let written = writeln!(Printable(std::io::stdout()), "{text}");
-    written.map_or(exit::GAVE_UP, |()| exit::DONE)
+    match submitted {
+        Ok(text) => print(text),
+        Err(error) => super::submit_failure(&error),
+    }
 }
 
 pub(super) fn preview(

@@ -1,6 +1,6 @@
 //! `ronde train`: trains a model from a run file with supervised workers.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use ronde_train::RunConfig;
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::results::{ResultsUpload, StoredResults, UploadSource};
 
-use super::console::{Printable, message};
+use super::console::{message, print};
 use super::loss_plot::LossPlot;
 use super::open::{self, OpenArguments, OpenJob};
 use super::preemption::NoticeSource;
@@ -44,7 +44,7 @@ pub(crate) struct TrainArguments {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Resume from the last good checkpoint of a run, given by its folder or the folder or address of its
-    /// checkpoints [default: those of the run file]; any number of workers gives the same bits.
+    /// checkpoints [default: the run of the run file, or the newest in `runs`]; any number of workers gives the same bits.
     #[arg(long, value_name = "RUN", num_args = 0..=1)]
     resume: Option<Option<String>>,
     /// With `--resume`: continue with another value of a setting that changes the trained bits, such as `learning_rate`,
@@ -137,10 +137,7 @@ pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
 /// Prints how this process was started.
 fn explain_environment() -> i32 {
     match environment::explain_start() {
-        Ok(text) => {
-            let written = writeln!(Printable(std::io::stdout()), "{text}");
-            written.map_or(exit::GAVE_UP, |()| exit::DONE)
-        }
+        Ok(text) => print(text),
         Err(problem) => {
             message!("error: {problem}");
             exit::USER_ERROR
@@ -152,8 +149,7 @@ fn explain_environment() -> i32 {
 fn prepare(arguments: &TrainArguments, request: &PlanRequest<'_>) -> Result<PreparedRun, i32> {
     let planned = plan(request);
     if let (true, Ok(planned)) = (arguments.dry_run, &planned) {
-        let written = writeln!(Printable(std::io::stdout()), "{}", planned.describe());
-        return Err(written.map_or(exit::GAVE_UP, |()| exit::DONE));
+        return Err(print(planned.describe()));
     }
     planned
         .and_then(|planned| planned.claim_folder(arguments))
@@ -195,7 +191,9 @@ impl RunOutputs {
         let trackers = open_trackers(prepared, earlier)?;
         let position = Arc::new(prepared.position.clone());
         let events = Arc::new(BackgroundWriter::event_file(file));
-        let mut sinks: Vec<Arc<dyn Tracker>> = vec![progress.tracker(), position, events.clone()];
+        let output = Arc::clone(&prepared.output);
+        let mut sinks: Vec<Arc<dyn Tracker>> =
+            vec![output, progress.tracker(), position, events.clone()];
         sinks.extend_from_slice(trackers.trackers());
         let plot = loss_plot(prepared, arguments);
         sinks.extend(plot.as_ref().map(LossPlot::tracker));
@@ -313,6 +311,9 @@ fn conclude(prepared: &PreparedRun, outcome: &JobOutcome, shown: Result<(), Stri
     }
     let code = exit_code(outcome);
     let folder = prepared.output.path();
+    if code == exit::DONE {
+        prepared.output.remove_replaced_results();
+    }
     if code == exit::GAVE_UP {
         flight::show(folder);
     } else {
@@ -395,7 +396,8 @@ fn supervise_open_run(
     };
     let log = rank_logs(prepared, output.clone());
     let position = Arc::new(prepared.position.clone());
-    let mut sinks = vec![output.tracker(), position as Arc<dyn Tracker>];
+    let folder = Arc::clone(&prepared.output);
+    let mut sinks: Vec<Arc<dyn Tracker>> = vec![folder, output.tracker(), position];
     sinks.extend_from_slice(trackers.trackers());
     let plot = loss_plot(prepared, arguments);
     sinks.extend(plot.as_ref().map(LossPlot::tracker));

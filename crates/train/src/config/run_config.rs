@@ -149,7 +149,9 @@ impl RunConfig {
     /// # Errors
     /// A seed above 2^63 - 1, or a path that is not Unicode. Neither occurs in a run that was read from a file.
     pub fn to_toml(&self) -> Result<String, ConfigError> {
-        toml::to_string(self).map_err(|cause| {
+        let mut shown = self.clone();
+        shown.run.leave_out_default();
+        toml::to_string(&shown).map_err(|cause| {
             let message = format!("cannot write the run as TOML: {cause}");
             ConfigError::without_source(vec![ConfigProblem::error("", message)])
         })

@@ -11,9 +11,10 @@ use ronde_submit::{
 };
 
 use super::TrainArguments;
-use crate::command::console::{Printable, info, message};
+use super::prepare::{free_folder, overrides};
+use crate::command::console::{info, message, print};
 use crate::command::submitted::SubmittedJobs;
-use crate::command::{cancel, exit, fetch, signals, submit, submit_failure};
+use crate::command::{cancel, exit, fetch, resume, signals, submit, submit_failure};
 
 /// The name of the target in the list of jobs.
 const TARGET: &str = "hosts";
@@ -52,10 +53,12 @@ pub(super) fn train(arguments: &TrainArguments, list: &str, stop: &StopFlag) -> 
         })?;
         if arguments.dry_run {
             let preview = submit::preview(&settings, None, &run)?;
-            let written = writeln!(Printable(std::io::stdout()), "{}", preview.text());
-            return Ok(written.map_or(exit::GAVE_UP, |()| exit::DONE));
+            return Ok(print(preview.text()));
         }
-        let to = run.config.run.output_folder();
+        let mut to = run.config.run.output_folder();
+        if arguments.file.is_none() && !resume::names_run(&overrides(arguments)) {
+            to = free_folder(&to);
+        }
         fetch::reserve(&to, FOLDER_HELP)?;
         let name = submit::place(TARGET, settings, None, arguments.file.as_deref(), &run)?;
         follow(&name, stop, &to)

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ronde::comm::FlightRecord;
 use ronde::engine::ModelSize;
@@ -44,7 +45,7 @@ const NUMBERED_FOLDERS_MAX: u32 = 10_000;
 pub(super) struct PreparedRun {
     pub(super) config: RunConfig,
     pub(super) world_size: WorldSize,
-    pub(super) output: OutputFolder,
+    pub(super) output: Arc<OutputFolder>,
     pub(super) task: String,
     pub(super) notices: Vec<String>,
     pub(super) position: RunPosition,
@@ -109,6 +110,8 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         Document::load(&text, &name, &ronde::environment::all(), overrides)
             .map_err(|error| error.render(colour))?;
     if let Some(resumed) = &from {
+        let is_moved = matches!(document.origin("run.output"), ValueOrigin::Set { .. });
+        resumed.check_output(&config, is_moved)?;
         resumed.redirect(&mut config);
     }
     if arguments.for_forecast {
@@ -294,7 +297,7 @@ impl PlannedRun {
             .and_then(|()| OutputFolder::lock(&folder))
             .map_err(failed)?;
         if arguments.overwrite {
-            output.remove_results().map_err(failed)?;
+            output.replace_results().map_err(failed)?;
         } else if !self.resumes && OutputFolder::has_results(output.path()) {
             return Err(failed(format!(
                 "cannot start the run: {} has the results of a finished run\n  \
@@ -342,7 +345,7 @@ impl PlannedRun {
             notices: self.notices(),
             config: self.config,
             world_size: self.world_size,
-            output,
+            output: Arc::new(output),
             task,
             position,
             resumes: self.resumes,
@@ -382,8 +385,12 @@ impl PlannedRun {
         let mut notices = Vec::new();
         if console.verbosity == Verbosity::Verbose {
             notices.push(format!(
-                "engine: {}, one thread per worker (its sums depend on the number of threads), {}",
+                "engine: {}, {} per worker, {}",
                 ronde_engine::engine_name(),
+                match self.config.workers.threads {
+                    1 => "1 thread".to_owned(),
+                    threads => format!("{threads} threads"),
+                },
                 ronde_engine::cpu_features()
             ));
         }
@@ -428,7 +435,7 @@ fn encryption_notices(config: &RunConfig, base: &Path) -> Vec<String> {
 }
 
 /// Returns the first of `folder`, `folder-2`, `folder-3`, ... that no run has used.
-fn free_folder(folder: &Path) -> PathBuf {
+pub(super) fn free_folder(folder: &Path) -> PathBuf {
     let numbered = |number: u32| match number {
         1 => folder.to_owned(),
         number => {
@@ -490,7 +497,7 @@ fn read_regular_file(path: &Path) -> std::io::Result<String> {
     String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not valid UTF-8"))
 }
 
-fn overrides(arguments: &TrainArguments) -> Vec<Override> {
+pub(super) fn overrides(arguments: &TrainArguments) -> Vec<Override> {
     let sets = arguments
         .sets
         .iter()

@@ -55,8 +55,21 @@ impl RunSection {
             Some(_) => &self.folder,
             None => &self.output,
         };
-        let default = || PathBuf::from("runs").join(&self.name);
-        folder.clone().unwrap_or_else(default)
+        folder.clone().unwrap_or_else(|| self.default_folder())
+    }
+
+    fn default_folder(&self) -> PathBuf {
+        PathBuf::from("runs").join(&self.name)
+    }
+
+    /// Removes folders that follow from the name, so that another name has another folder.
+    pub(in crate::config) fn leave_out_default(&mut self) {
+        let default = Some(self.default_folder());
+        for folder in [&mut self.output, &mut self.folder] {
+            if *folder == default {
+                *folder = None;
+            }
+        }
     }
 
     /// Returns the address to which the results are sent; `None` if they stay in the folder.
