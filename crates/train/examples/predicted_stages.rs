@@ -1,6 +1,6 @@
 //! Stages that update with predicted gradients against a 1F1B pipeline with as many micro-batches as stages, on digits.
 //!
-//! `predicted_stages [ranks=4] [ms=8] [epochs=2] [delay=3] [seed=42]`. The model is a real perceptron with a layer for each stage. Each layer also waits: for `ms`
+//! `predicted_stages [ranks=4] [ms=8] [epochs=2] [delay=2] [seed=42]`. The model is a real perceptron with a layer for each stage. Each layer also waits: for `ms`
 //! milliseconds in the forward pass of a batch and twice as long in its backward pass, in proportion to the samples of a micro-batch, so that
 //! many workers fit on a few cores. Ranks are threads that exchange bytes as processes do. Prints for both: the share of the time for which
 //! the layers of a rank were asked to wait, which is the same for all ranks up to the duration of the run, the time of a batch, and the accuracy on
@@ -65,6 +65,14 @@ impl Layer for WaitingLayer {
 
     fn release_state(&mut self) {
         self.inner.release_state();
+    }
+
+    fn is_suspendable(&self) -> bool {
+        self.inner.is_suspendable()
+    }
+
+    fn suspend_state(&mut self) {
+        self.inner.suspend_state();
     }
 
     fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
@@ -246,7 +254,7 @@ fn main() -> ExampleResult<()> {
         ranks: argument("ranks", 4.0) as u32,
         ms: argument("ms", 8.0),
         epochs: argument("epochs", 2.0) as u64,
-        delay: argument("delay", 3.0) as u64,
+        delay: argument("delay", 2.0) as u64,
         seed: argument("seed", 42.0) as u64,
     };
     let mut out = io::stdout();

@@ -62,7 +62,7 @@ pub(super) fn check(section: &SyncSection, run: &RunConfig, problems: &mut Vec<C
         let message = format!("`sync.hidden` is {hidden}, but must be at most {HIDDEN_MAX}");
         refuse("sync.hidden", message, "");
     }
-    if !(rate > 0.0 && rate.is_finite()) {
+    if let Some(rate) = rate.filter(|rate| !(*rate > 0.0 && rate.is_finite())) {
         let message = format!("`sync.predictor_learning_rate` is {rate}, but must be above 0");
         refuse("sync.predictor_learning_rate", message, "");
     }
@@ -70,6 +70,12 @@ pub(super) fn check(section: &SyncSection, run: &RunConfig, problems: &mut Vec<C
     at_least_one("sync.gradient_delay", gradient_delay, problems);
     check_others(run, problems);
     check_waits(stages, (round_steps, gradient_delay), run, problems);
+}
+
+/// Returns the learning rate of predictors by default. Each predictor learns from a stage that has predicted itself, so with more
+/// stages the first ones follow the loss later, unless all of them learn faster.
+pub(super) fn learning_rate(stages: u32) -> f64 {
+    0.003 * (f64::from(stages) / 4.0).max(1.0)
 }
 
 /// Adds the settings of other sections that the stages cannot have.
@@ -167,5 +173,11 @@ mod tests {
     fn workers_wait_for_the_first_batches_of_a_round() {
         assert_eq!(busy_share(1, 5), 1.0);
         assert_eq!(busy_share(4, 19), 0.95);
+    }
+
+    #[test]
+    fn predictors_of_many_stages_learn_faster_by_default() {
+        let rates = [2, 4, 8].map(learning_rate);
+        assert_eq!(rates, [0.003, 0.003, 0.006]);
     }
 }

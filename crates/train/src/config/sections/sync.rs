@@ -113,15 +113,17 @@ pub enum SyncSection {
         /// The number of batches between two points at which all workers meet, for checkpoints, evaluations and workers that join.
         #[cfg_attr(feature = "schema", schemars(extend("examples" = [100])))]
         round_steps: u64,
-        /// The number of batches after which the gradient of a batch trains a predictor; default 3.
+        /// The number of batches after which the gradient of a batch trains a predictor; default 2.
         #[serde(default = "gradient_delay")]
         gradient_delay: u64,
         /// The width of the hidden layer of each predictor; default 0: they have none.
         #[serde(default)]
         hidden: u32,
-        /// The learning rate of the predictors, which Adam trains; default 0.003.
-        #[serde(default = "predictor_learning_rate")]
-        predictor_learning_rate: f64,
+        /// The learning rate of the predictors, which Adam trains; by default 0.003 for up to 4 stages, and above that in proportion
+        /// to the stages.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "schema", schemars(extend("examples" = [0.003])))]
+        predictor_learning_rate: Option<f64>,
     },
 }
 
@@ -191,11 +193,7 @@ fn one_step() -> u64 {
 }
 
 fn gradient_delay() -> u64 {
-    3
-}
-
-fn predictor_learning_rate() -> f64 {
-    0.003
+    2
 }
 
 fn two_copies() -> u32 {
@@ -322,6 +320,7 @@ impl SyncSection {
     #[must_use]
     pub fn predicted(&self, targets: PredictorTargets) -> Option<SyntheticGradientsConfig> {
         let Self::SyntheticGradients {
+            stages,
             gradient_delay,
             hidden,
             predictor_learning_rate,
@@ -333,7 +332,8 @@ impl SyncSection {
         Some(SyntheticGradientsConfig {
             gradient_delay,
             hidden: hidden as usize,
-            predictor_learning_rate,
+            predictor_learning_rate: predictor_learning_rate
+                .unwrap_or_else(|| predicted::learning_rate(stages)),
             targets,
         })
     }
