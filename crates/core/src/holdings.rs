@@ -232,8 +232,8 @@ fn divide(
 }
 
 /// Returns the divisions through which ranks restore missing second copies, by rank. In the first one, each rank has the elements
-/// of `needed`, without which no rank continues, and those of `wanted` that it has already; the last one is `wanted`. From each
-/// division to the next one, a rank receives about `most` elements. `needed` is a part of `wanted`.
+/// that it needs to continue, and those of the final division that it has already. From each division to the next one, a rank
+/// receives about `most` elements. The needed elements are a part of the final division.
 #[must_use]
 pub fn restoration(
     have: &[HeldRanges],
