@@ -14,7 +14,7 @@ is lost in the noise. `faults`: one run of three workers; a random one gets SIGK
 seconds from the signal to the detection of the loss and to the first step without the worker, and from the start of the new
 process to its first step. `recovery`: a gpt of 98 million parameters on four workers with a divided state, of which a random one is killed at a
 random moment of a step; no new process takes its place. Prints the seconds from the kill until the remaining three begin to compute the
-interrupted step again, with all slices on as many of them as before, and until this step is complete.
+interrupted step again, and until this step is complete. A notice of the run reports when all slices have second copies again.
 """
 import argparse
 import json

@@ -2,7 +2,7 @@
 //!
 //! A rank may hold the whole state or parts of it. One function decides which rank sends which elements to which other
 //! one, whatever the reason: a rank has died, has joined, or the number of ranks has changed. It is pure and equal on
-//! all ranks.
+//! all ranks. Second copies may follow later: [`restoration`] returns the divisions in between.
 
 use std::fmt;
 use std::ops::Range;
@@ -84,6 +84,27 @@ impl HeldRanges {
             move |range| range.start < end
         })
         .map(move |range| range.start.max(elements.start)..range.end.min(elements.end))
+    }
+
+    /// Returns the elements that another rank's ranges have too.
+    #[must_use]
+    pub fn common(&self, other: &Self) -> Self {
+        Self::new(other.ranges.iter().flat_map(|range| self.within(range)))
+    }
+
+    /// Returns the elements that are not among those of `other`.
+    fn without(&self, other: &Self) -> Vec<Range<usize>> {
+        let mut left = Vec::new();
+        for range in &self.ranges {
+            let mut start = range.start;
+            for held in other.within(range) {
+                left.push(start..held.start);
+                start = held.end;
+            }
+            left.push(start..range.end);
+        }
+        left.retain(|range| !range.is_empty());
+        left
     }
 
     /// Encodes the ranges for other ranks: 16 bytes per range.
@@ -208,6 +229,46 @@ fn divide(
             _ => moves.push(Move { from, to, elements }),
         }
     }
+}
+
+/// Returns the divisions through which ranks restore missing second copies, by rank. In the first one, each rank has the elements
+/// that it needs to continue, and those of the final division that it has already. From each division to the next one, a rank
+/// receives about `most` elements. The needed elements are a part of the final division.
+#[must_use]
+pub fn restoration(
+    have: &[HeldRanges],
+    needed: &[HeldRanges],
+    wanted: &[HeldRanges],
+    most: usize,
+) -> Vec<Vec<HeldRanges>> {
+    let first = |(rank, (needed, wanted)): (usize, (&HeldRanges, &HeldRanges))| {
+        let kept = have.get(rank).map(|have| have.common(wanted));
+        let kept = kept.iter().flat_map(HeldRanges::ranges);
+        HeldRanges::new(needed.ranges().iter().chain(kept).cloned())
+    };
+    let first: Vec<HeldRanges> = needed.iter().zip(wanted).enumerate().map(first).collect();
+    let each = wanted.iter().zip(&first);
+    let missing: Vec<Vec<Range<usize>>> =
+        each.map(|(wanted, first)| wanted.without(first)).collect();
+    let lens = missing
+        .iter()
+        .map(|ranges| ranges.iter().map(Range::len).sum::<usize>());
+    let (most, longest) = (most.max(1), lens.max().unwrap_or_default());
+    let division = |stage: usize| {
+        let of_rank = |(first, missing): (&HeldRanges, &Vec<Range<usize>>)| {
+            let mut before = 0;
+            let has_arrived = |range: &&Range<usize>| {
+                let start = before;
+                before += range.len();
+                start < stage * most
+            };
+            let arrived = missing.iter().filter(has_arrived);
+            HeldRanges::new(first.ranges().iter().chain(arrived).cloned())
+        };
+        let each = first.iter().zip(&missing);
+        each.map(of_rank).collect::<Vec<HeldRanges>>()
+    };
+    (0..=longest.div_ceil(most)).map(division).collect()
 }
 
 #[cfg(test)]
@@ -344,6 +405,42 @@ mod tests {
                             prop_assert!(range.clone().all(|i| values[i] == Some(i)));
                         }
                     }
+                }
+            }
+        }
+
+        #[test]
+        fn copies_are_restored_from_owners_and_nothing_is_given_up(
+            len in 1_usize..2000,
+            before in 1_usize..=8,
+            after in 1_usize..=8,
+            lost in prop::collection::vec(any::<bool>(), 8),
+            most in 1_usize..500,
+        ) {
+            let mut have = layout(len, before, 2);
+            have.resize(before.max(after), HeldRanges::default());
+            for (held, lost) in have.iter_mut().zip(&lost) {
+                if *lost {
+                    *held = HeldRanges::default();
+                }
+            }
+            have.truncate(after);
+            let (needed, wanted) = (layout(len, after, 1), layout(len, after, 2));
+            let stages = restoration(&have, &needed, &wanted, most);
+            prop_assert_eq!(&stages[stages.len() - 1], &wanted);
+            for (rank, first) in stages[0].iter().enumerate() {
+                let kept = have[rank].common(&wanted[rank]);
+                prop_assert_eq!(&first.common(&needed[rank]), &needed[rank]);
+                prop_assert_eq!(&first.common(&kept), &kept);
+                prop_assert!(first.len() <= kept.len() + needed[rank].len());
+            }
+            let longest = wanted.iter().flat_map(HeldRanges::ranges).map(Range::len).max();
+            for pair in stages.windows(2) {
+                let moves = moves(&pair[0], &pair[1]);
+                prop_assert!(moves.is_ok(), "an owner has what is missing");
+                for (before, after) in pair[0].iter().zip(&pair[1]) {
+                    prop_assert_eq!(&before.common(after), before, "nothing is given up");
+                    prop_assert!(after.len() - before.len() <= most + longest.unwrap_or_default());
                 }
             }
         }

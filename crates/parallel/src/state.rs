@@ -286,6 +286,11 @@ fn located(stored: &HeldRanges, ranges: &[Range<usize>]) -> Option<Vec<Range<usi
 /// # Panics
 /// When there are not as many values as elements of `from`.
 pub fn remap(values: &mut Vec<f32>, from: &HeldRanges, to: &HeldRanges) {
+    remap_for(values, from, to, 0);
+}
+
+/// Does [`remap`], and keeps memory for `later` elements, because others are about to follow.
+pub(crate) fn remap_for(values: &mut Vec<f32>, from: &HeldRanges, to: &HeldRanges, later: usize) {
     assert_eq!(values.len(), from.len(), "the values of the held elements");
     // The start of each common range among those of `to`, and its length.
     let mut kept: Vec<(usize, usize)> = Vec::new();
@@ -293,7 +298,9 @@ pub fn remap(values: &mut Vec<f32>, from: &HeldRanges, to: &HeldRanges) {
     for range in to.ranges() {
         for common in from.within(range) {
             if let (Some(old), Some(new)) = (from.locate(&common), to.locate(&common)) {
-                values.copy_within(old, len);
+                if old.start != len {
+                    values.copy_within(old, len);
+                }
                 kept.push((new.start, new.len()));
                 len += new.len();
             }
@@ -306,12 +313,14 @@ pub fn remap(values: &mut Vec<f32>, from: &HeldRanges, to: &HeldRanges) {
     let (mut source, mut end) = (len, to.len());
     for (start, count) in kept.into_iter().rev() {
         source -= count;
-        values.copy_within(source..source + count, start);
+        if source != start {
+            values.copy_within(source..source + count, start);
+        }
         values[start + count..end].fill(0.0);
         end = start;
     }
     values[..end].fill(0.0);
-    values.shrink_to_fit();
+    values.shrink_to(later);
 }
 
 /// Returns the region of a tensor: the first one for those that belong to no part.

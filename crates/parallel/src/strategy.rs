@@ -290,6 +290,20 @@ pub trait Strategy: Send {
     /// A rank was lost. The weights that this rank holds are up to date.
     fn gather_weights(&mut self, step: Option<Step>) -> Result<(), ParallelError>;
 
+    /// Returns the number of elements, from the first one of the flat state, whose weights were gathered after the last update, or
+    /// after the weights were exchanged for others. A gathering that fails has gathered a part.
+    fn gathered(&self) -> usize {
+        0
+    }
+
+    /// Does [`Strategy::gather_weights`] for the weights from an element on, because every rank has the earlier ones.
+    ///
+    /// # Errors
+    /// As [`Strategy::gather_weights`].
+    fn gather_rest(&mut self, _first: usize, step: Option<Step>) -> Result<(), ParallelError> {
+        self.gather_weights(step)
+    }
+
     /// Aborts the step in flight without changing the state.
     fn abort(&mut self);
 
@@ -310,6 +324,15 @@ pub trait Strategy: Send {
     /// Returns the elements that each rank of the group holds in training; all of them on every rank, unless the state is
     /// divided.
     fn layout(&self) -> Vec<HeldRanges>;
+
+    /// Returns the elements of [`Strategy::layout`] that each rank needs to train: those that are not second copies.
+    fn needed(&self) -> Vec<HeldRanges> {
+        self.layout()
+    }
+
+    /// Lets each rank have second copies of these elements only, by rank, starting with the next step, until another group is
+    /// entered. All ranks call it together. [`Strategy::hold`] must follow.
+    fn limit_copies(&mut self, _elements: Vec<HeldRanges>) {}
 
     /// Holds other elements from now on. Values that were held before are kept, the remaining ones are zeros until the
     /// caller writes them.

@@ -49,7 +49,7 @@ use self::parts::GroupParts;
 use crate::bucket::{self, Bucket};
 use crate::compression::CompressedExchange;
 use crate::loss_scale::LossScale;
-use crate::state::remap;
+use crate::state::remap_for;
 use crate::strategy::GradientPart;
 use crate::{
     DistributedVector, EvaluationPart, HeldVector, HeldVectorMut, MicroBatch, ModelState,
@@ -91,6 +91,8 @@ pub struct SynchronousStrategy {
     rules: Vec<ParameterRule>,
     /// The elements of the flat state that this rank updates.
     held: HeldRanges,
+    /// The elements of which each rank may have a second copy, by rank; `None`: all.
+    copies: Option<Vec<HeldRanges>>,
     /// The states of the held elements.
     optimizer_states: Vec<Vec<f32>>,
     scale: LossScale,
@@ -105,6 +107,8 @@ pub struct SynchronousStrategy {
     evaluation: EvaluationSize,
     /// The whole initial state, if it was loaded and cannot be drawn again; until the first update.
     loaded: Option<ModelState>,
+    /// The number of elements, from the first one, whose weights were gathered after the last update.
+    gathered: usize,
     /// The weights of buckets that are being gathered.
     gathering: BTreeMap<usize, Box<dyn Work>>,
     /// The hash of the weights that were gathered last to be compared.
@@ -137,6 +141,7 @@ impl SynchronousStrategy {
             buckets: &buckets,
             hosts: group.hosts(),
             config: &config,
+            copies: None,
         };
         let held = division.held_by(group.rank());
         let groups = MeshGroups::unconnected(group, &layout);
@@ -146,12 +151,7 @@ impl SynchronousStrategy {
             .iter()
             .map(|_| vec![0.0; held.len()])
             .collect();
-        let rules = state.tensors().iter().map(|tensor| {
-            let is_decayed = config.weight_decay_on.includes(&tensor.entry.shape);
-            let (name, groups) = (tensor.entry.whole_name(), &config.parameter_groups);
-            ParameterRule::of(name, config.optimizer, is_decayed, groups)
-        });
-        let rules = rules.collect();
+        let rules = update::parameter_rules(&state, &config);
         let scale = LossScale::new(config.loss_scaling);
         let evaluation = match config.sample_shape.is_empty() {
             true => EvaluationSize::default(),
@@ -169,6 +169,7 @@ impl SynchronousStrategy {
             state,
             rules,
             held,
+            copies: None,
             optimizer_states,
             scale,
             buckets,
@@ -178,6 +179,7 @@ impl SynchronousStrategy {
             forms: BorderForms::default(),
             evaluation,
             sends: Vec::new(),
+            gathered: 0,
             gathering: BTreeMap::new(),
             loaded: None,
             gathered_digest: 0,
@@ -490,6 +492,7 @@ impl Strategy for SynchronousStrategy {
             self.whole_trust(&parts, &factors.update)?
         };
         self.loaded = None;
+        self.gathered = 0;
         self.update(&parts, &factors.update, &trust);
         self.scale.applied();
         self.recycle(parts);
@@ -506,10 +509,22 @@ impl Strategy for SynchronousStrategy {
             self.load_layers();
             return self.hash_gathered(step);
         }
+        self.gather_rest(0, step)
+    }
+
+    fn gathered(&self) -> usize {
+        self.gathered
+    }
+
+    fn gather_rest(&mut self, first: usize, step: Option<Step>) -> Result<(), ParallelError> {
+        if self.gathers_weights() {
+            return self.gather_weights(step);
+        }
         let mut own = self.own_buckets().into_iter();
         if own.any(|index| self.buckets[index].is_scattered()) {
-            self.gather_slices()?;
+            self.gather_slices(first)?;
         }
+        self.gathered = self.state.len();
         self.load_layers();
         Ok(())
     }
@@ -537,6 +552,9 @@ impl Strategy for SynchronousStrategy {
             && self.layout.members() == layout.members()
             && (self.layout.columns(), self.layout.tensors())
                 == (layout.columns(), layout.tensors());
+        if !self.groups.are_those_of(&group) {
+            self.copies = None;
+        }
         if !is_connected {
             self.groups = MeshGroups::connect(group, &layout)?;
         }
@@ -566,12 +584,26 @@ impl Strategy for SynchronousStrategy {
         ranks.map(|rank| division.held_by(rank)).collect()
     }
 
+    fn needed(&self) -> Vec<HeldRanges> {
+        let division = self.division();
+        let ranks = (0..self.layout.ranks()).map(|rank| GroupRank(rank as u32));
+        ranks
+            .map(|rank| HeldRanges::new(division.received_by(rank)))
+            .collect()
+    }
+
+    fn limit_copies(&mut self, elements: Vec<HeldRanges>) {
+        self.copies = Some(elements);
+    }
+
     fn hold(&mut self, elements: HeldRanges) {
         if self.held == elements {
             return;
         }
+        // Memory of slices that are given up serves for second copies that follow.
+        let later = self.all_held().len();
         for values in &mut self.optimizer_states {
-            remap(values, &self.held, &elements);
+            remap_for(values, &self.held, &elements, later);
         }
         self.held = elements;
         self.store();
@@ -689,6 +721,7 @@ impl Strategy for SynchronousStrategy {
             "the lengths of the held elements"
         );
         self.chain.release_state();
+        self.gathered = 0;
         let mut rest = values;
         for range in self.held.ranges() {
             let (values, after) = rest.split_at_mut(range.len());
@@ -724,6 +757,7 @@ impl Strategy for SynchronousStrategy {
     fn set_bucket_bytes(&mut self, bucket_bytes_max: usize) {
         if self.config.bucket_bytes_max != bucket_bytes_max {
             self.config.bucket_bytes_max = bucket_bytes_max;
+            self.copies = None;
             self.renew_buckets();
         }
     }

@@ -103,6 +103,8 @@ pub enum Fact {
     },
     /// A worker has received elements of a divided state that moved to it.
     Moved(WorkerId),
+    /// A worker begins to move second copies that are missing, after a step.
+    Restores(WorkerId),
     /// A worker has loaded its slices of a checkpoint.
     Loaded(WorkerId),
     /// A worker reports that slices of the state are lost.

@@ -40,6 +40,8 @@ pub enum InjectedBug {
     CheckpointCountsEarly,
     /// Sample ids are missing in the vote.
     VoteWithoutSamples,
+    /// A second copy that follows after a step counts before it has arrived.
+    CopyCountsEarly,
     /// A rank votes before it holds the gradient of the elements of which it has the second copy.
     CopyIsNotAwaited,
     /// The weights that other ranks hold are not gathered.
@@ -54,7 +56,7 @@ pub enum InjectedBug {
 
 impl InjectedBug {
     /// All bugs, with their names on the command line.
-    pub const ALL: [(&'static str, Self); 22] = [
+    pub const ALL: [(&'static str, Self); 23] = [
         ("old-frames-pass", Self::OldFramesPass),
         ("own-vote-is-enough", Self::OwnVoteIsEnough),
         ("dead-vote-counts", Self::DeadVoteCounts),
@@ -72,6 +74,7 @@ impl InjectedBug {
         ("generation-is-reused", Self::GenerationIsReused),
         ("checkpoint-counts-early", Self::CheckpointCountsEarly),
         ("vote-without-samples", Self::VoteWithoutSamples),
+        ("copy-counts-early", Self::CopyCountsEarly),
         ("copy-is-not-awaited", Self::CopyIsNotAwaited),
         ("weights-are-not-gathered", Self::WeightsAreNotGathered),
         ("weight-flips", Self::WeightFlips),

@@ -53,6 +53,8 @@ pub struct Summary {
     pub healed: u64,
     /// The number of messages with slices that a worker received in a new generation.
     pub moved: u64,
+    /// The number of times that a worker began to restore second copies after a step.
+    pub restored: u64,
     /// The number of times that a worker loaded its slices of a checkpoint.
     pub loaded: u64,
     /// The number of workers that reported the loss of a slice.
@@ -142,6 +144,7 @@ impl SummaryCounter {
             }
             Fact::Heals { .. } => summary.healed += 1,
             Fact::Moved(_) => summary.moved += 1,
+            Fact::Restores(_) => summary.restored += 1,
             Fact::Loaded(_) => summary.loaded += 1,
             Fact::SliceLost { .. } => summary.lost += 1,
             Fact::Leads(_, term) => summary.terms = summary.terms.max(term.0),

@@ -79,6 +79,8 @@ pub struct SimulatedWorker {
     /// Commands to leave the group or to continue, until the exchange with its other members is over.
     postponed: Vec<WorkerCommand>,
     saving: PartSave,
+    /// The elements that each rank has at present, then after each of the next steps: see [`ronde_core::holdings::restoration`].
+    layouts: VecDeque<Vec<HeldRanges>>,
     /// Whether the members save the state together because the job stops.
     stops: bool,
     queue: VecDeque<WorkerEvent>,
@@ -114,6 +116,7 @@ impl SimulatedWorker {
             task: LoopWait::Nothing,
             postponed: Vec::new(),
             saving: PartSave::default(),
+            layouts: VecDeque::new(),
             stops: false,
             queue: VecDeque::new(),
             alarm: 0,

@@ -57,6 +57,44 @@ fn with_two_copies_the_loss_of_a_worker_costs_no_checkpoint() {
     }
 }
 
+/// Returns what happens when a worker of four is killed, and another one some time later.
+fn two_losses(lost: usize, after: u64) -> Simulated {
+    let second = Fault::Kill(vec![(lost + 2) % 4]);
+    let first = (KILL, Fault::Kill(vec![lost]));
+    run(&script(2, vec![first, (KILL + after * MS, second)]))
+}
+
+#[test]
+fn missing_copies_follow_unless_a_new_worker_joins_first() {
+    let kill = |lost, at| run(&script(2, vec![(at, Fault::Kill(vec![lost]))])).summary;
+    let times = (0..20).map(|number| KILL + 20 * number * MS);
+    let each = times.flat_map(|at| (0..4).map(move |lost| kill(lost, at)));
+    let (restored, not): (Vec<_>, Vec<_>) = each.partition(|summary| summary.restored > 0);
+    assert!(!restored.is_empty(), "{not:?}");
+    for summary in restored.iter().chain(&not) {
+        assert_eq!((summary.loaded, summary.lost), (0, 0), "{summary:?}");
+    }
+}
+
+#[test]
+fn a_second_loss_while_copies_are_missing_costs_at_most_a_checkpoint() {
+    let (mut continued, mut loaded, mut restored) = (0, 0, 0);
+    for lost in 0..4 {
+        for after in (50..1500).step_by(50) {
+            let summary = two_losses(lost, after).summary;
+            assert_eq!(summary.lost, 0, "{lost}, {after} ms: {summary:?}");
+            assert_eq!(summary.ending, Some(JobEnding::Finished));
+            restored += summary.restored;
+            match summary.loaded {
+                0 => continued += 1,
+                _ => loaded += 1,
+            }
+        }
+    }
+    assert!(continued > 0 && loaded > 0, "{continued}, {loaded}");
+    assert!(restored > 0);
+}
+
 #[test]
 fn members_without_all_slices_load_the_newest_checkpoint_together() {
     // Each slice is on the owner and on the next rank.

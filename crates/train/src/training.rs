@@ -22,6 +22,7 @@ use ronde_parallel::{
 
 use self::buckets::BucketTuning;
 use self::initial::SharedInitialWeights;
+use self::restoration::CopyRestoration;
 use self::state_copies::StateCopies;
 use self::step::AppliedStep;
 use self::whole_model::WholeModel;
@@ -48,6 +49,7 @@ mod gossip;
 mod histograms;
 mod initial;
 mod measuring;
+mod restoration;
 mod rounds;
 mod saving;
 mod served;
@@ -142,11 +144,14 @@ pub struct Training {
     held: Option<(Step, ReducedGradient)>,
     /// The step that was applied last, until the weights of all slices have been gathered and it is recorded.
     unfinished: Option<(CommittedStep, AppliedStep, StepTiming)>,
+    /// The step whose weights [`Strategy::gathered`] means; `None`: they are of no step.
+    gathered: Option<Step>,
     transfer: StateTransfer,
     /// The copies of the state in the memory of this worker.
     state_copies: StateCopies,
     /// The elements of the state that this rank has. The strategy may have memory for more of them while they are received.
     slices: SliceExchange,
+    restoration: CopyRestoration,
     /// The cores of this worker's threads; `None`: the system chooses.
     cores: Option<CorePinning>,
     /// The number of cores on which this worker may decode samples.
@@ -304,9 +309,11 @@ impl Training {
             memory_reports: MemoryReports::default(),
             held: None,
             unfinished: None,
+            gathered: None,
             transfer: StateTransfer::default(),
             state_copies: StateCopies::default(),
             slices,
+            restoration: CopyRestoration::default(),
             cores: None,
             free_cores: 1,
             traffic: Traffic::default(),
@@ -530,6 +537,7 @@ impl Training {
             if self.member.ends_after(&committed) {
                 return Ok(GenerationEnd::NextGeneration);
             }
+            self.restore_copies()?;
             if !some_copy_state && (self.all_compute()? || self.balance_shards(&committed)?) {
                 self.unpin();
                 loader = self.load()?;
@@ -588,6 +596,7 @@ impl Training {
         trained: &TrainingResult,
     ) -> Result<bool, TrainError> {
         let last = Step(self.session.next_step().0.saturating_sub(1));
+        self.gathered = None;
         let gathered = match self.swap_chosen_model() {
             true => self.gather_weights(last),
             false => Ok(()),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::Step;
-use crate::holdings::{HeldRanges, Move, Uncovered, moves};
+use crate::holdings::{HeldRanges, Move, Uncovered, moves, restoration};
 use crate::session::{CatchUp, CatchUpPlan};
 
 /// The elements of a divided state that one rank has, over all generations of a run.
@@ -81,6 +81,26 @@ impl SliceExchange {
         let mut words = vec![held.len() as u64];
         words.extend(held);
         words
+    }
+
+    /// Returns the layouts of the members of a generation, from the reports of all of them: the first one for
+    /// [`SliceExchange::plan`], then one for each exchange at a later step boundary, until every rank has the elements of `wanted`.
+    /// See [`restoration`] for `needed` and `most`. `None` if a report is invalid.
+    ///
+    /// Such an exchange begins with the reports too, and with a plan in which every rank is up to date, so what holds for the
+    /// first one after a loss holds for it: a copy that has not arrived completely is in no report.
+    #[must_use]
+    pub fn stages(
+        catch_up: &CatchUpPlan,
+        reports: &[u64],
+        (needed, wanted): (&[HeldRanges], &[HeldRanges]),
+        most: usize,
+    ) -> Option<Vec<Vec<HeldRanges>>> {
+        let have = decode_all(reports)?;
+        Some(match catch_up.next {
+            Step(0) => vec![wanted.to_vec()],
+            _ => restoration(&have, needed, wanted, most),
+        })
     }
 
     /// Returns the moves after which every rank has the elements that `layout` gives it, by rank, from the reports of all
@@ -193,6 +213,35 @@ mod tests {
         assert_eq!(ranks[1].held(), &held(5..10));
         assert_eq!(ranks[0].confirmed(), &held(0..5));
         assert_eq!(ranks[1].confirmed(), &held(5..10));
+    }
+
+    #[test]
+    fn a_copy_that_has_not_arrived_is_not_reported() {
+        let catch_up = plan(7, &[CatchUp::UpToDate, CatchUp::UpToDate]);
+        let (mut ranks, reports) = begun(&[held(0..6), held(4..10)], &catch_up);
+        let (needed, wanted) = ([held(0..5), held(5..10)], [held(0..10), held(0..10)]);
+        let stages = SliceExchange::stages(&catch_up, &reports, (&needed, &wanted), 9).unwrap();
+        assert_eq!(stages, [vec![held(0..6), held(4..10)], wanted.to_vec()]);
+        for layout in stages {
+            let reports: Vec<u64> = ranks.iter().flat_map(SliceExchange::report).collect();
+            for (me, rank) in ranks.iter_mut().enumerate() {
+                rank.plan(&catch_up, &reports, &layout, me).unwrap();
+            }
+            let under_way: Vec<u64> = ranks.iter().flat_map(SliceExchange::report).collect();
+            assert_eq!(under_way, reports);
+            for rank in &mut ranks {
+                rank.received();
+                rank.confirmed();
+            }
+        }
+        assert!(ranks.iter().all(|rank| rank.held() == &held(0..10)));
+        assert_eq!(
+            SliceExchange::stages(&catch_up, &[2], (&needed, &wanted), 9),
+            None
+        );
+        let fresh = plan(0, &[CatchUp::UpToDate, CatchUp::UpToDate]);
+        let stages = SliceExchange::stages(&fresh, &reports, (&needed, &wanted), 9);
+        assert_eq!(stages, Some(vec![wanted.to_vec()]));
     }
 
     #[test]

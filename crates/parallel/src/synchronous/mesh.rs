@@ -195,6 +195,8 @@ pub(super) struct Division<'a> {
     pub(super) buckets: &'a [Bucket],
     pub(super) hosts: Vec<usize>,
     pub(super) config: &'a SynchronousConfig,
+    /// The elements of which each rank may have a second copy, by rank; `None`: all.
+    pub(super) copies: Option<&'a [HeldRanges]>,
 }
 
 impl Division<'_> {
@@ -235,12 +237,18 @@ impl Division<'_> {
         HeldRanges::new(self.received_by(rank).chain(copied.into_iter().flatten()))
     }
 
-    /// Returns the elements of an owner of which another rank holds the second copy: those that this rank does not receive itself.
+    /// Returns the elements of an owner of which another rank holds the second copy: those that this rank does not receive itself,
+    /// as far as they are not missing.
     pub(super) fn copied(&self, owner: GroupRank, holder: GroupRank) -> Vec<Range<usize>> {
         let own: Vec<Range<usize>> = self.received_by(holder).collect();
         let of_owner = self.received_by(owner);
         let copied = of_owner.filter(|elements| !elements.is_empty() && !own.contains(elements));
-        copied.collect()
+        match self.copies.and_then(|copies| copies.get(holder.index())) {
+            None => copied.collect(),
+            Some(limit) => copied
+                .flat_map(|elements| limit.within(&elements))
+                .collect(),
+        }
     }
 
     /// Returns the elements that a rank answers for: together, the ranks answer for each element once, if the state is
@@ -273,7 +281,17 @@ impl SynchronousStrategy {
             buckets: &self.buckets,
             hosts: self.groups.all.hosts(),
             config: &self.config,
+            copies: self.copies.as_deref(),
         }
+    }
+
+    /// Returns the elements that this rank holds when no second copy is missing.
+    pub(super) fn all_held(&self) -> HeldRanges {
+        let all = Division {
+            copies: None,
+            ..self.division()
+        };
+        all.held_by(self.groups.all.rank())
     }
 
     /// Returns the elements of the layers that this rank computes.

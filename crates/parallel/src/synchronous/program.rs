@@ -85,6 +85,10 @@ impl SynchronousStrategy {
         opened
             .map_err(|source| exchange("receive the values of another stage".to_owned(), source))?;
         for action in &programs[own.column] {
+            // The remaining members wait for this rank, which may not reach an exchange for long.
+            if let Some(source) = self.groups.all.failure() {
+                return Err(exchange("continue the step".to_owned(), source));
+            }
             self.act(action, &mut running)?;
         }
         self.count_exchanges();

@@ -55,9 +55,12 @@ impl SynchronousStrategy {
         }
         // Copies of a few parts at a time, which need little memory: the receiver's is there already.
         let mut sent: VecDeque<Box<dyn Work>> = VecDeque::new();
-        let copied = division.copied(all.rank(), holder);
-        for part in parts.iter().filter(|part| copied.contains(&part.elements)) {
-            let copy = Buffer::copy_of(part.sum.as_slice::<f32>());
+        for elements in division.copied(all.rank(), holder) {
+            let has_all = |part: &&GradientPart| {
+                part.elements.start <= elements.start && elements.end <= part.elements.end
+            };
+            let part = parts.iter().find(has_all).ok_or_else(incomplete)?;
+            let copy = Buffer::copy_of(part.values(&elements));
             sent.push_back(all.send(holder, COPY_TAG, copy).map_err(failed)?);
             if sent.len() > IN_FLIGHT
                 && let Some(first) = sent.pop_front()
@@ -79,14 +82,18 @@ impl SynchronousStrategy {
         Ok(())
     }
 
-    /// Receives the weights of this rank's layers from the ranks that update them.
-    pub(super) fn gather_slices(&mut self) -> Result<(), ParallelError> {
+    /// Receives the weights of this rank's layers from the ranks that update them, from an element on.
+    pub(super) fn gather_slices(&mut self, first: usize) -> Result<(), ParallelError> {
         self.chain.release_state();
-        let own = self.own_buckets();
+        let mut own = self.own_buckets();
+        own.retain(|&index| self.buckets[index].plan.elements.end > first);
         self.gather_each(&own, |this, index, weights| {
             let elements = this.buckets[index].plan.elements.clone();
             if let Some(values) = this.state.get_mut(&elements) {
                 values.copy_from_slice(weights);
+            }
+            if elements.start <= this.gathered {
+                this.gathered = this.gathered.max(elements.end);
             }
         })
     }

@@ -10,11 +10,11 @@ use ronde_core::layout::Role;
 use ronde_core::norm::{BLOCK, NumberTree, blocks, clip_factor};
 use ronde_engine::{GradientScale, Layer, ParameterRule, TrustSquares, TrustTree, sum_of_squares};
 
-use super::SynchronousStrategy;
-use crate::ParallelError;
+use super::{SynchronousConfig, SynchronousStrategy};
 use crate::bucket::Bucket;
 use crate::strategy::GradientPart;
 use crate::update_sums::{UpdateSums, WholeSums};
+use crate::{ModelState, ParallelError};
 
 /// The number of gradient elements that are scaled and applied at a time.
 const PART: usize = 2 * BLOCK;
@@ -55,6 +55,19 @@ pub(super) fn runs(
         start = next;
         (!run.is_empty()).then_some(run)
     })
+}
+
+/// Returns the update of each tensor of a state.
+pub(super) fn parameter_rules(
+    state: &ModelState,
+    config: &SynchronousConfig,
+) -> Vec<ParameterRule> {
+    let each = state.tensors().iter().map(|tensor| {
+        let is_decayed = config.weight_decay_on.includes(&tensor.entry.shape);
+        let (name, groups) = (tensor.entry.whole_name(), &config.parameter_groups);
+        ParameterRule::of(name, config.optimizer, is_decayed, groups)
+    });
+    each.collect()
 }
 
 impl SynchronousStrategy {

@@ -131,6 +131,31 @@ fn a_divided_state_survives_killed_workers_that_are_replaced() {
 }
 
 #[test]
+fn a_second_worker_is_killed_while_copies_of_slices_are_missing() {
+    for (first, second) in [(3, 1), (2, 0), (1, 3)] {
+        let dir = TestFolder::new();
+        let sets = [
+            "parallel.zero=2",
+            "parallel.copies=2",
+            "elastic.max_restarts=0",
+            "checkpoint.every_steps=10",
+        ];
+        let mut running = start(&dir, "4", &sets);
+        let workers = running.after_steps(20);
+        send(workers[&first], Signal::KILL);
+        // The remaining workers continue, and move the copies after their next step.
+        running.wait_stdout("\"event\":\"resumed\"", 2);
+        send(workers[&second], Signal::KILL);
+        let ended = running.wait().expect(0, &[]);
+        // Without all slices, the workers load a checkpoint and compute some steps again.
+        let all = events(&ended.stdout);
+        let last = of_kind(&all, "membership_changed").last();
+        assert_eq!(last.unwrap()["world_size"], 2, "{}", ended.stdout);
+        assert_eq!(ended.blake3(), undisturbed(), "{}", ended.stdout);
+    }
+}
+
+#[test]
 fn clusters_have_the_same_bits_after_a_worker_is_killed() {
     let file = format!("{}/../../examples/kmeans.toml", env!("CARGO_MANIFEST_DIR"));
     let start = |dir: &TestFolder, workers| {

@@ -1,7 +1,9 @@
 //! The divided state of a worker: loading its slices, moving them in a new generation, copies of gradients, gathered weights.
 
+use std::collections::VecDeque;
+
 use ronde_core::holdings::HeldRanges;
-use ronde_core::session::{CatchUp, CatchUpPlan, LoadAgreement, SliceExchangeError};
+use ronde_core::session::{CatchUp, CatchUpPlan, LoadAgreement, SliceExchange, SliceExchangeError};
 use ronde_core::{Generation, Step};
 
 use super::{AfterWeights, LoopWait, SimulatedWorker};
@@ -12,12 +14,25 @@ use crate::group::{DataFrame, FramePayload, GatherPart};
 use crate::injected_bug::InjectedBug;
 use crate::model::{PARAMETERS, SimulatedDivision};
 
+/// The number of missing elements that a rank receives after a step.
+const STAGE: usize = 1;
+
 /// This worker's view of the division of the state among the members of its group.
 struct GroupDivision {
     rank: usize,
     owned: Vec<HeldRanges>,
+    /// The elements that each rank has at present; in a new generation, those that it is to have in the end.
     layout: Vec<HeldRanges>,
     second_holders: Vec<usize>,
+}
+
+impl GroupDivision {
+    /// Returns the elements of which a rank has the second copy.
+    fn copied_to(&self, holder: usize) -> Option<HeldRanges> {
+        let owner = self.second_holders.iter().position(|&of| of == holder)?;
+        let copied = self.owned[owner].common(&self.layout[holder]);
+        (!copied.is_empty()).then_some(copied)
+    }
 }
 
 impl SimulatedWorker {
@@ -27,7 +42,10 @@ impl SimulatedWorker {
         Some(GroupDivision {
             rank: group.rank,
             owned: division.owned(hosts.len()),
-            layout: division.layout(&hosts),
+            layout: match self.layouts.front() {
+                Some(current) => current.clone(),
+                None => division.layout(&hosts),
+            },
             second_holders: division.second_holders(&hosts),
         })
     }
@@ -106,8 +124,19 @@ impl SimulatedWorker {
             return;
         };
         let me = division.rank;
+        let counts_early = !self.layouts.is_empty() && fx.has(InjectedBug::CopyCountsEarly);
+        if self.layouts.is_empty() {
+            let (needed, wanted) = (&division.owned, &division.layout);
+            self.layouts = match plan.each.contains(&CatchUp::CopyState) {
+                true => VecDeque::from([wanted.clone()]),
+                false => SliceExchange::stages(plan, reports, (needed, wanted), STAGE)
+                    .unwrap_or_default()
+                    .into(),
+            };
+        }
+        let layout = self.layouts.front().unwrap_or(&division.layout);
         let slices = &mut self.replica.slices;
-        let moves = match slices.plan(plan, reports, &division.layout, me) {
+        let moves = match slices.plan(plan, reports, layout, me) {
             Ok(moves) => moves,
             Err(SliceExchangeError::Lost(lost)) => {
                 fx.note(|| format!("worker {}: {lost}", self.id));
@@ -118,6 +147,10 @@ impl SimulatedWorker {
                 return self.contradict(error.to_string(), fx);
             }
         };
+        if counts_early {
+            self.replica.slices.received();
+            self.note_state(fx);
+        }
         for sent in moves.iter().filter(|sent| sent.from == me) {
             let elements = HeldRanges::new([sent.elements.clone()]);
             let part = FramePayload::Moved(elements.clone(), self.replica.values(&elements));
@@ -160,8 +193,12 @@ impl SimulatedWorker {
             return;
         }
         let copies = *copies;
-        for (elements, values) in &group.moved {
-            self.replica.set_values(elements, values);
+        let moved = self
+            .group
+            .as_mut()
+            .map(|group| std::mem::take(&mut group.moved));
+        for (elements, values) in moved.unwrap_or_default() {
+            self.replica.set_values(&elements, &values);
             fx.fact(Fact::Moved(self.id));
         }
         self.replica.slices.received();
@@ -248,6 +285,22 @@ impl SimulatedWorker {
         self.resume(fx);
     }
 
+    /// Begins to move some of the missing second copies after a step; returns false if there are none.
+    pub(super) fn restore_copies(&mut self, fx: &mut Effects<'_>) -> bool {
+        let next = self.replica.transaction.next_step();
+        let Some(group) = &self.group else {
+            return false;
+        };
+        if self.layouts.len() < 2 || next == self.run.end {
+            return false;
+        }
+        self.layouts.pop_front();
+        let each = vec![CatchUp::UpToDate; group.size()];
+        fx.fact(Fact::Restores(self.id));
+        self.begin_exchange(&CatchUpPlan { next, each }, fx);
+        true
+    }
+
     /// Sends the reduced gradient of the owned elements to their second holder, and waits for those of which this worker has
     /// the second copy.
     pub(super) fn copy_gradient(&mut self, step: Step, gradient: &[f32], fx: &mut Effects<'_>) {
@@ -259,18 +312,15 @@ impl SimulatedWorker {
         for element in division.owned[me].ranges().iter().cloned().flatten() {
             mine[element] = gradient[element];
         }
-        if let Some(&holder) = division.second_holders.get(me) {
-            let owned = &division.owned[me];
-            let values = owned.ranges().iter().cloned().flatten();
+        if let Some(&holder) = division.second_holders.get(me)
+            && let Some(copied) = division.copied_to(holder)
+        {
+            let values = copied.ranges().iter().cloned().flatten();
             let values = values.map(|element| gradient[element]).collect();
-            let part = FramePayload::Copied(step, owned.clone(), values);
+            let part = FramePayload::Copied(step, copied, values);
             self.send_to(holder, part, 60 * MS, fx);
         }
-        let owner = division
-            .second_holders
-            .iter()
-            .position(|&holder| holder == me);
-        let awaited = owner.map(|owner| division.owned[owner].clone());
+        let awaited = division.copied_to(me);
         match awaited.filter(|_| !fx.has(InjectedBug::CopyIsNotAwaited)) {
             None => self.hold(step, mine, fx),
             Some(awaited) => {

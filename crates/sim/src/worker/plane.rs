@@ -67,6 +67,7 @@ impl SimulatedWorker {
         });
         self.group = Some(group);
         self.saving.enter();
+        self.layouts.clear();
         self.task = LoopWait::Members;
         let claims = fx.has(InjectedBug::GradientIsClaimed);
         let member = self.replica.member_state(claims).encode();

@@ -99,7 +99,9 @@ impl SimulatedWorker {
             (self.saving.next, self.saving.written) = (Some(next), BTreeSet::new());
             self.begin_part(next, fx);
         }
-        self.resume(fx);
+        if ends || !self.restore_copies(fx) {
+            self.resume(fx);
+        }
     }
 
     /// Begins to write this worker's part of a checkpoint.

@@ -129,6 +129,7 @@ impl Training {
             return evaluate(self);
         };
         self.strategy.swap_weights(average);
+        self.gathered = None;
         let evaluation = self.gather_weights(step).and_then(|()| evaluate(self));
         // Also after a lost peer: the state is then still that of the last step.
         if let Some(average) = self.copies.average_mut() {
@@ -137,6 +138,7 @@ impl Training {
         self.strategy.reload();
         let evaluation = evaluation?;
         self.gather_weights(step)?;
+        self.gathered = Some(step);
         Ok(evaluation)
     }
 

@@ -12,6 +12,7 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{CollectiveError, Event, Group, MembershipError, Rank, Step};
 use ronde_parallel::HeldVector;
 
+use super::restoration::CopyRestoration;
 use super::step::StepTiming;
 use super::{Training, vectors_mut};
 use crate::TrainError;
@@ -42,6 +43,7 @@ impl Training {
         self.align_clocks()?;
         self.transfer = StateTransfer::default();
         self.state_copies.interrupt();
+        self.restoration = CopyRestoration::default();
         self.share_initial_weights()?;
         if std::mem::take(&mut self.is_starting) {
             self.record_start();

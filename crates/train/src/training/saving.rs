@@ -252,6 +252,9 @@ impl Training {
         if source.is_before(self.session.next_step()) {
             self.session.give_up_state();
         }
+        if !matches!(source, StateSource::Members(_)) {
+            self.gathered = None;
+        }
         let is_later = self.member.generation > Generation::FIRST;
         let has_loaded = match source {
             StateSource::Members(_) => false,

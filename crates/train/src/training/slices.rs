@@ -124,15 +124,16 @@ impl Training {
     /// [`SliceExchange`](ronde_core::session::SliceExchange).
     pub(super) fn exchange_slices(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
         let group = self.member.group.clone();
-        let layout = layout(&*self.strategy);
         let me = group.rank().index();
         let copies = catch_up.each[me] == CatchUp::CopyState;
         if copies {
             // The outcome of a step before the copied state.
             self.unfinished = None;
+            self.gathered = None;
         }
         self.slices.begin(catch_up.each[me]);
         let reports = self.gather_words(&self.slices.report())?;
+        let layout = self.next_layout(catch_up, &reports);
         let moves = self.slices.plan(catch_up, &reports, &layout, me);
         let moves = moves.map_err(|error| match error {
             SliceExchangeError::InvalidReport => inconsistent("slices of its members"),
@@ -142,11 +143,16 @@ impl Training {
             },
         })?;
         let is_fresh = catch_up.next == Step(0);
+        let last = Step(catch_up.next.0.saturating_sub(1));
+        let gathered = match is_fresh {
+            true => 0,
+            false => self.gathered_by_all(last)?,
+        };
         if !is_fresh {
-            self.move_slices(catch_up, &moves)?;
+            self.move_slices(catch_up, &moves, gathered)?;
+            self.restoration.moved(&moves);
         }
         self.slices.received();
-        let last = Step(catch_up.next.0.saturating_sub(1));
         if copies {
             // The weights follow, also in a later generation.
             let digest = self.digest(last);
@@ -157,13 +163,31 @@ impl Training {
         }
         // Before the first step, members compare all weights.
         let compared = (!is_fresh).then_some(last);
-        self.gather_compared(last, compared)?;
+        self.gather_rest(last, gathered, compared)?;
+        self.gathered = compared;
         group.barrier().map_err(TrainError::Heal)?;
         let mine = self.slices.confirmed().clone();
         self.hold(mine);
         let digest = self.strategy.digest(compared);
         self.session.set_digest(digest);
         Ok(())
+    }
+
+    /// Returns whether the members divide the states of the optimizer, and each keeps all weights.
+    pub(super) fn keeps_all_weights(&self) -> bool {
+        self.plan.config.parallel.zero_level().is_sharded() && !self.has_parts()
+    }
+
+    /// Returns the number of elements, from the first one, whose weights after a step every member has already, so that they are not
+    /// sent. All members call it together.
+    fn gathered_by_all(&self, last: Step) -> Result<usize, TrainError> {
+        // A member that computes with other layers from now on, or keeps no weights, gathers those that it needs.
+        let mine = match self.keeps_all_weights() && self.gathered == Some(last) {
+            true => self.strategy.gathered(),
+            false => 0,
+        };
+        let all = self.gather_words(&[mine as u64])?;
+        Ok(all.into_iter().min().unwrap_or_default() as usize)
     }
 
     /// Holds other elements of the state and of the distributed vectors from now on.
@@ -202,11 +226,22 @@ impl Training {
         Ok(all.map(i64::cast_unsigned).collect())
     }
 
-    /// Executes the moves.
-    fn move_slices(&mut self, catch_up: &CatchUpPlan, moves: &[Move]) -> Result<(), TrainError> {
+    /// Executes the moves; of the weights, only those from element `gathered` on.
+    fn move_slices(
+        &mut self,
+        catch_up: &CatchUpPlan,
+        moves: &[Move],
+        gathered: usize,
+    ) -> Result<(), TrainError> {
         let group = self.member.group.clone();
         self.hold(self.slices.stored());
-        let vectors = self.vector_moves(catch_up, moves);
+        let mut vectors = self.vector_moves(catch_up, moves);
+        if let Some(weights) = vectors.first_mut() {
+            for sent in weights.iter_mut() {
+                sent.elements.start = sent.elements.start.max(gathered);
+            }
+            weights.retain(|sent| !sent.elements.is_empty());
+        }
         let mut mine = vectors_mut(&mut *self.strategy, &mut self.copies);
         let moved = exchange(&vectors, &*group, &mut mine);
         self.strategy.reload();

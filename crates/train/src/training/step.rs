@@ -220,6 +220,7 @@ impl Training {
         if self.progress.best_step().map(Step::next) == Some(step) {
             self.copies.keep_best(held_weights(&*self.strategy));
         }
+        self.gathered = Some(step);
         let (sums, samples) = (&committed.sums, committed.samples);
         self.record_gradient(step, &reduced, samples);
         let update = self
@@ -238,16 +239,17 @@ impl Training {
 
     /// Brings the weights of this rank up to date with those that other ranks hold. All members call it together.
     pub(super) fn gather_weights(&mut self, step: Step) -> Result<(), TrainError> {
-        self.gather_compared(step, Some(step))
+        self.gather_rest(step, 0, Some(step))
     }
 
-    /// Does the same, with the weights that are compared after the step `compared`, or all of them.
-    pub(super) fn gather_compared(
+    /// Does the same from element `first` on, with the weights that are compared after the step `compared`, or all of them.
+    pub(super) fn gather_rest(
         &mut self,
         step: Step,
+        first: usize,
         compared: Option<Step>,
     ) -> Result<(), TrainError> {
-        let gathered = self.strategy.gather_weights(compared);
+        let gathered = self.strategy.gather_rest(first, compared);
         gathered.map_err(|source| TrainError::Step {
             step,
             source: Box::new(source),
