@@ -55,9 +55,9 @@ pub struct DividedModel {
     pub kept_floats: u64,
 }
 
-/// The measured memory of a worker process with an empty model, and the buffers of the kernels.
-const PROCESS_BYTES: u64 = 48 << 20;
-/// The buffers of the kernels of one more computing thread, for convolutions of hundreds of channels.
+/// The measured memory of a worker process with a small model.
+const PROCESS_BYTES: u64 = 32 << 20;
+/// The most memory for the buffers of the kernels of a computing thread, for convolutions of hundreds of channels.
 const THREAD_BYTES: u64 = 20 << 20;
 /// The number of buckets of a divided state whose gradients or weights are exchanged at once.
 const BUCKETS_IN_FLIGHT: u64 = 3;
@@ -260,11 +260,12 @@ impl MemoryEstimate {
         self
     }
 
-    /// Adds the buffers of the computing threads of the worker after the first.
+    /// Adds the buffers of the kernels of the worker's computing threads, for convolutions of up to `convolved` weights.
     #[must_use]
-    pub fn with_threads(mut self, threads: u32) -> Self {
-        let more = u64::from(threads.saturating_sub(1));
-        self.process = self.process.saturating_add(more * THREAD_BYTES);
+    pub fn with_kernels(mut self, convolved: u64, threads: u32) -> Self {
+        let thread = convolved.saturating_mul(2 * BYTES).min(THREAD_BYTES);
+        let all = thread.saturating_mul(threads.max(1).into());
+        self.process = self.process.saturating_add(all);
         self
     }
 
@@ -507,9 +508,11 @@ mod tests {
     #[test]
     fn each_thread_after_the_first_has_buffers() {
         let one = estimate(1);
-        let more = |threads| one.with_threads(threads).total() - one.total();
-        assert_eq!([more(0), more(1), more(3)], [0, 0, 40 << 20]);
-        assert!(one.with_threads(u32::MAX).total() > one.total());
+        let more = |convolved, threads| one.with_kernels(convolved, threads).total() - one.total();
+        assert_eq!(more(0, 4), 0);
+        assert_eq!(more(1_000, 2), 16_000);
+        assert_eq!(more(u64::MAX, 3), 3 * THREAD_BYTES);
+        assert!(one.with_kernels(1, u32::MAX).total() > one.total());
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub struct Plan {
     pub learning_rate: LearningRate,
     /// All settings that the trained bits depend on.
     pub identity: PlanIdentity,
+    /// Whether the run may evaluate: there is a test set, or none is known of yet.
+    pub evaluates: bool,
 }
 
 /// Returns the error of a run with more workers than it has shards or replicas for.
@@ -134,6 +136,7 @@ impl Plan {
                 rounds.map_or(steps, |rounds| rounds.steps_before(Step(steps))),
             ),
             identity,
+            evaluates: true,
         })
     }
 
@@ -287,6 +290,7 @@ impl Plan {
     /// # Errors
     /// When the run acts on evaluations, and there is no test set or a metric is not measured.
     pub fn bind_evaluations(&mut self, test: Option<&dyn Dataset>) -> Result<(), TrainError> {
+        self.evaluates = test.is_some_and(|test| test.len() > 0);
         let metrics = self.objective.metrics.iter().map(|metric| metric.name());
         let measured: Vec<&str> = std::iter::once(LOSS).chain(metrics).collect();
         for (key, metric) in self.config.train.evaluation_users() {

@@ -175,6 +175,10 @@ pub(super) fn worker_estimates(
     let bucket_bytes = config.comm.bucket_bytes_max.unwrap_or(DIVIDED_BUCKET_BYTES);
     // The parts of a divided model have their second copies.
     let is_whole = !config.parallel.divides_model();
+    let convolved = match train.description().shape.len() {
+        3 => size.largest_layer,
+        _ => 0,
+    };
     let slice_copies = is_whole.then(|| config.parallel.copies_among(workers));
     let whole = MemoryEstimate::data_parallel(
         [size.parameters, copies],
@@ -190,7 +194,10 @@ pub(super) fn worker_estimates(
             // The model was described before.
             let model = &config.model.config;
             let training = model.step_floats(&step).unwrap_or(u64::MAX);
-            training.max(model.evaluation_floats(&step).unwrap_or(u64::MAX))
+            match plan.evaluates {
+                true => training.max(model.evaluation_floats(&step).unwrap_or(u64::MAX)),
+                false => training,
+            }
         },
         &config.optimizer,
         batch_samples,
@@ -216,7 +223,7 @@ pub(super) fn worker_estimates(
         config.loader.memory_mib.saturating_mul(1 << 20),
         stored_bytes,
     )
-    .with_threads(config.workers.threads);
+    .with_kernels(convolved, config.workers.threads);
     let whole = with_rounds(whole, plan, train, size.parameters);
     if !config.parallel.divides_model() {
         return vec![whole];
