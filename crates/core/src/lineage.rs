@@ -106,6 +106,10 @@ mod tests {
             let continues = plan.continues_from(earlier, Step(step));
             assert_eq!(continues, expected, "{plan:?} from {earlier:?} at {step}");
         }
+        // The parent went on after the step at which the second plan left it.
+        assert_eq!(second.left_before(&first, Step(92)), Some(Step(69)));
+        assert_eq!(second.left_before(&first, Step(69)), None);
+        assert_eq!(third.left_before(&first, Step(138)), None);
         let other_step = extended("5", &first, 46);
         assert_ne!(other_step.hash(), second.hash());
     }

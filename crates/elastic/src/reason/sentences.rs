@@ -164,9 +164,10 @@ impl Reason {
                 cause,
                 joined,
             } => {
+                let plural = if *restarts == 1 { "" } else { "s" };
                 write!(
                     f,
-                    "slot {slot} abandoned after {restarts} restarts: the last worker {cause}"
+                    "slot {slot} abandoned after {restarts} restart{plural}: the last worker {cause}"
                 )?;
                 match (cause, joined) {
                     (LossCause::ExitCode(0), false) => f.write_str(" without joining the job"),

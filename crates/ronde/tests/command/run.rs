@@ -84,7 +84,7 @@ fn an_elastic_job_needs_a_program_that_joins() {
     TestFolder::new().run(&arguments).expect(
         3,
         &[
-            "abandoned after 1 restarts: the last worker exited with code 0 without joining the job",
+            "abandoned after 1 restart: the last worker exited with code 0 without joining the job",
             "help: `--elastic` needs a program that joins the job with `Worker::join`",
         ],
     );
