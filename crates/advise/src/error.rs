@@ -21,7 +21,7 @@ pub enum AdviseError {
         "no layout fits: the smallest of {layouts}, {smallest}, needs {} on a host of {}, {} more than there is\n  \
          help: use hosts with more memory or more of them, raise workers.logical_shards (smaller shards; changes the trained \
          bits), or set train.recompute_activations = true",
-        gib(*needed_bytes), gib(*memory_bytes), gib(needed_bytes.saturating_sub(*memory_bytes))
+        size(*needed_bytes), size(*memory_bytes), size(needed_bytes.saturating_sub(*memory_bytes))
     )]
     NothingFits {
         /// The number of layouts that were tried.
@@ -49,6 +49,12 @@ pub enum AdviseError {
     Schedule(#[from] ScheduleError),
 }
 
-fn gib(bytes: u64) -> String {
-    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
+/// Formats a number of bytes with the largest unit that leaves at least 1.
+fn size(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.into_iter().find(|(_, shift)| bytes >> shift > 0);
+    match unit {
+        Some((unit, shift)) => format!("{:.2} {unit}", bytes as f64 / (1_u64 << shift) as f64),
+        None => format!("{bytes} bytes"),
+    }
 }

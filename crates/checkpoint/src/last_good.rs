@@ -72,6 +72,10 @@ pub fn last_good_with<T>(
                 ..
             } => {
                 let checkpoint = Checkpoint::of(Arc::clone(store), manifest);
+                if let Some(reason) = unused_of_parent(&checkpoint, plan)? {
+                    skipped.push(SkippedCheckpoint { step, reason });
+                    continue;
+                }
                 checkpoint.check_plan(plan)?;
                 match check(&checkpoint) {
                     Ok(checked) => {
@@ -102,4 +106,21 @@ pub fn last_good_with<T>(
         return Ok(None);
     }
     Err(CheckpointError::NoneGood { skipped })
+}
+
+/// Returns why a checkpoint of the parent of a plan is not used, if the plan continues from an earlier step of its parent:
+/// its damage, or that earlier step. Reads the whole checkpoint in this case only.
+fn unused_of_parent(
+    checkpoint: &Checkpoint,
+    plan: &PlanIdentity,
+) -> Result<Option<String>, CheckpointError> {
+    let earlier = checkpoint.manifest().identity();
+    let Some(left) = plan.left_before(&earlier, checkpoint.step()) else {
+        return Ok(None);
+    };
+    let damage = checkpoint.verify(1)?.into_iter().next();
+    Ok(Some(damage.map_or_else(
+        || format!("the run continues from step {left}"),
+        |damage| damage.to_string(),
+    )))
 }

@@ -13,6 +13,15 @@ const CAUSE_LETTERS_MAX: usize = 100;
 
 /// The hint for a process that was killed.
 const KILLED: &str = "the kernel does this when memory runs out; `dmesg` shows it";
+/// The hint for a job whose workers ended too often.
+const GIVEN_UP: &str = "find out from the output above why the workers end; `elastic.max_restarts`, or `--max-restarts` \
+                        of `ronde run`, limits the restarts of a slot in ten minutes";
+/// The same if the last worker was killed.
+const KILLED_OFTEN: &str = "the kernel kills processes when memory runs out, and `dmesg` shows it; `elastic.max_restarts`, \
+                            or `--max-restarts` of `ronde run`, limits the restarts of a slot in ten minutes";
+/// The hint for an elastic job whose program is not part of it.
+const NEVER_JOINED: &str = "`--elastic` needs a program that joins the job with `Worker::join`, `Worker::step_loop` or \
+                            `Worker::trainer`; start any other program without `--elastic`";
 
 impl JobOutcome {
     /// Returns the full error report without a final line ending; `None` if the job did not fail.
@@ -145,11 +154,11 @@ fn hint(cause: &FailureCause) -> Option<&'static str> {
         FailureCause::Signal(9, _) => Some(KILLED),
         // The worker that reports it has seen the end of another one.
         FailureCause::Reported(Event::WorkerFailed { message, .. })
-            if message.contains("killed (SIGKILL)") && !message.contains("help:") =>
+            if !message.contains("help:") =>
         {
-            Some(KILLED)
+            hint_of_job(message)
         }
-        FailureCause::Supervisor(problem) if problem.contains("killed (SIGKILL)") => Some(KILLED),
+        FailureCause::Supervisor(problem) => hint_of_job(problem),
         FailureCause::Signal(4 | 7 | 8 | 11, _) => {
             Some("the program has a bug, or was built for another CPU")
         }
@@ -175,6 +184,21 @@ fn hint(cause: &FailureCause) -> Option<&'static str> {
             Some("a worker that is slow to start needs a longer limit; see its output above")
         }
         _ => None,
+    }
+}
+
+/// Returns the hint for the reason of the end of a whole job.
+fn hint_of_job(reason: &str) -> Option<&'static str> {
+    let (is_killed, is_given_up) = (
+        reason.contains("killed (SIGKILL)"),
+        reason.contains("abandoned after"),
+    );
+    match (is_killed, is_given_up) {
+        _ if reason.contains("without joining the job") => Some(NEVER_JOINED),
+        (true, true) => Some(KILLED_OFTEN),
+        (true, false) => Some(KILLED),
+        (false, true) => Some(GIVEN_UP),
+        (false, false) => None,
     }
 }
 
@@ -292,6 +316,13 @@ error: rank 1: loss is NaN at step 3
         );
         let other = text("worker 0 on a exited with code 1; then: waiting for workers");
         assert!(!other.contains("help:"), "{other}");
+        let often = text("worker 0 on a killed (SIGKILL); slot 0 abandoned after 5 restarts");
+        assert!(
+            often.contains("`dmesg`") && often.contains("`elastic.max_restarts`"),
+            "{often}"
+        );
+        let failing = text("slot 0 abandoned after 5 restarts: the last worker exited with code 1");
+        assert!(failing.contains("help: find out"), "{failing}");
     }
 
     #[test]

@@ -53,6 +53,14 @@ impl PlanIdentity {
         let is_parent = |parent: ParentPlan| parent.step == step && parent.plan == earlier.hex();
         self == earlier || self.lineage().pop().is_some_and(is_parent)
     }
+
+    /// Returns the step at which a run with this plan left the run with another plan, if that is before `step`: the state
+    /// that the other run had after this number of steps is then not part of the history of this plan.
+    #[must_use]
+    pub fn left_before(&self, earlier: &Self, step: Step) -> Option<Step> {
+        let parent = self.lineage().pop()?;
+        (parent.step < step && parent.plan == earlier.hex()).then_some(parent.step)
+    }
 }
 
 /// Returns the name of a part about a parent: `lineage.000.plan`.
@@ -98,6 +106,10 @@ mod tests {
             let continues = plan.continues_from(earlier, Step(step));
             assert_eq!(continues, expected, "{plan:?} from {earlier:?} at {step}");
         }
+        // The parent went on after the step at which the second plan left it.
+        assert_eq!(second.left_before(&first, Step(92)), Some(Step(69)));
+        assert_eq!(second.left_before(&first, Step(69)), None);
+        assert_eq!(third.left_before(&first, Step(138)), None);
         let other_step = extended("5", &first, 46);
         assert_ne!(other_step.hash(), second.hash());
     }

@@ -103,7 +103,7 @@ pub enum DataError {
         problem: String,
     },
     /// An address matches no file.
-    #[error("no such file: {pattern}: {contents}")]
+    #[error("no such file: {pattern}{}", after_pattern(pattern, contents))]
     NoFiles {
         /// The address from the run file.
         pattern: String,
@@ -239,6 +239,15 @@ pub enum DataError {
         /// The requested step.
         step: u64,
     },
+}
+
+/// Returns the end of the message about an address without files, which does not repeat that the address itself is missing.
+fn after_pattern(pattern: &str, contents: &str) -> String {
+    let missing = format!("{pattern} does not exist");
+    match contents.strip_prefix(&missing) {
+        Some(rest) => rest.to_owned(),
+        None => format!(": {contents}"),
+    }
 }
 
 impl DataError {

@@ -122,7 +122,9 @@ pub struct CoordinatorMachine {
     broken_since: Option<Time>,
     reformed: Option<ReformedGeneration>,
     exclusions: RestartHistory,
-    first_failure: Option<Reason>,
+    latest_loss: Option<Reason>,
+    /// The slot that was given up last.
+    given_up: Option<Reason>,
     established_since: Option<Time>,
     begun_anew: Option<CheckpointStart>,
     waiting: Option<Waiting>,
@@ -154,7 +156,8 @@ impl CoordinatorMachine {
             broken_since: None,
             reformed: None,
             exclusions: RestartHistory::default(),
-            first_failure: None,
+            latest_loss: None,
+            given_up: None,
             established_since: None,
             begun_anew: None,
             waiting: None,
@@ -463,7 +466,8 @@ impl CoordinatorMachine {
     fn fail(&mut self, cause: Reason, out: &mut Vec<CoordinatorCommand>) {
         let reason = Reason::Failed {
             cause: Box::new(cause),
-            first: self.first_failure.clone().map(Box::new),
+            latest: self.latest_loss.clone().map(Box::new),
+            given_up: self.given_up.clone().map(Box::new),
         };
         let term = self.record().term;
         for report in self.workers.all_live() {

@@ -196,6 +196,9 @@ pub enum Reason {
         restarts: u32,
         /// How the last worker ended.
         cause: LossCause,
+        /// Whether the last worker had reported to the coordinator.
+        #[serde(default = "is_joined")]
+        joined: bool,
     },
     /// A worker is not a member of the job's generation and waits for the next one.
     Fenced {
@@ -234,9 +237,18 @@ pub enum Reason {
     Failed {
         /// The condition for which it waited in vain.
         cause: Box<Reason>,
-        /// The first failure that led to it.
-        first: Option<Box<Reason>>,
+        /// The latest loss that led to it.
+        #[serde(rename = "first")]
+        latest: Option<Box<Reason>>,
+        /// The slot that was given up last.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        given_up: Option<Box<Reason>>,
     },
+}
+
+/// Returns what the messages of coordinators without the field mean.
+fn is_joined() -> bool {
+    true
 }
 
 mod sentences;
@@ -265,14 +277,21 @@ mod tests {
         );
         let failed = Reason::Failed {
             cause: Box::new(Reason::TooFew { have: 1, need: 2 }),
-            first: Some(Box::new(Reason::GivenUp {
+            latest: Some(Box::new(Reason::GivenUp {
                 losses: vec![loss],
                 generation: Generation(7),
+            })),
+            given_up: Some(Box::new(Reason::SlotGivenUp {
+                slot: WorkerSlot(3),
+                restarts: 5,
+                cause: LossCause::Signal(9),
+                joined: true,
             })),
         };
         assert_eq!(
             failed.to_string(),
-            "worker 3 on host b killed (SIGKILL); generation 7 has ended; then: waiting for workers: 1 of at least 2"
+            "worker 3 on host b killed (SIGKILL); generation 7 has ended; slot 3 abandoned after 5 restarts: \
+             the last worker killed (SIGKILL); then: waiting for workers: 1 of at least 2"
         );
     }
 

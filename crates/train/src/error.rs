@@ -60,7 +60,7 @@ pub enum TrainError {
     #[error(transparent)]
     Data(#[from] DataError),
     /// The model cannot be built.
-    #[error("cannot build the model: {0}")]
+    #[error("{}", model_problem(.0))]
     Model(EngineError),
     /// The engine cannot be used, or starts no more threads.
     #[error(transparent)]
@@ -267,6 +267,24 @@ impl From<ModelError> for TrainError {
     }
 }
 
+/// Returns the message about a model that cannot be built.
+fn model_problem(error: &EngineError) -> String {
+    match error {
+        EngineError::Model { .. } => error.to_string(),
+        error => format!("cannot build the model: {error}"),
+    }
+}
+
+/// Formats a number of bytes with the largest unit that leaves at least 1.
+fn size(bytes: u64) -> String {
+    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.into_iter().find(|(_, shift)| bytes >> shift > 0);
+    match unit {
+        Some((unit, shift)) => format!("{:.2} {unit}", bytes as f64 / (1_u64 << shift) as f64),
+        None => format!("{bytes} bytes"),
+    }
+}
+
 fn does_not_fit(
     estimate: &MemoryEstimate,
     needed_bytes: u64,
@@ -274,7 +292,6 @@ fn does_not_fit(
     local_workers: u32,
     hint: &str,
 ) -> String {
-    let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30));
     let workers = match local_workers {
         1 => "1 worker needs".to_owned(),
         workers => format!("{workers} workers need"),
@@ -284,21 +301,21 @@ fn does_not_fit(
          {} needs {}: parameters {}, gradients {}, optimizer {}, checkpoint copy {}, activations {} ({} samples in the largest shard), \
          prefetched samples {}\n  \
          help: {hint}",
-        gib(needed_bytes),
-        gib(available_bytes),
+        size(needed_bytes),
+        size(available_bytes),
         if local_workers == 1 {
             "it"
         } else {
             "the one with the most"
         },
-        gib(estimate.total()),
-        gib(estimate.parameters),
-        gib(estimate.gradients),
-        gib(estimate.optimizer),
-        gib(estimate.checkpoint),
-        gib(estimate.activations),
+        size(estimate.total()),
+        size(estimate.parameters),
+        size(estimate.gradients),
+        size(estimate.optimizer),
+        size(estimate.checkpoint),
+        size(estimate.activations),
         estimate.shard_samples,
-        gib(estimate.samples),
+        size(estimate.samples),
     )
 }
 

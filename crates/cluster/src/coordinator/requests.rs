@@ -82,7 +82,10 @@ impl CoordinatorShell<'_> {
         self.state.workers = Some(workers);
         self.keep_state();
         let slots: u32 = self.agents.hosts().iter().map(|host| host.slots).sum();
-        let mut note = format!("the target is now {workers} workers");
+        let mut note = match workers {
+            1 => "the target is now 1 worker".to_owned(),
+            workers => format!("the target is now {workers} workers"),
+        };
         if slots < workers {
             note += &format!(
                 "; the connected hosts offer {slots} slots; `ronde join` adds another host"

@@ -34,12 +34,16 @@ impl Supervisor<'_> {
                 self.stopped_by = Some(signal);
                 let signal = signal_name(signal);
                 let limit = limit.as_secs_f64();
+                // What a program without a task does at its end is unknown.
+                let may = match self.spec.task.is_empty() {
+                    true => format!("the processes have {limit} s to end by themselves"),
+                    false => format!(
+                        "the workers have {limit} s to finish their step and save a checkpoint"
+                    ),
+                };
                 self.notice(
                     None,
-                    format!(
-                        "received {signal}: the workers have {limit} s to finish their step and save a \
-                         checkpoint; a second signal ends them at once"
-                    ),
+                    format!("received {signal}: {may}; a second signal ends them at once"),
                 );
                 self.request_finish();
                 now

@@ -110,7 +110,7 @@ impl CoordinatorMachine {
             return;
         }
         let reason = Reason::GivenUp { losses, generation };
-        self.first_failure.get_or_insert(reason.clone());
+        self.latest_loss = Some(reason.clone());
         for member in &record.members {
             if self.workers.live(member.worker).is_some() {
                 let message = ToWorker::Abort {
@@ -169,8 +169,8 @@ impl CoordinatorMachine {
         }
     }
 
-    /// Forgets the first failure once all members have trained for longer than any pause before a
-    /// restart. A program that fails soon after each start is thus reported with its first failure.
+    /// Forgets the latest loss once all members have trained for longer than any pause before a restart, so that it is not
+    /// reported as the cause of a later failure.
     fn forget_failures(&mut self, now: Time) {
         if !self.is_established(now) {
             self.established_since = None;
@@ -178,7 +178,7 @@ impl CoordinatorMachine {
         }
         let since = *self.established_since.get_or_insert(now);
         if now.since(since) > self.settings.restart.pause_max {
-            self.first_failure = None;
+            self.latest_loss = None;
         }
     }
 

@@ -36,6 +36,17 @@ pub(super) enum ExitReason {
     Dismissed,
 }
 
+/// A worker whose process has ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EndedWorker<'a> {
+    pub(super) slot: WorkerSlot,
+    pub(super) worker: WorkerId,
+    /// How it ended.
+    pub(super) cause: &'a LossCause,
+    /// Whether it had reported to the coordinator.
+    pub(super) joined: bool,
+}
+
 /// A worker start that is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WorkerStart {
@@ -149,12 +160,17 @@ impl SlotTable {
     /// Handles the end of a worker's process. Returns a reason if the slot is given up.
     pub(super) fn ended(
         &mut self,
-        (slot, worker): (WorkerSlot, WorkerId),
-        cause: &LossCause,
+        ended: EndedWorker<'_>,
         departure: ExitReason,
         limits: &RestartLimits,
         now: Time,
     ) -> Option<Reason> {
+        let EndedWorker {
+            slot,
+            worker,
+            cause,
+            joined,
+        } = ended;
         let entry = self.slots.get_mut(&slot)?;
         if !matches!(entry.content, SlotContent::Worker { worker: held, .. } if held == worker) {
             return None;
@@ -175,6 +191,7 @@ impl SlotTable {
                         slot,
                         restarts,
                         cause: cause.clone(),
+                        joined,
                     });
                 }
             }

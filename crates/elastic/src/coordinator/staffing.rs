@@ -2,6 +2,7 @@
 
 use ronde_core::MembershipPolicy;
 
+use super::slots::EndedWorker;
 use super::{CoordinatorCommand, CoordinatorMachine, ExitReason};
 use crate::membership::rank_of;
 use crate::{JobPhase, LossCause, Reason, Time, ToWorker, WorkerId, WorkerPhase, WorkerSlot};
@@ -23,11 +24,18 @@ impl CoordinatorMachine {
         } else {
             ExitReason::Died
         };
+        let joined = self.workers.knows(worker);
         self.workers.ended(worker, cause.clone(), now);
         let limits = &self.settings.restart;
-        let given_up = self.slots.ended((slot, worker), cause, reason, limits, now);
+        let ended = EndedWorker {
+            slot,
+            worker,
+            cause,
+            joined,
+        };
+        let given_up = self.slots.ended(ended, reason, limits, now);
         if let Some(reason) = given_up {
-            self.first_failure.get_or_insert(reason.clone());
+            self.given_up = Some(reason.clone());
             out.push(CoordinatorCommand::Log(reason));
         }
     }

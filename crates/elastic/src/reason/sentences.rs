@@ -117,10 +117,22 @@ impl std::fmt::Display for Reason {
             },
             Self::Finished { steps: Some(steps) } => write!(f, "all {steps} steps are committed"),
             Self::Finished { steps: None } => f.write_str("all steps are committed"),
-            Self::Failed { cause, first } => match first {
-                Some(first) => write!(f, "{first}; then: {cause}"),
-                None => write!(f, "{cause}"),
-            },
+            Self::Failed {
+                cause,
+                latest,
+                given_up,
+            } => {
+                let before = [latest, given_up];
+                let before: Vec<String> = before
+                    .into_iter()
+                    .flatten()
+                    .map(|reason| reason.to_string())
+                    .collect();
+                match before.is_empty() {
+                    true => write!(f, "{cause}"),
+                    false => write!(f, "{}; then: {cause}", before.join("; ")),
+                }
+            }
             Self::Starts { .. } | Self::SlotGivenUp { .. } => self.start_sentence(f),
             Self::Waiting { .. }
             | Self::TooFew { .. }
@@ -150,10 +162,18 @@ impl Reason {
                 slot,
                 restarts,
                 cause,
-            } => write!(
-                f,
-                "slot {slot} abandoned after {restarts} restarts: the last worker {cause}"
-            ),
+                joined,
+            } => {
+                let plural = if *restarts == 1 { "" } else { "s" };
+                write!(
+                    f,
+                    "slot {slot} abandoned after {restarts} restart{plural}: the last worker {cause}"
+                )?;
+                match (cause, joined) {
+                    (LossCause::ExitCode(0), false) => f.write_str(" without joining the job"),
+                    _ => Ok(()),
+                }
+            }
             _ => Ok(()),
         }
     }

@@ -70,14 +70,21 @@ pub fn summary(view: &RunView, columns: usize) -> String {
             std::slice::from_ref(&model.config_path),
             columns,
         ));
-        // The whole hash is in the configuration file, too.
-        let hash = match columns < HASH_COLUMNS {
-            true => format!("{}...", model.blake3.get(..32).unwrap_or(&model.blake3)),
-            false => model.blake3.clone(),
-        };
-        lines.extend(field("blake3", &[hash], columns));
+        lines.extend(hash(&model.blake3, columns));
     }
     lines.join("\n")
+}
+
+/// Returns the lines with the hash of the model: two in a narrow terminal.
+fn hash(blake3: &str, columns: usize) -> Vec<String> {
+    match blake3.split_at_checked(HASH_HALF) {
+        Some((half, rest)) if columns < HASH_COLUMNS => [
+            field("blake3", &[half.to_owned()], columns),
+            field("", &[rest.to_owned()], columns),
+        ]
+        .concat(),
+        _ => field("blake3", &[blake3.to_owned()], columns),
+    }
 }
 
 /// Returns the lines about stale gradients: for each worker their mean and highest staleness; none without parameter servers.
@@ -159,8 +166,10 @@ fn field(label: &str, parts: &[String], columns: usize) -> Vec<String> {
     lines
 }
 
-/// Columns of a hash with its indentation; narrower terminals get a part of it.
+/// Columns of a hash with its indentation; narrower terminals get it in two lines.
 const HASH_COLUMNS: usize = 68;
+/// Characters of a hash in the first of two lines.
+const HASH_HALF: usize = 32;
 
 /// Columns of the table of workers with seconds; narrower terminals get percentages only.
 const TABLE_COLUMNS: usize = 77;

@@ -137,7 +137,8 @@ digits finished in 58 s
   1          80 %     16 %      4 %    219.3 MiB
   model          out/model.safetensors
   configuration  out/model.json
-  blake3         abababababababababababababababab...";
+  blake3         abababababababababababababababab
+                 abababababababababababababababab";
     assert_eq!(summary(&view, 60), narrow);
     // At 80 columns everything but the hash is as in a wide terminal.
     let usual = expected.replace("blake3         ", "blake3\n    ");

@@ -97,6 +97,9 @@ fn conclude(arguments: &BenchArguments, report: &CollectivesReport, stop: &StopF
 
 fn refuse(error: &BenchError) -> i32 {
     message!("error: {error}");
+    if matches!(error, BenchError::Setting { .. }) && !error.to_string().contains("help:") {
+        message!("  help: `ronde bench --help` describes the options and has examples");
+    }
     if error.is_user_error() {
         exit::USER_ERROR
     } else {

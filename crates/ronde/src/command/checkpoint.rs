@@ -21,6 +21,9 @@ use crate::command::console::{Printable, message};
 /// Number of reading threads.
 const THREADS: usize = 4;
 
+/// The maximum number of steps in a message.
+const STEPS_LISTED_MAX: usize = 10;
+
 /// Arguments of `ronde checkpoint`.
 #[derive(Args)]
 pub(crate) struct CheckpointArguments {
@@ -127,7 +130,10 @@ impl CheckpointLocation {
             false => self.address.clone(),
         };
         if !remote && !Path::new(&address).is_dir() {
-            let message = format!("error: no such folder: {address}");
+            let message = format!(
+                "error: no such folder: {address}\n  \
+                 help: pass the folder of a run, such as runs/digits, or the folder or address of its checkpoints"
+            );
             return Err(wrong(message));
         }
         let key = self.encrypt.iter();
@@ -148,8 +154,40 @@ impl CheckpointSelection {
             Some(step) => Step(step),
             None => newest(&store, &self.location.address)?,
         };
-        Ok(Checkpoint::open(store, step)?)
+        open_step(&store, step, &self.location.address)
     }
+}
+
+/// Opens the checkpoint of a step. If there is none, the message has the steps that have one.
+fn open_step(
+    store: &Arc<dyn Store>,
+    step: Step,
+    address: &str,
+) -> Result<Checkpoint, CheckpointFailure> {
+    let error = match Checkpoint::open(Arc::clone(store), step) {
+        Err(CheckpointError::Store(error)) if error.is_not_found() => error,
+        opened => return Ok(opened?),
+    };
+    let all = list(&**store)?;
+    let steps = all.iter().filter(|listed| listed.manifest.is_some());
+    let steps: Vec<String> = steps.map(|listed| listed.step.to_string()).collect();
+    if steps.is_empty() {
+        return Err(CheckpointError::Store(error).into());
+    }
+    let more = match steps.len() > STEPS_LISTED_MAX {
+        true => ", ...",
+        false => "",
+    };
+    let message = format!(
+        "error: no checkpoint of step {step} in {address}\n  help: there are checkpoints of step {}{more}",
+        steps
+            .iter()
+            .take(STEPS_LISTED_MAX)
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(", ")
+    );
+    Err(CheckpointFailure(exit::USER_ERROR, message))
 }
 
 /// Returns the step of the newest complete checkpoint.
@@ -243,17 +281,18 @@ fn show(selection: &CheckpointSelection) -> Result<(), CheckpointFailure> {
 
 fn verify(selection: &VerifySelection) -> Result<(), CheckpointFailure> {
     match selection.step {
-        Some(step) => verify_one(&selection.location.open()?, Step(step)),
+        Some(step) => verify_one(&selection.location, Step(step)),
         None => verify_everything(&selection.location),
     }
 }
 
-fn verify_one(store: &Arc<dyn Store>, step: Step) -> Result<(), CheckpointFailure> {
-    let checkpoint = Checkpoint::open(Arc::clone(store), step)?;
+fn verify_one(location: &CheckpointLocation, step: Step) -> Result<(), CheckpointFailure> {
+    let store = location.open()?;
+    let checkpoint = open_step(&store, step, &location.address)?;
     let damage = checkpoint.verify(THREADS)?;
     if !damage.is_empty() {
         // Reports that there is no checkpoint if a running job has removed it meanwhile.
-        Checkpoint::open(Arc::clone(store), step)?;
+        open_step(&store, step, &location.address)?;
     } else {
         let line = intact(step, checkpoint.manifest());
         writeln!(Printable(std::io::stdout().lock()), "{line}")?;
@@ -341,7 +380,13 @@ fn export(
     output: &Path,
 ) -> Result<(), CheckpointFailure> {
     let checkpoint = selection.open()?;
-    let contents = to_safetensors(&checkpoint, vector, THREADS)?;
+    let contents = to_safetensors(&checkpoint, vector, THREADS).map_err(|error| match error {
+        // No vector of the checkpoint has this name.
+        CheckpointError::Invalid { .. } => {
+            CheckpointFailure(exit::USER_ERROR, format!("error: {error}"))
+        }
+        error => error.into(),
+    })?;
     ronde_model::publish(output, &contents)
         .map_err(|error| CheckpointFailure(exit::USER_ERROR, format!("error: {error}")))?;
     writeln!(

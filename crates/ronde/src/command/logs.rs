@@ -1,11 +1,13 @@
 //! `ronde logs`: shows the output of a submitted job.
 
 use std::io::ErrorKind;
+use std::path::Path;
 
 use clap::Args;
 use ronde_submit::{JobState, LogRequest, SubmitError};
 
 use super::console::message;
+use super::run_folder::EVENT_FILE;
 use super::submitted::SubmittedJobs;
 use super::{exit, stored_results};
 
@@ -36,6 +38,10 @@ pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
             Err(error) => super::submit_failure(&error),
         };
     }
+    if let Some(problem) = folder_problem(&arguments.job) {
+        message!("{problem}");
+        return exit::USER_ERROR;
+    }
     let shown = SubmittedJobs::open().and_then(|jobs| {
         let (job, target) = jobs.find(&arguments.job)?;
         match (&job.output, request.rank) {
@@ -58,4 +64,25 @@ pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
         Err(SubmitError::File { cause, .. }) if cause.kind() == ErrorKind::BrokenPipe => exit::DONE,
         Err(error) => super::submit_failure(&error),
     }
+}
+
+/// Returns the message about the folder of a run, which has no output of a submitted job; `None` if the argument is
+/// something else.
+fn folder_problem(job: &str) -> Option<String> {
+    let is_job = || SubmittedJobs::open().is_ok_and(|jobs| jobs.registry.has(job));
+    if !Path::new(job).is_dir() || is_job() {
+        return None;
+    }
+    let has_events = Path::new(job).join(EVENT_FILE).is_file();
+    let more = match has_events {
+        true => format!(
+            "; the events of this run are in {}/{EVENT_FILE}",
+            job.trim_end_matches('/')
+        ),
+        false => String::new(),
+    };
+    Some(format!(
+        "error: cannot show the output of {job}: it is a folder, not a submitted job\n  \
+         help: pass the name of a job, which `ronde jobs` lists, or the address of its results{more}"
+    ))
 }

@@ -85,7 +85,19 @@ pub(crate) fn job_failure(error: &ClusterError) -> i32 {
             }
             exit::USER_ERROR
         }
-        ClusterError::Store { source } if source.recovery() == Recovery::Abort => exit::USER_ERROR,
+        ClusterError::Listen { .. } => {
+            message!(
+                "  help: choose an address of this host and a free port, such as `--listen=127.0.0.1`; without a port, \
+                 a free one is chosen"
+            );
+            exit::USER_ERROR
+        }
+        ClusterError::Store { source } if source.recovery() == Recovery::Abort => {
+            message!(
+                "  help: choose a folder or an address that this user can write; `--record` names the store of the job"
+            );
+            exit::USER_ERROR
+        }
         ClusterError::NoCoordinator { .. } => {
             message!(
                 "  help: on the job's first host, `ronde status FOLDER` shows whether the job is over; if it is \

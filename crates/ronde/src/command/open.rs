@@ -95,6 +95,7 @@ pub(crate) fn open(
     let created = JobFolder::create_with(path, &spec, &remote, credentials.as_ref());
     let folder = created.map_err(failed)?;
     let coordinator = CoordinatorSupervisor::start(path.to_owned(), listen, notify);
+    coordinator.wait_until_listening(&folder)?;
     let slots = arguments.here.unwrap_or(spec.settings.workers);
     let invitation = Invitation::of(&folder).map_err(failed)?;
     let agent = Agent::join(invitation, &host_name(), slots, true, LIMIT).map_err(failed)?;
@@ -138,8 +139,8 @@ pub(crate) struct CoordinatorSupervisor {
     running: Arc<Mutex<Option<u32>>>,
     /// Dropped when the job is over.
     over: Option<Sender<()>>,
-    /// Closed when the thread ends.
-    done: Receiver<()>,
+    /// Receives the exit code of a coordinator that is not restarted; closed when the thread ends.
+    done: Receiver<i32>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -147,11 +148,12 @@ impl CoordinatorSupervisor {
     fn start(job: PathBuf, listen: SocketAddr, notify: impl Fn(&str) + Send + 'static) -> Self {
         let running = Arc::<Mutex<Option<u32>>>::default();
         let (over, receiver) = channel::<()>();
-        let (alive, done) = channel::<()>();
+        let (ended, done) = channel::<i32>();
         let pid = Arc::clone(&running);
         let thread = thread::spawn(move || {
-            let _alive = alive;
-            supervise(&job, listen, &pid, &receiver, &notify);
+            let code = supervise(&job, listen, &pid, &receiver, &notify);
+            // The job may be over, so that the code is not needed.
+            let _ = ended.send(code);
         });
         Self {
             running,
@@ -163,6 +165,20 @@ impl CoordinatorSupervisor {
 }
 
 impl CoordinatorSupervisor {
+    /// Waits until a coordinator is listed in the job's folder, at most [`LIMIT`]. The error is the exit code of a
+    /// coordinator that has ended before; it has printed the reason.
+    fn wait_until_listening(&self, folder: &JobFolder) -> Result<(), i32> {
+        let mut left = LIMIT;
+        while folder.coordinators().is_ok_and(|listed| listed.is_empty()) && !left.is_zero() {
+            match self.done.recv_timeout(POLL_INTERVAL) {
+                Ok(code) => return Err(code),
+                Err(RecvTimeoutError::Disconnected) => return Err(exit::GAVE_UP),
+                Err(RecvTimeoutError::Timeout) => left = left.saturating_sub(POLL_INTERVAL),
+            }
+        }
+        Ok(())
+    }
+
     fn signal(&self, signal: Signal) {
         let running = *self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pid) = running.and_then(|pid| Pid::from_raw(pid.cast_signed())) {
@@ -187,21 +203,24 @@ impl Drop for CoordinatorSupervisor {
     }
 }
 
-/// Starts a coordinator, and another one whenever it dies, until the job is over.
+/// Starts a coordinator, and another one whenever it dies, until the job is over. Returns the exit code of the last one.
 fn supervise(
     job: &Path,
     listen: SocketAddr,
     running: &Mutex<Option<u32>>,
     over: &Receiver<()>,
     notify: &dyn Fn(&str),
-) {
+) -> i32 {
     let mut listen = Some(listen);
     let mut immediate_deaths = 0;
     while immediate_deaths < RESTARTS_MAX {
         // A restarted coordinator listens at the same address, where agents look for it.
         let mut child = match spawn(job, listen.take()) {
             Ok(child) => child,
-            Err(error) => return notify(&format!("cannot start a coordinator: {error}")),
+            Err(error) => {
+                notify(&format!("cannot start a coordinator: {error}"));
+                return exit::GAVE_UP;
+            }
         };
         *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(child.id());
         let (ended, intervals) = wait(&mut child, over);
@@ -214,18 +233,28 @@ fn supervise(
         let pause = POLL_INTERVAL
             .saturating_mul(1 << immediate_deaths)
             .min(PAUSE_MAX);
+        if let Some(code) = code_of(&ended).filter(|code| *code < 128) {
+            return code;
+        }
         if over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-            return;
+            return exit::DONE;
         }
         match ended {
-            Ok(status) if status.code().is_some_and(|code| code < 128) => return,
             Ok(status) => notify(&format!(
                 "the coordinator ended ({status}); starting another one"
             )),
-            Err(error) => return notify(&format!("cannot wait for the coordinator: {error}")),
+            Err(error) => {
+                notify(&format!("cannot wait for the coordinator: {error}"));
+                return exit::GAVE_UP;
+            }
         }
     }
     notify("the coordinator died repeatedly; start another one with `ronde coordinator`");
+    exit::GAVE_UP
+}
+
+fn code_of(ended: &std::io::Result<ExitStatus>) -> Option<i32> {
+    ended.as_ref().ok().and_then(ExitStatus::code)
 }
 
 /// Waits for the end of a coordinator. Also returns the number of polling intervals that it ran while the job was not

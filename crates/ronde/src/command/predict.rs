@@ -226,7 +226,15 @@ fn predict(arguments: &PredictArguments, stop: &StopFlag) -> Result<JoinedOutput
         return Err(user_error("error: the data has no samples".to_owned()));
     }
     let parts = PartFolder::claim(&PartFolder::path_of(to), &job.identity, arguments.force);
-    let parts = parts.map_err(|error| user_error(format!("error: {error}")))?;
+    let parts = parts.map_err(|error| {
+        let help = match error {
+            ServeError::File { .. } => {
+                "\n  help: `--to` needs a file in a folder that exists and can be written"
+            }
+            _ => "",
+        };
+        user_error(format!("error: {error}{help}"))
+    })?;
     begin_supervision();
     let (plan, missing) = (ChunkPlan::new(job.identity.samples), parts.missing());
     announce(&*job.samples, (plan, missing.len() as u64), arguments);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ronde::environment;
 use ronde_checkpoint::{CheckpointStatus, list};
-use ronde_core::PlanIdentity;
+use ronde_core::{PlanIdentity, Step};
 use ronde_model::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 use ronde_store::{Address, Store};
 use ronde_train::checkpoints::{self, NewestCheckpoint};
@@ -234,13 +234,8 @@ pub(super) fn check(
         };
     };
     if let Start::Resume(extension) = start {
-        let place = format!(
-            "checkpoint of step {} of run `{}` in {shown}",
-            newest.step, newest.name
-        );
-        let bound = extension.bind(plan, &newest);
-        if bound.map_err(|error| refused(&error, &place))?.is_some() {
-            return position(Some(newest.step));
+        if let Some(step) = bind(extension, plan, &newest, &store, &shown)? {
+            return position(Some(step));
         }
     } else if let Some(difference) = changes_to(&plan.identity, &newest.identity) {
         return Err(StartError::Invalid(other_plan(
@@ -265,6 +260,39 @@ pub(super) fn check(
         (None, Start::Resume(_)) => position(Some(newest.step)),
         (_, Start::New | Start::Overwrite) => position(None),
     }
+}
+
+/// Binds a plan with other settings to the checkpoint that it continues from, and returns the step of the checkpoint;
+/// `None` if no setting differs. The bytes of the checkpoint are verified, because the lineage contains its step.
+fn bind(
+    extension: &Extension,
+    plan: &mut Plan,
+    newest: &NewestCheckpoint,
+    store: &Arc<dyn Store>,
+    shown: &str,
+) -> Result<Option<Step>, String> {
+    let mut bind_to = |from: &NewestCheckpoint| {
+        let place = format!(
+            "checkpoint of step {} of run `{}` in {shown}",
+            from.step, from.name
+        );
+        let bound = extension.bind(plan, from);
+        bound.map_err(|error| refused(&error, &place))
+    };
+    if bind_to(newest)?.is_none() {
+        return Ok(None);
+    }
+    let (intact, skipped) =
+        checkpoints::newest_intact(store).map_err(|error| format!("error: {error}"))?;
+    let Some(intact) = intact else {
+        let problems = skipped.iter();
+        let problems = problems.map(|skipped| format!("step {}: {}", skipped.step, skipped.reason));
+        return Err(none_usable(&problems.collect::<Vec<_>>(), shown));
+    };
+    if intact.step != newest.step && bind_to(&intact)?.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(intact.step))
 }
 
 /// Returns the message for a checkpoint at `place` from which the run cannot continue.
@@ -322,6 +350,11 @@ fn unusable(store: &Arc<dyn Store>, address: &str) -> String {
              help: list them with `ronde checkpoint ls {address}`; without --resume a run starts at step 0"
         );
     }
+    none_usable(&problems, address)
+}
+
+/// Returns the message for a store with damaged checkpoints only.
+fn none_usable(problems: &[String], address: &str) -> String {
     format!(
         "error: cannot resume: none of the {} checkpoints in {address} can be used\n  {}\n  \
          help: `ronde checkpoint verify {address}` lists all damage; restore the files of a checkpoint from a copy, or \

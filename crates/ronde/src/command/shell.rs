@@ -48,7 +48,11 @@ pub(crate) fn man(arguments: &ManArguments, mut command: Command) -> i32 {
     match result {
         Ok(()) => exit::DONE,
         Err(error) => {
-            message!("error: cannot write manual pages: {error}\n  help: choose another folder");
+            let folder = arguments.folder.as_deref().unwrap_or(Path::new("."));
+            message!(
+                "error: cannot write manual pages to {}: {error}\n  help: choose another folder",
+                folder.display()
+            );
             exit::USER_ERROR
         }
     }

@@ -28,6 +28,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const LOCAL: &str = "local";
 /// Name of the folder of all sweeps.
 const SWEEPS: &str = "sweeps";
+/// The beginning of the position of a value that a trial sets, in messages.
+const ARGUMENT: &str = "--set:1:";
 /// Interval between two looks at runs whose state costs little.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same for runs on other machines.
@@ -131,7 +133,7 @@ fn open(arguments: &SweepArguments) -> Result<Option<SweepSession<'_>>, SweepFai
     };
     let bytes = ronde_store::read_regular(path, FILE_BYTES_MAX).map_err(|error| {
         SweepFailure::Input(format!(
-            "cannot read sweep file {}: {error}",
+            "cannot read sweep file {}: {error}\n  help: pass a TOML file; docs/sweeps.md describes it",
             path.display()
         ))
     })?;
@@ -145,7 +147,8 @@ fn open(arguments: &SweepArguments) -> Result<Option<SweepSession<'_>>, SweepFai
         .map_err(|problem| SweepFailure::Input(without_prefix(&problem)))?;
     let settings = submit::targets(arguments.targets.as_deref())?.find(&arguments.on)?;
     let mut new = Sweep::new(name, file, run_text);
-    check(&new, run_file.as_deref()).map_err(SweepFailure::Input)?;
+    check(&new, run_file.as_deref())
+        .map_err(|problem| SweepFailure::Input(located(&problem, &new, (path, &text))))?;
     if arguments.dry_run {
         print(&table(&new))?;
         return Ok(None);
@@ -209,6 +212,36 @@ fn check(sweep: &Sweep, run_file: Option<&Path>) -> Result<(), String> {
             .map_err(|problem| format!("trial {trial}: {}", without_prefix(&problem)))?;
     }
     Ok(())
+}
+
+/// Replaces the position of an argument in a message by that of the key in the sweep file.
+fn located(problem: &str, sweep: &Sweep, (path, text): (&Path, &str)) -> String {
+    let lines: Vec<&str> = problem.lines().collect();
+    let argument = lines.iter().position(|line| line.contains(ARGUMENT));
+    let Some(argument) = argument else {
+        return problem.to_owned();
+    };
+    // The argument itself, `1 | KEY=VALUE`, is below its position.
+    let shown = lines.iter().skip(argument).find_map(|line| {
+        let (key, _) = line.split_once("| ")?.1.split_once('=')?;
+        Some(key)
+    });
+    let keys = sweep.file.keys.keys().chain(sweep.file.set.keys());
+    let key = keys.into_iter().find(|key| Some(key.as_str()) == shown);
+    let line = key.and_then(|key| {
+        let mut names = text.lines().map(|line| line.split('=').next());
+        let is_key = |name: &str| name.trim().trim_matches(['"', '\'']) == key;
+        names.position(|name| name.is_some_and(is_key))
+    });
+    match (line, problem.split_once(ARGUMENT)) {
+        (Some(line), Some((before, after))) => format!(
+            "{before}{}:{}{}",
+            path.display(),
+            line + 1,
+            after.trim_start_matches(|letter: char| letter.is_ascii_digit())
+        ),
+        _ => problem.to_owned(),
+    }
 }
 
 /// Reads the run file with the values of a run.

@@ -112,6 +112,25 @@ fn a_missing_run_file_has_a_help_line() {
 }
 
 #[test]
+fn a_path_that_cannot_be_used_has_a_help_line() {
+    let dir = TestFolder::new();
+    std::fs::create_dir_all(dir.path().join("runs/a")).unwrap();
+    for (arguments, words) in [
+        (
+            &["logs", "runs/a"][..],
+            &["it is a folder", "help: pass the name of a job"][..],
+        ),
+        (&["man", "/proc/x"], &["to /proc/x: ", "help: "]),
+        (
+            &["bench", "--against", "foo"],
+            &["--against: invalid value `foo`", "help: "],
+        ),
+    ] {
+        dir.run(arguments).expect(2, words);
+    }
+}
+
+#[test]
 fn an_impossible_plan_is_refused_with_its_numbers() {
     let mlp = ["--set", "model.kind=mlp", "--set"];
     let large = [&mlp[..], &["model.hidden=[200000, 200000]"]].concat();
@@ -120,7 +139,7 @@ fn an_impossible_plan_is_refused_with_its_numbers() {
         &large,
         &[
             "the model does not fit: 1 worker",
-            "1490.7",
+            "1.46 TiB",
             "available on this host",
             "optimizer 298",
             "help: use a smaller model",

@@ -229,6 +229,18 @@ fn checkpoints_are_listed_shown_verified_and_exported() {
         "{}",
         exported.stdout
     );
+    let steps = "help: there are checkpoints of step 230, 115";
+    for action in ["show", "verify"] {
+        let problem = "no checkpoint of step 7 in out";
+        open(&[action, "out", "--step", "7"]).expect(2, &[problem, steps]);
+    }
+    let of_nothing = ["export", "out", "-o", "none", "--vector", "nothing"];
+    open(&of_nothing).expect(2, &["invalid vector `nothing`"]);
+    command(&["ls", "gone"]).expect(2, &["no such folder: gone", "help: "]);
+    let key = ["ls", "out", "--encrypt", "file:gone"];
+    let without_key =
+        command(&key).expect(2, &["invalid encryption key of the checkpoints: ./gone"]);
+    assert_eq!(without_key.stderr.matches("invalid").count(), 1);
     let good = open(&["verify", "out/checkpoints"]).expect(0, &[]);
     assert!(good.stdout.contains("is intact"), "{}", good.stdout);
     command(&["verify", "out"]).expect(3, &["is damaged", "pass --encrypt"]);

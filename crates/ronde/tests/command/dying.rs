@@ -63,7 +63,7 @@ fn step(member: &JobGroup, session: &mut Session, batches: &BatchPlan, shards: &
 }
 
 #[test]
-fn a_program_that_dies_repeatedly_ends_the_run_with_the_first_cause() {
+fn a_program_that_dies_repeatedly_ends_the_run_with_the_latest_loss() {
     let program = std::env::current_exe().unwrap();
     let program = program.to_str().unwrap();
     let arguments = [
@@ -86,12 +86,18 @@ fn a_program_that_dies_repeatedly_ends_the_run_with_the_first_cause() {
     let ended = ended.expect(
         3,
         &[
-            "error: worker 0 on ",
-            "; generation 1 has ended; then: waiting for workers: 0 of at least 1",
+            "error: worker ",
+            " abandoned after 2 restarts: the last worker exited with code 101; then: waiting for workers: 0 of at least 1",
+            "help: find out from the output above why the workers end; `elastic.max_restarts`",
             "    | assertion `left != right` failed: sample 17 cannot be read",
             "slot 0 abandoned after 2 restarts",
             "slot 1 abandoned after 2 restarts",
         ],
     );
     assert_eq!(ended.stderr.matches(" restarted (restart ").count(), 4);
+    assert!(
+        !ended.stderr.contains("; generation 1 has ended; slot"),
+        "{}",
+        ended.stderr
+    );
 }

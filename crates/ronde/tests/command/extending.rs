@@ -211,3 +211,36 @@ fn an_extension_of_a_run_that_stopped_early_counts_the_evaluations_again() {
     extend(&dir, "2", &named).expect(0, &[]);
     assert_eq!(manifest(&dir)["steps"], 184);
 }
+
+#[test]
+fn a_run_with_a_damaged_newest_checkpoint_is_extended_from_an_older_one() {
+    let saved = ["checkpoint.every_steps=20", "checkpoint.keep=5"];
+    let dir = TestFolder::new();
+    train(&dir, "2", &saved);
+    let folder = "out/checkpoints/step-00000069";
+    for group in dir.list(folder).iter().filter(|name| name.starts_with('g')) {
+        for name in dir.list(&format!("{folder}/{group}")) {
+            if name.starts_with("rank-00000") {
+                let path = dir.path().join(format!("{folder}/{group}/{name}"));
+                let mut bytes = std::fs::read(&path).unwrap();
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                std::fs::write(path, bytes).unwrap();
+            }
+        }
+    }
+    let ended = extend(&dir, "1", &["--set", "train.epochs=5"]).expect(0, &[]);
+    assert_eq!(identity(&dir, "lineage.000.step").unwrap(), "60");
+    let events = ended.events();
+    let loaded = of_kind(&events, "checkpoint_loaded").next().unwrap();
+    assert_eq!(loaded["step"], 60);
+    let skipped = loaded["skipped"][0].as_str().unwrap();
+    assert!(
+        skipped.starts_with("step 69: ") && skipped.contains("blake3"),
+        "{skipped}"
+    );
+    assert_eq!(manifest(&dir)["steps"], 115);
+    // The run has its own checkpoints now.
+    extend(&dir, "2", &["--set", "train.epochs=6"]).expect(0, &[]);
+    assert_eq!(identity(&dir, "lineage.001.step").unwrap(), "115");
+}

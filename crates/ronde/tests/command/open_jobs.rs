@@ -509,3 +509,24 @@ fn listening_everywhere_and_unknown_jobs_are_explained() {
         assert!(help.contains(command), "{command}");
     }
 }
+
+#[test]
+fn a_coordinator_that_cannot_listen_ends_the_run_at_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap();
+    let dir = TestFolder::new();
+    for address in [taken.to_string(), "203.0.113.7".to_owned()] {
+        let listen = format!("--listen={address}");
+        let ended = dir
+            .run(&["train", "--set", "run.output=out", &listen])
+            .expect(
+                2,
+                &[
+                    &format!("error: cannot listen at {address}"),
+                    "help: choose an address of this host",
+                ],
+            );
+        let errors = ended.stderr.matches("error: ").count();
+        assert_eq!(errors, 1, "{}", ended.stderr);
+    }
+}

@@ -1,6 +1,8 @@
 //! `ronde run`: starts any program as several ranks.
 
-use crate::support::TestFolder;
+use rustix::process::Signal;
+
+use crate::support::{RONDE, TestFolder};
 
 fn shell(ranks: &str, script: &str) -> crate::support::Ended {
     TestFolder::new().run(&["run", "-n", ranks, "--", "sh", "-c", script])
@@ -65,4 +67,37 @@ fn a_missing_program_is_a_user_error() {
     dir.run(&["run", "-n", "0", "--", "true"])
         .expect(2, &["--workers"]);
     dir.run(&["run"]).expect(2, &["PROGRAM"]);
+}
+
+#[test]
+fn an_elastic_job_needs_a_program_that_joins() {
+    let arguments = [
+        "run",
+        "--elastic",
+        "--max-restarts",
+        "1",
+        "-n",
+        "2",
+        "--",
+        "true",
+    ];
+    TestFolder::new().run(&arguments).expect(
+        3,
+        &[
+            "abandoned after 1 restart: the last worker exited with code 0 without joining the job",
+            "help: `--elastic` needs a program that joins the job with `Worker::join`",
+        ],
+    );
+}
+
+#[test]
+fn a_request_to_end_does_not_mention_checkpoints_of_programs_that_may_have_none() {
+    let dir = TestFolder::new();
+    let arguments = ["run", "--", "sh", "-c", "echo begun; exec sleep 600"];
+    let mut running = dir.start(RONDE, &arguments, &[]);
+    running.wait_stdout("begun", 1);
+    running.signal(Signal::TERM);
+    let ended = running.wait();
+    let ended = ended.expect(143, &["received SIGTERM: the processes have 30 s to end"]);
+    assert!(!ended.stderr.contains("checkpoint"), "{}", ended.stderr);
 }

@@ -204,6 +204,33 @@ fn srun_starts_the_ranks_of_a_run_on_several_nodes() {
 }
 
 #[test]
+fn a_rank_that_waits_reports_the_variables_that_it_was_started_with() {
+    let dir = TestFolder::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let variables = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", &port),
+    ];
+    // The port is taken, so that the run ends at once.
+    let ended = dir.start(RONDE, &["train"], &variables).wait();
+    let origin =
+        "started as rank 0 of 2 by a script with variables of torch (RANK, WORLD_SIZE, MASTER_ADDR";
+    let ended = ended.expect(
+        3,
+        &[
+            origin,
+            "cannot listen",
+            "help: start all ranks",
+            "RONDE_STARTED_BY=none",
+        ],
+    );
+    assert_eq!(ended.stderr.matches("help: ").count(), 1, "{ended:#?}");
+}
+
+#[test]
 fn contradicting_variables_are_refused_and_the_user_can_decide() {
     let dir = TestFolder::new();
     let contradicting = [

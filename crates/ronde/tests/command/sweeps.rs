@@ -354,6 +354,7 @@ fn mistakes_are_found_before_a_run_starts() {
     let dir = TestFolder::new();
     for (from, to, problem) in [
         ("run.seed", "run.sead", "trial 0: "),
+        ("run.seed", "run.sead", "--> sweep.toml:8\n"),
         ("[1, 2]", "[]", "the list has no values"),
         ("\"grid\"", "\"grit\"", "unknown variant `grit`"),
         (
@@ -370,7 +371,7 @@ fn mistakes_are_found_before_a_run_starts() {
         dir.write("sweep.toml", &GRID.replace(from, to));
         ronde(&dir, &["sweep", "sweep.toml"]).expect(2, &[problem]);
     }
-    ronde(&dir, &["sweep", "gone.toml"]).expect(2, &["cannot read sweep file gone.toml"]);
+    ronde(&dir, &["sweep", "gone.toml"]).expect(2, &["cannot read sweep file gone.toml", "help: "]);
     dir.write("sweep.toml", GRID);
     ronde(&dir, &["sweep", "sweep.toml", "--on", "moon"]).expect(2, &["there is no target `moon`"]);
     assert!(!dir.path().join("sweeps").exists());

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use ronde_checkpoint::CheckpointError;
 use ronde_data::{DataEvent, OpenContext};
-use ronde_store::{Encrypted, RemoteSettings, Store};
+use ronde_store::{Encrypted, RemoteSettings, Store, StoreError};
 
 use crate::TrainError;
 use crate::config::CheckpointSection;
@@ -90,6 +90,11 @@ pub fn open(
         return Ok(store);
     };
     let master = source.read(base, context.variable);
-    let master = master.map_err(|error| key(error.to_string()))?;
+    let master = master.map_err(|error| match error {
+        StoreError::Key { problem } => {
+            key(format!("{problem}; create one with `openssl rand -hex 32`"))
+        }
+        error => key(error.to_string()),
+    })?;
     Ok(Arc::new(Encrypted::new(store, master)))
 }

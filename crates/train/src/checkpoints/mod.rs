@@ -20,7 +20,7 @@ mod run_checkpoints;
 mod wait;
 
 pub use context::{ProcessContext, Resume, open};
-pub use newest::{NewestCheckpoint, newest};
+pub use newest::{NewestCheckpoint, newest, newest_intact};
 pub use run_checkpoints::RunCheckpoints;
 
 pub(crate) use layout::{ReplicaLayout, other_names, vector_names};

@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ronde_checkpoint::{Checkpoint, CheckpointStatus, list};
+use ronde_checkpoint::{Checkpoint, CheckpointError, CheckpointStatus, SkippedCheckpoint, list};
 use ronde_core::{PlanIdentity, Step};
 use ronde_store::Store;
 
 use super::cursor::TrainingCursor;
 use crate::TrainError;
+
+/// The number of reading threads.
+const THREADS: usize = 4;
 
 /// The newest published checkpoint whose files all exist.
 #[derive(Debug, Clone)]
@@ -33,27 +36,72 @@ pub struct NewestCheckpoint {
 /// # Errors
 /// The store cannot be read.
 pub fn newest(store: &Arc<dyn Store>) -> Result<Option<NewestCheckpoint>, TrainError> {
+    let (found, _) = find(store, |_| Ok(()))?;
+    Ok(found)
+}
+
+/// Returns the newest checkpoint whose bytes all match their digests, and the newer ones that do not, the newest first.
+/// Reads whole checkpoints.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn newest_intact(
+    store: &Arc<dyn Store>,
+) -> Result<(Option<NewestCheckpoint>, Vec<SkippedCheckpoint>), TrainError> {
+    find(store, |checkpoint| {
+        let damage = checkpoint.verify(THREADS)?;
+        damage.into_iter().next().map_or(Ok(()), Err)
+    })
+}
+
+/// Returns the newest checkpoint that passes a check, and the newer ones that are damaged.
+fn find(
+    store: &Arc<dyn Store>,
+    check: impl Fn(&Checkpoint) -> Result<(), CheckpointError>,
+) -> Result<(Option<NewestCheckpoint>, Vec<SkippedCheckpoint>), TrainError> {
+    let mut skipped = Vec::new();
     for listed in list(&**store)? {
-        let Some(manifest) = listed
-            .manifest
-            .filter(|_| listed.status == CheckpointStatus::Complete)
-        else {
-            continue;
+        let step = listed.step;
+        let mut skip = |reason: String| skipped.push(SkippedCheckpoint { step, reason });
+        let manifest = match (listed.status, listed.manifest) {
+            (CheckpointStatus::Complete, Some(manifest)) => manifest,
+            (
+                CheckpointStatus::Damaged(reason)
+                | CheckpointStatus::CutOff(reason)
+                | CheckpointStatus::Locked(reason),
+                _,
+            ) => {
+                skip(reason);
+                continue;
+            }
+            _ => continue,
         };
-        let cursor = match Checkpoint::open(store.clone(), listed.step).and_then(|c| c.cursor()) {
-            Err(error) if error.is_damage() => continue,
-            other => other?,
+        let opened = Checkpoint::open(store.clone(), step);
+        let cursor = opened.and_then(|checkpoint| {
+            check(&checkpoint)?;
+            checkpoint.cursor()
+        });
+        let cursor = match cursor {
+            Err(error) if error.is_damage() => {
+                skip(error.to_string());
+                continue;
+            }
+            other => TrainingCursor::decode(&other?),
         };
-        if let Ok(cursor) = TrainingCursor::decode(&cursor) {
-            return Ok(Some(NewestCheckpoint {
-                step: listed.step,
-                name: manifest.run.clone(),
-                identity: manifest.identity(),
-                vectors: manifest.vectors.iter().map(|v| v.name.clone()).collect(),
-                run: cursor.header.run,
-                base: cursor.header.base,
-            }));
+        match cursor {
+            Ok(cursor) => {
+                let newest = NewestCheckpoint {
+                    step,
+                    name: manifest.run.clone(),
+                    identity: manifest.identity(),
+                    vectors: manifest.vectors.iter().map(|v| v.name.clone()).collect(),
+                    run: cursor.header.run,
+                    base: cursor.header.base,
+                };
+                return Ok((Some(newest), skipped));
+            }
+            Err(problem) => skip(problem),
         }
     }
-    Ok(None)
+    Ok((None, skipped))
 }

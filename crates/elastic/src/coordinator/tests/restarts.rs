@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_slot_whose_workers_fail_repeatedly_is_given_up_with_the_first_cause() {
+fn a_slot_whose_workers_fail_repeatedly_is_given_up_with_the_last_cause() {
     let mut settings = Settings::new(1);
     settings.restart.restarts_max = 2;
     let mut job = Job::new(settings);

@@ -3,17 +3,24 @@
 //! Rank 0 prepares the run, passes it to the other ranks, and writes progress, events and results.
 
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use ronde::{Error, FixedRank, Worker, environment};
-use ronde_cluster::{FailureCause, JobExit, JobOutcome, StartDecision, StopFlag, WorkerFailure};
+use ronde_cluster::{
+    ClusterError, FailureCause, JobExit, JobOutcome, StartDecision, StopFlag, WorkerFailure,
+};
 use ronde_core::{Event, Rank, Tracker};
 use ronde_train::TrainError;
 use ronde_train::config::Override;
 use ronde_train::training::TrainingResult;
 
 use super::{PlanRequest, RunOutputs, TrainArguments, conclude, exit_code, prepare};
-use crate::command::console::message;
+use crate::command::console::{info, message};
 use crate::command::{exit, signals};
+
+/// Time after which a rank other than 0 reports what it waits for.
+const NOTICE_AFTER: Duration = Duration::from_secs(5);
 
 /// Trains as one rank and returns the exit code of this process.
 pub(super) fn train(
@@ -26,9 +33,52 @@ pub(super) fn train(
         message!("error: {problem}");
         return exit::USER_ERROR;
     }
+    let start = MemberStart {
+        mine,
+        notice: notice(mine, decision),
+    };
     match mine.rank {
-        Rank(0) => train_first(mine, arguments, stop),
-        _ => train_other(mine, stop),
+        Rank(0) => train_first(&start, arguments, stop),
+        _ => train_other(&start, stop),
+    }
+}
+
+/// The rank that another launcher has assigned, and a message about it.
+struct MemberStart<'a> {
+    mine: &'a FixedRank,
+    notice: String,
+}
+
+/// Returns the message about the origin of the rank, and what it waits for.
+fn notice(mine: &FixedRank, decision: &StartDecision) -> String {
+    let mut from: Vec<&str> = decision
+        .findings
+        .iter()
+        .filter(|found| ["rank", "world size", "rendezvous"].contains(&found.field))
+        .map(|found| found.from.as_str())
+        .collect();
+    from.dedup();
+    format!(
+        "started as rank {} of {} by {} ({}); waiting for the remaining ranks at {}",
+        mine.rank,
+        mine.world_size,
+        decision.starter.unwrap_or("another launcher"),
+        from.join(", "),
+        mine.rendezvous
+    )
+}
+
+/// Returns the text of an error. For workers that did not meet it has a help line: the variables may have been set
+/// for another program.
+fn explain(error: &Error) -> String {
+    let text = error.explain();
+    match error {
+        Error::Cluster(ClusterError::Rendezvous { .. }) if !text.contains("help:") => format!(
+            "{text}\n  help: start all ranks at about the same time, or unset the variables of the launcher; \
+             `ronde train --explain-environment` shows them, and {}=none starts a run of this process alone",
+            environment::RONDE_STARTED_BY
+        ),
+        _ => text,
     }
 }
 
@@ -54,7 +104,8 @@ fn conflict(
     }
 }
 
-fn train_first(mine: &FixedRank, arguments: &TrainArguments, stop: &StopFlag) -> i32 {
+fn train_first(start: &MemberStart<'_>, arguments: &TrainArguments, stop: &StopFlag) -> i32 {
+    let mine = start.mine;
     let mut request = PlanRequest::of(arguments);
     request.overrides.push(Override::Flag {
         name: environment::RONDE_WORLD_SIZE.to_owned(),
@@ -69,6 +120,7 @@ fn train_first(mine: &FixedRank, arguments: &TrainArguments, stop: &StopFlag) ->
         Ok(opened) => opened,
         Err(code) => return code,
     };
+    info!("{}", start.notice);
     let trained = work(mine, &prepared.task, Some(outputs.tracker.clone()));
     let outcome = outcome(mine, trained, stop);
     let code = conclude(&prepared, &outcome, outputs.finish(exit_code(&outcome)));
@@ -76,12 +128,13 @@ fn train_first(mine: &FixedRank, arguments: &TrainArguments, stop: &StopFlag) ->
     code
 }
 
-fn train_other(mine: &FixedRank, stop: &StopFlag) -> i32 {
-    match work(mine, "", None) {
+fn train_other(start: &MemberStart<'_>, stop: &StopFlag) -> i32 {
+    let mine = start.mine;
+    match work_and_report(start) {
         Ok(_) => exit::DONE,
         Err(Error::Train(TrainError::Stopped { .. })) => 128 + stop.signal(),
         Err(error) => {
-            message!("error: rank {}: {}", mine.rank, error.explain());
+            message!("error: rank {}: {}", mine.rank, explain(&error));
             match is_user_error(&error) {
                 true => exit::USER_ERROR,
                 false => exit::GAVE_UP,
@@ -90,13 +143,35 @@ fn train_other(mine: &FixedRank, stop: &StopFlag) -> i32 {
     }
 }
 
+/// As [`work`], but prints the message if rank 0 is not there for a while.
+fn work_and_report(start: &MemberStart<'_>) -> Result<TrainingResult, Error> {
+    let (met, waiting) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if waiting.recv_timeout(NOTICE_AFTER) == Err(RecvTimeoutError::Timeout) {
+                info!("{}", start.notice);
+            }
+        });
+        let worker = Worker::fixed(start.mine, "");
+        drop(met);
+        worker
+    })
+    .and_then(|worker| train_as(worker, None))
+}
+
 /// Meets the other ranks and trains the run of rank 0.
 fn work(
     mine: &FixedRank,
     task: &str,
     tracker: Option<Arc<dyn Tracker>>,
 ) -> Result<TrainingResult, Error> {
-    let mut worker = Worker::fixed(mine, task)?;
+    train_as(Worker::fixed(mine, task)?, tracker)
+}
+
+fn train_as(
+    mut worker: Worker,
+    tracker: Option<Arc<dyn Tracker>>,
+) -> Result<TrainingResult, Error> {
     if let Some(tracker) = tracker {
         worker.set_tracker(tracker);
     }
@@ -127,7 +202,7 @@ fn outcome(
         Err(error) => {
             let reported = Event::WorkerFailed {
                 rank: mine.rank,
-                message: error.explain(),
+                message: explain(&error),
                 last_step: None,
                 secondary: false,
                 user_error: is_user_error(&error),
