@@ -156,6 +156,26 @@ fn with_copies(
     replica.with_vectors(parameters, 2 * vectors)
 }
 
+/// Returns the floats of the activations of a training step or of an evaluation, whichever needs more.
+fn activation_floats(plan: &Plan, train: &dyn Dataset, samples: u64, together: u32) -> u64 {
+    let config = &plan.config;
+    let step = StepShape {
+        sample: &train.description().shape,
+        classes: train.description().classes,
+        samples: usize::try_from(samples).unwrap_or(usize::MAX),
+        shards: together,
+        recomputes: config.train.recompute_activations,
+        precision: config.train.precision,
+    };
+    // The model was described before.
+    let model = &config.model.config;
+    let training = model.step_floats(&step).unwrap_or(u64::MAX);
+    match plan.evaluates {
+        true => training.max(model.evaluation_floats(&step).unwrap_or(u64::MAX)),
+        false => training,
+    }
+}
+
 /// Returns the estimated memory of a worker, of each part of the model.
 pub(super) fn worker_estimates(
     plan: &Plan,
@@ -175,30 +195,12 @@ pub(super) fn worker_estimates(
     let bucket_bytes = config.comm.bucket_bytes_max.unwrap_or(DIVIDED_BUCKET_BYTES);
     // The parts of a divided model have their second copies.
     let is_whole = !config.parallel.divides_model();
-    let convolved = match train.description().shape.len() {
-        3 => size.largest_layer,
-        _ => 0,
-    };
+    let is_of_images = train.description().shape.len() == 3;
+    let convolved = if is_of_images { size.largest_layer } else { 0 };
     let slice_copies = is_whole.then(|| config.parallel.copies_among(workers));
     let whole = MemoryEstimate::data_parallel(
         [size.parameters, copies],
-        |samples, together| {
-            let step = StepShape {
-                sample: &train.description().shape,
-                classes: train.description().classes,
-                samples: usize::try_from(samples).unwrap_or(usize::MAX),
-                shards: together,
-                recomputes: config.train.recompute_activations,
-                precision: config.train.precision,
-            };
-            // The model was described before.
-            let model = &config.model.config;
-            let training = model.step_floats(&step).unwrap_or(u64::MAX);
-            match plan.evaluates {
-                true => training.max(model.evaluation_floats(&step).unwrap_or(u64::MAX)),
-                false => training,
-            }
-        },
+        |samples, together| activation_floats(plan, train, samples, together),
         &config.optimizer,
         batch_samples,
         &shards,

@@ -480,6 +480,7 @@ pub(in crate::command) fn read_run_file(
         let shown = path.display();
         let hint = match error.kind() {
             ErrorKind::NotFound => format!("write one with `ronde init {shown}`"),
+            ErrorKind::PermissionDenied => "give this user the right to read it".to_owned(),
             _ => "a run file is a TOML text; write one with `ronde init`".to_owned(),
         };
         format!("error: cannot read run file {shown}: {error}\n  help: {hint}")
