@@ -290,7 +290,7 @@ impl Plan {
     /// # Errors
     /// When the run acts on evaluations, and there is no test set or a metric is not measured.
     pub fn bind_evaluations(&mut self, test: Option<&dyn Dataset>) -> Result<(), TrainError> {
-        self.evaluates = test.is_some_and(|test| test.len() > 0);
+        self.evaluates = test.is_some_and(|test| !test.is_empty());
         let metrics = self.objective.metrics.iter().map(|metric| metric.name());
         let measured: Vec<&str> = std::iter::once(LOSS).chain(metrics).collect();
         for (key, metric) in self.config.train.evaluation_users() {
