@@ -119,8 +119,10 @@ impl MemoryEstimate {
             (held / u128::from(workers)) as u64
         };
         self.optimizer = share(self.optimizer);
-        let in_flight = bucket_bytes.saturating_mul(BUCKETS_IN_FLIGHT);
         let reduced = std::mem::take(&mut self.gradient_copy);
+        let in_flight = bucket_bytes.saturating_mul(BUCKETS_IN_FLIGHT);
+        // A small model has fewer buckets.
+        let in_flight = in_flight.min(reduced);
         if zero == ZeroLevel::Weights {
             let gathered = in_flight.min(self.parameters);
             self.parameters = share(self.parameters).saturating_add(gathered);
