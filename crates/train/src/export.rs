@@ -215,7 +215,11 @@ pub(crate) fn save_when_there_is_space(
             tracker.record(Event::Notice { rank, message });
         }
         thread::park_timeout(SPACE_PAUSE);
-        tell_ranks(training, WAIT)?;
+        match tell_ranks(training, WAIT) {
+            // The other ranks have left.
+            Err(_) if training.is_asked_to_stop() => return Err(error),
+            told => told?,
+        }
     }
 }
 

@@ -634,9 +634,9 @@ impl Training {
         Ok(self.member.finish())
     }
 
-    /// Returns whether this rank was asked to stop.
+    /// Returns whether this rank or the job was asked to stop.
     pub(crate) fn is_asked_to_stop(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
+        self.stop.load(Ordering::SeqCst) || self.member.is_stopping()
     }
 
     /// Moves this thread to its dedicated core, if it has one.

@@ -84,9 +84,9 @@ impl SynchronousStrategy {
         let opened = running.inbox.open(&*self.groups.all, &self.forms);
         opened
             .map_err(|source| exchange("receive the values of another stage".to_owned(), source))?;
-        for action in &programs[own.column] {
+        for (index, action) in programs[own.column].iter().enumerate() {
             // The remaining members wait for this rank, which may not reach an exchange for long.
-            if let Some(source) = self.groups.all.failure() {
+            if let Some(source) = self.groups.all.failure().filter(|_| index > 0) {
                 return Err(exchange("continue the step".to_owned(), source));
             }
             self.act(action, &mut running)?;

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{RONDE, TestFolder};
+use crate::support::{Ended, RONDE, TestFolder};
 
 #[test]
 fn a_folder_that_cannot_be_created_is_refused() {
@@ -118,7 +118,7 @@ fn trackers_on_a_full_disk_do_not_stop_training_and_continue_after_it() {
     ];
     let sets: Vec<&str> = sets.into_iter().flat_map(|set| ["--set", set]).collect();
     let arguments = [&["train", "-n", "2", "--trace"], &sets[..]].concat();
-    let ended = dir.run(&arguments).expect(3, &["1,500 of 1,500"]);
+    let ended = stopped_on_full_disk(&dir, &arguments).expect(143, &["1,500 of 1,500"]);
     let mut missing = Vec::new();
     for what in [
         "cannot write events:",
@@ -153,6 +153,29 @@ fn trackers_on_a_full_disk_do_not_stop_training_and_continue_after_it() {
     assert!(spool.contains("\"step\":1500") && spool.contains("FINISHED"));
 }
 
+/// Runs `ronde` until it waits for space for the model, and stops it.
+fn stopped_on_full_disk(dir: &TestFolder, arguments: &[&str]) -> Ended {
+    let mut running = dir.start(RONDE, arguments, &[]);
+    running.wait_stderr("the workers keep the model until there is space", 1);
+    running.signal(Signal::TERM);
+    running.wait()
+}
+
+#[test]
+fn a_trained_model_is_written_when_a_full_disk_has_space_again() {
+    let dir = TestFolder::new();
+    let Some(disk) = SmallDisk::mount(&dir, "128k") else {
+        return;
+    };
+    let sets = ["--set", "run.output=disk/out", "--set", "train.steps=400"];
+    let arguments = [&["train", "-n", "2"], &sets[..]].concat();
+    let mut running = dir.start(RONDE, &arguments, &[]);
+    running.wait_stderr("the workers keep the model until there is space", 1);
+    disk.grow("64m");
+    running.wait().expect(0, &["blake3"]);
+    assert!(dir.path().join("disk/out/model.safetensors").exists());
+}
+
 #[test]
 fn a_disk_that_fills_up_leaves_no_incomplete_model() {
     let dir = TestFolder::new();
@@ -161,17 +184,15 @@ fn a_disk_that_fills_up_leaves_no_incomplete_model() {
     };
     // The event file alone is larger than the disk.
     let sets = ["--set", "run.output=disk/out", "--set", "train.steps=400"];
-    let ended = dir
-        .run(&[&["train", "-n", "2"], &sets[..]].concat())
-        .expect(
-            3,
-            &[
-                "error: rank 0: cannot write ",
-                "No space left on device",
-                "help: check that the disk has space",
-                "cannot write events",
-            ],
-        );
+    let arguments = [&["train", "-n", "2"], &sets[..]].concat();
+    let ended = stopped_on_full_disk(&dir, &arguments).expect(
+        143,
+        &[
+            "rank 0 failed: cannot write ",
+            "No space left on device",
+            "cannot write events",
+        ],
+    );
     assert!(ended.stderr.contains("400 of 400"), "{}", ended.stderr);
     assert_eq!(
         dir.results("disk/out"),

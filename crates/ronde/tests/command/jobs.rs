@@ -127,7 +127,7 @@ fn a_job_outlives_its_submitter_is_scaled_and_cancelled_with_a_checkpoint() {
     under_way(&dir, "long");
     // A folder of this name does not hide the job.
     std::fs::create_dir(dir.path().join("long")).unwrap();
-    ronde(&dir, &["scale", "long", "1"]).expect(0, &["1 workers"]);
+    ronde(&dir, &["scale", "long", "1"]).expect(0, &["1 worker"]);
     let status = ronde(&dir, &["status", "long"]).expect(0, &[]).stdout;
     assert!(status.contains("job long on local: running"), "{status}");
     ronde(&dir, &["jobs", "--remove", "long"])

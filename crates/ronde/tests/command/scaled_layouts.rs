@@ -70,7 +70,7 @@ impl DividedJob {
 
     #[track_caller]
     fn scale(&self, workers: &str) {
-        let target = format!("the target is now {workers} workers");
+        let target = format!("the target is now {workers} worker");
         self.dir
             .run(&["scale", "out", workers])
             .expect(0, &[&target]);
