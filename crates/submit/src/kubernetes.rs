@@ -420,7 +420,7 @@ impl Target for KubernetesTarget {
     fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError> {
         match self.placed(job)? {
             Some((api, placed)) => self.state_of(&api, placed.name, is_cancelled),
-            None => Ok(state_before_placement(job)),
+            None => Ok(state_before_placement(job, is_cancelled)),
         }
     }
 
@@ -431,7 +431,7 @@ impl Target for KubernetesTarget {
                 namespace, name, ..
             }) = &job.placement
             else {
-                return state_before_placement(job);
+                return state_before_placement(job, *is_cancelled);
             };
             let listing = listings
                 .entry(namespace.clone())

@@ -100,9 +100,10 @@ pub(crate) fn not_placed(job: &SubmittedJob) -> SubmitError {
 }
 
 /// Returns the state of a job that its submitter has not placed.
-pub(crate) fn state_before_placement(job: &SubmittedJob) -> JobState {
+pub(crate) fn state_before_placement(job: &SubmittedJob, is_cancelled: bool) -> JobState {
     match job.submitter.is_alive() {
         true => JobState::Starting,
+        false if is_cancelled => JobState::Cancelled,
         false => JobState::Lost,
     }
 }
@@ -172,11 +173,11 @@ impl Target for LocalTarget {
 
     fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError> {
         let Some(paths) = placed(job) else {
-            return Ok(state_before_placement(job));
+            return Ok(state_before_placement(job, is_cancelled));
         };
         match paths.process(0).state()? {
             // The submitter has written the placement, and was killed before it started the launcher.
-            ProcessState::NotStarted => Ok(state_before_placement(job)),
+            ProcessState::NotStarted => Ok(state_before_placement(job, is_cancelled)),
             state => Ok(JobState::of(&state, is_cancelled)),
         }
     }

@@ -370,7 +370,7 @@ impl Target for RayTarget {
     fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError> {
         match self.placed(job)? {
             Some((api, placed)) => Ok(api::state(api.job(placed.id)?.as_ref(), is_cancelled)),
-            None => Ok(state_before_placement(job)),
+            None => Ok(state_before_placement(job, is_cancelled)),
         }
     }
 
@@ -378,7 +378,7 @@ impl Target for RayTarget {
         let listed = self.api().and_then(|api| api.jobs());
         let state = |(job, is_cancelled): &(&SubmittedJob, bool)| {
             let Some(JobPlacement::Ray { id, .. }) = &job.placement else {
-                return state_before_placement(job);
+                return state_before_placement(job, *is_cancelled);
             };
             match &listed {
                 Ok(listed) => {

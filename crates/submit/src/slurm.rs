@@ -313,7 +313,7 @@ impl Target for SlurmTarget {
     fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError> {
         match placed(job) {
             Some((id, paths)) => queue::state(&id, &paths, is_cancelled),
-            None => Ok(state_before_placement(job)),
+            None => Ok(state_before_placement(job, is_cancelled)),
         }
     }
 
@@ -326,7 +326,7 @@ impl Target for SlurmTarget {
             .zip(&placed)
             .map(|((job, is_cancelled), placed)| {
                 let Some((id, paths)) = placed else {
-                    return state_before_placement(job);
+                    return state_before_placement(job, *is_cancelled);
                 };
                 let state = match &listed {
                     Ok(lines) => queue::state_in(lines, id, paths, *is_cancelled),

@@ -213,7 +213,7 @@ impl SshTarget {
 /// Returns the state of a job whose launcher has this state.
 fn state_of(state: &ProcessState, job: &SubmittedJob, is_cancelled: bool) -> JobState {
     match state {
-        ProcessState::NotStarted => state_before_placement(job),
+        ProcessState::NotStarted => state_before_placement(job, is_cancelled),
         state => JobState::of(state, is_cancelled),
     }
 }
@@ -235,7 +235,7 @@ impl Target for SshTarget {
 
     fn state(&self, job: &SubmittedJob, is_cancelled: bool) -> Result<JobState, SubmitError> {
         let Some(remote) = self.job(job) else {
-            return Ok(state_before_placement(job));
+            return Ok(state_before_placement(job, is_cancelled));
         };
         let state = self.process_state(&remote)?;
         Ok(state_of(&state, job, is_cancelled))
