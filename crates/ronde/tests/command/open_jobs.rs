@@ -332,7 +332,7 @@ fn a_job_at_an_address_is_shown_until_it_ends() {
         "{shown}"
     );
     let refused = job.dir.run(&["top", &address, token[0], token[1]]);
-    refused.expect(2, &["cannot show the job at", "Connection refused"]);
+    refused.expect(2, &["cannot show the job at", "cannot reach a coordinator"]);
 }
 
 /// Starts an agent for one worker as another host.
