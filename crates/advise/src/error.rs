@@ -1,5 +1,6 @@
 //! [`AdviseError`]: the reason why a forecast cannot be made.
 
+use ronde_core::units::bytes;
 use ronde_schedule::ScheduleError;
 
 /// The reason why a forecast cannot be made.
@@ -21,7 +22,7 @@ pub enum AdviseError {
         "no layout fits: the smallest of {layouts}, {smallest}, needs {} on a host of {}, {} more than there is\n  \
          help: use hosts with more memory or more of them, raise workers.logical_shards (smaller shards; changes the trained \
          bits), or set train.recompute_activations = true",
-        size(*needed_bytes), size(*memory_bytes), size(needed_bytes.saturating_sub(*memory_bytes))
+        bytes(*needed_bytes), bytes(*memory_bytes), bytes(needed_bytes.saturating_sub(*memory_bytes))
     )]
     NothingFits {
         /// The number of layouts that were tried.
@@ -47,14 +48,4 @@ pub enum AdviseError {
     /// A layout cannot be interpreted: a bug.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-}
-
-/// Formats a number of bytes with the largest unit that leaves at least 1.
-fn size(bytes: u64) -> String {
-    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let unit = units.into_iter().find(|(_, shift)| bytes >> shift > 0);
-    match unit {
-        Some((unit, shift)) => format!("{:.2} {unit}", bytes as f64 / (1_u64 << shift) as f64),
-        None => format!("{bytes} bytes"),
-    }
 }

@@ -45,6 +45,7 @@ pub mod sparse;
 pub mod step_layout;
 pub mod straggler;
 pub mod token_texts;
+pub mod units;
 pub mod weight_hash;
 
 pub use assignment::Assignment;

@@ -8,8 +8,9 @@ mod values;
 use ronde_core::Rank;
 
 pub use announcement::{announcement, details, is_warning, shares, straggler};
+pub use ronde_core::units::bytes;
 pub use summary::summary;
-pub use values::{bytes, count, duration, number, printable, short_number};
+pub use values::{count, duration, number, printable, short_number};
 
 use values::{counted, percent};
 

@@ -72,7 +72,7 @@ impl OutputFolder {
                 };
                 // Of a run that was killed before its first step, or while it removed them.
                 folder.restore_results();
-                let _none = std::fs::remove_dir_all(folder.path.join(REMOVED_FOLDER));
+                folder.finish_removal();
                 Ok(folder)
             }
             Err(std::fs::TryLockError::WouldBlock) => Err(format!(
@@ -126,15 +126,19 @@ impl OutputFolder {
         Ok(())
     }
 
-    /// Removes the results that were set aside.
+    /// Removes the results that were set aside, on a thread of its own, since large checkpoints take a while.
     pub fn remove_replaced_results(&self) {
-        let replaced = self.path.join(REPLACED_FOLDER);
-        if replaced.is_dir() {
-            // Only complete results return, also if this process is killed while it removes them.
-            let removed = self.path.join(REMOVED_FOLDER);
-            let _ = std::fs::rename(&replaced, &removed);
-            let _ = std::fs::remove_dir_all(&removed);
+        let removed = self.path.join(REMOVED_FOLDER);
+        // Only complete results return, also if this process is killed while it removes them.
+        if std::fs::rename(self.path.join(REPLACED_FOLDER), &removed).is_ok() {
+            std::thread::spawn(move || std::fs::remove_dir_all(removed));
         }
+    }
+
+    /// Removes what the thread has not removed.
+    fn finish_removal(&self) {
+        // Usually there is nothing.
+        let _ = std::fs::remove_dir_all(self.path.join(REMOVED_FOLDER));
     }
 
     /// Returns the results that were set aside to their place, in that of the results of a run that has committed nothing.
@@ -203,6 +207,7 @@ impl Tracker for OutputFolder {
 impl Drop for OutputFolder {
     fn drop(&mut self) {
         self.restore_results();
+        self.finish_removal();
         self.remove_temporary_files();
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use ronde_checkpoint::CheckpointError;
 use ronde_core::session::SessionError;
+use ronde_core::units::bytes;
 use ronde_core::{CollectiveError, MembershipError, Recovery, Step};
 use ronde_data::DataError;
 use ronde_engine::EngineError;
@@ -275,16 +276,6 @@ fn model_problem(error: &EngineError) -> String {
     }
 }
 
-/// Formats a number of bytes with the largest unit that leaves at least 1.
-fn size(bytes: u64) -> String {
-    let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let unit = units.into_iter().find(|(_, shift)| bytes >> shift > 0);
-    match unit {
-        Some((unit, shift)) => format!("{:.2} {unit}", bytes as f64 / (1_u64 << shift) as f64),
-        None => format!("{bytes} bytes"),
-    }
-}
-
 fn does_not_fit(
     estimate: &MemoryEstimate,
     needed_bytes: u64,
@@ -301,21 +292,21 @@ fn does_not_fit(
          {} needs {}: parameters {}, gradients {}, optimizer {}, checkpoint copy {}, activations {} ({} samples in the largest shard), \
          prefetched samples {}\n  \
          help: {hint}",
-        size(needed_bytes),
-        size(available_bytes),
+        bytes(needed_bytes),
+        bytes(available_bytes),
         if local_workers == 1 {
             "it"
         } else {
             "the one with the most"
         },
-        size(estimate.total()),
-        size(estimate.parameters),
-        size(estimate.gradients),
-        size(estimate.optimizer),
-        size(estimate.checkpoint),
-        size(estimate.activations),
+        bytes(estimate.total()),
+        bytes(estimate.parameters),
+        bytes(estimate.gradients),
+        bytes(estimate.optimizer),
+        bytes(estimate.checkpoint),
+        bytes(estimate.activations),
         estimate.shard_samples,
-        size(estimate.samples),
+        bytes(estimate.samples),
     )
 }
 

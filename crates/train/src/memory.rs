@@ -262,7 +262,8 @@ impl MemoryEstimate {
         self
     }
 
-    /// Adds the buffers of the kernels of the worker's computing threads, for convolutions of up to `convolved` weights.
+    /// Adds the buffers of the kernels of the worker's computing threads, for a largest layer of `convolved` weights if the samples are
+    /// images; 0: nothing is convolved.
     #[must_use]
     pub fn with_kernels(mut self, convolved: u64, threads: u32) -> Self {
         let thread = convolved.saturating_mul(2 * BYTES).min(THREAD_BYTES);
@@ -508,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_after_the_first_has_buffers() {
+    fn each_thread_has_buffers_for_convolutions() {
         let one = estimate(1);
         let more = |convolved, threads| one.with_kernels(convolved, threads).total() - one.total();
         assert_eq!(more(0, 4), 0);

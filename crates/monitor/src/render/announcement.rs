@@ -1,8 +1,9 @@
 //! The lines printed for events as soon as they happen.
 
 use ronde_core::Event;
+use ronde_core::units::bytes;
 
-use super::values::{bytes, count, counted};
+use super::values::{count, counted};
 use super::{metrics, started};
 use crate::view::{RunView, SharesView, StragglerView};
 

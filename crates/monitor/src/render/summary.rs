@@ -1,8 +1,9 @@
 //! The summary printed at the end of a run.
 
 use ronde_core::event::PhaseTimes;
+use ronde_core::units::bytes;
 
-use super::values::{bytes, count, counted, duration, number, percent};
+use super::values::{count, counted, duration, number, percent};
 use super::{metrics, straggler};
 use crate::view::RunView;
 

@@ -68,22 +68,6 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// Formats a number of bytes: `512 B`, `1.5 KiB`, `12.0 MiB`.
-#[must_use]
-pub fn bytes(n: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if n < 1024 {
-        return format!("{n} B");
-    }
-    let (mut value, mut unit) = (n as f64 / 1024.0, 0);
-    // 1023.95 would be printed as 1024.0.
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
-
 /// Formats a duration: `0.8 s`, `42 s`, `3 min 05 s`, `2 h 07 min`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {

@@ -9,7 +9,7 @@ use ronde_core::{PlanIdentity, Step};
 use ronde_model::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 use ronde_store::{Address, Store};
 use ronde_train::checkpoints::{self, NewestCheckpoint};
-use ronde_train::config::{CheckpointSection, DEFAULT_RUN_FILE, Document, Override};
+use ronde_train::config::{CheckpointSection, DEFAULT_RUN_FILE, Document, Override, ValueOrigin};
 use ronde_train::{Extension, Plan, RunConfig, TrainError};
 
 use super::job;
@@ -173,15 +173,27 @@ fn newest_run(file: Option<&Path>, overrides: &[Override]) -> Option<PathBuf> {
     job::newest_run().filter(|run| run.join(FOLDER).is_dir())
 }
 
-/// Returns whether arguments name a run, its folder or its checkpoints.
+/// Returns whether arguments or the environment name a run, its folder or its checkpoints.
 pub(super) fn names_run(overrides: &[Override]) -> bool {
-    overrides.iter().any(|each| match each {
-        Override::Set(text) => {
-            let key = text.split('=').next().unwrap_or_default().trim();
-            ["run.output", "run.name", "checkpoint.to"].contains(&key)
-        }
-        Override::Flag { .. } => false,
+    let read = Document::load(
+        DEFAULT_RUN_FILE,
+        "arguments",
+        &environment::all(),
+        overrides,
+    );
+    // A mistake in the arguments is reported when the run file is known.
+    read.is_ok_and(|(_, document)| {
+        ["run.output", "run.name", "checkpoint.to"].map(|path| is_override(&document, path))
+            != [false; 3]
     })
+}
+
+/// Returns whether an argument or the environment sets a value.
+pub(super) fn is_override(document: &Document, path: &str) -> bool {
+    matches!(
+        document.origin(path),
+        ValueOrigin::Set { .. } | ValueOrigin::Environment { .. } | ValueOrigin::Flag { .. }
+    )
 }
 
 /// How a run starts.
@@ -212,8 +224,9 @@ pub(super) fn check(
         .map_err(|error| failed(&error))?;
     if let Address::Folder(folder) = &mut address {
         *folder = PathBuf::from(absolute(folder));
-        // The folder of the run was checked before.
-        writable(folder, *folder != output.join(FOLDER))?;
+        // A new run creates the folder of the run, and with it this one.
+        let is_named = *folder != output.join(FOLDER);
+        writable(folder, is_named && !resumes)?;
     }
     let shown = address.to_string();
     let is_default = address == Address::Folder(output.join(FOLDER));
@@ -405,16 +418,17 @@ fn absolute(path: &Path) -> String {
 /// Refuses a folder that cannot be written or, if it `creates` one, created, instead of failing at the first checkpoint.
 fn writable(folder: &Path, creates: bool) -> Result<(), String> {
     let existing = folder.ancestors().find(|path| path.exists());
-    let create = || std::fs::create_dir_all(folder).err();
     let problem = match existing {
-        _ if creates && existing.is_some_and(Path::is_dir) => {
-            create().map(|error| error.to_string())
-        }
         Some(path) if !path.is_dir() => Some(format!("{} is not a folder", path.display())),
         Some(path) => rustix::fs::access(path, rustix::fs::Access::WRITE_OK)
             .err()
             .map(|error| format!("{}: {error}", path.display())),
         None => None,
+    };
+    let create = || std::fs::create_dir_all(folder).err();
+    let problem = match creates {
+        true => problem.or_else(|| create().map(|error| error.to_string())),
+        false => problem,
     };
     problem.map_or(Ok(()), |problem| {
         Err(format!(

@@ -139,7 +139,7 @@ fn an_impossible_plan_is_refused_with_its_numbers() {
         &large,
         &[
             "the model does not fit: 1 worker",
-            "1.46 TiB",
+            "1.5 TiB",
             "available on this host",
             "optimizer 298",
             "help: use a smaller model",

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Ended, RONDE, TestFolder};
+use crate::support::{Ended, RONDE, Running, TestFolder};
 
 #[test]
 fn a_folder_that_cannot_be_created_is_refused() {
@@ -153,10 +153,16 @@ fn trackers_on_a_full_disk_do_not_stop_training_and_continue_after_it() {
     assert!(spool.contains("\"step\":1500") && spool.contains("FINISHED"));
 }
 
-/// Runs `ronde` until it waits for space for the model, and stops it.
-fn stopped_on_full_disk(dir: &TestFolder, arguments: &[&str]) -> Ended {
+/// Runs `ronde` until it waits for space for the model.
+fn waiting_for_space(dir: &TestFolder, arguments: &[&str]) -> Running {
     let mut running = dir.start(RONDE, arguments, &[]);
     running.wait_stderr("the workers keep the model until there is space", 1);
+    running
+}
+
+/// Does the same, and stops it.
+fn stopped_on_full_disk(dir: &TestFolder, arguments: &[&str]) -> Ended {
+    let running = waiting_for_space(dir, arguments);
     running.signal(Signal::TERM);
     running.wait()
 }
@@ -169,8 +175,11 @@ fn a_trained_model_is_written_when_a_full_disk_has_space_again() {
     };
     let sets = ["--set", "run.output=disk/out", "--set", "train.steps=400"];
     let arguments = [&["train", "-n", "2"], &sets[..]].concat();
-    let mut running = dir.start(RONDE, &arguments, &[]);
-    running.wait_stderr("the workers keep the model until there is space", 1);
+    let mut running = waiting_for_space(&dir, &arguments);
+    // The remaining worker keeps the model, too.
+    let workers = running.workers();
+    crate::support::send(workers[&0], Signal::KILL);
+    running.wait_stderr("the workers keep the model until there is space", 2);
     disk.grow("64m");
     running.wait().expect(0, &["blake3"]);
     assert!(dir.path().join("disk/out/model.safetensors").exists());

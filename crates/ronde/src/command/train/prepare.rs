@@ -28,7 +28,7 @@ use super::TrainArguments;
 use crate::command::capacity::{check_disk, check_memory, memory_per_worker};
 use crate::command::console::{console, info};
 use crate::command::data_progress;
-use crate::command::resume::{self, ResumeSource};
+use crate::command::resume::{self, ResumeSource, is_override};
 use crate::command::run_position::RunPosition;
 use crate::command::start_error::StartError;
 use ronde::output_folder::OutputFolder;
@@ -110,8 +110,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         Document::load(&text, &name, &ronde::environment::all(), overrides)
             .map_err(|error| error.render(colour))?;
     if let Some(resumed) = &from {
-        let is_moved = matches!(document.origin("run.output"), ValueOrigin::Set { .. });
-        resumed.check_output(&config, is_moved)?;
+        resumed.check_output(&config, is_override(&document, "run.output"))?;
         resumed.redirect(&mut config);
     }
     if arguments.for_forecast {
@@ -151,17 +150,11 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     if !arguments.for_forecast {
         check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
     }
-    let is_explicit = |path: &str| {
-        matches!(
-            document.origin(path),
-            ValueOrigin::Set { .. } | ValueOrigin::Environment { .. } | ValueOrigin::Flag { .. }
-        )
-    };
     let is_example = arguments.file.is_none()
         && from.is_none()
         && !arguments.overwrite
-        && !is_explicit("run.output")
-        && !is_explicit("run.name");
+        && !is_override(&document, "run.output")
+        && !is_override(&document, "run.name");
     Ok(PlannedRun {
         config,
         world_size,
