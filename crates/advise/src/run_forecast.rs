@@ -371,7 +371,7 @@ mod tests {
         let error = compared(cluster(1, 8), memory, 1).unwrap_err().to_string();
         assert!(error.contains("no layout fits"), "{error}");
         assert!(
-            error.contains("on a host of 8.00 GiB") && error.contains("help:"),
+            error.contains("on a host of 8.0 GiB") && error.contains("help:"),
             "{error}"
         );
     }

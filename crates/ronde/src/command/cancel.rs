@@ -66,13 +66,18 @@ pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> 
         }
         return Err(error);
     }
-    match was_over {
-        true => state,
-        false => match jobs.state(&job, &*target)? {
-            JobState::Starting => wait_for_submitter(&jobs, name),
-            state => Ok(state),
-        },
+    if was_over {
+        return state;
     }
+    let state = match jobs.state(&job, &*target)? {
+        JobState::Starting => wait_for_submitter(&jobs, name)?,
+        state => state,
+    };
+    // The submitting command may have removed the record, and the note in it, before the state was read.
+    Ok(match state {
+        JobState::Lost => JobState::Cancelled,
+        state => state,
+    })
 }
 
 /// Waits until the command that places a job has seen that the job is cancelled, and has ended what it began.
@@ -87,7 +92,10 @@ fn wait_for_submitter(jobs: &SubmittedJobs, name: &str) -> Result<JobState, Subm
         if !jobs.registry.has(name) {
             return Ok(JobState::Cancelled);
         }
-        let (job, target) = jobs.find(name)?;
+        let (job, target) = match jobs.find(name) {
+            Err(_) if !jobs.registry.has(name) => return Ok(JobState::Cancelled),
+            found => found?,
+        };
         let state = jobs.state(&job, &*target)?;
         if state.is_over() {
             return Ok(state);

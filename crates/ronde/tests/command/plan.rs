@@ -154,7 +154,7 @@ fn bad_descriptions_are_refused() {
         &["--memory", "1MiB"],
         &[
             "no layout fits: the smallest of",
-            "on a host of 1.00 MiB",
+            "on a host of 1.0 MiB",
             "more than there is",
             "help: ",
         ],

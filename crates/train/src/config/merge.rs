@@ -157,8 +157,11 @@ impl MergedConfig {
             | ("model" | "optimizer" | "schedule" | "sync", "kind") => {
                 let table = self.table.get(section).and_then(Value::as_table);
                 let other = table.filter(|table| table.get(key) != Some(value));
+                // All codecs have senders.
+                let stays =
+                    |k: &String| k == key || (section, k.as_str()) == ("compression", "senders");
                 other.map_or_else(Vec::new, |table| {
-                    table.keys().filter(|k| *k != key).cloned().collect()
+                    table.keys().filter(|k| !stays(k)).cloned().collect()
                 })
             }
             _ => return,

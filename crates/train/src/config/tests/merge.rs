@@ -144,6 +144,20 @@ fn check(cases: &[InvalidArguments<'_>]) {
 }
 
 #[test]
+fn another_codec_keeps_the_senders_and_drops_what_belongs_to_the_first() {
+    let text = with(
+        "[compression]\ncodec = \"top_k\"\nsenders = 3\nratio = 0.5\n[workers]\nlogical_shards = 3\n",
+    );
+    let (run, document) = load(&text, &[], &[set("compression.codec=bf16")]).unwrap();
+    assert_eq!(run.compression.senders(), Some(3));
+    assert!(matches!(
+        document.origin("compression.senders"),
+        ValueOrigin::File { .. }
+    ));
+    assert!(!run.to_toml().unwrap().contains("ratio"));
+}
+
+#[test]
 fn invalid_values_point_at_the_argument() {
     let flag = |value| [flag("--workers", "workers.count", value)];
     check(&[
