@@ -35,7 +35,7 @@ pub struct Balance {
 pub struct BalancedShares {
     /// The new assignment.
     pub shards: ShardPlan,
-    /// The seconds that each rank needs for one shard, by rank.
+    /// The seconds that each rank that computes needs for one shard, by rank.
     pub shard_s: Vec<f64>,
 }
 
@@ -43,13 +43,20 @@ impl Balance {
     /// Records the seconds that each rank was busy with its shards in a step. Returns another assignment if a window has
     /// ended and it is worth the change; the next window then measures the new assignment.
     ///
-    /// Nothing is chosen while a rank has no shard, because its speed is unknown.
-    pub fn observe(&mut self, busy_s: &[f64], present: &ShardPlan) -> Option<BalancedShares> {
+    /// The last `servers` ranks never have a shard. Nothing is chosen while another rank has none, because its speed is unknown.
+    pub fn observe(
+        &mut self,
+        busy_s: &[f64],
+        present: &ShardPlan,
+        servers: usize,
+    ) -> Option<BalancedShares> {
+        let computing = present.computing() as usize;
         let is_complete = busy_s.len() == present.ranks()
             && busy_s.iter().all(|time| time.is_finite() && *time >= 0.0);
-        if !is_complete || present.computing() as usize != present.ranks() {
+        if !is_complete || computing + servers != present.ranks() {
             return None;
         }
+        let busy_s = &busy_s[..computing];
         if !std::mem::replace(&mut self.has_begun, true) {
             return None;
         }
@@ -75,12 +82,12 @@ impl Balance {
             each.map(|(&share, time)| f64::from(share) * time)
                 .fold(0.0, f64::max)
         };
-        let now: Vec<u32> = present.shares().collect();
+        let now: Vec<u32> = present.shares().take(computing).collect();
         if longest(&shares) > (1.0 - WORTH) * longest(&now) {
             return None;
         }
         self.has_begun = false;
-        let shards = ShardPlan::with_shares(&shares)?;
+        let shards = ShardPlan::with_shares(&shares)?.followed_by(servers);
         Some(BalancedShares { shards, shard_s })
     }
 }
@@ -126,7 +133,7 @@ mod tests {
                 .enumerate()
                 .map(|(rank, (n, s))| f64::from(n) * s * (1.0 + 0.04 * ((step + rank) % 2) as f64));
             let busy: Vec<f64> = busy.collect();
-            if let Some(chosen) = balance.observe(&busy, &plan) {
+            if let Some(chosen) = balance.observe(&busy, &plan, 0) {
                 plan = chosen.shards;
                 changes.push(plan.shares().collect());
             }
@@ -153,7 +160,7 @@ mod tests {
         let plan = ShardPlan::new(4, WorldSize::new(2).unwrap()).unwrap();
         let mut balance = Balance::default();
         let chosen: Vec<_> = (0..20)
-            .filter(|_| balance.observe(&[0.01, 0.04], &plan).is_some())
+            .filter(|_| balance.observe(&[0.01, 0.04], &plan, 0).is_some())
             .collect();
         assert_eq!(
             chosen,
@@ -169,11 +176,23 @@ mod tests {
         let spare = ShardPlan::with_spares(4, world_size, 1).unwrap();
         let mut balance = Balance::default();
         for _ in 0..40 {
-            assert_eq!(balance.observe(&[f64::NAN, 1.0], &plan), None);
-            assert_eq!(balance.observe(&[-1.0, 1.0], &plan), None);
-            assert_eq!(balance.observe(&[1.0], &plan), None);
-            assert_eq!(balance.observe(&[1.0, 3.0], &spare), None);
+            assert_eq!(balance.observe(&[f64::NAN, 1.0], &plan, 0), None);
+            assert_eq!(balance.observe(&[-1.0, 1.0], &plan, 0), None);
+            assert_eq!(balance.observe(&[1.0], &plan, 0), None);
+            assert_eq!(balance.observe(&[1.0, 3.0], &spare, 0), None);
         }
+    }
+
+    #[test]
+    fn servers_keep_no_shards() {
+        let world_size = WorldSize::new(3).unwrap();
+        let plan = ShardPlan::with_spares(8, world_size, 2).unwrap();
+        let mut balance = Balance::default();
+        let mut observe = || balance.observe(&[0.4, 1.2, 0.1], &plan, 1);
+        let chosen = (0..20).find_map(|_| observe()).unwrap();
+        assert_eq!(chosen.shards.shares().collect::<Vec<_>>(), [6, 2, 0]);
+        assert_eq!(chosen.shards.computing(), 2);
+        assert_eq!(chosen.shard_s.len(), 2);
     }
 
     proptest! {

@@ -74,6 +74,13 @@ impl ShardPlan {
         is_valid.then(|| Self::uneven(shares.iter().copied(), shares.len() as u32))
     }
 
+    /// Returns the same assignment with further ranks, which have no shards.
+    #[must_use]
+    pub fn followed_by(&self, ranks: usize) -> Self {
+        let none = std::iter::repeat_n(0, ranks);
+        Self::uneven(self.shares().chain(none), self.computing)
+    }
+
     /// Assigns a number of shards to each rank, in the order of ranks; some ranks may have none. `computing` is the number of
     /// ranks that divide the shards among themselves.
     pub(crate) fn uneven(shares: impl Iterator<Item = u32>, computing: u32) -> Self {

@@ -41,6 +41,9 @@ pub struct StepLayout {
     stages: Arc<[PipelineStage]>,
     /// The shards of each rank along the data axis.
     shards: ShardPlan,
+    /// The number of ranks that update the state without computing shards, the last ones; 0: ranks with the same layers divide
+    /// the updates among themselves.
+    servers: usize,
 }
 
 impl StepLayout {
@@ -57,7 +60,21 @@ impl StepLayout {
             tensors: 1,
             stages: Arc::new([all]),
             shards,
+            servers: 0,
         }
+    }
+
+    /// Returns the layout of synchronous parameter servers: the last `servers` ranks update the state, and the others compute the
+    /// shards. At least one rank computes, so there are fewer servers than ranks; the only rank of a group does both. More
+    /// computing ranks than shards are spares. `None` if there are no ranks or no shards.
+    #[must_use]
+    pub fn with_servers(ranks: usize, shards: u32, layers: usize, servers: usize) -> Option<Self> {
+        let size = WorldSize::new(u32::try_from(ranks).ok()?)?;
+        let servers = servers.min(ranks - 1);
+        let computing = u32::try_from(ranks - servers).ok()?.min(shards);
+        let shards = ShardPlan::with_spares(shards, size, computing)?;
+        let layout = Self::data_parallel(shards, layers);
+        Some(Self { servers, ..layout })
     }
 
     /// Returns the layout of pipelines among `ranks` ranks: as many of them as there are ranks and shards for. The remaining
@@ -91,6 +108,7 @@ impl StepLayout {
             tensors,
             stages: stages.into(),
             shards,
+            servers: 0,
         })
     }
 
@@ -161,6 +179,22 @@ impl StepLayout {
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.shards.ranks()
+    }
+
+    /// Returns the number of ranks that update the state without computing shards.
+    #[must_use]
+    pub fn servers(&self) -> usize {
+        self.servers
+    }
+
+    /// Returns the coordinates along the data axis of the ranks that divide the updates of their layers among themselves.
+    #[must_use]
+    pub fn updating(&self) -> Range<usize> {
+        let replicas = self.replicas();
+        match self.servers {
+            0 => 0..replicas,
+            servers => replicas - servers..replicas,
+        }
     }
 
     /// Returns the stages in the order of the layers.
@@ -404,6 +438,24 @@ mod tests {
             .map(|rank| reports.run(GroupRank(rank)).len())
             .collect();
         assert_eq!(runs, [0, 0, 0, 0, 0, 0, 4, 0, 0, 4, 0, 0, 0]);
+    }
+
+    #[test]
+    fn servers_are_the_last_ranks_and_compute_no_shards() {
+        let of = |ranks, servers| {
+            let layout = StepLayout::with_servers(ranks, 4, 3, servers).unwrap();
+            let shares: Vec<_> = layout.shards().shares().collect();
+            (shares, layout.updating())
+        };
+        assert_eq!(of(4, 1), (vec![2, 1, 1, 0], 3..4));
+        assert_eq!(of(5, 2), (vec![2, 1, 1, 0, 0], 3..5));
+        assert_eq!(of(2, 3), (vec![4, 0], 1..2));
+        assert_eq!(of(1, 1), (vec![4], 0..1));
+        // One of seven ranks has no shard and serves nothing.
+        assert_eq!(of(7, 2), (vec![1, 1, 1, 1, 0, 0, 0], 5..7));
+        assert_eq!(of(3, 0), (vec![2, 1, 1], 0..3));
+        assert!(StepLayout::with_servers(0, 4, 3, 1).is_none());
+        assert!(StepLayout::with_servers(2, 0, 3, 1).is_none());
     }
 
     #[test]

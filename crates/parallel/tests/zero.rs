@@ -8,9 +8,8 @@ use std::time::Duration;
 use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::{Purpose, SeedTree};
-use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
+use ronde_core::{Collectives, CollectivesExt, GroupRank, Shard, Step};
 use ronde_engine::{CrossEntropy, ModelConfig, OptimizerConfig};
 use ronde_parallel::{
     LossScaling, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
@@ -75,9 +74,17 @@ fn train(
     (zero, order): (ZeroLevel, ShardOrder),
     copies: u32,
 ) -> (Outcome, HeldRanges) {
+    train_with_servers(group, case, (zero, order), (copies, 0))
+}
+
+/// Does [`train`] with the last `servers` ranks as servers.
+fn train_with_servers(
+    group: ProcessGroup,
+    case: &Case,
+    (zero, order): (ZeroLevel, ShardOrder),
+    (copies, servers): (u32, usize),
+) -> (Outcome, HeldRanges) {
     let group = Arc::new(group);
-    let world_size = WorldSize::new(group.size() as u32).unwrap();
-    let shards = ShardPlan::new(SHARDS, world_size).unwrap();
     let model = ModelConfig::Mlp {
         hidden: vec![70, 33],
         tensor_parts: 1,
@@ -91,8 +98,8 @@ fn train(
     config.zero = zero;
     config.order = order;
     config.copies = Some(copies);
-    let run = shards.run(group.rank());
-    let layout = StepLayout::data_parallel(shards, chain.len());
+    let layout = StepLayout::with_servers(group.size(), SHARDS, chain.len(), servers).unwrap();
+    let run = layout.run(group.rank());
     let mut strategy = SynchronousStrategy::new(chain, group.clone(), layout, seeds(), config);
     let mut norms = Vec::new();
     for step in 0..STEPS {
@@ -173,6 +180,57 @@ fn divided_states_train_to_the_bits_of_plain_data_parallelism() {
                 }
                 let holders = (copies as usize).min(ranks);
                 assert_eq!(sum, all.len() * holders, "every element has its holders");
+            }
+        }
+    }
+}
+
+#[test]
+fn servers_train_to_the_bits_of_plain_data_parallelism() {
+    for (optimizer, clip_norm) in [
+        (r#"{"kind": "adamw"}"#, None),
+        (r#"{"kind": "lamb"}"#, Some(0.1)),
+    ] {
+        let case = Case {
+            optimizer,
+            clip_norm,
+            loss_scaling: None,
+        };
+        let run = |ranks, zero, (copies, servers)| {
+            let case = case.clone();
+            testing::spawn_ranks(ranks, LIMIT, move |group| {
+                let order = (zero, ShardOrder::ByShard);
+                let trained = train_with_servers(group, &case, order, (copies, servers));
+                Ok::<_, String>(trained)
+            })
+        };
+        let (plain, all) = run(1, ZeroLevel::Off, (1, 0)).remove(0);
+        for (ranks, servers) in [(2, 1), (3, 1), (3, 2), (4, 2), (5, 3), (11, 2), (2, 4)] {
+            for (zero, copies) in [
+                (ZeroLevel::OptimizerStates, 1),
+                (ZeroLevel::Gradients, 1),
+                (ZeroLevel::Gradients, 2),
+            ] {
+                let trained = run(ranks, zero, (copies, servers));
+                let holding: Vec<usize> = trained.iter().map(|(_, held)| held.len()).collect();
+                let name = format!("{ranks} ranks, {servers} servers, {zero:?}, {copies} copies");
+                for (outcome, _) in &trained {
+                    assert!(*outcome == plain, "{optimizer}, {name}");
+                }
+                let servers = servers.min(ranks - 1);
+                let computing = &holding[..ranks - servers];
+                // Only the copy of a single server is on a rank that computes.
+                let copied = usize::from(servers == 1 && copies == 2) * all.len();
+                assert_eq!(
+                    computing.iter().sum::<usize>(),
+                    copied,
+                    "{name}: {holding:?}"
+                );
+                assert_eq!(
+                    holding.iter().sum::<usize>(),
+                    all.len() * copies as usize,
+                    "{name}"
+                );
             }
         }
     }

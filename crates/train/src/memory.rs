@@ -149,6 +149,34 @@ impl MemoryEstimate {
         self
     }
 
+    /// Returns the memory of a worker that computes and of one that serves, if `servers` of `workers` workers divide the state among
+    /// themselves and the rest is that of a worker with the whole state: each slice on `copies` workers. The other arguments are
+    /// those of [`MemoryEstimate::divided`].
+    #[must_use]
+    pub fn served(
+        self,
+        zero: ZeroLevel,
+        (copies, servers, workers): (u32, u32, u32),
+        bucket_bytes: u64,
+    ) -> [Self; 2] {
+        if servers == 0 || workers < 2 {
+            return [self, self];
+        }
+        // A single server has its copy on a worker that computes.
+        let of_worker = u32::from(servers == 1 && copies > 1);
+        let worker = self.divided(zero, (2 * of_worker, 2), bucket_bytes);
+        let computed = Self {
+            // Only the sums that arrive.
+            gradients: self.gradient_copy,
+            ..self
+        };
+        let server = match servers {
+            1 => computed,
+            _ => computed.divided(zero, (copies, servers), bucket_bytes),
+        };
+        [worker, server]
+    }
+
     /// Adds what a worker needs for rounds of local SGD, if the rest is that of one replica: the weights at the start of a round,
     /// `states` vectors of the state besides, and the sum over the replicas of its `summed` vectors.
     #[must_use]
@@ -366,6 +394,30 @@ mod tests {
             Some(3000 + 400 + 100)
         );
         assert_eq!(of([part(0.5, 360), part(0.5, 10)]), Some(2000 + 1440 + 100));
+    }
+
+    #[test]
+    fn servers_hold_what_workers_that_compute_do_not() {
+        let whole = estimate(2);
+        let optimizer = whole.optimizer;
+        let of = |copies, servers| {
+            let among = (copies, servers, servers + 2);
+            let each = whole.served(ZeroLevel::Gradients, among, 0);
+            each.map(|worker| worker.optimizer)
+        };
+        assert_eq!(of(1, 1), [0, optimizer]);
+        assert_eq!(of(2, 1), [optimizer, optimizer]);
+        assert_eq!(of(1, 2), [0, optimizer / 2]);
+        assert_eq!(of(2, 4), [0, optimizer / 2]);
+        let [worker, server] = whole.served(ZeroLevel::Weights, (1, 2, 4), 0);
+        assert_eq!(
+            [worker.parameters, server.parameters],
+            [0, whole.parameters / 2]
+        );
+        assert_eq!(
+            whole.served(ZeroLevel::Gradients, (1, 0, 4), 0),
+            [whole, whole]
+        );
     }
 
     use ronde_core::WorldSize;

@@ -32,6 +32,8 @@ pub struct ModelParts {
     rounds: usize,
     /// The number of workers that divide the parts of each layer among themselves, if there are enough.
     tensors: usize,
+    /// The number of workers that update the state instead of computing shards.
+    servers: usize,
     /// The number of shards that one worker computes together.
     together: u32,
 }
@@ -144,6 +146,7 @@ impl ModelParts {
             columns: section.pipeline as usize,
             rounds: section.rounds(),
             tensors: section.tensor as usize,
+            servers: section.servers as usize,
             together: 1,
         };
         if this.stages(this.columns).is_none() {
@@ -199,9 +202,7 @@ impl ModelParts {
             0 | 1 if self.together > 1 => WorldSize::new(ranks as u32)
                 .and_then(|size| ShardPlan::of_groups(shards / self.together, self.together, size))
                 .map(|shards| StepLayout::data_parallel(shards, self.layers.len())),
-            0 | 1 => WorldSize::new(ranks as u32)
-                .and_then(|size| ShardPlan::with_spares(shards, size, shards.min(size.get())))
-                .map(|shards| StepLayout::data_parallel(shards, self.layers.len())),
+            0 | 1 => StepLayout::with_servers(ranks, shards, self.layers.len(), self.servers),
             _ => self
                 .stages(columns)
                 .and_then(|stages| StepLayout::mesh(ranks, shards, stages, tensors)),

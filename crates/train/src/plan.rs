@@ -55,14 +55,34 @@ pub struct Plan {
 /// Returns the error of a run with more workers than it has shards or replicas for.
 fn too_many_workers(config: &RunConfig, workers: WorldSize, parts: u32) -> TrainError {
     let (_, what, key) = config.parts_limit();
+    let servers = config.parallel.servers_among(workers.get());
+    let most = parts.saturating_add(servers);
+    let (count, each) = match servers {
+        0 => (workers.get(), "worker"),
+        _ => (workers.get() - servers, "computing worker"),
+    };
     TrainError::Impossible {
-        problem: format!(
-            "{workers} workers cannot share {parts} {what}: each worker needs at least one"
-        ),
+        problem: format!("{count} {each}s cannot share {parts} {what}: each needs at least one"),
         hint: format!(
-            "use --workers {parts} or fewer, or raise {key} (which changes the trained bits)"
+            "use --workers {most} or fewer, or raise {key} (which changes the trained bits)"
         ),
     }
+}
+
+/// Returns the shards of each worker, or of the replicas of the model if workers divide it.
+fn shard_plan(config: &RunConfig, world_size: WorldSize) -> Result<ShardPlan, TrainError> {
+    let replicas = model_parts::replicas(config, world_size);
+    let parts = config.divided_parts();
+    let shards = match config.sync.has_one_report() {
+        // One rank reports all samples of a round.
+        true => ShardPlan::with_spares(1, replicas, 1).filter(|_| replicas.get() <= parts),
+        false if config.parallel.servers > 0 => {
+            let computing = world_size.get() - config.parallel.servers_among(world_size.get());
+            ShardPlan::with_spares(parts, world_size, computing)
+        }
+        false => ShardPlan::of_groups(parts, config.shards_together(), replicas),
+    };
+    shards.ok_or_else(|| too_many_workers(config, world_size, parts))
 }
 
 impl Plan {
@@ -75,14 +95,7 @@ impl Plan {
         world_size: WorldSize,
         train: &dyn Dataset,
     ) -> Result<Self, TrainError> {
-        let replicas = model_parts::replicas(config, world_size);
-        let parts = config.divided_parts();
-        let shards = match config.sync.has_one_report() {
-            // One rank reports all samples of a round.
-            true => ShardPlan::with_spares(1, replicas, 1).filter(|_| replicas.get() <= parts),
-            false => ShardPlan::of_groups(parts, config.shards_together(), replicas),
-        };
-        let shards = shards.ok_or_else(|| too_many_workers(config, world_size, parts))?;
+        let shards = shard_plan(config, world_size)?;
         let inner_batch = config.train.global_batch_size;
         let batch_size = inner_batch.saturating_mul(config.sync.inner_steps());
         let batches = BatchPlan::new(

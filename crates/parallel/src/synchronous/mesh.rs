@@ -113,11 +113,18 @@ impl CopyPartners {
         if !is_held_once || copies < 2 || rank.index() >= members {
             return None;
         }
-        let holders = second_holders(&hosts[..members]);
-        let owner = holders.iter().position(|&holder| holder == rank.index())?;
-        (owner != rank.index()).then(|| Self {
-            holder: GroupRank(holders[rank.index()] as u32),
-            owner: GroupRank(owner as u32),
+        // Servers have the copies of each other.
+        let first = match layout.servers() {
+            0 | 1 => 0,
+            servers => members - servers,
+        };
+        let me = rank.index().checked_sub(first)?;
+        let holders = second_holders(&hosts[first..members]);
+        let owner = holders.iter().position(|&holder| holder == me)?;
+        let at = |index: usize| GroupRank((first + index) as u32);
+        (owner != me).then(|| Self {
+            holder: at(holders[me]),
+            owner: at(owner),
         })
     }
 }
@@ -176,7 +183,7 @@ pub(super) fn fresh_buckets(
     bucket::plan(state.regions(), layout.stages(), config.bucket_bytes_max)
         .into_iter()
         .map(|plan| {
-            let slices = bucket::slices(&plan.elements, &tensors, replicas);
+            let slices = slices(&plan.elements, &tensors, layout);
             let has_tables = plan.layers.clone().any(|layer| state.has_tables(layer));
             let bucket = Bucket::new(plan, slices, is_scattered, layout.shards().shards());
             match &config.compression {
@@ -185,6 +192,19 @@ pub(super) fn fresh_buckets(
             }
         })
         .collect()
+}
+
+/// Returns the elements of a bucket that each rank with its layers updates.
+fn slices(
+    elements: &Range<usize>,
+    tensors: &[Range<usize>],
+    layout: &StepLayout,
+) -> Vec<Range<usize>> {
+    let updating = layout.updating();
+    let none = elements.start..elements.start;
+    let mut slices = vec![none; updating.start];
+    slices.extend(bucket::slices(elements, tensors, updating.len()));
+    slices
 }
 
 /// The view of all ranks on the division of the state.

@@ -53,9 +53,9 @@ pub(super) fn check_memory(
         return Ok(());
     };
     let local_workers = world_size.get();
-    // Replicas of local SGD and senders of compressed gradients hold the whole state.
+    // Replicas of local SGD and senders of compressed gradients hold the whole state, and so may the servers.
     let fitting = match plan.rounds {
-        _ if plan.config.compression.is_on() => None,
+        _ if plan.config.compression.is_on() || servers(plan) > 0 => None,
         Some(_) => None,
         None => LayoutBuilder::new(plan, size, train)
             .and_then(|mut builder| builder.fitting(world_size, available_bytes)),
@@ -71,9 +71,20 @@ pub(super) fn check_memory(
 
 /// Returns the bytes that all workers of a plan need together.
 fn needed_together(plan: &Plan, workers: &[MemoryEstimate]) -> u64 {
-    let replicas = plan.shards.ranks() as u64;
+    let ranks = plan.shards.ranks() as u64;
+    if let ([computing, server], servers @ 1..) = (workers, servers(plan)) {
+        let servers = u64::from(servers);
+        let computing = computing.total().saturating_mul(ranks - servers);
+        return computing.saturating_add(server.total().saturating_mul(servers));
+    }
     let totals = workers.iter().map(MemoryEstimate::total);
-    totals.fold(0, u64::saturating_add).saturating_mul(replicas)
+    totals.fold(0, u64::saturating_add).saturating_mul(ranks)
+}
+
+/// Returns how many of the workers of a plan serve instead of computing.
+fn servers(plan: &Plan) -> u32 {
+    let workers = plan.shards.ranks() as u32;
+    plan.config.parallel.servers_among(workers)
 }
 
 /// Returns the estimated bytes that each worker needs; the most of any worker of a pipeline.
@@ -176,7 +187,7 @@ fn activation_floats(plan: &Plan, train: &dyn Dataset, samples: u64, together: u
     }
 }
 
-/// Returns the estimated memory of a worker, of each part of the model.
+/// Returns the estimated memory of a worker: of each part of the model, or of one that computes and of one that serves.
 pub(super) fn worker_estimates(
     plan: &Plan,
     size: &ModelSize,
@@ -198,6 +209,7 @@ pub(super) fn worker_estimates(
     let is_of_images = train.description().shape.len() == 3;
     let convolved = if is_of_images { size.largest_layer } else { 0 };
     let slice_copies = is_whole.then(|| config.parallel.copies_among(workers));
+    let bucket_bytes = size.largest_layer.saturating_mul(4).max(bucket_bytes);
     let whole = MemoryEstimate::data_parallel(
         [size.parameters, copies],
         |samples, together| activation_floats(plan, train, samples, together),
@@ -208,24 +220,30 @@ pub(super) fn worker_estimates(
             true => ShardOrder::LockStep,
             false => config.parallel.shard_order(),
         },
-    )
-    .divided(
-        config.parallel.zero_level(),
-        (slice_copies.unwrap_or(1), workers),
-        size.largest_layer.saturating_mul(4).max(bucket_bytes),
-    )
-    .with_model_copies(size.parameters, &config.train)
-    .with_checkpoints(
-        size.parameters,
-        (&config.optimizer, &config.train),
-        &config.checkpoint,
-        workers,
-    )
-    .with_loader(
-        config.loader.memory_mib.saturating_mul(1 << 20),
-        stored_bytes,
-    )
-    .with_kernels(convolved, config.workers.threads);
+    );
+    let zero = config.parallel.zero_level();
+    let complete = |estimate: MemoryEstimate| {
+        estimate
+            .with_model_copies(size.parameters, &config.train)
+            .with_checkpoints(
+                size.parameters,
+                (&config.optimizer, &config.train),
+                &config.checkpoint,
+                workers,
+            )
+            .with_loader(
+                config.loader.memory_mib.saturating_mul(1 << 20),
+                stored_bytes,
+            )
+            .with_kernels(convolved, config.workers.threads)
+    };
+    if let servers @ 1.. = servers(plan) {
+        let all = plan.shards.ranks() as u32;
+        let among = (config.parallel.copies_among(all), servers, all);
+        return whole.served(zero, among, bucket_bytes).map(complete).into();
+    }
+    let among = (slice_copies.unwrap_or(1), workers);
+    let whole = complete(whole.divided(zero, among, bucket_bytes));
     let whole = with_rounds(whole, plan, train, size.parameters);
     if !config.parallel.divides_model() {
         return vec![whole];

@@ -75,6 +75,7 @@ impl<'a> LayoutBuilder<'a> {
         let section = ParallelSection {
             zero: choice.zero,
             copies: choice.is_held_once().then_some(choice.copies),
+            servers: 0,
             pipeline: choice.pipeline,
             tensor: choice.tensor,
             schedule: match choice.schedule {

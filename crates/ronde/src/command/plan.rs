@@ -90,26 +90,7 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
         ..PlanRequest::default()
     };
     let (plan, size, split, name) = read_plan(&request)?.into_parts();
-    if let Some(reason) = plan.config.sync.unrepeatable() {
-        return Err(StartError::Invalid(format!(
-            "error: cannot forecast {name}: {reason}\n  \
-             help: `--set sync.kind=every_step` forecasts the run with gradients summed in every step"
-        )));
-    }
-    if plan.config.compression.is_on() {
-        return Err(StartError::Invalid(format!(
-            "error: cannot forecast {name}: `compression.codec` is not \"none\"\n  \
-             help: `--set compression.codec=none` forecasts the run without compression, which sends more and computes less"
-        )));
-    }
-    if plan.rounds.is_some() {
-        return Err(StartError::Invalid(format!(
-            "error: cannot forecast {name}: `sync.kind` is not \"every_step\"\n  \
-             help: `--set sync.kind=every_step` forecasts the run with gradients summed in every step; local SGD computes the same and \
-             exchanges once in {} steps",
-            plan.config.sync.inner_steps()
-        )));
-    }
+    check_settings(&name, &plan)?;
     let threads = plan.config.workers.threads;
     let workers = cluster.workers_per_host(threads).map_err(failed)?;
     let unbuilt = || format!("error: cannot build the model of {name}");
@@ -146,6 +127,31 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
         ScalingCurve::simulate(found.best.choice, limits, &request.step, &mut build)
     };
     report(arguments, &found, curve)
+}
+
+/// Refuses runs that the model of a step does not describe.
+fn check_settings(name: &str, plan: &Plan) -> Result<(), StartError> {
+    if let Some(reason) = plan.config.sync.unrepeatable() {
+        return Err(StartError::Invalid(format!(
+            "error: cannot forecast {name}: {reason}\n  \
+             help: `--set sync.kind=every_step` forecasts the run with gradients summed in every step"
+        )));
+    }
+    if plan.config.compression.is_on() {
+        return Err(StartError::Invalid(format!(
+            "error: cannot forecast {name}: `compression.codec` is not \"none\"\n  \
+             help: `--set compression.codec=none` forecasts the run without compression, which sends more and computes less"
+        )));
+    }
+    if plan.rounds.is_some() {
+        return Err(StartError::Invalid(format!(
+            "error: cannot forecast {name}: `sync.kind` is not \"every_step\"\n  \
+             help: `--set sync.kind=every_step` forecasts the run with gradients summed in every step; local SGD computes the same and \
+             exchanges once in {} steps",
+            plan.config.sync.inner_steps()
+        )));
+    }
+    Ok(())
 }
 
 /// Returns what the command prints, and writes the drawing.

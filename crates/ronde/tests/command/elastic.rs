@@ -104,15 +104,17 @@ fn after_a_worker_is_killed_one_step_is_recomputed() {
 
 #[test]
 fn a_divided_state_survives_killed_workers_that_are_replaced() {
-    for sets in [
-        ["parallel.zero=2", "parallel.copies=2"],
-        ["parallel.pipeline=3", "parallel.copies=2"],
-        ["parallel.pipeline=2", "parallel.copies=2"],
-        ["parallel.zero=3", "parallel.copies=2"],
+    for (sets, killed) in [
+        (["parallel.zero=2", "parallel.copies=2"], [1, 0]),
+        (["parallel.pipeline=3", "parallel.copies=2"], [1, 0]),
+        (["parallel.pipeline=2", "parallel.copies=2"], [1, 0]),
+        (["parallel.zero=3", "parallel.copies=2"], [1, 0]),
+        // The server, then a worker that computes.
+        (["parallel.servers=1", "parallel.copies=2"], [2, 0]),
     ] {
         let dir = TestFolder::new();
         let mut running = start(&dir, "3", &sets);
-        for (round, killed) in [(1, 1), (2, 0)] {
+        for (round, killed) in (1..).zip(killed) {
             let workers = running.after_steps(20);
             send(workers[&killed], Signal::KILL);
             // The loss, and the replacement that joins.

@@ -26,7 +26,7 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     let is_local = config.sync.replicas().is_some() || config.compression.is_on();
     config
         .workers
-        .check(config.parallel.model_workers(), is_local, &mut problems);
+        .check(&config.parallel, is_local, &mut problems);
     data(&config.data, &mut problems);
     config.train.check(&mut problems);
     batch(config, &mut problems);
@@ -46,6 +46,9 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     let limit = match config.parts_limit() {
         (_, _, "workers.logical_shards") if config.parallel.divides_model() => {
             "workers.logical_shards x parallel.pipeline x parallel.tensor"
+        }
+        (_, _, "workers.logical_shards") if config.parallel.servers > 0 => {
+            "workers.logical_shards + parallel.servers"
         }
         (_, _, key) => key,
     };

@@ -130,12 +130,13 @@ impl RunConfig {
         self.compression.is_on() || self.sync.kept_vectors(&self.optimizer) > 0
     }
 
-    /// Returns the most workers that can compute: each part of a step needs one replica of the model, which workers may divide among
-    /// themselves.
+    /// Returns the most workers with a task: each part of a step needs one replica of the model, which workers may divide among
+    /// themselves, and some may serve.
     #[must_use]
     pub fn workers_max(&self) -> u32 {
         self.divided_parts()
             .saturating_mul(self.parallel.model_workers())
+            .saturating_add(self.parallel.servers)
     }
 
     /// Returns the names of the states that have a value for each weight.

@@ -27,8 +27,10 @@ impl Training {
             return Ok(false);
         }
         let present = self.mesh.shards();
+        let servers = self.mesh.servers();
         let observed = self.balance.as_mut();
-        let Some(chosen) = observed.and_then(|balance| balance.observe(&committed.busy_s, present))
+        let Some(chosen) =
+            observed.and_then(|balance| balance.observe(&committed.busy_s, present, servers))
         else {
             return Ok(false);
         };

@@ -55,8 +55,18 @@ impl Training {
             }
             false => self.loss_of_slices("each slice"),
         };
+        let (servers, computing) = (self.mesh.servers(), workers - self.mesh.servers());
+        let computing = match computing {
+            1 => "1 worker computes".to_owned(),
+            more => format!("{more} workers compute"),
+        };
+        let divided = match servers {
+            0 => format!("the state is divided among {workers} workers"),
+            1 => format!("{computing}, and 1 serves"),
+            more => format!("{computing}, and the state is divided among {more} that serve"),
+        };
         Some(format!(
-            "the state is divided among {workers} workers: at most {most:.1} of {all:.1} MiB of {what} on each; {loss}"
+            "{divided}: at most {most:.1} of {all:.1} MiB of {what} on each; {loss}"
         ))
     }
 

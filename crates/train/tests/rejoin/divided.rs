@@ -3,7 +3,7 @@
 use super::*;
 
 /// Settings of runs whose state is divided among the workers, each slice on two of them.
-const DIVIDED: [RunSettings; 3] = [
+const DIVIDED: [RunSettings; 5] = [
     RunSettings {
         steps: STEPS,
         sets: &[WIDE, "parallel.zero=1", "parallel.copies=2"],
@@ -21,10 +21,24 @@ const DIVIDED: [RunSettings; 3] = [
             "train.clip_norm=0.1",
         ],
     },
+    // Two workers compute, and the third one serves.
+    RunSettings {
+        steps: STEPS,
+        sets: &[WIDE, "parallel.servers=1", "train.clip_norm=0.1"],
+    },
+    RunSettings {
+        steps: STEPS,
+        sets: &[
+            WIDE,
+            "parallel.servers=2",
+            "optimizer.kind=lamb",
+            "train.clip_norm=0.1",
+        ],
+    },
 ];
 
 /// Runs whose workers have different parts of the weights.
-const PARTS: [RunSettings; 9] = [
+const PARTS: [RunSettings; 10] = [
     // Two workers and a spare, which replaces either of them.
     RunSettings {
         steps: STEPS,
@@ -74,6 +88,15 @@ const PARTS: [RunSettings; 9] = [
             "parallel.zero=3",
             "parallel.pipeline=2",
             "parallel.schedule=zero_bubble",
+            "parallel.copies=2",
+        ],
+    },
+    RunSettings {
+        steps: STEPS,
+        sets: &[
+            WIDE,
+            "parallel.zero=3",
+            "parallel.servers=1",
             "parallel.copies=2",
         ],
     },

@@ -421,11 +421,18 @@ fn train_job(
             Ok(Ok(end)) => bits.push(end),
             // It died, or it lost a peer before and stopped.
             Ok(Err(_)) | Err(_) => {
-                job.change(|members| members.present.retain(|(other, _)| *other != id));
-                if replaced {
+                let remove =
+                    |members: &mut Members| members.present.retain(|(other, _)| *other != id);
+                if !replaced {
+                    job.change(remove);
+                } else {
                     let (listener, address) = bound();
                     let new = 100 + id;
-                    job.change(|members| members.present.push((new, address)));
+                    // In one change, so that the others do not finish in between.
+                    job.change(|members| {
+                        remove(members);
+                        members.present.push((new, address));
+                    });
                     let thread = start(job, new, listener, fault_of_new);
                     if !matches!(fault_of_new, Some(InjectedFault::Dies(_))) {
                         workers.push((new, thread));

@@ -253,8 +253,13 @@ impl PlannedRun {
             (
                 "workers",
                 format!(
-                    "{} processes for {} {}",
+                    "{} processes{} for {} {}",
                     self.world_size.get(),
+                    match config.parallel.servers_among(self.world_size.get()) {
+                        0 => String::new(),
+                        1 => ", of which 1 serves,".to_owned(),
+                        servers => format!(", of which {servers} serve,"),
+                    },
                     config.divided_parts(),
                     config.parts_limit().1
                 ),

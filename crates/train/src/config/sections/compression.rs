@@ -234,7 +234,7 @@ fn check_others(run: &RunConfig, problems: &mut Vec<ConfigProblem>) {
     }
     if run.parallel.is_divided() {
         let message = "senders of compressed gradients hold the whole model, but [parallel] divides the state among workers";
-        let hint = "set `parallel.zero` = 0, `parallel.pipeline` = 1 and `parallel.tensor` = 1, or leave [compression] out";
+        let hint = "set `parallel.zero` and `parallel.servers` to 0, and `parallel.pipeline` and `parallel.tensor` to 1, or leave [compression] out";
         problems.push(ConfigProblem::error("compression.codec", message).hint(hint));
     }
     if run.train.precision == Precision::F16 {

@@ -19,6 +19,11 @@ pub struct ParallelSection {
     /// 2, the run continues after the loss of any one worker without loading a checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copies: Option<u32>,
+    /// How many workers update the state instead of computing logical shards, as synchronous parameter servers; at least one worker
+    /// computes. They divide the state among themselves; default 0: the workers that compute also update. The trained bits do not
+    /// depend on it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub servers: u32,
     /// How many workers divide the layers of the model among themselves; default 1. The trained bits do not depend on it.
     #[serde(skip_serializing_if = "is_one")]
     pub pipeline: u32,
@@ -84,6 +89,7 @@ impl Default for ParallelSection {
         Self {
             zero: 0,
             copies: None,
+            servers: 0,
             pipeline: 1,
             tensor: 1,
             schedule: ScheduleName::default(),
@@ -103,10 +109,21 @@ fn is_one(workers: &u32) -> bool {
 }
 
 impl ParallelSection {
-    /// Returns the level of `zero`; none for a number that `check` rejects.
+    /// Returns the level of `zero`, with servers at least the one that leaves gradients and states of the optimizer to them; none for
+    /// a number that `check` rejects.
     #[must_use]
     pub fn zero_level(&self) -> ZeroLevel {
-        ZeroLevel::new(self.zero).unwrap_or_default()
+        let level = ZeroLevel::new(self.zero).unwrap_or_default();
+        match self.servers {
+            0 => level,
+            _ => level.max(ZeroLevel::Gradients),
+        }
+    }
+
+    /// Returns how many of `workers` workers serve.
+    #[must_use]
+    pub fn servers_among(&self, workers: u32) -> u32 {
+        self.servers.min(workers.saturating_sub(1))
     }
 
     /// Returns how many of `workers` workers hold each slice.
@@ -172,6 +189,7 @@ impl ParallelSection {
             let message = format!("`parallel.copies` is {copies}, but must be 1 or 2");
             problems.push(ConfigProblem::error("parallel.copies", message));
         }
+        self.check_servers(problems);
         at_least_one("parallel.pipeline", self.pipeline.into(), problems);
         at_least_one("parallel.tensor", self.tensor.into(), problems);
         self.check_stages(problems);
@@ -196,6 +214,14 @@ impl ParallelSection {
         }
     }
 
+    fn check_servers(&self, problems: &mut Vec<ConfigProblem>) {
+        if self.servers > 0 && self.divides_model() {
+            let message = "`parallel.servers` leaves the whole state to workers that compute nothing, but `parallel.pipeline` or `parallel.tensor` divides the model among those that compute";
+            let hint = "set `parallel.pipeline` = 1 and `parallel.tensor` = 1, or leave `parallel.servers` out and set `parallel.zero`";
+            problems.push(ConfigProblem::error("parallel.servers", message).hint(hint));
+        }
+    }
+
     fn check_order(&self, problems: &mut Vec<ConfigProblem>) {
         if self.order == OrderName::ByShard {
             return;
@@ -207,7 +233,7 @@ impl ParallelSection {
             );
             let hint = "leave the key out, or set `parallel.pipeline = 1`";
             problems.push(ConfigProblem::error(name, message).hint(hint));
-        } else if self.zero < 2 {
+        } else if self.zero_level() < ZeroLevel::Gradients {
             let message = format!(
                 "`{name} = \"by_layer\"` saves memory with `parallel.zero = 2` or 3 only, but that is {}",
                 self.zero

@@ -87,7 +87,7 @@ fn check_others(run: &RunConfig, problems: &mut Vec<ConfigProblem>) {
         refuse(
             "sync.kind",
             "workers with predicted gradients hold the whole state and divide the stages of [sync], but [parallel] divides the state",
-            "set `parallel.zero` = 0, `parallel.pipeline` = 1 and `parallel.tensor` = 1, or leave [sync] out",
+            "set `parallel.zero` and `parallel.servers` to 0, and `parallel.pipeline` and `parallel.tensor` to 1, or leave [sync] out",
         );
     }
     if run.train.precision == Precision::F16 {

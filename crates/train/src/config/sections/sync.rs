@@ -506,7 +506,7 @@ impl SyncSection {
         check_replicas(replicas, run, problems);
         if run.parallel.is_divided() {
             let message = "replicas of local SGD hold the whole state, but [parallel] divides it among workers";
-            let hint = "set `parallel.zero` = 0, `parallel.pipeline` = 1 and `parallel.tensor` = 1, or leave [sync] out";
+            let hint = "set `parallel.zero` and `parallel.servers` to 0, and `parallel.pipeline` and `parallel.tensor` to 1, or leave [sync] out";
             problems.push(ConfigProblem::error("sync.kind", message).hint(hint));
         }
         if run.train.precision == Precision::F16 {
@@ -633,7 +633,7 @@ fn check_gossip(
     }
     if run.parallel.is_divided() {
         let message = "workers that average in pairs have whole replicas, but [parallel] divides the state among workers";
-        let hint = "set `parallel.zero` = 0, `parallel.pipeline` = 1 and `parallel.tensor` = 1, or leave [sync] out";
+        let hint = "set `parallel.zero` and `parallel.servers` to 0, and `parallel.pipeline` and `parallel.tensor` to 1, or leave [sync] out";
         problems.push(ConfigProblem::error("sync.kind", message).hint(hint));
     }
     if run.train.precision == Precision::F16 {
@@ -666,7 +666,7 @@ fn describe_gossip(gossip_steps: u64, rounds: &RoundPlan) -> String {
 fn check_servers_with(run: &RunConfig, problems: &mut Vec<ConfigProblem>) {
     if run.parallel.is_divided() {
         let message = "parameter servers divide the state themselves, but [parallel] divides it among workers";
-        let hint = "set `parallel.zero` = 0, `parallel.pipeline` = 1 and `parallel.tensor` = 1, or leave [sync] out";
+        let hint = "set `parallel.zero` and `parallel.servers` to 0, and `parallel.pipeline` and `parallel.tensor` to 1, or leave [sync] out";
         problems.push(ConfigProblem::error("sync.kind", message).hint(hint));
     }
     if run.train.precision == Precision::F16 {

@@ -4,7 +4,7 @@ use ronde_core::WorldSize;
 use ronde_core::shards::ShardPlan;
 use serde::{Deserialize, Serialize};
 
-use super::{at_least_one, is_default};
+use super::{ParallelSection, at_least_one, is_default};
 use crate::config::ConfigProblem;
 
 /// The largest number of logical shards.
@@ -68,11 +68,10 @@ impl Default for WorkersSection {
 }
 
 impl WorkersSection {
-    /// Adds the problems of the section, in a run in which `together` workers compute the same shards, or in which workers compute
-    /// whole replicas.
+    /// Adds the problems of the section, in a run whose workers divide the model like this, or compute whole replicas.
     pub(in crate::config) fn check(
         &self,
-        together: u32,
+        parallel: &ParallelSection,
         has_replicas: bool,
         problems: &mut Vec<ConfigProblem>,
     ) {
@@ -99,7 +98,10 @@ impl WorkersSection {
         if count == 0 || logical_shards == 0 || has_replicas {
             return;
         }
-        let (count, each) = match together {
+        let (count, each) = match parallel.model_workers() {
+            0 | 1 if parallel.servers > 0 => {
+                (count - parallel.servers_among(count), "computing workers")
+            }
             0 | 1 => (count, "workers"),
             together => ((count / together).max(1), "copies of the model"),
         };
@@ -116,7 +118,7 @@ impl WorkersSection {
         if self.balance == BalanceMode::Measured {
             if count > 1 && logical_shards < 2 * count {
                 let message = format!(
-                    "{count} workers share {logical_shards} logical shards, so `workers.balance` has too few shards to move"
+                    "{count} {each} share {logical_shards} logical shards, so `workers.balance` has too few shards to move"
                 );
                 let hint = "set `workers.logical_shards` to four times the number of workers or more; this changes the trained bits";
                 problems.push(ConfigProblem::notice("workers.balance", message).hint(hint));

@@ -315,6 +315,14 @@ fn numbers_of_other_sections_and_names() {
         ],
     );
     check(
+        &with("[parallel]\nservers = 1\npipeline = 2\n[workers]\ncount = 3\n"),
+        &["`parallel.servers` leaves the whole state to workers that compute nothing"],
+    );
+    check(
+        &with("[parallel]\nservers = 2\n[workers]\ncount = 11\n"),
+        &["8 logical shards are fewer than 9 computing workers"],
+    );
+    check(
         &with("[comm]\ntimeout_s = -1\n"),
         &["`comm.timeout_s` is -1, but must be above 0"],
     );
