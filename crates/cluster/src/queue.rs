@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ronde_core::{Event, Tracker};
 use ronde_elastic::WorkerReport;
@@ -12,6 +12,9 @@ use crate::clock;
 
 /// Maximum number of queued events.
 pub(crate) const EVENTS_MAX: usize = 65_536;
+/// The shortest time between two batches of events: of short steps, a batch has several, which costs the threads of the worker and of
+/// the supervisor one wake instead of one for each. The first event after a pause of this length is written at once.
+const BATCH_EVERY: Duration = Duration::from_millis(10);
 
 /// The queued data to write.
 pub(crate) struct OutgoingBatch {
@@ -34,6 +37,26 @@ struct EventQueueState {
     writing: bool,
     closed: bool,
     dropped: u64,
+    /// The time of the last batch.
+    taken: Option<Instant>,
+    /// Whether the reader waits for an event, and not for the time of the next batch.
+    is_idle: bool,
+    /// The number of threads that wait until all data is written.
+    flushing: usize,
+}
+
+impl EventQueueState {
+    /// Returns how long the reader waits before it takes the next batch; `None`: until there is data.
+    fn wait(&self) -> Option<Duration> {
+        let is_urgent = self.closed || self.flushing > 0 || self.report.is_some();
+        match (self.waiting.is_empty() && self.report.is_none(), self.taken) {
+            (true, _) => None,
+            (false, Some(taken)) if !is_urgent => {
+                Some((taken + BATCH_EVERY).saturating_duration_since(clock::now()))
+            }
+            (false, _) => Some(Duration::ZERO),
+        }
+    }
 }
 
 impl EventQueue {
@@ -47,16 +70,24 @@ impl EventQueue {
         let mut state = self.lock();
         state.writing = false;
         self.changed.notify_all();
-        while state.waiting.is_empty() && state.report.is_none() {
-            if state.closed {
-                return None;
+        loop {
+            match state.wait() {
+                Some(Duration::ZERO) => break,
+                Some(limit) => {
+                    let waited = self.changed.wait_timeout(state, limit);
+                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+                None if state.closed => return None,
+                None => {
+                    state.is_idle = true;
+                    let waited = self.changed.wait(state);
+                    state = waited.unwrap_or_else(PoisonError::into_inner);
+                    state.is_idle = false;
+                }
             }
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
         }
         state.writing = true;
+        state.taken = Some(clock::now());
         Some(OutgoingBatch {
             events: std::mem::take(&mut state.waiting),
             report: state.report.take(),
@@ -91,18 +122,24 @@ impl EventQueue {
     /// Waits until all data is written, at most until `deadline`; returns whether it was.
     pub(crate) fn flush(&self, deadline: Instant) -> bool {
         let mut state = self.lock();
-        while state.writing || !state.waiting.is_empty() || state.report.is_some() {
+        state.flushing += 1;
+        self.changed.notify_all();
+        let is_written = loop {
+            if !state.writing && state.waiting.is_empty() && state.report.is_none() {
+                break true;
+            }
             let wait = deadline.saturating_duration_since(clock::now());
             if wait.is_zero() {
-                return false;
+                break false;
             }
             state = self
                 .changed
                 .wait_timeout(state, wait)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
-        }
-        true
+        };
+        state.flushing -= 1;
+        is_written
     }
 }
 
@@ -113,7 +150,9 @@ impl Tracker for EventQueue {
             state.dropped += 1;
         } else {
             state.waiting.push_back(event);
-            self.changed.notify_all();
+            if state.is_idle {
+                self.changed.notify_all();
+            }
         }
     }
 }
@@ -148,5 +187,30 @@ mod tests {
         assert_eq!(queue.dropped(), 4);
         assert!(queue.take().is_none());
         assert!(queue.flush(clock::now() + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn events_between_two_batches_are_taken_together_unless_someone_waits() {
+        let queue = EventQueue::default();
+        let far = || clock::now() + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut batches = Vec::new();
+                while let Some(batch) = queue.take() {
+                    batches.push(batch.events.len());
+                }
+                batches
+            });
+            queue.record(notice(0));
+            assert!(queue.flush(far()));
+            for n in 1..1000 {
+                queue.record(notice(n));
+            }
+            assert!(queue.flush(far()));
+            queue.close();
+            let batches = reader.join().unwrap();
+            assert_eq!(batches.iter().sum::<usize>(), 1000);
+            assert!(batches.len() < 500, "{batches:?}");
+        });
     }
 }

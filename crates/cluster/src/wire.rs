@@ -113,6 +113,8 @@ pub(crate) struct MessageReader<'a> {
     stream: &'a TcpStream,
     held: Vec<u8>,
     searched: usize,
+    /// The time limit of a read, as far as it was set.
+    limit: Option<Option<Duration>>,
 }
 
 impl<'a> MessageReader<'a> {
@@ -121,6 +123,7 @@ impl<'a> MessageReader<'a> {
             stream,
             held: Vec::new(),
             searched: 0,
+            limit: None,
         }
     }
 
@@ -159,7 +162,10 @@ impl<'a> MessageReader<'a> {
             Some(Duration::ZERO) => return Err(ReadError::Late),
             wait => wait,
         };
-        self.stream.set_read_timeout(wait).map_err(ReadError::Io)?;
+        if self.limit != Some(wait) {
+            self.stream.set_read_timeout(wait).map_err(ReadError::Io)?;
+            self.limit = Some(wait);
+        }
         let mut piece = [0_u8; 16 << 10];
         match (&mut &*self.stream).read(&mut piece) {
             Ok(0) => Err(ReadError::Closed),
