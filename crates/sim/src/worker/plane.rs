@@ -247,7 +247,12 @@ impl SimulatedWorker {
             suspect,
             cause,
         };
-        match self.group.as_ref().map(SimulatedGroup::generation) {
+        let generation = self.group.as_ref().map(SimulatedGroup::generation);
+        if self.is_exchanging() {
+            // The exchange has failed, so nothing may wait for its end.
+            self.leave(false, fx);
+        }
+        match generation {
             Some(generation) => self.event(failed(generation), fx),
             None => self.event_in_generation(failed, fx),
         }
