@@ -95,10 +95,16 @@ impl Script {
             division: rng.per_mille(500).then(|| SimulatedDivision {
                 copies: rng.range(1, 2) as u32,
                 slices_max: rng.range(2, PARAMETERS as u64) as usize,
+                servers: 0,
             }),
             faults: Vec::new(),
             calm: 0,
         };
+        // From numbers that were drawn before, so that it changes no other draw.
+        let has_servers = script.shards == 6 && script.steps.is_multiple_of(2);
+        if let Some(division) = script.division.as_mut().filter(|_| has_servers) {
+            division.servers = 1 + division.slices_max % 2;
+        }
         let mut drains = 0;
         let count = rng.range(0, 6);
         for _ in 0..count {

@@ -74,6 +74,7 @@ fn many(range: std::ops::Range<u64>, bug: Option<InjectedBug>) -> ExitCode {
         total.redone += summary.redone;
         total.healed += summary.healed;
         total.moved += summary.moved;
+        total.restored += summary.restored;
         total.loaded += summary.loaded;
         total.lost += summary.lost;
         total.terms += summary.terms;

@@ -1,5 +1,7 @@
 //! A model that is small enough to train thousands of times, with real sums and real optimizer state.
 
+use std::ops::Range;
+
 use ronde_core::batch::BatchPlan;
 use ronde_core::exact::TreeSum;
 use ronde_core::holdings::{HeldRanges, second_holders};
@@ -21,16 +23,33 @@ pub struct SimulatedDivision {
     pub copies: u32,
     /// The maximum number of slices; ranks beyond it are spares, which hold none.
     pub slices_max: usize,
+    /// The number of ranks that hold all slices and compute no shards, the last ones; 0: the ranks that compute hold them.
+    pub servers: usize,
 }
 
 impl SimulatedDivision {
+    /// Returns how many of `ranks` ranks serve.
+    #[must_use]
+    pub fn servers_among(&self, ranks: usize) -> usize {
+        self.servers.min(ranks.saturating_sub(1))
+    }
+
+    /// Returns the ranks that own slices.
+    fn owners(&self, ranks: usize) -> Range<usize> {
+        match self.servers_among(ranks) {
+            0 => 0..self.slices_max.min(ranks),
+            servers => ranks - servers..ranks,
+        }
+    }
+
     /// Returns the elements that each of `ranks` ranks owns.
     #[must_use]
     pub fn owned(&self, ranks: usize) -> Vec<HeldRanges> {
-        let slices = self.slices_max.min(ranks);
-        let slice = |rank: usize| match rank < slices {
+        let owners = self.owners(ranks);
+        let slice = |rank: usize| match owners.contains(&rank) {
             true => {
-                let range = even_range(PARAMETERS as u64, slices as u64, rank as u64);
+                let (slices, index) = (owners.len() as u64, (rank - owners.start) as u64);
+                let range = even_range(PARAMETERS as u64, slices, index);
                 HeldRanges::new(std::iter::once(range.start as usize..range.end as usize))
             }
             false => HeldRanges::default(),
@@ -38,15 +57,24 @@ impl SimulatedDivision {
         (0..ranks).map(slice).collect()
     }
 
-    /// Returns the rank with the second copy of each rank's slice; none without second copies, and for spares. `hosts` has the
-    /// host of each rank.
+    /// Returns each owner of a slice with the rank that has the second copy; none without second copies. A single server has its
+    /// copy on a rank that computes. `hosts` has the host of each rank.
     #[must_use]
-    pub fn second_holders(&self, hosts: &[usize]) -> Vec<usize> {
-        let slices = self.slices_max.min(hosts.len());
-        match self.copies > 1 && slices > 1 {
-            true => second_holders(&hosts[..slices]),
-            false => Vec::new(),
+    pub fn second_holders(&self, hosts: &[usize]) -> Vec<(usize, usize)> {
+        let owners = self.owners(hosts.len());
+        let among = match owners.len() {
+            1 => 0..hosts.len(),
+            _ => owners.clone(),
+        };
+        if self.copies < 2 || among.len() < 2 {
+            return Vec::new();
         }
+        let holders = second_holders(&hosts[among.clone()]).into_iter();
+        let pairs = holders.enumerate();
+        pairs
+            .map(|(owner, holder)| (among.start + owner, among.start + holder))
+            .filter(|(owner, _)| owners.contains(owner))
+            .collect()
     }
 
     /// Returns the elements that each rank holds.
@@ -54,7 +82,7 @@ impl SimulatedDivision {
     pub fn layout(&self, hosts: &[usize]) -> Vec<HeldRanges> {
         let owned = self.owned(hosts.len());
         let mut layout = owned.clone();
-        for (owner, holder) in self.second_holders(hosts).into_iter().enumerate() {
+        for (owner, holder) in self.second_holders(hosts) {
             let both = layout[holder].ranges().iter().chain(owned[owner].ranges());
             layout[holder] = HeldRanges::new(both.cloned());
         }

@@ -53,9 +53,11 @@ fn fresh(run: &SimulatedRun) -> Transaction {
 
 /// Returns the division of shards among ranks. A group larger than their number has ranks without shards.
 fn shards(run: &SimulatedRun, ranks: usize) -> ShardPlan {
-    let ranks = ranks.max(1) as u32;
-    WorldSize::new(ranks)
-        .and_then(|size| ShardPlan::with_spares(run.shards, size, run.shards.min(ranks)))
+    let ranks = ranks.max(1);
+    let servers = (run.division).map_or(0, |division| division.servers_among(ranks));
+    let computing = run.shards.min((ranks - servers) as u32);
+    WorldSize::new(ranks as u32)
+        .and_then(|size| ShardPlan::with_spares(run.shards, size, computing))
         .expect("a run has at least one shard")
 }
 

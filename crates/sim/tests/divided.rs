@@ -24,6 +24,7 @@ fn script(copies: u32, faults: Vec<(u64, Fault)>) -> Script {
         division: Some(SimulatedDivision {
             copies,
             slices_max: 4,
+            servers: 0,
         }),
         faults,
         calm,

@@ -23,14 +23,16 @@ struct GroupDivision {
     owned: Vec<HeldRanges>,
     /// The elements that each rank has at present; in a new generation, those that it is to have in the end.
     layout: Vec<HeldRanges>,
-    second_holders: Vec<usize>,
+    /// Each owner with the rank that has its second copy.
+    second_holders: Vec<(usize, usize)>,
 }
 
 impl GroupDivision {
     /// Returns the elements of which a rank has the second copy.
     fn copied_to(&self, holder: usize) -> Option<HeldRanges> {
-        let owner = self.second_holders.iter().position(|&of| of == holder)?;
-        let copied = self.owned[owner].common(&self.layout[holder]);
+        let of_holder = |pair: &&(usize, usize)| pair.1 == holder;
+        let (owner, _) = self.second_holders.iter().find(of_holder)?;
+        let copied = self.owned[*owner].common(&self.layout[holder]);
         (!copied.is_empty()).then_some(copied)
     }
 }
@@ -312,7 +314,8 @@ impl SimulatedWorker {
         for element in division.owned[me].ranges().iter().cloned().flatten() {
             mine[element] = gradient[element];
         }
-        if let Some(&holder) = division.second_holders.get(me)
+        let mut pairs = division.second_holders.iter();
+        if let Some(&(_, holder)) = pairs.find(|(owner, _)| *owner == me)
             && let Some(copied) = division.copied_to(holder)
         {
             let values = copied.ranges().iter().cloned().flatten();

@@ -36,6 +36,9 @@ impl SimulatedWorker {
             return;
         };
         let (index, of) = group.computing();
+        let servers = (self.run.division).map_or(0, |division| division.servers_among(of));
+        let of = of - servers;
+        let index = index.filter(|index| *index < of);
         let subtrees = self.replica.backward(index, of);
         self.task = LoopWait::Reducing(step);
         self.gather(GatherPart::Subtrees(subtrees), fx);
