@@ -105,6 +105,18 @@ pub(crate) struct Connections {
     pub(crate) refused: Vec<String>,
 }
 
+impl Connections {
+    /// Returns by group rank whether a member is on this host, according to its first connection.
+    pub(crate) fn within_host(&self, size: usize) -> Vec<bool> {
+        let each = self.wires.len() / size;
+        let first = self.wires.iter().step_by(each.max(1));
+        let is_local = |wire: &PeerConnection| wire.has_one_address();
+        first
+            .map(|wire| wire.as_ref().is_some_and(is_local))
+            .collect()
+    }
+}
+
 /// Connects to all other members.
 pub(crate) fn mesh(
     mine: &JoinHello,

@@ -114,6 +114,8 @@ fn frames() -> Vec<FrameHeader> {
     vec![
         header(FrameKind::Collective, reduce, 4096),
         header(FrameKind::Message, call(CallKind::Message, None), 0),
+        header(FrameKind::Lent, call(CallKind::Message, None), 0),
+        header(FrameKind::LentRead, Call::NOTHING, 0),
         header(FrameKind::Notice, Call::NOTHING, 100),
         header(FrameKind::Goodbye, Call::NOTHING, 0),
     ]

@@ -33,6 +33,12 @@ pub(crate) enum FrameKind {
     /// round that it waits in, the bytes that it has received and the ranks that it waits for, eight
     /// bytes each.
     Call = 5,
+    /// A message from rank to rank whose bytes the receiver reads in the sender's memory, at the address in
+    /// `sequence`; nothing follows.
+    Lent = 6,
+    /// The sender has read `sequence` further lent messages of the receiver; 0: it can read the
+    /// receiver's memory.
+    LentRead = 7,
 }
 
 /// Kind of a call, as on the wire.
@@ -194,7 +200,8 @@ impl Call {
 pub(crate) struct FrameHeader {
     pub(crate) kind: FrameKind,
     pub(crate) generation: Generation,
-    /// Number of the collective in its group; 0 in other frames.
+    /// Number of the collective in its group, address of a lent message, or number of those that were read; 0 in
+    /// other frames.
     pub(crate) sequence: u64,
     pub(crate) call: Call,
     /// Number of bytes that follow.
@@ -202,6 +209,14 @@ pub(crate) struct FrameHeader {
 }
 
 impl FrameHeader {
+    /// Returns the number of bytes of the payload, which follow or are lent.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        match self.kind {
+            FrameKind::Lent => self.call.len.saturating_mul(self.call.dtype.size() as u64),
+            _ => self.bytes,
+        }
+    }
+
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[..3].copy_from_slice(&MAGIC);
@@ -224,6 +239,8 @@ impl FrameHeader {
             3 => FrameKind::Notice,
             4 => FrameKind::Goodbye,
             5 => FrameKind::Call,
+            6 => FrameKind::Lent,
+            7 => FrameKind::LentRead,
             other => return Err(format!("unknown frame kind {other}")),
         };
         let mut call = [0; 20];
@@ -238,10 +255,14 @@ impl FrameHeader {
         let limit = match kind {
             FrameKind::Collective | FrameKind::Message => FRAME_BYTES_MAX,
             FrameKind::Notice | FrameKind::Call => NOTICE_BYTES_MAX,
-            FrameKind::Goodbye => 0,
+            FrameKind::Goodbye | FrameKind::Lent | FrameKind::LentRead => 0,
         };
         if header.bytes > limit {
             return Err(format!("{} bytes, limit {limit}", header.bytes));
+        }
+        let payload = header.payload_bytes();
+        if payload > FRAME_BYTES_MAX {
+            return Err(format!("{payload} lent bytes, limit {FRAME_BYTES_MAX}"));
         }
         Ok(header)
     }

@@ -9,7 +9,7 @@ use crate::GroupConfig;
 use crate::frame::number;
 
 /// Version of the protocol between members.
-pub(crate) const PROTOCOL_VERSION: u32 = 4;
+pub(crate) const PROTOCOL_VERSION: u32 = 5;
 /// Maximum size of a hello after its prefix, in bytes.
 pub(crate) const HELLO_BYTES_MAX: usize = 64 << 10;
 /// Size of magic, version and length, in bytes.

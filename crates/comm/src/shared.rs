@@ -21,5 +21,5 @@ mod tree;
 mod wait;
 
 pub(crate) use executor::is_direct;
-pub(crate) use join::{JoinParameters, join};
+pub(crate) use join::{JoinParameters, MemoryJoin, join};
 pub(crate) use queue::SharedQueue;

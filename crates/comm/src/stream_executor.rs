@@ -10,6 +10,7 @@ mod driver;
 mod driver_flags;
 mod failure;
 mod incoming;
+mod lending;
 mod mailbox;
 mod outgoing;
 mod peer;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_core::{Buffer, CollectiveError, DType, Generation};
+use ronde_lending::{LendingMark, PeerMemory};
 
 use crate::clock;
 use crate::flight::FlightRecord;
@@ -57,6 +59,11 @@ pub(crate) enum ExecutorCommand {
         buffer: Buffer,
         completion: Completion,
     },
+    /// Lends long messages from now on, and reads those of the peers with readable memory, by rank.
+    Lend {
+        mark: LendingMark,
+        memories: Vec<Option<PeerMemory>>,
+    },
     /// Sets the deadline of operations from now on.
     Limit(Duration),
     /// The group has failed outside the progress thread, which must notify the other members.
@@ -84,7 +91,7 @@ struct EarlyFrame {
 impl EarlyFrame {
     /// Returns the frame's share of the limit on early bytes.
     fn weight(header: &FrameHeader) -> u64 {
-        header.bytes.saturating_add(HEADER_BYTES as u64)
+        header.payload_bytes().saturating_add(HEADER_BYTES as u64)
     }
 }
 
@@ -93,6 +100,8 @@ type MessageAddress = (usize, u64);
 
 /// The progress thread's state.
 pub(crate) struct StreamExecutor {
+    /// While it exists, peers may read lent messages. The first field: dropped before the messages.
+    lending: Option<LendingMark>,
     transport: Box<dyn Transport>,
     mailbox: Arc<Mailbox>,
     member: GroupMember,
@@ -133,6 +142,7 @@ impl StreamExecutor {
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
+            lending: None,
             transport,
             mailbox,
             member,
@@ -198,7 +208,7 @@ impl StreamExecutor {
             || self.running.is_some()
             || !self.queue.is_empty()
             || self.waits_for_messages()
-            || self.peers.iter().any(Peer::has_to_send)
+            || (self.peers.iter()).any(|peer| peer.has_to_send() || peer.has_to_read())
             || (self.has_failed && self.reporter.is_some())
     }
 
@@ -253,7 +263,8 @@ impl StreamExecutor {
             self.say_goodbye();
         }
         let end = clock::deadline(FLUSH_MAX.min(self.timeout));
-        while self.peers.iter().any(Peer::has_to_send) && !clock::left(end).is_zero() {
+        let is_unsent = |peer: &Peer| peer.has_to_send() || peer.has_to_read();
+        while self.peers.iter().any(is_unsent) && !clock::left(end).is_zero() {
             self.flush();
             self.wait_and_read(Some(clock::left(end).min(LINGER)), WaitMode::Asleep);
         }

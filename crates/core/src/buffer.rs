@@ -185,6 +185,17 @@ impl Buffer {
         self.len = self.len.min(len);
     }
 
+    /// Changes the number of elements to `len` if the memory is long enough, and returns whether it is. Elements that did not
+    /// belong to the buffer have any values.
+    pub fn set_len(&mut self, len: usize) -> bool {
+        let bytes = len.saturating_mul(self.dtype.size());
+        let fits = len <= self.len || bytes <= self.memory.bytes().len();
+        if fits {
+            self.len = len;
+        }
+        fits
+    }
+
     /// Returns the bytes of the elements.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -247,6 +258,17 @@ mod tests {
             buffer.as_mut_slice::<f32>().fill(1.5);
             assert_eq!(buffer.as_slice::<f32>(), vec![1.5; len]);
         }
+    }
+
+    #[test]
+    fn a_buffer_becomes_no_longer_than_its_memory() {
+        let mut buffer = Buffer::copy_of(&[1_u32, 2, 3]);
+        assert!(buffer.set_len(1));
+        assert_eq!(buffer.as_slice::<u32>(), [1]);
+        assert!(buffer.set_len(3));
+        assert_eq!(buffer.as_slice::<u32>(), [1, 2, 3]);
+        assert!(!buffer.set_len(4) && !buffer.set_len(usize::MAX));
+        assert_eq!(buffer.len(), 3);
     }
 
     #[test]

@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
+use ronde_lending::{LendingMark, LendingOffer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::frame::{ADDRESS_BYTES, FrameBody, HEAD_BYTES_MAX};
-use crate::peer_memory::{LENT_BYTES_MIN, LendingMark, LendingOffer};
 use crate::stream::RpcStream;
 
+/// The bytes of values from which they are lent: to write shorter ones takes as long as to read them.
+const LENT_BYTES_MIN: usize = 64 << 10;
 /// Short frames are written together up to this many bytes.
 const TOGETHER_BYTES: usize = 64 << 10;
 /// Values of up to this many bytes are copied beside their header, which saves a second buffer.

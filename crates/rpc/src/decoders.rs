@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::frame::{CallHead, FrameBody, RpcFrameKind};
 use crate::frame_reader::FrameReader;
 use crate::hello::{self, CalleeHello, CallerHello};
-use crate::peer_memory::LendingOffer;
 use crate::values::CallValues;
+use ronde_lending::LendingOffer;
 
 /// The limit of values in a fuzzed message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;

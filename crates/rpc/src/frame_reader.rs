@@ -4,8 +4,8 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use crate::frame::{ADDRESS_BYTES, FrameBody, HEADER_BYTES, RpcFrameHeader};
-use crate::peer_memory::PeerMemory;
 use crate::values::{CallValues, ValuePool};
+use ronde_lending::PeerMemory;
 
 /// Bytes read ahead, for short frames.
 const STAGING_BYTES: usize = 32 << 10;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::peer_memory::LendingOffer;
+use ronde_lending::LendingOffer;
 
 const MAGIC: [u8; 8] = *b"ronderpc";
 const PREFIX_BYTES: usize = 16;

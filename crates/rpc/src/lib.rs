@@ -55,7 +55,6 @@ mod io_thread;
 mod lease;
 mod limits;
 mod node;
-mod peer_memory;
 mod peers;
 mod references;
 mod security;

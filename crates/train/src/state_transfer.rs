@@ -40,8 +40,7 @@ pub(crate) struct StateTransfer {
     /// The messages that this rank still has to send, by round.
     unsent: VecDeque<Vec<(GroupRank, Buffer)>>,
     sends: Vec<Box<dyn Work>>,
-    /// The index of a vector of the state, the range of its elements, and the message that contains them.
-    receives: Vec<(usize, Range<usize>, Box<dyn Work>)>,
+    receives: Vec<PendingReceive>,
     /// Steps that are committed but not applied on this rank.
     deferred: Vec<(CommittedStep, ReducedGradient, StepTiming)>,
     /// The number of steps until all members wait for the end of the transfer.
@@ -65,58 +64,126 @@ pub(crate) fn whole_moves(catch_up: &CatchUpPlan, lens: &[usize]) -> Vec<Vec<Mov
     lens.iter().map(of_len).collect()
 }
 
-/// The messages of one round of [`exchange`].
-#[derive(Default)]
-struct ExchangeRound {
-    receives: Vec<(usize, Range<usize>, Box<dyn Work>)>,
-    sends: Vec<Box<dyn Work>>,
+/// A receive in progress: the index of a vector of the state, the range of its elements, and the message that contains them.
+type PendingReceive = (usize, Range<usize>, Box<dyn Work>);
+
+/// The messages of [`exchange`] that are under way, by round, and the buffers of those that have ended.
+struct SliceMessages<'a> {
+    moves: &'a [Vec<Move>],
+    group: &'a dyn Group,
+    rounds: usize,
+    receives: VecDeque<Vec<PendingReceive>>,
+    sends: VecDeque<Vec<Box<dyn Work>>>,
+    unused: Vec<Buffer>,
 }
 
-impl ExchangeRound {
-    /// Waits for the messages and stores what has arrived.
-    fn finish(self, state: &mut [HeldVectorMut<'_>]) -> Result<(), CollectiveError> {
-        for (vector, elements, work) in self.receives {
-            store(&work.wait()?, vector, &elements, state);
+impl SliceMessages<'_> {
+    /// Returns the vector, the peer, the part in a round, and the length in any round of each move to or from this rank.
+    fn parts(
+        &self,
+        round: usize,
+        is_sent: bool,
+    ) -> impl Iterator<Item = (usize, GroupRank, Range<usize>, usize)> {
+        let (me, rounds) = (self.group.rank().index(), self.rounds);
+        let moves = self.moves.iter().enumerate();
+        let moves = moves.flat_map(|(vector, moves)| moves.iter().map(move |of| (vector, of)));
+        moves.filter_map(move |(vector, Move { from, to, elements })| {
+            let (mine, peer) = if is_sent { (from, to) } else { (to, from) };
+            let len_max = elements.len().div_ceil(rounds);
+            (*mine == me && from != to).then(|| {
+                let part = part_of_round(elements, rounds, round);
+                (vector, GroupRank(*peer as u32), part, len_max)
+            })
+        })
+    }
+
+    /// Posts the receives of a round, if there is one with this number.
+    fn receive(&mut self, round: usize) -> Result<(), CollectiveError> {
+        if round >= self.rounds {
+            return Ok(());
         }
-        self.sends
-            .into_iter()
-            .try_for_each(|work| work.wait().map(drop))
+        let parts: Vec<_> = self.parts(round, false).collect();
+        let mut receives = Vec::with_capacity(parts.len());
+        for (vector, from, part, len_max) in parts {
+            let buffer = self.buffer(part.len(), len_max);
+            let work = self.group.receive(from, TAG, buffer)?;
+            receives.push((vector, part, work));
+        }
+        self.receives.push_back(receives);
+        Ok(())
+    }
+
+    /// Sends this rank's parts of a round.
+    fn send(&mut self, round: usize, state: &[HeldVectorMut<'_>]) -> Result<(), CollectiveError> {
+        let parts: Vec<_> = self.parts(round, true).collect();
+        let mut sends = Vec::with_capacity(parts.len());
+        for (vector, to, part, len_max) in parts {
+            let held = state.get(vector);
+            let values = held.and_then(|held| Some(&held.values[held.held.locate(&part)?]));
+            let values = values.unwrap_or_default();
+            let mut buffer = self.buffer(values.len(), len_max);
+            buffer.as_mut_slice().copy_from_slice(values);
+            sends.push(self.group.send(to, TAG, buffer)?);
+        }
+        self.sends.push_back(sends);
+        Ok(())
+    }
+
+    /// Waits for the messages of the oldest round, and stores those that this rank receives.
+    fn finish(&mut self, state: &mut [HeldVectorMut<'_>]) -> Result<(), CollectiveError> {
+        for (vector, elements, work) in self.receives.pop_front().unwrap_or_default() {
+            let buffer = work.wait()?;
+            store(&buffer, vector, &elements, state);
+            self.unused.push(buffer);
+        }
+        for work in self.sends.pop_front().unwrap_or_default() {
+            self.unused.push(work.wait()?);
+        }
+        Ok(())
+    }
+
+    /// Returns a buffer of `len` elements with any values, which can have `len_max`.
+    fn buffer(&mut self, len: usize, len_max: usize) -> Buffer {
+        let mut unused = self.unused.iter_mut();
+        if let Some(at) = unused.position(|buffer| buffer.set_len(len_max)) {
+            let mut buffer = self.unused.swap_remove(at);
+            buffer.truncate(len);
+            return buffer;
+        }
+        let mut buffer = Buffer::host(DType::F32, len_max.max(len));
+        buffer.truncate(len);
+        buffer
     }
 }
 
 /// Executes this rank's part of the moves of each vector, and waits. All members call it with the same moves. Memory: that of
-/// two rounds of messages.
+/// three rounds of messages.
 pub(crate) fn exchange(
     moves: &[Vec<Move>],
     group: &dyn Group,
     state: &mut [HeldVectorMut<'_>],
 ) -> Result<(), CollectiveError> {
-    let me = group.rank().index();
     let rounds = most_bytes(moves, group.size())
         .div_ceil(EXCHANGE_BYTES)
         .max(1);
-    let mut before = ExchangeRound::default();
+    let mut messages = SliceMessages {
+        moves,
+        group,
+        rounds,
+        receives: VecDeque::new(),
+        sends: VecDeque::new(),
+        unused: Vec::new(),
+    };
+    // A message that finds its receive is not stored in between, so receives are one round ahead.
+    messages.receive(0)?;
     for round in 0..rounds {
-        let mut now = ExchangeRound::default();
-        for (vector, moves) in moves.iter().enumerate() {
-            for Move { from, to, elements } in moves {
-                let part = part_of_round(elements, rounds, round);
-                if *from == me {
-                    let held = state.get(vector);
-                    let values = held.and_then(|held| Some(&held.values[held.held.locate(&part)?]));
-                    let buffer = Buffer::copy_of(values.unwrap_or_default());
-                    now.sends
-                        .push(group.send(GroupRank(*to as u32), TAG, buffer)?);
-                } else if *to == me {
-                    let buffer = Buffer::host(DType::F32, part.len());
-                    let work = group.receive(GroupRank(*from as u32), TAG, buffer)?;
-                    now.receives.push((vector, part, work));
-                }
-            }
+        messages.receive(round + 1)?;
+        messages.send(round, state)?;
+        if round > 0 {
+            messages.finish(state)?;
         }
-        std::mem::replace(&mut before, now).finish(state)?;
     }
-    before.finish(state)
+    messages.finish(state)
 }
 
 /// Returns the part of a move that is sent in a round.

@@ -14,9 +14,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-identity", &["ronde-core"]),
     ("ronde-store", &["ronde-core"]),
     ("ronde-checkpoint", &["ronde-core", "ronde-store"]),
+    ("ronde-lending", &[]),
     (
         "ronde-comm",
-        &["ronde-core", "ronde-schedule", "ronde-identity"],
+        &[
+            "ronde-core",
+            "ronde-schedule",
+            "ronde-identity",
+            "ronde-lending",
+        ],
     ),
     ("ronde-elastic", &["ronde-core"]),
     ("ronde-kernels", &[]),
@@ -70,7 +76,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "ronde-rpc",
-        &["ronde-core", "ronde-identity", "ronde-engine"],
+        &[
+            "ronde-core",
+            "ronde-identity",
+            "ronde-engine",
+            "ronde-lending",
+        ],
     ),
     (
         "ronde-bench",

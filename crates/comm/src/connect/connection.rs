@@ -74,8 +74,19 @@ impl PeerConnection {
     /// peer must return the same number. 0 if it may not.
     pub(super) fn plain_host(&self) -> u64 {
         match self {
-            Self::Tls(stream) if stream.has_one_address() => this_host(),
+            Self::Tls(_) if self.has_one_address() => this_host(),
             _ => 0,
+        }
+    }
+
+    /// Returns whether both ends have the same address, so that they are on one host.
+    pub(super) fn has_one_address(&self) -> bool {
+        match self {
+            Self::Plain(stream) => matches!(
+                (stream.local_addr(), stream.peer_addr()),
+                (Ok(mine), Ok(theirs)) if mine.ip() == theirs.ip()
+            ),
+            Self::Tls(stream) => stream.has_one_address(),
         }
     }
 

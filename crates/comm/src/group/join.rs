@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use ronde_core::{CollectiveError, GroupRank};
+use ronde_lending::{LendingMark, PeerMemory};
 use ronde_schedule::{CostModel, Hosts};
 
 use super::{Link, ProcessGroup, named};
@@ -14,7 +15,7 @@ use crate::choice::Chooser;
 use crate::connect;
 use crate::hello::JoinHello;
 use crate::program::{GroupMember, invalid};
-use crate::shared::{self};
+use crate::shared::{self, MemoryJoin};
 use crate::split::{GroupOrigin, SplitRegistry};
 use crate::stream_executor::{
     ExecutorCommand, ExecutorDriver, FailureReporter, Mailbox, StreamExecutor,
@@ -29,7 +30,8 @@ impl ProcessGroup {
     /// [`GroupConfig::transport`] is set otherwise: buffers from [`Collectives::allocate`] are reduced
     /// in place, others in pieces, and a blocking call runs on the calling thread. All other traffic uses the
     /// connections. With TLS, connections between members on one host are not encrypted after the members have
-    /// authenticated each other, unless one of them requests [`TransportChoice::Tcp`].
+    /// authenticated each other, unless one of them requests [`TransportChoice::Tcp`]; without such a request, messages of
+    /// 128 KiB and more between two of them are read by the receiver in the sender's memory if the system permits it.
     /// If the members are on several hosts, they exchange which host each is on and measure the cost of
     /// their connections for as long as [`GroupConfig::calibration`] allows; see
     /// [`ProcessGroup::calibrate`].
@@ -72,23 +74,38 @@ impl ProcessGroup {
         let give_up = config.give_up.as_ref();
         let keys = (keys, config.transport != TransportChoice::Tcp);
         let mesh = connect::mesh(&hello, keys, listener, peers, limit, give_up)?;
+        let within_host = mesh.within_host(peers.len());
         let transport = connect::transport(mesh.wires, is_tls, connections)?;
         let origin = GroupOrigin::Sockets(peers[config.rank.index()].ip());
         let limit = config.timeout;
         config.timeout = limit.max(config.connect_timeout);
         let mut group = Self::over(config, peers.len(), transport)?.with_origin(origin);
         group.refused = mesh.refused;
-        group.share(limit, known)
+        group.share(limit, known, &within_host)
     }
 
     /// Shares memory with the other members if requested and possible, or else settles the costs that
-    /// algorithms are chosen by; later operations get the deadline `limit`. All members call it first.
-    fn share(mut self, limit: Duration, known: Option<CostModel>) -> Result<Self, CollectiveError> {
+    /// algorithms are chosen by; later operations get the deadline `limit`. Lends messages to members `within_host`, by rank.
+    /// All members call it first.
+    fn share(
+        mut self,
+        limit: Duration,
+        known: Option<CostModel>,
+        within_host: &[bool],
+    ) -> Result<Self, CollectiveError> {
         self.config.timeout = limit;
         let Link::Others { mailbox, .. } = &self.link else {
             return Ok(self);
         };
         let mailbox = Arc::clone(mailbox);
+        let hosts = Arc::clone(self.chooser.hosts());
+        let lends_to = |rank: usize| {
+            self.config.transport != TransportChoice::Tcp
+                && within_host[rank]
+                && hosts.of(rank) == hosts.of(self.member.rank.index())
+        };
+        let lends = (0..self.member.size).any(lends_to);
+        let mark = lends.then(LendingMark::new).flatten();
         let terms = shared::JoinParameters {
             choice: match self.config.transport {
                 TransportChoice::Auto if self.chooser.hosts().count() > 1 => TransportChoice::Tcp,
@@ -98,8 +115,17 @@ impl ProcessGroup {
             limit,
             generation: self.config.generation,
             mailbox: &mailbox,
+            lending: mark.as_ref(),
         };
-        let shared = shared::join(&self, &terms)?;
+        let MemoryJoin { queue, offers } = shared::join(&self, &terms)?;
+        if let Some(mark) = mark {
+            let offers = offers.into_iter().enumerate();
+            let memories =
+                offers.map(|(rank, offer)| PeerMemory::open(offer.filter(|_| lends_to(rank))?));
+            let memories = memories.collect();
+            mailbox.post(ExecutorCommand::Lend { mark, memories })?;
+        }
+        let shared = queue;
         match known {
             _ if shared.is_some() => {}
             Some(model) => self.chooser.set_model(model),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_core::{Buffer, CollectiveError, Collectives, CollectivesExt, DType, Generation};
+use ronde_lending::{LendingMark, LendingOffer};
 
 use super::control::{CONTROL_BYTES, ControlMemory};
 use super::executor::{LocalPeer, SharedExecutor};
@@ -20,7 +21,7 @@ use crate::host::this_host;
 use crate::stream_executor::Mailbox;
 
 /// Size of a description before the reason, in bytes.
-const DESCRIPTION_BYTES: usize = 1 + 8 + 4 + 4 + 4 + 16;
+const DESCRIPTION_BYTES: usize = 1 + 8 + 4 + 4 + 4 + 16 + 8 + 8;
 /// Maximum size of a reason, in bytes.
 const REASON_BYTES_MAX: usize = 300;
 
@@ -35,6 +36,8 @@ struct MemoryDescription {
     pid: u32,
     fd: u32,
     secret: [u8; 16],
+    /// Address and contents of the mark of messages that it lends; 0 if it lends none.
+    lending: [u64; 2],
     /// Why this member offers no shared memory; empty if it does.
     refusal: String,
 }
@@ -47,6 +50,9 @@ impl MemoryDescription {
             out.extend(word.to_le_bytes());
         }
         out.extend(self.secret);
+        for word in self.lending {
+            out.extend(word.to_le_bytes());
+        }
         out.extend(self.refusal.bytes().take(REASON_BYTES_MAX));
         out
     }
@@ -63,7 +69,19 @@ impl MemoryDescription {
             pid: word(13),
             fd: word(17),
             secret,
+            lending: [37, 45].map(|at| number(&description[at..at + 8])),
             refusal: String::from_utf8_lossy(refusal).into_owned(),
+        })
+    }
+
+    /// Returns where this member lends messages to `reader`, if both are on one host.
+    fn lends_to(&self, reader: &Self) -> Option<LendingOffer> {
+        let [mark_address, mark] = self.lending;
+        let is_local = self.host != 0 && self.host == reader.host;
+        (is_local && mark != 0).then_some(LendingOffer {
+            process: self.pid,
+            mark_address,
+            mark,
         })
     }
 
@@ -100,7 +118,10 @@ fn offer(secret: &mut [u8; 16], host: u64) -> io::Result<ControlOffer> {
 }
 
 /// Returns this member's description, and its control memory if it offers any.
-fn describe_memory(choice: TransportChoice) -> (MemoryDescription, Option<ControlOffer>) {
+fn describe_memory(
+    choice: TransportChoice,
+    lending: Option<&LendingMark>,
+) -> (MemoryDescription, Option<ControlOffer>) {
     let (mut secret, host) = ([0; 16], this_host());
     let (offered, refusal) = match choice {
         TransportChoice::Tcp => (None, "it is configured to use TCP".to_owned()),
@@ -121,6 +142,10 @@ fn describe_memory(choice: TransportChoice) -> (MemoryDescription, Option<Contro
             .as_ref()
             .map_or(0, |offer| offer.file.as_raw_fd().cast_unsigned()),
         secret,
+        lending: lending.map_or([0; 2], |mark| {
+            let offer = mark.offer();
+            [offer.mark_address, offer.mark]
+        }),
         refusal,
     };
     (description, offered)
@@ -133,25 +158,54 @@ pub(crate) struct JoinParameters<'a> {
     pub(crate) limit: Duration,
     pub(crate) generation: Generation,
     pub(crate) mailbox: &'a Arc<Mailbox>,
+    /// The mark of messages that this member lends, if any.
+    pub(crate) lending: Option<&'a LendingMark>,
 }
 
-/// Shares memory with all other members of a group whose streams are running; `None` if that is not
-/// requested or not possible. All members get the same result. Two short rounds over the streams.
+/// What the members of a group know about each other's memory.
+pub(crate) struct MemoryJoin {
+    /// Shared memory, if all members have it.
+    pub(crate) queue: Option<Arc<SharedQueue>>,
+    /// Where each member of this host lends messages, by rank; `None` for this one.
+    pub(crate) offers: Vec<Option<LendingOffer>>,
+}
+
+/// Exchanges descriptions of the members' memory, and shares it as [`share`] does.
 ///
 /// # Errors
 /// [`CollectiveError::Connect`] on all ranks if one of them requires shared memory and it is not possible.
 pub(crate) fn join(
     group: &dyn Collectives,
     parameters: &JoinParameters<'_>,
-) -> Result<Option<Arc<SharedQueue>>, CollectiveError> {
-    let (description, offered) = describe_memory(parameters.choice);
-    let descriptions = gather_bytes(group, &description.encode())?;
+) -> Result<MemoryJoin, CollectiveError> {
+    let (mine, offered) = describe_memory(parameters.choice, parameters.lending);
+    let descriptions = gather_bytes(group, &mine.encode())?;
     let descriptions: Option<Vec<MemoryDescription>> = descriptions
         .iter()
         .map(|bytes| MemoryDescription::decode(bytes))
         .collect();
     let descriptions =
         descriptions.ok_or_else(|| failed("invalid description from a member".to_owned()))?;
+    let me = group.rank().index();
+    let offers = descriptions.iter().enumerate();
+    let offers = offers.map(|(rank, theirs)| (rank != me).then(|| theirs.lends_to(&mine))?);
+    Ok(MemoryJoin {
+        offers: offers.collect(),
+        queue: share(group, parameters, &descriptions, offered)?,
+    })
+}
+
+/// Shares memory with all other members of a group whose streams are running; `None` if that is not
+/// requested or not possible. All members get the same result. A second short round over the streams.
+///
+/// # Errors
+/// [`CollectiveError::Connect`] on all ranks if one of them requires shared memory and it is not possible.
+fn share(
+    group: &dyn Collectives,
+    parameters: &JoinParameters<'_>,
+    descriptions: &[MemoryDescription],
+    offered: Option<ControlOffer>,
+) -> Result<Option<Arc<SharedQueue>>, CollectiveError> {
     let required = descriptions.iter().any(|description| description.required);
     let refused = |obstacle: String| {
         if required {
@@ -160,13 +214,13 @@ pub(crate) fn join(
             Ok(None)
         }
     };
-    if let Some(obstacle) = obstacle(&descriptions) {
+    if let Some(obstacle) = obstacle(descriptions) {
         return refused(obstacle);
     }
     let Some(offered) = offered else {
         return refused("this rank offers none".to_owned());
     };
-    let queue = map(group, parameters, &descriptions, offered);
+    let queue = map(group, parameters, descriptions, offered);
     let word = queue
         .as_ref()
         .err()
@@ -287,6 +341,7 @@ mod tests {
             pid: 100 + rank,
             fd: 5,
             secret: [rank as u8; 16],
+            lending: [u64::from(rank) << 40, 9],
             refusal: String::new(),
         }
     }
@@ -302,8 +357,11 @@ mod tests {
         }
         assert_eq!(MemoryDescription::decode(&[0; DESCRIPTION_BYTES - 1]), None);
         assert_eq!(obstacle(&descriptions), None);
+        let offer = descriptions[1].lends_to(&descriptions[0]);
+        assert!(offer.is_some_and(|offer| (offer.process, offer.mark_address) == (101, 1 << 40)));
         let mut mismatched_peer = descriptions.clone();
         mismatched_peer[2].host = 8;
+        assert_eq!(mismatched_peer[2].lends_to(&mismatched_peer[0]), None);
         assert!(
             obstacle(&mismatched_peer)
                 .is_some_and(|why| why.contains("rank 2") && why.contains("host"))

@@ -42,6 +42,8 @@ impl StreamExecutor {
         }
         self.has_failed = true;
         self.mailbox.note_failed(&error);
+        // Before any message is released.
+        self.lending = None;
         self.clear_streams(&error);
         if let Some(running) = self.running.take() {
             running.completion.complete(Err(error.clone()));
@@ -63,6 +65,10 @@ impl StreamExecutor {
             state.unread.clear();
             state.reported_calls.clear();
             state.starved = false;
+            (state.may_lend, state.memory, state.unreadable) = (false, None, None);
+            for message in state.lent.drain(..) {
+                message.completion.complete(Err(error.clone()));
+            }
             if let Some(arriving) = state.arriving.take()
                 && let FrameTarget::Message(posted) = arriving.target
             {
@@ -71,7 +77,9 @@ impl StreamExecutor {
             for (place, mut frame) in std::mem::take(&mut state.out).into_iter().enumerate() {
                 let half_sent = place == 0 && frame.done > 0;
                 let body = half_sent.then(|| frame.body(self.running.as_ref()).to_vec());
-                if let OutgoingPayload::Message(message) = frame.payload {
+                if let OutgoingPayload::Message(message) | OutgoingPayload::Lent(message) =
+                    frame.payload
+                {
                     message.completion.complete(Err(error.clone()));
                 }
                 if let Some(body) = body {
@@ -156,7 +164,8 @@ impl StreamExecutor {
     /// Fails because a peer is gone that is needed, or that left without notice.
     pub(super) fn lost(&mut self, peer: usize, cause: &str) {
         let call = self.current_call();
-        let operation = if call.kind == CallKind::Nothing && self.waits_for_messages() {
+        let has_messages = self.waits_for_messages() || self.messages_going().next().is_some();
+        let operation = if call.kind == CallKind::Nothing && has_messages {
             CallKind::Message.name()
         } else {
             operation_name(call.kind)
@@ -175,6 +184,9 @@ impl StreamExecutor {
     pub(super) fn check_deadlines(&mut self) {
         let due = self.next_deadline();
         if !due.is_some_and(|due| clock::left(due).is_zero()) {
+            return;
+        }
+        if self.fail_if_unreadable() {
             return;
         }
         let unanswered = self.transport.unanswered();

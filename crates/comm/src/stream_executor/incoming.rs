@@ -81,11 +81,15 @@ impl StreamExecutor {
         loop {
             let mut possible: Vec<Interest> = self.peers.iter().map(Peer::interest).collect();
             possible[self.member.rank.index()] = Interest::default();
-            // A command must not wait, even if its wake-up was consumed already.
-            let at_once = self.mailbox.flags.has_commands();
+            // A command must not wait, even if its wake-up was consumed already. Lent bytes are always there.
+            let reads_lent = self.peers.iter().any(Peer::is_reading_lent);
+            let at_once = reads_lent || self.mailbox.flags.has_commands();
             if at_once || clock::left(end).is_zero() {
                 let limit = if at_once { Some(Duration::ZERO) } else { limit };
                 self.transport.wait(&mut possible, limit)?;
+                for (possible, state) in possible.iter_mut().zip(&self.peers) {
+                    possible.read |= state.is_reading_lent();
+                }
                 return Ok(possible);
             }
             self.transport.wait(&mut possible, Some(Duration::ZERO))?;
@@ -100,6 +104,9 @@ impl StreamExecutor {
 
     /// Reads from a peer once; returns whether more bytes may be available.
     fn read(&mut self, peer: usize) -> bool {
+        if self.peers[peer].is_reading_lent() {
+            return self.read_lent(peer);
+        }
         if !self.peers[peer].interest().read {
             return false;
         }
@@ -158,6 +165,9 @@ impl StreamExecutor {
     pub(super) fn parse_frames(&mut self, peer: usize) {
         while !self.has_failed {
             let state = &mut self.peers[peer];
+            if state.is_reading_lent() {
+                return;
+            }
             let unread = state.unread.bytes();
             let Some(arriving) = &mut state.arriving else {
                 let Some(header) = unread.first_chunk::<HEADER_BYTES>() else {
@@ -186,7 +196,7 @@ impl StreamExecutor {
     }
 
     /// Records that `count` more bytes of the incoming frame were received.
-    fn filled(&mut self, peer: usize, count: usize) {
+    pub(super) fn filled(&mut self, peer: usize, count: usize) {
         let Some(mut arriving) = self.peers[peer].arriving.take() else {
             return;
         };
@@ -221,8 +231,17 @@ impl StreamExecutor {
             let _over = waits.take_if(|waits| waits.at.sequence < header.sequence);
         }
         let target = match header.kind {
+            FrameKind::LentRead => return self.returned(peer, header.sequence),
+            FrameKind::Lent if self.peers[peer].memory.is_none() => {
+                let problem = "it lends a message, but this rank cannot read its memory";
+                return self.broken(peer, problem.to_owned());
+            }
+            // Nothing will receive it.
+            FrameKind::Lent if self.has_said_goodbye || self.peers[peer].unreadable.is_some() => {
+                return;
+            }
             FrameKind::Call | FrameKind::Notice | FrameKind::Goodbye => Ok(None),
-            FrameKind::Message => self.message_target(peer, &header).map(Some),
+            FrameKind::Message | FrameKind::Lent => self.message_target(peer, &header).map(Some),
             FrameKind::Collective => self.collective_target(peer, &header).map(Some),
         };
         let target = match target {
@@ -247,7 +266,7 @@ impl StreamExecutor {
             target,
             done: 0,
         });
-        if header.bytes == 0 && !parked {
+        if header.payload_bytes() == 0 && !parked {
             self.filled(peer, 0);
         }
     }
@@ -265,6 +284,9 @@ impl StreamExecutor {
     /// Handles a complete frame.
     fn handle_frame(&mut self, peer: usize, arriving: IncomingFrame) {
         let IncomingFrame { header, target, .. } = arriving;
+        if header.kind == FrameKind::Lent {
+            self.acknowledge(peer, 1);
+        }
         match target {
             FrameTarget::Collective(awaited) => self.frame_ended(peer, awaited),
             FrameTarget::Message(posted) => posted.finish(),
@@ -273,11 +295,12 @@ impl StreamExecutor {
                 FrameKind::Goodbye => {
                     self.peers[peer].presence = StreamState::Left;
                     self.mailbox.note_left(peer);
+                    self.return_unread(peer);
                     self.check_presence(peer);
                 }
                 FrameKind::Notice => self.handle_notice(peer, &bytes),
                 FrameKind::Call => self.handle_wait_report(peer, &header, &bytes),
-                FrameKind::Message => {
+                FrameKind::Message | FrameKind::Lent => {
                     let address = (peer, header.call.detail);
                     let early = EarlyFrame { header, bytes };
                     self.early_messages
@@ -292,6 +315,8 @@ impl StreamExecutor {
                         .push_back(EarlyFrame { header, bytes });
                     self.deliver_early(peer);
                 }
+                // Handled with its header.
+                FrameKind::LentRead => {}
             },
         }
     }
@@ -312,7 +337,7 @@ impl StreamExecutor {
         self.notify(bytes);
     }
 
-    fn out_of_memory(&mut self, error: AllocationError) {
+    pub(super) fn out_of_memory(&mut self, error: AllocationError) {
         let kind = self
             .running
             .as_ref()
@@ -329,7 +354,7 @@ impl StreamExecutor {
 }
 
 /// Makes space for the next bytes of an early frame.
-fn extend_buffer(arriving: &mut IncomingFrame) -> Result<(), AllocationError> {
+pub(super) fn extend_buffer(arriving: &mut IncomingFrame) -> Result<(), AllocationError> {
     let (done, left) = (arriving.done, arriving.left());
     let FrameTarget::Buffered(bytes) = &mut arriving.target else {
         return Ok(());
@@ -344,7 +369,7 @@ fn extend_buffer(arriving: &mut IncomingFrame) -> Result<(), AllocationError> {
 }
 
 /// Returns the destination of the next bytes of an incoming frame; never more than are missing.
-fn room<'a>(
+pub(super) fn room<'a>(
     arriving: &'a mut IncomingFrame,
     running: &'a mut Option<RunningCollective>,
 ) -> &'a mut [u8] {

@@ -56,7 +56,7 @@ impl ExecutorCommand {
                 buffer,
                 completion,
             ),
-            Self::Limit(_) | Self::Fail { .. } => return,
+            Self::Lend { .. } | Self::Limit(_) | Self::Fail { .. } => return,
         };
         let ticket = completion.ticket().unwrap_or_else(|| {
             let ticket = flight.issued(kind, *call, buffer.bytes().len());

@@ -39,8 +39,9 @@ impl StreamExecutor {
             counted: 0,
         };
         match state.out.front() {
-            // A report that this rank waits must not queue behind the data that it waits to send.
-            Some(first) if kind == FrameKind::Call => {
+            // A report that this rank waits must not queue behind the data that it waits to send; nor must an
+            // acknowledgement, for which a peer keeps a buffer.
+            Some(first) if matches!(kind, FrameKind::Call | FrameKind::LentRead) => {
                 state.out.insert(usize::from(first.done > 0), frame);
             }
             _ => state.out.push_back(frame),
@@ -137,6 +138,7 @@ impl StreamExecutor {
         match frame.payload {
             OutgoingPayload::Bytes(_) => {}
             OutgoingPayload::Message(message) => message.finish(),
+            OutgoingPayload::Lent(message) => self.peers[peer].lent.push_back(message),
             OutgoingPayload::Collective(sending) => {
                 if let Some(running) = &mut self.running {
                     running.rounds.sent(&sending);
@@ -148,12 +150,13 @@ impl StreamExecutor {
 }
 
 impl OutgoingFrame {
-    /// Returns the size of the payload in bytes.
+    /// Returns the size of the payload that follows the header, in bytes.
     pub(super) fn len(&self) -> usize {
         match &self.payload {
             OutgoingPayload::Bytes(bytes) => bytes.len(),
             OutgoingPayload::Collective(sending) => sending.place.len(),
             OutgoingPayload::Message(message) => message.buffer.bytes().len(),
+            OutgoingPayload::Lent(_) => 0,
         }
     }
 
@@ -177,13 +180,17 @@ impl OutgoingFrame {
     }
 
     /// Counts the bytes of the next frame before they are written, so that whatever a peer has received is counted. Reports
-    /// about the group are not counted: how many there are depends on time.
+    /// about the group are not counted: how many there are depends on time. A lent message counts as if it were sent.
     fn count(&mut self, mailbox: &Mailbox) {
-        if !matches!(self.header.kind, FrameKind::Collective | FrameKind::Message) {
+        let kind = self.header.kind;
+        if !matches!(
+            kind,
+            FrameKind::Collective | FrameKind::Message | FrameKind::Lent
+        ) {
             return;
         }
         // A frame that the transport did not accept starts again, possibly with more bytes.
-        let bytes = HEADER_BYTES as u64 + self.header.bytes;
+        let bytes = HEADER_BYTES as u64 + self.header.payload_bytes();
         let headers = if self.counted == 0 {
             HEADER_BYTES as u64
         } else {
@@ -226,7 +233,7 @@ impl OutgoingFrame {
                 running.memory.bytes(&sending.place)
             }
             // Frames of a collective are removed before it ends.
-            (OutgoingPayload::Collective(_), None) => &[],
+            (OutgoingPayload::Collective(_), None) | (OutgoingPayload::Lent(_), _) => &[],
         };
         let bytes = bytes.get(self.start(running)..).unwrap_or_default();
         &bytes[..bytes.len().min(self.header.bytes as usize)]

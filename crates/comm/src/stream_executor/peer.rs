@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use ronde_core::Buffer;
+use ronde_lending::PeerMemory;
 
+use super::lending::UnreadableMemory;
 use super::{EarlyFrame, PostedMessage};
 use crate::frame::FrameHeader;
 use crate::rounds::{ExpectedMessage, OutgoingMessage};
@@ -21,6 +23,8 @@ pub(super) enum OutgoingPayload {
     Collective(OutgoingMessage),
     /// A message.
     Message(PostedMessage),
+    /// A message that the peer reads in this rank's memory: nothing follows the header.
+    Lent(PostedMessage),
 }
 
 /// A payload that is being sent, with the frame that carries its next part.
@@ -55,7 +59,7 @@ pub(super) struct IncomingFrame {
 
 impl IncomingFrame {
     pub(super) fn left(&self) -> usize {
-        self.header.bytes as usize - self.done
+        self.header.payload_bytes() as usize - self.done
     }
 }
 
@@ -110,12 +114,21 @@ pub(super) struct Peer {
     /// Bytes of all frames of this peer that arrived early.
     pub(super) early_bytes: u64,
     pub(super) presence: StreamState,
+    /// The peer can read this rank's memory.
+    pub(super) may_lend: bool,
+    /// Messages that the peer has not read yet, in the order of their headers.
+    pub(super) lent: VecDeque<PostedMessage>,
+    /// The peer's memory, if this rank can read it.
+    pub(super) memory: Option<PeerMemory>,
+    pub(super) unreadable: Option<UnreadableMemory>,
 }
 
 impl Peer {
     pub(super) fn interest(&self) -> Interest {
         Interest {
-            read: self.presence != StreamState::Closed && !self.is_parked(),
+            read: self.presence != StreamState::Closed
+                && !self.is_parked()
+                && !self.is_reading_lent(),
             write: self.blocked && self.has_to_send(),
         }
     }

@@ -27,6 +27,7 @@ impl StreamExecutor {
         let deadline = clock::deadline(self.timeout);
         match command {
             ExecutorCommand::Collective(request) => self.queue.push_back(request),
+            ExecutorCommand::Lend { mark, memories } => self.lend(mark, memories),
             ExecutorCommand::Limit(limit) => self.timeout = limit,
             ExecutorCommand::Fail { error, notice } => {
                 self.disagreement = notice;
@@ -45,13 +46,8 @@ impl StreamExecutor {
                     started,
                     deadline,
                 };
-                self.enqueue(
-                    to,
-                    FrameKind::Message,
-                    0,
-                    call,
-                    OutgoingPayload::Message(message),
-                );
+                let (kind, address, payload) = self.outgoing(to, message);
+                self.enqueue(to, kind, address, call, payload);
                 self.check_presence(to);
             }
             ExecutorCommand::Receive {
@@ -330,7 +326,7 @@ impl StreamExecutor {
         header: &FrameHeader,
     ) -> Result<Option<FrameTarget>, CollectiveError> {
         let address = (peer, header.call.detail);
-        if self.early_messages.contains_key(&address) {
+        if self.early_messages.contains_key(&address) || self.peers[peer].unreadable.is_some() {
             return Ok(None);
         }
         let Some(posted) = self.next_posted(address) else {
@@ -349,7 +345,9 @@ impl StreamExecutor {
         header: &FrameHeader,
         posted: &PostedMessage,
     ) -> Option<CollectiveError> {
-        if header.call == posted.call && header.bytes as usize == posted.buffer.bytes().len() {
+        if header.call == posted.call
+            && header.payload_bytes() as usize == posted.buffer.bytes().len()
+        {
             return None;
         }
         Some(CollectiveError::Mismatch {
@@ -372,6 +370,7 @@ impl StreamExecutor {
     /// Passes early messages to the receives that wait for them.
     pub(super) fn deliver_early_messages(&mut self, address: MessageAddress) {
         while !self.has_failed
+            && self.peers[address.0].unreadable.is_none()
             && self.early_messages.contains_key(&address)
             && let Some(mut posted) = self.next_posted(address)
             && let Some(waiting) = self.early_messages.get_mut(&address)
@@ -434,18 +433,24 @@ impl StreamExecutor {
         let posted = self.posted.values().flatten().map(|posted| posted.deadline);
         let arriving = self.arriving_messages().map(|(_, _, p)| p.deadline);
         let sending = self.messages_going().map(|(_, _, p)| p.deadline);
-        let running = running.chain(telling);
+        let unreadable = self.peers.iter().filter_map(|p| p.unreadable.as_ref());
+        let running = running.chain(telling).chain(unreadable.map(|u| u.until));
         running.chain(posted).chain(arriving).chain(sending).min()
     }
 
     /// Returns messages that are being sent, with receiver and bytes so far.
     pub(super) fn messages_going(&self) -> impl Iterator<Item = (usize, usize, &PostedMessage)> {
+        let lent = self.peers.iter().enumerate();
+        let lent = lent.flat_map(|(peer, state)| state.lent.iter().map(move |m| (peer, 0, m)));
         let frames = self.peers.iter().enumerate();
         frames
             .flat_map(|(peer, state)| state.out.iter().map(move |frame| (peer, frame)))
             .filter_map(|(peer, frame)| match &frame.payload {
-                OutgoingPayload::Message(posted) => Some((peer, frame.done, posted)),
+                OutgoingPayload::Message(posted) | OutgoingPayload::Lent(posted) => {
+                    Some((peer, frame.done, posted))
+                }
                 _ => None,
             })
+            .chain(lent)
     }
 }

@@ -1,5 +1,7 @@
 //! Tests with misbehaving members: killed ones, and ones that send arbitrary bytes.
 
+mod lending;
+
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -154,7 +156,7 @@ proptest! {
     fn anything_that_arrives_is_an_error_and_no_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..300),
         flips in prop::collection::vec((0..HEADER_BYTES, any::<u8>()), 0..3),
-        kind in 1_u8..5,
+        kind in 1_u8..8,
     ) {
         // A frame that is too long to buffer is not read before it is expected: a timeout.
         let (groups, mut last) = with_bare_last_for(2, Duration::from_millis(100));

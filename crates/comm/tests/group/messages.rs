@@ -46,6 +46,126 @@ fn members_that_both_send_much_before_they_receive_do_not_deadlock() {
     });
 }
 
+/// Lengths of messages in bytes: short ones, and long ones that members of one host may read where they lie.
+const MIXED: [usize; 9] = [
+    3,
+    128 << 10,
+    8,
+    (128 << 10) - 1,
+    5 << 20,
+    0,
+    1,
+    (1 << 20) + 3,
+    200_001,
+];
+
+/// Returns the contents of a message.
+fn contents(from: u32, number: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at as u32).wrapping_mul(0x9e37_79b9).wrapping_add(from) as u8 ^ number as u8)
+        .collect()
+}
+
+#[test]
+fn long_messages_keep_their_order_among_short_ones_in_both_directions() {
+    for early in [true, false] {
+        on_both(4, move |group| {
+            let me = group.rank().0;
+            let others = (0..4).filter(|&rank| rank != me).map(GroupRank);
+            let others: Vec<GroupRank> = others.collect();
+            let mut sends = Vec::new();
+            let mut receives = Vec::new();
+            for step in [early, !early] {
+                for (number, len) in MIXED.into_iter().cycle().take(20).enumerate() {
+                    for &other in &others {
+                        if step {
+                            let buffer = Buffer::host(DType::U8, len);
+                            let work = group.receive(other, Tag(3), buffer)?;
+                            receives.push((other, number, len, work));
+                        } else {
+                            let buffer = Buffer::copy_of(&contents(me, number, len));
+                            sends.push((number, group.send(other, Tag(3), buffer)?));
+                        }
+                    }
+                }
+                // Late receives: everything has arrived before.
+                group.barrier()?;
+            }
+            for (from, number, len, work) in receives {
+                let got = work.wait()?;
+                assert!(
+                    got.bytes() == contents(from.0, number, len),
+                    "{from}, {number}"
+                );
+            }
+            for (number, work) in sends {
+                let buffer = work.wait()?;
+                assert!(buffer.bytes() == contents(me, number, buffer.len()));
+            }
+            group.barrier()
+        });
+    }
+}
+
+#[test]
+fn a_long_message_counts_as_sent_bytes_on_every_transport() {
+    let mut counts = Vec::new();
+    for kind in Kind::ALL {
+        let each = run_ranks(groups(kind, 4, LIMIT), LIMIT, |group| {
+            let other = GroupRank(group.rank().0 ^ 1);
+            let before = group.bytes_sent();
+            let work = group.receive(other, Tag(0), Buffer::host(DType::F32, 1 << 20))?;
+            group
+                .send(other, Tag(0), Buffer::host(DType::F32, 1 << 20))?
+                .wait()?;
+            let sent = group.bytes_sent() - before;
+            work.wait()?;
+            group.barrier()?;
+            Ok::<_, CollectiveError>(sent)
+        });
+        counts.extend(each);
+    }
+    assert!(
+        counts.iter().all(|&sent| sent == (4 << 20) + 48),
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn an_abort_while_long_messages_are_read_gives_no_wrong_message() {
+    for round in 0_u32..30 {
+        let groups = groups(Kind::Shared, 2, LIMIT);
+        run_ranks(groups, LIMIT, move |group| {
+            let other = GroupRank(1 - group.rank().0);
+            let mut ended = None;
+            for value in 0..20_u8 {
+                if group.rank().0 == 1 && u32::from(value) == 3 + round % 7 {
+                    let _sent =
+                        group.send(other, Tag(0), Buffer::copy_of(&vec![value; 8 << 20]))?;
+                    for _ in 0..(round * 37 % 400) {
+                        std::thread::yield_now();
+                    }
+                    group.abort("enough");
+                }
+                let buffer = Buffer::copy_of(&vec![value; 8 << 20]);
+                let step = group.send(other, Tag(0), buffer).and_then(|send| {
+                    let buffer = Buffer::host(DType::U8, 8 << 20);
+                    let got = group.receive(other, Tag(0), buffer)?.wait()?;
+                    assert!(got.bytes().iter().all(|&byte| byte == value));
+                    send.wait()
+                });
+                if let Err(error) = step {
+                    ended = Some(error.to_string());
+                    break;
+                }
+            }
+            let ended = ended.unwrap_or_default();
+            assert!(ended.contains("enough"), "{ended}");
+            Ok::<_, CollectiveError>(())
+        });
+    }
+}
+
 #[test]
 fn messages_of_one_tag_arrive_in_order_and_beside_collectives() {
     on_both(3, |group| {

@@ -2,13 +2,15 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup, TransportChoice, bind};
 use ronde_core::philox::Stream;
 use ronde_core::{
-    Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation, ReduceOp,
+    Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation,
+    PointToPoint, ReduceOp, Tag,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -22,6 +24,10 @@ const LEN: usize = 1 << 20;
 const LENS: [usize; 5] = [2, 1000, 16 << 10, 100_003, 1 << 18];
 /// Size of a buffer for which a member without memory has no space, in bytes.
 const BIG_LEN: usize = 96 << 20;
+/// Length of the messages in the mode `message_killed`, in elements.
+const MESSAGE_LEN: usize = 4 << 20;
+/// A user who may not read the memory of the user of the tests.
+const OTHER_USER: u32 = 65_534;
 /// How long a stopped member is waited for.
 const SHORT: Duration = Duration::from_millis(700);
 /// How long the parent waits for a line.
@@ -69,12 +75,15 @@ fn start(size: usize, mode: &str) -> Vec<Member> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let mut members: Vec<Member> = (0..size)
         .map(|rank| {
-            let mut child = Command::new(std::env::current_exe().unwrap())
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command
                 .args(["--exact", "processes::member", "--ignored", "--nocapture"])
                 .stdin(Stdio::piped())
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap();
+                .stdout(Stdio::null());
+            if mode == "messages_of_two_users" && rank == 1 {
+                command.uid(OTHER_USER);
+            }
+            let mut child = command.spawn().unwrap();
             let at = listener.local_addr().unwrap();
             writeln!(child.stdin.take().unwrap(), "{at} {rank} {size} {mode}").unwrap();
             let (line, _) = listener.accept().unwrap();
@@ -112,6 +121,7 @@ fn member() {
     let mut config = GroupConfig::new("test", "job", GroupRank(rank.parse().unwrap()));
     config.transport = match mode {
         "soak_over_tcp" | "no_memory_over_tcp" => TransportChoice::Tcp,
+        "messages_of_two_users" => TransportChoice::Auto,
         _ => TransportChoice::SharedMemory,
     };
     config.timeout = if mode == "stopped" { SHORT } else { LIMIT };
@@ -122,6 +132,8 @@ fn member() {
             .map_or_else(|error| error.to_string(), |()| "fine".to_owned()),
         "no_memory" | "no_memory_over_tcp" => without_memory(&group),
         "no_memory_to_allocate" => without_memory_to_allocate(&group),
+        "messages" | "messages_of_two_users" => exchange_messages(&group),
+        "message_killed" => messages_until_it_fails(&group, &mut line),
         "stream" => until_it_fails(&group, &mut line, &LENS),
         "soak_over_tcp" | "soak" => soak(&group, SOAK.or_environment())
             .map_or_else(|problem| problem, |()| "fine".to_owned()),
@@ -193,6 +205,53 @@ fn without_memory_to_allocate(group: &ProcessGroup) -> String {
     }
 }
 
+/// Exchanges messages of many lengths with the other member.
+fn exchange_messages(group: &ProcessGroup) -> String {
+    let (me, other) = (group.rank().0, GroupRank(1 - group.rank().0));
+    let lens = [2, 16 << 10, 1 << 20, 5, 1_000_003, 0, 20_000];
+    let exchange = || {
+        let mut works = Vec::new();
+        for (number, len) in (0_u32..).zip(lens.into_iter().cycle().take(40)) {
+            let message = Buffer::copy_of(&vec![2 * number + me; len]);
+            let sent = group.send(other, Tag(1), message)?;
+            let receive = group.receive(other, Tag(1), Buffer::host(DType::U32, len))?;
+            works.push((number, sent, receive));
+        }
+        for (number, sent, receive) in works {
+            sent.wait()?;
+            let got = receive.wait()?;
+            let expected = 2 * number + other.0;
+            assert!(got.as_slice::<u32>().iter().all(|&x| x == expected));
+        }
+        group.barrier()
+    };
+    exchange().map_or_else(|error| error.to_string(), |()| "fine".to_owned())
+}
+
+/// Exchanges long messages until the other member is gone; returns the failure in one word and a rank.
+fn messages_until_it_fails(group: &ProcessGroup, line: &mut BufReader<TcpStream>) -> String {
+    let other = GroupRank(1 - group.rank().0);
+    let exchange = |round: u32| {
+        let message = Buffer::copy_of(&vec![round; MESSAGE_LEN]);
+        let receive = group.receive(other, Tag(1), Buffer::host(DType::U32, MESSAGE_LEN))?;
+        let sent = group.send(other, Tag(1), message)?;
+        let got = receive.wait()?;
+        assert!(got.as_slice::<u32>().iter().all(|&x| x == round));
+        sent.wait().map(drop)
+    };
+    for round in 0_u32.. {
+        match exchange(round) {
+            Ok(()) if round == 3 => writeln!(line.get_mut(), "running").unwrap(),
+            Ok(()) => {}
+            Err(CollectiveError::PeerLost {
+                peer, operation, ..
+            }) => return format!("lost {peer} in {operation}"),
+            Err(other) => return other.to_string(),
+        }
+    }
+    unreachable!("rounds do not end")
+}
+
 /// Reduces until a member is gone; returns the failure in one word and a rank.
 fn until_it_fails(group: &ProcessGroup, line: &mut BufReader<TcpStream>, lens: &[usize]) -> String {
     let mut kept = group.allocate(DType::U32, LEN).expect("there is memory");
@@ -246,6 +305,50 @@ fn all_operations_between_processes_equal_the_reference() {
         for member in &mut start(size, "all") {
             assert_eq!(member.receive(), "fine");
         }
+    }
+}
+
+#[test]
+fn messages_between_processes_arrive_whole_and_in_order() {
+    for member in &mut start(2, "messages") {
+        assert_eq!(member.receive(), "fine");
+    }
+}
+
+#[test]
+fn messages_arrive_between_processes_of_which_one_cannot_read_the_other() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: only root can start a process of another user");
+        return;
+    }
+    for member in &mut start(2, "messages_of_two_users") {
+        assert_eq!(member.receive(), "fine");
+    }
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the kill must happen at a random time"
+)]
+fn a_member_killed_while_its_messages_are_read_is_named_and_gives_no_wrong_message() {
+    let mut words = [0; 20];
+    Stream::new([51, 1, 2, 3]).fill(&mut words);
+    for (kill, draw) in words.into_iter().enumerate() {
+        let mut members = start(2, "message_killed");
+        for member in &mut members {
+            assert_eq!(member.receive(), "running");
+        }
+        std::thread::sleep(Duration::from_micros(u64::from(draw % 50_000)));
+        let victim = kill % 2;
+        members[victim].child.kill().unwrap();
+        let answer = members[1 - victim].receive();
+        // Between two messages no operation is running.
+        let expected = [
+            format!("lost {victim} in message"),
+            format!("lost {victim} in between operations"),
+        ];
+        assert!(expected.contains(&answer), "kill {kill}: {answer}");
     }
 }
 

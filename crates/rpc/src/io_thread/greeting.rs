@@ -19,10 +19,10 @@ use crate::frame_reader::FrameReader;
 use crate::hello::{self, CalleeHello, CallerHello};
 use crate::lease::ProcessName;
 use crate::node::{NodeShared, SessionState};
-use crate::peer_memory::{LendingOffer, PeerMemory};
 use crate::peers::RpcPeer;
 use crate::security::RpcKeys;
 use crate::stream::RpcStream;
+use ronde_lending::{LendingOffer, PeerMemory};
 
 /// The interval of attempts to connect to a lost peer without calls.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
 //! Values of another process of this host, read where they lie: [`PeerMemory`] reads, [`LendingMark`] says how long it may.
 //!
 //! Between two processes of one host, a socket copies values twice. `process_vm_readv` copies them once, but the other
-//! process may free the memory in the meantime. Each connection therefore has a mark, a random number at an address that
-//! is never freed. A reader reads the mark after the values: it is unchanged only if the values were valid until then.
+//! process may free the memory in the meantime. Each connection, or group of connections, therefore has a mark, a random
+//! number at an address that is never freed. A reader reads the mark after the values: it is unchanged only if the values were valid until then.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,34 +11,35 @@ use std::sync::{Mutex, PoisonError};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
-/// The bytes of values from which they are lent: to write shorter ones takes as long as to read them.
-pub(crate) const LENT_BYTES_MIN: usize = 64 << 10;
-
-/// Marks of closed connections, for new ones. Their memory is never freed, since a peer may still read it.
+/// Marks that have ended, for new ones. Their memory is never freed, since a peer may still read it.
 static UNUSED_MARKS: Mutex<Vec<&'static AtomicU64>> = Mutex::new(Vec::new());
 
 /// Where a process lets its peer read: its number in the system, and the address and contents of a mark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct LendingOffer {
-    pub(crate) process: u32,
-    pub(crate) mark_address: u64,
-    pub(crate) mark: u64,
+pub struct LendingOffer {
+    /// The number of the process in the system.
+    pub process: u32,
+    /// The address of the mark in its memory.
+    pub mark_address: u64,
+    /// The contents of the mark while values are lent; never 0.
+    pub mark: u64,
 }
 
-/// A mark of this process: while it has its contents, lent values of its connection are valid.
+/// A mark of this process: while it has its contents, lent values are valid.
 #[derive(Debug)]
-pub(crate) struct LendingMark {
+pub struct LendingMark {
     contents: &'static AtomicU64,
     mark: u64,
 }
 
 impl LendingMark {
     /// Returns a new mark; `None` if the system has no random numbers.
-    pub(crate) fn new() -> Option<Self> {
+    #[must_use]
+    pub fn new() -> Option<Self> {
         let mut bytes = [0; 8];
         getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
-        // Zero is the mark of a closed connection.
+        // Zero is a mark that has ended.
         let mark = u64::from_ne_bytes(bytes).max(1);
         let unused = UNUSED_MARKS
             .lock()
@@ -49,7 +50,9 @@ impl LendingMark {
         Some(Self { contents, mark })
     }
 
-    pub(crate) fn offer(&self) -> LendingOffer {
+    /// Returns where peers read the mark.
+    #[must_use]
+    pub fn offer(&self) -> LendingOffer {
         LendingOffer {
             process: std::process::id(),
             mark_address: std::ptr::from_ref(self.contents) as u64,
@@ -58,7 +61,7 @@ impl LendingMark {
     }
 
     /// Ends the validity of all lent values. Only then may they be freed or changed.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.contents.store(0, Ordering::SeqCst);
     }
 }
@@ -73,12 +76,13 @@ impl Drop for LendingMark {
 
 /// The memory of a peer on this host, as far as it lends values.
 #[derive(Debug)]
-pub(crate) struct PeerMemory(LendingOffer);
+pub struct PeerMemory(LendingOffer);
 
 impl PeerMemory {
     /// Returns the memory of a peer if this process may read it: not without the permission to trace the peer, and not
     /// if the offer means another process or host.
-    pub(crate) fn open(offer: LendingOffer) -> Option<Self> {
+    #[must_use]
+    pub fn open(offer: LendingOffer) -> Option<Self> {
         let memory = Self(offer);
         memory.read(memory.0.mark_address, &mut [0; 8]).ok()?;
         Some(memory)
@@ -88,7 +92,7 @@ impl PeerMemory {
     ///
     /// # Errors
     /// Those of the system; `InvalidData` if the peer no longer lends them.
-    pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
+    pub fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
         let mut mark = [0; 8];
         copy_from_process(
             self.0.process,
@@ -97,7 +101,7 @@ impl PeerMemory {
         if u64::from_ne_bytes(mark) == self.0.mark {
             return Ok(());
         }
-        let cause = "it closed the connection while its values were read";
+        let cause = "it withdrew its values while they were read";
         Err(io::Error::new(ErrorKind::InvalidData, cause))
     }
 }
