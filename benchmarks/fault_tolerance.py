@@ -14,13 +14,15 @@ is lost in the noise. `faults`: one run of three workers; a random one gets SIGK
 seconds from the signal to the detection of the loss and to the first step without the worker, and from the start of the new
 process to its first step. `recovery`: a gpt of 98 million parameters on four workers with a divided state, of which a random one is killed at a
 random moment of a step; no new process takes its place. Prints the seconds from the kill until the remaining three begin to compute the
-interrupted step again, and until this step is complete. A notice of the run reports when all slices have second copies again.
+interrupted step again, and until this step is complete, and the rate at which missing second copies were made, as a notice of the run
+reports it.
 """
 import argparse
 import json
 import os
 import queue
 import random
+import re
 import resource
 import signal
 import statistics
@@ -183,9 +185,12 @@ max_restarts = 0
 """
 
 
+RESTORED = re.compile(r"each slice is on 2 workers again: ([0-9.]+) MiB in ([0-9.]+) s")
+
+
 def recovery(kills, zero, copies):
     random.seed(1)
-    found = []
+    found, rates = [], []
     for _ in range(kills):
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "run.toml")
@@ -202,12 +207,17 @@ def recovery(kills, zero, copies):
                 resumed = run.until(is_kind("resumed", world_size=3))
                 first = run.until(is_kind("step_committed", generation=resumed["generation"]))
                 found.append((resumed["t"] - hit, first["t"] - hit, step_s))
-                print("  " + ", ".join(f"{value:.3f} s" for value in found[-1]), flush=True)
+                again = run.until(lambda e: is_kind("notice")(e) and RESTORED.search(e["message"])) if copies > 1 else None
+                mib, seconds = map(float, RESTORED.search(again["message"]).groups()) if again else (0, 1)
+                rates.append(mib * 2**20 / seconds / 1e9)
+                times = ", ".join(f"{value:.3f} s" for value in found[-1])
+                print(f"  {times}; second copies: {mib:.0f} MiB in {seconds:.2f} s, {rates[-1]:.2f} GB/s", flush=True)
             finally:
                 run.process.terminate()
                 run.process.wait()
     for what, column in zip(["computes again", "step complete", "a step before"], zip(*found)):
         print(f"{what}: median {statistics.median(column):.3f} s, max {max(column):.3f} s")
+    print(f"second copies: median {statistics.median(rates):.2f} GB/s, {min(rates):.2f} to {max(rates):.2f}")
 
 
 def main():

@@ -311,15 +311,19 @@ pub(crate) fn remap_for(values: &mut Vec<f32>, from: &HeldRanges, to: &HeldRange
     values.resize(to.len(), 0.0);
     // Backwards: a range moves towards the end, so what is in front of it has not moved yet.
     let (mut source, mut end) = (len, to.len());
+    // From `len` on, only kept values were written over the zeros of new elements.
+    let clear = |values: &mut Vec<f32>, start: usize, end: usize| {
+        values[start.min(len)..end.min(len)].fill(0.0);
+    };
     for (start, count) in kept.into_iter().rev() {
         source -= count;
         if source != start {
             values.copy_within(source..source + count, start);
         }
-        values[start + count..end].fill(0.0);
+        clear(values, start + count, end);
         end = start;
     }
-    values[..end].fill(0.0);
+    clear(values, 0, end);
     values.shrink_to(later);
 }
 

@@ -21,7 +21,7 @@ const TAG: Tag = Tag(0x6865_616c);
 const ROUND_BYTES: usize = 16 << 20;
 const ROUNDS_MAX: usize = 8;
 /// The approximate size of one round of [`exchange`] between two ranks.
-const EXCHANGE_BYTES: usize = 2 << 20;
+const EXCHANGE_BYTES: usize = 4 << 20;
 /// The number of steps after the last round until all members wait, because stored gradients need memory.
 const STEPS_SPARE: usize = 8;
 
