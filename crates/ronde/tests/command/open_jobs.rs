@@ -411,6 +411,10 @@ fn hosts_drain_when_they_are_about_to_be_taken_away() {
     ];
     let mut agent = job.dir.start(RONDE, &words, &[]);
     agent.wait_stderr("host b joined", 1);
+    // A worker that is no member yet would end without leaving.
+    status_is(&job.dir, "the worker of host b is a member", |status| {
+        status["members"].as_array().unwrap().len() == 2
+    });
     job.running().after_steps(20);
     is_taken.store(true, std::sync::atomic::Ordering::SeqCst);
     job.running().wait_stdout("worker left", 1);

@@ -145,6 +145,7 @@ fn a_run_continues_from_a_checkpoint_with_another_number_of_workers() {
     let alone = start(&dir, "1", &sets).wait().expect(0, &[]).blake3();
     let dir = TestFolder::new();
     let mut running = start(&dir, "3", &sets);
+    running.wait_stdout("\"event\":\"checkpoint_saved\"", 1);
     let workers = running.after_steps(20);
     running.signal(Signal::KILL);
     let _ = running.wait();
