@@ -53,9 +53,9 @@ pub(super) fn check_memory(
         return Ok(());
     };
     let local_workers = world_size.get();
-    // Replicas of local SGD and senders of compressed gradients hold the whole state, and so may the servers.
+    // Replicas of local SGD and senders of compressed gradients hold the whole state.
     let fitting = match plan.rounds {
-        _ if plan.config.compression.is_on() || servers(plan) > 0 => None,
+        _ if plan.config.compression.is_on() => None,
         Some(_) => None,
         None => LayoutBuilder::new(plan, size, train)
             .and_then(|mut builder| builder.fitting(world_size, available_bytes)),

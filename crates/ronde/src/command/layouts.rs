@@ -191,6 +191,11 @@ impl<'a> LayoutBuilder<'a> {
             .iter()
             .position(|choice| choice.workers() < workers.get());
         let (same, fewer) = choices.split_at(own.unwrap_or(choices.len()));
+        // In these layouts, every worker computes.
+        let without_servers = match self.plan.config.parallel.servers {
+            0 => "",
+            _ => " --set parallel.servers=0",
+        };
         let mut found = |choices: &[LayoutChoice]| {
             choices.iter().find_map(|choice| {
                 let candidate = self.candidate(choice)?;
@@ -200,7 +205,7 @@ impl<'a> LayoutBuilder<'a> {
                 let most = candidate.memory_bytes.iter().max()?;
                 (needed <= memory_bytes).then(|| {
                     format!(
-                        "this layout fits, {choice}, with {} for the largest worker: {}",
+                        "this layout fits, {choice}, with {} for the largest worker: {}{without_servers}",
                         bytes(*most),
                         choice.arguments()
                     )
