@@ -149,22 +149,25 @@ impl MemoryEstimate {
         self
     }
 
-    /// Returns the memory of a worker that computes and of one that serves, if `servers` of `workers` workers divide the state among
-    /// themselves and the rest is that of a worker with the whole state: each slice on `copies` workers. The other arguments are
-    /// those of [`MemoryEstimate::divided`].
+    /// Returns the memory of each worker, if the last `servers` of `workers` workers divide the state among themselves and the rest is
+    /// that of a worker with the whole state: each slice on `copies` workers. There are fewer servers than workers. The other arguments
+    /// are those of [`MemoryEstimate::divided`].
     #[must_use]
     pub fn served(
         self,
         zero: ZeroLevel,
         (copies, servers, workers): (u32, u32, u32),
         bucket_bytes: u64,
-    ) -> [Self; 2] {
-        if servers == 0 || workers < 2 {
-            return [self, self];
-        }
+    ) -> Vec<Self> {
+        let computing = workers.saturating_sub(servers) as usize;
+        let mut all = vec![self.divided(zero, (0, 2), bucket_bytes); computing];
         // A single server has its copy on a worker that computes.
-        let of_worker = u32::from(servers == 1 && copies > 1);
-        let worker = self.divided(zero, (2 * of_worker, 2), bucket_bytes);
+        if servers == 1
+            && copies > 1
+            && let Some(first) = all.first_mut()
+        {
+            *first = self.divided(zero, (2, 2), bucket_bytes);
+        }
         let computed = Self {
             // Only the sums that arrive.
             gradients: self.gradient_copy,
@@ -174,7 +177,8 @@ impl MemoryEstimate {
             1 => computed,
             _ => computed.divided(zero, (copies, servers), bucket_bytes),
         };
-        [worker, server]
+        all.resize(computing + servers as usize, server);
+        all
     }
 
     /// Adds what a worker needs for rounds of local SGD, if the rest is that of one replica: the weights at the start of a round,
@@ -403,21 +407,17 @@ mod tests {
         let of = |copies, servers| {
             let among = (copies, servers, servers + 2);
             let each = whole.served(ZeroLevel::Gradients, among, 0);
-            each.map(|worker| worker.optimizer)
+            let each = each.iter().map(|worker| worker.optimizer);
+            each.collect::<Vec<_>>()
         };
-        assert_eq!(of(1, 1), [0, optimizer]);
-        assert_eq!(of(2, 1), [optimizer, optimizer]);
-        assert_eq!(of(1, 2), [0, optimizer / 2]);
-        assert_eq!(of(2, 4), [0, optimizer / 2]);
-        let [worker, server] = whole.served(ZeroLevel::Weights, (1, 2, 4), 0);
-        assert_eq!(
-            [worker.parameters, server.parameters],
-            [0, whole.parameters / 2]
-        );
-        assert_eq!(
-            whole.served(ZeroLevel::Gradients, (1, 0, 4), 0),
-            [whole, whole]
-        );
+        assert_eq!(of(1, 1), [0, 0, optimizer]);
+        assert_eq!(of(2, 1), [optimizer, 0, optimizer]);
+        assert_eq!(of(1, 2), [0, 0, optimizer / 2, optimizer / 2]);
+        assert_eq!(of(2, 4)[..3], [0, 0, optimizer / 2]);
+        let weights = whole.served(ZeroLevel::Weights, (1, 2, 3), 0);
+        let weights = weights.iter().map(|worker| worker.parameters);
+        let half = whole.parameters / 2;
+        assert_eq!(weights.collect::<Vec<_>>(), [0, half, half]);
     }
 
     use ronde_core::WorldSize;

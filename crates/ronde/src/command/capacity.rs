@@ -71,14 +71,12 @@ pub(super) fn check_memory(
 
 /// Returns the bytes that all workers of a plan need together.
 fn needed_together(plan: &Plan, workers: &[MemoryEstimate]) -> u64 {
-    let ranks = plan.shards.ranks() as u64;
-    if let ([computing, server], servers @ 1..) = (workers, servers(plan)) {
-        let servers = u64::from(servers);
-        let computing = computing.total().saturating_mul(ranks - servers);
-        return computing.saturating_add(server.total().saturating_mul(servers));
-    }
+    let replicas = match servers(plan) {
+        0 => plan.shards.ranks() as u64,
+        _ => 1,
+    };
     let totals = workers.iter().map(MemoryEstimate::total);
-    totals.fold(0, u64::saturating_add).saturating_mul(ranks)
+    totals.fold(0, u64::saturating_add).saturating_mul(replicas)
 }
 
 /// Returns how many of the workers of a plan serve instead of computing.
@@ -187,7 +185,7 @@ fn activation_floats(plan: &Plan, train: &dyn Dataset, samples: u64, together: u
     }
 }
 
-/// Returns the estimated memory of a worker: of each part of the model, or of one that computes and of one that serves.
+/// Returns the estimated memory of a worker, of each part of the model; with servers, that of all workers.
 pub(super) fn worker_estimates(
     plan: &Plan,
     size: &ModelSize,
@@ -240,7 +238,8 @@ pub(super) fn worker_estimates(
     if let servers @ 1.. = servers(plan) {
         let all = plan.shards.ranks() as u32;
         let among = (config.parallel.copies_among(all), servers, all);
-        return whole.served(zero, among, bucket_bytes).map(complete).into();
+        let workers = whole.served(zero, among, bucket_bytes).into_iter();
+        return workers.map(complete).collect();
     }
     let among = (slice_copies.unwrap_or(1), workers);
     let whole = complete(whole.divided(zero, among, bucket_bytes));
