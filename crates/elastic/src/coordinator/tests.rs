@@ -317,3 +317,29 @@ fn a_group_that_fails_twice_at_a_step_continues_without_the_suspect() {
         (Some(Generation(3)), vec![1, 2])
     );
 }
+
+#[test]
+fn an_older_generation_that_nobody_has_left_blocks_new_workers() {
+    let settings = Settings {
+        workers_min: 1,
+        ..Settings::new(3)
+    };
+    let mut job = Job::training(settings, 3);
+    // Workers 1 and 2 are silent: they may still train together.
+    for _ in 0..4 {
+        job.now = job.now.after(Duration::from_millis(400));
+        job.report(3, |_| {});
+    }
+    assert_eq!(
+        (job.stored.generation, job.members()),
+        (Some(Generation(2)), vec![3])
+    );
+    // Worker 3 is killed before it has left generation 1 for generation 2, which is over with it.
+    job.killed(3);
+    job.report(4, |_| {});
+    for _ in 0..4 {
+        job.now = job.now.after(Duration::from_millis(400));
+        job.report(4, |_| {});
+    }
+    assert_eq!(job.stored.generation, Some(Generation(2)));
+}
