@@ -26,6 +26,9 @@ pub(crate) fn of_rank(
     token: &Token,
     master_port: u16,
 ) -> Vec<(OsString, OsString)> {
+    let role = spec
+        .role(rank)
+        .map(|role| (variables::RONDE_ROLE.into(), role.into()));
     let (rank, world_size) = (rank.to_string(), spec.world_size.to_string());
     let own = [
         (variables::RANK, rank.clone()),
@@ -42,5 +45,6 @@ pub(crate) fn of_rank(
         (variables::RONDE_JOB, spec.job.clone()),
     ];
     let own = own.map(|(name, value)| (name.into(), value.into()));
-    spec.environment.iter().cloned().chain(own).collect()
+    let of_job = spec.environment.iter().cloned();
+    of_job.chain(own).chain(role).collect()
 }

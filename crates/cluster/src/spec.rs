@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ronde_core::WorldSize;
+use ronde_core::{Rank, WorldSize};
 use ronde_elastic::Settings as ElasticSettings;
 
 /// A job of worker processes that all run the same program.
@@ -20,6 +20,9 @@ pub struct LaunchSpec {
     pub job: String,
     /// Opaque text passed to the workers in their assignment.
     pub task: String,
+    /// The roles of the ranks, each with the number of ranks that have it, which come one after the other; ranks beyond them have
+    /// none.
+    pub roles: Vec<(String, u32)>,
     /// Variables set for every rank in addition to those of [`crate::variables`]; all others are
     /// inherited.
     pub environment: Vec<(OsString, OsString)>,
@@ -56,6 +59,7 @@ impl LaunchSpec {
             world_size,
             job: "job".to_owned(),
             task: String::new(),
+            roles: Vec::new(),
             environment: Vec::new(),
             working_directory: None,
             rendezvous_required: false,
@@ -64,5 +68,17 @@ impl LaunchSpec {
             settings: ElasticSettings::fixed(world_size.get()),
             watchdog: None,
         }
+    }
+
+    /// Returns the role of a rank.
+    #[must_use]
+    pub fn role(&self, rank: Rank) -> Option<&str> {
+        let mut end = 0;
+        let mut roles = self.roles.iter();
+        let found = roles.find(|(_, count)| {
+            end += count;
+            rank.0 < end
+        });
+        found.map(|(role, _)| role.as_str())
     }
 }

@@ -22,5 +22,7 @@ pub const RONDE_RANK: &str = "RONDE_RANK";
 pub const RONDE_WORLD_SIZE: &str = "RONDE_WORLD_SIZE";
 /// Id of the worker process.
 pub const RONDE_WORKER: &str = "RONDE_WORKER";
+/// The role of the process, if the job has roles.
+pub const RONDE_ROLE: &str = "RONDE_ROLE";
 /// The job's name.
 pub const RONDE_JOB: &str = "RONDE_JOB";

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --features rpc --example rpc_parameter_server       # alone
-//! cargo run --release -- run -n 5 -- target/release/examples/rpc_parameter_server 2   # two servers, three workers
+//! cargo run --release -- run --role server=2 --role worker=3 -- target/release/examples/rpc_parameter_server
 //! ```
 //!
 //! The servers wait for the gradients of all shards and add them along the tree of the exact sum, so the parameters have
@@ -173,27 +173,27 @@ fn work(
 fn main() -> Result<(), ronde::Error> {
     let mut worker = Worker::start()?;
     let (rank, size) = (worker.rank().0 as usize, worker.world_size() as usize);
-    let servers = std::env::args().nth(1).unwrap_or_else(|| "1".to_owned());
-    let most = (size - 1).max(1);
-    let invalid = || {
-        let text = format!("invalid number of servers `{servers}`: expected 1 to {most}");
-        ronde::Error::Output(text)
-    };
-    let servers = servers.parse::<usize>().map_err(|_| invalid())?;
-    if !(1..=most).contains(&servers) {
-        return Err(invalid());
-    }
     if size == 1 {
         println!("weights {:016x}", weight_hash::hash(&task::train_alone()?));
         return Ok(());
     }
+    let role = worker.role();
+    let is_server = role.as_deref() == Some("server");
     let group = worker.group("servers")?;
+    let servers = group.all_gather(&[u32::from(is_server)])?;
+    let servers = servers.iter().sum::<u32>() as usize;
+    // Servers are the first ranks.
+    if servers == 0 || servers == size || is_server != (rank < servers) {
+        let text =
+            "start servers, then workers: ronde run --role server=1 --role worker=1 -- PROGRAM";
+        return Err(ronde::Error::Output(text.to_owned()));
+    }
     let limits = RpcLimits {
         // Each worker may wait for a step.
         threads: size,
         ..RpcLimits::default()
     };
-    if rank < servers {
+    if is_server {
         let initial = FlatModel::new()?.state;
         let slice = slices(initial.len(), servers).swap_remove(rank);
         let server = Server::new(initial[slice].to_vec());

@@ -18,7 +18,7 @@ pub use ronde_cluster::{RONDE_RENDEZVOUS, RONDE_STARTED_BY};
 
 pub use ronde_cluster::variables::{
     LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK, RONDE_CONTROL, RONDE_JOB,
-    RONDE_RANK, RONDE_TOKEN, RONDE_WORKER, RONDE_WORLD_SIZE, WORLD_SIZE,
+    RONDE_RANK, RONDE_ROLE, RONDE_TOKEN, RONDE_WORKER, RONDE_WORLD_SIZE, WORLD_SIZE,
 };
 
 /// Number of threads of a rank's rayon thread pool.
@@ -506,6 +506,13 @@ pub fn sets() -> Vec<String> {
 #[must_use]
 pub fn opening(base: &Path, seed: u64) -> OpenContext {
     surroundings().opening(base, seed, Arc::new(|_| {}))
+}
+
+/// Returns the role of this process, of [`RONDE_ROLE`]; `None` if it has none.
+#[must_use]
+pub fn role() -> Option<String> {
+    let role = read(RONDE_ROLE)?.into_string().ok()?;
+    (!role.is_empty()).then_some(role)
 }
 
 /// Returns the variables that limit thread pools to one thread per rank, because each pool would use all cores

@@ -113,6 +113,12 @@ impl Worker {
         self.job.assignment.rank
     }
 
+    /// Returns the role that `ronde run --role` gives this process.
+    #[must_use]
+    pub fn role(&self) -> Option<String> {
+        environment::role()
+    }
+
     /// Returns the total number of worker processes.
     #[must_use]
     pub fn world_size(&self) -> u32 {

@@ -26,10 +26,19 @@ const WORKERS_MAX: u32 = 4_096;
 /// Arguments of `ronde run`.
 #[derive(Args)]
 pub(crate) struct RunArguments {
-    /// Number of processes to start.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 1,
+    /// Number of processes to start; default: that of all roles, or 1.
+    #[arg(short = 'n', long, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
-    workers: u32,
+    workers: Option<u32>,
+    /// A role and the number of processes that have it, such as `server=2`, for each role; the processes of the first role are the first
+    /// ranks. A process finds its role in `RONDE_ROLE`.
+    #[arg(
+        long,
+        value_name = "NAME=COUNT",
+        value_parser = role,
+        conflicts_with = "listen"
+    )]
+    role: Vec<(String, u32)>,
     /// Continue with the remaining ranks when a rank dies, and restart it; for programs that use `Worker::join`,
     /// `Worker::step_loop` or `Worker::trainer`.
     #[arg(long)]
@@ -58,6 +67,45 @@ pub(crate) struct RunArguments {
     command: Vec<OsString>,
 }
 
+/// Parses a role and the number of its processes.
+fn role(text: &str) -> Result<(String, u32), String> {
+    let parsed = text.split_once('=').and_then(|(name, count)| {
+        let count = count
+            .parse()
+            .ok()
+            .filter(|count| (1..=WORKERS_MAX).contains(count));
+        (!name.is_empty()).then_some(())?;
+        Some((name.to_owned(), count?))
+    });
+    parsed.ok_or_else(|| {
+        format!("expected a name and a number from 1 to {WORKERS_MAX}, such as server=2")
+    })
+}
+
+/// Returns the number of processes.
+fn processes(arguments: &RunArguments) -> Result<u32, String> {
+    let roles = &arguments.role;
+    let sum: u64 = roles.iter().map(|(_, count)| u64::from(*count)).sum();
+    let repeated = (1..roles.len()).find(|&at| roles[..at].iter().any(|of| of.0 == roles[at].0));
+    if let Some(at) = repeated {
+        return Err(format!(
+            "error: role `{}` is given twice\n  help: give each role once, with the number of all its processes",
+            roles[at].0
+        ));
+    }
+    match arguments.workers {
+        _ if sum > u64::from(WORKERS_MAX) => Err(format!(
+            "error: the roles have {sum} processes, limit {WORKERS_MAX}\n  help: lower the numbers of --role"
+        )),
+        None if roles.is_empty() => Ok(1),
+        None => Ok(sum as u32),
+        Some(workers) if roles.is_empty() || sum == u64::from(workers) => Ok(workers),
+        Some(workers) => Err(format!(
+            "error: the roles have {sum} processes, but --workers is {workers}\n  help: leave --workers out, or change the numbers of --role"
+        )),
+    }
+}
+
 /// Parses a number of seconds, up to a day.
 fn finish_limit(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().ok();
@@ -67,24 +115,30 @@ fn finish_limit(text: &str) -> Result<f64, String> {
 
 /// Starts and supervises the ranks. Returns the exit code of the first rank that failed.
 pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
+    let workers = match processes(&arguments) {
+        Ok(workers) => workers,
+        Err(problem) => {
+            message!("{problem}");
+            return exit::USER_ERROR;
+        }
+    };
     if let Some(listen) = arguments.open.listen {
-        return run_open(&arguments, listen, stop);
+        return run_open(&arguments, workers, listen, stop);
     }
     let mut command = arguments.command.into_iter();
-    let (Some(program), Some(world_size)) = (command.next(), WorldSize::new(arguments.workers))
-    else {
+    let (Some(program), Some(world_size)) = (command.next(), WorldSize::new(workers)) else {
         return exit::USER_ERROR;
     };
     let mut spec = LaunchSpec::new(program, command.collect(), world_size);
     spec.job = format!("run-{}", std::process::id());
     spec.finish_limit = Some(Duration::from_secs_f64(arguments.finish_limit));
     spec.environment = environment::thread_limits();
+    spec.roles = arguments.role;
     match flight_variable(&arguments.flight) {
         Ok(variable) => spec.environment.extend(variable),
         Err(code) => return code,
     }
-    let (elastic, workers) = (arguments.elastic, arguments.workers);
-    if elastic {
+    if arguments.elastic {
         spec.settings = settings(workers, arguments.max_restarts);
     }
     spec.watchdog = std::env::current_exe()
@@ -106,7 +160,7 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
 }
 
 /// Runs an open job: with a separate coordinator, and other hosts that can join.
-fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i32 {
+fn run_open(arguments: &RunArguments, workers: u32, listen: SocketAddr, stop: &StopFlag) -> i32 {
     let words: Option<Vec<String>> = arguments
         .command
         .iter()
@@ -123,7 +177,7 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
         task: String::new(),
         settings: ElasticSettings {
             workers_max: WORKERS_MAX,
-            ..settings(arguments.workers, arguments.max_restarts)
+            ..settings(workers, arguments.max_restarts)
         },
         command,
         record: None,
@@ -137,7 +191,7 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
         Err(code) => return code,
     };
     terminal.line(&opened.notice);
-    let slots = arguments.open.here.unwrap_or(arguments.workers);
+    let slots = arguments.open.here.unwrap_or(workers);
     let Some(slots) = WorldSize::new(slots) else {
         return exit::USER_ERROR;
     };

@@ -73,16 +73,19 @@ fn parameter_servers_and_a_pipeline_by_remote_calls_have_the_bits_of_one_worker(
     };
     let (first, last) = (loss(&alone[0]).unwrap(), loss(&alone[1]).unwrap());
     assert!(last < 0.7 * first, "{alone:?}");
-    for (program, ranks, arguments) in [
-        (&server, "2", &["1"][..]),
-        (&server, "5", &["2"]),
-        (&pipeline, "3", &[]),
+    for (program, ranks) in [
+        (&server, &["--role", "server=1", "--role", "worker=1"][..]),
+        (&server, &["--role=server=2", "--role=worker=3", "-n", "5"]),
+        (&pipeline, &["-n", "3"]),
     ] {
         let program = program.to_str().unwrap();
-        let command = [&["run", "-n", ranks, "--", program], arguments].concat();
+        let command = [&["run"], ranks, &["--", program]].concat();
         let together = dir.start(RONDE, &command, &[]).wait().expect(0, &[]);
         assert_eq!(weights_and_losses(&together.stdout), alone, "{command:?}");
     }
+    let program = server.to_str().unwrap();
+    let without = dir.start(RONDE, &["run", "-n", "2", "--", program], &[]);
+    without.wait().expect(1, &["start servers, then workers"]);
 }
 
 /// Enough epochs that a busy machine does not finish before the signal.

@@ -24,6 +24,34 @@ fn ranks_get_rendezvous_variables_and_lines_get_their_rank() {
 }
 
 #[test]
+fn processes_have_the_roles_of_the_command() {
+    let dir = TestFolder::new();
+    let run = |words: &[&str]| {
+        let script = ["--", "sh", "-c", "echo $RANK of $WORLD_SIZE: $RONDE_ROLE"];
+        dir.run(&[&["run"], words, &script].concat())
+    };
+    let ended = run(&["--role", "server=2", "--role", "worker=1"]).expect(0, &[]);
+    let mut lines: Vec<&str> = ended.stdout.lines().collect();
+    lines.sort_unstable();
+    let roles = ["server", "server", "worker"];
+    let expected = [0, 1, 2].map(|rank| format!("[rank {rank}] {rank} of 3: {}", roles[rank]));
+    assert_eq!(lines, expected);
+    for (words, problem) in [
+        (&["--role", "server"][..], "such as server=2"),
+        (&["--role", "server=0"], "such as server=2"),
+        (
+            &["--role", "a=1", "--role", "a=2"],
+            "role `a` is given twice",
+        ),
+        (&["--role", "a=1", "-n", "2"], "--workers is 2"),
+        (&["--role", "a=4000", "--role", "b=4000"], "limit 4096"),
+        (&["--role", "a=1", "--listen"], "cannot be used with"),
+    ] {
+        run(words).expect(2, &[problem]);
+    }
+}
+
+#[test]
 fn the_first_failure_is_reported_and_ends_all() {
     let script = "test $RANK = 1 || exec sleep 600; echo no more paper >&2; exit 7";
     let ended = shell("3", script).expect(
