@@ -24,7 +24,7 @@ pub enum MemoryKind {
 /// returns the memory to its owner. The owner must keep the memory alive and must not access it until then;
 /// a failed operation may hold it a little longer than the caller's wait. The memory must be aligned to its
 /// element type, otherwise a group rejects it.
-pub trait Memory: Send {
+pub trait Memory: Send + Sync {
     /// Returns the kind of memory.
     fn kind(&self) -> MemoryKind;
     /// Returns the name of the allocator for error messages: `"host"`, `"group dp"`.

@@ -9,7 +9,7 @@ use ronde_core::{PartTransfers, Shard};
 
 use crate::{
     Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
-    PartPlace, PassEnds, Precision, Recomputed, ShardGradient, ShardInput, ShardSums,
+    PartPlace, PassEnds, Precision, Recomputed, ShardGradient, ShardInput, ShardSums, SharedState,
 };
 
 /// A model, or a contiguous part of one, as layers that run one after the other.
@@ -247,7 +247,7 @@ impl Layer for Chain {
         }
     }
 
-    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
+    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
         for index in 0..self.layers.len() {
             let tensors = self.tensors_of(index);
             self.layers[index].load_shared(state, &ranges[tensors]);

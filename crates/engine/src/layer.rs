@@ -8,7 +8,7 @@ use ronde_core::{PartTransfers, Shard};
 
 use crate::{
     Activation, Device, EngineError, ForwardContext, KeptText, LockStep, PartPlace, PassEnds,
-    Precision, ShardGradient, ShardInput, ShardSums, TokenShares,
+    Precision, ShardGradient, ShardInput, ShardSums, SharedState, TokenShares,
 };
 
 /// The output and memory of a layer for one shard, for planning.
@@ -46,8 +46,8 @@ pub trait Layer: Send {
     /// Does the same, and the layer may hold the state and read it in place until
     /// [`Layer::release_state`], which must be called before the state is changed in place. Cost:
     /// as [`Layer::load`], or none.
-    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
-        self.load(state, ranges);
+    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
+        self.load(state.values(), ranges);
     }
 
     /// Drops a state that is held in place, before it changes. Values must be loaded before any

@@ -36,6 +36,7 @@ mod pending_shards;
 mod precision;
 mod predictions;
 mod recomputed;
+mod shared_state;
 mod step_memory;
 #[cfg(test)]
 mod testing;
@@ -85,4 +86,5 @@ pub use ronde_kernels::{
     GroupedConvolution, ShortFormat, SlidingWindow, add_column_products, sum_of_squares,
     times_columns, transposed_times_columns,
 };
+pub use shared_state::{SharedState, SharedValues};
 pub use step_memory::StepShape;

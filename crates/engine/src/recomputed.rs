@@ -10,7 +10,7 @@ use ronde_core::{PartTransfers, Shard};
 use crate::{
     Activation, Device, EngineError, ForwardContext, HostDevice, KeptText, Layer, LayerCost,
     LockStep, Mode, PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums,
-    TokenShares,
+    SharedState, TokenShares,
 };
 
 /// Activation checkpointing: the values that the inner layer would keep for backward are recomputed
@@ -65,7 +65,7 @@ impl Layer for Recomputed {
         self.inner.load(state, ranges);
     }
 
-    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
+    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
         if !std::mem::take(&mut self.is_suspended) {
             self.in_flight.clear();
         }

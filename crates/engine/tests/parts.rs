@@ -11,7 +11,7 @@ use ronde_core::seed::SeedTree;
 use ronde_core::{Buffer, DType, PartTransfer, Shard, Step};
 use ronde_engine::{
     Activation, Chain, CrossEntropy, ForwardContext, IGNORED, KeptText, Layer, Loss, Mode,
-    ModelConfig, NotSummed, PartExchange, PartPlace, PassEnds, Precision, Predictions,
+    ModelConfig, NotSummed, PartExchange, PartPlace, PassEnds, Precision, Predictions, SharedState,
 };
 
 const CLASSES: u32 = 25;
@@ -353,7 +353,7 @@ fn load_own(chain: &mut Chain, own: &Range<u32>) {
         _ => range.clone(),
     });
     let ranges: Vec<Range<usize>> = ranges.collect();
-    chain.load_shared(&Arc::new(values), &ranges);
+    chain.load_shared(&(Arc::new(values) as SharedState), &ranges);
 }
 
 /// Returns the columns of a row-major matrix.

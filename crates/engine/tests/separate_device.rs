@@ -411,7 +411,7 @@ fn trained(
     let samples = 2;
     for step in 0..3 {
         let mut sum = vec![0.0; arena.len()];
-        chain.load_shared(&Arc::new(state.clone()), arena.ranges());
+        chain.load_shared(&(Arc::new(state.clone()) as SharedState), arena.ranges());
         for shard in 0..2 {
             let context = ForwardContext {
                 seeds,

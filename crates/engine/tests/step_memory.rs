@@ -10,7 +10,7 @@ use ronde_core::seed::SeedTree;
 use ronde_core::{Shard, Step};
 use ronde_engine::{
     Activation, Chain, ForwardContext, Layer, Mode, ModelConfig, Normalisation, Precision,
-    StepShape,
+    SharedState, StepShape,
 };
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -93,7 +93,7 @@ fn planned_and_taken(
         let mut gradients = vec![0.0; arena.len()];
         let mut state = vec![0.0; arena.len()];
         chain.save(&mut state, arena.ranges());
-        chain.load_shared(&Arc::new(state), arena.ranges());
+        chain.load_shared(&(Arc::new(state) as SharedState), arena.ranges());
         let before = NOW.load(Ordering::Relaxed);
         PEAK.store(before, Ordering::Relaxed);
         run(&mut chain, &shape, &mut gradients, &arena);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ronde_core::layout::{Arena, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
-use ronde_engine::{Chain, EngineError, GraphOutline, Layer, ModelConfig};
+use ronde_engine::{Chain, EngineError, GraphOutline, Layer, ModelConfig, SharedState};
 
 use crate::manifest::read_limited;
 use crate::{
@@ -157,7 +157,8 @@ impl SavedModel {
         let whole = layout.whole();
         let ranges = ranges_of(&self.weights, &whole)?;
         if whole == *layout {
-            chain.load_shared(self.weights.values(), &ranges);
+            let values: SharedState = self.weights.values().clone();
+            chain.load_shared(&values, &ranges);
             return Ok(());
         }
         let arena = Arena::new(layout.tensors.iter().map(TensorEntry::elements));
@@ -172,7 +173,8 @@ impl SavedModel {
                 None => values[to.clone()].copy_from_slice(from),
             }
         }
-        chain.load_shared(&Arc::new(values), arena.ranges());
+        let values: SharedState = Arc::new(values);
+        chain.load_shared(&values, arena.ranges());
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ronde_core::holdings::HeldRanges;
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::weight_hash;
-use ronde_engine::Chain;
+use ronde_engine::{Chain, SharedState};
 
 /// A tensor and its range in the flat state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,7 +142,8 @@ impl ModelState {
         let ranges = self.layer_ranges[layer].iter();
         let ranges = ranges.map(|range| self.stored.locate(range).unwrap_or(0..0));
         let ranges: Vec<Range<usize>> = ranges.collect();
-        chain.layers_mut()[layer].load_shared(&self.values, &ranges);
+        let values: SharedState = self.values.clone();
+        chain.layers_mut()[layer].load_shared(&values, &ranges);
     }
 
     /// Returns all elements.

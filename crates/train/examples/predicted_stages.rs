@@ -18,7 +18,7 @@ use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
 use ronde_core::layout::StateLayout;
 use ronde_core::{Event, GroupRank, Shard, Tracker, WorldSize};
 use ronde_data::OpenContext;
-use ronde_engine::{Activation, EngineError, ForwardContext, Layer, LayerCost, Mode};
+use ronde_engine::{Activation, EngineError, ForwardContext, Layer, LayerCost, Mode, SharedState};
 use ronde_train::{JobGroup, Plan, RunConfig, Training};
 
 type ExampleResult<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -59,7 +59,7 @@ impl Layer for WaitingLayer {
         self.inner.load(state, ranges);
     }
 
-    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
+    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
         self.inner.load_shared(state, ranges);
     }
 

@@ -7,7 +7,7 @@ use ronde_core::layout::StateLayout;
 use ronde_core::{PartTransfers, Shard};
 use ronde_engine::{
     Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
-    PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums, TokenShares,
+    PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums, SharedState, TokenShares,
 };
 
 use crate::clock;
@@ -109,7 +109,7 @@ impl Layer for TimedLayer {
         self.inner.load(state, ranges);
     }
 
-    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
+    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
         self.inner.load_shared(state, ranges);
     }
 

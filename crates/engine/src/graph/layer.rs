@@ -28,7 +28,7 @@ use crate::lock_step::SingleRankSums;
 use crate::pending_shards::PendingShards;
 use crate::{
     Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, Precision,
-    ShardGradient, ShardInput, ShardSums, TokenShares,
+    ShardGradient, ShardInput, ShardSums, SharedState, TokenShares,
 };
 
 /// A layer made of explicit operations, which reads its tensors where the state is stored and
@@ -98,7 +98,8 @@ impl GraphLayer {
             let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
             let mut values = vec![0.0; arena.len()];
             self.write_initial(&mut values, arena.ranges());
-            self.load_shared(&Arc::new(values), arena.ranges());
+            let values: SharedState = Arc::new(values);
+            self.load_shared(&values, arena.ranges());
             self.has_initial = true;
         }
     }
@@ -422,10 +423,11 @@ impl Layer for GraphLayer {
         for (to, from) in arena.ranges().iter().zip(ranges) {
             own[to.clone()].copy_from_slice(&state[from.clone()]);
         }
-        self.load_shared(&Arc::new(own), arena.ranges());
+        let own: SharedState = Arc::new(own);
+        self.load_shared(&own, arena.ranges());
     }
 
-    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
+    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
         // Tensors of other parts need not be there.
         let is_own = |tensor: &TensorEntry| {
             let part = tensor.part.as_ref();
@@ -441,7 +443,7 @@ impl Layer for GraphLayer {
             self.outline.name
         );
         (self.is_initial, self.has_initial) = (false, false);
-        self.state = LoadedState::new(state.clone(), ranges.into(), self.access());
+        self.state = LoadedState::new(Some(state.clone()), ranges.into(), self.access());
     }
 
     fn release_state(&mut self) {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use ronde_kernels::ShortFormat;
 
 use super::OwnTokens;
-use crate::Activation;
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, MatrixSlice};
+use crate::{Activation, SharedState};
 
 /// The committed state of a layer, where its device reads it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LoadedState {
-    /// The values on the host, and the range of each tensor.
-    values: Arc<Vec<f32>>,
+    /// The values on the host, none once they are released, and the range of each tensor.
+    values: Option<SharedState>,
     ranges: Arc<[Range<usize>]>,
     /// The copies of tensors that are in the memory of a device or rounded.
     copies: Arc<[Option<TensorCopy>]>,
@@ -42,18 +42,19 @@ impl LoadedState {
     /// Takes tensors on the host. Cost: none on the host, otherwise a copy to the device; and a copy of matrices to round
     /// them to a format.
     pub(crate) fn new(
-        values: Arc<Vec<f32>>,
+        values: Option<SharedState>,
         ranges: Arc<[Range<usize>]>,
         access: TensorAccess<'_>,
     ) -> Self {
         let device = access.device;
+        let of_host = values.as_ref().map_or(&[][..], |state| state.values());
         let copy = |(range, is_matrix): (&Range<usize>, &bool)| {
             let format = access.format.filter(|_| *is_matrix);
             if device.is_host() && format.is_none() {
                 return None;
             }
             let mut buffer = device.allocate(range.len());
-            device.write(&values[range.clone()], buffer.slice_mut());
+            device.write(&of_host[range.clone()], buffer.slice_mut());
             if let Some(format) = format {
                 device.round(format, buffer.slice_mut(), None);
             }
@@ -88,8 +89,13 @@ impl LoadedState {
 
     /// Drops the values.
     pub(crate) fn release(&mut self) {
-        self.values = Arc::default();
+        self.values = None;
         self.copies = Arc::default();
+    }
+
+    /// Returns the values on the host. A released state has none; to use it is a bug of the caller.
+    fn values(&self) -> &[f32] {
+        self.values.as_ref().map_or(&[], |state| state.values())
     }
 
     /// Writes all tensors to ranges of a state.
@@ -101,15 +107,15 @@ impl LoadedState {
             .zip(ranges)
             .filter(|(from, _)| !from.is_empty());
         for (from, to) in own {
-            state[to.clone()].copy_from_slice(&self.values[from.clone()]);
+            state[to.clone()].copy_from_slice(&self.values()[from.clone()]);
         }
     }
 
-    /// Returns the values of a tensor. A released state has none; to use it is a bug of the caller.
+    /// Returns the values of a tensor.
     fn get(&self, index: usize) -> DeviceSlice<'_> {
         match self.copies.get(index).and_then(Option::as_ref) {
             Some(copy) => copy.buffer.slice(),
-            None => DeviceSlice::Host(&self.values[self.ranges[index].clone()]),
+            None => DeviceSlice::Host(&self.values()[self.ranges[index].clone()]),
         }
     }
 

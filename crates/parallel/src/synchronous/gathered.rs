@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ronde_core::weight_hash::RunningHash;
-use ronde_core::{Step, Work};
+use ronde_core::{Buffer, Step, Work};
+use ronde_engine::SharedState;
 
 use super::SynchronousStrategy;
 use crate::{ParallelError, ZeroLevel};
@@ -27,19 +28,19 @@ impl SynchronousStrategy {
     }
 
     /// Waits for the weights of the layers of a unit, one bucket after the other; `None` unless they are being gathered.
-    fn gathered(&mut self, unit: usize) -> Result<Option<Vec<f32>>, ParallelError> {
-        let mut weights: Option<Vec<f32>> = None;
+    fn gathered(&mut self, unit: usize) -> Result<Option<SharedState>, ParallelError> {
+        let mut buckets = Vec::new();
         for index in self.buckets_of_unit(unit) {
-            let Some(work) = self.gathering.remove(&index) else {
-                continue;
-            };
-            let own = self.wait_for_weights(index, work)?;
-            match &mut weights {
-                None => weights = Some(own),
-                Some(weights) => weights.extend(own),
+            if let Some(work) = self.gathering.remove(&index) {
+                buckets.push(self.wait_for_weights(index, work)?);
             }
         }
-        Ok(weights)
+        if buckets.len() > 1 {
+            let slices: Vec<&[f32]> = buckets.iter().map(Buffer::as_slice).collect();
+            return Ok(Some(Arc::new(slices.concat())));
+        }
+        let only = buckets.pop();
+        Ok(only.map(|weights| Arc::new(weights) as SharedState))
     }
 
     /// Loads the weights of a unit into its layers, if they are being gathered.
@@ -47,7 +48,6 @@ impl SynchronousStrategy {
         let Some(weights) = self.gathered(unit)? else {
             return Ok(());
         };
-        let weights = Arc::new(weights);
         for layer in self.unit(unit).layers.clone() {
             let ranges = self.unit_ranges(unit, layer);
             self.chain.layers_mut()[layer].load_shared(&weights, &ranges);
@@ -69,12 +69,11 @@ impl SynchronousStrategy {
         &mut self,
         index: usize,
         work: Box<dyn Work>,
-    ) -> Result<Vec<f32>, ParallelError> {
+    ) -> Result<Buffer, ParallelError> {
         let begun = self.now();
         let weights = work.wait();
         self.times.waited_s += self.now() - begun;
-        let weights = weights.map_err(|source| self.bucket_error(index, source))?;
-        Ok(weights.as_slice::<f32>().to_vec())
+        weights.map_err(|source| self.bucket_error(index, source))
     }
 
     /// Gathers the weights that are hashed after `step`, or all of them without one, and keeps the hash. Elements that this

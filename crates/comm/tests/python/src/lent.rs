@@ -20,6 +20,8 @@ struct Lent {
 )]
 // SAFETY: the memory is plain bytes, and nothing else accesses it while it is lent, see `lend`.
 unsafe impl Send for Lent {}
+// SAFETY: as above, and a shared reference only reads.
+unsafe impl Sync for Lent {}
 
 impl Memory for Lent {
     fn kind(&self) -> MemoryKind {

@@ -132,7 +132,10 @@ impl MeasuredModel {
         let arena = Arena::new(chain.layout().tensors.iter().map(TensorEntry::elements));
         let mut state = vec![0.0; arena.len()];
         chain.save(&mut state, arena.ranges());
-        chain.load_shared(&Arc::new(state), arena.ranges());
+        chain.load_shared(
+            &(Arc::new(state) as ronde_engine::SharedState),
+            arena.ranges(),
+        );
         Ok(Self {
             name: file.name,
             threads,
