@@ -198,7 +198,12 @@ impl Saver {
             buffer = reserved.recv().unwrap_or_default();
         }
         buffer.clear();
-        buffer.reserve(save.slices.iter().map(|slice| slice.bytes.len()).sum());
+        let needed = save.slices.iter().map(|slice| slice.bytes.len()).sum();
+        if buffer.capacity() < needed {
+            // Freed first, so that memory never holds two copies.
+            drop(std::mem::take(&mut buffer));
+            buffer.reserve_exact(needed);
+        }
         for slice in save.slices {
             buffer.extend_from_slice(slice.bytes);
         }

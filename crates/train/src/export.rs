@@ -19,6 +19,7 @@ use ronde_model::{
 };
 use ronde_parallel::ModelState;
 
+use crate::training::whole_model::pieces;
 use crate::{Plan, TrainError, Training, TrainingResult};
 
 /// Writes weights and manifest of a training into `folder` after a number of steps; an earlier model is replaced atomically. If
@@ -263,7 +264,7 @@ pub(crate) fn serve_tensors(training: &Training) -> Result<(), TrainError> {
     }
 }
 
-/// The number of parts that a rank sends before the first of them is written, so that they do not fill the memory of rank 0.
+/// The number of pieces that a rank sends before the first of them is written, so that they do not fill the memory of rank 0.
 const AHEAD: usize = 4;
 
 /// The tensors of a training whose ranks have different parts of the model, or whose layers are in parts.
@@ -327,7 +328,7 @@ impl TensorsOfRanks<'_> {
         let mut parts = Vec::new();
         for (rank, owned) in self.owned.iter().enumerate() {
             let within = owned.within(&state.tensors()[index].range);
-            parts.extend(within.map(|part| (part, rank)));
+            parts.extend(pieces(within).map(|part| (part, rank)));
         }
         parts.sort_by_key(|(part, _)| part.start);
         for (part, rank) in parts {
@@ -356,7 +357,7 @@ impl TensorsOfRanks<'_> {
     }
 }
 
-/// Sends the tensors that this rank answers for to rank 0, which writes the model with [`save`]. Cost: a few tensors of memory.
+/// Sends the tensors that this rank answers for to rank 0, which writes the model with [`save`]. Cost: a few pieces of memory.
 fn send_tensors(training: &Training) -> Result<(), CollectiveError> {
     let (group, state) = (training.group(), training.state());
     let owned = training.owned().swap_remove(group.rank().index());
@@ -370,7 +371,7 @@ fn send_tensors(training: &Training) -> Result<(), CollectiveError> {
     let mut sends: VecDeque<Box<dyn Work>> = VecDeque::new();
     let order = ronde_model::file_order(&names).into_iter();
     for index in order.flat_map(|index| &whole[index].sources) {
-        for part in owned.within(&tensors[*index].range) {
+        for part in pieces(owned.within(&tensors[*index].range)) {
             if sends.len() == AHEAD
                 && let Some(first) = sends.pop_front()
             {

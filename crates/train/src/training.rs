@@ -57,7 +57,7 @@ mod slices;
 mod stages;
 mod state_copies;
 mod step;
-mod whole_model;
+pub(crate) mod whole_model;
 
 pub use measuring::{LayerTimes, PartTimes, WorkerTimes};
 pub use rounds::check_planned_fragments;

@@ -148,10 +148,4 @@ impl ReplicaLayout {
         }
         slices
     }
-
-    /// Returns the approximate size of the largest share in bytes.
-    pub(crate) fn share_bytes(&self, count: u32) -> usize {
-        let bytes = |vector: &StateVector| 4 * share(vector.elements, 0, count).end as usize;
-        self.vectors.iter().map(bytes).sum()
-    }
 }

@@ -397,7 +397,7 @@ impl RunCheckpoints {
             .split(|byte| *byte == b'\n')
             .map(<[u8]>::to_vec)
             .collect();
-        self.receive_notes(now, &notes, group.size() as u32);
+        self.receive_notes(now, &notes);
         Ok(())
     }
 }

@@ -83,9 +83,14 @@ impl Training {
         &mut self,
         committed: &CommittedStep,
     ) -> Result<(), TrainError> {
-        let world_size = self.member.group.size() as u32;
         if let Some((saving, now)) = self.checkpoints() {
-            saving.receive_notes(&now, &committed.notes, world_size);
+            saving.receive_notes(&now, &committed.notes);
+        }
+        if (self.checkpoints.as_ref()).is_some_and(RunCheckpoints::needs_memory) {
+            let bytes = self.saved_bytes();
+            if let Some(saving) = &mut self.checkpoints {
+                saving.reserve(bytes);
+            }
         }
         if committed.requests.stop {
             return self.stop(committed.step);
@@ -190,6 +195,16 @@ impl Training {
         let elements = self.strategy.state().len() as u64;
         let share = ronde_checkpoint::share(elements, rank as u32, size as u32);
         HeldRanges::new(std::iter::once(share.start as usize..share.end as usize))
+    }
+
+    /// Returns the bytes of this rank's share of the state.
+    fn saved_bytes(&self) -> usize {
+        let group = &self.member.group;
+        let vectors = vectors(&*self.strategy, &self.copies);
+        let owned = self.saved_elements();
+        let share = (group.rank().0, group.size() as u32);
+        let slices = self.layout.share(&vectors, &owned, share);
+        slices.iter().map(|slice| slice.bytes.len()).sum()
     }
 
     /// Copies this rank's share of the state, which a thread then writes.

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use ronde_core::holdings::HeldRanges;
 use ronde_core::{CollectivesExt, GroupRank};
 use ronde_parallel::ModelState;
 
@@ -44,7 +43,7 @@ impl Training {
         whole.store(whole.all());
         for (rank, owned) in self.owned().iter().enumerate() {
             let root = GroupRank(rank as u32);
-            for piece in pieces(owned) {
+            for piece in pieces(owned.ranges().iter().cloned()) {
                 let mut values = vec![0.0; piece.len()];
                 if group.rank() == root {
                     state.read(&piece, &mut values);
@@ -94,11 +93,13 @@ impl Training {
     }
 }
 
-/// Returns the ranges of elements that are sent one after the other.
-fn pieces(owned: &HeldRanges) -> impl Iterator<Item = Range<usize>> {
-    owned.ranges().iter().flat_map(|range| {
+/// Returns the ranges of elements that are sent one after the other for some ranges.
+pub(crate) fn pieces(
+    ranges: impl Iterator<Item = Range<usize>>,
+) -> impl Iterator<Item = Range<usize>> {
+    ranges.flat_map(|range| {
         let starts = range.clone().step_by(PIECE_MAX);
-        starts.map(|start| start..range.end.min(start + PIECE_MAX))
+        starts.map(move |start| start..range.end.min(start + PIECE_MAX))
     })
 }
 
@@ -109,8 +110,7 @@ mod tests {
     #[test]
     fn pieces_are_all_elements_in_order() {
         let end = 2 * PIECE_MAX + 7;
-        let owned = HeldRanges::new([0..5, 9..end]);
-        let found: Vec<Range<usize>> = pieces(&owned).collect();
+        let found: Vec<Range<usize>> = pieces([0..5, 9..end].into_iter()).collect();
         let second = 9 + PIECE_MAX;
         assert_eq!(found, [0..5, 9..second, second..end]);
     }

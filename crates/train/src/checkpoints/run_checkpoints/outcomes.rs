@@ -95,25 +95,26 @@ impl RunCheckpoints {
     }
 
     /// Processes the notes that all ranks sent with a vote, by rank. This rank's own queue is cleared.
-    pub(crate) fn receive_notes(
-        &mut self,
-        now: &RankPosition<'_>,
-        notes: &[Vec<u8>],
-        world_size: u32,
-    ) {
+    pub(crate) fn receive_notes(&mut self, now: &RankPosition<'_>, notes: &[Vec<u8>]) {
         self.notes.clear();
         for (rank, note) in (0..).zip(notes) {
             for note in notes::decode(note) {
                 self.receive_note(now, Rank(rank), note);
             }
         }
-        if self.term.is_some() && self.saver.is_none() {
-            let reserve = now.layout.share_bytes(world_size);
-            // If it cannot be started, the first save reports the error.
-            let (store, spans) = (self.store.clone(), self.spans.clone());
-            self.saver = Saver::start_recorded(store, reserve, spans).ok();
-        }
         self.publish_if_complete(now);
+    }
+
+    /// Returns whether a save comes for which no memory is reserved yet.
+    pub(crate) fn needs_memory(&self) -> bool {
+        self.term.is_some() && self.saver.is_none()
+    }
+
+    /// Reserves memory for the first save of so many bytes, in the thread that writes it.
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        // If the thread cannot be started, the first save reports the error.
+        let (store, spans) = (self.store.clone(), self.spans.clone());
+        self.saver = Saver::start_recorded(store, bytes, spans).ok();
     }
 
     fn receive_note(&mut self, now: &RankPosition<'_>, rank: Rank, note: SaveNote) {
