@@ -276,6 +276,12 @@ impl Collectives for ProcessGroup {
         })
     }
 
+    fn release_free_memory(&self) {
+        if let Some(shared_queue) = self.shared_queue() {
+            shared_queue.release_free_memory();
+        }
+    }
+
     fn start(
         &self,
         operation: Operation,

@@ -94,6 +94,10 @@ pub trait Collectives: Send + Sync {
     /// [`CollectiveError::OutOfMemory`], which ends the group on all ranks.
     fn allocate(&self, dtype: DType, len: usize) -> Result<Buffer, CollectiveError>;
 
+    /// Returns the memory of dropped buffers to the system, before buffers of other lengths are allocated. Cost: buffers of the same
+    /// lengths take longer the next time. By default nothing is returned.
+    fn release_free_memory(&self) {}
+
     /// Starts an operation, which runs while the caller continues to compute.
     ///
     /// # Errors

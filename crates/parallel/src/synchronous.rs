@@ -759,6 +759,9 @@ impl Strategy for SynchronousStrategy {
             self.config.bucket_bytes_max = bucket_bytes_max;
             self.copies = None;
             self.renew_buckets();
+            if let Some(group) = &self.groups.same_layers {
+                group.release_free_memory();
+            }
         }
     }
 

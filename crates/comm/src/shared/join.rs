@@ -112,6 +112,7 @@ fn offer(secret: &mut [u8; 16], host: u64) -> io::Result<ControlOffer> {
     }
     rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty())?;
     let (file, mapping) = Mapping::create(CONTROL_BYTES)?;
+    mapping.fill(&file, 0..CONTROL_BYTES)?;
     let control = ControlMemory::new(mapping);
     control.mark(secret);
     Ok(ControlOffer { file, control })

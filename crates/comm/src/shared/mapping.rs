@@ -40,7 +40,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Creates and maps a zeroed file of `len` bytes, all of them backed by memory.
+    /// Creates and maps a zeroed file of `len` bytes. Only what is [filled](Mapping::fill) is backed by memory.
     pub(super) fn create(len: usize) -> io::Result<(OwnedFd, Self)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("ronde", flags)?;
@@ -76,18 +76,53 @@ impl Mapping {
             let _refused =
                 unsafe { rustix::mm::madvise(at.as_ptr().cast(), len, Advice::LinuxHugepage) };
         }
-        // SAFETY: as above. All pages are allocated now: a page that cannot be allocated at its first
-        // access would be a fatal signal.
-        let filled =
-            unsafe { rustix::mm::madvise(at.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
+        Ok(mapping)
+    }
+
+    /// Allocates the pages of a range of the mapped file: a page that cannot be allocated at its first access would be a fatal signal.
+    pub(super) fn fill(&self, file: &impl AsFd, range: Range<usize>) -> io::Result<()> {
+        let page = rustix::param::page_size();
+        let start = range.start - range.start % page;
+        let len = range
+            .end
+            .next_multiple_of(page)
+            .min(self.len)
+            .saturating_sub(start);
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: the pages lie inside the mapping, and keep their contents.
+        let filled = unsafe {
+            let at = self.at.as_ptr().add(start);
+            rustix::mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite)
+        };
         match filled {
             // Linux before 5.14 does not support this advice.
             Err(Errno::INVAL) => {
-                rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len as u64)?;
+                let none = FallocateFlags::empty();
+                rustix::fs::fallocate(file, none, start as u64, len as u64)?;
             }
             filled => filled?,
         }
-        Ok(mapping)
+        Ok(())
+    }
+
+    /// Returns the pages within a range to the system, in all processes; their bytes become zeros. Returns false if the range has no
+    /// whole page, or the system keeps them.
+    pub(super) fn empty(&self, range: Range<usize>) -> bool {
+        assert!(range.end <= self.len, "range outside of its mapping");
+        let page = rustix::param::page_size();
+        let start = range.start.next_multiple_of(page);
+        let end = range.end - range.end % page;
+        if start >= end {
+            return false;
+        }
+        // SAFETY: the pages lie inside the mapping and stay mapped. Bytes that others read or write become zeros, which their
+        // accesses by value permit.
+        unsafe {
+            let at = self.at.as_ptr().add(start);
+            rustix::mm::madvise(at.cast(), end - start, Advice::LinuxRemove).is_ok()
+        }
     }
 
     /// Returns the number of bytes.
@@ -276,6 +311,7 @@ mod tests {
     fn what_one_mapping_writes_another_one_reads() {
         for len in [4096, 3 << 20] {
             let (file, mine) = Mapping::create(len).unwrap();
+            mine.fill(&file, 0..len).unwrap();
             let theirs = Mapping::open(std::process::id(), file.as_raw_fd() as u32, len).unwrap();
             mine.word(64).store(7, Ordering::Release);
             assert_eq!(theirs.word(64).load(Ordering::Acquire), 7);
@@ -291,6 +327,33 @@ mod tests {
             mine.span(0..3).read(&mut read);
             assert_eq!(read, [1, 2, 3]);
         }
+    }
+
+    #[test]
+    fn pages_that_were_returned_are_zeros_in_all_mappings() {
+        let page = rustix::param::page_size();
+        let (file, mine) = Mapping::create(4 * page).unwrap();
+        mine.fill(&file, 1..4 * page).unwrap();
+        let theirs = Mapping::open(std::process::id(), file.as_raw_fd() as u32, 4 * page).unwrap();
+        let read = |mapping: &Mapping, at: usize| {
+            let mut byte = [9];
+            mapping.span(at..at + 1).read(&mut byte);
+            byte[0]
+        };
+        for at in [0, page, 3 * page - 1, 3 * page] {
+            mine.span(at..at + 1).write(&[7]);
+            assert_eq!(read(&theirs, at), 7);
+        }
+        let blocks = |file: &OwnedFd| rustix::fs::fstat(file).unwrap().st_blocks;
+        let all = blocks(&file);
+        assert!(mine.empty(page - 5..3 * page + 5));
+        assert_eq!(blocks(&file), all / 2, "two of four pages");
+        let found = [0, page, 3 * page - 1, 3 * page].map(|at| read(&theirs, at));
+        assert_eq!(found, [7, 0, 0, 7], "only whole pages");
+        mine.fill(&file, page..3 * page).unwrap();
+        assert_eq!(blocks(&file), all);
+        assert!(!mine.empty(page - 5..page + 5));
+        assert!(!mine.empty(0..0));
     }
 
     #[test]

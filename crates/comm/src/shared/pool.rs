@@ -2,9 +2,10 @@
 //!
 //! Blocks have 16 sizes per power of two, are cut from segments whose size grows with
 //! demand, and are reused when their buffers are dropped. Segments live until the group and
-//! all its buffers are gone. The pool is bounded; beyond the limit, groups allocate ordinary memory.
+//! all its buffers are gone; the pages of free blocks can be returned to the system before. The pool is bounded; beyond the limit, groups allocate ordinary memory.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +32,7 @@ pub(super) struct BufferLocation {
 
 #[derive(Debug)]
 struct PoolSegment {
-    _file: OwnedFd,
+    file: OwnedFd,
     mapping: Arc<Mapping>,
     used: usize,
 }
@@ -43,6 +44,8 @@ struct FreeBlocks {
     addresses: BTreeMap<usize, u32>,
     /// Blocks to reuse, by size.
     free: BTreeMap<usize, Vec<BufferLocation>>,
+    /// The same, without their pages.
+    empty: BTreeMap<usize, Vec<BufferLocation>>,
     bytes: usize,
 }
 
@@ -105,11 +108,22 @@ impl MemoryPool {
             return None;
         }
         let mut blocks = self.lock();
-        let used = blocks.free.range_mut(size..=size).next();
-        let used = used.and_then(|(_, lots)| lots.pop());
-        let (location, fresh) = match used {
+        let pop = |lots: &mut BTreeMap<usize, Vec<BufferLocation>>| lots.get_mut(&size)?.pop();
+        let (location, fresh) = match pop(&mut blocks.free) {
             Some(location) => (location, false),
-            None => (blocks.cut(size, &self.control)?, true),
+            None => {
+                let empty = pop(&mut blocks.empty);
+                let location = match empty {
+                    Some(location) => location,
+                    None => blocks.cut(size, &self.control)?,
+                };
+                if blocks.fill(location, size).is_err() {
+                    blocks.empty.entry(size).or_default().push(location);
+                    return None;
+                }
+                // The pages at the ends of an empty block are old.
+                (location, empty.is_none())
+            }
         };
         let mapping = Arc::clone(&blocks.segments[location.id as usize].mapping);
         Some((
@@ -137,6 +151,25 @@ impl MemoryPool {
         Arc::clone(&self.lock().segments[id as usize].mapping)
     }
 
+    /// Returns the pages of free blocks to the system. Cost: the next buffers of their sizes allocate them again.
+    pub(super) fn release_free_memory(&self) {
+        if self.spoiled.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut blocks = self.lock();
+        for (size, lots) in std::mem::take(&mut blocks.free) {
+            for lot in lots {
+                let mapping = &blocks.segments[lot.id as usize].mapping;
+                let is_empty = mapping.empty(lot.offset..lot.offset + size);
+                let lists = match is_empty {
+                    true => &mut blocks.empty,
+                    false => &mut blocks.free,
+                };
+                lists.entry(size).or_default().push(lot);
+            }
+        }
+    }
+
     /// Stops the reuse of blocks.
     pub(super) fn spoil(&self) {
         self.spoiled.store(true, Ordering::Relaxed);
@@ -144,6 +177,13 @@ impl MemoryPool {
 }
 
 impl FreeBlocks {
+    /// Allocates the pages of a block.
+    fn fill(&self, location: BufferLocation, size: usize) -> io::Result<()> {
+        let segment = &self.segments[location.id as usize];
+        let bytes = location.offset..location.offset + size;
+        segment.mapping.fill(&segment.file, bytes)
+    }
+
     /// Cuts a block that was never used.
     fn cut(&mut self, size: usize, control: &ControlMemory) -> Option<BufferLocation> {
         let fits = |segment: &PoolSegment| segment.mapping.len() - segment.used >= size;
@@ -174,7 +214,7 @@ impl FreeBlocks {
         self.addresses.insert(mapping.address(), id as u32);
         self.bytes += len;
         self.segments.push(PoolSegment {
-            _file: file,
+            file,
             mapping: Arc::new(mapping),
             used: 0,
         });
@@ -271,6 +311,37 @@ mod tests {
             pool.allocate(DType::F32, 0, true).unwrap().memory_kind(),
             MemoryKind::Host
         );
+    }
+
+    #[test]
+    fn released_memory_is_allocated_again_and_buffers_in_use_keep_theirs() {
+        let pool = pool();
+        let fill = |buffer: &mut Buffer, byte| buffer.bytes_mut().fill(byte);
+        let mut kept = pool.allocate(DType::U8, 1 << 20, true).unwrap();
+        let mut dropped = pool.allocate(DType::U8, 3 << 20, true).unwrap();
+        let mut short = pool.allocate(DType::U8, 100, true).unwrap();
+        fill(&mut kept, 1);
+        fill(&mut dropped, 2);
+        fill(&mut short, 3);
+        let place = pool.find(&dropped);
+        drop((dropped, short));
+        let resident = |pool: &MemoryPool| {
+            let blocks = pool.lock();
+            let files = blocks.segments.iter().map(|segment| &segment.file);
+            let each = files.map(|file| rustix::fs::fstat(file).unwrap().st_blocks * 512);
+            each.sum::<i64>()
+        };
+        let before = resident(&pool);
+        pool.release_free_memory();
+        let after = resident(&pool);
+        assert!(before - after >= (3 << 20) - 8192, "{before} {after}");
+        assert!(kept.bytes().iter().all(|&b| b == 1));
+        let again = pool.allocate(DType::U8, 3 << 20, true).unwrap();
+        assert_eq!(pool.find(&again), place);
+        assert!(again.bytes().iter().all(|&b| b == 0));
+        assert!(resident(&pool) >= before - 8192);
+        let short = pool.allocate(DType::U8, 100, true).unwrap();
+        assert!(short.bytes().iter().all(|&b| b == 0));
     }
 
     #[test]

@@ -128,6 +128,11 @@ impl SharedQueue {
         self.pool.allocate(dtype, len, true)
     }
 
+    /// Returns the memory of dropped buffers to the system.
+    pub(crate) fn release_free_memory(&self) {
+        self.pool.release_free_memory();
+    }
+
     /// Runs an operation and waits for its end.
     pub(crate) fn run(
         &self,
