@@ -430,6 +430,7 @@ fn run_model(draws: &mut Draws, layouts: usize, steps: usize) -> ExampleResult<V
         sums_in_passes: 0,
         has_trust_ratios: false,
         hash_parts: config.check.weight_hash_parts.into(),
+        crowded_s: 0.0,
     };
     let mut output = io::stdout();
     let mut drawn = Vec::new();

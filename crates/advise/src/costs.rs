@@ -81,6 +81,8 @@ pub struct ModelCosts {
     pub loss_s: f64,
     /// Adding one element of a shard's gradient to that of another shard.
     pub add_element_s: f64,
+    /// Copying one element of a weight to or from an exchange, in buffers as long as those of the model.
+    pub copy_element_s: f64,
     /// Updating one element: norms, optimizer, and hashing the weights.
     pub update_element_s: f64,
     /// The rest of a step, which does not depend on the layout.
@@ -124,6 +126,7 @@ impl ModelCosts {
             layers: layers.collect(),
             loss_s: mix(self.loss_s, other.loss_s),
             add_element_s: mix(self.add_element_s, other.add_element_s),
+            copy_element_s: mix(self.copy_element_s, other.copy_element_s),
             update_element_s: mix(self.update_element_s, other.update_element_s),
             step_s: mix(self.step_s, other.step_s),
             decode_s: mix(self.decode_s, other.decode_s),

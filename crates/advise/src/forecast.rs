@@ -123,6 +123,8 @@ pub struct StepRequest<'a> {
     pub has_trust_ratios: bool,
     /// The number of steps over which all weights are compared.
     pub hash_parts: u64,
+    /// The seconds that a step of several workers takes besides what its parts take, if they use all cores of their hosts.
+    pub crowded_s: f64,
 }
 
 /// The forecast of a step with a layout.
@@ -285,6 +287,11 @@ impl<'a> PlacedLayout<'a> {
                 true => BorderCost {
                     seconds,
                     link_s: link_s * sharing,
+                    busy_s: if self.has_free_cores {
+                        0.0
+                    } else {
+                        0.5 * self.request.links.message_s
+                    },
                     bytes,
                 },
                 false => BorderCost {
@@ -354,13 +361,23 @@ impl<'a> PlacedLayout<'a> {
                 _ => times.scatter(group, &sum, elements),
             };
             cost.reduce_s += reduced.seconds;
+            let own_core = |core_s: f64| if self.has_free_cores { 0.0 } else { core_s };
+            cost.reduce_busy_s += own_core(reduced.core_s);
             if self.candidate.choice.zero == 3 {
-                cost.gather_s += times.gather(group, elements).seconds;
-            }
-            if !self.has_free_cores {
-                cost.exchange_busy_s += reduced.core_s;
+                let gathered = times.gather(group, elements);
+                cost.gather_s += gathered.seconds;
+                cost.gather_busy_s += own_core(gathered.core_s) + self.copy_s(group, elements, 0);
             }
         }
+    }
+
+    /// Returns the seconds in which a rank copies its own slice of gathered weights, and all of them a number of times.
+    fn copy_s(&self, group: &GroupShape, elements: usize, times: usize) -> f64 {
+        let copied = match group.size() {
+            0 | 1 => 0,
+            ranks => elements / ranks + elements * times,
+        };
+        copied as f64 * self.costs.copy_element_s
     }
 
     /// Interprets the passes of the pipeline with the most shards.
@@ -379,7 +396,10 @@ impl<'a> PlacedLayout<'a> {
         let passes = self.passes(with_bytes)?;
         let exchanged = if with_bytes { self.after_passes() } else { 0.0 };
         let computing = passes.end_s + self.update_s() + self.costs.step_s;
-        let step_s = computing + exchanged;
+        let mut step_s = computing + exchanged;
+        if with_bytes && !self.has_free_cores && self.candidate.layout.members() > 1 {
+            step_s = (step_s + self.request.crowded_s).max(0.5 * step_s);
+        }
         Ok(InterpretedStep {
             seconds: step_s.max(self.reading_s()),
             bubble: passes.bubble(),
@@ -455,7 +475,9 @@ impl<'a> PlacedLayout<'a> {
             let column = layout.stages()[bucket.stage].column;
             let group = self.ranks.same_layers(column, self.tensor);
             let regions = bucket.own_regions(&self.own_parts);
-            let seconds = regions.map(|elements| times.gather(&group, elements).seconds);
+            let seconds = regions.map(|elements| {
+                times.gather(&group, elements).seconds + self.copy_s(&group, elements, 1)
+            });
             (column, seconds.sum::<f64>())
         };
         let hash_parts = self.request.hash_parts.max(1) as f64;
@@ -583,6 +605,7 @@ pub(crate) mod tests {
             sums_in_passes: 0,
             has_trust_ratios: false,
             hash_parts: 8,
+            crowded_s: 0.0,
         })
     }
 

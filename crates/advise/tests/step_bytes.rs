@@ -205,6 +205,7 @@ impl Case {
             sums_in_passes: 0,
             has_trust_ratios: false,
             hash_parts: 1,
+            crowded_s: 0.0,
         };
         step_bytes(&self.candidate(choice), &request).unwrap()
     }

@@ -22,9 +22,11 @@ pub struct BucketCost {
     pub weight_bytes: usize,
     /// The time in which the gradients of a shard are added to those of the rank's earlier shards; the first one is not added.
     pub add_s: f64,
-    /// The part of the sum over all shards and of gathering in which the rank's computing core works, because there is no
-    /// other one.
-    pub exchange_busy_s: f64,
+    /// The part of the sum over all shards in which the rank's computing core works, because there is no other one.
+    pub reduce_busy_s: f64,
+    /// The part of gathering in which the rank's computing core works: it copies the rank's own slice, and does the rest if there is
+    /// no other core.
+    pub gather_busy_s: f64,
 }
 
 /// The costs of the values of one shard that pass between two stages.
@@ -34,6 +36,8 @@ pub struct BorderCost {
     pub seconds: f64,
     /// The seconds in which they occupy the link of their sender, which takes one message after the other.
     pub link_s: f64,
+    /// The seconds in which the computing cores of their sender and of their receiver work for them, because there are no others.
+    pub busy_s: f64,
     /// Their bytes.
     pub bytes: usize,
 }
@@ -182,11 +186,13 @@ impl RunningRank {
                 let Some(arrival) = arrivals.remove(border) else {
                     return false;
                 };
-                self.now_s = self.now_s.max(arrival);
+                let border = border.from.min(border.to);
+                self.now_s = self.now_s.max(arrival) + costs.borders[border].busy_s;
             }
             ProgramAction::Send(border) => {
                 let before = border.from.min(border.to);
                 let cost = costs.borders[before];
+                self.now_s += cost.busy_s;
                 self.linked_s = self.linked_s.max(self.now_s) + cost.link_s;
                 arrivals.insert(*border, self.linked_s + cost.seconds);
                 self.done.sent_bytes += cost.bytes;
@@ -227,7 +233,7 @@ impl RunningRank {
             ProgramAction::Reduce { bucket } => {
                 let cost = costs.buckets[*bucket];
                 self.reduced_s = self.reduced_s.max(self.now_s) + cost.reduce_s;
-                self.now_s += cost.exchange_busy_s;
+                self.now_s += cost.reduce_busy_s;
             }
         }
         true
@@ -237,7 +243,7 @@ impl RunningRank {
     fn gather(&mut self, bucket: usize, costs: &StepCosts) {
         let cost = costs.buckets[bucket];
         self.reduced_s = self.reduced_s.max(self.now_s) + cost.gather_s;
-        self.now_s += cost.exchange_busy_s;
+        self.now_s += cost.gather_busy_s;
         self.gathered.insert(bucket, self.reduced_s);
         self.gathered_bytes += cost.weight_bytes;
         self.done.gathers += 1;
@@ -440,11 +446,12 @@ mod tests {
 
     #[test]
     fn a_link_takes_one_message_after_the_other() {
-        let end = |link_s| {
+        let end = |link_s, busy_s| {
             let mut costs = even(2);
             costs.borders = vec![BorderCost {
                 seconds: 0.5,
                 link_s,
+                busy_s,
                 bytes: 0,
             }];
             let stage = |column: usize| StageShape {
@@ -463,9 +470,12 @@ mod tests {
         };
         // The last shard is sent at 3 s, arrives at 3.5 s, is computed at 4.5 s; three backward passes take 6 s and the last
         // gradient travels 0.5 s to a pass of 2 s.
-        assert_eq!(end(0.0), 13.0);
+        assert_eq!(end(0.0, 0.0), 13.0);
         // Messages of 2 s: sent from 1 s, they end at 3, 5 and 7 s; the last gradient is sent at 14.5 s.
-        assert_eq!(end(2.0), 19.0);
+        assert_eq!(end(2.0, 0.0), 19.0);
+        // The first rank sends three messages and receives three, and the second one too: of its own work, a quarter of a second
+        // for each; each message also delays its receiver.
+        assert_eq!(end(0.0, 0.25), 15.0);
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod initial_state;
 pub mod initial_weights;
 pub mod job_group;
 pub mod link_times;
+mod local_ranks;
 pub mod memory;
 mod micro_batch;
 mod model_copies;
@@ -59,4 +60,5 @@ pub use step_loop::{StepAction, StepLoop, StepLoopPlan};
 pub use task::WorkerTask;
 pub use training::{
     LayerTimes, PartTimes, Training, TrainingResult, WorkerTimes, check_planned_fragments,
+    rehearsed_step_s,
 };

@@ -1,9 +1,9 @@
 //! [`LinkTimes`]: measures what exchanging bytes between two workers of this host takes.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::collections::VecDeque;
 use std::thread;
 
-use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
+use ronde_comm::ProcessGroup;
 use ronde_core::exact::ExactSum;
 use ronde_core::{
     Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation,
@@ -13,12 +13,15 @@ use ronde_schedule::choose::counts;
 use ronde_schedule::{Algorithm, CostModel, CostSample, Hosts};
 
 use crate::config::CommSection;
+use crate::local_ranks::on_local_ranks;
 use crate::{TrainError, clock};
 
 /// The numbers of elements of the measured sums, and how often each runs.
 const SUMS: [(usize, usize); 4] = [(16, 40), (4096, 40), (1 << 16, 15), (1 << 20, 7)];
 /// The numbers of elements of the measured messages, and how often each travels both ways.
 const MESSAGES: [(usize, usize); 2] = [(16, 40), (1 << 18, 10)];
+/// The number of buffers that sums of one length use in turns: gradients come from memory rather than from the caches.
+const BUFFERS: usize = 6;
 const TAG: Tag = Tag(0x706c_616e);
 
 /// The measured costs of exchanging bytes between workers of this host, in seconds.
@@ -43,36 +46,15 @@ struct RankTimes {
 
 impl LinkTimes {
     /// Measures two ranks on this host, connected as the run file says: exact sums of up to 4 MiB and messages of up to 1 MiB.
-    /// Cost: about 0.1 s and 20 MiB.
+    /// Cost: about 0.1 s and 60 MiB.
     ///
     /// # Errors
     /// When the ranks cannot be connected.
     pub fn measure(section: &CommSection) -> Result<Self, TrainError> {
-        let failed = |source| TrainError::Connect { rank: 0, source };
-        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let ends = [
-            bind(loopback).map_err(failed)?,
-            bind(loopback).map_err(failed)?,
-        ];
-        let peers = ends.each_ref().map(|(_, address)| *address);
-        let measured = thread::scope(|scope| {
-            let ranks = ends.into_iter().enumerate().map(|(rank, (listener, _))| {
-                scope.spawn(move || measure_rank(section, rank as u32, listener, &peers))
-            });
-            let ranks: Vec<_> = ranks.collect();
-            let joined = ranks.into_iter().map(|rank| {
-                let ended = rank.join();
-                ended.unwrap_or_else(|_| {
-                    Err(CollectiveError::Invalid {
-                        operation: "measure links".to_owned(),
-                        problem: "a rank has panicked; this is a bug of ronde, please report it"
-                            .to_owned(),
-                    })
-                })
-            });
-            joined.collect::<Result<Vec<RankTimes>, _>>()
-        });
-        let measured = measured.map_err(failed)?;
+        let measured = on_local_ranks(section, 2, |group| {
+            let rank = group.rank().0;
+            measure_rank(&group).map_err(|source| TrainError::Connect { rank, source })
+        })?;
         let longest = |of: fn(&RankTimes) -> &Vec<f64>, index: usize| {
             let each = measured.iter().map(|rank| of(rank)[index]);
             each.fold(0.0, f64::max)
@@ -109,25 +91,14 @@ fn pair_sum() -> Option<ExactSum> {
     ExactSum::new(vec![0, 1, 2])
 }
 
-fn measure_rank(
-    section: &CommSection,
-    rank: u32,
-    listener: TcpListener,
-    peers: &[SocketAddr],
-) -> Result<RankTimes, CollectiveError> {
-    let job = format!("measure-{}", std::process::id());
-    let mut config = GroupConfig::new("measure", job, GroupRank(rank));
-    config.security = Security::PlainLoopbackOnly;
-    config.transport = section.transport;
-    config.algorithm = section.algorithm;
-    let group = ProcessGroup::connect(config, listener, peers)?;
+fn measure_rank(group: &ProcessGroup) -> Result<RankTimes, CollectiveError> {
     let mut sums = Vec::new();
     for (len, times) in SUMS {
-        sums.push(measure_sum(&group, len, times)?);
+        sums.push(measure_sum(group, len, times)?);
     }
     let mut messages = Vec::new();
     for (len, times) in MESSAGES {
-        messages.push(measure_message(&group, len, times)?);
+        messages.push(measure_message(group, len, times)?);
     }
     group.barrier()?;
     Ok(RankTimes {
@@ -142,13 +113,20 @@ fn measure_sum(group: &ProcessGroup, len: usize, times: usize) -> Result<f64, Co
     let Some(sum) = pair_sum() else {
         return Ok(0.0);
     };
-    let mut buffer = group.allocate(DType::F32, len)?;
+    let buffers = (0..BUFFERS).map(|_| group.allocate(DType::F32, len));
+    let mut buffers: VecDeque<Buffer> = buffers.collect::<Result<_, _>>()?;
     let mut seconds = Vec::with_capacity(times);
-    for _ in 0..=times {
+    for buffer in &mut buffers {
         buffer.as_mut_slice::<f32>().fill(0.5);
+    }
+    for _ in 0..=times {
+        let Some(buffer) = buffers.pop_front() else {
+            break;
+        };
         let begun = clock::seconds();
-        buffer = group.start_and_wait(Operation::ExactSum(sum.clone()), buffer)?;
+        let reduced = group.start_and_wait(Operation::ExactSum(sum.clone()), buffer)?;
         seconds.push(clock::seconds() - begun);
+        buffers.push_back(reduced);
     }
     Ok(median(seconds))
 }

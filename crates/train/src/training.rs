@@ -49,6 +49,7 @@ mod gossip;
 mod histograms;
 mod initial;
 mod measuring;
+mod rehearsal;
 mod restoration;
 mod rounds;
 mod saving;
@@ -60,6 +61,7 @@ mod step;
 pub(crate) mod whole_model;
 
 pub use measuring::{LayerTimes, PartTimes, WorkerTimes};
+pub use rehearsal::rehearsed_step_s;
 pub use rounds::check_planned_fragments;
 pub(crate) use step::StepTiming;
 

@@ -10,8 +10,9 @@ use ronde::engine::OptimizerConfig;
 use ronde::host;
 use ronde_advise::{
     AdviseError, BatchSettings, ClusterShape, CollectiveTimes, HostLink, LayoutCandidate,
-    LinkCosts, RateRule, RunForecast, RunLength, RunRequest, ScalingCurve, StepRequest,
-    WorkerCosts, efficiency_svg, json, layout_choices, parse_bytes, parse_link, parse_price, table,
+    LayoutChoice, LinkCosts, RateRule, RunForecast, RunLength, RunRequest, ScalingCurve,
+    StepRequest, WorkerCosts, efficiency_svg, forecast, json, layout_choices, parse_bytes,
+    parse_link, parse_price, table,
 };
 use ronde_data::Split;
 use ronde_engine::{RateScaling, ScheduleConfig};
@@ -19,7 +20,7 @@ use ronde_monitor::render::{bytes, count};
 use ronde_train::config::Override;
 use ronde_train::{Plan, WorkerTimes};
 
-use self::measure::{Measured, codec_costs, measure};
+use self::measure::{Measured, codec_costs, crowded_s, measure};
 use super::console::{info, message, print};
 use super::exit;
 use super::layouts::LayoutBuilder;
@@ -113,7 +114,21 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
     let links = measured.links(&cluster);
     let collectives = CollectiveTimes::new(links, plan.config.comm.algorithm);
     let codecs = codec_costs(&builder.state());
-    let request = request_of(&plan, &split, &measured, (&links, &collectives, cluster));
+    let mut request = request_of(&plan, &split, &measured, (&links, &collectives, cluster));
+    if let Some((workers, _)) = measured.crowded {
+        let here = StepRequest {
+            cluster: this_machine(),
+            ..request.step.clone()
+        };
+        request.step.crowded_s = crowded_s(&plan, &split, workers, arguments.seconds, |data| {
+            let choice = LayoutChoice {
+                data,
+                ..LayoutChoice::ONE
+            };
+            let forecast = forecast(&builder.candidate(&choice)?, &here);
+            Some(forecast.ok()?.step_s)
+        })?;
+    }
     let request = RunRequest {
         configurations: arguments.configurations,
         codecs: &codecs,
@@ -183,19 +198,28 @@ fn report(
 
 /// Returns the machines that the arguments describe.
 fn cluster(arguments: &PlanArguments) -> Result<ClusterShape, AdviseError> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
-    let memory_bytes = match &arguments.memory {
-        Some(text) => parse_bytes(text)?,
-        None => host::available_memory_bytes().unwrap_or(u64::MAX),
-    };
+    let here = this_machine();
+    let memory = arguments.memory.as_deref().map(parse_bytes).transpose()?;
     let link = arguments.link.as_deref().map(parse_link).transpose()?;
     Ok(ClusterShape {
         hosts: arguments.hosts,
-        cores: arguments.cores.unwrap_or(cores),
-        memory_bytes,
-        link: link.unwrap_or(HostLink::default()),
+        cores: arguments.cores.unwrap_or(here.cores),
+        memory_bytes: memory.unwrap_or(here.memory_bytes),
+        link: link.unwrap_or(here.link),
         price_per_hour: arguments.price.as_deref().map(parse_price).transpose()?,
     })
+}
+
+/// Returns this machine alone.
+fn this_machine() -> ClusterShape {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    ClusterShape {
+        hosts: 1,
+        cores: cores as u32,
+        memory_bytes: host::available_memory_bytes().unwrap_or(u64::MAX),
+        link: HostLink::default(),
+        price_per_hour: None,
+    }
 }
 
 /// Prints what the forecasts are based on.
@@ -276,6 +300,7 @@ fn request_of<'a>(
             sums_in_passes: 2 * measured.alone.lock_step_layers,
             has_trust_ratios: config.optimizer.has_trust_ratio(),
             hash_parts: config.check.weight_hash_parts.into(),
+            crowded_s: 0.0,
         },
         length: RunLength {
             steps: plan.steps,

@@ -22,9 +22,10 @@ const SHARDS: u32 = 4;
 const FEW_SHARDS: u32 = 2;
 /// The most steps that are measured.
 const STEPS_MAX: usize = 5000;
-/// The number of elements on which additions are measured, and how often.
-const ADDED_ELEMENTS: usize = 1 << 20;
-const ADDED_TIMES: usize = 5;
+/// The most elements on which additions and copies are measured, in buffers that alternate, and how often.
+const BUFFER_ELEMENTS: usize = 4 << 20;
+const BUFFERS: usize = 4;
+const BUFFER_TIMES: usize = 8;
 
 /// The measured times of a layer for one shard of the largest size, in seconds.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,6 +72,8 @@ pub struct WorkerTimes {
     pub loss_s: f64,
     /// Adding an element of one gradient to that of another.
     pub add_element_s: f64,
+    /// Copying an element to or from a buffer that is exchanged.
+    pub copy_element_s: f64,
     /// Updating an element, norms and hashes included.
     pub update_element_s: f64,
     /// The rest of a step.
@@ -361,9 +364,11 @@ impl MeasuredTraining {
         let loaded = self.loader.times();
         let decode_s = loaded.decoding.as_secs_f64() / loaded.samples.max(1) as f64;
         let samples = self.training.plan.shard_samples_max() as f64;
+        let (add_element_s, copy_element_s) = element_times(elements);
         WorkerTimes {
             loss_s: loss_s.max(0.0),
-            add_element_s: addition_s(elements),
+            add_element_s,
+            copy_element_s,
             update_element_s: of_steps(&|step| step.times.optimizer_s) / elements.max(1) as f64,
             step_s: rest_s.max(0.0),
             decode_s: decode_s * samples,
@@ -416,7 +421,7 @@ fn outline(layer: &dyn Layer, shape: &mut Vec<usize>, ends: PassEnds) -> LayerTi
 }
 
 /// Returns the same run with one worker, which has everything.
-fn with_one_worker(config: &RunConfig) -> RunConfig {
+pub(super) fn with_one_worker(config: &RunConfig) -> RunConfig {
     let mut config = config.clone();
     config.workers.count = 1;
     config.parallel = ParallelSection::default();
@@ -425,29 +430,32 @@ fn with_one_worker(config: &RunConfig) -> RunConfig {
     config
 }
 
-/// Returns the seconds in which one element is added to another, in buffers as long as those of a model.
-fn addition_s(elements: usize) -> f64 {
-    let len = elements.clamp(1, ADDED_ELEMENTS);
-    let mut into = vec![0.5_f32; len];
+/// Returns the seconds in which one element is added to another, and those in which it is copied. Buffers are as long as those of a
+/// model and alternate, so that caches hold no more of them than during a step.
+fn element_times(elements: usize) -> (f64, f64) {
+    let len = elements.clamp(1, BUFFER_ELEMENTS);
+    let mut into = vec![vec![0.5_f32; len]; BUFFERS];
     let from = vec![0.25_f32; len];
-    let times = (0..ADDED_TIMES).map(|_| {
-        let begun = clock::seconds();
-        ronde_core::exact::add(
-            DType::F32,
-            bytemuck::cast_slice_mut(&mut into),
-            bytemuck::cast_slice(&from),
-        );
-        clock::seconds() - begun
+    let mut of = |run: fn(&mut [f32], &[f32])| {
+        let times = (0..BUFFER_TIMES).map(|time| {
+            let begun = clock::seconds();
+            run(&mut into[time % BUFFERS], &from);
+            clock::seconds() - begun
+        });
+        typical(times.collect()) / len as f64
+    };
+    let add_s = of(|into, from| {
+        let (into, from) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(from));
+        ronde_core::exact::add(DType::F32, into, from);
     });
-    typical(times.collect()) / len as f64
+    (add_s, of(|into, from| into.copy_from_slice(from)))
 }
 
-/// Returns the lower quartile of times; 0 without any. Other programs only lengthen them, as does the first shard of a step, for
-/// which a layer prepares its weights.
-fn typical(mut times: Vec<f64>) -> f64 {
+/// Returns the median of times; 0 without any. The first shard of a step, for which a layer prepares its weights, lengthens some of
+/// them.
+pub(super) fn typical(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
-    let quarter = times.len().saturating_sub(1) / 4;
-    times.get(quarter).copied().unwrap_or(0.0)
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// Returns the mean of the measurements of several workers.
@@ -479,6 +487,7 @@ fn mean(measured: &[WorkerTimes]) -> WorkerTimes {
         layers: layers.collect(),
         loss_s: of(&|worker| worker.loss_s),
         add_element_s: of(&|worker| worker.add_element_s),
+        copy_element_s: of(&|worker| worker.copy_element_s),
         update_element_s: of(&|worker| worker.update_element_s),
         step_s: of(&|worker| worker.step_s),
         decode_s: of(&|worker| worker.decode_s),

@@ -9,7 +9,7 @@ use ronde_advise::{
 use ronde_data::Split;
 use ronde_parallel::{Codec, ModelState, encode_once};
 use ronde_schedule::CostModel;
-use ronde_train::{LinkTimes, Plan, WorkerTimes};
+use ronde_train::{LinkTimes, Plan, WorkerTimes, rehearsed_step_s};
 
 /// The most workers that are measured at once.
 const CROWD_MAX: usize = 64;
@@ -48,7 +48,8 @@ pub(super) fn measure(
     }
     let links = LinkTimes::measure(&plan.config.comm).map_err(failed)?;
     let crowd = (cores / threads).min(CROWD_MAX).min(fitting as usize);
-    let limit_s = seconds as f64 / if crowd > 1 { 2.0 } else { 1.0 };
+    // The rest is for steps of all workers together.
+    let limit_s = seconds as f64 * if crowd > 1 { 0.4 } else { 1.0 };
     let of = |workers| WorkerTimes::measure(&plan.config, split, workers, limit_s).map_err(failed);
     let alone = of(1)?;
     let crowded = match crowd {
@@ -66,6 +67,28 @@ pub(super) fn measure(
         worker,
         links,
     })
+}
+
+/// Returns the seconds that a step of as many workers as this machine has cores for takes besides what is forecast for it: they are
+/// trained for some steps. `forecast_s` returns the forecast of that number of workers with the whole model each. The error is a
+/// complete message.
+pub(super) fn crowded_s(
+    plan: &Plan,
+    split: &Split,
+    workers: usize,
+    seconds: u64,
+    forecast_s: impl FnOnce(u32) -> Option<f64>,
+) -> Result<f64, String> {
+    let shards = plan.shards.shards() as usize;
+    let workers = workers.min(shards);
+    let Some(forecast_s) = forecast_s(workers as u32).filter(|_| workers > 1) else {
+        return Ok(0.0);
+    };
+    let steps = 0.2 * seconds as f64 / forecast_s.max(1e-6);
+    let steps = (steps as usize).clamp(5, 1000);
+    let measured_s = rehearsed_step_s(&plan.config, split, workers, steps)
+        .map_err(|error| format!("error: cannot measure the run on this machine: {error}"))?;
+    Ok(measured_s - forecast_s)
 }
 
 /// The short forms of gradients that are forecast, with what is known about their accuracy.
@@ -127,6 +150,7 @@ fn model_costs(times: &WorkerTimes) -> ModelCosts {
         layers: layers.collect(),
         loss_s: times.loss_s,
         add_element_s: times.add_element_s,
+        copy_element_s: times.copy_element_s,
         update_element_s: times.update_element_s,
         step_s: times.step_s,
         decode_s: times.decode_s,
