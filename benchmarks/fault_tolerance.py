@@ -239,4 +239,5 @@ def main():
         faults(arguments.kills, arguments.stops)
 
 
-main()
+if __name__ == "__main__":
+    main()

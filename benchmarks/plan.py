@@ -5,6 +5,8 @@ which is appended to the output file before `ronde train` begins. No constant is
 percentile of the error of the step's time and of the memory of the largest worker, and the spread of repeated runs.
 
 Time: the median of `duration_s` of `step_committed` after the first steps. Memory: the highest proportional set size (Pss) of any worker.
+With `--rate 1gbit`, each of two workers is in a network namespace of its own, behind a link of that rate (as root, needs ip and tc); the
+forecast is that of two hosts with one core and such a link.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import threading
 import time
 
 from divided_state import descendants, pss_mib
+from shaped_links import Network, address
 
 WARM_UP = 3
 SECONDS = 3  # of training for each run, about
@@ -90,8 +93,11 @@ logical_shards = {shards}
 ONE = {"data": 1, "zero": 0, "pipeline": 1, "tensor": 1, "schedule": "1f1b", "copies": 1}
 
 
-def layouts(workers, parts):
+def layouts(workers, parts, rate):
     """Returns the layouts of one and two workers, or of as many that divide the parts of layers."""
+    if rate:
+        divided = [{**ONE, "data": 2, "zero": zero} for zero in range(4)]
+        return divided + [{**ONE, "pipeline": 2, "schedule": schedule} for schedule in ["1f1b", "gpipe", "zero_bubble"]]
     if workers > 2:
         tensors = [{**ONE, "tensor": 2, "data": 2, "zero": zero} for zero in range(4)]
         tensors += [{**ONE, "tensor": 2, "pipeline": 2}, {**ONE, "tensor": 4}]
@@ -110,7 +116,7 @@ def draw(generator, arguments):
     model = MODELS[name]
     size = generator.choice(model["sizes"])
     batch, shards = generator.choice(model["batches"]), generator.choice([4, 8])
-    all_layouts = layouts(arguments.workers, model.get("parts", 1))
+    all_layouts = layouts(arguments.workers, model.get("parts", 1), arguments.rate)
     possible = [each for each in all_layouts if each["schedule"] != "interleaved" or model["layers"] >= 4]
     values = {
         "data": model["data"].format(**size),
@@ -127,6 +133,9 @@ def forecast(arguments, run, layout):
     command = [arguments.ronde, "plan", str(run), "--json", "--seconds", str(arguments.seconds)]
     if arguments.workers > 2:
         command += ["--cores", str(arguments.workers)]
+    if arguments.rate:
+        link = arguments.rate.replace("gbit", "Gbit/s").replace("mbit", "Mbit/s")
+        command += ["--hosts", "2", "--cores", "1", "--link", f"{link},{arguments.latency}"]
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr}")
@@ -148,9 +157,12 @@ def train(arguments, run, layout, folder):
         "parallel.schedule": layout["schedule"],
         "parallel.tensor": layout["tensor"],
     }
-    command = [arguments.ronde, "train", str(run), "--json", "--overwrite", "-n", str(workers)]
+    command = [arguments.ronde, "train", str(run), "--json", "--overwrite"]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
+    if arguments.rate:
+        return train_on_links(command, arguments.rate, workers, folder)
+    command += ["-n", str(workers)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     output = {}
     reader = threading.Thread(target=lambda: output.update(zip(("out", "err"), process.communicate())))
@@ -163,9 +175,44 @@ def train(arguments, run, layout, folder):
     reader.join()
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {output['err'][-2000:]}")
-    events = [json.loads(line) for line in output["out"].splitlines() if line.startswith("{")]
+    return median_step_s(output["out"]), peak
+
+
+def median_step_s(output):
+    """Returns the median seconds of a step without the first ones."""
+    events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     steps = [event["duration_s"] for event in events if event.get("event") == "step_committed"]
-    return statistics.median(steps[WARM_UP:]), peak
+    return statistics.median(steps[WARM_UP:])
+
+
+def train_on_links(command, rate, workers, folder):
+    """Returns the same as `train` for workers in namespaces, whose links have a rate."""
+    with Network(rate) as network:
+        processes = []
+        for rank in range(workers):
+            variables = {
+                "RONDE_RANK": rank,
+                "RONDE_WORLD_SIZE": workers,
+                "RONDE_ALLOW_PLAIN": 1,
+                "RONDE_RENDEZVOUS": f"{address(0)}:4711",
+            }
+            given = [f"workers.count={workers}", f"run.output={folder}/run-{rank}"]
+            given = [word for one in given for word in ("--set", one)]
+            words = ["env", *(f"{key}={value}" for key, value in variables.items()), *command, *given]
+            processes.append(network.start(rank, words))
+            if rank == 0:
+                time.sleep(0.5)
+        peak, output = 0, {}
+        reader = threading.Thread(target=lambda: output.update(out=processes[0].stdout.read()))
+        reader.start()
+        while any(process.poll() is None for process in processes):
+            peak = max([peak, *(pss_mib(each) for process in processes for each in [process.pid, *descendants(process.pid)])])
+            time.sleep(0.05)
+        reader.join()
+        codes = [process.returncode for process in processes]
+        if any(codes):
+            raise SystemExit(f"{' '.join(command)} ended with {codes}")
+    return median_step_s(output["out"]), peak
 
 
 def percentile(values, share):
@@ -199,6 +246,8 @@ def main():
     parser.add_argument("--seconds", type=int, default=4, help="of measuring for each forecast")
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--workers", type=int, default=2, help="4: layouts of four workers, only for models in parts")
+    parser.add_argument("--rate", help="the rate of links between two namespaces, such as 1gbit")
+    parser.add_argument("--latency", default="50us", help="the latency that is stated for these links")
     parser.add_argument("--out", default="plan.json")
     arguments = parser.parse_args()
     arguments.ronde = os.path.abspath(arguments.ronde)

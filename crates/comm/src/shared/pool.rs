@@ -87,14 +87,13 @@ impl MemoryPool {
         let Some(bytes) = len.checked_mul(dtype.size()).filter(|&bytes| bytes > 0) else {
             return Buffer::try_host(dtype, len);
         };
-        let size = class(bytes);
-        let Some((block, location, fresh)) = self.take(size) else {
+        let Some((block, location, fresh)) = self.take(class(bytes)) else {
             return Buffer::try_host(dtype, len);
         };
         let mut memory = SharedMemory {
+            size: block.bytes().len(),
             block,
             location,
-            size,
             pool: Arc::clone(self),
         };
         if zeroed && !fresh {
@@ -108,21 +107,25 @@ impl MemoryPool {
             return None;
         }
         let mut blocks = self.lock();
-        let pop = |lots: &mut BTreeMap<usize, Vec<BufferLocation>>| lots.get_mut(&size)?.pop();
-        let (location, fresh) = match pop(&mut blocks.free) {
-            Some(location) => (location, false),
+        let pop = |lots: &mut BTreeMap<usize, Vec<BufferLocation>>| {
+            // A block that is a little longer saves memory for another one.
+            let mut fitting = lots.range_mut(size..=size + size / 4);
+            fitting.find_map(|(&size, lots)| Some((lots.pop()?, size)))
+        };
+        let ((location, size), fresh) = match pop(&mut blocks.free) {
+            Some(found) => (found, false),
             None => {
                 let empty = pop(&mut blocks.empty);
-                let location = match empty {
-                    Some(location) => location,
-                    None => blocks.cut(size, &self.control)?,
+                let (location, size) = match empty {
+                    Some(found) => found,
+                    None => (blocks.cut(size, &self.control)?, size),
                 };
                 if blocks.fill(location, size).is_err() {
                     blocks.empty.entry(size).or_default().push(location);
                     return None;
                 }
                 // The pages at the ends of an empty block are old.
-                (location, empty.is_none())
+                ((location, size), empty.is_none())
             }
         };
         let mapping = Arc::clone(&blocks.segments[location.id as usize].mapping);
@@ -342,6 +345,23 @@ mod tests {
         assert!(resident(&pool) >= before - 8192);
         let short = pool.allocate(DType::U8, 100, true).unwrap();
         assert!(short.bytes().iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn a_free_block_serves_a_buffer_that_is_a_little_shorter() {
+        let pool = pool();
+        let first = pool.allocate(DType::U8, 1 << 20, true).unwrap();
+        let place = pool.find(&first);
+        drop(first);
+        let mut shorter = pool.allocate(DType::U8, 900_000, true).unwrap();
+        assert_eq!((pool.find(&shorter), shorter.len()), (place, 900_000));
+        shorter.bytes_mut().fill(1);
+        let half = pool.allocate(DType::U8, 1 << 19, true).unwrap();
+        drop(shorter);
+        let again = pool.allocate(DType::U8, 1 << 20, true).unwrap();
+        assert_eq!(pool.find(&again), place);
+        assert!(again.bytes().iter().all(|&b| b == 0));
+        assert_ne!(pool.find(&half), place);
     }
 
     #[test]
