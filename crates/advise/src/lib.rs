@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advice;
+pub mod candidate;
 pub mod choice;
 pub mod cluster;
 pub mod collective_times;
@@ -23,14 +24,13 @@ pub mod scaling;
 pub mod step_bytes;
 
 pub use advice::{Advice, BatchSettings, RateRule};
+pub use candidate::{BucketShape, LayoutCandidate, RegionShape};
 pub use choice::{ChoiceLimits, LayoutChoice, layout_choices};
 pub use cluster::{ClusterShape, HostLink, parse_bytes, parse_link, parse_price};
 pub use collective_times::CollectiveTimes;
 pub use costs::{LayerCosts, LinkCosts, ModelCosts, PassCosts, WorkerCosts};
 pub use error::AdviseError;
-pub use forecast::{
-    BucketShape, LayoutCandidate, LayoutForecast, RegionShape, StepRequest, forecast,
-};
+pub use forecast::{LayoutForecast, StepRequest, forecast};
 pub use other_exchanges::{CodecCosts, ExchangeForecast};
 pub use plot::efficiency_svg;
 pub use report::{json, table};

@@ -47,7 +47,7 @@ struct ServerState {
     cookie: String,
 }
 
-type SharedState = State<Arc<ServerState>>;
+type DashboardState = State<Arc<ServerState>>;
 
 /// Serves the page until `is_stopping` returns true, which is called every 200 ms. `ready` receives the address with the token.
 ///
@@ -132,7 +132,7 @@ async fn add_headers(mut response: Response) -> Response {
     response
 }
 
-async fn runs(State(state): SharedState) -> Response {
+async fn runs(State(state): DashboardState) -> Response {
     answers::json(&answers::list(&state.library))
 }
 
@@ -144,7 +144,7 @@ struct RunQuery {
     part: answers::PartQuery,
 }
 
-async fn run(State(state): SharedState, Query(query): Query<RunQuery>) -> Response {
+async fn run(State(state): DashboardState, Query(query): Query<RunQuery>) -> Response {
     let answer = state
         .library
         .visit(&query.id, |run| answers::run(&run, &query.part));
@@ -157,7 +157,7 @@ struct RunName {
     id: String,
 }
 
-async fn settings_of_run(State(state): SharedState, Query(query): Query<RunName>) -> Response {
+async fn settings_of_run(State(state): DashboardState, Query(query): Query<RunName>) -> Response {
     let folder = state.library.visit(&query.id, |run| run.folder.to_owned());
     let Some(folder) = folder else {
         return no_run();
@@ -168,7 +168,10 @@ async fn settings_of_run(State(state): SharedState, Query(query): Query<RunName>
     }
 }
 
-async fn logs_of_run(State(state): SharedState, Query(query): Query<logs::LogQuery>) -> Response {
+async fn logs_of_run(
+    State(state): DashboardState,
+    Query(query): Query<logs::LogQuery>,
+) -> Response {
     let found = state.library.visit(&query.id, |run| {
         (run.folder.to_owned(), logs::messages(run.history, &query))
     });
@@ -183,7 +186,7 @@ fn no_run() -> Response {
 }
 
 /// Sends the version of each run whenever one has changed, at most twice a second.
-async fn updates(State(state): SharedState) -> Response {
+async fn updates(State(state): DashboardState) -> Response {
     let changes = stream::unfold((state, None), |(state, sent)| async move {
         loop {
             let version = state.library.version();

@@ -15,6 +15,9 @@ use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Work};
 
 use crate::sparse_sum::SparseSum;
 
+/// The bytes from which a bucket is long.
+const LONG_BUCKET: usize = 8 << 20;
+
 /// The layers of a bucket and its range of the flat state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
@@ -63,6 +66,13 @@ pub fn plan(
         })
     };
     groups.into_iter().flat_map(of_group).collect()
+}
+
+/// Returns how many buckets of about `bytes` of a divided state are in memory at once, while gradients are reduced and weights
+/// gathered. Long ones keep a link busy with two.
+#[must_use]
+pub fn buckets_in_flight(bytes: usize) -> usize {
+    if bytes > LONG_BUCKET { 2 } else { 3 }
 }
 
 /// Divides a bucket among ranks: returns the slice of each rank, nearly even, in the order of ranks. Slices begin at blocks

@@ -46,7 +46,7 @@ pub use self::shard::evaluate_guarded;
 use self::borders::BorderForms;
 use self::mesh::{Division, MeshGroups, computed_layers, fresh_buckets};
 use self::parts::GroupParts;
-use crate::bucket::{self, Bucket};
+use crate::bucket::{self, Bucket, buckets_in_flight};
 use crate::compression::CompressedExchange;
 use crate::loss_scale::LossScale;
 use crate::state::remap_for;
@@ -69,9 +69,6 @@ pub struct ComputeTimes {
 
 /// A monotonic clock that returns seconds.
 pub type ComputeClock = fn() -> f64;
-
-/// The number of buckets of divided gradients that are in memory at once.
-const BUCKETS_IN_FLIGHT: usize = 3;
 
 /// The strategy's state on one rank.
 pub struct SynchronousStrategy {
@@ -323,9 +320,15 @@ impl SynchronousStrategy {
         started.map_err(|source| self.bucket_error(index, source))?;
         let own = self.own_buckets();
         let position = own.iter().position(|&own| own == index);
-        let earlier = position.and_then(|position| position.checked_sub(BUCKETS_IN_FLIGHT - 1));
-        if let Some(earlier) = earlier {
-            self.release_bucket(own[earlier])?;
+        // One more is filled while these are reduced.
+        let reduced = buckets_in_flight(4 * self.buckets[index].plan.elements.len()) - 1;
+        if let Some(position) = position
+            && let Some(last) = position.checked_sub(reduced)
+        {
+            // Nothing is done twice; before a long bucket there may be two.
+            for &earlier in &own[last.saturating_sub(1)..=last] {
+                self.release_bucket(earlier)?;
+            }
         }
         Ok(())
     }

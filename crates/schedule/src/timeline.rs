@@ -55,7 +55,7 @@ pub struct StepCosts {
     pub loss_s: f64,
 }
 
-/// What one rank does in a step.
+/// The work of a rank in a step.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RankWork {
     /// The seconds in which the rank computes.
@@ -115,7 +115,7 @@ struct RunningRank {
 }
 
 /// Runs the programs of all ranks of one replica, each action as soon as its inputs are there. `buckets_of` has the stage of
-/// each bucket, of which the last one of a stage ends the stage's backward pass.
+/// each bucket; the last one of a stage ends the stage's backward pass.
 ///
 /// # Errors
 /// [`ScheduleError::Broken`] when ranks wait for each other forever, or a border is never received.
@@ -250,7 +250,7 @@ impl RunningRank {
         self.done.gathered_bytes_max = self.done.gathered_bytes_max.max(self.gathered_bytes);
     }
 
-    /// Releases what a stage keeps of shards when the last bucket of the stage is done.
+    /// Releases the values of shards that a stage keeps when its last bucket is done.
     fn end_shards(
         &mut self,
         bucket: usize,
@@ -265,7 +265,7 @@ impl RunningRank {
         }
     }
 
-    /// Computes a pass of shards through a bucket, of which each takes `seconds`, as soon as its weights are there.
+    /// Computes a pass of shards through a bucket as soon as its weights are there. Each shard takes `seconds`.
     fn compute(&mut self, bucket: usize, seconds: f64, shards: usize) {
         if let Some(arrival) = self.gathered.get(&bucket) {
             self.now_s = self.now_s.max(*arrival);

@@ -3,6 +3,7 @@
 use ronde_core::shards::ShardPlan;
 use ronde_engine::OptimizerConfig;
 use ronde_parallel::ZeroLevel;
+use ronde_parallel::bucket::buckets_in_flight;
 use ronde_schedule::ShardOrder;
 
 use crate::config::{CheckpointSection, TrainSection};
@@ -59,8 +60,6 @@ pub struct DividedModel {
 const PROCESS_BYTES: u64 = 32 << 20;
 /// The most memory for the buffers of the kernels of a computing thread, for convolutions of hundreds of channels.
 const THREAD_BYTES: u64 = 20 << 20;
-/// The number of buckets of a divided state whose gradients or weights are exchanged at once.
-const BUCKETS_IN_FLIGHT: u64 = 3;
 const BYTES: u64 = 4;
 
 impl MemoryEstimate {
@@ -120,7 +119,8 @@ impl MemoryEstimate {
         };
         self.optimizer = share(self.optimizer);
         let reduced = std::mem::take(&mut self.gradient_copy);
-        let in_flight = bucket_bytes.saturating_mul(BUCKETS_IN_FLIGHT);
+        let buckets = buckets_in_flight(usize::try_from(bucket_bytes).unwrap_or(usize::MAX));
+        let in_flight = bucket_bytes.saturating_mul(buckets as u64);
         // A small model has fewer buckets.
         let in_flight = in_flight.min(reduced);
         if zero == ZeroLevel::Weights {
@@ -142,7 +142,12 @@ impl MemoryEstimate {
                 }
             };
             self.gradients = sums.saturating_add(divided);
-        } else if copies > 1 {
+        }
+        if zero == ZeroLevel::Gradients {
+            // Updated weights are gathered in the same memory after the gradients.
+            return self;
+        }
+        if zero == ZeroLevel::OptimizerStates && copies > 1 {
             self.gradients = self.gradients.saturating_add(share(reduced) / 2);
         }
         self.gradients = self.gradients.saturating_add(in_flight);
@@ -443,10 +448,7 @@ mod tests {
         };
         let (by_shard, by_layer) = (of(ShardOrder::ByShard), of(ShardOrder::ByLayer));
         // 4 shards of a worker: subtrees of 2 and 1 and the one being filled, here of one bucket each.
-        assert_eq!(
-            by_layer.gradients,
-            2_000_000 + 3 * 40_000 + 3 * 40_000 + 3 * 40_000
-        );
+        assert_eq!(by_layer.gradients, 2_000_000 + 3 * 40_000 + 3 * 40_000);
         assert!(by_shard.gradients > 2 * 4_000_000);
         // Those of all 4 shards instead of one.
         assert_eq!(by_layer.activations, 4 * by_shard.activations);
@@ -502,12 +504,9 @@ mod tests {
             whole.optimizer / 4
         );
         let weights = of(ZeroLevel::Weights, 1);
-        assert_eq!(
-            weights.parameters,
-            whole.parameters / 8 + BUCKETS_IN_FLIGHT * bucket
-        );
+        assert_eq!(weights.parameters, whole.parameters / 8 + 3 * bucket);
         let gradients = of(ZeroLevel::Gradients, 1);
-        assert_eq!(gradients.gradients, whole.gradients / 8 + 6 * bucket);
+        assert_eq!(gradients.gradients, whole.gradients / 8 + 3 * bucket);
         assert_eq!(whole.divided(ZeroLevel::Gradients, (1, 1), bucket), whole);
     }
 

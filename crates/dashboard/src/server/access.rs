@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
-use super::{ServerState, SharedState, pages};
+use super::{DashboardState, ServerState, pages};
 
 impl ServerState {
     /// Returns whether a request has the cookie with the token, or the token as `Authorization: Bearer`.
@@ -47,7 +47,7 @@ pub(super) struct TokenQuery {
 
 /// Answers with the page. A valid token in the address becomes a cookie, and disappears from the address.
 pub(super) async fn enter(
-    State(state): SharedState,
+    State(state): DashboardState,
     query: Query<TokenQuery>,
     headers: HeaderMap,
 ) -> Response {

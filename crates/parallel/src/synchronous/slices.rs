@@ -10,13 +10,14 @@ use super::mesh::CopyPartners;
 use super::program::exchange;
 use super::update::incomplete;
 use crate::ParallelError;
+use crate::bucket::buckets_in_flight;
 use crate::strategy::GradientPart;
 use crate::update_sums::{UpdateSums, WholeSums};
 
 /// The tag of the second copies of gradients.
 const COPY_TAG: Tag = Tag(0x636f_7079);
 
-/// The number of buckets whose weights are in flight at once.
+/// The number of copies of gradients that are sent at once.
 const IN_FLIGHT: usize = 2;
 
 impl SynchronousStrategy {
@@ -105,9 +106,12 @@ impl SynchronousStrategy {
         mut arrived: impl FnMut(&mut Self, usize, &[f32]),
     ) -> Result<(), ParallelError> {
         let mut in_flight: VecDeque<(usize, Box<dyn Work>)> = VecDeque::new();
-        let mut later = buckets.iter();
+        let mut later = buckets.iter().peekable();
         loop {
-            while in_flight.len() <= IN_FLIGHT
+            let bytes = |index: usize| 4 * self.buckets[index].plan.elements.len();
+            while later
+                .peek()
+                .is_some_and(|&&next| in_flight.len() < buckets_in_flight(bytes(next)))
                 && let Some(&index) = later.next()
             {
                 let group = self.same_layers()?;
