@@ -254,6 +254,7 @@ fn candidate(choice: &LayoutChoice, model: &[WaitShape]) -> Option<LayoutCandida
     Some(LayoutCandidate {
         choice: *choice,
         buckets: buckets.collect(),
+        recomputed: 0..0,
         memory_bytes: vec![0; layout.columns()],
         layout,
     })

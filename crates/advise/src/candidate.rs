@@ -49,6 +49,8 @@ pub struct LayoutCandidate {
     pub layout: StepLayout,
     /// The buckets in the order of the backward pass.
     pub buckets: Vec<BucketShape>,
+    /// The layers that compute their activations again in the backward pass, besides those that did so when they were measured.
+    pub recomputed: Range<usize>,
     /// The bytes that a worker needs, for each worker of a replica of the model: by its coordinate in the pipeline, then by that
     /// along the tensor axis.
     pub memory_bytes: Vec<u64>,

@@ -51,6 +51,8 @@ pub struct LayoutForecast {
     pub choice: LayoutChoice,
     /// The most bytes of memory that a worker needs.
     pub worker_bytes: u64,
+    /// The number of layers that compute their activations again, because the run file leaves this open and they do not fit otherwise.
+    pub recomputed_layers: usize,
     /// The most bytes of memory that the workers of one host need together.
     pub host_bytes: u64,
     /// Whether they fit.
@@ -100,6 +102,7 @@ pub fn forecast(
     Ok(LayoutForecast {
         choice,
         worker_bytes,
+        recomputed_layers: candidate.recomputed.len(),
         host_bytes,
         fits: host_bytes <= request.cluster.memory_bytes,
         sent_bytes,
@@ -172,14 +175,18 @@ impl<'a> PlacedLayout<'a> {
         let own_parts = self.own_parts.len() as u32;
         let buckets = self.candidate.buckets.iter().map(|bucket| {
             let mut cost = BucketCost::default();
-            for layer in &layers[bucket.layers.clone()] {
+            for (index, layer) in bucket.layers.clone().zip(&layers[bucket.layers.clone()]) {
                 let passes = layer.passes_of(own_parts, self.costs.parts);
+                let is_recomputed = self.candidate.recomputed.contains(&index);
+                let again = if is_recomputed { 1.0 } else { 0.0 };
                 cost.forward_s += passes.forward_s;
-                cost.backward_s += passes.backward_s;
+                cost.backward_s += passes.backward_s + again * passes.forward_s;
                 cost.backward_weights_s += passes.backward_weights_s;
                 if let Some(parts) = parts.as_ref().filter(|_| with_bytes) {
                     // The worker waits for these, and computes nothing meanwhile.
-                    cost.forward_s += self.transfers_s(parts, &layer.transfers.forward);
+                    let forward_s = self.transfers_s(parts, &layer.transfers.forward);
+                    cost.forward_s += forward_s;
+                    cost.backward_s += again * forward_s;
                     cost.backward_s += self.transfers_s(parts, &layer.transfers.backward);
                     let weights_s = self.transfers_s(parts, &layer.transfers.weights);
                     cost.backward_s += weights_s;
@@ -499,6 +506,7 @@ pub(crate) mod tests {
         LayoutCandidate {
             choice,
             buckets: buckets.collect(),
+            recomputed: 0..0,
             memory_bytes: vec![1 << 30; columns * tensors],
             layout,
         }

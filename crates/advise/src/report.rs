@@ -49,7 +49,7 @@ fn price(price: f64) -> String {
     }
 }
 
-fn columns(layout: &LayoutForecast) -> [String; 13] {
+fn columns(layout: &LayoutForecast) -> [String; 14] {
     let choice = layout.choice;
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     [
@@ -67,6 +67,7 @@ fn columns(layout: &LayoutForecast) -> [String; 13] {
             true => choice.copies.to_string(),
             false => "-".to_owned(),
         },
+        layout.recomputed_layers.to_string(),
         bytes(layout.worker_bytes),
         duration(layout.step_s),
         percent(layout.bubble),
@@ -79,7 +80,7 @@ fn columns(layout: &LayoutForecast) -> [String; 13] {
     ]
 }
 
-const HEADS: [&str; 13] = [
+const HEADS: [&str; 14] = [
     "workers",
     "data",
     "zero",
@@ -87,6 +88,7 @@ const HEADS: [&str; 13] = [
     "schedule",
     "tensor",
     "copies",
+    "recomputed",
     "memory",
     "step",
     "bubble",
@@ -97,6 +99,9 @@ const HEADS: [&str; 13] = [
 
 /// The column of [`HEADS`] that models without parts do not need.
 const TENSOR_COLUMN: usize = 5;
+
+/// The column of [`HEADS`] that runs do not need in which no layer is computed again.
+const RECOMPUTED_COLUMN: usize = 7;
 
 /// Returns the layouts as a table with one line each; only the best ones unless `all` is set. Below it are the best layout and
 /// the advice.
@@ -115,9 +120,20 @@ pub fn table(found: &RunForecast, all: bool) -> String {
         }
         rows.push(row);
     }
-    if found.layouts.iter().all(|layout| layout.choice.tensor == 1) {
+    let layouts = &found.layouts;
+    let is_shown = [
+        (
+            RECOMPUTED_COLUMN,
+            layouts.iter().any(|layout| layout.recomputed_layers > 0),
+        ),
+        (
+            TENSOR_COLUMN,
+            layouts.iter().any(|layout| layout.choice.tensor > 1),
+        ),
+    ];
+    for (column, _) in is_shown.into_iter().filter(|(_, is_shown)| !is_shown) {
         for row in &mut rows {
-            row.remove(TENSOR_COLUMN);
+            row.remove(column);
         }
     }
     let mut text = aligned(&rows);
@@ -246,6 +262,7 @@ mod tests {
                 ..LayoutChoice::ONE
             },
             worker_bytes: 3 << 29,
+            recomputed_layers: 0,
             host_bytes: 3 << 30,
             fits,
             sent_bytes: Some(3 << 20),

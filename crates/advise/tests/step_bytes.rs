@@ -175,6 +175,7 @@ impl Case {
             choice,
             layout,
             buckets,
+            recomputed: 0..0,
             memory_bytes: Vec::new(),
         }
     }

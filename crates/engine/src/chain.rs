@@ -9,7 +9,8 @@ use ronde_core::{PartTransfers, Shard};
 
 use crate::{
     Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
-    PartPlace, PassEnds, Precision, Recomputed, ShardGradient, ShardInput, ShardSums, SharedState,
+    PartPlace, PassEnds, Precision, Recomputation, Recomputed, ShardGradient, ShardInput,
+    ShardSums, SharedState,
 };
 
 /// A model, or a contiguous part of one, as layers that run one after the other.
@@ -127,6 +128,19 @@ impl Chain {
                 layer
             }
         })
+    }
+
+    /// Does the same for some layers.
+    ///
+    /// # Errors
+    /// A name that no layer has.
+    pub fn recomputing(self, recomputation: &Recomputation) -> Result<Self, EngineError> {
+        let names: Vec<&str> = self.layers.iter().map(|layer| layer.name()).collect();
+        let chosen = recomputation.chosen(&names)?;
+        Ok(self.wrapped(|index, layer| match chosen[index] {
+            true => Box::new(Recomputed::new(layer)),
+            false => layer,
+        }))
     }
 
     /// Rounds values and keeps them in a format: see [`Precision`].

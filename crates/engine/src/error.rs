@@ -38,6 +38,14 @@ pub enum EngineError {
         /// The shard.
         shard: Shard,
     },
+    /// A name that no layer of the model has, or a range that ends before it begins.
+    #[error("cannot compute the activations of `{name}` again: the layers are, in order, {known}")]
+    UnknownLayer {
+        /// The name or the range.
+        name: String,
+        /// The names of all layers.
+        known: String,
+    },
     /// A sum over all shards failed; the implementation of the sum has the cause.
     #[error("layer {layer}: the sum over all shards failed")]
     NotSummed {

@@ -35,6 +35,7 @@ mod optimizer;
 mod pending_shards;
 mod precision;
 mod predictions;
+mod recomputation;
 mod recomputed;
 mod shared_state;
 mod step_memory;
@@ -80,6 +81,7 @@ pub use optimizer::{
 pub use pending_shards::PendingShards;
 pub use precision::Precision;
 pub use predictions::Predictions;
+pub use recomputation::Recomputation;
 pub use recomputed::Recomputed;
 pub use ronde_kernels::{
     ActivationFunction, Attention, AverageAreas, BatchNorm, GradientScale, GroupNorm,

@@ -9,7 +9,7 @@ use crate::lock_step::SingleRankSums;
 use crate::{
     Activation, Chain, Device, EngineError, EvaluationSize, ForwardContext, GraphLayer, KernelCall,
     KernelObserver, Layer, LockStep, Mode, ModelConfig, ObservedDevice, PlanningDevice, Precision,
-    Recomputed, ShardGradient, ShardInput,
+    Recomputation, Recomputed, ShardGradient, ShardInput,
 };
 
 /// The largest number of samples of a shard that is planned.
@@ -26,8 +26,8 @@ pub struct StepShape<'a> {
     pub samples: usize,
     /// The number of shards whose activations are in memory together.
     pub shards: u32,
-    /// Whether activations are computed again in the backward pass.
-    pub recomputes: bool,
+    /// The layers whose activations are computed again in the backward pass.
+    pub recomputation: &'a Recomputation,
     /// The format of the activations.
     pub precision: Precision,
 }
@@ -88,7 +88,7 @@ impl ModelConfig {
         let device: Arc<dyn Device> = Arc::new(device);
         // Neither changes the shares of the layers much.
         let step = StepShape {
-            recomputes: false,
+            recomputation: &Recomputation::Off,
             precision: Precision::F32,
             ..*step
         };
@@ -124,10 +124,11 @@ impl ModelConfig {
             Box::new(GraphLayer::planned(layer, device, step.precision))
         });
         let chain = Chain::new(layers.collect())?;
-        // As `Chain::with_recomputation`, on the device of the layers.
-        let recomputed = if step.recomputes { chain.len() - 1 } else { 0 };
+        // As `Chain::recomputing`, on the device of the layers.
+        let names: Vec<&str> = chain.layers().iter().map(|layer| layer.name()).collect();
+        let chosen = step.recomputation.chosen(&names)?;
         Ok(chain.wrapped(|index, layer| {
-            if index < recomputed {
+            if chosen[index] {
                 Box::new(Recomputed::on_device(layer, device.clone()))
             } else {
                 layer
@@ -284,7 +285,7 @@ mod tests {
             classes: 10,
             samples: 16,
             shards: 1,
-            recomputes: false,
+            recomputation: &Recomputation::Off,
             precision: Precision::F32,
         };
         let work = model.layer_work(&step).unwrap();
@@ -303,7 +304,7 @@ mod tests {
                 classes: 100,
                 samples: 1,
                 shards: 1,
-                recomputes: false,
+                recomputation: &Recomputation::Off,
                 precision: Precision::F32,
             };
             model.step_floats(&step).unwrap() as f64
@@ -348,7 +349,7 @@ mod tests {
                 classes: 64,
                 samples: 4,
                 shards: 1,
-                recomputes: false,
+                recomputation: &Recomputation::Off,
                 precision,
             };
             let device = Arc::new(PlanningDevice::new());
@@ -382,7 +383,7 @@ mod tests {
                 classes: 10,
                 samples,
                 shards: 1,
-                recomputes: false,
+                recomputation: &Recomputation::Off,
                 precision: Precision::F32,
             };
             model.step_floats(&step).unwrap()

@@ -2,7 +2,7 @@
 
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
-use ronde_engine::{Activation, ModelConfig, Precision, StepShape};
+use ronde_engine::{Activation, ModelConfig, Precision, Recomputation, StepShape};
 
 #[test]
 fn built_layers_have_the_work_of_their_model() {
@@ -18,7 +18,7 @@ fn built_layers_have_the_work_of_their_model() {
             classes: 3,
             samples: 4,
             shards: 1,
-            recomputes: false,
+            recomputation: &Recomputation::Off,
             precision: Precision::F32,
         };
         let expected = model.layer_work(&step).unwrap();

@@ -10,7 +10,7 @@ use ronde_core::seed::SeedTree;
 use ronde_core::{Shard, Step};
 use ronde_engine::{
     Activation, Chain, ForwardContext, Layer, Mode, ModelConfig, Normalisation, Precision,
-    SharedState, StepShape,
+    Recomputation, SharedState, StepShape,
 };
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -65,7 +65,7 @@ fn planned_and_taken(
     sample: &[usize],
     classes: u32,
     samples: usize,
-    recomputes: bool,
+    recomputation: &Recomputation,
     precision: Precision,
 ) -> [usize; 2] {
     let step = StepShape {
@@ -73,21 +73,22 @@ fn planned_and_taken(
         classes,
         samples,
         shards: 1,
-        recomputes,
+        recomputation,
         precision,
     };
     let planned = 4 * config.step_floats(&step).expect("a model") as usize;
     // In a thread of its own, which has no free memory yet; kernels have their buffers after a first small step.
     let (config, shape) = (config.clone(), [&[samples], sample].concat());
+    let recomputation = recomputation.clone();
     let taken = std::thread::spawn(move || {
         let mut chain = config
             .build(&shape[1..], classes, &SeedTree::new(1))
             .expect("a model")
             .with_precision(precision)
             .expect("layers of this engine");
-        if recomputes {
-            chain = chain.with_recomputation();
-        }
+        chain = chain
+            .recomputing(&recomputation)
+            .expect("layers of the model");
         let tensors = chain.layout().tensors.clone();
         let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
         let mut gradients = vec![0.0; arena.len()];
@@ -126,16 +127,60 @@ fn a_step_takes_the_memory_that_was_planned() {
         small_input: true,
         normalisation: Normalisation::Batch,
     };
+    let half = Recomputation::Layers(vec!["block1..block2".to_owned()]);
     let cases = [
-        (&gpt, &[128][..], 100, 16, false, Precision::F32),
-        (&gpt, &[128], 100, 16, false, Precision::Bf16),
-        (&gpt, &[128], 100, 16, true, Precision::F32),
-        (&gpt, &[128], 100, 16, true, Precision::Bf16),
-        (&in_parts, &[128], 100, 16, false, Precision::F32),
-        (&in_parts, &[128], 100, 16, false, Precision::Bf16),
-        (&in_parts, &[128], 100, 16, true, Precision::F32),
-        (&resnet, &[3, 32, 32], 10, 16, false, Precision::F32),
-        (&resnet, &[3, 32, 32], 10, 16, false, Precision::Bf16),
+        (
+            &gpt,
+            &[128][..],
+            100,
+            16,
+            &Recomputation::Off,
+            Precision::F32,
+        ),
+        (&gpt, &[128], 100, 16, &Recomputation::Off, Precision::Bf16),
+        (&gpt, &[128], 100, 16, &Recomputation::All, Precision::F32),
+        (&gpt, &[128], 100, 16, &Recomputation::All, Precision::Bf16),
+        (&gpt, &[128], 100, 16, &half, Precision::F32),
+        (
+            &in_parts,
+            &[128],
+            100,
+            16,
+            &Recomputation::Off,
+            Precision::F32,
+        ),
+        (
+            &in_parts,
+            &[128],
+            100,
+            16,
+            &Recomputation::Off,
+            Precision::Bf16,
+        ),
+        (
+            &in_parts,
+            &[128],
+            100,
+            16,
+            &Recomputation::All,
+            Precision::F32,
+        ),
+        (
+            &resnet,
+            &[3, 32, 32],
+            10,
+            16,
+            &Recomputation::Off,
+            Precision::F32,
+        ),
+        (
+            &resnet,
+            &[3, 32, 32],
+            10,
+            16,
+            &Recomputation::Off,
+            Precision::Bf16,
+        ),
         (
             &ModelConfig::UNet {
                 channels: 16,
@@ -144,13 +189,13 @@ fn a_step_takes_the_memory_that_was_planned() {
             &[3, 64, 64],
             1,
             16,
-            false,
+            &Recomputation::Off,
             Precision::F32,
         ),
     ];
-    for (config, sample, classes, samples, recomputes, precision) in cases {
+    for (config, sample, classes, samples, recomputation, precision) in cases {
         let [planned, taken] =
-            planned_and_taken(config, sample, classes, samples, recomputes, precision);
+            planned_and_taken(config, sample, classes, samples, recomputation, precision);
         let apart = planned.abs_diff(taken) as f64 / taken as f64;
         let name = config.kind();
         assert!(apart < 0.02, "{name}: planned {planned}, taken {taken}");

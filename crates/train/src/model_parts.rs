@@ -491,7 +491,7 @@ pub(crate) fn work(
         classes: description.classes,
         samples,
         shards: 1,
-        recomputes: config.train.recompute_activations,
+        recomputation: config.train.recompute_activations.layers(),
         precision: config.train.precision,
     };
     let model = &config.model.config;

@@ -196,11 +196,7 @@ impl Plan {
     pub fn prepare(&self, chain: Chain) -> Result<Chain, EngineError> {
         let train = &self.config.train;
         let chain = chain.with_precision(train.precision)?;
-        Ok(if train.recompute_activations {
-            chain.with_recomputation()
-        } else {
-            chain
-        })
+        chain.recomputing(train.recompute_activations.layers())
     }
 
     /// Returns the model of the run file for samples of a data set, as this run trains it. No weights are allocated.

@@ -368,7 +368,15 @@ fn models_and_their_evaluations_are_the_same_on_any_number_of_ranks() {
 fn recomputation_preserves_the_bits_and_rounding_does_not() {
     let with = |sets: &[&str]| trained(&parse(GPT, sets), 1).0;
     let plain = with(&[]);
-    assert!(with(&["train.recompute_activations=true"]) == plain);
+    for layers in [
+        "true",
+        "\"auto\"",
+        "[\"block1\"]",
+        "[\"embedding..block1\", \"head\"]",
+    ] {
+        let set = format!("train.recompute_activations={layers}");
+        assert!(with(&[&set]) == plain, "{layers}");
+    }
     assert!(with(&["train.precision=bf16"]) != plain);
     let tied = with(&["model.tied=true"]);
     assert!(tied[0].len() < plain[0].len());

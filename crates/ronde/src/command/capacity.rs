@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use ronde::engine::{ModelSize, Precision, StepShape};
+use ronde::engine::{ModelSize, Precision, Recomputation, StepShape};
 use ronde::host;
 use ronde_core::WorldSize;
 use ronde_core::shards::ShardPlan;
 use ronde_data::Dataset;
 use ronde_monitor::render::bytes;
 use ronde_schedule::ShardOrder;
+use ronde_train::config::RecomputedLayers;
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{ModelParts, Plan, PredictedStages, TrainError};
 
@@ -67,6 +68,59 @@ pub(super) fn check_memory(
         available_bytes,
         local_workers,
     })
+}
+
+/// Chooses the layers whose activations are computed again, if the run file leaves them open: as few of the first ones as `fits`
+/// needs, and all but the last one if these are not enough. `names` are those of all layers. Returns their number.
+pub(super) fn choose_recomputation(
+    plan: &mut Plan,
+    names: &[&str],
+    fits: impl Fn(&Plan) -> bool,
+) -> usize {
+    if !plan.config.train.recompute_activations.is_auto() {
+        return 0;
+    }
+    let mut choose = |count: usize| {
+        let layers = Recomputation::first(count, names);
+        plan.config.train.recompute_activations = RecomputedLayers::Named(layers);
+        fits(plan)
+    };
+    // Each further layer needs less memory.
+    let (mut fewest, mut enough) = (0, names.len().saturating_sub(1));
+    while fewest < enough {
+        let count = usize::midpoint(fewest, enough);
+        match choose(count) {
+            true => enough = count,
+            false => fewest = count + 1,
+        }
+    }
+    choose(fewest);
+    fewest
+}
+
+/// Chooses the layers whose activations are computed again so that all workers of a run fit into the memory of this host, if the
+/// run file leaves them open. Returns a sentence about them if there are any.
+pub(super) fn choose_recomputation_here(
+    plan: &mut Plan,
+    size: &ModelSize,
+    train: &dyn Dataset,
+) -> Result<Option<String>, TrainError> {
+    if !plan.config.train.recompute_activations.is_auto() {
+        return Ok(None);
+    }
+    let available_bytes = host::available_memory_bytes().unwrap_or(u64::MAX);
+    let chain = plan.chain(train)?;
+    let names: Vec<&str> = chain.layers().iter().map(|layer| layer.name()).collect();
+    let needed = |plan: &Plan| needed_together(plan, &worker_estimates(plan, size, train));
+    let chosen = choose_recomputation(plan, &names, |plan| needed(plan) <= available_bytes);
+    let last = names[chosen.saturating_sub(1)];
+    Ok((chosen > 0).then(|| {
+        format!(
+            "the backward pass computes the activations of {chosen} of {} layers again, up to `{last}`, because {} are available              to the workers",
+            names.len(),
+            bytes(available_bytes)
+        )
+    }))
 }
 
 /// Returns the bytes that all workers of a plan need together.
@@ -173,7 +227,7 @@ fn activation_floats(plan: &Plan, train: &dyn Dataset, samples: u64, together: u
         classes: train.description().classes,
         samples: usize::try_from(samples).unwrap_or(usize::MAX),
         shards: together,
-        recomputes: config.train.recompute_activations,
+        recomputation: config.train.recompute_activations.layers(),
         precision: config.train.precision,
     };
     // The model was described before.

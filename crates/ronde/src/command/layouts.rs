@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ronde::engine::{Chain, Layer, ModelSize, StepShape};
+use ronde::engine::{Chain, Layer, ModelSize, Recomputation, StepShape};
 use ronde_advise::{
     BucketShape, ChoiceLimits, LayoutCandidate, LayoutChoice, RegionShape, layout_choices,
 };
@@ -16,7 +16,7 @@ use ronde_schedule::{PipelineSchedule, ShardOrder};
 use ronde_train::config::{OrderName, ParallelSection, ScheduleName};
 use ronde_train::{ModelParts, Plan};
 
-use super::capacity::{DIVIDED_BUCKET_BYTES, worker_estimates};
+use super::capacity::{DIVIDED_BUCKET_BYTES, choose_recomputation, worker_estimates};
 
 /// Builds the layouts of a run. Nothing is allocated for the model's weights.
 pub(super) struct LayoutBuilder<'a> {
@@ -28,6 +28,8 @@ pub(super) struct LayoutBuilder<'a> {
     regions: Vec<Vec<Range<usize>>>,
     /// The elements of each tensor.
     tensors: Vec<Range<usize>>,
+    /// The bytes of memory of a host, and the number of workers that it has at most.
+    host: (u64, u32),
 }
 
 impl<'a> LayoutBuilder<'a> {
@@ -45,7 +47,14 @@ impl<'a> LayoutBuilder<'a> {
             chain,
             regions,
             tensors,
+            host: (u64::MAX, 1),
         })
+    }
+
+    /// Sets the memory of a host and the number of its workers, for which layers are computed again if the run file leaves them open.
+    pub(super) fn for_hosts(mut self, memory_bytes: u64, workers: u32) -> Self {
+        self.host = (memory_bytes, workers);
+        self
     }
 
     /// Returns the state of the model without values.
@@ -140,6 +149,7 @@ impl<'a> LayoutBuilder<'a> {
         Some(LayoutCandidate {
             choice: *choice,
             buckets,
+            recomputed: 0..0,
             memory_bytes: Vec::new(),
             layout,
         })
@@ -147,17 +157,31 @@ impl<'a> LayoutBuilder<'a> {
 
     /// Returns the layout of a choice with the memory of its workers; `None` if the model does not allow it.
     pub(super) fn candidate(&mut self, choice: &LayoutChoice) -> Option<LayoutCandidate> {
-        let plan = self.plan_of(choice, self.plan.shards.shards())?;
+        let mut plan = self.plan_of(choice, self.plan.shards.shards())?;
+        let (memory_bytes, workers) = self.host;
+        let on_host = u64::from(workers.min(choice.workers()));
+        let names: Vec<&str> = self
+            .chain
+            .layers()
+            .iter()
+            .map(|layer| layer.name())
+            .collect();
+        let recomputed = choose_recomputation(&mut plan, &names, |plan| {
+            let workers = worker_estimates(plan, self.size, self.train);
+            let most = workers.iter().map(|worker| worker.total()).max();
+            most.unwrap_or(0).saturating_mul(on_host) <= memory_bytes
+        });
         let shape = self.shape_of(&plan, choice)?;
         let workers = worker_estimates(&plan, self.size, self.train);
         Some(LayoutCandidate {
+            recomputed: 0..recomputed,
             memory_bytes: workers.iter().map(|worker| worker.total()).collect(),
             ..shape
         })
     }
 
     /// Returns the floats of a shard's activations, of the whole model, with and without recomputation.
-    fn activations(&self, recomputes: bool) -> u64 {
+    fn activations(&self, recomputation: &Recomputation) -> u64 {
         let config = &self.plan.config;
         let description = self.train.description();
         let step = StepShape {
@@ -165,7 +189,7 @@ impl<'a> LayoutBuilder<'a> {
             classes: description.classes,
             samples: self.plan.shard_samples_max(),
             shards: 1,
-            recomputes,
+            recomputation,
             precision: config.train.precision,
         };
         config.model.config.step_floats(&step).unwrap_or(u64::MAX)
@@ -216,8 +240,9 @@ impl<'a> LayoutBuilder<'a> {
             return Some(text);
         }
         let fewer = found(fewer);
-        let recomputes = self.plan.config.train.recompute_activations;
-        let saves = !recomputes && 2 * self.activations(true) < self.activations(false);
+        let own = self.plan.config.train.recompute_activations.layers();
+        let saves = *own == Recomputation::Off
+            && 2 * self.activations(&Recomputation::All) < self.activations(own);
         fewer.map(|text| match saves {
             true => {
                 format!("{text}, or keep fewer activations: --set train.recompute_activations=true")
@@ -239,12 +264,17 @@ mod tests {
 
     /// The same with layers in a number of parts.
     fn with_parts<T>(parts: u32, run: impl FnOnce(&mut LayoutBuilder<'_>) -> T) -> T {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("run.toml");
         let text = format!(
             "[run]\nname = \"x\"\n[data]\nsource = \"digits\"\n[model]\nkind = \"mlp\"\n\
              hidden = [4096, 4096, 4096, 4096]\ntensor_parts = {parts}\n[train]\nepochs = 1\n[workers]\nlogical_shards = 8\n"
         );
+        with_run(&text, |builder| run(&mut { builder }))
+    }
+
+    /// The same with the builder of any run.
+    fn with_run<T>(text: &str, run: impl FnOnce(LayoutBuilder<'_>) -> T) -> T {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("run.toml");
         std::fs::write(&file, text).unwrap();
         let request = PlanRequest {
             file: Some(&file),
@@ -253,7 +283,7 @@ mod tests {
         };
         let planned = plan(&request).unwrap_or_else(|_| panic!("the run file is valid"));
         let (plan, size, split, _) = planned.into_parts();
-        run(&mut LayoutBuilder::new(&plan, &size, &*split.train).unwrap())
+        run(LayoutBuilder::new(&plan, &size, &*split.train).unwrap())
     }
 
     fn choice(data: u32, zero: u32, pipeline: u32) -> LayoutChoice {
@@ -332,6 +362,29 @@ mod tests {
                 .sum();
             let text = builder.fitting(two, needed).unwrap();
             assert!(text.contains("--set parallel."), "{text}");
+        });
+    }
+
+    #[test]
+    fn as_few_layers_as_needed_compute_their_activations_again() {
+        let text = "[run]\nname = \"x\"\n[data]\nsource = \"text\"\ncontext = 128\n[model]\nkind = \"gpt\"\nlayers = 4\nwidth = 64\n\
+                    heads = 4\n[train]\nsteps = 4\nglobal_batch_size = 64\nrecompute_activations = \"auto\"\n[workers]\n\
+                    logical_shards = 2\n";
+        with_run(text, |mut builder| {
+            let two = choice(2, 0, 1);
+            let mut of = |memory_bytes| {
+                builder.host = (memory_bytes, 2);
+                let found = builder.candidate(&two).unwrap();
+                (found.recomputed, found.memory_bytes[0])
+            };
+            let (none, most) = of(u64::MAX);
+            let (all, least) = of(0);
+            assert_eq!((none, all), (0..0, 0..5), "all but the last of six layers");
+            assert!(least < most, "{least} {most}");
+            // Two workers on the host.
+            let (some, needed) = of(least + most);
+            assert!((1..5).contains(&some.len()), "{some:?}");
+            assert!(2 * needed <= least + most && needed > least);
         });
     }
 

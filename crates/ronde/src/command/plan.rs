@@ -17,7 +17,7 @@ use ronde_advise::{
 use ronde_data::Split;
 use ronde_engine::{RateScaling, ScheduleConfig};
 use ronde_monitor::render::{bytes, count};
-use ronde_train::config::Override;
+use ronde_train::config::{Override, RecomputedLayers};
 use ronde_train::{Plan, WorkerTimes};
 
 use self::measure::{Measured, codec_costs, crowded_s, measure};
@@ -95,15 +95,21 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
     let threads = plan.config.workers.threads;
     let workers = cluster.workers_per_host(threads).map_err(failed)?;
     let unbuilt = || format!("error: cannot build the model of {name}");
-    let mut builder = LayoutBuilder::new(&plan, &size, &*split.train).ok_or_else(unbuilt)?;
+    let builder = LayoutBuilder::new(&plan, &size, &*split.train).ok_or_else(unbuilt)?;
+    let mut builder = builder.for_hosts(cluster.memory_bytes, workers);
     let choices = layout_choices(&builder.limits(workers, cluster.hosts));
     let candidates = choices
         .iter()
         .filter_map(|choice| builder.candidate(choice));
     let candidates: Vec<LayoutCandidate> = candidates.collect();
     let one_bytes = candidates.first().and_then(|one| one.memory_bytes.first());
+    // Layers that are left open keep their activations while they are measured.
+    let mut kept = plan.clone();
+    if kept.config.train.recompute_activations.is_auto() {
+        kept.config.train.recompute_activations = RecomputedLayers::default();
+    }
     let measured = measure(
-        &plan,
+        &kept,
         &split,
         one_bytes.copied().unwrap_or(0),
         arguments.seconds,
@@ -120,13 +126,16 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
             cluster: this_machine(),
             ..request.step.clone()
         };
-        request.step.crowded_s = crowded_s(&plan, &split, workers, arguments.seconds, |data| {
+        request.step.crowded_s = crowded_s(&kept, &split, workers, arguments.seconds, |data| {
             let choice = LayoutChoice {
                 data,
                 ..LayoutChoice::ONE
             };
-            let forecast = forecast(&builder.candidate(&choice)?, &here);
-            Some(forecast.ok()?.step_s)
+            let candidate = LayoutCandidate {
+                recomputed: 0..0,
+                ..builder.candidate(&choice)?
+            };
+            Some(forecast(&candidate, &here).ok()?.step_s)
         })?;
     }
     let request = RunRequest {

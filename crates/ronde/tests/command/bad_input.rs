@@ -145,6 +145,15 @@ fn an_impossible_plan_is_refused_with_its_numbers() {
             "help: use a smaller model",
         ],
     );
+    let unknown = ["--set", "train.recompute_activations=[\"nowhere\"]"];
+    check(
+        SAME,
+        &unknown,
+        &[
+            "cannot compute the activations of `nowhere` again",
+            "the layers are, in order, ",
+        ],
+    );
     let absurd = [&mlp[..], &["model.hidden=[9223372036854775807]"]].concat();
     check(SAME, &absurd, &["`model.hidden` is 9223372036854775807"]);
     let flat = [&mlp[..], &["model.hidden=[8, 0]"]].concat();

@@ -246,7 +246,7 @@ impl MeasuredTraining {
         (train.steps, train.epochs) = (Some(u64::from(u32::MAX)), None);
         train.drop_last = train.global_batch_size <= split.train.len();
         // Layers are wrapped once they recompute, so that this counts as a part of their backward pass.
-        let recomputes = std::mem::take(&mut train.recompute_activations);
+        let recomputed = std::mem::take(&mut train.recompute_activations);
         let plan = Plan::resolve(&reduced, WorldSize::ONE, &*split.train)?;
         let description = split.train.description();
         let model = &reduced.model.config;
@@ -254,9 +254,8 @@ impl MeasuredTraining {
             .build(&description.shape, description.classes, &plan.seeds)
             .map_err(TrainError::Model)?;
         initial_state::from_samples(&plan, &mut chain, &*split.train)?;
-        if recomputes {
-            chain = chain.with_recomputation();
-        }
+        let recomputed = recomputed.layers();
+        chain = chain.recomputing(recomputed).map_err(TrainError::Model)?;
         let mut shape = [&[shard_samples as usize], &description.shape[..]].concat();
         let loss = plan.objective.loss.clone();
         let parts = chain.parts();

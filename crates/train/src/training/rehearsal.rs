@@ -35,9 +35,9 @@ pub fn rehearsed_step_s(
         let built = model.build(&description.shape, description.classes, &plan.seeds);
         let mut chain = built.map_err(TrainError::Model)?;
         initial_state::from_samples(&plan, &mut chain, &*split.train)?;
-        if reduced.train.recompute_activations {
-            chain = chain.with_recomputation();
-        }
+        chain = chain
+            .recomputing(reduced.train.recompute_activations.layers())
+            .map_err(TrainError::Model)?;
         let member = JobGroup::of(Arc::new(group), Arc::new(NullTracker));
         let training = Training::new(member, plan, chain, split.clone())?;
         let (engine, threads) = (reduced.train.engine, reduced.workers.threads);

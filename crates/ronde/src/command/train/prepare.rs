@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde::comm::FlightRecord;
-use ronde::engine::ModelSize;
+use ronde::engine::{ModelSize, Recomputation};
 use ronde_core::WorldSize;
 use ronde_core::layout::StateLayout;
 use ronde_data::Split;
@@ -25,7 +25,9 @@ use ronde_train::{
 };
 
 use super::TrainArguments;
-use crate::command::capacity::{check_disk, check_memory, memory_per_worker};
+use crate::command::capacity::{
+    check_disk, check_memory, choose_recomputation_here, memory_per_worker,
+};
 use crate::command::console::{console, info};
 use crate::command::data_progress;
 use crate::command::resume::{self, ResumeSource, is_override};
@@ -70,6 +72,8 @@ pub(in crate::command) struct PlannedRun {
     /// Whether the embedded example runs in its default output folder.
     is_example: bool,
     resumes: bool,
+    /// What was chosen because of the memory of this host.
+    memory_note: Option<String>,
 }
 
 /// The arguments that determine a run.
@@ -147,7 +151,16 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     }
     PredictedStages::planned(&plan, &*split.train).map_err(failed)?;
     check_planned_fragments(&plan, &*split.train).map_err(failed)?;
+    if matches!(
+        plan.config.train.recompute_activations.layers(),
+        Recomputation::Layers(_)
+    ) {
+        // Names that no layer has are refused.
+        plan.chain(&*split.train).map_err(failed)?;
+    }
+    let mut memory_note = None;
     if !arguments.for_forecast {
+        memory_note = choose_recomputation_here(&mut plan, &size, &*split.train).map_err(failed)?;
         check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
     }
     let is_example = arguments.file.is_none()
@@ -166,6 +179,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         name,
         is_example,
         resumes: from.is_some(),
+        memory_note,
     })
 }
 
@@ -331,7 +345,10 @@ impl PlannedRun {
             },
         )?;
         self.write_run_file(output.path()).map_err(failed)?;
-        let mut task = WorkerTask::new(&self.config, self.base.clone(), output.path().to_owned())
+        // The run file in the output folder leaves open what is chosen again on another host.
+        let mut chosen = self.config.clone();
+        chosen.train.recompute_activations = self.plan.config.train.recompute_activations.clone();
+        let mut task = WorkerTask::new(&chosen, self.base.clone(), output.path().to_owned())
             .map_err(|error| failed(error.to_string()))?;
         task.resumes = self.resumes;
         task.lineage = self.plan.identity.lineage();
@@ -394,6 +411,7 @@ impl PlannedRun {
         }
         notices.extend(self.config.train.learning_rate_rule());
         notices.extend(self.config.train.precision_note());
+        notices.extend(self.memory_note.clone());
         let sent = self.config.run.output_address();
         notices.extend(sent.map(|to| format!("results are sent to {to}")));
         notices.extend(encryption_notices(&self.config, &self.base));

@@ -5,7 +5,9 @@ use ronde_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{EarlyStoppingSection, PlateauSection, at_least_one, is_default, not_negative};
+use super::{
+    EarlyStoppingSection, PlateauSection, RecomputedLayers, at_least_one, is_default, not_negative,
+};
 use crate::config::ConfigProblem;
 
 /// The length of a run.
@@ -120,14 +122,14 @@ pub struct TrainSection {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = ComputeEngine::default())))]
     pub engine: ComputeEngine,
-    /// Whether the backward pass recomputes activations instead of storing them; default false. The trained
-    /// bits do not depend on it.
+    /// The layers whose activations the backward pass recomputes instead of storing them: `true` (all), `"auto"` (as many of the
+    /// first ones as are needed to fit into memory) or names of layers and ranges; default false. The trained bits do not depend on it.
     #[serde(
         skip_serializing_if = "is_default",
         serialize_with = "ronde_core::outside_identity"
     )]
     #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
-    pub recompute_activations: bool,
+    pub recompute_activations: RecomputedLayers,
     /// The parameters to which weight decay applies; default `all`.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = WeightDecayOn::default())))]
@@ -178,7 +180,7 @@ impl Default for TrainSection {
             clip_norm: None,
             precision: Precision::default(),
             engine: ComputeEngine::default(),
-            recompute_activations: false,
+            recompute_activations: RecomputedLayers::default(),
             weight_decay_on: WeightDecayOn::default(),
             parameter_groups: Vec::new(),
             learning_rate: 0.001,
