@@ -59,26 +59,28 @@ fn run(chain: &mut Chain, shape: &[usize], gradients: &mut [f32], arena: &Arena)
         .expect("a backward pass");
 }
 
+/// The number of samples of a step.
+const SAMPLES: usize = 16;
+
 /// Returns the planned bytes of a step, and the bytes that it takes on the host beyond the state.
 fn planned_and_taken(
     config: &ModelConfig,
     sample: &[usize],
     classes: u32,
-    samples: usize,
     recomputation: &Recomputation,
     precision: Precision,
 ) -> [usize; 2] {
     let step = StepShape {
         sample,
         classes,
-        samples,
+        samples: SAMPLES,
         shards: 1,
         recomputation,
         precision,
     };
     let planned = 4 * config.step_floats(&step).expect("a model") as usize;
     // In a thread of its own, which has no free memory yet; kernels have their buffers after a first small step.
-    let (config, shape) = (config.clone(), [&[samples], sample].concat());
+    let (config, shape) = (config.clone(), [&[SAMPLES], sample].concat());
     let recomputation = recomputation.clone();
     let taken = std::thread::spawn(move || {
         let mut chain = config
@@ -128,74 +130,26 @@ fn a_step_takes_the_memory_that_was_planned() {
         normalisation: Normalisation::Batch,
     };
     let half = Recomputation::Layers(vec!["block1..block2".to_owned()]);
+    let unet = ModelConfig::UNet {
+        channels: 16,
+        levels: 3,
+    };
+    let (off, all) = (&Recomputation::Off, &Recomputation::All);
     let cases = [
-        (
-            &gpt,
-            &[128][..],
-            100,
-            16,
-            &Recomputation::Off,
-            Precision::F32,
-        ),
-        (&gpt, &[128], 100, 16, &Recomputation::Off, Precision::Bf16),
-        (&gpt, &[128], 100, 16, &Recomputation::All, Precision::F32),
-        (&gpt, &[128], 100, 16, &Recomputation::All, Precision::Bf16),
-        (&gpt, &[128], 100, 16, &half, Precision::F32),
-        (
-            &in_parts,
-            &[128],
-            100,
-            16,
-            &Recomputation::Off,
-            Precision::F32,
-        ),
-        (
-            &in_parts,
-            &[128],
-            100,
-            16,
-            &Recomputation::Off,
-            Precision::Bf16,
-        ),
-        (
-            &in_parts,
-            &[128],
-            100,
-            16,
-            &Recomputation::All,
-            Precision::F32,
-        ),
-        (
-            &resnet,
-            &[3, 32, 32],
-            10,
-            16,
-            &Recomputation::Off,
-            Precision::F32,
-        ),
-        (
-            &resnet,
-            &[3, 32, 32],
-            10,
-            16,
-            &Recomputation::Off,
-            Precision::Bf16,
-        ),
-        (
-            &ModelConfig::UNet {
-                channels: 16,
-                levels: 3,
-            },
-            &[3, 64, 64],
-            1,
-            16,
-            &Recomputation::Off,
-            Precision::F32,
-        ),
+        (&gpt, &[128][..], 100, off, Precision::F32),
+        (&gpt, &[128], 100, off, Precision::Bf16),
+        (&gpt, &[128], 100, all, Precision::F32),
+        (&gpt, &[128], 100, all, Precision::Bf16),
+        (&gpt, &[128], 100, &half, Precision::F32),
+        (&in_parts, &[128], 100, off, Precision::F32),
+        (&in_parts, &[128], 100, off, Precision::Bf16),
+        (&in_parts, &[128], 100, all, Precision::F32),
+        (&resnet, &[3, 32, 32], 10, off, Precision::F32),
+        (&resnet, &[3, 32, 32], 10, off, Precision::Bf16),
+        (&unet, &[3, 64, 64], 1, off, Precision::F32),
     ];
-    for (config, sample, classes, samples, recomputation, precision) in cases {
-        let [planned, taken] =
-            planned_and_taken(config, sample, classes, samples, recomputation, precision);
+    for (config, sample, classes, recomputation, precision) in cases {
+        let [planned, taken] = planned_and_taken(config, sample, classes, recomputation, precision);
         let apart = planned.abs_diff(taken) as f64 / taken as f64;
         let name = config.kind();
         assert!(apart < 0.02, "{name}: planned {planned}, taken {taken}");

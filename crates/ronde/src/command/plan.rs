@@ -103,11 +103,7 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
         .filter_map(|choice| builder.candidate(choice));
     let candidates: Vec<LayoutCandidate> = candidates.collect();
     let one_bytes = candidates.first().and_then(|one| one.memory_bytes.first());
-    // Layers that are left open keep their activations while they are measured.
-    let mut kept = plan.clone();
-    if kept.config.train.recompute_activations.is_auto() {
-        kept.config.train.recompute_activations = RecomputedLayers::default();
-    }
+    let kept = with_kept_activations(&plan);
     let measured = measure(
         &kept,
         &split,
@@ -151,6 +147,16 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
         ScalingCurve::simulate(found.best.choice, limits, &request.step, &mut build)
     };
     report(arguments, &found, curve)
+}
+
+/// Returns a plan in which layers keep their activations that the run file leaves open: layers are measured so.
+fn with_kept_activations(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    let layers = &mut plan.config.train.recompute_activations;
+    if layers.is_auto() {
+        *layers = RecomputedLayers::default();
+    }
+    plan
 }
 
 /// Refuses runs that the model of a step does not describe.

@@ -20,6 +20,7 @@ struct Lent {
 )]
 // SAFETY: the memory is plain bytes, and nothing else accesses it while it is lent, see `lend`.
 unsafe impl Send for Lent {}
+#[expect(unsafe_code, reason = "a reference may be read by another thread")]
 // SAFETY: as above, and a shared reference only reads.
 unsafe impl Sync for Lent {}
 

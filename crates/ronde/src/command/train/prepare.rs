@@ -13,7 +13,7 @@ use ronde_data::Split;
 use ronde_monitor::Verbosity;
 use ronde_monitor::render::{bytes, count};
 use ronde_train::config::{
-    DEFAULT_RUN_FILE, Document, Override, ParallelSection, ValueOrigin, check,
+    DEFAULT_RUN_FILE, Document, Override, ParallelSection, RecomputedLayers, ValueOrigin, check,
 };
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::initial_weights::InitialWeightFile;
@@ -72,6 +72,8 @@ pub(in crate::command) struct PlannedRun {
     /// Whether the embedded example runs in its default output folder.
     is_example: bool,
     resumes: bool,
+    /// The layers whose activations are computed again.
+    recomputed: RecomputedLayers,
     /// What was chosen because of the memory of this host.
     memory_note: Option<String>,
 }
@@ -169,6 +171,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         && !is_override(&document, "run.output")
         && !is_override(&document, "run.name");
     Ok(PlannedRun {
+        recomputed: plan.config.train.recompute_activations.clone(),
         config,
         world_size,
         plan,
@@ -345,14 +348,7 @@ impl PlannedRun {
             },
         )?;
         self.write_run_file(output.path()).map_err(failed)?;
-        // The run file in the output folder leaves open what is chosen again on another host.
-        let mut chosen = self.config.clone();
-        chosen.train.recompute_activations = self.plan.config.train.recompute_activations.clone();
-        let mut task = WorkerTask::new(&chosen, self.base.clone(), output.path().to_owned())
-            .map_err(|error| failed(error.to_string()))?;
-        task.resumes = self.resumes;
-        task.lineage = self.plan.identity.lineage();
-        let task = task.encode();
+        let task = self.task(output.path()).map_err(failed)?;
         if !arguments.json {
             self.show(arguments.file.is_none() && !self.resumes);
         }
@@ -366,6 +362,18 @@ impl PlannedRun {
             resumes: self.resumes,
             results,
         })
+    }
+
+    /// Returns the task of the workers.
+    fn task(&self, output: &Path) -> Result<String, String> {
+        // The run file in the output folder leaves open what is chosen again on another host.
+        let mut config = self.config.clone();
+        config.train.recompute_activations = self.recomputed.clone();
+        let task = WorkerTask::new(&config, self.base.clone(), output.to_owned());
+        let mut task = task.map_err(|error| error.to_string())?;
+        task.resumes = self.resumes;
+        task.lineage = self.plan.identity.lineage();
+        Ok(task.encode())
     }
 
     /// Writes the run file with all values resolved, so that displays show it while the run is under way.
