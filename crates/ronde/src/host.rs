@@ -9,7 +9,8 @@ pub fn available_memory_bytes() -> Option<u64> {
     let host = std::fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| mem_available(&text))?;
-    let group = control_group_left(Path::new("/sys/fs/cgroup"));
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = control_groups_left(&groups, Path::new("/sys/fs/cgroup"));
     Some(group.map_or(host, |left| left.min(host)))
 }
 
@@ -30,16 +31,43 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Returns the bytes left below the memory limit of the control group (version 2).
-fn control_group_left(folder: &Path) -> Option<u64> {
-    let number = |name: &str| {
-        std::fs::read_to_string(folder.join(name))
-            .ok()?
-            .trim()
-            .parse::<u64>()
-            .ok()
-    };
-    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+/// Returns the fewest bytes that are left below the memory limits of the control groups of a process and of those that contain them.
+/// `groups` is the text of `/proc/self/cgroup`, and `root` the folder of all groups.
+fn control_groups_left(groups: &str, root: &Path) -> Option<u64> {
+    let left = groups.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let (folder, names) = match controllers {
+            "" => (root.to_owned(), ["memory.max", "memory.current"]),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                let names = ["memory.limit_in_bytes", "memory.usage_in_bytes"];
+                (root.join("memory"), names)
+            }
+            _ => return None,
+        };
+        // In a container, the folder itself may be the group of the process.
+        let within = Path::new(path.trim_start_matches('/')).ancestors();
+        within
+            .filter_map(|group| control_group_left(&folder.join(group), names))
+            .min()
+    });
+    left.min()
+}
+
+/// Returns the bytes left below the limit of one control group; cached files that are not in use count as free.
+fn control_group_left(folder: &Path, [limit, used]: [&str; 2]) -> Option<u64> {
+    let text = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+    let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
+    let cached = text("memory.stat").and_then(|stat| {
+        let value = |key: &str| {
+            let mut lines = stat.lines();
+            let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+            value.trim().parse::<u64>().ok()
+        };
+        value("total_inactive_file").or_else(|| value("inactive_file"))
+    });
+    let used = number(used)?.saturating_sub(cached.unwrap_or(0));
+    Some(number(limit)?.saturating_sub(used))
 }
 
 #[cfg(test)]
@@ -54,5 +82,38 @@ mod tests {
         assert_eq!(mem_available(""), None);
         assert!(free_disk_bytes(Path::new("not/there/yet")).is_some());
         assert!(available_memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn the_tightest_of_the_control_groups_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("slice/memory.max", "1000\n");
+        write("slice/memory.current", "700\n");
+        write("slice/memory.stat", "anon 100\ninactive_file 300\n");
+        write("slice/job/memory.max", "max\n");
+        write("slice/job/memory.current", "10\n");
+        let left = |groups: &str| control_groups_left(groups, folder.path());
+        assert_eq!(left("0::/slice/job\n"), Some(600));
+        assert_eq!(left("0::/slice/job/unknown\n"), Some(600));
+        assert_eq!(left("0::/other\n"), None);
+        write("memory/job/memory.limit_in_bytes", "500");
+        write("memory/job/memory.usage_in_bytes", "200");
+        write(
+            "memory/job/memory.stat",
+            "inactive_file 5\ntotal_inactive_file 100\n",
+        );
+        let both = "12:cpu,cpuacct:/\n4:memory:/job\n0::/slice\n";
+        assert_eq!(left(both), Some(400));
+        assert_eq!(left("4:memory:/\n"), None);
+        // In a container, the group of the process is the folder itself.
+        write("memory.max", "50");
+        write("memory.current", "60");
+        assert_eq!(left("0::/\n"), Some(0));
+        assert_eq!(left("nonsense\n:\n"), None);
     }
 }

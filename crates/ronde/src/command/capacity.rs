@@ -98,6 +98,11 @@ pub(super) fn choose_recomputation(
     fewest
 }
 
+/// Returns the bytes for which layers are chosen: a choice must not depend on an estimate that is a little too low.
+pub(super) fn with_margin(needed_bytes: u64) -> u64 {
+    needed_bytes.saturating_add(needed_bytes / 8)
+}
+
 /// Chooses the layers whose activations are computed again so that all workers of a run fit into the memory of this host, if the
 /// run file leaves them open. Returns a sentence about them if there are any.
 pub(super) fn choose_recomputation_here(
@@ -112,11 +117,13 @@ pub(super) fn choose_recomputation_here(
     let chain = plan.chain(train)?;
     let names: Vec<&str> = chain.layers().iter().map(|layer| layer.name()).collect();
     let needed = |plan: &Plan| needed_together(plan, &worker_estimates(plan, size, train));
-    let chosen = choose_recomputation(plan, &names, |plan| needed(plan) <= available_bytes);
+    let chosen = choose_recomputation(plan, &names, |plan| {
+        with_margin(needed(plan)) <= available_bytes
+    });
     let last = names[chosen.saturating_sub(1)];
     Ok((chosen > 0).then(|| {
         format!(
-            "the backward pass computes the activations of {chosen} of {} layers again, up to `{last}`, because {} are available              to the workers",
+            "the backward pass computes the activations of {chosen} of {} layers again, up to `{last}`, because {} are available to the workers",
             names.len(),
             bytes(available_bytes)
         )
