@@ -6,7 +6,8 @@ percentile of the error of the step's time and of the memory of the largest work
 
 Time: the median of `duration_s` of `step_committed` after the first steps. Memory: the highest proportional set size (Pss) of any worker.
 With `--rate 1gbit`, each of two workers is in a network namespace of its own, behind a link of that rate (as root, needs ip and tc); the
-forecast is that of two hosts with one core and such a link.
+forecast is that of two hosts with one core and such a link. With `--choice`, all of these layouts of each drawn model are run, and the time of
+the one with the shortest forecast is compared with that of the fastest.
 """
 
 import argparse
@@ -128,8 +129,8 @@ def draw(generator, arguments):
     return values, f"{name}: {text}", generator.choice(possible)
 
 
-def forecast(arguments, run, layout):
-    """Returns the entry of a layout in the forecast."""
+def forecasts(arguments, run):
+    """Returns the entries of all layouts."""
     command = [arguments.ronde, "plan", str(run), "--json", "--seconds", str(arguments.seconds)]
     if arguments.workers > 2:
         command += ["--cores", str(arguments.workers)]
@@ -139,11 +140,39 @@ def forecast(arguments, run, layout):
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr}")
-    for entry in json.loads(ended.stdout)["layouts"]:
-        choice = entry["choice"]
-        if all(choice[key] == value for key, value in layout.items()):
-            return entry
-    return None
+    return json.loads(ended.stdout)["layouts"]
+
+
+def entry_of(entries, layout):
+    """Returns the entry of a layout; None if there is none."""
+    found = (entry for entry in entries if all(entry["choice"][key] == value for key, value in layout.items()))
+    return next(found, None)
+
+
+def steps_of(entry):
+    return max(8, min(2000, int(SECONDS / entry["step_s"])))
+
+
+def judge(arguments, generator):
+    """Runs all layouts of each drawn model, and compares the chosen one with the fastest."""
+    close = 0
+    for _ in range(arguments.runs):
+        values, name, _ = draw(generator, arguments)
+        with tempfile.TemporaryDirectory() as folder:
+            run = pathlib.Path(folder, "run.toml")
+            run.write_text(RUN.format(steps=20, **values))
+            entries = forecasts(arguments, run)
+            measured = []
+            for layout in layouts(arguments.workers, 1, arguments.rate):
+                entry = entry_of(entries, layout)
+                run.write_text(RUN.format(steps=steps_of(entry), **values))
+                times = [train(arguments, run, layout, folder)[0] for _ in range(arguments.repeats)]
+                measured.append((entry["step_s"], statistics.median(times), layout))
+        chosen, fastest = min(measured, key=lambda each: each[0]), min(measured, key=lambda each: each[1])
+        close += chosen[1] <= 1.05 * fastest[1]
+        print(f"{name}: chosen {chosen[2]}: {1e3 * chosen[1]:.2f} ms; fastest {fastest[2]}: {1e3 * fastest[1]:.2f} ms; "
+              f"slowest {1e3 * max(each[1] for each in measured):.2f} ms", flush=True)
+    print(f"within 5 % of the fastest: {close} of {arguments.runs}")
 
 
 def train(arguments, run, layout, folder):
@@ -248,17 +277,20 @@ def main():
     parser.add_argument("--workers", type=int, default=2, help="4: layouts of four workers, only for models in parts")
     parser.add_argument("--rate", help="the rate of links between two namespaces, such as 1gbit")
     parser.add_argument("--latency", default="50us", help="the latency that is stated for these links")
+    parser.add_argument("--choice", action="store_true", help="run all layouts of each model")
     parser.add_argument("--out", default="plan.json")
     arguments = parser.parse_args()
     arguments.ronde = os.path.abspath(arguments.ronde)
     generator = random.Random(arguments.seed)
+    if arguments.choice:
+        return judge(arguments, generator)
     results = []
     while len(results) < arguments.runs:
         values, name, layout = draw(generator, arguments)
         with tempfile.TemporaryDirectory() as folder:
             run = pathlib.Path(folder, "run.toml")
             run.write_text(RUN.format(steps=20, **values))
-            entry = forecast(arguments, run, layout)
+            entry = entry_of(forecasts(arguments, run), layout)
             if entry is None:
                 continue
             result = {
@@ -272,8 +304,7 @@ def main():
             results.append(result)
             # The forecast is written before the run begins.
             pathlib.Path(arguments.out).write_text(json.dumps(results, indent=1))
-            steps = max(8, min(2000, int(SECONDS / entry["step_s"])))
-            run.write_text(RUN.format(steps=steps, **values))
+            run.write_text(RUN.format(steps=steps_of(entry), **values))
             for _ in range(arguments.repeats):
                 step_s, mib = train(arguments, run, layout, folder)
                 result["measured_s"].append(step_s)
