@@ -21,6 +21,7 @@ use ronde_train::config::{Override, RecomputedLayers};
 use ronde_train::{Plan, WorkerTimes};
 
 use self::measure::{Measured, codec_costs, crowded_s, measure};
+use super::capacity::memory_per_worker;
 use super::console::{info, message, print};
 use super::exit;
 use super::layouts::LayoutBuilder;
@@ -102,14 +103,9 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
         .iter()
         .filter_map(|choice| builder.candidate(choice));
     let candidates: Vec<LayoutCandidate> = candidates.collect();
-    let one_bytes = candidates.first().and_then(|one| one.memory_bytes.first());
     let kept = with_kept_activations(&plan);
-    let measured = measure(
-        &kept,
-        &split,
-        one_bytes.copied().unwrap_or(0),
-        arguments.seconds,
-    )?;
+    let one_bytes = memory_per_worker(&kept, &size, &*split.train);
+    let measured = measure(&kept, &split, one_bytes, arguments.seconds)?;
     if !arguments.json {
         describe(&name, &plan, size.parameters, &cluster, &measured);
     }
