@@ -105,6 +105,16 @@ impl GraphOutline {
         again
     }
 
+    /// Returns whether each value depends on tensors of the layer, so that its gradient is needed for theirs.
+    pub(super) fn values_of_tensors(&self) -> Vec<bool> {
+        let mut depends = vec![false; self.shapes.len()];
+        for (index, node) in self.nodes.iter().enumerate() {
+            let of_inputs = node.inputs.iter().any(|value| depends[*value]);
+            depends[index + 1] = of_inputs || !node.tensors.is_empty();
+        }
+        depends
+    }
+
     /// Returns whether each value has numbers that select rows of a table, directly or after it was moved.
     pub(super) fn number_values(&self) -> Vec<bool> {
         let mut has_numbers = vec![false; self.shapes.len()];

@@ -248,11 +248,12 @@ impl GraphLayer {
             self.unpack_saved(index, *shard);
         }
         let own = self.place.own();
+        let depends = self.outline.values_of_tensors();
         let (node, tokens) = self.outline.node_and_tokens(index, &own);
         let wanted: Vec<bool> = node
             .inputs
             .iter()
-            .map(|&value| value > 0 || needs_input_gradient)
+            .map(|&value| depends[value] || needs_input_gradient)
             .collect();
         // An operation without tensors gets the only handle, so that it can work in place.
         let is_kept = !node.tensors.is_empty();
