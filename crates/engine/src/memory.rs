@@ -4,7 +4,9 @@
 //! A step needs the same lengths as the previous one. Reused memory has old contents: the caller
 //! writes every element before reading any, so earlier tensors cannot affect results. No more
 //! memory is kept than was taken: a sample that a loader allocated, and that no operation takes
-//! again, is returned to the system.
+//! again, is returned to the system. Memory in use and free memory together are at most what was
+//! in use at any time of the last steps: where new memory would exceed this, free memory of the
+//! lengths that were not needed for longest is returned to the system.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -32,6 +34,11 @@ impl Block for Vec<f32> {
 pub(crate) struct FreeLists<B> {
     lengths: BTreeMap<usize, FreeList<B>>,
     uses: u64,
+    /// The floats taken and not returned, and the floats that are free.
+    out: usize,
+    free: usize,
+    /// The most floats that were out since the last check, and between the last two.
+    most: [usize; 2],
 }
 
 impl<B> Default for FreeLists<B> {
@@ -39,6 +46,9 @@ impl<B> Default for FreeLists<B> {
         Self {
             lengths: BTreeMap::new(),
             uses: 0,
+            out: 0,
+            free: 0,
+            most: [0; 2],
         }
     }
 }
@@ -73,40 +83,76 @@ impl<B: Block> FreeLists<B> {
         self.uses += 1;
         let now = self.uses;
         if now.is_multiple_of(AGE_MAX) {
-            self.lengths
-                .retain(|_, length| now - length.last_use < AGE_MAX);
-            for length in self.lengths.values_mut() {
-                length.out -= length.out_min;
-                length.out_min = length.out;
-            }
+            self.forget();
         }
         let length = self.lengths.entry(length).or_default();
         length.last_use = now;
         length
     }
 
-    /// Returns free memory of a length, if there is any.
+    /// Frees lengths that are not used any more, and no longer expects memory that was not returned.
+    fn forget(&mut self) {
+        let now = self.uses;
+        self.lengths
+            .retain(|_, length| now - length.last_use < AGE_MAX);
+        (self.out, self.free) = (0, 0);
+        for (floats, length) in &mut self.lengths {
+            length.out -= length.out_min;
+            length.out_min = length.out;
+            self.out += floats * length.out;
+            self.free += floats * length.free.len();
+        }
+        self.most = [self.out, self.most[0]];
+    }
+
+    /// Returns free memory of a length, if there is any. Otherwise the caller allocates it, and other free memory that
+    /// would exceed the limit with it is dropped.
     pub(crate) fn take(&mut self, length: usize) -> Option<B> {
         if length < LENGTH_MIN {
             return None;
         }
-        let length = self.of(length);
-        length.out += 1;
-        length.free.pop()
+        let list = self.of(length);
+        list.out += 1;
+        let found = list.free.pop();
+        self.out += length;
+        self.most[0] = self.most[0].max(self.out);
+        if found.is_some() {
+            self.free -= length;
+        } else {
+            self.drop_free_memory();
+        }
+        found
+    }
+
+    /// Drops free memory beyond the most that was in use.
+    fn drop_free_memory(&mut self) {
+        let limit = self.most[0].max(self.most[1]);
+        while self.out + self.free > limit {
+            let lists = self.lengths.iter_mut();
+            let free = lists.filter(|(_, list)| !list.free.is_empty());
+            let Some((floats, oldest)) = free.min_by_key(|(_, list)| list.last_use) else {
+                return;
+            };
+            oldest.free.remove(0);
+            self.free -= floats;
+        }
     }
 
     /// Keeps memory for reuse, or returns it if it is not expected back.
     pub(crate) fn give(&mut self, block: B) -> Option<B> {
-        if block.length() < LENGTH_MIN {
+        let floats = block.length();
+        if floats < LENGTH_MIN {
             return Some(block);
         }
-        let length = self.of(block.length());
+        let length = self.of(floats);
         if length.out == 0 {
             return Some(block);
         }
         length.out -= 1;
         length.out_min = length.out_min.min(length.out);
         length.free.push(block);
+        self.out -= floats;
+        self.free += floats;
         None
     }
 }
@@ -143,19 +189,47 @@ mod tests {
     #[test]
     fn a_length_is_reused_until_it_is_no_longer_needed() {
         let mut free = FreeLists::default();
-        for length in [N, N, N + 2] {
+        for length in [N, N, N + 1, N + 2] {
             assert_eq!(free.take(length), None);
         }
         free.give(vec![1.0; N]);
         free.give(vec![2.0; N]);
         free.give(vec![3.0; N + 2]);
-        assert_eq!(free.take(N + 1), None);
         assert_eq!(free.take(N), Some(vec![2.0; N]));
         for _ in 0..2 * AGE_MAX {
             let one = free.take(N).unwrap();
             free.give(one);
         }
         assert_eq!(free.lengths.keys().collect::<Vec<_>>(), [&N]);
+    }
+
+    #[test]
+    fn free_memory_of_other_lengths_makes_room() {
+        let mut free = FreeLists::default();
+        let blocks = |free: &mut FreeLists<Vec<f32>>, length: usize, count: usize| -> Vec<_> {
+            let one = |_| free.take(length).unwrap_or_else(|| vec![0.0; length]);
+            (0..count).map(one).collect()
+        };
+        // Two phases of 4 N each, of different lengths, and one of both.
+        for _ in 0..3 {
+            for (length, count) in [(N, 4), (2 * N, 2), (4 * N, 1)] {
+                let taken = blocks(&mut free, length, count);
+                assert!(free.out + free.free <= 4 * N, "{} {}", free.out, free.free);
+                for block in taken {
+                    free.give(block);
+                }
+            }
+            assert_eq!((free.out, free.free), (0, 4 * N));
+        }
+        let both = [blocks(&mut free, N, 4), blocks(&mut free, 2 * N, 2)].concat();
+        assert_eq!((free.out, free.free), (8 * N, 0));
+        for block in both {
+            free.give(block);
+        }
+        // There is room for all lengths now, so none is allocated again.
+        for length in [N, 2 * N] {
+            assert!(free.take(length).is_some());
+        }
     }
 
     #[test]
