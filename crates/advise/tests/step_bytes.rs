@@ -66,7 +66,9 @@ impl Case {
         let chain = model.build(self.sample, self.classes, &SeedTree::new(11));
         let chain = chain.unwrap();
         match self.recomputes {
-            true => chain.with_recomputation(),
+            true => chain
+                .recomputing(&ronde_engine::Recomputation::All)
+                .unwrap(),
             false => chain,
         }
     }

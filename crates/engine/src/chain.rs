@@ -116,21 +116,7 @@ impl Chain {
         self
     }
 
-    /// Recomputes the values that backward needs, layer by layer, instead of keeping them: see
-    /// [`Recomputed`]. The last layer is excluded, because its backward follows immediately.
-    #[must_use]
-    pub fn with_recomputation(self) -> Self {
-        let last = self.layers.len() - 1;
-        self.wrapped(|index, layer| {
-            if index < last {
-                Box::new(Recomputed::new(layer))
-            } else {
-                layer
-            }
-        })
-    }
-
-    /// Does the same for some layers.
+    /// Recomputes the values that the backward pass of some layers needs instead of keeping them: see [`Recomputed`].
     ///
     /// # Errors
     /// A name that no layer has.

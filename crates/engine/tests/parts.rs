@@ -271,7 +271,9 @@ fn bits_do_not_depend_on_who_computes_which_part() {
             let build = || {
                 let chain = build(&config, &sample, precision);
                 match recomputes {
-                    true => chain.with_recomputation(),
+                    true => chain
+                        .recomputing(&ronde_engine::Recomputation::All)
+                        .unwrap(),
                     false => chain,
                 }
             };

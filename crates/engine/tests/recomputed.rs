@@ -91,7 +91,9 @@ fn a_layer_after_packed_values_is_recomputed() {
     ];
     let chain = Chain::new(layers).expect("a model");
     let chain = chain.with_precision(Precision::Bf16).expect("bf16");
-    let mut chain = chain.with_recomputation();
+    let mut chain = chain
+        .recomputing(&ronde_engine::Recomputation::All)
+        .unwrap();
     let context = ForwardContext {
         seeds,
         step: Step(0),

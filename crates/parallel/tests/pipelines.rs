@@ -106,7 +106,9 @@ impl Case {
         let model: ModelConfig = serde_json::from_str(self.model).unwrap();
         let chain = model.build(self.sample, self.classes, &seeds()).unwrap();
         match self.recomputes {
-            true => chain.with_recomputation(),
+            true => chain
+                .recomputing(&ronde_engine::Recomputation::All)
+                .unwrap(),
             false => chain,
         }
     }

@@ -244,7 +244,12 @@ fn cuts_and_recomputation_do_not_change_the_bits() {
     for case in CASES.iter().filter(|case| case.name != "gpt_tied") {
         let expected = case.whole(case.build());
         let cuts: Vec<usize> = (1..case.build().len()).collect();
-        let mut parts = case.build().with_recomputation().cut(&cuts).unwrap();
+        let mut parts = case
+            .build()
+            .recomputing(&crate::Recomputation::All)
+            .unwrap()
+            .cut(&cuts)
+            .unwrap();
         let (loss, gradients) = case.through(&mut parts);
         let got: Vec<Vec<u32>> = gradients.iter().map(|g| bits(g)).collect();
         assert!((loss.to_bits(), got) == expected, "{}", case.name);
@@ -328,7 +333,10 @@ fn losses_of_the_first_steps_match_the_reference() {
 #[test]
 fn changed_weights_drop_shards_that_cannot_be_recomputed() {
     let case = &CASES[2];
-    let mut chain = case.build().with_recomputation();
+    let mut chain = case
+        .build()
+        .recomputing(&crate::Recomputation::All)
+        .unwrap();
     let (values, arena) = state(&chain);
     let output = chain.forward(case.input(), &training(0, 1)).unwrap();
     chain.load(&values, arena.ranges());

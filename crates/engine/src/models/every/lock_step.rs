@@ -153,12 +153,15 @@ fn a_single_shard_is_a_whole_batch_and_updates_the_running_statistics() {
 fn recomputed_and_rounded_layers_keep_step() {
     let (case, mut chain) = resnet18();
     let expected = together(case, &mut chain, &[2, 1]);
-    let mut recomputed = resnet18().1.with_recomputation();
+    let mut recomputed = resnet18()
+        .1
+        .recomputing(&crate::Recomputation::All)
+        .unwrap();
     assert!(together(case, &mut recomputed, &[2, 1]) == expected);
     let rounded = |recomputes: bool| {
         let mut chain = resnet18().1.with_precision(Precision::Bf16).unwrap();
         if recomputes {
-            chain = chain.with_recomputation();
+            chain = chain.recomputing(&crate::Recomputation::All).unwrap();
         }
         let (values, arena) = state(&chain);
         chain.load(&values, arena.ranges());
