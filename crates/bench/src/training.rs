@@ -35,6 +35,10 @@ pub struct TrainingSettings {
     pub bucket_bytes: Option<u64>,
     /// Whether only forward passes in evaluation mode are measured, as for inference; there is one worker.
     pub forward_only: bool,
+    /// The precision of the models on both sides: a value of `train.precision`.
+    pub precision: &'static str,
+    /// Settings of this command's runs, such as `train.recompute_activations=true`.
+    pub sets: Vec<String>,
     /// The measured variants.
     pub variants: Vec<Variant>,
 }

@@ -86,6 +86,8 @@ impl TrainingReport {
             rounds,
             steps,
             forward_only,
+            precision,
+            sets,
             ..
         } = &self.settings;
         let (run, multiply_adds) = match forward_only {
@@ -93,9 +95,12 @@ impl TrainingReport {
             false => ("steps", case.multiply_adds),
         };
         let mut text = format!(
-            "{}: {workers} workers, {shards} logical shards, {} samples a worker and step; medians of {rounds} rounds of {steps} {run}\n",
+            "{}, {precision}: {workers} workers, {shards} logical shards, {} samples a worker and step; medians of {rounds} rounds of {steps} {run}\n",
             case.model, case.batch
         );
+        for set in sets {
+            let _ = writeln!(text, "ronde with {set}");
+        }
         let unit = format!("{}/s", case.unit);
         let head = ["", &unit, "a worker", "step ms", "of peak", "model MiB"];
         line(&mut text, &head);
@@ -239,6 +244,8 @@ mod tests {
             rounds: 3,
             bucket_bytes: None,
             forward_only: false,
+            precision: "f32",
+            sets: Vec::new(),
             variants: vec![Variant::Together, Variant::Alone, Variant::Pytorch],
         };
         let mut report = TrainingReport::new(settings, 100e9);

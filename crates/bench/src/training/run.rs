@@ -127,16 +127,24 @@ pub fn bytes_without_model(programs: &Programs<'_>) -> Result<u64, BenchError> {
     let file = programs.folder.join("no-model.toml");
     crate::report::write(&file, NO_MODEL)?;
     let output = programs.folder.join("no-model");
-    let (_, bytes) = train(&file, &output, programs)?.output(programs.go_on)?;
+    let (_, bytes) = train(&file, &output, &[], programs)?.output(programs.go_on)?;
     Ok(bytes)
 }
 
 /// Starts a run in the background.
-fn train(file: &Path, output: &Path, programs: &Programs<'_>) -> Result<ChildProgram, BenchError> {
+fn train(
+    file: &Path,
+    output: &Path,
+    sets: &[String],
+    programs: &Programs<'_>,
+) -> Result<ChildProgram, BenchError> {
     let mut command = Command::new(&programs.ronde);
     command.arg("train").arg(file);
     command.args(["--json", "--overwrite", "--set"]);
     command.arg(format!("run.output={}", output.display()));
+    for set in sets {
+        command.args(["--set", set]);
+    }
     ChildProgram::start(command, "ronde train")
 }
 
@@ -153,7 +161,7 @@ fn together(
         let text = case.run_file(workers, shards, settings.steps, settings.bucket_bytes);
         crate::report::write(&file, &text)?;
         let output = programs.folder.join(format!("output-{place}"));
-        running.push(train(&file, &output, programs)?);
+        running.push(train(&file, &output, &own_settings(settings), programs)?);
     }
     running
         .into_iter()
@@ -174,6 +182,9 @@ fn forward(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
     let mut command = Command::new(&programs.ronde);
     command.args(["bench", "kernels", "--forward", "--model"]);
     command.arg(settings.case.model);
+    for set in own_settings(settings) {
+        command.args(["--set", &set]);
+    }
     command.args(["--steps", &counted_steps(settings), "--json"]);
     command.arg(&file);
     ChildProgram::start(command, "ronde bench kernels")?.output(programs.go_on)?;
@@ -189,6 +200,12 @@ fn forward(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
         samples_per_s: report.samples as f64 / step_s,
         ..RunTimes::default()
     })
+}
+
+/// Returns the settings of runs of this command besides those of the model.
+fn own_settings(settings: &TrainingSettings) -> Vec<String> {
+    let precision = format!("train.precision=\"{}\"", settings.precision);
+    [&[precision], &settings.sets[..]].concat()
 }
 
 /// Returns the number of steps that are measured, as an argument.
@@ -226,6 +243,7 @@ fn pytorch(
     let steps = counted_steps(settings);
     command.args(["--steps", &steps, "--warm-up", &WARM_UP.to_string()]);
     command.args(flags);
+    command.args(["--precision", settings.precision]);
     if settings.forward_only {
         command.arg("--forward");
     }

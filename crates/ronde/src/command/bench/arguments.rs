@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use ronde_bench::DEFAULT_SIZES;
+use ronde_engine::Precision;
 
 /// Arguments of `ronde bench`.
 #[derive(Args)]
@@ -201,6 +202,12 @@ pub(crate) struct BenchTrainArguments {
     /// Measure forward passes in evaluation mode instead of training steps; needs -n 1. PyTorch runs in inference mode.
     #[arg(long, conflicts_with_all = ["records", "shards", "bucket_bytes"])]
     pub(super) forward: bool,
+    /// Precision on both sides: f32, bf16 or f16. PyTorch computes in it by autocast.
+    #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
+    pub(super) precision: Precision,
+    /// Override a value of the runs of this command, such as `--set train.recompute_activations=true`; can be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(super) sets: Vec<String>,
     /// Bucket size in bytes [default: that of a run file].
     #[arg(long, value_name = "BYTES")]
     pub(super) bucket_bytes: Option<u64>,
@@ -219,4 +226,10 @@ pub(crate) struct BenchTrainArguments {
     /// Write all results to a JSON file.
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
+}
+
+fn precision(name: &str) -> Result<Precision, String> {
+    let all = [Precision::F32, Precision::Bf16, Precision::F16];
+    let found = all.into_iter().find(|precision| precision.name() == name);
+    found.ok_or_else(|| "expected f32, bf16 or f16".to_owned())
 }

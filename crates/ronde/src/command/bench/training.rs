@@ -119,6 +119,8 @@ fn settings(arguments: &BenchTrainArguments) -> Result<TrainingSettings, BenchEr
         rounds: arguments.rounds,
         bucket_bytes: arguments.bucket_bytes,
         forward_only: arguments.forward,
+        precision: arguments.precision.name(),
+        sets: arguments.sets.clone(),
         variants,
     })
 }
