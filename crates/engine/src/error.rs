@@ -99,6 +99,11 @@ pub enum EngineError {
         /// The cause, in words.
         cause: String,
     },
+    /// The processor has no products of f16.
+    #[error(
+        "this processor cannot sum products in f16 (AVX512-FP16): set train.f16_products to false, or use other machines"
+    )]
+    NoF16Products,
     /// The threads that compute could not be started.
     #[error("cannot start {threads} threads to compute: {cause}")]
     Threads {

@@ -307,7 +307,7 @@ kernels!(MatrixKernels {
 kernels!(ImageKernels {
     fn convolve(shape: &GroupedConvolution, format: Option<ShortFormat>, samples: usize, x: DeviceSlice<'_>, w: DeviceSlice<'_>, y: DeviceSliceMut<'_>);
     fn convolve_input_gradient(shape: &GroupedConvolution, format: Option<ShortFormat>, samples: usize, w: DeviceSlice<'_>, dy: DeviceSlice<'_>, dx: DeviceSliceMut<'_>);
-    fn convolve_weight_gradient(shape: &GroupedConvolution, samples: usize, x: DeviceSlice<'_>, dy: DeviceSlice<'_>, dw: DeviceSliceMut<'_>);
+    fn convolve_weight_gradient(shape: &GroupedConvolution, format: Option<ShortFormat>, samples: usize, x: DeviceSlice<'_>, dy: DeviceSlice<'_>, dw: DeviceSliceMut<'_>);
     fn add_to_channels(y: DeviceSliceMut<'_>, places: usize, added: DeviceSlice<'_>);
     fn sum_channels(x: DeviceSlice<'_>, places: usize, to: DeviceSliceMut<'_>);
     fn max_pool(size: [usize; 2], window: SlidingWindow, x: DeviceSlice<'_>, y: DeviceSliceMut<'_>, from: DeviceSliceMut<'_>);

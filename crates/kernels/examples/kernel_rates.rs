@@ -106,7 +106,7 @@ fn convolutions() {
             shape.input_gradient(None, SAMPLES, &w, &y, &mut x)
         });
         rate(&format!("{name}: weight gradient"), flops, || {
-            shape.weight_gradient(SAMPLES, &x, &y, &mut w)
+            shape.weight_gradient(None, SAMPLES, &x, &y, &mut w)
         });
     }
 }

@@ -6,7 +6,8 @@
 //! rows of one image, that fit the second-level cache.
 //!
 //! 3 x 3 kernels with many channels are computed by the algorithm in `winograd.rs`, whose rounding errors are up to ten
-//! times as large, and which needs a quarter of the multiplications. The shape alone decides.
+//! times as large, and which needs a quarter of the multiplications. The shape alone decides, unless values of bf16 are
+//! multiplied in tiles, which is faster.
 
 mod fold;
 mod image;
@@ -17,10 +18,10 @@ mod winograd;
 
 use std::ops::Range;
 
-use crate::ShortFormat;
 use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left, whole_rows};
 use crate::scratch::lend;
 use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products};
+use crate::{ShortFormat, ShortProducts};
 
 use fold::Fold;
 use image::{GroupImage, OutputGroup, groups, images_of_group};
@@ -103,7 +104,7 @@ impl Convolution {
     }
 
     /// Computes `y`, the output for `x`. If both operands are rounded to the `format`, products may be computed in it: see
-    /// [`has_products_of`](crate::has_products_of). Cost: outputs x window multiply-adds for each position of the output.
+    /// [`ShortProducts::of`](crate::ShortProducts::of). Cost: outputs x window multiply-adds for each position of the output.
     ///
     /// # Panics
     /// If lengths do not match.
@@ -143,7 +144,7 @@ impl Convolution {
         );
         let w = &w[outputs.start * self.window()..outputs.end * self.window()];
         shape.check(samples, x.len(), w.len(), y.len());
-        if winograd::applies(self) {
+        if winograd::applies(self) && !multiplies_tiles(format) {
             return dispatch(WinogradForward {
                 shape,
                 samples,
@@ -205,7 +206,7 @@ impl Convolution {
                 outputs: channels.len(),
                 ..turned
             };
-            if winograd::applies(&turned) {
+            if winograd::applies(&turned) && !multiplies_tiles(format) {
                 let weights = TiledWeights::Flipped {
                     weights: w,
                     outer: self.channels,
@@ -219,12 +220,12 @@ impl Convolution {
                     y: dx,
                 });
             }
-            assert_eq!(channels, 0..self.channels, "all channels");
+            let taps = self.kernel[0] * self.kernel[1];
             let forward = ConvolutionForward {
-                shape: turned.flattened(),
+                shape: shape.flattened(),
                 samples,
                 x: dy,
-                left: FlippedWeights::new(w, self.channels, self.kernel[0] * self.kernel[1]),
+                left: FlippedWeights::new(w, self.channels, channels.start, taps),
                 y: dx,
             };
             dispatch_products(format, forward);
@@ -300,12 +301,20 @@ impl Convolution {
         self.stride == [1, 1] && (0..2).all(|axis| self.padding[axis] < self.kernel[axis])
     }
 
-    /// Computes `dw`, the gradient of the weights, summed over samples. Cost: as forward.
+    /// Computes `dw`, the gradient of the weights, summed over samples. Cost: as forward. If both operands are rounded to bf16
+    /// and this processor multiplies it in tiles, products are computed so; otherwise in f32.
     ///
     /// # Panics
     /// If lengths do not match.
-    pub fn weight_gradient(&self, samples: usize, x: &[f32], dy: &[f32], dw: &mut [f32]) {
-        self.weight_gradient_of(0..self.outputs, samples, x, dy, dw);
+    pub fn weight_gradient(
+        &self,
+        format: Option<ShortFormat>,
+        samples: usize,
+        x: &[f32],
+        dy: &[f32],
+        dw: &mut [f32],
+    ) {
+        self.weight_gradient_of(0..self.outputs, format, samples, x, dy, dw);
     }
 
     /// Computes the gradient of the weights of some channels of the output, as [`Convolution::weight_gradient`] does.
@@ -316,6 +325,7 @@ impl Convolution {
     pub fn weight_gradient_of(
         &self,
         outputs: Range<usize>,
+        format: Option<ShortFormat>,
         samples: usize,
         x: &[f32],
         dy: &[f32],
@@ -327,7 +337,8 @@ impl Convolution {
             outputs.end <= self.outputs && dw.len() == outputs.len() * self.window(),
             "weights of outputs {outputs:?} of {self:?}"
         );
-        if winograd::applies(self) {
+        let in_tiles = multiplies_tiles(format);
+        if winograd::applies(self) && !in_tiles {
             let all = 0..self.outputs;
             let gathered = (outputs != all).then(|| self.some_outputs(samples, dy, &outputs));
             return dispatch(WinogradWeightGradient {
@@ -342,15 +353,21 @@ impl Convolution {
                 dw,
             });
         }
-        dispatch(weights::WeightGradient {
+        let gradient = weights::WeightGradient {
             shape: self.flattened(),
             samples,
             x,
             dy,
             outputs,
             dw,
-        });
+        };
+        dispatch_products(format.filter(|_| in_tiles), gradient);
     }
+}
+
+/// Returns whether products of a format are so much faster than those of f32 that Winograd's form does not pay.
+fn multiplies_tiles(format: Option<ShortFormat>) -> bool {
+    format.and_then(ShortProducts::of) == Some(ShortProducts::Bf16Tiles)
 }
 
 /// How a convolution is divided without a change of bits.

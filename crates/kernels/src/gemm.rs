@@ -14,10 +14,12 @@ use crate::ShortFormat;
 use crate::moves::{put, put_tile};
 use crate::scratch::{ScratchBuffer, lend};
 use crate::simd::{
-    Level, SimdKernel, SimdVector, dispatch, dispatch_at, dispatch_products, pair_rows,
+    Level, PanelForm, SimdKernel, SimdVector, arrange_columns, arrange_rows, dispatch, dispatch_at,
+    dispatch_products,
 };
 
 pub use matrix::Matrix;
+use tile::PackedPanels;
 
 /// The longest block of the inner index.
 const DEPTH_MAX: usize = 256;
@@ -45,6 +47,18 @@ pub(crate) trait Panels {
         width: usize,
         out: &mut [f32],
     );
+
+    /// Packs panels of rows (`LEFT`) or columns in the form [`PanelForm::Bf16Tiles`]. Returns whether it did; otherwise
+    /// packed values are converted.
+    #[inline(always)]
+    fn pack_tiles<V: SimdVector, const LEFT: bool>(
+        &mut self,
+        _depth: &Range<usize>,
+        _outer: &Range<usize>,
+        _out: &mut [f32],
+    ) -> bool {
+        false
+    }
 
     /// Packs panels of the rows of a tile: the left side.
     #[inline(always)]
@@ -163,7 +177,8 @@ pub(crate) fn pack_left<'a, V: SimdVector>(
     memory: &'a mut ScratchBuffer,
 ) -> &'a [f32] {
     let padded = rows.next_multiple_of(V::ROWS);
-    let a = memory.take(padded * depth);
+    // The last block may need more memory than its length.
+    let a = memory.take(padded * (depth + V::FORM.length(1)));
     for depth in BlockedLength::of_depth(depth).ranges() {
         let a = &mut a[depth.start * padded..];
         pack_left_block::<V>(left, depth, 0..rows, a);
@@ -171,7 +186,7 @@ pub(crate) fn pack_left<'a, V: SimdVector>(
     a
 }
 
-/// Packs panels of rows, in pairs if the vectors have them.
+/// Packs panels of rows in the form of the vectors.
 #[inline(always)]
 fn pack_left_block<V: SimdVector>(
     left: &mut impl Panels,
@@ -180,15 +195,14 @@ fn pack_left_block<V: SimdVector>(
     a: &mut [f32],
 ) {
     let (length, count) = (depth.len(), rows.len().div_ceil(V::ROWS));
-    left.pack_rows::<V>(depth, rows, a);
-    if V::HAS_PAIRS {
-        for panel in a.chunks_mut((V::ROWS * length).max(1)).take(count) {
-            pair_rows(panel, length, V::ROWS);
-        }
+    if V::FORM == PanelForm::Bf16Tiles && left.pack_tiles::<V, true>(&depth, &rows, a) {
+        return;
     }
+    left.pack_rows::<V>(depth, rows, a);
+    arrange_rows::<V>(a, count, length);
 }
 
-/// Packs panels of columns, in pairs if the vectors have them.
+/// Packs panels of columns in the form of the vectors.
 #[inline(always)]
 fn pack_right_block<V: SimdVector>(
     right: &mut impl Panels,
@@ -196,14 +210,12 @@ fn pack_right_block<V: SimdVector>(
     columns: Range<usize>,
     b: &mut [f32],
 ) {
-    let (length, panel) = (depth.len(), V::COLUMNS * V::LANES);
-    right.pack_all::<V>(depth, columns.clone(), b);
-    if V::HAS_PAIRS {
-        let panels = b.chunks_mut((panel * length).max(1));
-        for (columns, b) in chunks(columns, panel).zip(panels) {
-            pair_rows(b, length, columns.len().next_multiple_of(V::LANES));
-        }
+    let (length, count) = (depth.len(), columns.len());
+    if V::FORM == PanelForm::Bf16Tiles && right.pack_tiles::<V, false>(&depth, &columns, b) {
+        return;
     }
+    right.pack_all::<V>(depth, columns, b);
+    arrange_columns::<V>(b, count, length);
 }
 
 /// Multiplies as [`drive`], with the left side packed by [`pack_left`]. The bits are the same.
@@ -226,7 +238,8 @@ pub(crate) fn drive_packed<V: SimdVector>(
         for depth in BlockedLength::of_depth(size.depth).ranges() {
             pack_right_block::<V>(right, depth.clone(), columns.clone(), b);
             for rows in chunks(0..size.rows, packed_rows) {
-                let a = &left[depth.start * padded + rows.start * depth.len()..];
+                let length = V::FORM.length(depth.len());
+                let a = &left[depth.start * padded + rows.start * length..];
                 block::<V>(rows, columns.clone(), &depth, a, b, sink);
             }
         }
@@ -282,7 +295,7 @@ fn block<V: SimdVector>(
     b: &[f32],
     sink: &mut impl Sink,
 ) {
-    let (length, tile_columns) = (depth.len(), V::COLUMNS * V::LANES);
+    let (length, tile_columns) = (V::FORM.length(depth.len()), V::COLUMNS * V::LANES);
     let mut tile = [0.0; tile::TILE_MAX];
     for (right, columns) in chunks(columns, tile_columns).enumerate() {
         let vectors = columns.len().div_ceil(V::LANES);
@@ -297,22 +310,28 @@ fn block<V: SimdVector>(
             if inner.is_empty() && !first {
                 continue;
             }
-            let mut part = inner.start - depth.start..inner.end - depth.start;
-            if V::HAS_PAIRS {
-                assert_eq!(inner, *depth, "pairs of a whole block");
-                part.end = part.end.div_ceil(2);
-            }
+            let part = match V::FORM {
+                PanelForm::Values => inner.start - depth.start..inner.end - depth.start,
+                form => {
+                    assert_eq!(inner, *depth, "a form of whole blocks");
+                    0..form.rows(depth.len())
+                }
+            };
             let at = left * V::ROWS * length;
-            let a = &a[at + V::ROWS * part.start..at + V::ROWS * part.end];
-            let b = &b[width * part.start..width * part.end];
+            let panels = PackedPanels {
+                a: &a[at + V::ROWS * part.start..at + V::ROWS * part.end],
+                b: &b[width * part.start..width * part.end],
+                depth: depth.len(),
+                columns: vectors,
+            };
             if rows.len() == V::ROWS
                 && columns.len() == width
                 && let Some((to, stride, adds)) = sink.place(&rows, &columns)
             {
-                tile::multiply_to::<V>(a, b, vectors, (to, stride), first && !adds);
+                tile::multiply_to::<V>(panels, (to, stride), first && !adds);
                 continue;
             }
-            tile::multiply::<V>(a, b, vectors, &mut tile);
+            tile::multiply::<V>(panels, &mut tile);
             sink.store::<V>(rows, columns.clone(), &tile, width, first);
         }
     }
@@ -430,6 +449,16 @@ impl Sink for OutputRows<'_> {
     }
 }
 
+/// Returns the rows of `out`, `stride` apart and without space between them, to which a product is added.
+pub(crate) fn rows_of(out: &mut [f32], stride: usize) -> impl Sink {
+    OutputRows {
+        out,
+        stride,
+        adds: true,
+        triangle: Triangle::Nowhere,
+    }
+}
+
 struct MatrixProduct<'a> {
     left: Matrix<'a>,
     right: Matrix<'a>,
@@ -505,8 +534,8 @@ pub fn multiply(left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool
     dispatch(MatrixProduct::new(left, right, out, adds));
 }
 
-/// Multiplies as [`multiply`] matrices whose elements are all rounded to a format, with products of the format if
-/// [`has_products_of`](crate::has_products_of) it; sums are f32.
+/// Multiplies as [`multiply`] matrices whose elements are all rounded to a format, with products of the format if the
+/// processor has them (see [`ShortProducts::of`](crate::ShortProducts::of)); sums are f32.
 ///
 /// # Panics
 /// If the lengths do not match.

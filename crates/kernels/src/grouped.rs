@@ -129,9 +129,16 @@ impl GroupedConvolution {
     ///
     /// # Panics
     /// If lengths do not match.
-    pub fn weight_gradient(&self, samples: usize, x: &[f32], dy: &[f32], dw: &mut [f32]) {
+    pub fn weight_gradient(
+        &self,
+        format: Option<ShortFormat>,
+        samples: usize,
+        x: &[f32],
+        dy: &[f32],
+        dw: &mut [f32],
+    ) {
         if self.groups == 1 {
-            return self.each.weight_gradient(samples, x, dy, dw);
+            return self.each.weight_gradient(format, samples, x, dy, dw);
         }
         let parts = self.parts(samples, [x.len(), dw.len(), dy.len()]);
         dw.fill(0.0);
@@ -146,7 +153,7 @@ impl GroupedConvolution {
                     dy,
                 });
             } else {
-                self.each.weight_gradient(1, x, dy, &mut own);
+                self.each.weight_gradient(format, 1, x, dy, &mut own);
                 add_to(dw, &own);
             }
         }
@@ -329,8 +336,8 @@ mod tests {
                 full.input_gradient(None, samples, &wide, &dy, &mut dx[1]);
                 compare(&dx[0], &dx[1]);
                 let (mut dw, mut all) = (vec![9.0; w.len()], vec![9.0; wide.len()]);
-                grouped.weight_gradient(samples, &x, &dy, &mut dw);
-                full.weight_gradient(samples, &x, &dy, &mut all);
+                grouped.weight_gradient(None, samples, &x, &dy, &mut dw);
+                full.weight_gradient(None, samples, &x, &dy, &mut all);
                 let (_, marks) = as_full(&grouped, &vec![1.0; w.len()]);
                 let of_groups = all.iter().zip(marks).filter(|(_, mark)| *mark == 1.0);
                 compare(&dw, &of_groups.map(|(x, _)| *x).collect::<Vec<_>>());

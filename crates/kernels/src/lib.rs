@@ -51,6 +51,6 @@ pub use pool::{
 pub use rectifier::{rectified, rectified_backward};
 pub use scratch::buffer_bytes;
 pub use short::{ShortFormat, pack_short, round_and_pack, round_short, unpack_short};
-pub use simd::{Level, Vectorised, has_products_of, vectorised, with_level};
+pub use simd::{Level, ShortProducts, Vectorised, vectorised, with_level};
 pub use squares::sum_of_squares;
 pub use upsample::{upsample, upsample_backward};

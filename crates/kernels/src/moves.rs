@@ -31,7 +31,7 @@ pub(crate) fn copy<V: SimdVector>(from: &[f32], to: &mut [f32]) {
     }
 }
 
-/// Copies fewer than 16 elements.
+/// Copies fewer than 32 elements.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `count` elements.
@@ -49,6 +49,7 @@ unsafe fn copy_rest(mut from: *const f32, mut to: *mut f32, count: usize) {
             }
         };
     }
+    part!(16);
     part!(8);
     part!(4);
     part!(2);

@@ -3,6 +3,13 @@
 //! Packed values are stored in pairs in the bits of floats: value `i` in the low half of float `i`, and value
 //! `i + (n + 1) / 2` in its high half. So both halves are read and written in order, without moves across lanes.
 //! Rounding is to the nearest, ties to even; the bits are the same at every level.
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "conversions by vector instructions")
+)]
+
+#[cfg(target_arch = "x86_64")]
+mod f16_vectors;
 
 use crate::simd::{Vectorised, vectorised};
 
@@ -81,7 +88,28 @@ trait ShortBits {
     fn narrow(value: f32) -> u32;
     /// Returns the value of 16 bits.
     fn widen(bits: u32) -> f32;
+
+    /// Rounds the first values by instructions for the format, if there are any. Returns their number.
+    #[inline(always)]
+    fn round_vectors(_values: &mut [f32]) -> usize {
+        0
+    }
+
+    /// Packs the first pairs, likewise.
+    #[inline(always)]
+    fn pack_vectors(_low: &[f32], _high: &[f32], _packed: &mut [f32]) -> usize {
+        0
+    }
+
+    /// Unpacks the first pairs, likewise.
+    #[inline(always)]
+    fn unpack_vectors(_packed: &[f32], _low: &mut [f32], _high: &mut [f32]) -> usize {
+        0
+    }
 }
+
+/// The number of pairs that are rounded and packed at once, a multiple of all vectors.
+const PART: usize = 1024;
 
 struct Bf16Bits;
 
@@ -157,6 +185,64 @@ impl ShortBits for F16Bits {
         };
         f32::from_bits(scaled.to_bits() | endless | sign)
     }
+
+    #[cfg(target_arch = "x86_64")]
+    fn round_vectors(values: &mut [f32]) -> usize {
+        if !f16_vectors::apply() {
+            return 0;
+        }
+        // SAFETY: the processor has the instructions.
+        unsafe { f16_vectors::round(values) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn pack_vectors(low: &[f32], high: &[f32], packed: &mut [f32]) -> usize {
+        if !f16_vectors::apply() {
+            return 0;
+        }
+        // SAFETY: as above.
+        unsafe { f16_vectors::pack(low, high, packed) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn unpack_vectors(packed: &[f32], low: &mut [f32], high: &mut [f32]) -> usize {
+        if !f16_vectors::apply() {
+            return 0;
+        }
+        // SAFETY: as above.
+        unsafe { f16_vectors::unpack(packed, low, high) }
+    }
+}
+
+/// Converts an even number of values that are exact in f16 to halves, in place in the first half of their memory.
+#[inline(always)]
+pub(crate) fn shorten_f16(values: &mut [f32]) {
+    let mut done = 0;
+    #[cfg(target_arch = "x86_64")]
+    if f16_vectors::apply() {
+        // SAFETY: the processor has the instructions.
+        done = unsafe { f16_vectors::shorten(values) };
+    }
+    for at in (done..values.len() / 2 * 2).step_by(2) {
+        let two = [values[at], values[at + 1]].map(F16Bits::narrow);
+        values[at / 2] = joined(two[0], two[1]);
+    }
+}
+
+/// Replaces values that are exact in f16 by their halves, twice in the bits of each: factors that one instruction repeats in
+/// all lanes.
+#[inline(always)]
+pub(crate) fn double_f16(values: &mut [f32]) {
+    let mut done = 0;
+    #[cfg(target_arch = "x86_64")]
+    if f16_vectors::apply() {
+        // SAFETY: the processor has the instructions.
+        done = unsafe { f16_vectors::double(values) };
+    }
+    for value in &mut values[done..] {
+        let half = F16Bits::narrow(*value);
+        *value = joined(half, half);
+    }
 }
 
 /// Returns two values in the bits of a float.
@@ -209,7 +295,8 @@ impl<B: ShortBits> Vectorised for Rounding<'_, B> {
 
     #[inline(always)]
     fn run(self) {
-        for value in self.values {
+        let done = B::round_vectors(self.values);
+        for value in &mut self.values[done..] {
             *value = B::widen(B::narrow(*value));
         }
     }
@@ -222,7 +309,9 @@ impl<B: ShortBits> Vectorised for Packing<'_, B> {
     fn run(self) {
         let (low, high) = self.values.split_at(self.packed.len());
         let (pairs, rest) = self.packed.split_at_mut(high.len());
-        for ((packed, low), high) in pairs.iter_mut().zip(low).zip(high) {
+        let done = B::pack_vectors(low, high, pairs);
+        let values = low[done..].iter().zip(&high[done..]);
+        for (packed, (low, high)) in pairs[done..].iter_mut().zip(values) {
             *packed = joined(B::narrow(*low), B::narrow(*high));
         }
         for (packed, low) in rest.iter_mut().zip(&low[high.len()..]) {
@@ -239,7 +328,27 @@ impl<B: ShortBits> Vectorised for RoundingAndPacking<'_, B> {
         let (low, high) = self.values.split_at_mut(self.packed.len());
         let (pairs, rest) = self.packed.split_at_mut(high.len());
         let (low, last) = low.split_at_mut(high.len());
-        for ((packed, low), high) in pairs.iter_mut().zip(low).zip(high) {
+        let mut done = 0;
+        // Parts that stay in the first-level cache between both passes.
+        while done + PART <= high.len() {
+            let part = done..done + PART;
+            if B::pack_vectors(
+                &low[part.clone()],
+                &high[part.clone()],
+                &mut pairs[part.clone()],
+            ) == 0
+            {
+                break;
+            }
+            B::unpack_vectors(
+                &pairs[part.clone()],
+                &mut low[part.clone()],
+                &mut high[part],
+            );
+            done += PART;
+        }
+        let values = low[done..].iter_mut().zip(&mut high[done..]);
+        for (packed, (low, high)) in pairs[done..].iter_mut().zip(values) {
             let (low_bits, high_bits) = (B::narrow(*low), B::narrow(*high));
             *packed = joined(low_bits, high_bits);
             *low = B::widen(low_bits);
@@ -261,7 +370,9 @@ impl<B: ShortBits> Vectorised for Unpacking<'_, B> {
         let (low, high) = self.values.split_at_mut(self.packed.len());
         let (pairs, rest) = self.packed.split_at(high.len());
         let (low, last) = low.split_at_mut(high.len());
-        for ((packed, low), high) in pairs.iter().zip(low).zip(high) {
+        let done = B::unpack_vectors(pairs, low, high);
+        let values = low[done..].iter_mut().zip(&mut high[done..]);
+        for (packed, (low, high)) in pairs[done..].iter().zip(values) {
             let bits = packed.to_bits();
             *low = B::widen(bits & 0xffff);
             *high = B::widen(bits >> 16);

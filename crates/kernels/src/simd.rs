@@ -4,12 +4,21 @@
     reason = "vector instructions and the functions compiled for them"
 )]
 
+mod f16_sums;
 mod pairs;
+mod products;
+mod tiles;
 
 use std::cell::Cell;
 
-pub use pairs::has_products_of;
-pub(crate) use pairs::{dispatch_products, pair_rows};
+pub(crate) use pairs::joined;
+pub use products::ShortProducts;
+#[cfg(test)]
+pub(crate) use products::emulated;
+pub(crate) use products::{PanelForm, arrange_columns, arrange_rows, dispatch_products};
+pub(crate) use tiles::{
+    PAIRS as TILE_PAIRS, WIDTH as TILE_WIDTH, pair_values, transpose_tile_columns, transpose_tiles,
+};
 
 /// An instruction set for which kernels are compiled. Results may differ in the last bits between levels, never within
 /// a level.
@@ -96,8 +105,8 @@ pub(crate) trait SimdVector: Copy {
     const ROWS: usize;
     /// The number of vectors per row of a register tile.
     const COLUMNS: usize;
-    /// Whether the factors of [`SimdVector::multiply_add`] are pairs of bf16, made by [`pair_rows`].
-    const HAS_PAIRS: bool = false;
+    /// The form of packed panels.
+    const FORM: PanelForm = PanelForm::Values;
 
     fn splat(value: f32) -> Self;
     /// # Safety
@@ -110,6 +119,22 @@ pub(crate) trait SimdVector: Copy {
     fn multiply_add(self, factor: Self, sum: Self) -> Self;
     /// Adds element by element.
     fn add(self, other: Self) -> Self;
+    /// Multiplies a panel of rows by one of C vectors of columns, both in a form of their own, and writes
+    /// [`SimdVector::ROWS`] rows of sums, `stride` apart.
+    ///
+    /// # Safety
+    /// The panels are arranged in [`SimdVector::FORM`] for an inner length of `depth`, and `to` is readable and writable for all
+    /// rows.
+    #[inline(always)]
+    unsafe fn multiply_panels<const C: usize>(
+        _a: *const f32,
+        _b: *const f32,
+        _depth: usize,
+        _to: *mut f32,
+        _stride: usize,
+    ) {
+        unreachable!("panels of values and pairs are multiplied by `multiply_add`");
+    }
     /// Prefetches the cache line at an address, which affects only the time.
     #[inline(always)]
     fn fetch(_at: *const f32) {}

@@ -33,3 +33,16 @@ pub(crate) fn close(got: f32, expected: f64, tolerance: f64) {
         "{got} for {expected}"
     );
 }
+
+/// Rounds to the nearest f16, which `half` does not for f64: it drops the low bits before rounding.
+pub(crate) fn rounded_to_f16(value: f64) -> f64 {
+    let mut short = value as f32;
+    if f64::from(short).abs() > value.abs() {
+        short = f32::from_bits(short.to_bits() - 1);
+    }
+    // A last bit of one where bits are missing, so that the second rounding knows of them.
+    if f64::from(short) != value {
+        short = f32::from_bits(short.to_bits() | 1);
+    }
+    half::f16::from_f32(short).to_f64()
+}

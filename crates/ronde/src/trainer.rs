@@ -218,7 +218,7 @@ impl<'a> Trainer<'a> {
         let sigterm = SigtermGuard::listen(self.worker.member(), policy);
         let threads = self.config.workers.threads;
         let training = Training::new(member, plan, chain, self.data.clone())?
-            .with_engine(self.config.train.engine, threads)?
+            .with_engine(&self.config.train, threads)?
             .with_initial_weights(initial)
             .with_callbacks(std::mem::take(&mut self.callbacks))
             .with_checkpoints(self.checkpoints()?, self.resume, sigterm.stop.clone());

@@ -404,7 +404,9 @@ fn set_engine(identity: &mut PlanIdentity, config: &RunConfig) -> Result<(), Tra
     identity.set("engine", ronde_engine::engine_name());
     let threads = config.workers.threads as usize;
     let train = &config.train;
-    let products = train.engine.products(threads, train.precision);
+    let products = train
+        .engine
+        .products(threads, train.precision, train.f16_products);
     if let Some(products) = products.map_err(TrainError::Engine)? {
         identity.set("engine.products", products);
     }

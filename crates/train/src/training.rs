@@ -30,6 +30,7 @@ use crate::callback::Callback;
 use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
 use crate::clock::{self, LapTimer};
 use crate::clock_alignment::ClockAlignment;
+use crate::config::TrainSection;
 use crate::core_pinning::CorePinning;
 use crate::evaluate::Evaluation;
 use crate::event_history::EventHistory;
@@ -373,18 +374,19 @@ impl Training {
         self
     }
 
-    /// Computes the model by an engine on several threads, of which the calling one is the first. With the default engine, the
+    /// Computes the model by the engine of a run file on several threads, of which the calling one is the first. With the default engine, the
     /// trained bits do not depend on the threads.
     ///
     /// # Errors
     /// When the system starts no more threads, or the engine's library cannot be used.
-    pub fn with_engine(mut self, engine: ComputeEngine, threads: u32) -> Result<Self, TrainError> {
-        if threads > 1 || engine != ComputeEngine::default() {
+    pub fn with_engine(mut self, train: &TrainSection, threads: u32) -> Result<Self, TrainError> {
+        let (engine, f16_products) = (train.engine, train.f16_products);
+        if threads > 1 || engine != ComputeEngine::default() || f16_products {
             // Threads inherit the cores of the thread that starts them.
             if let Some(cores) = &self.cores {
                 cores.pin_compute_thread();
             }
-            let device = engine.device(threads as usize);
+            let device = engine.device(threads as usize, f16_products);
             if let Some(cores) = &self.cores {
                 cores.unpin();
             }

@@ -106,7 +106,7 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
         .with_initial_weights(initial)
         .with_checkpoints(Some(saving), resume, context.stop.clone())
         .with_cores(cores.flatten())
-        .with_engine(config.train.engine, threads)?
+        .with_engine(&config.train, threads)?
         .with_free_cores(core_pinning::free(workers, threads));
     let recorder = training.recorder();
     let recording = RecordingThread::start(run, recorder, flight_records, tracker.clone());

@@ -14,6 +14,8 @@ mod threads;
 pub(crate) use norms::statistics_values;
 pub(super) use products::ProductKernels;
 
+use ronde_kernels::ShortFormat;
+
 use super::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 use crate::EngineError;
 use crate::host::engine_name;
@@ -27,6 +29,8 @@ pub struct HostDevice {
     threads: Threads,
     /// What computes matrix products and convolutions instead.
     products: Option<Box<dyn ProductKernels>>,
+    /// Whether products of f16 may be summed in f16.
+    f16_products: bool,
 }
 
 impl HostDevice {
@@ -48,7 +52,22 @@ impl HostDevice {
         Ok(Self {
             threads: started,
             products: None,
+            f16_products: false,
         })
+    }
+
+    /// Sums up to 16 products of f16 values in f16, if the processor can.
+    #[must_use]
+    pub fn with_f16_products(self, f16_products: bool) -> Self {
+        Self {
+            f16_products,
+            ..self
+        }
+    }
+
+    /// Returns the format in which operands of a format are multiplied; `None` for f32.
+    fn product_format(&self, format: Option<ShortFormat>) -> Option<ShortFormat> {
+        format.filter(|format| *format != ShortFormat::F16 || self.f16_products)
     }
 
     /// Computes matrix products and convolutions by other kernels.
@@ -142,7 +161,7 @@ mod tests {
                 let [x, w, dy] = [&x, &w, &dy].map(|values| DeviceSlice::Host(values));
                 device.convolve(&shape, None, samples, x, w, y);
                 device.convolve_input_gradient(&shape, None, samples, w, dy, dx);
-                device.convolve_weight_gradient(&shape, samples, x, dy, dw);
+                device.convolve_weight_gradient(&shape, None, samples, x, dy, dw);
                 found
             };
             let one = run(1);

@@ -139,10 +139,12 @@ pub trait ImageKernels {
         dx: DeviceSliceMut<'_>,
     );
 
-    /// Computes the gradient of the weights of a convolution, summed over samples.
+    /// Computes the gradient of the weights of a convolution, summed over samples; the format as for
+    /// [`ImageKernels::convolve`].
     fn convolve_weight_gradient(
         &self,
         shape: &GroupedConvolution,
+        format: Option<ShortFormat>,
         samples: usize,
         x: DeviceSlice<'_>,
         dy: DeviceSlice<'_>,

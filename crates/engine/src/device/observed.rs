@@ -217,6 +217,7 @@ kernels!(ImageKernels {
     ) = KernelCost::convolution(shape, samples);
     fn convolve_weight_gradient(
         shape: &GroupedConvolution,
+        format: Option<ShortFormat>,
         samples: usize,
         x: DeviceSlice<'_>,
         dy: DeviceSlice<'_>,

@@ -199,7 +199,7 @@ mod tests {
 
     /// Returns a device with the library, or `None` with a message if it is not installed.
     fn device(threads: usize) -> Option<crate::HostDevice> {
-        let device = ComputeEngine::OneDnn.device(threads);
+        let device = ComputeEngine::OneDnn.device(threads, false);
         device
             .inspect_err(|cause| eprintln!("skipped: {cause}"))
             .ok()
@@ -241,7 +241,7 @@ mod tests {
             let [x, w, dy] = [&x, &w, &dy].map(|values| DeviceSlice::Host(values));
             device.convolve(&shape, None, 3, x, w, y);
             device.convolve_input_gradient(&shape, None, 3, w, dy, dx);
-            device.convolve_weight_gradient(&shape, 3, x, dy, dw);
+            device.convolve_weight_gradient(&shape, None, 3, x, dy, dw);
             found
         };
         let first = run(16, 12);

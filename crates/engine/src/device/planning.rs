@@ -195,6 +195,7 @@ impl ImageKernels for PlanningDevice {
     fn convolve_weight_gradient(
         &self,
         _shape: &GroupedConvolution,
+        _format: Option<ShortFormat>,
         _samples: usize,
         _x: DeviceSlice<'_>,
         _dy: DeviceSlice<'_>,

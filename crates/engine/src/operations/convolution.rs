@@ -92,7 +92,10 @@ impl GraphOperation for Convolve {
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
         let (device, given) = (tensors.device(), gradient.values());
-        device.convolve_weight_gradient(&self.shape, x.samples(), x.values(), given, to.get(0));
+        let format = x.rounded_to();
+        let format = format.filter(|_| format == gradient.rounded_to());
+        let samples = x.samples();
+        device.convolve_weight_gradient(&self.shape, format, samples, x.values(), given, to.get(0));
         if self.has_bias {
             let places = self.output_size().iter().product();
             device.sum_channels(given, places, to.get(1));

@@ -7,8 +7,8 @@ use super::image::OutputGroup;
 use crate::gemm::Sink;
 use crate::simd::SimdVector;
 
-/// The number of columns of the widest panel of any level.
-const PANEL_MAX: usize = 48;
+/// The number of columns of the widest panel of any level or format.
+const PANEL_MAX: usize = 96;
 
 /// The gradient of the input, to which rows (taps) and columns (outputs) of a product are added.
 pub(super) struct Fold<'a> {

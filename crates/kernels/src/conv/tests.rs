@@ -1,7 +1,9 @@
 //! Convolutions and their gradients against the definition.
 
 use super::*;
-use crate::testing::{at_every_level, close, values};
+use crate::ShortProducts;
+use crate::simd::emulated;
+use crate::testing::{at_every_level, values};
 
 /// Returns one convolution for each case that the kernels treat separately.
 fn shapes() -> Vec<(Convolution, usize)> {
@@ -66,47 +68,114 @@ pub(super) fn each(shape: &Convolution, samples: usize, mut meet: impl FnMut(usi
 #[test]
 fn forward_and_both_gradients_fit_the_definition() {
     at_every_level(|| {
-        let formats = [None, Some(ShortFormat::Bf16)];
-        let cases = shapes().into_iter();
-        for ((shape, samples), format) in cases.flat_map(|case| formats.map(|f| (case, f))) {
-            let [input, output, weights] = shape.elements();
-            let operand = |length, seed| {
-                let mut found = values(length, seed);
-                if let Some(format) = format {
-                    crate::round_short(format, &mut found);
-                }
-                found
-            };
-            let x = operand(samples * input, 1);
-            let (w, dy) = (operand(weights, 2), operand(samples * output, 3));
-            let mut expected = [
-                vec![0.0_f64; samples * output],
-                vec![0.0; samples * input],
-                vec![0.0; weights],
-            ];
-            each(&shape, samples, |i, t, o| {
-                expected[0][o] += f64::from(x[i]) * f64::from(w[t]);
-                expected[1][i] += f64::from(dy[o]) * f64::from(w[t]);
-                expected[2][t] += f64::from(dy[o]) * f64::from(x[i]);
-            });
-            let mut got = [
-                vec![f32::NAN; samples * output],
-                vec![f32::NAN; samples * input],
-                vec![f32::NAN; weights],
-            ];
-            let [y, dx, dw] = &mut got;
-            shape.forward(format, samples, &x, &w, y);
-            shape.input_gradient(format, samples, &w, &dy, dx);
-            shape.weight_gradient(samples, &x, &dy, dw);
-            for (which, (got, expected)) in got.iter().zip(&expected).enumerate() {
-                for (place, (got, expected)) in got.iter().zip(expected).enumerate() {
-                    let near = (f64::from(*got) - expected).abs() <= 1e-4 * (1.0 + expected.abs());
-                    assert!(near, "{shape:?} {which} at {place}: {got} for {expected}");
-                }
+        fit_the_definition(None, 1e-4);
+        fit_the_definition(Some(ShortFormat::Bf16), 1e-4);
+    });
+    for (products, tolerance) in [
+        (ShortProducts::Bf16Tiles, 1e-4),
+        (ShortProducts::F16Sums, 3e-2),
+    ] {
+        let format = Some(products.format());
+        emulated::with(products, || fit_the_definition(format, tolerance));
+        fit_the_definition(format, tolerance);
+    }
+}
+
+/// Compares all passes with the definition, on operands that are rounded to a format.
+fn fit_the_definition(format: Option<ShortFormat>, tolerance: f64) {
+    for (shape, samples) in shapes() {
+        let [input, output, weights] = shape.elements();
+        let operand = |length, seed| {
+            let mut found = values(length, seed);
+            if let Some(format) = format {
+                crate::round_short(format, &mut found);
+            }
+            found
+        };
+        let x = operand(samples * input, 1);
+        let (w, dy) = (operand(weights, 2), operand(samples * output, 3));
+        let mut expected = [
+            vec![0.0_f64; samples * output],
+            vec![0.0; samples * input],
+            vec![0.0; weights],
+        ];
+        each(&shape, samples, |i, t, o| {
+            expected[0][o] += f64::from(x[i]) * f64::from(w[t]);
+            expected[1][i] += f64::from(dy[o]) * f64::from(w[t]);
+            expected[2][t] += f64::from(dy[o]) * f64::from(x[i]);
+        });
+        let mut got = [
+            vec![f32::NAN; samples * output],
+            vec![f32::NAN; samples * input],
+            vec![f32::NAN; weights],
+        ];
+        let [y, dx, dw] = &mut got;
+        shape.forward(format, samples, &x, &w, y);
+        shape.input_gradient(format, samples, &w, &dy, dx);
+        shape.weight_gradient(format, samples, &x, &dy, dw);
+        for (which, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            for (place, (got, expected)) in got.iter().zip(expected).enumerate() {
+                let error = (f64::from(*got) - expected).abs();
+                let near = error <= tolerance * (1.0 + expected.abs());
+                assert!(near, "{shape:?} {which} at {place}: {got} for {expected}");
             }
         }
-        close(1.0, 1.0, 1e-9);
-    });
+    }
+}
+
+#[test]
+fn some_channels_have_the_bits_of_all_in_every_form_of_products() {
+    let shape = Convolution {
+        channels: 64,
+        size: [7, 9],
+        outputs: 80,
+        kernel: [3, 3],
+        stride: [1, 1],
+        padding: [1, 1],
+    };
+    let samples = 2;
+    let compare = |format: ShortFormat| {
+        let [input, output, weights] = shape.elements();
+        let operand = |length, seed| {
+            let mut found = values(length, seed);
+            crate::round_short(format, &mut found);
+            found
+        };
+        let x = operand(samples * input, 1);
+        let (w, dy) = (operand(weights, 2), operand(samples * output, 3));
+        let of = |all: &[f32], channels: usize, range: std::ops::Range<usize>| -> Vec<f32> {
+            let places = 7 * 9;
+            let samples = all.chunks_exact(channels * places);
+            let part = |sample: &[f32]| sample[range.start * places..range.end * places].to_vec();
+            samples.flat_map(part).collect()
+        };
+        let (mut y, mut dx) = (vec![0.0; samples * output], vec![0.0; samples * input]);
+        shape.forward(Some(format), samples, &x, &w, &mut y);
+        shape.input_gradient(Some(format), samples, &w, &dy, &mut dx);
+        for range in [0..16, 16..48, 48..64] {
+            let mut some = vec![f32::NAN; samples * range.len() * 63];
+            shape.forward_of(range.clone(), Some(format), samples, &x, &w, &mut some);
+            assert_eq!(some, of(&y, 80, range.clone()));
+            shape.input_gradient_of(range.clone(), Some(format), samples, &w, &dy, &mut some);
+            assert_eq!(some, of(&dx, 64, range));
+        }
+        let mut dw = vec![0.0; weights];
+        shape.weight_gradient(Some(format), samples, &x, &dy, &mut dw);
+        for range in [0..16, 16..48, 48..80] {
+            let mut some = vec![f32::NAN; range.len() * shape.window()];
+            shape.weight_gradient_of(range.clone(), Some(format), samples, &x, &dy, &mut some);
+            assert_eq!(
+                some,
+                dw[range.start * shape.window()..range.end * shape.window()]
+            );
+        }
+    };
+    for format in [ShortFormat::Bf16, ShortFormat::F16] {
+        compare(format);
+    }
+    for products in [ShortProducts::Bf16Tiles, ShortProducts::F16Sums] {
+        emulated::with(products, || compare(products.format()));
+    }
 }
 
 #[test]

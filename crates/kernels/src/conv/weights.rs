@@ -1,6 +1,8 @@
 //! The gradient of a convolution's weights; windows are read from the image in place.
 #![expect(unsafe_code, reason = "vector loads and stores in the innermost loops")]
 
+mod tiled;
+
 use std::ops::Range;
 
 use super::image::{GroupImage, OutputGroup, groups};
@@ -8,7 +10,7 @@ use super::{Convolution, row_starts, taps};
 use crate::gemm::chunks;
 use crate::moves::transpose_into;
 use crate::scratch::lend;
-use crate::simd::{SimdKernel, SimdVector};
+use crate::simd::{PanelForm, SimdKernel, SimdVector};
 
 /// The number of taps of a register tile: with four vectors of outputs, 24 sums.
 const TAPS: usize = 6;
@@ -31,6 +33,9 @@ impl SimdKernel for WeightGradient<'_> {
     /// Sums `[taps, outputs]` group by group, in order, and transposes the sum at the end.
     #[inline(always)]
     fn run<V: SimdVector>(self) {
+        if V::FORM == PanelForm::Bf16Tiles {
+            return tiled::run::<V>(self);
+        }
         let shape = self.shape;
         let (output, window) = (shape.output_size(), shape.window());
         let vectors = if V::LANES == 16 { VECTORS } else { V::COLUMNS };

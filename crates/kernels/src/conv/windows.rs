@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use super::image::{GroupImage, OutputGroup};
 use super::{Convolution, row_starts, taps};
-use crate::gemm::Panels;
-use crate::simd::SimdVector;
+use crate::gemm::{Panels, chunks};
+use crate::simd::{PanelForm, SimdVector, TILE_PAIRS, TILE_WIDTH, joined};
 
-/// The number of columns of the widest panel of any level.
-const PANEL_MAX: usize = 48;
+/// The number of columns of the widest panel of any level or format.
+const PANEL_MAX: usize = 96;
 
 /// The matrix `[taps, outputs of the group]`: column `j` is the window of output `j`.
 pub(super) struct PackedWindows<'a> {
@@ -50,6 +50,50 @@ impl<'a> PackedWindows<'a> {
         self.row_starts[column / self.width] + column % self.width * self.stride
     }
 
+    /// Writes the starts of the pieces of some columns. Returns their number.
+    #[inline(always)]
+    fn starts(&self, columns: &Range<usize>, starts: &mut [usize; PANEL_MAX]) -> usize {
+        let count = columns.len() / self.piece;
+        for (i, start) in starts[..count].iter_mut().enumerate() {
+            *start = self.start(columns.start + i * self.piece);
+        }
+        count
+    }
+
+    /// Writes pairs of bf16 of contiguous ranges of `P` elements, as two tiles.
+    #[inline(always)]
+    fn pack_pairs<const P: usize>(
+        &self,
+        depth: Range<usize>,
+        starts: &[usize],
+        width: usize,
+        out: &mut [f32],
+    ) {
+        let mut rows = out.chunks_exact_mut(width);
+        for (taps, to) in self.taps[depth].chunks(2).zip(rows.by_ref()) {
+            let first = &self.image[taps[0]..];
+            let (to, rest) = to.split_at_mut(starts.len() * P);
+            let pieces = starts.iter().zip(to.as_chunks_mut::<P>().0);
+            if let Some(second) = taps.get(1) {
+                let second = &self.image[*second..];
+                for (&start, to) in pieces {
+                    let (mut one, mut two) = ([0.0; P], [0.0; P]);
+                    one.copy_from_slice(&first[start..start + P]);
+                    two.copy_from_slice(&second[start..start + P]);
+                    *to = std::array::from_fn(|i| joined(one[i], two[i]));
+                }
+            } else {
+                for (&start, to) in pieces {
+                    let mut one = [0.0; P];
+                    one.copy_from_slice(&first[start..start + P]);
+                    *to = one.map(|value| joined(value, 0.0));
+                }
+            }
+            rest.fill(0.0);
+        }
+        rows.for_each(|row| row.fill(0.0));
+    }
+
     /// Copies contiguous ranges of `P` elements.
     #[inline(always)]
     fn pack_pieces<const P: usize>(
@@ -74,6 +118,33 @@ impl<'a> PackedWindows<'a> {
 
 impl Panels for PackedWindows<'_> {
     #[inline(always)]
+    fn pack_tiles<V: SimdVector, const LEFT: bool>(
+        &mut self,
+        depth: &Range<usize>,
+        outer: &Range<usize>,
+        out: &mut [f32],
+    ) -> bool {
+        assert!(!LEFT, "windows are columns");
+        let length = PanelForm::Bf16Tiles.length(depth.len());
+        let mut starts = [0; PANEL_MAX];
+        for (place, outer) in chunks(outer.clone(), TILE_WIDTH).enumerate() {
+            let width = outer.len().next_multiple_of(TILE_PAIRS);
+            let panel = &mut out[place * TILE_WIDTH * length..];
+            let panel = &mut panel[..depth.len().div_ceil(2 * TILE_PAIRS) * TILE_PAIRS * width];
+            let count = self.starts(&outer, &mut starts);
+            let (depth, starts) = (depth.clone(), &starts[..count]);
+            match self.piece {
+                16 => self.pack_pairs::<16>(depth, starts, width, panel),
+                8 => self.pack_pairs::<8>(depth, starts, width, panel),
+                4 => self.pack_pairs::<4>(depth, starts, width, panel),
+                2 => self.pack_pairs::<2>(depth, starts, width, panel),
+                _ => self.pack_pairs::<1>(depth, starts, width, panel),
+            }
+        }
+        true
+    }
+
+    #[inline(always)]
     fn pack<V: SimdVector>(
         &mut self,
         depth: Range<usize>,
@@ -82,10 +153,7 @@ impl Panels for PackedWindows<'_> {
         out: &mut [f32],
     ) {
         let mut starts = [0; PANEL_MAX];
-        let count = outer.len() / self.piece;
-        for (i, start) in starts[..count].iter_mut().enumerate() {
-            *start = self.start(outer.start + i * self.piece);
-        }
+        let count = self.starts(&outer, &mut starts);
         let starts = &starts[..count];
         match self.piece {
             16 => self.pack_pieces::<16>(depth, starts, width, out),
@@ -102,14 +170,17 @@ impl Panels for PackedWindows<'_> {
 pub(super) struct FlippedWeights<'a> {
     weights: &'a [f32],
     channels: usize,
+    /// The channel of the first row.
+    first: usize,
     taps: usize,
 }
 
 impl<'a> FlippedWeights<'a> {
-    pub(super) fn new(weights: &'a [f32], channels: usize, taps: usize) -> Self {
+    pub(super) fn new(weights: &'a [f32], channels: usize, first: usize, taps: usize) -> Self {
         Self {
             weights,
             channels,
+            first,
             taps,
         }
     }
@@ -126,7 +197,8 @@ impl Panels for FlippedWeights<'_> {
     ) {
         for (index, to) in depth.zip(out.chunks_exact_mut(width)) {
             let (output, tap) = (index / self.taps, self.taps - 1 - index % self.taps);
-            let from = (output * self.channels + outer.start) * self.taps + tap;
+            let channel = self.first + outer.start;
+            let from = (output * self.channels + channel) * self.taps + tap;
             let (to, rest) = to.split_at_mut(outer.len());
             let from = self.weights[from..].iter().step_by(self.taps);
             for (to, from) in to.iter_mut().zip(from) {

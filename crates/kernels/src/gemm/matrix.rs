@@ -1,5 +1,7 @@
 //! [`Matrix`]: a view of a matrix in a slice, and the packing of its panels.
 
+mod tiles;
+
 use std::ops::Range;
 
 use super::{Panels, pack_panels, pack_rows};
@@ -98,6 +100,17 @@ const PANELS: usize = 4;
 
 /// Packs the right side, whose inner index is the row. The left side is passed transposed.
 impl Panels for Matrix<'_> {
+    #[inline(always)]
+    fn pack_tiles<V: SimdVector, const LEFT: bool>(
+        &mut self,
+        depth: &Range<usize>,
+        outer: &Range<usize>,
+        out: &mut [f32],
+    ) -> bool {
+        tiles::pack::<V, LEFT>(self, depth, outer.clone(), out);
+        true
+    }
+
     #[inline(always)]
     fn pack<V: SimdVector>(
         &mut self,

@@ -1,7 +1,9 @@
 //! Products against the definition, and tests that their bits do not depend on the memory layout.
 
 use super::*;
-use crate::testing::{close, values};
+use crate::simd::emulated;
+use crate::testing::{close, rounded_to_f16, values};
+use crate::{ShortProducts, round_short};
 
 #[test]
 fn products_of_all_small_shapes_and_orders_fit_the_definition() {
@@ -116,7 +118,7 @@ fn mismatched_lengths_are_rejected() {
 fn products_of_rounded_operands_have_the_order_of_pairs() {
     let bf16 = |count, seed| {
         let mut found = values(count, seed);
-        crate::round_short(ShortFormat::Bf16, &mut found);
+        round_short(ShortFormat::Bf16, &mut found);
         found
     };
     for (m, k, n) in [
@@ -142,7 +144,7 @@ fn products_of_rounded_operands_have_the_order_of_pairs() {
                 }
                 expected += sum;
             }
-            if crate::has_products_of(ShortFormat::Bf16) {
+            if ShortProducts::of(ShortFormat::Bf16) == Some(ShortProducts::Bf16Pairs) {
                 assert_eq!(*got, expected, "{m} {k} {n}");
             } else {
                 close(*got, f64::from(expected), 1e-5);
@@ -151,10 +153,99 @@ fn products_of_rounded_operands_have_the_order_of_pairs() {
         let mut exact = vec![0.5; m * n];
         multiply(left, right, &mut exact, true);
         let mut other = vec![0.5; m * n];
-        multiply_rounded(Some(ShortFormat::F16), left, right, &mut other, true);
-        assert_eq!(other, exact, "products of f16 are computed in f32");
         multiply_rounded(None, left, right, &mut other, false);
         multiply(left, right, &mut exact, false);
         assert_eq!(other, exact);
+    }
+}
+
+/// Multiplies each element by the definition of the instructions: blocks of the inner index, and within them blocks of 32
+/// products in two sums (tiles of bf16), or of 16 products (sums in f16).
+fn defined(products: ShortProducts, a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f32> {
+    let element = |at: usize| {
+        let (row, column) = (at / n, at % n);
+        let factors = |l: usize| [a[row * k + l], b[l * n + column]];
+        let mut whole = 0.0_f32;
+        for depth in BlockedLength::of_depth(k).ranges() {
+            let mut sum = 0.0_f32;
+            match products {
+                ShortProducts::Bf16Tiles => {
+                    for first in depth.clone().step_by(32) {
+                        let mut both = [0.0_f32; 2];
+                        for l in first..(first + 32).min(depth.end) {
+                            let ([x, y], parity) = (factors(l), (l - first) % 2);
+                            both[parity] = x.mul_add(y, both[parity]);
+                        }
+                        sum += both[0] + both[1];
+                    }
+                }
+                _ => {
+                    for first in depth.clone().step_by(16) {
+                        let products = (first..(first + 16).min(depth.end)).map(factors);
+                        let part = products.fold(0.0, |sum, [x, y]| {
+                            rounded_to_f16(f64::from(x).mul_add(f64::from(y), sum))
+                        });
+                        sum += part as f32;
+                    }
+                }
+            }
+            whole += sum;
+        }
+        whole
+    };
+    (0..m * n).map(element).collect()
+}
+
+#[test]
+fn instructions_of_short_formats_have_the_bits_of_their_definition_for_all_layouts() {
+    for products in [ShortProducts::Bf16Tiles, ShortProducts::F16Sums] {
+        let format = products.format();
+        let runs_here = ShortProducts::of(format) == Some(products);
+        if !runs_here {
+            eprintln!("emulated: no {} here", products.name());
+        }
+        for shape in [
+            [1, 1, 1],
+            [5, 3, 7],
+            [33, 31, 33],
+            [17, 513, 65],
+            [200, 70, 100],
+            [8, 10_241, 2],
+            [3, 0, 2],
+            [0, 3, 2],
+            [2, 5, 1100],
+        ] {
+            let [m, k, n] = shape;
+            let rounded = |count, seed| {
+                let mut found = values(count, seed);
+                round_short(format, &mut found);
+                found
+            };
+            let (a, b) = (rounded(m * k, 1), rounded(k * n, 2));
+            let expected = defined(products, &a, &b, shape);
+            let (at, bt) = (turned(&a, m, k), turned(&b, k, n));
+            for left in [Matrix::new(&a, m, k), Matrix::new(&at, k, m).transposed()] {
+                for right in [Matrix::new(&b, k, n), Matrix::new(&bt, n, k).transposed()] {
+                    let multiplied = || {
+                        let mut out = vec![f32::NAN; m * n];
+                        multiply_rounded(Some(format), left, right, &mut out, false);
+                        let mut sum = vec![1.5; m * n];
+                        multiply_rounded(Some(format), left, right, &mut sum, true);
+                        (out, sum)
+                    };
+                    let mut all = vec![emulated::with(products, multiplied)];
+                    if runs_here {
+                        all.push(multiplied());
+                    }
+                    for (out, sum) in all {
+                        assert_eq!(out, expected, "{products:?} {shape:?}");
+                        if k <= DEPTH_MAX {
+                            let whole = expected.iter().map(|product| 1.5 + product);
+                            assert!(sum.iter().copied().eq(whole), "{products:?} {shape:?}");
+                        }
+                    }
+                }
+            }
+        }
     }
 }

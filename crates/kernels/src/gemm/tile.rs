@@ -1,57 +1,66 @@
 //! The register tile, which makes all multiplications of a matrix product.
 #![expect(unsafe_code, reason = "vector loads and stores in the innermost loops")]
 
-use crate::simd::SimdVector;
+use crate::simd::{PanelForm, SimdVector};
 
-/// The number of elements of the largest tile of any level: 8 rows of 3 vectors of 16, or 6 of 4.
-pub(crate) const TILE_MAX: usize = 8 * 3 * 16;
+/// The number of elements of the largest tile of any level or format: 32 rows of 32 columns.
+pub(crate) const TILE_MAX: usize = 32 * 32;
 
-/// Multiplies a packed panel of rows (`a[k][V::ROWS]`) by one of columns (`b[k][columns * V::LANES]`)
-/// into `out[V::ROWS][columns * V::LANES]`. Each element is summed in the order of `k`.
+/// A packed panel of rows and one of columns.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedPanels<'a> {
+    /// The rows: `[k][V::ROWS]` as values or pairs, or in another form of the vectors.
+    pub(crate) a: &'a [f32],
+    /// The columns: `[k][columns * V::LANES]`, likewise.
+    pub(crate) b: &'a [f32],
+    /// The inner length.
+    pub(crate) depth: usize,
+    /// The number of vectors of columns.
+    pub(crate) columns: usize,
+}
+
+/// Multiplies panels into `out[V::ROWS][columns * V::LANES]`. Each element is summed in the order of the inner index, or in
+/// that of the instructions of a short format.
 #[inline(always)]
-pub(crate) fn multiply<V: SimdVector>(
-    a: &[f32],
-    b: &[f32],
-    columns: usize,
-    out: &mut [f32; TILE_MAX],
-) {
-    match (V::ROWS, columns) {
-        (8, 3) => sized::<V, 8, 3>(a, b, out),
-        (8, 2) => sized::<V, 8, 2>(a, b, out),
-        (8, 1) => sized::<V, 8, 1>(a, b, out),
-        (6, 2) => sized::<V, 6, 2>(a, b, out),
-        (6, 1) => sized::<V, 6, 1>(a, b, out),
-        (4, 2) => sized::<V, 4, 2>(a, b, out),
-        (4, 1) => sized::<V, 4, 1>(a, b, out),
-        (rows, columns) => unreachable!("no tile of {rows} rows by {columns} vectors"),
-    }
+pub(crate) fn multiply<V: SimdVector>(panels: PackedPanels<'_>, out: &mut [f32; TILE_MAX]) {
+    let width = panels.columns * V::LANES;
+    multiply_to::<V>(panels, (out, width), true);
 }
 
 /// Multiplies as [`multiply`], directly to rows of `out` that are `stride` apart: written or, unless this is the
 /// `first` block, added.
 #[inline(always)]
 pub(crate) fn multiply_to<V: SimdVector>(
-    a: &[f32],
-    b: &[f32],
-    columns: usize,
+    panels: PackedPanels<'_>,
     (out, stride): (&mut [f32], usize),
     first: bool,
 ) {
-    let to = |out: &mut [f32], width: usize, rows: usize| {
-        assert!(
-            out.len() >= (rows - 1) * stride + width,
-            "rows of a product's tile"
-        );
-        out.as_mut_ptr()
-    };
+    let width = panels.columns * V::LANES;
+    assert!(
+        out.len() >= (V::ROWS - 1) * stride + width,
+        "rows of a product's tile"
+    );
+    let to = out.as_mut_ptr();
     macro_rules! sized {
-        ($rows:literal, $columns:literal) => {{
-            let to = to(out, $columns * V::LANES, $rows);
+        ($rows:literal, $columns:literal) => {
             // SAFETY: all rows are within `out`, as asserted.
-            unsafe { sized_to::<V, $rows, $columns>(a, b, to, stride, first) }
-        }};
+            unsafe { sized_to::<V, $rows, $columns>(panels.a, panels.b, to, stride, first) }
+        };
     }
-    match (V::ROWS, columns) {
+    macro_rules! arranged {
+        ($columns:literal) => {
+            // SAFETY: as above.
+            unsafe { arranged_to::<V, $columns>(panels, to, stride, first) }
+        };
+    }
+    if matches!(V::FORM, PanelForm::Bf16Tiles | PanelForm::F16) {
+        return match panels.columns {
+            3 => arranged!(3),
+            2 => arranged!(2),
+            _ => arranged!(1),
+        };
+    }
+    match (V::ROWS, panels.columns) {
         (8, 3) => sized!(8, 3),
         (8, 2) => sized!(8, 2),
         (8, 1) => sized!(8, 1),
@@ -60,6 +69,61 @@ pub(crate) fn multiply_to<V: SimdVector>(
         (4, 2) => sized!(4, 2),
         (4, 1) => sized!(4, 1),
         (rows, columns) => unreachable!("no tile of {rows} rows by {columns} vectors"),
+    }
+}
+
+/// Prefetches a tile's destination, which may not be in the cache, before its products.
+#[inline(always)]
+fn fetch<V: SimdVector, const C: usize>(to: *mut f32, stride: usize) {
+    for row in 0..V::ROWS {
+        for column in 0..C {
+            V::fetch(to.wrapping_add(row * stride + column * V::LANES));
+        }
+    }
+}
+
+/// Multiplies panels in a form of their own.
+///
+/// # Safety
+/// `to` is readable and writable for `V::ROWS` rows of C vectors, `stride` apart.
+#[inline(always)]
+unsafe fn arranged_to<V: SimdVector, const C: usize>(
+    panels: PackedPanels<'_>,
+    to: *mut f32,
+    stride: usize,
+    first: bool,
+) {
+    let PackedPanels {
+        a,
+        b,
+        depth,
+        columns,
+    } = panels;
+    let (width, length) = (C * V::LANES, V::FORM.length(depth));
+    assert!(
+        columns == C && a.len() == V::ROWS * length && b.len() == width * length,
+        "panels of one depth"
+    );
+    fetch::<V, C>(to, stride);
+    if first {
+        // SAFETY: guaranteed by the caller; the panels have the memory of their form, as asserted.
+        return unsafe {
+            V::multiply_panels::<C>(a.as_ptr(), b.as_ptr(), depth, to, stride);
+        };
+    }
+    let mut tile = [0.0; TILE_MAX];
+    assert!(V::ROWS * width <= TILE_MAX, "a tile that fits");
+    let sums = tile.as_mut_ptr();
+    // SAFETY: as above, and the tile has all rows.
+    unsafe {
+        V::multiply_panels::<C>(a.as_ptr(), b.as_ptr(), depth, sums, width);
+        for row in 0..V::ROWS {
+            for column in 0..C {
+                let to = to.add(row * stride + column * V::LANES);
+                let sum = V::load(sums.add(row * width + column * V::LANES));
+                V::load(to).add(sum).store(to);
+            }
+        }
     }
 }
 
@@ -73,13 +137,7 @@ unsafe fn sized_to<V: SimdVector, const R: usize, const C: usize>(
     stride: usize,
     first: bool,
 ) {
-    // The destination may not be in the cache, so it is prefetched before the products.
-    for r in 0..R {
-        for c in 0..C {
-            // SAFETY: guaranteed by the caller.
-            unsafe { V::fetch(to.add(r * stride + c * V::LANES)) };
-        }
-    }
+    fetch::<V, C>(to, stride);
     let sums = sums::<V, R, C>(a, b);
     for (r, sums) in sums.iter().enumerate() {
         for (c, sum) in sums.iter().enumerate() {
@@ -89,23 +147,6 @@ unsafe fn sized_to<V: SimdVector, const R: usize, const C: usize>(
                 let value = if first { *sum } else { V::load(to).add(*sum) };
                 value.store(to);
             }
-        }
-    }
-}
-
-#[inline(always)]
-fn sized<V: SimdVector, const R: usize, const C: usize>(
-    a: &[f32],
-    b: &[f32],
-    out: &mut [f32; TILE_MAX],
-) {
-    let width = C * V::LANES;
-    assert!(R * width <= TILE_MAX, "a tile that fits");
-    let sums = sums::<V, R, C>(a, b);
-    for (r, sums) in sums.iter().enumerate() {
-        for (c, sum) in sums.iter().enumerate() {
-            // SAFETY: R rows of `width` fit into the tile, as asserted.
-            unsafe { sum.store(out.as_mut_ptr().add(r * width + c * V::LANES)) };
         }
     }
 }

@@ -3,40 +3,25 @@
 //! The instruction (`vdpbf16ps`) is two fused multiply-adds in f32, of the second value of a pair and then of the first,
 //! so it makes the multiplications of f32 at up to twice the rate. It treats values below 1e-38 as zero.
 
-use super::SimdKernel;
-use crate::ShortFormat;
-
-/// Returns whether products of values that are rounded to a format are computed in this format, and not in f32: of bf16
-/// with AVX512-BF16. The answer is a condition of equal bits.
-#[must_use]
-pub fn has_products_of(format: ShortFormat) -> bool {
+/// Returns whether the processor has the instruction and it multiplies faster than f32 does. It starts as often as a
+/// multiply-add of f32 on AMD EPYC, which is twice the rate, and a quarter as often on Intel Xeon, half the rate. A loop of each
+/// that fits the registers is timed five times in turns, and the shortest times are compared.
+pub(super) fn pairs_are_faster() -> bool {
     #[cfg(target_arch = "x86_64")]
-    if format == ShortFormat::Bf16 && super::Level::current() == super::Level::Avx512 {
-        return std::arch::is_x86_feature_detected!("avx512bf16");
+    if std::arch::is_x86_feature_detected!("avx512bf16") {
+        static FASTER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        return *FASTER.get_or_init(|| {
+            let mut shortest = [std::time::Duration::MAX; 2];
+            for _ in 0..5 {
+                // SAFETY: the processor has AVX-512, of which the instruction is a part.
+                let times = unsafe { [x86::time_of_values(), x86::time_of_pairs()] };
+                shortest = [0, 1].map(|i| shortest[i].min(times[i]));
+            }
+            // The same number of instructions with twice the products.
+            shortest[1] < shortest[0] * 2
+        });
     }
-    let _ = format;
     false
-}
-
-/// Runs a kernel whose operands are all rounded to a format, with products of the format if the processor has them.
-#[inline]
-pub(crate) fn dispatch_products<K: SimdKernel>(
-    format: Option<ShortFormat>,
-    kernel: K,
-) -> K::Output {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512bf16,avx2,fma")]
-        fn bf16<K: SimdKernel>(kernel: K) -> K::Output {
-            kernel.run::<x86::Bf16Pairs>()
-        }
-        if format.is_some_and(has_products_of) {
-            // SAFETY: the processor has the instructions.
-            return unsafe { bf16(kernel) };
-        }
-    }
-    let _ = format;
-    super::dispatch(kernel)
 }
 
 /// Converts a packed panel of `depth` rows of `width` values of bf16, in place, to pairs of rows: the values of two rows
@@ -67,25 +52,63 @@ pub(crate) fn pair_rows(panel: &mut [f32], depth: usize, width: usize) {
 
 /// Returns the upper halves of two values, which are exact in bf16, in the bits of one.
 #[inline(always)]
-fn joined(first: f32, second: f32) -> f32 {
+pub(crate) fn joined(first: f32, second: f32) -> f32 {
     f32::from_bits(first.to_bits() >> 16 | second.to_bits() & 0xffff_0000)
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(super) use x86::Bf16Pairs;
+
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "vector instructions")]
 mod x86 {
     use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps};
 
-    use crate::simd::SimdVector;
+    use std::time::{Duration, Instant};
+
+    use crate::simd::{PanelForm, SimdVector};
+
+    /// Returns the time of a loop of multiply-adds of f32.
+    ///
+    /// # Safety
+    /// The processor has AVX-512.
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn time_of_values() -> Duration {
+        time_of::<__m512>()
+    }
+
+    /// Returns the time of the same loop of products of pairs.
+    ///
+    /// # Safety
+    /// The processor has AVX512-BF16.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) unsafe fn time_of_pairs() -> Duration {
+        time_of::<Bf16Pairs>()
+    }
+
+    #[inline(always)]
+    fn time_of<V: SimdVector>() -> Duration {
+        let started = Instant::now();
+        let factor = V::splat(std::hint::black_box(0.0));
+        let mut sums = [V::splat(0.0); 16];
+        for _ in 0..500 {
+            for sum in &mut sums {
+                *sum = factor.multiply_add(factor, *sum);
+            }
+        }
+        std::hint::black_box(sums);
+        started.elapsed()
+    }
 
     /// The vector of AVX-512; factors are pairs of bf16, and sums are f32.
     #[derive(Clone, Copy)]
-    pub(super) struct Bf16Pairs(__m512);
+    pub(in crate::simd) struct Bf16Pairs(__m512);
 
     impl SimdVector for Bf16Pairs {
         const LANES: usize = 16;
         const ROWS: usize = 8;
         const COLUMNS: usize = 3;
-        const HAS_PAIRS: bool = true;
+        const FORM: PanelForm = PanelForm::Bf16Pairs;
 
         #[inline(always)]
         fn splat(value: f32) -> Self {

@@ -83,7 +83,7 @@ fn onednn_trains_to_the_same_bits_on_any_number_of_workers() {
     use ronde_engine::{ComputeEngine, Precision};
 
     let engine = "train.engine=onednn";
-    if let Err(cause) = ComputeEngine::OneDnn.products(1, Precision::F32) {
+    if let Err(cause) = ComputeEngine::OneDnn.products(1, Precision::F32, false) {
         eprintln!("skipped: {cause}");
         return;
     }

@@ -283,9 +283,8 @@ impl MeasuredTraining {
         let loss_transfers = loss_transfers(&*loss, output_parts.as_deref(), &shape);
         let group = ProcessGroup::alone(GroupConfig::new("measure", "measure", GroupRank(0)));
         let member = JobGroup::of(Arc::new(group), Arc::new(NullTracker));
-        let (engine, threads) = (reduced.train.engine, reduced.workers.threads);
         let training = Training::new(member, plan, chain, split.clone())?;
-        let training = training.with_engine(engine, threads)?;
+        let training = training.with_engine(&reduced.train, reduced.workers.threads)?;
         let loader = training.load()?;
         Ok(Self {
             training,

@@ -40,8 +40,7 @@ pub fn rehearsed_step_s(
             .map_err(TrainError::Model)?;
         let member = JobGroup::of(Arc::new(group), Arc::new(NullTracker));
         let training = Training::new(member, plan, chain, split.clone())?;
-        let (engine, threads) = (reduced.train.engine, reduced.workers.threads);
-        let mut training = training.with_engine(engine, threads)?;
+        let mut training = training.with_engine(&reduced.train, reduced.workers.threads)?;
         let mut loader = training.load()?;
         // The first step touches memory for the first time.
         training.step(&mut loader)?;

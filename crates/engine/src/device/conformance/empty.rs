@@ -92,7 +92,7 @@ impl KernelComparison<'_> {
                         let [y, dx, dw] = writable(to);
                         device.convolve(&shape, format, 0, x[0], x[1], y);
                         device.convolve_input_gradient(&shape, format, 0, x[1], x[0], dx);
-                        device.convolve_weight_gradient(&shape, 0, x[0], x[0], dw);
+                        device.convolve_weight_gradient(&shape, None, 0, x[0], x[0], dw);
                     },
                 );
             }

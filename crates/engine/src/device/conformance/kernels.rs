@@ -133,7 +133,7 @@ impl KernelComparison<'_> {
                         let [y, dx, dw] = writable(to);
                         device.convolve(&shape, format, samples, x[0], x[1], y);
                         device.convolve_input_gradient(&shape, format, samples, x[1], x[2], dx);
-                        device.convolve_weight_gradient(&shape, samples, x[0], x[2], dw);
+                        device.convolve_weight_gradient(&shape, format, samples, x[0], x[2], dw);
                     },
                 );
             }

@@ -68,7 +68,7 @@ impl KernelComparison<'_> {
                         let [y, dx, dw] = writable(to);
                         device.convolve(&shape, None, 1, x[0], x[1], y);
                         device.convolve_input_gradient(&shape, None, 1, x[1], x[3], dx);
-                        device.convolve_weight_gradient(&shape, 1, x[0], x[3], dw);
+                        device.convolve_weight_gradient(&shape, None, 1, x[0], x[3], dw);
                     },
                 );
             }

@@ -159,7 +159,7 @@ impl KernelComparison<'_> {
                         let [y, dx, dw] = writable(to);
                         device.convolve(&shape, format, 2, x[0], x[1], y);
                         device.convolve_input_gradient(&shape, format, 2, x[1], x[2], dx);
-                        device.convolve_weight_gradient(&shape, 2, x[0], x[2], dw);
+                        device.convolve_weight_gradient(&shape, None, 2, x[0], x[2], dw);
                     },
                 );
             }

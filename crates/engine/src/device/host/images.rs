@@ -75,6 +75,7 @@ impl ImageKernels for HostDevice {
         if let Some(products) = &self.products {
             return products.convolve(shape, samples, x, w, y);
         }
+        let format = self.product_format(format);
         let (x, w, y) = (x.host(), w.host(), y.host());
         let work = x.len() + y.len();
         match shape.each.division(samples) {
@@ -107,6 +108,7 @@ impl ImageKernels for HostDevice {
         if let Some(products) = &self.products {
             return products.convolve_input_gradient(shape, samples, w, dy, dx);
         }
+        let format = self.product_format(format);
         let (w, dy, dx) = (w.host(), dy.host(), dx.host());
         let work = dy.len() + dx.len();
         let together = match shape.each.gradient_division(samples) {
@@ -131,6 +133,7 @@ impl ImageKernels for HostDevice {
     fn convolve_weight_gradient(
         &self,
         shape: &GroupedConvolution,
+        format: Option<ShortFormat>,
         samples: usize,
         x: DeviceSlice<'_>,
         dy: DeviceSlice<'_>,
@@ -139,16 +142,19 @@ impl ImageKernels for HostDevice {
         if let Some(products) = &self.products {
             return products.convolve_weight_gradient(shape, samples, x, dy, dw);
         }
+        let format = self.product_format(format);
         let (x, dy, dw) = (x.host(), dy.host(), dw.host());
         if shape.groups > 1 {
-            return shape.weight_gradient(samples, x, dy, dw);
+            return shape.weight_gradient(format, samples, x, dy, dw);
         }
         let outputs = shape.each.outputs;
         let ranges = self.ranges_of_groups(outputs, OUTPUTS_TOGETHER, x.len() + dy.len());
         let parts = split(dw, outputs, &ranges);
         self.threads
             .each(ranges.into_iter().zip(parts).collect(), |(outputs, dw)| {
-                shape.each.weight_gradient_of(outputs, samples, x, dy, dw);
+                shape
+                    .each
+                    .weight_gradient_of(outputs, format, samples, x, dy, dw);
             });
     }
 

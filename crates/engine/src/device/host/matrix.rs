@@ -27,6 +27,7 @@ impl MatrixKernels for HostDevice {
             return products.multiply(left, right, to, adds);
         }
         let format = left.format.filter(|_| left.format == right.format);
+        let format = self.product_format(format);
         let (left, right, to) = (matrix(left), matrix(right), to.host());
         let rows = left.rows();
         // Each row of the output takes as many operations as reading the right matrix.

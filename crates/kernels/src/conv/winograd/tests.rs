@@ -123,7 +123,7 @@ impl Operands {
             shape: self.turned(),
             samples,
             x: &self.dy,
-            left: FlippedWeights::new(&self.w, shape.channels, TAPS),
+            left: FlippedWeights::new(&self.w, shape.channels, 0, TAPS),
             y: dx,
         };
         dispatch_at(level, input_gradient);

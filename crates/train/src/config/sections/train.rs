@@ -117,6 +117,11 @@ pub struct TrainSection {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = Precision::default())))]
     pub precision: Precision,
+    /// Whether products of f16 values are summed in f16, up to 16 of them, before they are added in f32; default false. Needs the
+    /// precision `f16` and processors with AVX512-FP16.
+    #[serde(skip_serializing_if = "is_default")]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
+    pub f16_products: bool,
     /// The library that computes matrix products and convolutions; default `ronde`. With `onednn` the trained bits also
     /// depend on its version and on `workers.threads`.
     #[serde(skip_serializing_if = "is_default")]
@@ -179,6 +184,7 @@ impl Default for TrainSection {
             metrics: Vec::new(),
             clip_norm: None,
             precision: Precision::default(),
+            f16_products: false,
             engine: ComputeEngine::default(),
             recompute_activations: RecomputedLayers::default(),
             weight_decay_on: WeightDecayOn::default(),
@@ -234,9 +240,14 @@ impl TrainSection {
             Precision::Bf16 => "bf16",
             Precision::F16 => "f16 with loss scaling",
         };
+        let products = self.engine.products(1, self.precision, self.f16_products);
+        let products = match products.ok().flatten() {
+            Some(products) => format!("multiplied by {products}"),
+            None => "multiplied in f32".to_owned(),
+        };
         Some(format!(
-            "precision: weight matrices, activations and their gradients in {format}, master weights in f32; \
-             activations take half the memory, products are computed in f32"
+            "precision: weight matrices, activations and their gradients in {format}, {products}; master weights in f32; \
+             activations take half the memory"
         ))
     }
 
@@ -297,6 +308,7 @@ impl TrainSection {
             }
         }
         self.check_rate_scaling(problems);
+        self.check_f16_products(problems);
         self.check_selection(problems);
         if let Some(clip) = self
             .clip_norm
@@ -309,6 +321,21 @@ impl TrainSection {
     }
 
     /// Checks the keys that act on evaluations, and the average.
+    fn check_f16_products(&self, problems: &mut Vec<ConfigProblem>) {
+        if !self.f16_products {
+            return;
+        }
+        let path = "train.f16_products";
+        if self.precision != Precision::F16 {
+            let message = "products of f16 need values in f16";
+            let hint = "add `precision = \"f16\"` to [train]";
+            problems.push(ConfigProblem::error(path, message).hint(hint));
+        } else if self.engine != ComputeEngine::Ronde {
+            let message = "only the engine `ronde` has products of f16";
+            problems.push(ConfigProblem::error(path, message).hint("remove `train.engine`"));
+        }
+    }
+
     fn check_selection(&self, problems: &mut Vec<ConfigProblem>) {
         if let Some(stopping) = &self.early_stopping {
             stopping.check(problems);
