@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 /// The floating-point format of weights, of the values between operations and of their gradients.
 ///
 /// With a short format, a layer rounds the output of each operation, the complete gradient of each value and its weight
-/// matrices to the format, and keeps values for the backward pass in 2 bytes. Sums are f32; products of values are exact in
-/// bf16 with AVX512-BF16 (see [`ComputeEngine::products`](crate::ComputeEngine::products)), and otherwise f32. These stay f32: the state with its master weights, tensors of fewer than two dimensions, gradients of
-/// weights, statistics of normalisations, and numbers that select rows of a table.
+/// matrices to the format, and keeps values for the backward pass in 2 bytes. Values of bf16 are multiplied by AMX or AVX512-BF16
+/// where this is faster than f32, with sums in f32; values of f16 in f32, or on request in f16 (see
+/// [`ComputeEngine::products`](crate::ComputeEngine::products)). These stay f32: the state with its master weights, tensors of
+/// fewer than two dimensions, gradients of weights, statistics of normalisations, and numbers that select rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -32,6 +32,10 @@ use winograd::{TiledWeights, WinogradForward, WinogradWeightGradient};
 /// The number of channels of the output at whose multiples a convolution can be divided.
 const OUTPUTS_TOGETHER: usize = 16;
 
+/// The least number of channels of the output from which the gradient of the weights is faster in tiles than in Winograd's form:
+/// windows are packed for all of them together.
+const TILED_OUTPUTS: usize = 128;
+
 /// The lengths of a convolution without dilation and groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Convolution {
@@ -337,7 +341,8 @@ impl Convolution {
             outputs.end <= self.outputs && dw.len() == outputs.len() * self.window(),
             "weights of outputs {outputs:?} of {self:?}"
         );
-        let in_tiles = multiplies_tiles(format);
+        let is_wide = !winograd::applies(self) || self.outputs >= TILED_OUTPUTS;
+        let in_tiles = multiplies_tiles(format) && is_wide;
         if winograd::applies(self) && !in_tiles {
             let all = 0..self.outputs;
             let gathered = (outputs != all).then(|| self.some_outputs(samples, dy, &outputs));

@@ -11,7 +11,7 @@ pub(super) fn pairs_are_faster() -> bool {
     if std::arch::is_x86_feature_detected!("avx512bf16") {
         static FASTER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
         return *FASTER.get_or_init(|| {
-            let mut shortest = [std::time::Duration::MAX; 2];
+            let mut shortest = [u64::MAX; 2];
             for _ in 0..5 {
                 // SAFETY: the processor has AVX-512, of which the instruction is a part.
                 let times = unsafe { [x86::time_of_values(), x86::time_of_pairs()] };
@@ -62,33 +62,37 @@ pub(super) use x86::Bf16Pairs;
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "vector instructions")]
 mod x86 {
-    use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps};
-
-    use std::time::{Duration, Instant};
+    use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps, _rdtsc};
 
     use crate::simd::{PanelForm, SimdVector};
 
-    /// Returns the time of a loop of multiply-adds of f32.
+    /// Returns the ticks of a loop of multiply-adds of f32.
     ///
     /// # Safety
     /// The processor has AVX-512.
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn time_of_values() -> Duration {
+    pub(super) unsafe fn time_of_values() -> u64 {
         time_of::<__m512>()
     }
 
-    /// Returns the time of the same loop of products of pairs.
+    /// Returns the ticks of the same loop of products of pairs.
     ///
     /// # Safety
     /// The processor has AVX512-BF16.
     #[target_feature(enable = "avx512f,avx512bf16")]
-    pub(super) unsafe fn time_of_pairs() -> Duration {
+    pub(super) unsafe fn time_of_pairs() -> u64 {
         time_of::<Bf16Pairs>()
     }
 
+    /// Returns the processor's time stamp.
+    fn ticks() -> u64 {
+        // SAFETY: all processors of this architecture have the counter.
+        unsafe { _rdtsc() }
+    }
+
     #[inline(always)]
-    fn time_of<V: SimdVector>() -> Duration {
-        let started = Instant::now();
+    fn time_of<V: SimdVector>() -> u64 {
+        let started = ticks();
         let factor = V::splat(std::hint::black_box(0.0));
         let mut sums = [V::splat(0.0); 16];
         for _ in 0..500 {
@@ -97,7 +101,7 @@ mod x86 {
             }
         }
         std::hint::black_box(sums);
-        started.elapsed()
+        ticks().wrapping_sub(started)
     }
 
     /// The vector of AVX-512; factors are pairs of bf16, and sums are f32.

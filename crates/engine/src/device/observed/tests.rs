@@ -53,3 +53,43 @@ fn it_conforms_as_the_other_device_does() {
     let device = ObservedDevice::new(Arc::new(HostDevice::new()), Arc::new(Observer::default()));
     assert_eq!(crate::check_device(&device, 0.0), Vec::<String>::new());
 }
+
+#[test]
+fn the_first_layer_with_weights_computes_no_gradient_of_its_input() {
+    use ronde_core::layout::{Arena, TensorEntry};
+    use ronde_core::seed::SeedTree;
+    use ronde_core::{Shard, Step};
+
+    use crate::Layer;
+
+    let model = crate::ModelConfig::Mlp {
+        hidden: vec![6, 5],
+        tensor_parts: 1,
+    };
+    let seeds = SeedTree::new(1);
+    let mut chain = model.build(&[1, 2, 2], 3, &seeds).unwrap();
+    let observer = Arc::new(Observer::default());
+    let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(
+        Arc::new(HostDevice::new()),
+        observer.clone(),
+    ));
+    chain.set_device(&device);
+    let context = ForwardContext {
+        seeds,
+        step: Step(0),
+        shard: Shard(0),
+        layer: 0,
+        mode: crate::Mode::Train,
+    };
+    let input = crate::Activation::from_host(&[2, 1, 2, 2], vec![0.5; 8]);
+    chain.forward(input, &context).unwrap();
+    let gradient = crate::Activation::from_host(&[2, 3], vec![1.0; 6]);
+    let arena = Arena::new(chain.layout().tensors.iter().map(TensorEntry::elements));
+    let mut gradients = vec![0.0; arena.len()];
+    let found = chain.backward(Shard(0), gradient, &mut gradients, arena.ranges(), false);
+    assert!(found.unwrap().is_none());
+    let calls = observer.0.lock().unwrap();
+    let products = calls.1.iter().filter(|call| call.kernel == "multiply");
+    // Three forward, three for weights, and two for the inputs of the later layers.
+    assert_eq!(products.count(), 8);
+}

@@ -573,6 +573,28 @@ fn clusters_are_refused_in_short_formats() {
 }
 
 #[test]
+fn products_of_f16_need_values_in_f16_and_our_engine() {
+    let with = |keys: &str| {
+        format!(
+            "version = 1\n[data]\nsource = \"digits\"\n[model]\nkind = \"mlp\"\nhidden = [8]\n\
+             [train]\nepochs = 1\nf16_products = true\n{keys}\n"
+        )
+    };
+    check(
+        &with(""),
+        &[
+            "products of f16 need values in f16",
+            "run.toml:9:",
+            "add `precision = \"f16\"` to [train]",
+        ],
+    );
+    check(
+        &with("precision = \"f16\"\nengine = \"onednn\""),
+        &["only the engine `ronde` has products of f16"],
+    );
+}
+
+#[test]
 fn errors_in_lists_of_sections_name_the_entry() {
     let groups = |entries: &str| with(&entries.replace("[g]", "[[train.parameter_groups]]"));
     let shown = rendered(&groups("[g]\nmatch = \"*.bias\"\nfrozen = true\n"));
