@@ -133,8 +133,10 @@ impl<B: Block> FreeLists<B> {
             let Some((floats, oldest)) = free.min_by_key(|(_, list)| list.last_use) else {
                 return;
             };
-            oldest.free.remove(0);
-            self.free -= floats;
+            let beyond = (self.out + self.free - limit).div_ceil(*floats);
+            let dropped = beyond.min(oldest.free.len());
+            oldest.free.drain(..dropped);
+            self.free -= dropped * floats;
         }
     }
 

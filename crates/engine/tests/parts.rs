@@ -50,7 +50,8 @@ fn models(parts: u32) -> Vec<(&'static str, ModelConfig, Vec<usize>)> {
         ("tied gpt", gpt(true), vec![9]),
         ("bert", bert, vec![9]),
         ("transformer", transformer, vec![11]),
-        ("mlp", mlp, vec![7]),
+        ("mlp", mlp.clone(), vec![7]),
+        ("mlp", mlp, vec![2, 2, 3]),
     ]
 }
 

@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left, whole_rows};
 use crate::scratch::lend;
-use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products};
+use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products, dispatch_tiles};
 use crate::{ShortFormat, ShortProducts};
 
 use fold::Fold;
@@ -306,7 +306,8 @@ impl Convolution {
     }
 
     /// Computes `dw`, the gradient of the weights, summed over samples. Cost: as forward. If both operands are rounded to bf16
-    /// and this processor multiplies it in tiles, products are computed so; otherwise in f32.
+    /// and this processor multiplies it in tiles, products are computed so, but for narrow outputs of 3 x 3 kernels; otherwise
+    /// in f32.
     ///
     /// # Panics
     /// If lengths do not match.
@@ -366,7 +367,11 @@ impl Convolution {
             outputs,
             dw,
         };
-        dispatch_products(format.filter(|_| in_tiles), gradient);
+        if in_tiles {
+            dispatch_tiles(gradient);
+        } else {
+            dispatch(gradient);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The matrix product, blocked for the caches; the callers pack the operands.
 //!
-//! Bits: an element is summed in the order of the inner index, in blocks whose size depends only on the inner
-//! length; blocks are added in order. The other lengths and cache sizes have no influence.
+//! Bits: an element is summed in the order of the inner index (in a short format, in that of its instructions), in blocks
+//! whose size depends only on the inner length; blocks are added in order. The other lengths and cache sizes have no influence.
 //! Source of the blocking: Goto and van de Geijn, "Anatomy of high-performance matrix
 //! multiplication", ACM TOMS 34(3), 2008.
 
@@ -535,7 +535,8 @@ pub fn multiply(left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool
 }
 
 /// Multiplies as [`multiply`] matrices whose elements are all rounded to a format, with products of the format if the
-/// processor has them (see [`ShortProducts::of`](crate::ShortProducts::of)); sums are f32.
+/// processor has them (see [`ShortProducts::of`](crate::ShortProducts::of)). Sums are f32, except that
+/// [`ShortProducts::F16Sums`](crate::ShortProducts::F16Sums) adds up to 16 products in f16.
 ///
 /// # Panics
 /// If the lengths do not match.

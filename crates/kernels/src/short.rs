@@ -149,7 +149,7 @@ impl ShortBits for F16Bits {
         let sign = bits & 0x8000_0000;
         let magnitude = bits ^ sign;
         let endless = if magnitude > 0x7f80_0000 {
-            0x7e00
+            0x7e00 | magnitude >> 13 & 0x3ff
         } else {
             0x7c00
         };

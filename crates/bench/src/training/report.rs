@@ -94,8 +94,12 @@ impl TrainingReport {
             true => ("forward passes", case.forward_multiply_adds),
             false => ("steps", case.multiply_adds),
         };
+        let format = match *precision {
+            "f32" => String::new(),
+            short => format!(" in {short}"),
+        };
         let mut text = format!(
-            "{}, {precision}: {workers} workers, {shards} logical shards, {} samples a worker and step; medians of {rounds} rounds of {steps} {run}\n",
+            "{}{format}: {workers} workers, {shards} logical shards, {} samples a worker and step; medians of {rounds} rounds of {steps} {run}\n",
             case.model, case.batch
         );
         for set in sets {

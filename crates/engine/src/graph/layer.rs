@@ -44,6 +44,8 @@ pub struct GraphLayer {
     has_numbers: Vec<bool>,
     /// Whether each value is computed again in the backward pass.
     is_again: Vec<bool>,
+    /// Whether each value depends on tensors, so that its gradient is needed even if that of the input is not.
+    needs_gradient: Vec<bool>,
     /// These values of pending shards.
     again: BTreeMap<Shard, Vec<ValueAgain>>,
     /// The parts that this process computes.
@@ -125,6 +127,7 @@ impl GraphLayer {
             is_kept: outline.kept_values(),
             has_numbers: outline.number_values(),
             is_again: outline.values_computed_again(),
+            needs_gradient: outline.values_of_tensors(),
             again: BTreeMap::new(),
             place: PartPlace::all(outline.parts),
             part_gradients: PartGradients::new(),
@@ -248,12 +251,11 @@ impl GraphLayer {
             self.unpack_saved(index, *shard);
         }
         let own = self.place.own();
-        let depends = self.outline.values_of_tensors();
         let (node, tokens) = self.outline.node_and_tokens(index, &own);
         let wanted: Vec<bool> = node
             .inputs
             .iter()
-            .map(|&value| depends[value] || needs_input_gradient)
+            .map(|&value| self.needs_gradient[value] || needs_input_gradient)
             .collect();
         // An operation without tensors gets the only handle, so that it can work in place.
         let is_kept = !node.tensors.is_empty();

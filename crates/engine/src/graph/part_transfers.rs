@@ -93,11 +93,11 @@ impl GraphOutline {
 
     fn backward_transfers(&self, samples: usize, ends: PassEnds) -> Vec<PartTransfer> {
         let mut found = Vec::new();
-        let again = self.values_computed_again();
+        let (again, depends) = (self.values_computed_again(), self.values_of_tensors());
         let mut is_restored = vec![false; self.shapes.len()];
         for value in (0..self.shapes.len()).rev() {
             let producer = value.checked_sub(1).map(|index| &self.nodes[index]);
-            let is_needed = value > 0 || ends.needs_input_gradient;
+            let is_needed = depends[value] || ends.needs_input_gradient;
             if is_needed && self.has_gradients_of_parts(value) {
                 let gathered = producer.and_then(|node| node.node.gathers_tokens());
                 found.push(match gathered {

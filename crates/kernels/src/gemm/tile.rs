@@ -111,10 +111,10 @@ unsafe fn arranged_to<V: SimdVector, const C: usize>(
             V::multiply_panels::<C>(a.as_ptr(), b.as_ptr(), depth, to, stride);
         };
     }
-    let mut tile = [0.0; TILE_MAX];
+    let mut tile = std::mem::MaybeUninit::<[f32; TILE_MAX]>::uninit();
     assert!(V::ROWS * width <= TILE_MAX, "a tile that fits");
-    let sums = tile.as_mut_ptr();
-    // SAFETY: as above, and the tile has all rows.
+    let sums = tile.as_mut_ptr().cast::<f32>();
+    // SAFETY: as above, and the tile has memory for all rows, which are written before they are read.
     unsafe {
         V::multiply_panels::<C>(a.as_ptr(), b.as_ptr(), depth, sums, width);
         for row in 0..V::ROWS {

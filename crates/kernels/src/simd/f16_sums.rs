@@ -1,7 +1,9 @@
 //! Products of f16 with AVX512-FP16: vectors of 32 sums in f16, each of at most 16 products, which are then added in f32.
 //!
 //! A vector of f16 has twice as many elements as one of f32, so the products take half of the time; the sums in f32 take another
-//! quarter. A sum in f16 has 11 significant bits, and is infinite from 65,520 on.
+//! fifth. A sum in f16 has 11 significant bits, and is infinite from 65,520 on.
+
+#![cfg(any(test, target_arch = "x86_64"))]
 
 #[cfg(test)]
 use super::SimdVector;

@@ -1,5 +1,8 @@
 //! Products of values that are rounded to a short format, with the instructions that the processor has for them.
-#![expect(unsafe_code, reason = "functions compiled for these instructions")]
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "functions compiled for these instructions")
+)]
 
 use super::SimdKernel;
 use super::pairs::pairs_are_faster;
@@ -90,12 +93,6 @@ pub(crate) fn dispatch_products<K: SimdKernel>(
         fn pairs<K: SimdKernel>(kernel: K) -> K::Output {
             kernel.run::<super::pairs::Bf16Pairs>()
         }
-        #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-        fn tiles<K: SimdKernel>(kernel: K) -> K::Output {
-            // SAFETY: the processor has tiles, and the process may use them, as was detected.
-            let _configured = unsafe { super::tiles::Configured::new() };
-            kernel.run::<super::tiles::Bf16Tiles>()
-        }
         #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512fp16,avx2,fma")]
         fn f16_sums<K: SimdKernel>(kernel: K) -> K::Output {
             kernel.run::<super::f16_sums::F16Sums>()
@@ -110,7 +107,37 @@ pub(crate) fn dispatch_products<K: SimdKernel>(
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = products;
+        super::dispatch(kernel)
+    }
+}
+
+/// Runs a kernel with products of tiles, which [`ShortProducts::of`] has named.
+#[inline]
+pub(crate) fn dispatch_tiles<K: SimdKernel>(kernel: K) -> K::Output {
+    assert_eq!(
+        ShortProducts::of(ShortFormat::Bf16),
+        Some(ShortProducts::Bf16Tiles),
+        "products of tiles"
+    );
+    #[cfg(test)]
+    if emulated::current().is_some() {
+        return kernel.run::<super::tiles::Emulated>();
+    }
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the processor has tiles, and the process may use them, as was detected.
+    return unsafe { tiles(kernel) };
+    #[cfg(not(target_arch = "x86_64"))]
     super::dispatch(kernel)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+fn tiles<K: SimdKernel>(kernel: K) -> K::Output {
+    // SAFETY: the caller has made sure that the process may use tiles.
+    let _configured = unsafe { super::tiles::Configured::new() };
+    kernel.run::<super::tiles::Bf16Tiles>()
 }
 
 /// How the panels of packed operands are stored, in place of the f32 values that were packed.

@@ -98,6 +98,11 @@ impl Panels for OutputRows<'_> {
                 let (image, position) = (depth.start / self.places, depth.start % self.places);
                 let start = image * self.strides[0] + position;
                 let is_one_range = position + depth.len() <= self.places;
+                let mut offsets = [0; DEPTH];
+                for (offset, place) in offsets.iter_mut().zip(depth.clone()) {
+                    let (image, position) = (place / self.places, place % self.places);
+                    *offset = image * self.strides[0] + position;
+                }
                 for (row, to) in rows.iter_mut().enumerate() {
                     if row >= outer.len() {
                         to.fill(0.0);
@@ -109,9 +114,8 @@ impl Panels for OutputRows<'_> {
                         continue;
                     }
                     let mut values = [0.0; DEPTH];
-                    for (value, place) in values.iter_mut().zip(depth.clone()) {
-                        let (image, position) = (place / self.places, place % self.places);
-                        *value = self.dy[image * self.strides[0] + line + position];
+                    for (value, offset) in values.iter_mut().zip(&offsets[..depth.len()]) {
+                        *value = self.dy[line + offset];
                     }
                     pair_values(&values[..depth.len()], to);
                 }

@@ -320,7 +320,7 @@ impl TrainSection {
         }
     }
 
-    /// Checks the keys that act on evaluations, and the average.
+    /// Checks that products of f16 have operands in f16 and our own kernels.
     fn check_f16_products(&self, problems: &mut Vec<ConfigProblem>) {
         if !self.f16_products {
             return;
@@ -336,6 +336,7 @@ impl TrainSection {
         }
     }
 
+    /// Checks the keys that act on evaluations, and the average.
     fn check_selection(&self, problems: &mut Vec<ConfigProblem>) {
         if let Some(stopping) = &self.early_stopping {
             stopping.check(problems);
