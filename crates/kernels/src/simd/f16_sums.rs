@@ -179,11 +179,11 @@ mod x86 {
 /// The instructions by their definition.
 #[cfg(test)]
 #[derive(Clone, Copy)]
-pub(crate) struct Emulated([f32; LANES]);
+pub(crate) struct EmulatedF16Sums([f32; LANES]);
 
 #[cfg(test)]
 #[expect(unsafe_code, reason = "the methods of a vector")]
-impl SimdVector for Emulated {
+impl SimdVector for EmulatedF16Sums {
     const LANES: usize = LANES;
     const ROWS: usize = ROWS;
     const COLUMNS: usize = COLUMNS;

@@ -82,8 +82,8 @@ pub(crate) fn dispatch_products<K: SimdKernel>(
     #[cfg(test)]
     if emulated::current().is_some() {
         return match products {
-            ShortProducts::Bf16Tiles => kernel.run::<super::tiles::Emulated>(),
-            ShortProducts::F16Sums => kernel.run::<super::f16_sums::Emulated>(),
+            ShortProducts::Bf16Tiles => kernel.run::<super::tiles::EmulatedTiles>(),
+            ShortProducts::F16Sums => kernel.run::<super::f16_sums::EmulatedF16Sums>(),
             ShortProducts::Bf16Pairs => super::dispatch(kernel),
         };
     }
@@ -123,7 +123,7 @@ pub(crate) fn dispatch_tiles<K: SimdKernel>(kernel: K) -> K::Output {
     );
     #[cfg(test)]
     if emulated::current().is_some() {
-        return kernel.run::<super::tiles::Emulated>();
+        return kernel.run::<super::tiles::EmulatedTiles>();
     }
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the processor has tiles, and the process may use them, as was detected.

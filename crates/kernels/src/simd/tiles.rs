@@ -366,11 +366,11 @@ mod x86 {
 /// The instructions by their definition.
 #[cfg(test)]
 #[derive(Clone, Copy)]
-pub(crate) struct Emulated([f32; 16]);
+pub(crate) struct EmulatedTiles([f32; 16]);
 
 #[cfg(test)]
 #[expect(unsafe_code, reason = "the methods of a vector")]
-impl SimdVector for Emulated {
+impl SimdVector for EmulatedTiles {
     const LANES: usize = 16;
     const ROWS: usize = WIDTH;
     const COLUMNS: usize = 2;

@@ -32,7 +32,7 @@ pub(super) fn run<V: SimdVector>(gradient: WeightGradient<'_>) {
     dw.fill(0.0);
     for group in groups(samples, output) {
         let image = GroupImage::of::<V>(&shape, x, &group, &mut buffers.image);
-        let mut left = OutputRows::new(&shape, dy, &group, outputs.start);
+        let mut left = GradientRows::new(&shape, dy, &group, outputs.start);
         let mut right = WindowColumns::new(&shape, &image, &group);
         let size = ProductSize {
             rows: outputs.len(),
@@ -51,7 +51,7 @@ pub(super) fn run<V: SimdVector>(gradient: WeightGradient<'_>) {
 }
 
 /// The gradients of some channels of a group of outputs, whose positions are neighbours within an image.
-struct OutputRows<'a> {
+struct GradientRows<'a> {
     dy: &'a [f32],
     /// The number of positions of an image that are part of the group.
     places: usize,
@@ -59,7 +59,7 @@ struct OutputRows<'a> {
     strides: [usize; 2],
 }
 
-impl<'a> OutputRows<'a> {
+impl<'a> GradientRows<'a> {
     fn new(shape: &Convolution, dy: &'a [f32], group: &OutputGroup, first: usize) -> Self {
         let output = shape.output_size();
         let plane = output[0] * output[1];
@@ -74,7 +74,7 @@ impl<'a> OutputRows<'a> {
     }
 }
 
-impl Panels for OutputRows<'_> {
+impl Panels for GradientRows<'_> {
     #[inline(always)]
     fn pack<V: SimdVector>(&mut self, _: Range<usize>, _: Range<usize>, _: usize, _: &mut [f32]) {
         unreachable!("only tiles are packed");

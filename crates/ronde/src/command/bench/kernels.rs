@@ -124,12 +124,8 @@ impl MeasuredModel {
                 .build(&description.shape, description.classes, &plan.seeds);
         let prepared = built.and_then(|chain| plan.prepare(chain));
         let mut chain = prepared.map_err(|error| format!("error: {error}"))?;
-        let threads = plan.config.workers.threads as usize;
-        let host = plan
-            .config
-            .train
-            .engine
-            .device(threads, plan.config.train.f16_products);
+        let (threads, train) = (plan.config.workers.threads as usize, &plan.config.train);
+        let host = train.engine.device(threads, train.f16_products);
         let host = host.map_err(|error| format!("error: {error}"))?;
         let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(Arc::new(host), observer));
         chain.set_device(&device);
