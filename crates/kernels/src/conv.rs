@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left, whole_rows};
 use crate::scratch::lend;
-use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products, dispatch_tiles};
+use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products};
 use crate::{ShortFormat, ShortProducts};
 
 use fold::Fold;
@@ -367,11 +367,7 @@ impl Convolution {
             outputs,
             dw,
         };
-        if in_tiles {
-            dispatch_tiles(gradient);
-        } else {
-            dispatch(gradient);
-        }
+        dispatch_products(format.filter(|_| in_tiles), gradient);
     }
 }
 

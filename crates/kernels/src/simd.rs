@@ -15,9 +15,7 @@ pub(crate) use pairs::joined;
 pub use products::ShortProducts;
 #[cfg(test)]
 pub(crate) use products::emulated;
-pub(crate) use products::{
-    PanelForm, arrange_columns, arrange_rows, dispatch_products, dispatch_tiles,
-};
+pub(crate) use products::{PanelForm, arrange_columns, arrange_rows, dispatch_products};
 pub(crate) use tiles::{
     PAIRS as TILE_PAIRS, WIDTH as TILE_WIDTH, pair_values, transpose_tile_columns, transpose_tiles,
 };

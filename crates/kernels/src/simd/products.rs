@@ -25,8 +25,8 @@ pub enum ShortProducts {
 
 impl ShortProducts {
     /// Returns the best instructions of this processor for a format, at the level of this thread. `None` if products are
-    /// computed in f32: the processor has no others, or they are slower there. The first call takes a tenth of a
-    /// millisecond, because AVX512-BF16 is faster than f32 on some processors and slower on others.
+    /// computed in f32: the processor has no others, or they are slower there. The first call measures
+    /// both for less than a millisecond, because AVX512-BF16 is faster than f32 on some processors and slower on others.
     #[must_use]
     pub fn of(format: ShortFormat) -> Option<Self> {
         #[cfg(test)]
@@ -93,6 +93,12 @@ pub(crate) fn dispatch_products<K: SimdKernel>(
         fn pairs<K: SimdKernel>(kernel: K) -> K::Output {
             kernel.run::<super::pairs::Bf16Pairs>()
         }
+        #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+        fn tiles<K: SimdKernel>(kernel: K) -> K::Output {
+            // SAFETY: the processor has tiles, and the process may use them, as was detected.
+            let _configured = unsafe { super::tiles::Configured::new() };
+            kernel.run::<super::tiles::Bf16Tiles>()
+        }
         #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512fp16,avx2,fma")]
         fn f16_sums<K: SimdKernel>(kernel: K) -> K::Output {
             kernel.run::<super::f16_sums::F16Sums>()
@@ -111,33 +117,6 @@ pub(crate) fn dispatch_products<K: SimdKernel>(
         let _ = products;
         super::dispatch(kernel)
     }
-}
-
-/// Runs a kernel with products of tiles, which [`ShortProducts::of`] has named.
-#[inline]
-pub(crate) fn dispatch_tiles<K: SimdKernel>(kernel: K) -> K::Output {
-    assert_eq!(
-        ShortProducts::of(ShortFormat::Bf16),
-        Some(ShortProducts::Bf16Tiles),
-        "products of tiles"
-    );
-    #[cfg(test)]
-    if emulated::current().is_some() {
-        return kernel.run::<super::tiles::EmulatedTiles>();
-    }
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the processor has tiles, and the process may use them, as was detected.
-    return unsafe { tiles(kernel) };
-    #[cfg(not(target_arch = "x86_64"))]
-    super::dispatch(kernel)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-fn tiles<K: SimdKernel>(kernel: K) -> K::Output {
-    // SAFETY: the caller has made sure that the process may use tiles.
-    let _configured = unsafe { super::tiles::Configured::new() };
-    kernel.run::<super::tiles::Bf16Tiles>()
 }
 
 /// How the panels of packed operands are stored, in place of the f32 values that were packed.
