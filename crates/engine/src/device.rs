@@ -24,8 +24,8 @@ pub use engine::ComputeEngine;
 pub use observed::{KernelCall, KernelObserver, ObservedDevice};
 pub use planning::{MemoryUse, PlanningDevice};
 
-pub use host::HostDevice;
 pub(crate) use host::statistics_values;
+pub use host::{HostDevice, ProductMethod};
 pub use kernels::{
     AffineSlices, DrawnRows, ElementKernels, ImageKernels, MatrixKernels, MatrixSlice, NormKernels,
     PlaneMap, PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows,

@@ -99,11 +99,16 @@ pub enum EngineError {
         /// The cause, in words.
         cause: String,
     },
-    /// The processor has no products of f16.
+    /// The processor cannot multiply by a method.
     #[error(
-        "this processor cannot sum products in f16 (AVX512-FP16): set train.f16_products to false, or use other machines"
+        "this processor has no {instructions}, which train.products = \"{method}\" needs: remove the key, or use other machines"
     )]
-    NoF16Products,
+    NoProducts {
+        /// The method in a run file.
+        method: &'static str,
+        /// The instructions that are missing.
+        instructions: &'static str,
+    },
     /// The threads that compute could not be started.
     #[error("cannot start {threads} threads to compute: {cause}")]
     Threads {

@@ -50,7 +50,8 @@ pub use device::{
     AffineSlices, ComputeEngine, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, DrawnRows,
     ElementKernels, ForeignMemory, HostDevice, ImageKernels, KernelCall, KernelObserver,
     MatrixKernels, MatrixSlice, MemoryUse, NormKernels, ObservedDevice, PlaneMap, PlanningDevice,
-    PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows, check_device,
+    PrecisionKernels, ProductMethod, RowCopy, SequenceKernels, TableKernels, TableRows,
+    check_device,
 };
 pub use error::EngineError;
 pub use evaluation_size::EvaluationSize;

@@ -10,8 +10,8 @@
 use std::time::Instant;
 
 use ronde_kernels::{
-    Affine, BatchNorm, BatchNormGradients, Convolution, GradientScale, Matrix, ShortFormat,
-    multiply, multiply_rounded, sum_of_squares,
+    Affine, BatchNorm, BatchNormGradients, Convolution, GradientScale, Matrix, Products,
+    ShortFormat, multiply, multiply_with, sum_of_squares,
 };
 
 fn rate(name: &str, operations: f64, mut run: impl FnMut()) {
@@ -60,13 +60,15 @@ fn main() {
             rate(&format!("product{layout} {m} x {k} x {n}"), flops, || {
                 multiply(left, right, &mut out, false);
             });
-            rate(
-                &format!("product of bf16{layout} {m} x {k} x {n}"),
-                flops,
-                || {
-                    multiply_rounded(Some(ShortFormat::Bf16), left, right, &mut out, false);
-                },
-            );
+            for format in [None, Some(ShortFormat::Bf16), Some(ShortFormat::F16)] {
+                let products = Products::of(format);
+                if let Some(name) = products.name() {
+                    let name = format!("product by {name}{layout} {m} x {k} x {n}");
+                    rate(&name, flops, || {
+                        multiply_with(products, left, right, &mut out, false);
+                    });
+                }
+            }
         }
     }
     convolutions();
@@ -100,13 +102,13 @@ fn convolutions() {
         let flops = 2.0 * (SAMPLES * output * weights / outputs) as f64;
         let name = format!("conv {channels}x{side} to {outputs}, {kernel}x{kernel} / {stride}");
         rate(&format!("{name}: forward"), flops, || {
-            shape.forward(None, SAMPLES, &x, &w, &mut y)
+            shape.forward(Products::F32, SAMPLES, &x, &w, &mut y)
         });
         rate(&format!("{name}: input gradient"), flops, || {
-            shape.input_gradient(None, SAMPLES, &w, &y, &mut x)
+            shape.input_gradient(Products::F32, SAMPLES, &w, &y, &mut x)
         });
         rate(&format!("{name}: weight gradient"), flops, || {
-            shape.weight_gradient(None, SAMPLES, &x, &y, &mut w)
+            shape.weight_gradient(Products::F32, SAMPLES, &x, &y, &mut w)
         });
     }
 }

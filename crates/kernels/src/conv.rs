@@ -18,10 +18,10 @@ mod winograd;
 
 use std::ops::Range;
 
+use crate::Products;
 use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left, whole_rows};
 use crate::scratch::lend;
 use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products};
-use crate::{ShortFormat, ShortProducts};
 
 use fold::Fold;
 use image::{GroupImage, OutputGroup, groups, images_of_group};
@@ -107,20 +107,13 @@ impl Convolution {
         assert_eq!((x, w, y), expected, "input, weights, output of {self:?}");
     }
 
-    /// Computes `y`, the output for `x`. If both operands are rounded to the `format`, products may be computed in it: see
-    /// [`ShortProducts::of`](crate::ShortProducts::of). Cost: outputs x window multiply-adds for each position of the output.
+    /// Computes `y`, the output for `x`. Products of a short format need operands that are rounded to it. Cost: outputs x window
+    /// multiply-adds for each position of the output.
     ///
     /// # Panics
-    /// If lengths do not match.
-    pub fn forward(
-        &self,
-        format: Option<ShortFormat>,
-        samples: usize,
-        x: &[f32],
-        w: &[f32],
-        y: &mut [f32],
-    ) {
-        self.forward_of(0..self.outputs, format, samples, x, w, y);
+    /// If lengths do not match, or this processor does not have the instructions: see [`Products::of`].
+    pub fn forward(&self, products: Products, samples: usize, x: &[f32], w: &[f32], y: &mut [f32]) {
+        self.forward_of(0..self.outputs, products, samples, x, w, y);
     }
 
     /// Computes some channels of the output, `[samples, outputs of the range, ..]`, with the bits of
@@ -131,7 +124,7 @@ impl Convolution {
     pub fn forward_of(
         &self,
         outputs: Range<usize>,
-        format: Option<ShortFormat>,
+        products: Products,
         samples: usize,
         x: &[f32],
         w: &[f32],
@@ -148,7 +141,7 @@ impl Convolution {
         );
         let w = &w[outputs.start * self.window()..outputs.end * self.window()];
         shape.check(samples, x.len(), w.len(), y.len());
-        if winograd::applies(self) && !multiplies_tiles(format) {
+        if winograd::applies(self) && products != Products::Bf16Tiles {
             return dispatch(WinogradForward {
                 shape,
                 samples,
@@ -165,7 +158,7 @@ impl Convolution {
             left,
             y,
         };
-        dispatch_products(format, forward);
+        dispatch_products(of_convolution(products), forward);
     }
 
     /// Computes `dx`, the gradient of the input, from `dy`, the gradient of the output. Format and cost: as forward.
@@ -174,13 +167,13 @@ impl Convolution {
     /// If lengths do not match.
     pub fn input_gradient(
         &self,
-        format: Option<ShortFormat>,
+        products: Products,
         samples: usize,
         w: &[f32],
         dy: &[f32],
         dx: &mut [f32],
     ) {
-        self.input_gradient_of(0..self.channels, format, samples, w, dy, dx);
+        self.input_gradient_of(0..self.channels, products, samples, w, dy, dx);
     }
 
     /// Computes the gradient of some channels of the input, `[samples, channels of the range, ..]`, with the bits of
@@ -191,7 +184,7 @@ impl Convolution {
     pub fn input_gradient_of(
         &self,
         channels: Range<usize>,
-        format: Option<ShortFormat>,
+        products: Products,
         samples: usize,
         w: &[f32],
         dy: &[f32],
@@ -210,7 +203,7 @@ impl Convolution {
                 outputs: channels.len(),
                 ..turned
             };
-            if winograd::applies(&turned) && !multiplies_tiles(format) {
+            if winograd::applies(&turned) && products != Products::Bf16Tiles {
                 let weights = TiledWeights::Flipped {
                     weights: w,
                     outer: self.channels,
@@ -232,7 +225,7 @@ impl Convolution {
                 left: FlippedWeights::new(w, self.channels, channels.start, taps),
                 y: dx,
             };
-            dispatch_products(format, forward);
+            dispatch_products(of_convolution(products), forward);
         } else {
             dx.fill(0.0);
             let taps = self.kernel[0] * self.kernel[1];
@@ -248,7 +241,7 @@ impl Convolution {
                 dy,
                 dx,
             };
-            dispatch_products(format, gradient);
+            dispatch_products(of_convolution(products), gradient);
         }
     }
 
@@ -305,21 +298,20 @@ impl Convolution {
         self.stride == [1, 1] && (0..2).all(|axis| self.padding[axis] < self.kernel[axis])
     }
 
-    /// Computes `dw`, the gradient of the weights, summed over samples. Cost: as forward. If both operands are rounded to bf16
-    /// and this processor multiplies it in tiles, products are computed so, but for narrow outputs of 3 x 3 kernels; otherwise
-    /// in f32.
+    /// Computes `dw`, the gradient of the weights, summed over samples. Cost: as forward. Products are those in tiles, but for
+    /// narrow outputs, or f32.
     ///
     /// # Panics
     /// If lengths do not match.
     pub fn weight_gradient(
         &self,
-        format: Option<ShortFormat>,
+        products: Products,
         samples: usize,
         x: &[f32],
         dy: &[f32],
         dw: &mut [f32],
     ) {
-        self.weight_gradient_of(0..self.outputs, format, samples, x, dy, dw);
+        self.weight_gradient_of(0..self.outputs, products, samples, x, dy, dw);
     }
 
     /// Computes the gradient of the weights of some channels of the output, as [`Convolution::weight_gradient`] does.
@@ -330,7 +322,7 @@ impl Convolution {
     pub fn weight_gradient_of(
         &self,
         outputs: Range<usize>,
-        format: Option<ShortFormat>,
+        products: Products,
         samples: usize,
         x: &[f32],
         dy: &[f32],
@@ -342,9 +334,9 @@ impl Convolution {
             outputs.end <= self.outputs && dw.len() == outputs.len() * self.window(),
             "weights of outputs {outputs:?} of {self:?}"
         );
-        let is_wide = !winograd::applies(self) || self.outputs >= TILED_OUTPUTS;
-        let in_tiles = multiplies_tiles(format) && is_wide;
-        if winograd::applies(self) && !in_tiles {
+        let in_winograd = winograd::applies(self)
+            && (products != Products::Bf16Tiles || self.outputs < TILED_OUTPUTS);
+        if in_winograd {
             let all = 0..self.outputs;
             let gathered = (outputs != all).then(|| self.some_outputs(samples, dy, &outputs));
             return dispatch(WinogradWeightGradient {
@@ -367,13 +359,20 @@ impl Convolution {
             outputs,
             dw,
         };
-        dispatch_products(format.filter(|_| in_tiles), gradient);
+        let products = match products {
+            Products::Bf16Tiles => products,
+            _ => Products::F32,
+        };
+        dispatch_products(products, gradient);
     }
 }
 
-/// Returns whether products of a format are so much faster than those of f32 that Winograd's form does not pay.
-fn multiplies_tiles(format: Option<ShortFormat>) -> bool {
-    format.and_then(ShortProducts::of) == Some(ShortProducts::Bf16Tiles)
+/// Returns the products of a convolution: images are packed for too few rows of weights to pay for splitting their values.
+fn of_convolution(products: Products) -> Products {
+    match products {
+        Products::SplitTiles => Products::F32,
+        products => products,
+    }
 }
 
 /// How a convolution is divided without a change of bits.

@@ -10,12 +10,11 @@ mod tile;
 
 use std::ops::Range;
 
-use crate::ShortFormat;
 use crate::moves::{put, put_tile};
 use crate::scratch::{ScratchBuffer, lend};
 use crate::simd::{
-    Level, PanelForm, SimdKernel, SimdVector, arrange_columns, arrange_rows, dispatch, dispatch_at,
-    dispatch_products,
+    Level, PanelForm, Products, SimdKernel, SimdVector, arrange_columns, arrange_rows, dispatch,
+    dispatch_at, dispatch_products,
 };
 
 pub use matrix::Matrix;
@@ -48,7 +47,7 @@ pub(crate) trait Panels {
         out: &mut [f32],
     );
 
-    /// Packs panels of rows (`LEFT`) or columns in the form [`PanelForm::Bf16Tiles`]. Returns whether it did; otherwise
+    /// Packs panels of rows (`LEFT`) or columns in the form of the vectors, which has tiles. Returns whether it did; otherwise
     /// packed values are converted.
     #[inline(always)]
     fn pack_tiles<V: SimdVector, const LEFT: bool>(
@@ -177,10 +176,10 @@ pub(crate) fn pack_left<'a, V: SimdVector>(
     memory: &'a mut ScratchBuffer,
 ) -> &'a [f32] {
     let padded = rows.next_multiple_of(V::ROWS);
-    // The last block may need more memory than its length.
-    let a = memory.take(padded * (depth + V::FORM.length(1)));
-    for depth in BlockedLength::of_depth(depth).ranges() {
-        let a = &mut a[depth.start * padded..];
+    let depths = BlockedLength::of_depth(depth);
+    let a = memory.take(padded * depths.packed_length::<V>());
+    for depth in depths.ranges() {
+        let a = &mut a[padded * depths.packed_start::<V>(depth.start)..];
         pack_left_block::<V>(left, depth, 0..rows, a);
     }
     a
@@ -195,7 +194,7 @@ fn pack_left_block<V: SimdVector>(
     a: &mut [f32],
 ) {
     let (length, count) = (depth.len(), rows.len().div_ceil(V::ROWS));
-    if V::FORM == PanelForm::Bf16Tiles && left.pack_tiles::<V, true>(&depth, &rows, a) {
+    if V::FORM.has_tiles() && left.pack_tiles::<V, true>(&depth, &rows, a) {
         return;
     }
     left.pack_rows::<V>(depth, rows, a);
@@ -211,7 +210,7 @@ fn pack_right_block<V: SimdVector>(
     b: &mut [f32],
 ) {
     let (length, count) = (depth.len(), columns.len());
-    if V::FORM == PanelForm::Bf16Tiles && right.pack_tiles::<V, false>(&depth, &columns, b) {
+    if V::FORM.has_tiles() && right.pack_tiles::<V, false>(&depth, &columns, b) {
         return;
     }
     right.pack_all::<V>(depth, columns, b);
@@ -233,13 +232,15 @@ pub(crate) fn drive_packed<V: SimdVector>(
         ROWS_MAX.next_multiple_of(V::ROWS),
         size.rows.next_multiple_of(V::ROWS),
     );
-    let b = memory.take(packed_columns * DEPTH_MAX);
+    let b = memory.take(packed_columns * V::FORM.length(DEPTH_MAX));
+    let depths = BlockedLength::of_depth(size.depth);
     for columns in chunks(0..size.columns, packed_columns) {
-        for depth in BlockedLength::of_depth(size.depth).ranges() {
+        for depth in depths.ranges() {
             pack_right_block::<V>(right, depth.clone(), columns.clone(), b);
             for rows in chunks(0..size.rows, packed_rows) {
                 let length = V::FORM.length(depth.len());
-                let a = &left[depth.start * padded + rows.start * length..];
+                let start = padded * depths.packed_start::<V>(depth.start);
+                let a = &left[start + rows.start * length..];
                 block::<V>(rows, columns.clone(), &depth, a, b, sink);
             }
         }
@@ -272,8 +273,9 @@ fn drive_blocks<V: SimdVector>(
     let tile_columns = V::COLUMNS * V::LANES;
     let packed_columns = COLUMNS_MAX.next_multiple_of(tile_columns);
     let packed_rows = ROWS_MAX.next_multiple_of(V::ROWS);
-    let a = memory.0.take(packed_rows * DEPTH_MAX);
-    let b = memory.1.take(packed_columns * DEPTH_MAX);
+    let length = V::FORM.length(DEPTH_MAX);
+    let a = memory.0.take(packed_rows * length);
+    let b = memory.1.take(packed_columns * length);
     for columns in chunks(0..size.columns, packed_columns) {
         for depth in depths.ranges() {
             pack_right_block::<V>(right, depth.clone(), columns.clone(), b);
@@ -360,6 +362,18 @@ impl BlockedLength {
     /// Returns the same blocks up to an index, where the last one may end early.
     pub(crate) fn until(self, length: usize) -> Self {
         Self { length, ..self }
+    }
+
+    /// Returns the inner length of the memory of all packed blocks before the one that starts at an index.
+    #[inline(always)]
+    fn packed_start<V: SimdVector>(self, start: usize) -> usize {
+        start / self.block.max(1) * V::FORM.length(self.block)
+    }
+
+    /// Returns the inner length of the memory of all packed blocks.
+    #[inline(always)]
+    fn packed_length<V: SimdVector>(self) -> usize {
+        self.ranges().map(|block| V::FORM.length(block.len())).sum()
     }
 
     #[inline(always)]
@@ -534,20 +548,19 @@ pub fn multiply(left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool
     dispatch(MatrixProduct::new(left, right, out, adds));
 }
 
-/// Multiplies as [`multiply`] matrices whose elements are all rounded to a format, with products of the format if the
-/// processor has them (see [`ShortProducts::of`](crate::ShortProducts::of)). Sums are f32, except that
-/// [`ShortProducts::F16Sums`](crate::ShortProducts::F16Sums) adds up to 16 products in f16.
+/// Multiplies as [`multiply`], with given products: those of a short format need matrices whose elements are all rounded to it.
+/// Sums are f32, except that [`Products::F16Sums`] adds up to 16 products in f16.
 ///
 /// # Panics
-/// If the lengths do not match.
-pub fn multiply_rounded(
-    format: Option<ShortFormat>,
+/// If the lengths do not match, or this processor does not have the instructions: see [`Products::of`].
+pub fn multiply_with(
+    products: Products,
     left: Matrix<'_>,
     right: Matrix<'_>,
     out: &mut [f32],
     adds: bool,
 ) {
-    dispatch_products(format, MatrixProduct::new(left, right, out, adds));
+    dispatch_products(products, MatrixProduct::new(left, right, out, adds));
 }
 
 /// Multiplies at a level, or the best lower level that this processor supports: for tests and measurements.

@@ -2,7 +2,7 @@
 
 use crate::elementwise::add_to;
 use crate::simd::{Vectorised, vectorised};
-use crate::{Convolution, ShortFormat};
+use crate::{Convolution, Products};
 
 /// The lengths of a grouped convolution: each of `groups` groups of input channels makes a group of output channels.
 /// Weights are `[outputs, channels of a group, kernel height, kernel width]`. With one channel per group on both sides it
@@ -62,20 +62,13 @@ impl GroupedConvolution {
         self.each.channels == 1 && self.each.outputs == 1
     }
 
-    /// Computes `y`, the output for `x`. `format`: as [`Convolution::forward`].
+    /// Computes `y`, the output for `x`. `products`: as [`Convolution::forward`].
     ///
     /// # Panics
     /// If lengths do not match.
-    pub fn forward(
-        &self,
-        format: Option<ShortFormat>,
-        samples: usize,
-        x: &[f32],
-        w: &[f32],
-        y: &mut [f32],
-    ) {
+    pub fn forward(&self, products: Products, samples: usize, x: &[f32], w: &[f32], y: &mut [f32]) {
         if self.groups == 1 {
-            return self.each.forward(format, samples, x, w, y);
+            return self.each.forward(products, samples, x, w, y);
         }
         for part in self.parts(samples, [x.len(), w.len(), y.len()]) {
             let (x, w, y) = (&x[part.input], &w[part.weights], &mut y[part.output]);
@@ -88,26 +81,26 @@ impl GroupedConvolution {
                     y,
                 });
             } else {
-                self.each.forward(format, 1, x, w, y);
+                self.each.forward(products, 1, x, w, y);
             }
         }
     }
 
-    /// Computes `dx`, the gradient of the input, from `dy`, the gradient of the output. `format`: as
+    /// Computes `dx`, the gradient of the input, from `dy`, the gradient of the output. `products`: as
     /// [`Convolution::forward`].
     ///
     /// # Panics
     /// If lengths do not match.
     pub fn input_gradient(
         &self,
-        format: Option<ShortFormat>,
+        products: Products,
         samples: usize,
         w: &[f32],
         dy: &[f32],
         dx: &mut [f32],
     ) {
         if self.groups == 1 {
-            return self.each.input_gradient(format, samples, w, dy, dx);
+            return self.each.input_gradient(products, samples, w, dy, dx);
         }
         for part in self.parts(samples, [dx.len(), w.len(), dy.len()]) {
             let (dx, w, dy) = (&mut dx[part.input], &w[part.weights], &dy[part.output]);
@@ -120,7 +113,7 @@ impl GroupedConvolution {
                     dy,
                 });
             } else {
-                self.each.input_gradient(format, 1, w, dy, dx);
+                self.each.input_gradient(products, 1, w, dy, dx);
             }
         }
     }
@@ -131,14 +124,14 @@ impl GroupedConvolution {
     /// If lengths do not match.
     pub fn weight_gradient(
         &self,
-        format: Option<ShortFormat>,
+        products: Products,
         samples: usize,
         x: &[f32],
         dy: &[f32],
         dw: &mut [f32],
     ) {
         if self.groups == 1 {
-            return self.each.weight_gradient(format, samples, x, dy, dw);
+            return self.each.weight_gradient(products, samples, x, dy, dw);
         }
         let parts = self.parts(samples, [x.len(), dw.len(), dy.len()]);
         dw.fill(0.0);
@@ -153,7 +146,7 @@ impl GroupedConvolution {
                     dy,
                 });
             } else {
-                self.each.weight_gradient(format, 1, x, dy, &mut own);
+                self.each.weight_gradient(products, 1, x, dy, &mut own);
                 add_to(dw, &own);
             }
         }
@@ -328,16 +321,16 @@ mod tests {
                     }
                 };
                 let mut y = [vec![9.0; dy.len()], vec![9.0; dy.len()]];
-                grouped.forward(None, samples, &x, &w, &mut y[0]);
-                full.forward(None, samples, &x, &wide, &mut y[1]);
+                grouped.forward(Products::F32, samples, &x, &w, &mut y[0]);
+                full.forward(Products::F32, samples, &x, &wide, &mut y[1]);
                 compare(&y[0], &y[1]);
                 let mut dx = [vec![9.0; x.len()], vec![9.0; x.len()]];
-                grouped.input_gradient(None, samples, &w, &dy, &mut dx[0]);
-                full.input_gradient(None, samples, &wide, &dy, &mut dx[1]);
+                grouped.input_gradient(Products::F32, samples, &w, &dy, &mut dx[0]);
+                full.input_gradient(Products::F32, samples, &wide, &dy, &mut dx[1]);
                 compare(&dx[0], &dx[1]);
                 let (mut dw, mut all) = (vec![9.0; w.len()], vec![9.0; wide.len()]);
-                grouped.weight_gradient(None, samples, &x, &dy, &mut dw);
-                full.weight_gradient(None, samples, &x, &dy, &mut all);
+                grouped.weight_gradient(Products::F32, samples, &x, &dy, &mut dw);
+                full.weight_gradient(Products::F32, samples, &x, &dy, &mut all);
                 let (_, marks) = as_full(&grouped, &vec![1.0; w.len()]);
                 let of_groups = all.iter().zip(marks).filter(|(_, mark)| *mark == 1.0);
                 compare(&dw, &of_groups.map(|(x, _)| *x).collect::<Vec<_>>());

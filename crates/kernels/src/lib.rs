@@ -38,7 +38,7 @@ pub use columns::{add_row_parts, add_rows};
 pub use conv::{Convolution, ConvolutionDivision};
 pub use distance::{add_centre_gradients, point_gradients, squared_distances};
 pub use elementwise::{add_to, add_to_channels, channel_sums, multiply_by};
-pub use gemm::{Matrix, multiply, multiply_at, multiply_rounded};
+pub use gemm::{Matrix, multiply, multiply_at, multiply_with};
 pub use gradient_scale::GradientScale;
 pub use group_norm::GroupNorm;
 pub use grouped::GroupedConvolution;
@@ -51,6 +51,6 @@ pub use pool::{
 pub use rectifier::{rectified, rectified_backward};
 pub use scratch::buffer_bytes;
 pub use short::{ShortFormat, pack_short, round_and_pack, round_short, unpack_short};
-pub use simd::{Level, ShortProducts, Vectorised, vectorised, with_level};
+pub use simd::{Level, Products, Vectorised, vectorised, with_level};
 pub use squares::sum_of_squares;
 pub use upsample::{upsample, upsample_backward};

@@ -11,13 +11,13 @@ mod tiles;
 
 use std::cell::Cell;
 
-pub(crate) use pairs::joined;
-pub use products::ShortProducts;
+pub use products::Products;
 #[cfg(test)]
 pub(crate) use products::emulated;
 pub(crate) use products::{PanelForm, arrange_columns, arrange_rows, dispatch_products};
 pub(crate) use tiles::{
-    PAIRS as TILE_PAIRS, WIDTH as TILE_WIDTH, pair_values, transpose_tile_columns, transpose_tiles,
+    DEPTH as TILE_DEPTH, PAIRS as TILE_PAIRS, PARTS as TILE_PARTS, WIDTH as TILE_WIDTH,
+    write_lines, write_rows,
 };
 
 /// An instruction set for which kernels are compiled. Results may differ in the last bits between levels, never within

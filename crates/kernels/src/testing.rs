@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::{Level, with_level};
+use crate::{Level, Products, ShortFormat, round_short, with_level};
 
 /// Runs a test with the kernels of each level that this processor supports.
 pub(crate) fn at_every_level(test: impl Fn()) {
@@ -45,4 +45,22 @@ pub(crate) fn rounded_to_f16(value: f64) -> f64 {
         short = f32::from_bits(short.to_bits() | 1);
     }
     half::f16::from_f32(short).to_f64()
+}
+
+/// Returns the format of the operands of products; `None` for f32.
+pub(crate) fn format_of(products: Products) -> Option<ShortFormat> {
+    match products {
+        Products::F32 | Products::SplitTiles => None,
+        Products::Bf16Pairs | Products::Bf16Tiles => Some(ShortFormat::Bf16),
+        Products::F16Sums => Some(ShortFormat::F16),
+    }
+}
+
+/// Returns values that are rounded as the products need.
+pub(crate) fn values_for(products: Products, count: usize, seed: u64) -> Vec<f32> {
+    let mut found = values(count, seed);
+    if let Some(format) = format_of(products) {
+        round_short(format, &mut found);
+    }
+    found
 }

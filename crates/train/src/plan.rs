@@ -406,7 +406,7 @@ fn set_engine(identity: &mut PlanIdentity, config: &RunConfig) -> Result<(), Tra
     let train = &config.train;
     let products = train
         .engine
-        .products(threads, train.precision, train.f16_products);
+        .products(threads, train.precision, train.products);
     if let Some(products) = products.map_err(TrainError::Engine)? {
         identity.set("engine.products", products);
     }

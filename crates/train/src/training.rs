@@ -13,7 +13,7 @@ use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
-use ronde_engine::{Chain, ComputeEngine, Device, Precision};
+use ronde_engine::{Chain, ComputeEngine, Device, Precision, ProductMethod};
 use ronde_parallel::{
     Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LocalRoundsConfig, LossScaling,
     ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
@@ -380,13 +380,14 @@ impl Training {
     /// # Errors
     /// When the system starts no more threads, or the engine's library cannot be used.
     pub fn with_engine(mut self, train: &TrainSection, threads: u32) -> Result<Self, TrainError> {
-        let (engine, f16_products) = (train.engine, train.f16_products);
-        if threads > 1 || engine != ComputeEngine::default() || f16_products {
+        let (engine, method) = (train.engine, train.products);
+        let is_default = engine == ComputeEngine::default() && method == ProductMethod::default();
+        if threads > 1 || !is_default {
             // Threads inherit the cores of the thread that starts them.
             if let Some(cores) = &self.cores {
                 cores.pin_compute_thread();
             }
-            let device = engine.device(threads as usize, f16_products);
+            let device = engine.device(threads as usize, method);
             if let Some(cores) = &self.cores {
                 cores.unpin();
             }

@@ -1,9 +1,9 @@
 //! [`ComputeEngine`]: the library that computes matrix products and convolutions.
 
-use ronde_kernels::ShortProducts;
+use ronde_kernels::Products;
 use serde::{Deserialize, Serialize};
 
-use super::HostDevice;
+use super::{HostDevice, ProductMethod};
 use crate::{EngineError, Precision};
 
 /// The library that computes matrix products and convolutions on the processor. Everything else, attention included, is
@@ -20,40 +20,52 @@ pub enum ComputeEngine {
 }
 
 impl ComputeEngine {
-    /// Returns a device that computes on the calling thread and `threads - 1` others, which inherit its cores. With `f16_products`,
-    /// `ronde-kernels` sums up to 16 products of f16 values in f16, if the processor can.
+    /// Returns a device that computes on the calling thread and `threads - 1` others, which inherit its cores. The method is that of
+    /// `ronde-kernels`.
     ///
     /// # Errors
     /// When the system starts no more threads, or the library is missing, too old, or not part of this build.
-    pub fn device(self, threads: usize, f16_products: bool) -> Result<HostDevice, EngineError> {
+    pub fn device(self, threads: usize, method: ProductMethod) -> Result<HostDevice, EngineError> {
         let device = HostDevice::with_threads(threads)?;
         Ok(match self {
-            Self::Ronde => device.with_f16_products(f16_products),
+            Self::Ronde => device.with_method(method),
             Self::OneDnn => device.with_products(one_dnn(threads)?),
         })
     }
 
     /// Returns what computes the products of values of a precision, if this is a condition of equal bits: the instructions of a
-    /// short format, or the library's version and settings. `None` for f32 by `ronde-kernels`. The other arguments are those of
+    /// short format or of split values, or the library's version and settings. `None` for plain f32 by `ronde-kernels`. The other arguments are those of
     /// [`ComputeEngine::device`].
     ///
     /// # Errors
-    /// When the library is missing, too old, or not part of this build, or this processor cannot sum in f16.
+    /// When the library is missing, too old, or not part of this build, or this processor cannot multiply by the method.
     pub fn products(
         self,
         threads: usize,
         precision: Precision,
-        f16_products: bool,
+        method: ProductMethod,
     ) -> Result<Option<String>, EngineError> {
         match self {
             Self::Ronde => {
-                let short = precision.short().and_then(ShortProducts::of);
-                let products =
-                    short.filter(|products| *products != ShortProducts::F16Sums || f16_products);
-                if f16_products && products != Some(ShortProducts::F16Sums) {
-                    return Err(EngineError::NoF16Products);
+                let products = method.of(precision.short());
+                match (method, products) {
+                    (ProductMethod::Plain, _)
+                    | (ProductMethod::Split, Products::SplitTiles)
+                    | (ProductMethod::F16, Products::F16Sums) => {}
+                    (ProductMethod::Split, _) => {
+                        return Err(EngineError::NoProducts {
+                            method: "split",
+                            instructions: "AMX",
+                        });
+                    }
+                    (ProductMethod::F16, _) => {
+                        return Err(EngineError::NoProducts {
+                            method: "f16",
+                            instructions: "AVX512-FP16",
+                        });
+                    }
                 }
-                Ok(products.map(|products| products.name().to_owned()))
+                Ok(products.name().map(str::to_owned))
             }
             Self::OneDnn => Ok(Some(one_dnn(threads)?.name())),
         }
@@ -78,17 +90,29 @@ mod tests {
     #[test]
     fn the_default_engine_has_no_library_and_any_number_of_threads() {
         let engine = ComputeEngine::default();
-        assert_eq!(engine.products(3, Precision::F32, false), Ok(None));
-        assert_eq!(engine.products(3, Precision::F16, false), Ok(None));
-        let bf16 = engine.products(3, Precision::Bf16, false).unwrap();
-        let fastest = ShortProducts::of(ronde_kernels::ShortFormat::Bf16);
-        assert_eq!(bf16.as_deref(), fastest.map(ShortProducts::name));
-        let f16 = engine.products(1, Precision::F16, true);
-        match ShortProducts::of(ronde_kernels::ShortFormat::F16) {
-            Some(sums) => assert_eq!(f16.unwrap().as_deref(), Some(sums.name())),
-            None => assert_eq!(f16, Err(EngineError::NoF16Products)),
+        let products = |precision, method| engine.products(3, precision, method);
+        let named = |products: Products| products.name().map(str::to_owned);
+        for precision in [Precision::F32, Precision::F16] {
+            assert_eq!(products(precision, ProductMethod::Plain), Ok(None));
         }
-        let device = engine.device(2, false).unwrap();
+        let bf16 = Products::of(Some(ronde_kernels::ShortFormat::Bf16));
+        let found = products(Precision::Bf16, ProductMethod::Plain);
+        assert_eq!(found, Ok(named(bf16)));
+        let others = [
+            (Precision::F32, ProductMethod::Split, "AMX"),
+            (Precision::F16, ProductMethod::F16, "AVX512-FP16"),
+        ];
+        for (precision, method, instructions) in others {
+            let found = products(precision, method);
+            match Products::of(precision.short()) {
+                Products::F32 => {
+                    let error = found.unwrap_err().to_string();
+                    assert!(error.contains(instructions), "{error}");
+                }
+                products => assert_eq!(found, Ok(named(products))),
+            }
+        }
+        let device = engine.device(2, ProductMethod::default()).unwrap();
         assert_eq!(super::super::Device::name(&device), crate::engine_name());
     }
 
@@ -96,7 +120,7 @@ mod tests {
     #[cfg(not(feature = "onednn"))]
     fn a_build_without_a_library_says_how_to_build_with_it() {
         let error = ComputeEngine::OneDnn
-            .products(1, Precision::F32, false)
+            .products(1, Precision::F32, ProductMethod::default())
             .unwrap_err()
             .to_string();
         assert!(error.contains("--features onednn"), "{error}");

@@ -14,7 +14,8 @@ mod threads;
 pub(crate) use norms::statistics_values;
 pub(super) use products::ProductKernels;
 
-use ronde_kernels::ShortFormat;
+use ronde_kernels::{Products, ShortFormat};
+use serde::{Deserialize, Serialize};
 
 use super::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 use crate::EngineError;
@@ -29,8 +30,36 @@ pub struct HostDevice {
     threads: Threads,
     /// What computes matrix products and convolutions instead.
     products: Option<Box<dyn ProductKernels>>,
-    /// Whether products of f16 may be summed in f16.
-    f16_products: bool,
+    /// How our own kernels multiply.
+    method: ProductMethod,
+}
+
+/// How the engine `ronde` multiplies values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum ProductMethod {
+    /// Values of f32 and f16 in f32; those of bf16 in bf16 where this is faster. Sums are f32.
+    #[default]
+    Plain,
+    /// Values of f32 as sums of three values of bf16 each, with AMX: as exact as in f32.
+    Split,
+    /// Values of f16 in f16, with AVX512-FP16: up to 16 products are summed in f16, and these sums in f32.
+    F16,
+}
+
+impl ProductMethod {
+    /// Returns the products of values of a format (`None`: f32) on this processor.
+    #[must_use]
+    pub fn of(self, format: Option<ShortFormat>) -> Products {
+        let fastest = Products::of(format);
+        let is_allowed = match fastest {
+            Products::SplitTiles => self == Self::Split,
+            Products::F16Sums => self == Self::F16,
+            Products::F32 | Products::Bf16Pairs | Products::Bf16Tiles => true,
+        };
+        if is_allowed { fastest } else { Products::F32 }
+    }
 }
 
 impl HostDevice {
@@ -52,22 +81,14 @@ impl HostDevice {
         Ok(Self {
             threads: started,
             products: None,
-            f16_products: false,
+            method: ProductMethod::default(),
         })
     }
 
-    /// Sums up to 16 products of f16 values in f16, if the processor can.
+    /// Multiplies by a method.
     #[must_use]
-    pub fn with_f16_products(self, f16_products: bool) -> Self {
-        Self {
-            f16_products,
-            ..self
-        }
-    }
-
-    /// Returns the format in which operands of a format are multiplied; `None` for f32.
-    fn product_format(&self, format: Option<ShortFormat>) -> Option<ShortFormat> {
-        format.filter(|format| *format != ShortFormat::F16 || self.f16_products)
+    pub fn with_method(self, method: ProductMethod) -> Self {
+        Self { method, ..self }
     }
 
     /// Computes matrix products and convolutions by other kernels.
@@ -115,7 +136,7 @@ impl Device for HostDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{ImageKernels, check_device};
+    use crate::device::{ImageKernels, MatrixKernels, MatrixSlice, check_device};
 
     #[test]
     fn several_threads_compute_the_bits_of_one() {
@@ -123,6 +144,27 @@ mod tests {
             let device = HostDevice::with_threads(threads).unwrap();
             assert_eq!(check_device(&device, 0.0), Vec::<String>::new());
         }
+    }
+
+    #[test]
+    fn split_products_are_near_those_of_f32_on_any_number_of_threads() {
+        if ProductMethod::Split.of(None) == Products::F32 {
+            eprintln!("this processor has no AMX, so products of f32 are compared");
+        }
+        let values: Vec<f32> = (0..70 * 300)
+            .map(|index: u32| (index * 7919 % 1013) as f32 / 507.0 - 1.0)
+            .collect();
+        let products = [1, 3].map(|threads| {
+            let device = HostDevice::with_threads(threads).unwrap();
+            let device = device.with_method(ProductMethod::Split);
+            assert_eq!(check_device(&device, 1e-5), Vec::<String>::new());
+            let left = MatrixSlice::new(DeviceSlice::Host(&values), 70, 300);
+            let mut product = vec![0.0; 70 * 70];
+            let to = DeviceSliceMut::Host(&mut product);
+            device.multiply(left, left.transposed(), to, false);
+            product
+        });
+        assert!(products[0] == products[1]);
     }
 
     #[test]

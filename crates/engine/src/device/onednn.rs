@@ -199,7 +199,7 @@ mod tests {
 
     /// Returns a device with the library, or `None` with a message if it is not installed.
     fn device(threads: usize) -> Option<crate::HostDevice> {
-        let device = ComputeEngine::OneDnn.device(threads, false);
+        let device = ComputeEngine::OneDnn.device(threads, crate::ProductMethod::default());
         device
             .inspect_err(|cause| eprintln!("skipped: {cause}"))
             .ok()

@@ -1,9 +1,9 @@
 //! Convolutions and their gradients against the definition.
 
 use super::*;
-use crate::ShortProducts;
+use crate::ShortFormat;
 use crate::simd::emulated;
-use crate::testing::{at_every_level, values};
+use crate::testing::{at_every_level, format_of, values, values_for};
 
 /// Returns one convolution for each case that the kernels treat separately.
 fn shapes() -> Vec<(Convolution, usize)> {
@@ -32,6 +32,8 @@ fn shapes() -> Vec<(Convolution, usize)> {
         (shape(80, [7, 7], 64, [3, 3], [1, 1], [1, 1]), 2),
         (shape(64, [9, 16], 112, [3, 3], [1, 1], [0, 2]), 2),
         (shape(64, [4, 4], 64, [3, 3], [1, 1], [1, 1]), 0),
+        (shape(130, [5, 6], 132, [1, 1], [1, 1], [0, 0]), 2),
+        (shape(20, [9, 10], 130, [3, 3], [2, 2], [1, 1]), 2),
     ]
 }
 
@@ -68,30 +70,20 @@ pub(super) fn each(shape: &Convolution, samples: usize, mut meet: impl FnMut(usi
 #[test]
 fn forward_and_both_gradients_fit_the_definition() {
     at_every_level(|| {
-        fit_the_definition(None, 1e-4);
-        fit_the_definition(Some(ShortFormat::Bf16), 1e-4);
+        fit_the_definition(Products::F32, 1e-4);
+        fit_the_definition(Products::of(Some(ShortFormat::Bf16)), 1e-4);
     });
-    for (products, tolerance) in [
-        (ShortProducts::Bf16Tiles, 1e-4),
-        (ShortProducts::F16Sums, 3e-2),
-    ] {
-        let format = Some(products.format());
-        emulated::with(products, || fit_the_definition(format, tolerance));
-        fit_the_definition(format, tolerance);
+    for (products, tolerance) in [(Products::Bf16Tiles, 1e-4), (Products::F16Sums, 3e-2)] {
+        emulated::run(|| fit_the_definition(products, tolerance));
+        fit_the_definition(Products::of(format_of(products)), tolerance);
     }
 }
 
-/// Compares all passes with the definition, on operands that are rounded to a format.
-fn fit_the_definition(format: Option<ShortFormat>, tolerance: f64) {
+/// Compares all passes with the definition.
+fn fit_the_definition(products: Products, tolerance: f64) {
     for (shape, samples) in shapes() {
         let [input, output, weights] = shape.elements();
-        let operand = |length, seed| {
-            let mut found = values(length, seed);
-            if let Some(format) = format {
-                crate::round_short(format, &mut found);
-            }
-            found
-        };
+        let operand = |length, seed| values_for(products, length, seed);
         let x = operand(samples * input, 1);
         let (w, dy) = (operand(weights, 2), operand(samples * output, 3));
         let mut expected = [
@@ -110,9 +102,9 @@ fn fit_the_definition(format: Option<ShortFormat>, tolerance: f64) {
             vec![f32::NAN; weights],
         ];
         let [y, dx, dw] = &mut got;
-        shape.forward(format, samples, &x, &w, y);
-        shape.input_gradient(format, samples, &w, &dy, dx);
-        shape.weight_gradient(format, samples, &x, &dy, dw);
+        shape.forward(products, samples, &x, &w, y);
+        shape.input_gradient(products, samples, &w, &dy, dx);
+        shape.weight_gradient(products, samples, &x, &dy, dw);
         for (which, (got, expected)) in got.iter().zip(&expected).enumerate() {
             for (place, (got, expected)) in got.iter().zip(expected).enumerate() {
                 let error = (f64::from(*got) - expected).abs();
@@ -125,7 +117,7 @@ fn fit_the_definition(format: Option<ShortFormat>, tolerance: f64) {
 
 #[test]
 fn some_channels_have_the_bits_of_all_in_every_form_of_products() {
-    let shape = Convolution {
+    let wide = Convolution {
         channels: 64,
         size: [7, 9],
         outputs: 144,
@@ -134,47 +126,55 @@ fn some_channels_have_the_bits_of_all_in_every_form_of_products() {
         padding: [1, 1],
     };
     let samples = 2;
-    let compare = |format: ShortFormat| {
+    let compare = |products: Products, shape: Convolution| {
         let [input, output, weights] = shape.elements();
-        let operand = |length, seed| {
-            let mut found = values(length, seed);
-            crate::round_short(format, &mut found);
-            found
-        };
+        let operand = |length, seed| values_for(products, length, seed);
         let x = operand(samples * input, 1);
         let (w, dy) = (operand(weights, 2), operand(samples * output, 3));
-        let of = |all: &[f32], channels: usize, range: std::ops::Range<usize>| -> Vec<f32> {
-            let places = 7 * 9;
+        let of = |all: &[f32], channels: usize, range: Range<usize>| -> Vec<f32> {
+            let places = all.len() / (samples * channels);
             let samples = all.chunks_exact(channels * places);
             let part = |sample: &[f32]| sample[range.start * places..range.end * places].to_vec();
             samples.flat_map(part).collect()
         };
         let (mut y, mut dx) = (vec![0.0; samples * output], vec![0.0; samples * input]);
-        shape.forward(Some(format), samples, &x, &w, &mut y);
-        shape.input_gradient(Some(format), samples, &w, &dy, &mut dx);
+        let (outputs, channels) = (shape.outputs, shape.channels);
+        shape.forward(products, samples, &x, &w, &mut y);
+        shape.input_gradient(products, samples, &w, &dy, &mut dx);
         for range in [0..16, 16..48, 48..64] {
-            let mut some = vec![f32::NAN; samples * range.len() * 63];
-            shape.forward_of(range.clone(), Some(format), samples, &x, &w, &mut some);
-            assert_eq!(some, of(&y, 144, range.clone()));
-            shape.input_gradient_of(range.clone(), Some(format), samples, &w, &dy, &mut some);
-            assert_eq!(some, of(&dx, 64, range));
+            let expected = of(&y, outputs, range.clone());
+            let mut some = vec![f32::NAN; expected.len()];
+            shape.forward_of(range.clone(), products, samples, &x, &w, &mut some);
+            assert!(some == expected, "{products:?} {shape:?}");
+        }
+        for range in [0..16, 16..48, 48..64] {
+            let expected = of(&dx, channels, range.clone());
+            let mut some = vec![f32::NAN; expected.len()];
+            shape.input_gradient_of(range.clone(), products, samples, &w, &dy, &mut some);
+            assert!(some == expected, "{products:?} {shape:?}");
         }
         let mut dw = vec![0.0; weights];
-        shape.weight_gradient(Some(format), samples, &x, &dy, &mut dw);
-        for range in [0..16, 16..48, 48..144] {
-            let mut some = vec![f32::NAN; range.len() * shape.window()];
-            shape.weight_gradient_of(range.clone(), Some(format), samples, &x, &dy, &mut some);
-            assert_eq!(
-                some,
-                dw[range.start * shape.window()..range.end * shape.window()]
-            );
+        shape.weight_gradient(products, samples, &x, &dy, &mut dw);
+        for range in [0..16, 16..48, 48..outputs] {
+            let expected = &dw[range.start * shape.window()..range.end * shape.window()];
+            let mut some = vec![f32::NAN; expected.len()];
+            shape.weight_gradient_of(range.clone(), products, samples, &x, &dy, &mut some);
+            assert!(some == expected, "{products:?} {shape:?}");
         }
     };
-    for format in [ShortFormat::Bf16, ShortFormat::F16] {
-        compare(format);
-    }
-    for products in [ShortProducts::Bf16Tiles, ShortProducts::F16Sums] {
-        emulated::with(products, || compare(products.format()));
+    let flat = Convolution {
+        channels: 160,
+        kernel: [1, 1],
+        padding: [0, 0],
+        ..wide
+    };
+    for shape in [wide, flat] {
+        for format in [ShortFormat::Bf16, ShortFormat::F16] {
+            compare(Products::of(Some(format)), shape);
+        }
+        for products in [Products::Bf16Tiles, Products::F16Sums] {
+            emulated::run(|| compare(products, shape));
+        }
     }
 }
 
@@ -185,9 +185,9 @@ fn a_sample_has_the_same_bits_wherever_it_lies_in_a_batch() {
             let [input, output, weights] = shape.elements();
             let (x, w) = (values(samples * input, 4), values(weights, 5));
             let mut all = vec![0.0; samples * output];
-            shape.forward(None, samples, &x, &w, &mut all);
+            shape.forward(Products::F32, samples, &x, &w, &mut all);
             let mut one = vec![0.0; output];
-            shape.forward(None, 1, &x[(samples - 1) * input..], &w, &mut one);
+            shape.forward(Products::F32, 1, &x[(samples - 1) * input..], &w, &mut one);
             assert_eq!(one, all[(samples - 1) * output..], "{shape:?}");
         }
     });
@@ -197,5 +197,5 @@ fn a_sample_has_the_same_bits_wherever_it_lies_in_a_batch() {
 #[should_panic(expected = "input, weights, output")]
 fn mismatched_lengths_are_rejected() {
     let (shape, _) = shapes()[0];
-    shape.forward(None, 1, &[0.0; 3], &[0.0; 3], &mut []);
+    shape.forward(Products::F32, 1, &[0.0; 3], &[0.0; 3], &mut []);
 }

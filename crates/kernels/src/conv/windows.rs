@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::image::{GroupImage, OutputGroup};
 use super::{Convolution, row_starts, taps};
 use crate::gemm::{Panels, chunks};
-use crate::simd::{PanelForm, SimdVector, TILE_PAIRS, TILE_WIDTH, joined};
+use crate::simd::{SimdVector, TILE_DEPTH, TILE_PAIRS, TILE_WIDTH, write_rows};
 
 /// The number of columns of the widest panel of any level or format.
 const PANEL_MAX: usize = 96;
@@ -60,38 +60,27 @@ impl<'a> PackedWindows<'a> {
         count
     }
 
-    /// Writes pairs of bf16 of contiguous ranges of `P` elements, as two tiles.
+    /// Writes tiles of contiguous ranges of `P` elements.
     #[inline(always)]
-    fn pack_pairs<const P: usize>(
+    fn pack_pairs<V: SimdVector, const P: usize>(
         &self,
         depth: Range<usize>,
         starts: &[usize],
         width: usize,
         out: &mut [f32],
     ) {
-        let mut rows = out.chunks_exact_mut(width);
-        for (taps, to) in self.taps[depth].chunks(2).zip(rows.by_ref()) {
-            let first = &self.image[taps[0]..];
-            let (to, rest) = to.split_at_mut(starts.len() * P);
-            let pieces = starts.iter().zip(to.as_chunks_mut::<P>().0);
-            if let Some(second) = taps.get(1) {
-                let second = &self.image[*second..];
-                for (&start, to) in pieces {
-                    let (mut one, mut two) = ([0.0; P], [0.0; P]);
-                    one.copy_from_slice(&first[start..start + P]);
-                    two.copy_from_slice(&second[start..start + P]);
-                    *to = std::array::from_fn(|i| joined(one[i], two[i]));
+        let blocks = out.chunks_exact_mut(TILE_PAIRS * width);
+        for (taps, to) in self.taps[depth].chunks(TILE_DEPTH).zip(blocks) {
+            let row = |index: usize| {
+                let image = &self.image[taps[index]..];
+                let mut values = [0.0; TILE_WIDTH];
+                for (&start, to) in starts.iter().zip(values.as_chunks_mut::<P>().0) {
+                    to.copy_from_slice(&image[start..start + P]);
                 }
-            } else {
-                for (&start, to) in pieces {
-                    let mut one = [0.0; P];
-                    one.copy_from_slice(&first[start..start + P]);
-                    *to = one.map(|value| joined(value, 0.0));
-                }
-            }
-            rest.fill(0.0);
+                values
+            };
+            write_rows::<V, false, 1>(taps.len(), row, to);
         }
-        rows.for_each(|row| row.fill(0.0));
     }
 
     /// Copies contiguous ranges of `P` elements.
@@ -125,20 +114,19 @@ impl Panels for PackedWindows<'_> {
         out: &mut [f32],
     ) -> bool {
         assert!(!LEFT, "windows are columns");
-        let length = PanelForm::Bf16Tiles.length(depth.len());
+        let length = V::FORM.length(depth.len());
         let mut starts = [0; PANEL_MAX];
         for (place, outer) in chunks(outer.clone(), TILE_WIDTH).enumerate() {
             let width = outer.len().next_multiple_of(TILE_PAIRS);
             let panel = &mut out[place * TILE_WIDTH * length..];
-            let panel = &mut panel[..depth.len().div_ceil(2 * TILE_PAIRS) * TILE_PAIRS * width];
             let count = self.starts(&outer, &mut starts);
             let (depth, starts) = (depth.clone(), &starts[..count]);
             match self.piece {
-                16 => self.pack_pairs::<16>(depth, starts, width, panel),
-                8 => self.pack_pairs::<8>(depth, starts, width, panel),
-                4 => self.pack_pairs::<4>(depth, starts, width, panel),
-                2 => self.pack_pairs::<2>(depth, starts, width, panel),
-                _ => self.pack_pairs::<1>(depth, starts, width, panel),
+                16 => self.pack_pairs::<V, 16>(depth, starts, width, panel),
+                8 => self.pack_pairs::<V, 8>(depth, starts, width, panel),
+                4 => self.pack_pairs::<V, 4>(depth, starts, width, panel),
+                2 => self.pack_pairs::<V, 2>(depth, starts, width, panel),
+                _ => self.pack_pairs::<V, 1>(depth, starts, width, panel),
             }
         }
         true

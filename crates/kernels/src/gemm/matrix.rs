@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::{Panels, pack_panels, pack_rows};
 use crate::moves::{copy, transpose_into};
-use crate::simd::SimdVector;
+use crate::simd::{PanelForm, SimdVector, TILE_PARTS};
 
 /// A matrix that is stored in a slice by rows or by columns.
 #[derive(Debug, Clone, Copy)]
@@ -107,7 +107,10 @@ impl Panels for Matrix<'_> {
         outer: &Range<usize>,
         out: &mut [f32],
     ) -> bool {
-        tiles::pack::<V, LEFT>(self, depth, outer.clone(), out);
+        match V::FORM {
+            PanelForm::SplitTiles => tiles::pack::<V, LEFT, TILE_PARTS>(self, depth, outer, out),
+            _ => tiles::pack::<V, LEFT, 1>(self, depth, outer, out),
+        }
         true
     }
 

@@ -1,9 +1,9 @@
 //! Products against the definition, and tests that their bits do not depend on the memory layout.
 
 use super::*;
+use crate::ShortFormat;
 use crate::simd::emulated;
-use crate::testing::{close, rounded_to_f16, values};
-use crate::{ShortProducts, round_short};
+use crate::testing::{close, format_of, rounded_to_f16, values, values_for};
 
 #[test]
 fn products_of_all_small_shapes_and_orders_fit_the_definition() {
@@ -116,11 +116,7 @@ fn mismatched_lengths_are_rejected() {
 
 #[test]
 fn products_of_rounded_operands_have_the_order_of_pairs() {
-    let bf16 = |count, seed| {
-        let mut found = values(count, seed);
-        round_short(ShortFormat::Bf16, &mut found);
-        found
-    };
+    let products = Products::of(Some(ShortFormat::Bf16));
     for (m, k, n) in [
         (1, 1, 1),
         (5, 3, 7),
@@ -128,10 +124,11 @@ fn products_of_rounded_operands_have_the_order_of_pairs() {
         (200, 70, 100),
         (3, 0, 2),
     ] {
+        let bf16 = |count, seed| values_for(Products::Bf16Pairs, count, seed);
         let (a, b) = (bf16(m * k, 1), bf16(k * n, 2));
         let mut out = vec![0.5; m * n];
         let (left, right) = (Matrix::new(&a, m, k), Matrix::new(&b, k, n));
-        multiply_rounded(Some(ShortFormat::Bf16), left, right, &mut out, true);
+        multiply_with(products, left, right, &mut out, true);
         for (at, got) in out.iter().enumerate() {
             let term = |l: usize, sum: f32| a[at / n * k + l].mul_add(b[l * n + at % n], sum);
             let mut expected = 0.5;
@@ -144,39 +141,66 @@ fn products_of_rounded_operands_have_the_order_of_pairs() {
                 }
                 expected += sum;
             }
-            if ShortProducts::of(ShortFormat::Bf16) == Some(ShortProducts::Bf16Pairs) {
+            if products == Products::Bf16Pairs {
                 assert_eq!(*got, expected, "{m} {k} {n}");
             } else {
                 close(*got, f64::from(expected), 1e-5);
             }
         }
-        let mut exact = vec![0.5; m * n];
-        multiply(left, right, &mut exact, true);
-        let mut other = vec![0.5; m * n];
-        multiply_rounded(None, left, right, &mut other, false);
+        let (mut exact, mut other) = (vec![0.5; m * n], vec![0.5; m * n]);
+        multiply_with(Products::F32, left, right, &mut other, false);
         multiply(left, right, &mut exact, false);
         assert_eq!(other, exact);
     }
 }
 
+/// Splits a value into parts of eight bits.
+fn defined_parts(value: f32) -> [f32; 3] {
+    let mut rest = f64::from(value);
+    [(); 3].map(|()| {
+        let ulp = match rest {
+            0.0 => 1.0,
+            rest => 2.0_f64.powi(rest.abs().log2().floor() as i32 - 7),
+        };
+        // Half of a unit is rounded away from zero, as `round` does.
+        let part = (rest / ulp).round() * ulp;
+        rest -= part;
+        part as f32
+    })
+}
+
 /// Multiplies each element by the definition of the instructions: blocks of the inner index, and within them blocks of 32
-/// products in two sums (tiles of bf16), or of 16 products (sums in f16).
-fn defined(products: ShortProducts, a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f32> {
+/// products in two sums (tiles), or of 16 products (sums in f16).
+fn defined(products: Products, a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f32> {
     let element = |at: usize| {
         let (row, column) = (at / n, at % n);
         let factors = |l: usize| [a[row * k + l], b[l * n + column]];
+        let tile = |depth: Range<usize>, factors: &dyn Fn(usize) -> [f32; 2]| {
+            let mut both = [0.0_f32; 2];
+            for l in depth.clone() {
+                let ([x, y], parity) = (factors(l), (l - depth.start) % 2);
+                both[parity] = x.mul_add(y, both[parity]);
+            }
+            both[0] + both[1]
+        };
         let mut whole = 0.0_f32;
         for depth in BlockedLength::of_depth(k).ranges() {
             let mut sum = 0.0_f32;
             match products {
-                ShortProducts::Bf16Tiles => {
-                    for first in depth.clone().step_by(32) {
-                        let mut both = [0.0_f32; 2];
-                        for l in first..(first + 32).min(depth.end) {
-                            let ([x, y], parity) = (factors(l), (l - first) % 2);
-                            both[parity] = x.mul_add(y, both[parity]);
+                Products::Bf16Tiles => {
+                    for depth in chunks(depth.clone(), 32) {
+                        sum += tile(depth, &factors);
+                    }
+                }
+                Products::SplitTiles => {
+                    for depth in chunks(depth.clone(), 32) {
+                        for [x, y] in [[2, 0], [1, 0], [1, 1], [0, 1], [0, 2], [0, 0]] {
+                            let parts = |l: usize| {
+                                let [a, b] = factors(l).map(defined_parts);
+                                [a[x], b[y]]
+                            };
+                            sum += tile(depth.clone(), &parts);
                         }
-                        sum += both[0] + both[1];
                     }
                 }
                 _ => {
@@ -197,12 +221,11 @@ fn defined(products: ShortProducts, a: &[f32], b: &[f32], [m, k, n]: [usize; 3])
 }
 
 #[test]
-fn instructions_of_short_formats_have_the_bits_of_their_definition_for_all_layouts() {
-    for products in [ShortProducts::Bf16Tiles, ShortProducts::F16Sums] {
-        let format = products.format();
-        let runs_here = ShortProducts::of(format) == Some(products);
+fn instructions_have_the_bits_of_their_definition_for_all_layouts() {
+    for products in [Products::SplitTiles, Products::Bf16Tiles, Products::F16Sums] {
+        let runs_here = Products::of(format_of(products)) == products;
         if !runs_here {
-            eprintln!("emulated: no {} here", products.name());
+            eprintln!("emulated: no {products:?} here");
         }
         for shape in [
             [1, 1, 1],
@@ -216,29 +239,27 @@ fn instructions_of_short_formats_have_the_bits_of_their_definition_for_all_layou
             [2, 5, 1100],
         ] {
             let [m, k, n] = shape;
-            let rounded = |count, seed| {
-                let mut found = values(count, seed);
-                round_short(format, &mut found);
-                found
-            };
-            let (a, b) = (rounded(m * k, 1), rounded(k * n, 2));
+            let (a, b) = (
+                values_for(products, m * k, 1),
+                values_for(products, k * n, 2),
+            );
             let expected = defined(products, &a, &b, shape);
             let (at, bt) = (turned(&a, m, k), turned(&b, k, n));
             for left in [Matrix::new(&a, m, k), Matrix::new(&at, k, m).transposed()] {
                 for right in [Matrix::new(&b, k, n), Matrix::new(&bt, n, k).transposed()] {
                     let multiplied = || {
                         let mut out = vec![f32::NAN; m * n];
-                        multiply_rounded(Some(format), left, right, &mut out, false);
+                        multiply_with(products, left, right, &mut out, false);
                         let mut sum = vec![1.5; m * n];
-                        multiply_rounded(Some(format), left, right, &mut sum, true);
+                        multiply_with(products, left, right, &mut sum, true);
                         (out, sum)
                     };
-                    let mut all = vec![emulated::with(products, multiplied)];
+                    let mut all = vec![emulated::run(multiplied)];
                     if runs_here {
                         all.push(multiplied());
                     }
                     for (out, sum) in all {
-                        assert_eq!(out, expected, "{products:?} {shape:?}");
+                        assert!(out == expected, "{products:?} {shape:?}");
                         if k <= DEPTH_MAX {
                             let whole = expected.iter().map(|product| 1.5 + product);
                             assert!(sum.iter().copied().eq(whole), "{products:?} {shape:?}");
@@ -247,5 +268,51 @@ fn instructions_of_short_formats_have_the_bits_of_their_definition_for_all_layou
                 }
             }
         }
+    }
+}
+
+#[test]
+fn split_values_are_as_exact_as_f32() {
+    for (m, k, n) in [(33, 700, 40), (7, 64, 9)] {
+        let (a, b) = (values(m * k, 1), values(k * n, 2));
+        let (left, right) = (Matrix::new(&a, m, k), Matrix::new(&b, k, n));
+        let exact = |at: usize| -> f64 {
+            let terms = (0..k).map(|l| f64::from(a[at / n * k + l]) * f64::from(b[l * n + at % n]));
+            terms.sum()
+        };
+        let error = |out: &[f32]| -> f64 {
+            let errors = out.iter().enumerate();
+            let squares = errors.map(|(at, found)| (f64::from(*found) - exact(at)).powi(2));
+            (squares.sum::<f64>() / (m * n) as f64).sqrt()
+        };
+        let mut out = vec![0.0; m * n];
+        multiply_with(Products::F32, left, right, &mut out, false);
+        let in_f32 = error(&out);
+        emulated::run(|| multiply_with(Products::SplitTiles, left, right, &mut out, false));
+        let split = error(&out);
+        assert!(split <= in_f32, "{split:e} instead of {in_f32:e}");
+    }
+}
+
+#[test]
+fn no_value_that_is_infinite_or_not_a_number_is_lost_in_its_parts() {
+    let hidden = f32::from_bits(0x7fff_ffff);
+    for value in [
+        f32::NAN,
+        hidden,
+        -hidden,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::MAX,
+    ] {
+        let a = [1.0, value, 0.0, 2.0];
+        let mut out = [0.0; 4];
+        let (left, right) = (Matrix::new(&a, 2, 2), Matrix::new(&[1.0; 4], 2, 2));
+        emulated::run(|| multiply_with(Products::SplitTiles, left, right, &mut out, false));
+        assert!(
+            out[0].is_nan() && out[1].is_nan(),
+            "{value} results in {out:?}"
+        );
+        assert_eq!(out[2..], [2.0, 2.0], "{value}");
     }
 }

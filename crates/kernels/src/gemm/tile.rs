@@ -53,7 +53,7 @@ pub(crate) fn multiply_to<V: SimdVector>(
             unsafe { arranged_to::<V, $columns>(panels, to, stride, first) }
         };
     }
-    if matches!(V::FORM, PanelForm::Bf16Tiles | PanelForm::F16) {
+    if V::FORM.has_tiles() || V::FORM == PanelForm::F16 {
         return match panels.columns {
             3 => arranged!(3),
             2 => arranged!(2),

@@ -3,13 +3,21 @@
 //! The instruction (`vdpbf16ps`) is two fused multiply-adds in f32, of the second value of a pair and then of the first,
 //! so it makes the multiplications of f32 at up to twice the rate. It treats values below 1e-38 as zero.
 
+/// Returns whether the processor has the instruction.
+pub(super) fn has_pairs() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Returns whether the processor has the instruction and it multiplies faster than f32 does. It starts as often as a
 /// multiply-add of f32 on AMD EPYC, which is twice the rate, and a quarter as often on Intel Xeon, half the rate (with one unit
 /// for multiplications instead of two, half as often). A loop of each that fits the registers is timed in turns, and the
 /// shortest times are compared with a border between these cases.
 pub(super) fn pairs_are_faster() -> bool {
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx512bf16") {
+    if has_pairs() {
         static FASTER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
         return *FASTER.get_or_init(|| {
             let mut shortest = [u64::MAX; 2];

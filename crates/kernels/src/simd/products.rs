@@ -1,20 +1,24 @@
-//! Products of values that are rounded to a short format, with the instructions that the processor has for them.
+//! Products with the instructions that the processor has for values of a format.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "functions compiled for these instructions")
 )]
 
 use super::SimdKernel;
-use super::pairs::pairs_are_faster;
-use super::tiles::has_tiles;
+use super::pairs::{has_pairs, pairs_are_faster};
+use super::tiles::{DEPTH, PAIRS, PARTS, WIDTH, arrange, has_tiles};
 use super::{Level, SimdVector};
 use crate::ShortFormat;
 use crate::short::{double_f16, shorten_f16};
 
-/// The instructions that multiply values of a short format. Their bits differ from those of products in f32, and from
-/// each other's.
+/// The instructions that multiply values. The bits of each of them differ from the others'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ShortProducts {
+pub enum Products {
+    /// Products and sums of f32, of the instructions of the [`Level`].
+    F32,
+    /// AMX: f32 values are split into three values of bf16, whose products are summed in f32 in tiles of 16 by 16. As exact as
+    /// f32 for values from 1e-33 to 3.39e38; infinite and greater values result in what is not a number.
+    SplitTiles,
     /// AVX512-BF16: products of bf16 in pairs, and sums in f32.
     Bf16Pairs,
     /// AMX: products of bf16 in tiles of 16 by 16, and sums in f32.
@@ -23,42 +27,43 @@ pub enum ShortProducts {
     F16Sums,
 }
 
-impl ShortProducts {
-    /// Returns the best instructions of this processor for a format, at the level of this thread. `None` if products are
-    /// computed in f32: the processor has no others, or they are slower there. The first call measures
+impl Products {
+    /// Returns the fastest instructions of this processor for values of a format (`None`: f32), at the level of this thread.
+    /// [`Products::F32`] if the processor has no others, or they are slower there. The first call for bf16 measures
     /// both for less than a millisecond, because AVX512-BF16 is faster than f32 on some processors and slower on others.
     #[must_use]
-    pub fn of(format: ShortFormat) -> Option<Self> {
-        #[cfg(test)]
-        if let Some(emulated) = emulated::current() {
-            return emulated.format().eq(&format).then_some(emulated);
-        }
+    pub fn of(format: Option<ShortFormat>) -> Self {
         if Level::current() != Level::Avx512 {
-            return None;
+            return Self::F32;
         }
         match format {
-            ShortFormat::Bf16 if has_tiles() => Some(Self::Bf16Tiles),
-            ShortFormat::Bf16 => pairs_are_faster().then_some(Self::Bf16Pairs),
-            ShortFormat::F16 => has_f16_sums().then_some(Self::F16Sums),
+            None if has_tiles() => Self::SplitTiles,
+            Some(ShortFormat::Bf16) if has_tiles() => Self::Bf16Tiles,
+            Some(ShortFormat::Bf16) if pairs_are_faster() => Self::Bf16Pairs,
+            Some(ShortFormat::F16) if has_f16_sums() => Self::F16Sums,
+            _ => Self::F32,
         }
     }
 
-    /// Returns the name in a plan's identity.
+    /// Returns the name in a plan's identity, which does not name f32.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> Option<&'static str> {
         match self {
-            Self::Bf16Pairs => "avx512-bf16",
-            Self::Bf16Tiles => "amx-bf16",
-            Self::F16Sums => "avx512-fp16",
+            Self::F32 => None,
+            Self::SplitTiles => Some("split f32 in amx-bf16"),
+            Self::Bf16Pairs => Some("avx512-bf16"),
+            Self::Bf16Tiles => Some("amx-bf16"),
+            Self::F16Sums => Some("avx512-fp16"),
         }
     }
 
-    /// Returns the format of the factors.
-    #[must_use]
-    pub fn format(self) -> ShortFormat {
+    /// Returns whether this processor has the instructions.
+    fn are_here(self) -> bool {
         match self {
-            Self::Bf16Pairs | Self::Bf16Tiles => ShortFormat::Bf16,
-            Self::F16Sums => ShortFormat::F16,
+            Self::F32 => true,
+            Self::SplitTiles | Self::Bf16Tiles => has_tiles(),
+            Self::Bf16Pairs => has_pairs(),
+            Self::F16Sums => has_f16_sums(),
         }
     }
 }
@@ -70,23 +75,22 @@ fn has_f16_sums() -> bool {
     false
 }
 
-/// Runs a kernel whose operands are all rounded to a format, with the best products of the format.
+/// Runs a kernel with the given products, of which those of a short format need operands that are rounded to it.
+///
+/// # Panics
+/// If this processor does not have the instructions. (In tests, some are emulated.)
 #[inline]
-pub(crate) fn dispatch_products<K: SimdKernel>(
-    format: Option<ShortFormat>,
-    kernel: K,
-) -> K::Output {
-    let Some(products) = format.and_then(ShortProducts::of) else {
-        return super::dispatch(kernel);
-    };
+pub(crate) fn dispatch_products<K: SimdKernel>(products: Products, kernel: K) -> K::Output {
     #[cfg(test)]
-    if emulated::current().is_some() {
+    if emulated::is_on() {
         return match products {
-            ShortProducts::Bf16Tiles => kernel.run::<super::tiles::EmulatedTiles>(),
-            ShortProducts::F16Sums => kernel.run::<super::f16_sums::EmulatedF16Sums>(),
-            ShortProducts::Bf16Pairs => super::dispatch(kernel),
+            Products::SplitTiles => kernel.run::<super::tiles::EmulatedTiles<3>>(),
+            Products::Bf16Tiles => kernel.run::<super::tiles::EmulatedTiles<1>>(),
+            Products::F16Sums => kernel.run::<super::f16_sums::EmulatedF16Sums>(),
+            Products::Bf16Pairs | Products::F32 => super::dispatch(kernel),
         };
     }
+    assert!(products.are_here(), "{products:?} on this processor");
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512bf16,avx2,fma")]
@@ -94,29 +98,29 @@ pub(crate) fn dispatch_products<K: SimdKernel>(
             kernel.run::<super::pairs::Bf16Pairs>()
         }
         #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-        fn tiles<K: SimdKernel>(kernel: K) -> K::Output {
+        fn tiles<K: SimdKernel, const N: usize>(kernel: K) -> K::Output {
             // SAFETY: the processor has tiles, and the process may use them, as was detected.
             let _configured = unsafe { super::tiles::Configured::new() };
-            kernel.run::<super::tiles::Bf16Tiles>()
+            kernel.run::<super::tiles::Tiles<N>>()
         }
         #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx512fp16,avx2,fma")]
         fn f16_sums<K: SimdKernel>(kernel: K) -> K::Output {
             kernel.run::<super::f16_sums::F16Sums>()
         }
         match products {
-            // SAFETY: the processor has the instructions of the chosen products.
-            ShortProducts::Bf16Pairs => unsafe { pairs(kernel) },
+            Products::F32 => super::dispatch(kernel),
+            // SAFETY: the processor has the instructions of the products, as asserted.
+            Products::SplitTiles => unsafe { tiles::<K, PARTS>(kernel) },
             // SAFETY: as above.
-            ShortProducts::Bf16Tiles => unsafe { tiles(kernel) },
+            Products::Bf16Pairs => unsafe { pairs(kernel) },
             // SAFETY: as above.
-            ShortProducts::F16Sums => unsafe { f16_sums(kernel) },
+            Products::Bf16Tiles => unsafe { tiles::<K, 1>(kernel) },
+            // SAFETY: as above.
+            Products::F16Sums => unsafe { f16_sums(kernel) },
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = products;
-        super::dispatch(kernel)
-    }
+    super::dispatch(kernel)
 }
 
 /// How the panels of packed operands are stored, in place of the f32 values that were packed.
@@ -126,19 +130,36 @@ pub(crate) enum PanelForm {
     Values,
     /// See [`super::pairs::pair_rows`].
     Bf16Pairs,
-    /// See [`super::tiles::arrange`].
+    /// See [`super::tiles::arrange`]: one part.
     Bf16Tiles,
+    /// The same with three parts of each value.
+    SplitTiles,
     /// Rows by [`double_f16`], columns by [`shorten_f16`].
     F16,
 }
 
 impl PanelForm {
+    /// Returns the form of tiles with a number of parts of each value.
+    pub(super) const fn of_tiles(parts: usize) -> Self {
+        match parts {
+            1 => Self::Bf16Tiles,
+            _ => Self::SplitTiles,
+        }
+    }
+
+    /// Returns whether panels are tiles.
+    #[inline(always)]
+    pub(crate) const fn has_tiles(self) -> bool {
+        matches!(self, Self::Bf16Tiles | Self::SplitTiles)
+    }
+
     /// Returns the inner length for which a panel has memory: that of the values while they are packed, and at least that
-    /// of a tile.
+    /// of its tiles.
     #[inline(always)]
     pub(crate) const fn length(self, depth: usize) -> usize {
         match self {
-            Self::Bf16Tiles if depth > 0 && depth < super::tiles::PAIRS => super::tiles::PAIRS,
+            Self::Bf16Tiles if depth > 0 && depth < PAIRS => PAIRS,
+            Self::SplitTiles => depth.div_ceil(DEPTH) * PARTS * PAIRS,
             _ => depth,
         }
     }
@@ -164,9 +185,8 @@ pub(crate) fn arrange_rows<V: SimdVector>(panels: &mut [f32], count: usize, dept
                 super::pairs::pair_rows(panel, depth, V::ROWS);
             }
         }
-        PanelForm::Bf16Tiles => {
-            super::tiles::arrange::<V, true>(panels, count * super::tiles::WIDTH, depth);
-        }
+        PanelForm::Bf16Tiles => arrange::<V, true, 1>(panels, count * WIDTH, depth),
+        PanelForm::SplitTiles => arrange::<V, true, PARTS>(panels, count * WIDTH, depth),
         PanelForm::F16 => {
             double_f16(&mut panels[..count * V::ROWS * depth]);
         }
@@ -188,7 +208,8 @@ pub(crate) fn arrange_columns<V: SimdVector>(panels: &mut [f32], columns: usize,
                 super::pairs::pair_rows(panel, depth, width);
             }
         }
-        PanelForm::Bf16Tiles => super::tiles::arrange::<V, false>(panels, columns, depth),
+        PanelForm::Bf16Tiles => arrange::<V, false, 1>(panels, columns, depth),
+        PanelForm::SplitTiles => arrange::<V, false, PARTS>(panels, columns, depth),
         PanelForm::F16 => {
             for (width, panel) in widths.zip(panels.chunks_mut((panel * depth).max(1))) {
                 shorten_f16(&mut panel[..width * depth]);
@@ -202,22 +223,20 @@ pub(crate) fn arrange_columns<V: SimdVector>(panels: &mut [f32], columns: usize,
 pub(crate) mod emulated {
     use std::cell::Cell;
 
-    use super::ShortProducts;
-
     thread_local! {
-        static CURRENT: Cell<Option<ShortProducts>> = const { Cell::new(None) };
+        static IS_ON: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Returns what the thread emulates.
-    pub(super) fn current() -> Option<ShortProducts> {
-        CURRENT.get()
+    /// Returns whether the thread emulates instructions.
+    pub(super) fn is_on() -> bool {
+        IS_ON.get()
     }
 
-    /// Runs code whose products of the format are those of the instructions, emulated.
-    pub(crate) fn with<R>(products: ShortProducts, work: impl FnOnce() -> R) -> R {
-        CURRENT.set(Some(products));
+    /// Runs code whose products are emulated.
+    pub(crate) fn run<R>(work: impl FnOnce() -> R) -> R {
+        IS_ON.set(true);
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        CURRENT.set(None);
+        IS_ON.set(false);
         ended.unwrap_or_else(|cause| std::panic::resume_unwind(cause))
     }
 }

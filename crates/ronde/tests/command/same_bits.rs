@@ -80,10 +80,11 @@ fn any_number_of_threads_trains_to_the_same_bits() {
 #[test]
 #[cfg(feature = "onednn")]
 fn onednn_trains_to_the_same_bits_on_any_number_of_workers() {
-    use ronde_engine::{ComputeEngine, Precision};
+    use ronde_engine::{ComputeEngine, Precision, ProductMethod};
 
     let engine = "train.engine=onednn";
-    if let Err(cause) = ComputeEngine::OneDnn.products(1, Precision::F32, false) {
+    if let Err(cause) = ComputeEngine::OneDnn.products(1, Precision::F32, ProductMethod::default())
+    {
         eprintln!("skipped: {cause}");
         return;
     }

@@ -75,14 +75,16 @@ impl ImageKernels for HostDevice {
         if let Some(products) = &self.products {
             return products.convolve(shape, samples, x, w, y);
         }
-        let format = self.product_format(format);
+        let instructions = self.method.of(format);
         let (x, w, y) = (x.host(), w.host(), y.host());
         let work = x.len() + y.len();
         match shape.each.division(samples) {
             ConvolutionDivision::Channels(together) if shape.groups == 1 => {
                 let size = [samples, shape.each.outputs];
                 self.by_channels(size, together, work, y, |outputs, y| {
-                    shape.each.forward_of(outputs, format, samples, x, w, y);
+                    shape
+                        .each
+                        .forward_of(outputs, instructions, samples, x, w, y);
                 });
             }
             _ => {
@@ -90,7 +92,7 @@ impl ImageKernels for HostDevice {
                 let parts = split(y, samples, &ranges);
                 self.threads
                     .each(ranges.iter().zip(parts).collect(), |(range, y)| {
-                        shape.forward(format, range.len(), part(x, samples, range), w, y);
+                        shape.forward(instructions, range.len(), part(x, samples, range), w, y);
                     });
             }
         }
@@ -108,7 +110,7 @@ impl ImageKernels for HostDevice {
         if let Some(products) = &self.products {
             return products.convolve_input_gradient(shape, samples, w, dy, dx);
         }
-        let format = self.product_format(format);
+        let instructions = self.method.of(format);
         let (w, dy, dx) = (w.host(), dy.host(), dx.host());
         let work = dy.len() + dx.len();
         let together = match shape.each.gradient_division(samples) {
@@ -118,7 +120,7 @@ impl ImageKernels for HostDevice {
                 let size = [samples, shape.each.channels];
                 return self.by_channels(size, together, work, dx, |channels, dx| {
                     let each = shape.each;
-                    each.input_gradient_of(channels, format, samples, w, dy, dx);
+                    each.input_gradient_of(channels, instructions, samples, w, dy, dx);
                 });
             }
         };
@@ -126,7 +128,7 @@ impl ImageKernels for HostDevice {
         let parts = split(dx, samples, &ranges);
         self.threads
             .each(ranges.iter().zip(parts).collect(), |(range, dx)| {
-                shape.input_gradient(format, range.len(), w, part(dy, samples, range), dx);
+                shape.input_gradient(instructions, range.len(), w, part(dy, samples, range), dx);
             });
     }
 
@@ -142,10 +144,10 @@ impl ImageKernels for HostDevice {
         if let Some(products) = &self.products {
             return products.convolve_weight_gradient(shape, samples, x, dy, dw);
         }
-        let format = self.product_format(format);
+        let instructions = self.method.of(format);
         let (x, dy, dw) = (x.host(), dy.host(), dw.host());
         if shape.groups > 1 {
-            return shape.weight_gradient(format, samples, x, dy, dw);
+            return shape.weight_gradient(instructions, samples, x, dy, dw);
         }
         let outputs = shape.each.outputs;
         let ranges = self.ranges_of_groups(outputs, OUTPUTS_TOGETHER, x.len() + dy.len());
@@ -154,7 +156,7 @@ impl ImageKernels for HostDevice {
             .each(ranges.into_iter().zip(parts).collect(), |(outputs, dw)| {
                 shape
                     .each
-                    .weight_gradient_of(outputs, format, samples, x, dy, dw);
+                    .weight_gradient_of(outputs, instructions, samples, x, dy, dw);
             });
     }
 

@@ -1,6 +1,6 @@
 //! Matrix products and sums over rows on the host.
 
-use ronde_kernels::{Matrix, add_row_parts, multiply_rounded};
+use ronde_kernels::{Matrix, add_row_parts, multiply_with};
 
 use super::HostDevice;
 use super::threads::split;
@@ -27,7 +27,7 @@ impl MatrixKernels for HostDevice {
             return products.multiply(left, right, to, adds);
         }
         let format = left.format.filter(|_| left.format == right.format);
-        let format = self.product_format(format);
+        let instructions = self.method.of(format);
         let (left, right, to) = (matrix(left), matrix(right), to.host());
         let rows = left.rows();
         // Each row of the output takes as many operations as reading the right matrix.
@@ -36,7 +36,7 @@ impl MatrixKernels for HostDevice {
         let parts = split(to, rows, &ranges);
         self.threads
             .each(ranges.into_iter().zip(parts).collect(), |(rows, to)| {
-                multiply_rounded(format, left.some_rows(rows), right, to, adds);
+                multiply_with(instructions, left.some_rows(rows), right, to, adds);
             });
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ronde_kernels::ShortFormat;
+use ronde_kernels::{Products, ShortFormat};
 
 use super::*;
 use crate::{Device, GraphBuilder, PlanningDevice};
@@ -130,8 +130,8 @@ fn matrix_products_of_a_layer_know_the_format_of_their_operands() {
     Precision::Bf16.round(&mut x);
     Precision::Bf16.round(&mut weights);
     let mut expected = vec![0.0; 8 * 30];
-    ronde_kernels::multiply_rounded(
-        Some(ShortFormat::Bf16),
+    ronde_kernels::multiply_with(
+        Products::of(Some(ShortFormat::Bf16)),
         ronde_kernels::Matrix::new(&x, 8, 40),
         ronde_kernels::Matrix::new(&weights[..40 * 30], 40, 30),
         &mut expected,

@@ -7,12 +7,8 @@ use super::super::{Convolution, row_starts, taps};
 use super::WeightGradient;
 use crate::gemm::{Panels, ProductSize, chunks, drive, rows_of};
 use crate::scratch::lend;
-use crate::simd::{
-    PanelForm, SimdVector, TILE_PAIRS, TILE_WIDTH, pair_values, transpose_tile_columns,
-};
+use crate::simd::{SimdVector, TILE_DEPTH, TILE_PAIRS, TILE_WIDTH, write_lines};
 
-/// The inner indices of a tile.
-const DEPTH: usize = 2 * TILE_PAIRS;
 /// The longest range of neighbours that is copied at once: blocks of the inner index begin at its multiples.
 const PIECE_MAX: usize = 8;
 
@@ -88,37 +84,36 @@ impl Panels for GradientRows<'_> {
         out: &mut [f32],
     ) -> bool {
         assert!(LEFT, "outputs are rows");
-        let length = PanelForm::Bf16Tiles.length(depth.len());
+        let length = V::FORM.length(depth.len());
         for (place, outer) in chunks(outer.clone(), TILE_WIDTH).enumerate() {
-            let panel = &mut out[place * TILE_WIDTH * length..];
-            for (block, depth) in chunks(depth.clone(), DEPTH).enumerate() {
-                let at = block * TILE_PAIRS * TILE_WIDTH;
-                let (rows, _) =
-                    panel[at..at + TILE_PAIRS * TILE_WIDTH].as_chunks_mut::<TILE_PAIRS>();
+            let blocks =
+                out[place * TILE_WIDTH * length..].chunks_exact_mut(TILE_PAIRS * TILE_WIDTH);
+            for (depth, to) in chunks(depth.clone(), TILE_DEPTH).zip(blocks) {
                 let (image, position) = (depth.start / self.places, depth.start % self.places);
                 let start = image * self.strides[0] + position;
                 let is_one_range = position + depth.len() <= self.places;
-                let mut offsets = [0; DEPTH];
+                let mut offsets = [0; TILE_DEPTH];
                 for (offset, place) in offsets.iter_mut().zip(depth.clone()) {
                     let (image, position) = (place / self.places, place % self.places);
                     *offset = image * self.strides[0] + position;
                 }
-                for (row, to) in rows.iter_mut().enumerate() {
-                    if row >= outer.len() {
-                        to.fill(0.0);
-                        continue;
-                    }
+                let line = |row: usize| {
                     let line = (outer.start + row) * self.strides[1];
+                    let mut values = [0.0; TILE_DEPTH];
                     if is_one_range {
-                        pair_values(&self.dy[line + start..][..depth.len()], to);
-                        continue;
+                        let from = &self.dy[line + start..][..depth.len()];
+                        if let Some(from) = from.first_chunk() {
+                            return *from;
+                        }
+                        values[..from.len()].copy_from_slice(from);
+                    } else {
+                        for (value, offset) in values.iter_mut().zip(&offsets[..depth.len()]) {
+                            *value = self.dy[line + offset];
+                        }
                     }
-                    let mut values = [0.0; DEPTH];
-                    for (value, offset) in values.iter_mut().zip(&offsets[..depth.len()]) {
-                        *value = self.dy[line + offset];
-                    }
-                    pair_values(&values[..depth.len()], to);
-                }
+                    values
+                };
+                write_lines::<V, true, 1>(outer.len(), line, to);
             }
         }
         true
@@ -159,22 +154,21 @@ impl<'a> WindowColumns<'a> {
         taps: &[usize],
         to: &mut [f32],
     ) {
-        let mut starts = [0; DEPTH];
+        let mut starts = [0; TILE_DEPTH];
         let count = depth.len() / P;
         for (i, start) in starts[..count].iter_mut().enumerate() {
             let place = depth.start + i * P;
             *start = self.row_starts[place / self.width] + place % self.width * self.stride;
         }
-        let mut pairs = [[0.0; TILE_PAIRS]; TILE_WIDTH];
-        for (&tap, pairs) in taps.iter().zip(&mut pairs) {
-            let image = &self.image[tap..];
-            let mut values = [0.0; DEPTH];
+        let line = |index: usize| {
+            let image = &self.image[taps[index]..];
+            let mut values = [0.0; TILE_DEPTH];
             for (&start, to) in starts[..count].iter().zip(values.as_chunks_mut::<P>().0) {
                 to.copy_from_slice(&image[start..start + P]);
             }
-            pair_values(&values, pairs);
-        }
-        transpose_tile_columns::<V>(&pairs, to);
+            values
+        };
+        write_lines::<V, false, 1>(taps.len(), line, to);
     }
 }
 
@@ -192,13 +186,12 @@ impl Panels for WindowColumns<'_> {
         out: &mut [f32],
     ) -> bool {
         assert!(!LEFT, "windows are columns");
-        let length = PanelForm::Bf16Tiles.length(depth.len());
+        let length = V::FORM.length(depth.len());
         for (place, outer) in chunks(outer.clone(), TILE_WIDTH).enumerate() {
             let width = outer.len().next_multiple_of(TILE_PAIRS);
-            let panel = &mut out[place * TILE_WIDTH * length..];
-            for (block, depth) in chunks(depth.clone(), DEPTH).enumerate() {
-                let at = block * TILE_PAIRS * width;
-                let to = &mut panel[at..at + TILE_PAIRS * width];
+            let size = TILE_PAIRS * width;
+            let blocks = out[place * TILE_WIDTH * length..].chunks_exact_mut(size);
+            for (depth, to) in chunks(depth.clone(), TILE_DEPTH).zip(blocks) {
                 let taps = &self.taps[outer.clone()];
                 match self.piece {
                     8 => self.pack_pieces::<V, 8>(depth, taps, to),

@@ -125,7 +125,7 @@ impl MeasuredModel {
         let prepared = built.and_then(|chain| plan.prepare(chain));
         let mut chain = prepared.map_err(|error| format!("error: {error}"))?;
         let (threads, train) = (plan.config.workers.threads as usize, &plan.config.train);
-        let host = train.engine.device(threads, train.f16_products);
+        let host = train.engine.device(threads, train.products);
         let host = host.map_err(|error| format!("error: {error}"))?;
         let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(Arc::new(host), observer));
         chain.set_device(&device);
@@ -166,9 +166,10 @@ impl MeasuredModel {
             return Ok(start.elapsed().as_secs_f64());
         }
         let output = self.chain.forward(input, &self.context)?;
+        // The gradient takes the memory of the output, as that of a loss does.
         let shape = output.shape().to_vec();
-        drop(output);
-        let gradient = vec![OUTPUT_GRADIENT; shape.iter().product()];
+        let mut gradient = output.on_host().into_host();
+        gradient.fill(OUTPUT_GRADIENT);
         self.chain.backward(
             self.context.shard,
             Activation::from_host(&shape, gradient),

@@ -1,7 +1,7 @@
 //! `[train]`: the length of a run, its batches and its learning rate.
 
 use ronde_engine::{
-    ComputeEngine, ParameterGroup, Precision, RateScaling, ValueLoss, WeightDecayOn,
+    ComputeEngine, ParameterGroup, Precision, ProductMethod, RateScaling, ValueLoss, WeightDecayOn,
 };
 use serde::{Deserialize, Serialize};
 
@@ -117,11 +117,12 @@ pub struct TrainSection {
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = Precision::default())))]
     pub precision: Precision,
-    /// Whether products of f16 values are summed in f16, up to 16 of them, before they are added in f32; default false. Needs the
-    /// precision `f16` and processors with AVX512-FP16.
+    /// How values are multiplied; default `plain`. `split`: values of f32 as sums of three values of bf16 each, on processors with
+    /// AMX, which is as exact. `f16`: values of f16 in f16, of which up to 16 products are summed in f16, on processors with AVX512-FP16; needs
+    /// the precision `f16`. The trained bits of each differ.
     #[serde(skip_serializing_if = "is_default")]
-    #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
-    pub f16_products: bool,
+    #[cfg_attr(feature = "schema", schemars(extend("default" = ProductMethod::default())))]
+    pub products: ProductMethod,
     /// The library that computes matrix products and convolutions; default `ronde`. With `onednn` the trained bits also
     /// depend on its version and on `workers.threads`.
     #[serde(skip_serializing_if = "is_default")]
@@ -184,7 +185,7 @@ impl Default for TrainSection {
             metrics: Vec::new(),
             clip_norm: None,
             precision: Precision::default(),
-            f16_products: false,
+            products: ProductMethod::default(),
             engine: ComputeEngine::default(),
             recompute_activations: RecomputedLayers::default(),
             weight_decay_on: WeightDecayOn::default(),
@@ -232,16 +233,20 @@ impl TrainSection {
         used.collect()
     }
 
-    /// Describes the precision for users; `None` for `f32`.
+    /// Describes the precision for users; `None` for plain `f32`.
     #[must_use]
     pub fn precision_note(&self) -> Option<String> {
+        let products = self.engine.products(1, self.precision, self.products);
+        let products = products.ok().flatten();
         let format = match self.precision {
-            Precision::F32 => return None,
+            Precision::F32 => {
+                let products = products.filter(|_| self.engine == ComputeEngine::Ronde)?;
+                return Some(format!("products of f32: {products}"));
+            }
             Precision::Bf16 => "bf16",
             Precision::F16 => "f16 with loss scaling",
         };
-        let products = self.engine.products(1, self.precision, self.f16_products);
-        let products = match products.ok().flatten() {
+        let products = match products {
             Some(products) => format!("multiplied by {products}"),
             None => "multiplied in f32".to_owned(),
         };
@@ -308,7 +313,7 @@ impl TrainSection {
             }
         }
         self.check_rate_scaling(problems);
-        self.check_f16_products(problems);
+        self.check_products(problems);
         self.check_selection(problems);
         if let Some(clip) = self
             .clip_norm
@@ -320,18 +325,21 @@ impl TrainSection {
         }
     }
 
-    /// Checks that products of f16 have operands in f16 and our own kernels.
-    fn check_f16_products(&self, problems: &mut Vec<ConfigProblem>) {
-        if !self.f16_products {
-            return;
-        }
-        let path = "train.f16_products";
-        if self.precision != Precision::F16 {
-            let message = "products of f16 need values in f16";
-            let hint = "add `precision = \"f16\"` to [train]";
+    /// Checks that the method of products fits the precision, and that our own kernels multiply.
+    fn check_products(&self, problems: &mut Vec<ConfigProblem>) {
+        let (name, precision) = match self.products {
+            ProductMethod::Plain => return,
+            ProductMethod::Split => ("split", Precision::F32),
+            ProductMethod::F16 => ("f16", Precision::F16),
+        };
+        let path = "train.products";
+        if self.precision != precision {
+            let format = precision.name();
+            let message = format!("`train.products` = \"{name}\" needs values in {format}");
+            let hint = format!("set `precision = \"{format}\"` in [train]");
             problems.push(ConfigProblem::error(path, message).hint(hint));
         } else if self.engine != ComputeEngine::Ronde {
-            let message = "only the engine `ronde` has products of f16";
+            let message = format!("only the engine `ronde` has the products \"{name}\"");
             problems.push(ConfigProblem::error(path, message).hint("remove `train.engine`"));
         }
     }

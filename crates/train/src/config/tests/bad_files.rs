@@ -573,24 +573,28 @@ fn clusters_are_refused_in_short_formats() {
 }
 
 #[test]
-fn products_of_f16_need_values_in_f16_and_our_engine() {
+fn products_need_values_in_their_format_and_our_engine() {
     let with = |keys: &str| {
         format!(
             "version = 1\n[data]\nsource = \"digits\"\n[model]\nkind = \"mlp\"\nhidden = [8]\n\
-             [train]\nepochs = 1\nf16_products = true\n{keys}\n"
+             [train]\nepochs = 1\n{keys}\n"
         )
     };
     check(
-        &with(""),
+        &with("products = \"f16\""),
         &[
-            "products of f16 need values in f16",
+            "`train.products` = \"f16\" needs values in f16",
             "run.toml:9:",
-            "add `precision = \"f16\"` to [train]",
+            "set `precision = \"f16\"` in [train]",
         ],
     );
     check(
-        &with("precision = \"f16\"\nengine = \"onednn\""),
-        &["only the engine `ronde` has products of f16"],
+        &with("products = \"split\"\nprecision = \"bf16\""),
+        &["`train.products` = \"split\" needs values in f32"],
+    );
+    check(
+        &with("products = \"f16\"\nprecision = \"f16\"\nengine = \"onednn\""),
+        &["only the engine `ronde` has the products \"f16\""],
     );
 }
 
