@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use ronde_kernels::ShortFormat;
 
-use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, MatrixSlice};
+use crate::device::{
+    Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, MatrixSlice, PlanningDevice,
+};
 
 /// Values of any rank, f32, row-major; the first dimension is the number of samples. They lie on the host or in the
 /// memory of a [`Device`].
@@ -43,7 +45,7 @@ impl Activation {
             "{} values for shape {shape:?}",
             values.len()
         );
-        Self::from_buffer(shape.to_vec(), DeviceBuffer::Host(values))
+        Self::from_buffer(shape.to_vec(), DeviceBuffer::Host(values.into()))
     }
 
     fn from_buffer(shape: Vec<usize>, values: DeviceBuffer) -> Self {
@@ -64,6 +66,11 @@ impl Activation {
     pub(crate) fn unwritten(device: &dyn Device, shape: &[usize]) -> Self {
         let values = device.allocate(shape.iter().product());
         Self::from_buffer(shape.to_vec(), values)
+    }
+
+    /// Returns the planned values of samples, which come from outside.
+    pub(crate) fn sample(device: &PlanningDevice, shape: &[usize]) -> Self {
+        Self::from_buffer(shape.to_vec(), device.on_heap(shape.iter().product()))
     }
 
     /// Returns the values in memory that a device uses. Cost: none, or a copy between the host and the device.
@@ -322,28 +329,24 @@ impl Activation {
         }
     }
 
-    /// Returns the values on the host without a copy, or the activation if other owners share them or they are in the memory of
-    /// a device.
-    ///
-    /// # Errors
-    /// The activation, when a copy would be needed.
-    pub fn try_into_host(mut self) -> Result<Vec<f32>, Self> {
-        let own = self.values.as_mut().and_then(Arc::get_mut);
-        match own {
-            Some(DeviceBuffer::Host(values)) => Ok(std::mem::take(values)),
-            _ => Err(self),
-        }
+    /// Returns the values for changes on the host. `None` if other owners share them or they are in the memory of a device.
+    pub fn host_mut(&mut self) -> Option<&mut [f32]> {
+        let values = self.values.as_mut().and_then(Arc::get_mut)?;
+        let DeviceBuffer::Host(values) = values else {
+            return None;
+        };
+        self.rounded_to = None;
+        self.packed = Arc::default();
+        Some(values)
     }
 
-    /// Returns the values on the host: without a copy when this is the only owner of values there, otherwise a copy.
+    /// Returns the values on the host. Cost: a copy, unless this is the only owner of values that were created from a vector.
     #[must_use]
     pub fn into_host(mut self) -> Vec<f32> {
         let values = self.values.take().map(Arc::try_unwrap);
         match values.expect("values are unpacked before they are read") {
-            Ok(mut values) => match &mut values {
-                DeviceBuffer::Host(values) => std::mem::take(values),
-                DeviceBuffer::Foreign(_) => values.slice().to_vec(),
-            },
+            Ok(DeviceBuffer::Host(values)) => values.into_vec(),
+            Ok(DeviceBuffer::Foreign(memory)) => DeviceBuffer::Foreign(memory).slice().to_vec(),
             Err(shared) => shared.slice().to_vec(),
         }
     }

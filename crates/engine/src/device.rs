@@ -22,7 +22,7 @@ pub use buffer::{DeviceBuffer, DeviceSlice, DeviceSliceMut, ForeignMemory};
 pub use conformance::check_device;
 pub use engine::ComputeEngine;
 pub use observed::{KernelCall, KernelObserver, ObservedDevice};
-pub use planning::{MemoryUse, PlanningDevice};
+pub use planning::PlanningDevice;
 
 pub(crate) use host::statistics_values;
 pub use host::{HostDevice, ProductMethod};

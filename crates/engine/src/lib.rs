@@ -49,7 +49,7 @@ pub use detection::{DetectedImages, DetectedObject};
 pub use device::{
     AffineSlices, ComputeEngine, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, DrawnRows,
     ElementKernels, ForeignMemory, HostDevice, ImageKernels, KernelCall, KernelObserver,
-    MatrixKernels, MatrixSlice, MemoryUse, NormKernels, ObservedDevice, PlaneMap, PlanningDevice,
+    MatrixKernels, MatrixSlice, NormKernels, ObservedDevice, PlaneMap, PlanningDevice,
     PrecisionKernels, ProductMethod, RowCopy, SequenceKernels, TableKernels, TableRows,
     check_device,
 };
@@ -68,7 +68,7 @@ pub use loss::{
     BinaryCrossEntropy, CrossEntropy, DetectionLoss, DiceLoss, IGNORED, Loss, LossInParts,
     LossOutput, NearestDistance, SmoothL1, SquaredError, ValueLoss,
 };
-pub use memory::release_free_memory;
+pub use memory::{HostValues, MemoryUse, host_memory, release_free_memory};
 pub use metric::{
     ConfusionCounts, ConfusionMatrix, Inertia, IntersectionOverUnion, MacroF1, MeanAbsoluteError,
     MeanAveragePrecision, Metric, Perplexity, TopAccuracy,

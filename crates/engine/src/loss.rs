@@ -13,7 +13,6 @@ use std::sync::Arc;
 use ronde_core::PartTransfer;
 use serde::{Deserialize, Serialize};
 
-use crate::memory;
 use crate::{EngineError, PartPlace, Predictions};
 
 pub use boxes::DetectionLoss;
@@ -113,20 +112,21 @@ pub trait Loss: Send + Sync {
     /// When the outputs or targets do not fit the function.
     fn loss_and_gradient(&self, predictions: &Predictions<'_>) -> Result<LossOutput, EngineError>;
 
-    /// Returns the same as [`Loss::loss_and_gradient`] for outputs that are not needed afterwards, so that a function can write
-    /// the gradient to their memory. By default it does not.
+    /// Returns the sum of the samples' losses and replaces the outputs by its gradient, as [`Loss::loss_and_gradient`] computes them. By
+    /// default the gradient is copied; a function can avoid its memory.
     ///
     /// # Errors
-    /// As [`Loss::loss_and_gradient`].
+    /// As [`Loss::loss_and_gradient`], and when there is not one gradient for each output.
     fn loss_and_gradient_in_place(
         &self,
-        outputs: Vec<f32>,
+        outputs: &mut [f32],
         targets: &[u32],
         samples: usize,
-    ) -> Result<LossOutput, EngineError> {
-        let found = self.loss_and_gradient(&Predictions::new(&outputs, targets, samples)?);
-        memory::give(outputs);
-        found
+    ) -> Result<f64, EngineError> {
+        let found = self.loss_and_gradient(&Predictions::new(outputs, targets, samples)?)?;
+        let found = with_count(found, outputs.len(), || self.name())?;
+        outputs.copy_from_slice(&found.gradient);
+        Ok(found.loss_sum)
     }
 
     /// Returns the function for outputs that are divided among processes; `None` if it needs all outputs of a sample, as by
@@ -164,35 +164,25 @@ impl<'a> dyn Loss + 'a {
     /// As [`Loss::loss_and_gradient`], and when there is not one gradient for each output.
     pub fn checked(&self, predictions: &Predictions<'_>) -> Result<LossOutput, EngineError> {
         let output = self.loss_and_gradient(predictions)?;
-        self.with_count(output, predictions.outputs().len())
+        with_count(output, predictions.outputs().len(), || self.name())
     }
+}
 
-    /// Calls [`Loss::loss_and_gradient_in_place`] and checks the number of gradients.
-    ///
-    /// # Errors
-    /// As [`Loss::loss_and_gradient_in_place`], and when there is not one gradient for each output.
-    pub fn checked_in_place(
-        &self,
-        outputs: Vec<f32>,
-        targets: &[u32],
-        samples: usize,
-    ) -> Result<LossOutput, EngineError> {
-        let expected = outputs.len();
-        let output = self.loss_and_gradient_in_place(outputs, targets, samples)?;
-        self.with_count(output, expected)
+/// Checks that there is one gradient for each output.
+fn with_count(
+    output: LossOutput,
+    expected: usize,
+    name: impl FnOnce() -> String,
+) -> Result<LossOutput, EngineError> {
+    let found = output.gradient.len();
+    if found == expected {
+        return Ok(output);
     }
-
-    fn with_count(&self, output: LossOutput, expected: usize) -> Result<LossOutput, EngineError> {
-        let found = output.gradient.len();
-        if found == expected {
-            return Ok(output);
-        }
-        Err(EngineError::GradientCount {
-            loss: self.name(),
-            found,
-            expected,
-        })
-    }
+    Err(EngineError::GradientCount {
+        loss: name(),
+        found,
+        expected,
+    })
 }
 
 impl fmt::Debug for dyn Loss + '_ {

@@ -1,271 +1,273 @@
-//! Reuse of the memory of dropped tensors for new ones of the same length, without zeroing or
-//! allocating.
+//! Memory of the host for activations: blocks in a few large slabs, which each thread keeps for the next step.
 //!
-//! A step needs the same lengths as the previous one. Reused memory has old contents: the caller
-//! writes every element before reading any, so earlier tensors cannot affect results. No more
-//! memory is kept than was taken: a sample that a loader allocated, and that no operation takes
-//! again, is returned to the system. Memory in use and free memory together are at most what was
-//! in use at any time of the last steps: where new memory would exceed this, free memory of the
-//! lengths that were not needed for longest is returned to the system.
+//! A step needs the same lengths as the previous one, and a dropped block leaves room for others, longer or
+//! shorter: see [`Placements`]. Reused memory has old contents: the caller writes every element before reading any, so earlier
+//! tensors cannot affect results. Slabs are apart from the heap, which short and long blocks in turns would divide into
+//! ranges that are too short for the next ones.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+mod placements;
 
-/// The minimum length; shorter allocations are not worth keeping.
-const LENGTH_MIN: usize = 4096;
-/// The number of uses after which lengths that were neither taken nor returned are freed, and
-/// outstanding memory is no longer expected back.
-const AGE_MAX: u64 = 8192;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory of a number of floats.
-pub(crate) trait Block {
-    /// Returns the number of floats.
-    fn length(&self) -> usize;
+pub use placements::MemoryUse;
+pub(crate) use placements::{Placement, Placements};
+
+/// The least number of floats of a block in a slab; shorter memory is on the heap.
+pub(crate) const LENGTH_MIN: usize = 4096;
+
+/// Floats in ordinary memory.
+pub struct HostValues(Kind);
+
+enum Kind {
+    Heap(Vec<f32>),
+    Slab(Block),
 }
 
-impl Block for Vec<f32> {
-    fn length(&self) -> usize {
-        self.len()
+impl HostValues {
+    /// Returns memory of a number of floats, with unspecified contents that were written before: the caller writes each
+    /// before it is read. Cost: microseconds.
+    #[must_use]
+    pub(crate) fn take(length: usize) -> Self {
+        if length < LENGTH_MIN {
+            return Self(Kind::Heap(vec![0.0; length]));
+        }
+        Self(Kind::Slab(THREAD.with(|slabs| Block::take(slabs, length))))
     }
-}
 
-/// Memory that is free, by length.
-#[derive(Debug)]
-pub(crate) struct FreeLists<B> {
-    lengths: BTreeMap<usize, FreeList<B>>,
-    uses: u64,
-    /// The floats taken and not returned, and the floats that are free.
-    out: usize,
-    free: usize,
-    /// The most floats that were out since the last check, and between the last two.
-    most: [usize; 2],
-}
-
-impl<B> Default for FreeLists<B> {
-    fn default() -> Self {
-        Self {
-            lengths: BTreeMap::new(),
-            uses: 0,
-            out: 0,
-            free: 0,
-            most: [0; 2],
+    /// Returns the values as a vector. Cost: a copy, unless they were created from one or are few.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<f32> {
+        match self.0 {
+            Kind::Heap(values) => values,
+            Kind::Slab(block) => block.values().to_vec(),
         }
     }
 }
 
-#[derive(Debug)]
-struct FreeList<B> {
-    free: Vec<B>,
-    /// The number taken and not returned, and its minimum since the last check.
-    out: usize,
-    out_min: usize,
-    last_use: u64,
+impl From<Vec<f32>> for HostValues {
+    fn from(values: Vec<f32>) -> Self {
+        Self(Kind::Heap(values))
+    }
 }
 
-impl<B> Default for FreeList<B> {
-    fn default() -> Self {
-        Self {
-            free: Vec::new(),
-            out: 0,
-            out_min: 0,
-            last_use: 0,
+impl Deref for HostValues {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match &self.0 {
+            Kind::Heap(values) => values,
+            Kind::Slab(block) => block.values(),
         }
     }
+}
+
+impl DerefMut for HostValues {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        match &mut self.0 {
+            Kind::Heap(values) => values,
+            Kind::Slab(block) => block.values_mut(),
+        }
+    }
+}
+
+impl fmt::Debug for HostValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// The slabs of a thread, and the blocks in them.
+#[derive(Default)]
+struct Slabs {
+    placements: Placements,
+    memory: Vec<Slab>,
+}
+
+/// Zeroed memory, which the system provides page by page when it is written.
+struct Slab {
+    start: NonNull<f32>,
+    layout: Layout,
 }
 
 thread_local! {
-    /// Memory that must be written before it is read.
-    static FREE: RefCell<FreeLists<Vec<f32>>> = RefCell::default();
+    static THREAD: Arc<Mutex<Slabs>> = Arc::default();
 }
 
-impl<B: Block> FreeLists<B> {
-    fn of(&mut self, length: usize) -> &mut FreeList<B> {
-        self.uses += 1;
-        let now = self.uses;
-        if now.is_multiple_of(AGE_MAX) {
-            self.forget();
-        }
-        let length = self.lengths.entry(length).or_default();
-        length.last_use = now;
-        length
-    }
+fn locked(slabs: &Mutex<Slabs>) -> MutexGuard<'_, Slabs> {
+    slabs.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    /// Frees lengths that are not used any more, and no longer expects memory that was not returned.
-    fn forget(&mut self) {
-        let now = self.uses;
-        self.lengths
-            .retain(|_, length| now - length.last_use < AGE_MAX);
-        (self.out, self.free) = (0, 0);
-        for (floats, length) in &mut self.lengths {
-            length.out -= length.out_min;
-            length.out_min = length.out;
-            self.out += floats * length.out;
-            self.free += floats * length.free.len();
-        }
-        self.most = [self.out, self.most[0]];
-    }
+/// A part of a slab that no other block has.
+struct Block {
+    start: NonNull<f32>,
+    /// The number of floats that were asked for.
+    length: usize,
+    placement: Placement,
+    slabs: Arc<Mutex<Slabs>>,
+}
 
-    /// Returns free memory of a length, if there is any. Otherwise the caller allocates it, and other free memory that
-    /// would exceed the limit with it is dropped.
-    pub(crate) fn take(&mut self, length: usize) -> Option<B> {
-        if length < LENGTH_MIN {
-            return None;
-        }
-        let list = self.of(length);
-        list.out += 1;
-        let found = list.free.pop();
-        self.out += length;
-        self.most[0] = self.most[0].max(self.out);
-        if found.is_some() {
-            self.free -= length;
-        } else {
-            self.drop_free_memory();
-        }
-        found
-    }
+#[expect(unsafe_code, reason = "parts of slabs are slices of their own")]
+mod parts {
+    use super::*;
 
-    /// Drops free memory beyond the most that was in use.
-    fn drop_free_memory(&mut self) {
-        let limit = self.most[0].max(self.most[1]);
-        while self.out + self.free > limit {
-            let lists = self.lengths.iter_mut();
-            let free = lists.filter(|(_, list)| !list.free.is_empty());
-            let Some((floats, oldest)) = free.min_by_key(|(_, list)| list.last_use) else {
-                return;
+    // SAFETY: the memory belongs to the slab alone.
+    unsafe impl Send for Slab {}
+    // SAFETY: the floats of a block belong to it alone, and it has them as a vector has its elements.
+    unsafe impl Send for Block {}
+    // SAFETY: as above; a shared block is only read.
+    unsafe impl Sync for Block {}
+
+    impl Slab {
+        pub(super) fn new(length: usize) -> Self {
+            let layout = Layout::array::<f32>(length).expect("a slab of memory");
+            assert!(layout.size() > 0, "a slab of memory");
+            // SAFETY: the layout has a size.
+            let start = unsafe { alloc_zeroed(layout) }.cast();
+            let Some(start) = NonNull::new(start) else {
+                handle_alloc_error(layout)
             };
-            let beyond = (self.out + self.free - limit).div_ceil(*floats);
-            let dropped = beyond.min(oldest.free.len());
-            oldest.free.drain(..dropped);
-            self.free -= dropped * floats;
+            Self { start, layout }
+        }
+
+        /// Returns the first float of a part.
+        pub(super) fn at(&self, start: usize) -> NonNull<f32> {
+            assert!(
+                start * size_of::<f32>() < self.layout.size(),
+                "inside the slab"
+            );
+            // SAFETY: inside the slab, as asserted.
+            unsafe { self.start.add(start) }
         }
     }
 
-    /// Keeps memory for reuse, or returns it if it is not expected back.
-    pub(crate) fn give(&mut self, block: B) -> Option<B> {
-        let floats = block.length();
-        if floats < LENGTH_MIN {
-            return Some(block);
+    impl Drop for Slab {
+        fn drop(&mut self) {
+            // SAFETY: allocated with this layout; blocks keep their slab.
+            unsafe { dealloc(self.start.as_ptr().cast(), self.layout) };
         }
-        let length = self.of(floats);
-        if length.out == 0 {
-            return Some(block);
+    }
+
+    impl Block {
+        pub(super) fn values(&self) -> &[f32] {
+            // SAFETY: the block has `length` floats of the slab, which were zeroed at first, and the slab lives as long as it.
+            unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
         }
-        length.out -= 1;
-        length.out_min = length.out_min.min(length.out);
-        length.free.push(block);
-        self.out -= floats;
-        self.free += floats;
-        None
+
+        pub(super) fn values_mut(&mut self) -> &mut [f32] {
+            // SAFETY: as above, and no other block has them.
+            unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+        }
+    }
+
+    /// Returns the pages of a free range to the system, which provides zeroed ones when they are written again.
+    #[cfg(target_os = "linux")]
+    pub(super) fn release(slab: &Slab, range: Placement) {
+        use rustix::mm::{Advice, madvise};
+
+        let page = rustix::param::page_size();
+        let start = slab.at(range.start).as_ptr().cast::<u8>();
+        let skipped = start.align_offset(page);
+        let bytes = range.length * size_of::<f32>();
+        let whole = bytes.saturating_sub(skipped) / page * page;
+        if whole > 0 {
+            // SAFETY: whole pages inside a free range, which no block reads before it is written; zeros are floats too.
+            // A refusal costs memory only.
+            let _ = unsafe { madvise(start.add(skipped).cast(), whole, Advice::LinuxDontNeed) };
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn release(_slab: &Slab, _range: Placement) {}
+}
+
+impl Block {
+    fn take(slabs: &Arc<Mutex<Slabs>>, length: usize) -> Self {
+        let mut all = locked(slabs);
+        let placement = all.placements.take(length);
+        if placement.slab == all.memory.len() {
+            let length = all.placements.slab_length(placement.slab);
+            all.memory.push(Slab::new(length));
+        }
+        let start = all.memory[placement.slab].at(placement.start);
+        drop(all);
+        Self {
+            start,
+            length,
+            placement,
+            slabs: slabs.clone(),
+        }
     }
 }
 
-/// Returns `length` values, which the caller writes before they are read.
-pub(crate) fn take(length: usize) -> Vec<f32> {
-    let found = FREE.with_borrow_mut(|free| free.take(length));
-    found.unwrap_or_else(|| vec![0.0; length])
-}
-
-/// Returns memory for reuse. Cost: none.
-pub(crate) fn give(values: Vec<f32>) {
-    if values.is_empty() || values.len() != values.capacity() {
-        return;
+impl Drop for Block {
+    fn drop(&mut self) {
+        #[cfg(test)]
+        self.values_mut().fill(f32::NAN);
+        locked(&self.slabs).placements.give(self.placement);
     }
-    #[cfg(test)]
-    let values = vec![f32::NAN; values.len()];
-    // A thread that ends can no longer keep memory.
-    let _ = FREE.try_with(|free| drop(free.borrow_mut().give(values)));
 }
 
 /// Returns the free memory of this thread to the system. Called between phases that need other lengths, such as training and
-/// evaluation, so that the peak is that of the larger one instead of their sum. Cost: the next pass allocates anew.
+/// evaluation, so that the peak is that of the larger one instead of their sum. Cost: the next pass gets zeroed pages anew.
 pub fn release_free_memory() {
-    let _ = FREE.try_with(|free| free.take());
+    THREAD.with(|slabs| {
+        let slabs = locked(slabs);
+        for range in slabs.placements.free_ranges() {
+            parts::release(&slabs.memory[range.slab], range);
+        }
+    });
+}
+
+/// Returns the memory that activations of this thread take.
+#[must_use]
+pub fn host_memory() -> MemoryUse {
+    THREAD.with(|slabs| locked(slabs).placements.memory())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const N: usize = LENGTH_MIN;
-
     #[test]
-    fn a_length_is_reused_until_it_is_no_longer_needed() {
-        let mut free = FreeLists::default();
-        for length in [N, N, N + 1, N + 2] {
-            assert_eq!(free.take(length), None);
+    fn blocks_are_reused_and_have_memory_of_their_own() {
+        let mut blocks: Vec<HostValues> = (0..8)
+            .map(|number| {
+                let mut block = HostValues::take(LENGTH_MIN + number);
+                block.fill(number as f32);
+                block
+            })
+            .collect();
+        for (number, block) in blocks.iter().enumerate() {
+            assert_eq!(block.len(), LENGTH_MIN + number);
+            assert!(block.iter().all(|value| *value == number as f32));
         }
-        free.give(vec![1.0; N]);
-        free.give(vec![2.0; N]);
-        free.give(vec![3.0; N + 2]);
-        assert_eq!(free.take(N), Some(vec![2.0; N]));
-        for _ in 0..2 * AGE_MAX {
-            let one = free.take(N).unwrap();
-            free.give(one);
-        }
-        assert_eq!(free.lengths.keys().collect::<Vec<_>>(), [&N]);
+        let taken = host_memory().taken;
+        drop(blocks.remove(3));
+        let again = HostValues::take(LENGTH_MIN);
+        assert!(again.iter().all(|value| value.is_nan()));
+        assert_eq!(host_memory().taken, taken);
+        // Blocks live longer than the thread that took them.
+        let other = std::thread::spawn(|| {
+            let mut block = HostValues::take(LENGTH_MIN);
+            block.fill(7.0);
+            block
+        });
+        assert_eq!(other.join().unwrap().into_vec(), [7.0; LENGTH_MIN]);
     }
 
     #[test]
-    fn free_memory_of_other_lengths_makes_room() {
-        let mut free = FreeLists::default();
-        let blocks = |free: &mut FreeLists<Vec<f32>>, length: usize, count: usize| -> Vec<_> {
-            let one = |_| free.take(length).unwrap_or_else(|| vec![0.0; length]);
-            (0..count).map(one).collect()
-        };
-        // Two phases of 4 N each, of different lengths, and one of both.
-        for _ in 0..3 {
-            for (length, count) in [(N, 4), (2 * N, 2), (4 * N, 1)] {
-                let taken = blocks(&mut free, length, count);
-                assert!(free.out + free.free <= 4 * N, "{} {}", free.out, free.free);
-                for block in taken {
-                    free.give(block);
-                }
-            }
-            assert_eq!((free.out, free.free), (0, 4 * N));
-        }
-        let both = [blocks(&mut free, N, 4), blocks(&mut free, 2 * N, 2)].concat();
-        assert_eq!((free.out, free.free), (8 * N, 0));
-        for block in both {
-            free.give(block);
-        }
-        // There is room for all lengths now, so none is allocated again.
-        for length in [N, 2 * N] {
-            assert!(free.take(length).is_some());
-        }
-    }
-
-    #[test]
-    fn no_more_is_kept_than_was_taken() {
-        let mut free = FreeLists::default();
-        let kept =
-            |free: &FreeLists<Vec<f32>>| free.lengths.get(&N).map_or(0, |length| length.free.len());
-        // A step that takes one, and returns that one and another that was allocated elsewhere.
-        for _ in 0..10 {
-            let own = free.take(N).unwrap_or_else(|| vec![0.0; N]);
-            free.give(own);
-            free.give(vec![0.0; N]);
-            assert_eq!(kept(&free), 1);
-        }
-        // Many that are not returned, and are eventually no longer expected.
-        for _ in 0..100 {
-            free.take(N);
-        }
-        for _ in 0..AGE_MAX {
-            let own = free.take(N).unwrap_or_else(|| vec![0.0; N]);
-            free.give(own);
-        }
-        for _ in 0..100 {
-            free.give(vec![0.0; N]);
-        }
-        assert!(kept(&free) <= 2, "{}", kept(&free));
-    }
-
-    #[test]
-    fn returned_memory_is_reused_and_short_allocations_are_not_kept() {
-        give(take(LENGTH_MIN));
-        assert!(take(LENGTH_MIN)[0].is_nan());
-        assert_eq!(take(LENGTH_MIN), vec![0.0; LENGTH_MIN]);
-        give(vec![1.0; 3]);
-        assert_eq!(take(3), [0.0; 3]);
+    fn released_memory_can_be_used_again() {
+        let mut kept = HostValues::take(3 * LENGTH_MIN);
+        kept.fill(1.0);
+        drop(HostValues::take(1 << 20));
+        release_free_memory();
+        let mut again = HostValues::take(1 << 20);
+        again.fill(2.0);
+        assert!(kept.iter().all(|value| *value == 1.0));
+        assert!(again.iter().all(|value| *value == 2.0));
     }
 }

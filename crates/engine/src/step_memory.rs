@@ -43,6 +43,10 @@ impl ModelConfig {
         let device = Arc::new(PlanningDevice::new());
         let shared: Arc<dyn Device> = device.clone();
         let mut chain = self.planned(step, &shared)?;
+        if step.precision == Precision::F32 {
+            // The host uses the weights where the state lies; in short formats, it has rounded copies.
+            device.start_slabs();
+        }
         let before = device.memory().taken;
         // Larger shards are planned in proportion, because their lengths could be beyond the range of `usize`.
         let planned = StepShape {
@@ -50,7 +54,7 @@ impl ModelConfig {
             ..*step
         };
         run_step(&mut chain, &planned, &device)?;
-        let floats = (device.memory().peak - before) as u64;
+        let floats = (device.memory().taken - before) as u64;
         let (samples, planned) = (step.samples as u64, planned.samples.max(1) as u64);
         Ok(floats.saturating_mul(samples.div_ceil(planned)))
     }
@@ -68,12 +72,12 @@ impl ModelConfig {
         let before = device.memory().taken;
         let shape = [&[size.together], step.sample].concat();
         let context = ForwardContext::evaluate();
-        let output = chain.forward(Activation::unwritten(&*device, &shape), &context)?;
+        let output = chain.forward(Activation::sample(&device, &shape), &context)?;
         let each = output.elements() / size.together;
         drop(output);
         // The outputs of the parts, joined ones, and the gradient that a loss computes with its value.
         let outputs = 3 * (each * size.batch) as u64;
-        Ok((device.memory().peak - before) as u64 + outputs)
+        Ok((device.memory().taken - before) as u64 + outputs)
     }
 
     /// Returns the work of forward and backward of a shard in each layer, as multiply-adds of matrix products that take as
@@ -239,7 +243,7 @@ fn run_step(
 ) -> Result<(), EngineError> {
     let shape = [&[step.samples], step.sample].concat();
     let inputs = (0..step.shards).map(|shard| ShardInput {
-        input: Activation::unwritten(device, &shape),
+        input: Activation::sample(device, &shape),
         context: planned_context(shard),
     });
     let inputs = inputs.collect();
@@ -358,7 +362,7 @@ mod tests {
             chain.set_parts(&crate::PartPlace::planned(own, 4));
             let before = device.memory().taken;
             run_step(&mut chain, &step, &device).unwrap();
-            (device.memory().peak - before) as f64
+            (device.memory().taken - before) as f64
         };
         for precision in [Precision::F32, Precision::Bf16] {
             let whole = peak(0..4, precision);

@@ -10,26 +10,48 @@ use ronde_core::seed::SeedTree;
 use ronde_core::{Shard, Step};
 use ronde_engine::{
     Activation, Chain, ForwardContext, Layer, Mode, ModelConfig, Normalisation, Precision,
-    Recomputation, SharedState, StepShape,
+    Recomputation, SharedState, StepShape, host_memory,
 };
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts the bytes in use.
+/// Counts the bytes in use, without the slabs of activations.
 struct Counting;
+
+/// The least number of bytes of a slab.
+const SLAB: usize = 256 << 20;
 
 // SAFETY: passes all calls on.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK.fetch_max(now, Ordering::Relaxed);
+        if layout.size() < SLAB {
+            let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+            PEAK.fetch_max(now, Ordering::Relaxed);
+        }
         // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.size() >= SLAB {
+            // SAFETY: guaranteed by the caller.
+            return unsafe { System.alloc_zeroed(layout) };
+        }
+        // SAFETY: as above, and the memory has this size.
+        unsafe {
+            let at = self.alloc(layout);
+            if !at.is_null() {
+                at.write_bytes(0, layout.size());
+            }
+            at
+        }
+    }
+
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        if layout.size() < SLAB {
+            NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        }
         // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(at, layout) };
     }
@@ -48,14 +70,11 @@ fn run(chain: &mut Chain, shape: &[usize], gradients: &mut [f32], arena: &Arena)
         mode: Mode::Train,
     };
     let input = Activation::from_host(shape, vec![0.5; shape.iter().product()]);
-    let output = chain.forward(input, &context).expect("a forward pass");
+    let mut output = chain.forward(input, &context).expect("a forward pass");
     // As a loss that replaces the outputs by their gradient.
-    let shape = output.shape().to_vec();
-    let mut values = output.into_host();
-    values.fill(0.01);
-    let gradient = Activation::from_host(&shape, values);
+    output.host_mut().expect("the only owner").fill(0.01);
     chain
-        .backward(Shard(0), gradient, gradients, arena.ranges(), false)
+        .backward(Shard(0), output, gradients, arena.ranges(), false)
         .expect("a backward pass");
 }
 
@@ -99,10 +118,12 @@ fn planned_and_taken(
         chain.load_shared(&(Arc::new(state) as SharedState), arena.ranges());
         let before = NOW.load(Ordering::Relaxed);
         PEAK.store(before, Ordering::Relaxed);
+        let slabs = host_memory().taken;
         run(&mut chain, &shape, &mut gradients, &arena);
         run(&mut chain, &shape, &mut gradients, &arena);
         let buffers = ronde_kernels::buffer_bytes();
-        PEAK.load(Ordering::Relaxed) - before - buffers
+        let slabs = 4 * (host_memory().taken - slabs);
+        PEAK.load(Ordering::Relaxed) - before - buffers + slabs
     });
     [planned, taken.join().expect("a step")]
 }

@@ -527,12 +527,13 @@ pub fn thread_limits() -> Vec<(OsString, OsString)> {
 }
 
 /// Returns the variable with the allocator settings of a training worker, unless the user has set it.
-/// Activations and gradients are freed and allocated in every step, so glibc keeps the memory instead of returning
-/// it to the system, and uses huge pages where available. Has no effect with other C libraries.
+/// Memory from 1 MiB on is apart from the heap, where short memory between long one would divide it into ranges that nothing fits;
+/// activations, which every step takes anew, have slabs of their own. The heap is kept instead of returned to the system, and huge pages
+/// are used where available. Has no effect with other C libraries.
 #[must_use]
 pub fn allocator_settings() -> Vec<(OsString, OsString)> {
-    const KEEP: &str = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:\
-                        glibc.malloc.trim_threshold=4294967296:glibc.malloc.top_pad=16777216";
+    const KEEP: &str = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1048576:\
+                        glibc.malloc.trim_threshold=4294967296";
     let is_free = read(GLIBC_TUNABLES).is_none();
     let set = is_free.then(|| (GLIBC_TUNABLES.into(), KEEP.into()));
     set.into_iter().collect()

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 
-use crate::memory::give;
+use crate::memory::HostValues;
 
 /// Memory that only its device can address.
 pub trait ForeignMemory: Any + Send + Sync {
@@ -23,7 +23,7 @@ pub trait ForeignMemory: Any + Send + Sync {
 /// Floats in the memory of a device.
 pub enum DeviceBuffer {
     /// In ordinary memory.
-    Host(Vec<f32>),
+    Host(HostValues),
     /// In memory that only its device can address.
     Foreign(Box<dyn ForeignMemory>),
 }
@@ -61,15 +61,6 @@ impl DeviceBuffer {
         match self {
             Self::Host(values) => DeviceSliceMut::Host(values),
             Self::Foreign(memory) => DeviceSliceMut::Foreign(memory.as_mut()),
-        }
-    }
-}
-
-/// Memory of the host is kept for reuse.
-impl Drop for DeviceBuffer {
-    fn drop(&mut self) {
-        if let Self::Host(values) = self {
-            give(std::mem::take(values));
         }
     }
 }

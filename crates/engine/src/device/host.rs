@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 use crate::EngineError;
 use crate::host::engine_name;
-use crate::memory::take;
+use crate::memory::HostValues;
 use threads::Threads;
 
 /// The processor: kernels compiled for its instruction sets, on ordinary memory, by one thread or several. The number of
@@ -109,7 +109,7 @@ impl Device for HostDevice {
     }
 
     fn allocate(&self, length: usize) -> DeviceBuffer {
-        DeviceBuffer::Host(take(length))
+        DeviceBuffer::Host(HostValues::take(length))
     }
 
     fn is_host(&self) -> bool {

@@ -1,7 +1,6 @@
 //! [`PlanningDevice`]: a device that computes nothing and counts memory.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ronde_kernels::{
@@ -10,7 +9,7 @@ use ronde_kernels::{
 };
 
 use crate::ForwardContext;
-use crate::memory::{Block, FreeLists};
+use crate::memory::{LENGTH_MIN, MemoryUse, Placement, Placements};
 
 use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, DrawnRows, ElementKernels,
@@ -18,8 +17,8 @@ use super::{
     PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows,
 };
 
-/// Plans memory: runs the code of layers without values, and counts the memory that they take on the host, by the same
-/// reuse of free memory. A pass costs microseconds per operation, whatever the model's size. Values read from it are zeros.
+/// Plans memory: runs the code of layers without values, and counts the memory that they take on the host, where each block would
+/// lie. A pass costs microseconds per operation, whatever the model's size. Values read from it are zeros.
 #[derive(Debug, Default)]
 pub struct PlanningDevice {
     planned: Arc<Mutex<PlannedUse>>,
@@ -27,40 +26,11 @@ pub struct PlanningDevice {
 
 #[derive(Debug, Default)]
 struct PlannedUse {
-    free: FreeLists<PlannedBlock>,
-    in_use: usize,
-    taken: Arc<AtomicUsize>,
-    peak: usize,
-}
-
-/// The length of memory that does not exist, which counts as taken until it is dropped.
-#[derive(Debug)]
-struct PlannedBlock {
-    length: usize,
-    taken: Arc<AtomicUsize>,
-}
-
-impl Drop for PlannedBlock {
-    fn drop(&mut self) {
-        self.taken.fetch_sub(self.length, Ordering::Relaxed);
-    }
-}
-
-impl Block for PlannedBlock {
-    fn length(&self) -> usize {
-        self.length
-    }
-}
-
-/// The memory that a device has taken, in floats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MemoryUse {
-    /// In use.
-    pub in_use: usize,
-    /// In use or kept for reuse.
-    pub taken: usize,
-    /// The most that was taken at any time.
-    pub peak: usize,
+    /// Blocks in slabs; new blocks belong to the last one.
+    placements: Vec<Placements>,
+    /// The floats on the heap, now and at most.
+    heap: usize,
+    heap_most: usize,
 }
 
 impl PlanningDevice {
@@ -70,15 +40,43 @@ impl PlanningDevice {
         Self::default()
     }
 
+    /// Plans further blocks in slabs of their own: the host does not need memory like the earlier ones.
+    pub(crate) fn start_slabs(&self) {
+        locked(&self.planned).placements.push(Placements::default());
+    }
+
+    /// Returns values that the host has on its heap, such as samples.
+    pub(crate) fn on_heap(&self, length: usize) -> DeviceBuffer {
+        let mut planned = locked(&self.planned);
+        planned.heap += length;
+        planned.heap_most = planned.heap_most.max(planned.heap);
+        drop(planned);
+        self.buffer(None, length)
+    }
+
+    fn buffer(&self, placement: Option<(usize, Placement)>, length: usize) -> DeviceBuffer {
+        DeviceBuffer::Foreign(Box::new(PlannedMemory {
+            placement,
+            length,
+            planned: self.planned.clone(),
+        }))
+    }
+
     /// Returns the memory taken so far.
     #[must_use]
     pub fn memory(&self) -> MemoryUse {
         let planned = locked(&self.planned);
-        MemoryUse {
-            in_use: planned.in_use,
-            taken: planned.taken.load(Ordering::Relaxed),
-            peak: planned.peak,
+        let mut all = MemoryUse {
+            in_use: planned.heap,
+            taken: planned.heap_most,
+            most_in_use: planned.heap_most,
+        };
+        for slabs in planned.placements.iter().map(Placements::memory) {
+            all.in_use += slabs.in_use;
+            all.taken += slabs.taken;
+            all.most_in_use += slabs.most_in_use;
         }
+        all
     }
 }
 
@@ -87,8 +85,8 @@ fn locked(planned: &Mutex<PlannedUse>) -> MutexGuard<'_, PlannedUse> {
 }
 
 struct PlannedMemory {
-    /// `None` once it is dropped.
-    block: Option<PlannedBlock>,
+    /// The number of the slabs and the place in them; `None` on the heap.
+    placement: Option<(usize, Placement)>,
     length: usize,
     planned: Arc<Mutex<PlannedUse>>,
 }
@@ -96,9 +94,9 @@ struct PlannedMemory {
 impl Drop for PlannedMemory {
     fn drop(&mut self) {
         let mut planned = locked(&self.planned);
-        planned.in_use -= self.length;
-        if let Some(block) = self.block.take() {
-            drop(planned.free.give(block));
+        match self.placement {
+            Some((slabs, placement)) => planned.placements[slabs].give(placement),
+            None => planned.heap -= self.length,
         }
     }
 }
@@ -127,20 +125,17 @@ impl Device for PlanningDevice {
     }
 
     fn allocate(&self, length: usize) -> DeviceBuffer {
+        if length < LENGTH_MIN {
+            return self.on_heap(length);
+        }
         let mut planned = locked(&self.planned);
-        planned.in_use += length;
-        let block = planned.free.take(length).unwrap_or_else(|| {
-            let taken = planned.taken.clone();
-            let now = taken.fetch_add(length, Ordering::Relaxed) + length;
-            planned.peak = planned.peak.max(now);
-            PlannedBlock { length, taken }
-        });
+        if planned.placements.is_empty() {
+            planned.placements.push(Placements::default());
+        }
+        let slabs = planned.placements.len() - 1;
+        let placement = planned.placements[slabs].take(length);
         drop(planned);
-        DeviceBuffer::Foreign(Box::new(PlannedMemory {
-            block: Some(block),
-            length,
-            planned: self.planned.clone(),
-        }))
+        self.buffer(Some((slabs, placement)), length)
     }
 
     fn is_host(&self) -> bool {

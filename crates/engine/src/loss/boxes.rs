@@ -3,7 +3,6 @@
 use super::segments::{logistic_loss, sigmoid};
 use super::{Loss, LossOutput};
 use crate::detection::{BOX_OUTPUTS, BoxGrid, DetectedImages, TrueBox};
-use crate::memory;
 use crate::{EngineError, Predictions};
 
 /// The error from which the loss of a box grows linearly.
@@ -31,7 +30,7 @@ impl Loss for DetectionLoss {
         let width = predictions.outputs_per_sample();
         let mut total = LossOutput {
             loss_sum: 0.0,
-            gradient: memory::take(predictions.outputs().len()),
+            gradient: vec![0.0; predictions.outputs().len()],
         };
         for (sample, (outputs, targets)) in predictions.samples().enumerate() {
             let boxes = grid.true_boxes(sample, targets)?;

@@ -5,7 +5,6 @@ use std::ops::Range;
 use ronde_kernels::{Vectorised, softmax_cross_entropy, vectorised};
 
 use super::{Loss, LossInParts, LossOutput};
-use crate::memory;
 use crate::{EngineError, Predictions};
 
 /// The target that is not counted, as for positions after the end of a text.
@@ -29,7 +28,7 @@ impl Loss for CrossEntropy {
         predictions.expect_outputs("loss cross_entropy", self.classes)?;
         let mut total = LossOutput {
             loss_sum: 0.0,
-            gradient: memory::take(predictions.outputs().len()),
+            gradient: vec![0.0; predictions.outputs().len()],
         };
         let width = predictions.outputs_per_sample();
         for (sample, (outputs, targets)) in predictions.samples().enumerate() {
@@ -46,11 +45,11 @@ impl Loss for CrossEntropy {
 
     fn loss_and_gradient_in_place(
         &self,
-        mut outputs: Vec<f32>,
+        outputs: &mut [f32],
         targets: &[u32],
         samples: usize,
-    ) -> Result<LossOutput, EngineError> {
-        let predictions = Predictions::new(&outputs, targets, samples)?;
+    ) -> Result<f64, EngineError> {
+        let predictions = Predictions::new(outputs, targets, samples)?;
         predictions.expect_outputs("loss cross_entropy", self.classes)?;
         let (width, each) = (
             predictions.outputs_per_sample(),
@@ -62,10 +61,7 @@ impl Loss for CrossEntropy {
             let targets = &targets[sample * each..(sample + 1) * each];
             loss_sum += self.add_sample(sample, targets, Rows::Replaced(values, &mut row))?;
         }
-        Ok(LossOutput {
-            loss_sum,
-            gradient: outputs,
-        })
+        Ok(loss_sum)
     }
 }
 

@@ -1,7 +1,6 @@
 //! [`NearestDistance`]: the loss of clusters.
 
 use super::{Loss, LossOutput};
-use crate::memory;
 use crate::{EngineError, Predictions};
 
 /// The smallest output of a sample: with the squared distances from all centres as outputs, the loss of k-means. Targets
@@ -17,7 +16,7 @@ impl Loss for NearestDistance {
     fn loss_and_gradient(&self, predictions: &Predictions<'_>) -> Result<LossOutput, EngineError> {
         let mut total = LossOutput {
             loss_sum: 0.0,
-            gradient: memory::take(predictions.outputs().len()),
+            gradient: vec![0.0; predictions.outputs().len()],
         };
         total.gradient.fill(0.0);
         let width = predictions.outputs_per_sample();

@@ -1,7 +1,6 @@
 //! [`BinaryCrossEntropy`], [`DiceLoss`] and [`SmoothL1`]: losses of values in masks and boxes.
 
 use super::{Loss, LossOutput};
-use crate::memory;
 use crate::{EngineError, Predictions};
 
 /// Returns `1 / (1 + e^-x)`.
@@ -28,7 +27,7 @@ fn each_sample(
     predictions.expect_outputs(function, 1)?;
     let mut total = LossOutput {
         loss_sum: 0.0,
-        gradient: memory::take(predictions.outputs().len()),
+        gradient: vec![0.0; predictions.outputs().len()],
     };
     let width = predictions.outputs_per_sample();
     for (sample, (outputs, targets)) in predictions.samples().enumerate() {

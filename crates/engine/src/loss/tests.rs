@@ -13,7 +13,9 @@ fn of(
     samples: usize,
 ) -> Result<LossOutput, EngineError> {
     let found = loss.checked(&Predictions::new(outputs, targets, samples)?)?;
-    let replaced = loss.checked_in_place(outputs.to_vec(), targets, samples)?;
+    let mut gradient = outputs.to_vec();
+    let loss_sum = loss.loss_and_gradient_in_place(&mut gradient, targets, samples)?;
+    let replaced = LossOutput { loss_sum, gradient };
     let bits = |of: &LossOutput| -> (u64, Vec<u32>) {
         let gradient = of.gradient.iter().map(|value| value.to_bits());
         (of.loss_sum.to_bits(), gradient.collect())

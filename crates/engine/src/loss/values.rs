@@ -1,7 +1,6 @@
 //! [`SquaredError`]: the loss of values.
 
 use super::{Loss, LossOutput};
-use crate::memory;
 use crate::{EngineError, Predictions};
 
 /// `(output - target)^2`; the mean over a sample's outputs. Targets are the bits of `f32` values. Computed in f64.
@@ -17,7 +16,7 @@ impl Loss for SquaredError {
         predictions.expect_outputs("loss squared_error", 1)?;
         let mut total = LossOutput {
             loss_sum: 0.0,
-            gradient: memory::take(predictions.outputs().len()),
+            gradient: vec![0.0; predictions.outputs().len()],
         };
         let width = predictions.outputs_per_sample();
         for (sample, (outputs, targets)) in predictions.samples().enumerate() {

@@ -235,15 +235,17 @@ impl SynchronousStrategy {
             let loss = loss.map_err(|source| self.pass_error(batch.shard, source))?;
             return Ok(self.scaled_gradient(&shape, loss, report));
         }
-        let loss = match output.on_host().try_into_host() {
-            Ok(outputs) => (self.config.loss).checked_in_place(outputs, &batch.labels, samples),
-            Err(shared) => Predictions::new(shared.as_slice(), &batch.labels, samples)
-                .and_then(|predictions| self.config.loss.checked(&predictions)),
-        };
-        let loss = loss.map_err(|source| ParallelError::Engine {
-            shard: batch.shard,
-            source,
-        })?;
+        let mut output = output.on_host();
+        if let Some(values) = output.host_mut() {
+            let (loss, labels) = (&self.config.loss, &batch.labels);
+            let found = loss.loss_and_gradient_in_place(values, labels, samples);
+            report.loss_sum = found.map_err(|source| self.pass_error(batch.shard, source))?;
+            self.scale.multiply(values);
+            return Ok(output);
+        }
+        let loss = Predictions::new(output.as_slice(), &batch.labels, samples)
+            .and_then(|predictions| self.config.loss.checked(&predictions));
+        let loss = loss.map_err(|source| self.pass_error(batch.shard, source))?;
         Ok(self.scaled_gradient(&shape, loss, report))
     }
 

@@ -166,13 +166,18 @@ impl MeasuredModel {
             return Ok(start.elapsed().as_secs_f64());
         }
         let output = self.chain.forward(input, &self.context)?;
-        // The gradient takes the memory of the output, as that of a loss does.
-        let shape = output.shape().to_vec();
-        let mut gradient = output.on_host().into_host();
-        gradient.fill(OUTPUT_GRADIENT);
+        // The gradient replaces the output, as that of a loss does.
+        let mut gradient = output.on_host();
+        match gradient.host_mut() {
+            Some(values) => values.fill(OUTPUT_GRADIENT),
+            None => {
+                let values = vec![OUTPUT_GRADIENT; gradient.elements()];
+                gradient = Activation::from_host(gradient.shape(), values);
+            }
+        }
         self.chain.backward(
             self.context.shard,
-            Activation::from_host(&shape, gradient),
+            gradient,
             &mut self.gradients,
             self.arena.ranges(),
             false,
