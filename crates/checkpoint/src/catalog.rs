@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ronde_core::Step;
 use ronde_store::{ObjectName, Store, StoreError, StoreExt};
 
+use crate::envelope::DecodeProblem;
 use crate::manifest::MANIFEST_BYTES_MAX;
 use crate::{CheckpointError, Lineage, Manifest, names};
 
@@ -19,6 +20,8 @@ pub enum CheckpointStatus {
     Damaged(String),
     /// Published under a fence that had been superseded. Holds the cause.
     CutOff(String),
+    /// Written by a version of ronde with another format. Holds the found and the supported version.
+    OtherVersion(String),
     /// Encrypted with another key. Holds the store's message.
     Locked(String),
 }
@@ -99,6 +102,9 @@ impl Catalog {
                 Err(error @ CheckpointError::Store(StoreError::OtherKey { .. })) => {
                     (CheckpointStatus::Locked(error.to_string()), None)
                 }
+                Err(error @ CheckpointError::OtherVersion { .. }) => {
+                    (CheckpointStatus::OtherVersion(error.to_string()), None)
+                }
                 Err(error) if error.is_damage() => {
                     (CheckpointStatus::Damaged(error.to_string()), None)
                 }
@@ -152,5 +158,12 @@ pub(crate) fn missing(
 pub(crate) fn read_manifest(store: &dyn Store, step: Step) -> Result<Manifest, CheckpointError> {
     let name = names::manifest(step)?;
     let bytes = store.get(&name, MANIFEST_BYTES_MAX)?;
-    Manifest::decode(step, &bytes).map_err(|problem| CheckpointError::damaged(name, problem))
+    Manifest::decode(step, &bytes).map_err(|problem| match problem {
+        DecodeProblem::Damage(problem) => CheckpointError::damaged(name, problem),
+        DecodeProblem::OtherVersion { found, supported } => CheckpointError::OtherVersion {
+            file: name.to_string(),
+            found,
+            supported,
+        },
+    })
 }

@@ -25,6 +25,33 @@ struct EnvelopeHeader {
     blake3: String,
 }
 
+/// The reason why a file cannot be decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DecodeProblem {
+    /// The file differs from the written one. Holds the kind of damage.
+    Damage(String),
+    /// The file has the right format in another version.
+    OtherVersion { found: u32, supported: u32 },
+}
+
+impl std::fmt::Display for DecodeProblem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Damage(problem) => f.write_str(problem),
+            Self::OtherVersion { found, supported } => write!(
+                f,
+                "its format version is {found}, and this ronde supports version {supported}"
+            ),
+        }
+    }
+}
+
+impl From<String> for DecodeProblem {
+    fn from(problem: String) -> Self {
+        Self::Damage(problem)
+    }
+}
+
 const END: &[u8] = b"\n}\n";
 
 /// Encodes `body` as a file.
@@ -39,32 +66,40 @@ pub(crate) fn encode<T: Serialize>(
     Ok(bytes)
 }
 
-/// Decodes and verifies the body of a file; the error describes the damage.
+/// Decodes and verifies the body of a file.
 pub(crate) fn decode<T: for<'a> Deserialize<'a>>(
     kind: FileFormat,
     bytes: &[u8],
-) -> Result<T, String> {
+) -> Result<T, DecodeProblem> {
     let separator = format!(",\"{}\":\n", kind.key);
     let at = bytes
         .windows(separator.len())
         .take(512)
         .position(|window| window == separator.as_bytes())
-        .ok_or("the file does not start with a valid header")?;
+        .ok_or_else(|| "the file does not start with a valid header".to_owned())?;
     let head = [&bytes[..at], b"}"].concat();
     let head: EnvelopeHeader = serde_json::from_slice(&head)
         .map_err(|error| format!("cannot parse its header: {error}"))?;
+    let (format, supported) = kind.format;
+    if head.header.format == format && head.header.version != supported {
+        return Err(DecodeProblem::OtherVersion {
+            found: head.header.version,
+            supported,
+        });
+    }
     head.header.check(kind.format)?;
     let body = bytes[at + separator.len()..]
         .strip_suffix(END)
-        .ok_or("the end of the file is missing")?;
+        .ok_or_else(|| "the end of the file is missing".to_owned())?;
     let digest = blake3::hash(body).to_hex();
     if before(kind, &digest).ok().as_deref() != Some(&bytes[..at + separator.len()]) {
-        return Err(format!(
+        return Err(DecodeProblem::Damage(format!(
             "its blake3 is {digest}, but its header states {}",
             head.blake3
-        ));
+        )));
     }
-    serde_json::from_slice(body).map_err(|error| format!("cannot parse its body: {error}"))
+    serde_json::from_slice(body)
+        .map_err(|error| DecodeProblem::Damage(format!("cannot parse its body: {error}")))
 }
 
 fn before(kind: FileFormat, digest: &str) -> Result<Vec<u8>, serde_json::Error> {
@@ -112,7 +147,10 @@ mod tests {
             ..KIND
         };
         let bytes = encode(newer, &1).unwrap();
-        let problem = decode::<u8>(KIND, &bytes).unwrap_err();
-        assert!(problem.contains("version 2"), "{problem}");
+        let other = DecodeProblem::OtherVersion {
+            found: 2,
+            supported: 1,
+        };
+        assert_eq!(decode::<u8>(KIND, &bytes), Err(other));
     }
 }

@@ -22,6 +22,19 @@ pub enum CheckpointError {
         /// The kind of damage.
         problem: String,
     },
+    /// A file has a format version that this ronde does not support.
+    #[error(
+        "checkpoint {file} was written by another version of ronde: its format version is {found}, and this ronde \
+         supports version {supported}; use the version of ronde that wrote it, or start a new run"
+    )]
+    OtherVersion {
+        /// The name of the file, which includes the step.
+        file: String,
+        /// The version of the file.
+        found: u32,
+        /// The version that this ronde supports.
+        supported: u32,
+    },
     /// The checkpoint belongs to another plan.
     #[error("the checkpoint of step {step} belongs to another plan: {difference}")]
     OtherPlan {
@@ -129,12 +142,14 @@ impl CheckpointError {
         }
     }
 
-    /// Returns whether stored files are damaged, so that an older checkpoint may still be usable.
+    /// Returns whether stored files cannot be used, because they are damaged or another version of ronde wrote them, so that an
+    /// older checkpoint may still be usable.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
             Self::Damaged { .. }
+                | Self::OtherVersion { .. }
                 | Self::Store(
                     StoreError::Damaged { .. }
                         | StoreError::NotFound { .. }

@@ -94,6 +94,7 @@ pub fn last_good_with<T>(
                 status:
                     CheckpointStatus::Damaged(reason)
                     | CheckpointStatus::CutOff(reason)
+                    | CheckpointStatus::OtherVersion(reason)
                     | CheckpointStatus::Locked(reason),
                 ..
             } => reason,

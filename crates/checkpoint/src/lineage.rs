@@ -149,7 +149,7 @@ impl Lineage {
 
     fn decode(bytes: &[u8]) -> Result<Self, CheckpointError> {
         envelope::decode(KIND, bytes)
-            .map_err(|problem| CheckpointError::damaged(names::LINEAGE, problem))
+            .map_err(|problem| CheckpointError::damaged(names::LINEAGE, problem.to_string()))
     }
 
     /// Estimates the claims when the file is damaged, from the fences in the names of stored objects.

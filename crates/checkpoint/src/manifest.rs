@@ -6,7 +6,7 @@ use ronde_core::{Epoch, PlanIdentity, Step};
 use ronde_store::ObjectName;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::envelope::{self, FileFormat};
+use crate::envelope::{self, DecodeProblem, FileFormat};
 use crate::vector::check_all;
 use crate::{CheckpointError, Fence, StateVector, names};
 
@@ -176,10 +176,10 @@ impl Manifest {
     }
 
     /// Decodes and checks the manifest of `step`.
-    pub(crate) fn decode(step: Step, bytes: &[u8]) -> Result<Self, String> {
+    pub(crate) fn decode(step: Step, bytes: &[u8]) -> Result<Self, DecodeProblem> {
         let manifest: Self = envelope::decode(KIND, bytes)?;
         if manifest.step != step {
-            return Err(format!("it belongs to step {}", manifest.step));
+            return Err(format!("it belongs to step {}", manifest.step).into());
         }
         manifest.check()?;
         Ok(manifest)

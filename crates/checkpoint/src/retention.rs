@@ -57,13 +57,13 @@ pub fn retain(
     let catalog = Catalog::read(&**store)?;
     let mut removed = RetentionReport::default();
     let mut complete = Vec::new();
-    let mut locked = BTreeSet::new();
+    let mut unreadable = BTreeSet::new();
     for &step in catalog.steps.keys().rev() {
         let listed = catalog.look(&**store, step)?;
         match (listed.status, listed.manifest) {
             (CheckpointStatus::Complete, Some(manifest)) => complete.push(manifest),
-            (CheckpointStatus::Locked(_), _) => {
-                locked.insert(step);
+            (CheckpointStatus::Locked(_) | CheckpointStatus::OtherVersion(_), _) => {
+                unreadable.insert(step);
             }
             _ => {}
         }
@@ -72,8 +72,8 @@ pub fn retain(
         return Ok(removed);
     };
     // Steps newer than the newest good checkpoint stay: they may be saves that are still running.
-    // Checkpoints that were encrypted with another key cannot be checked, so they stay.
-    kept.extend(locked);
+    // Checkpoints that were encrypted with another key or have another format version cannot be checked, so they stay.
+    kept.extend(unreadable);
     kept.extend(catalog.steps.keys().filter(|step| **step > newest_good));
     for (&step, files) in &catalog.steps {
         let manifest = names::manifest(step)?;

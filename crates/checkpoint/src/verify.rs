@@ -34,13 +34,17 @@ impl VerifyReport {
         self.lineage_damage.is_some() || self.checkpoints.iter().any(|c| !c.damage.is_empty())
     }
 
-    /// Returns whether everything was verified and nothing is damaged. A checkpoint that is encrypted with another key is
-    /// not verified; damage of its header looks the same.
+    /// Returns whether everything was verified and nothing is damaged. A checkpoint that is encrypted with another key, or has
+    /// another format version, is not verified; damage of its header looks the same.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let is_locked =
-            |c: &VerifiedCheckpoint| matches!(c.entry.status, CheckpointStatus::Locked(_));
-        !self.is_damaged() && !self.checkpoints.iter().any(is_locked)
+        let is_unread = |c: &VerifiedCheckpoint| {
+            matches!(
+                c.entry.status,
+                CheckpointStatus::Locked(_) | CheckpointStatus::OtherVersion(_)
+            )
+        };
+        !self.is_damaged() && !self.checkpoints.iter().any(is_unread)
     }
 
     /// Returns the checkpoints of which every byte was read and matches its digest.
@@ -97,7 +101,12 @@ fn verify(
     threads: usize,
 ) -> Result<Option<VerifiedCheckpoint>, CheckpointError> {
     let damage = match (&entry.status, &entry.manifest) {
-        (CheckpointStatus::Unpublished | CheckpointStatus::Locked(_), _) => Vec::new(),
+        (
+            CheckpointStatus::Unpublished
+            | CheckpointStatus::Locked(_)
+            | CheckpointStatus::OtherVersion(_),
+            _,
+        ) => Vec::new(),
         (_, Some(manifest)) => {
             match Checkpoint::of(Arc::clone(store), manifest.clone()).verify(threads) {
                 Ok(damage) => damage.iter().map(ToString::to_string).collect(),

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde_checkpoint::{
-    Checkpoint, CheckpointEntry, CheckpointStatus, Lineage, PublishOutcome, last_good, list,
-    verify_all,
+    Checkpoint, CheckpointEntry, CheckpointStatus, Lineage, Proof, PublishOutcome, Retention,
+    last_good, list, retain, verify_all,
 };
 use ronde_core::{Generation, Step};
 use ronde_store::{Encrypted, MasterKey, Store};
@@ -167,6 +167,50 @@ fn damaged_claims_do_not_prevent_resuming() {
     let found = last_good(&store, &plan(), 1).unwrap().unwrap();
     assert!(found.warning.is_none());
     State::small(2).assert_is(&found.checkpoint);
+}
+
+#[test]
+fn a_checkpoint_of_another_format_version_is_skipped_kept_and_not_called_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0), "run `test`").unwrap();
+    for step in [1, 2] {
+        State::small(step).save(&store, fence, 1).unwrap();
+    }
+    let written_by_another_version = |step: usize| {
+        let path = folder.path().join(format!("step-{step:08}/manifest.json"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replacen("\"version\":1", "\"version\":7", 1)).unwrap();
+    };
+    written_by_another_version(1);
+    let message = list(&*store).unwrap()[1].status.clone();
+    let CheckpointStatus::OtherVersion(message) = message else {
+        panic!("{message:?}");
+    };
+    for part in [
+        "step-00000001",
+        "written by another version of ronde",
+        "version is 7",
+        "supports version 1",
+        "start a new run",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    let report = verify_all(&store, 1).unwrap();
+    assert!(!report.is_damaged() && !report.is_clean(), "{report:?}");
+    let newest = Retention {
+        keep_last: 1,
+        keep_every: 0,
+        proof: Proof::Lengths,
+    };
+    retain(&store, &newest).unwrap();
+    assert_eq!(list(&*store).unwrap().len(), 2);
+    written_by_another_version(2);
+    let error = last_good(&store, &plan(), 1).unwrap_err().to_string();
+    assert!(
+        error.contains("version is 7") && !error.contains("damaged"),
+        "{error}"
+    );
 }
 
 #[test]

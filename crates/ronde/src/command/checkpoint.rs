@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use ronde_checkpoint::{
-    Checkpoint, CheckpointEntry, CheckpointError, CheckpointStatus, Lineage, Manifest, list,
-    to_safetensors, verify_all,
+    Checkpoint, CheckpointEntry, CheckpointError, CheckpointStatus, Lineage, Manifest,
+    VerifiedCheckpoint, list, to_safetensors, verify_all,
 };
 use ronde_core::Step;
 use ronde_core::layout::Role;
@@ -221,6 +221,7 @@ fn ls(location: &CheckpointLocation) -> Result<(), CheckpointFailure> {
             CheckpointStatus::Unpublished => "incomplete: the save has not finished".into(),
             CheckpointStatus::Damaged(why) => format!("damaged: {why}"),
             CheckpointStatus::CutOff(why) => format!("superseded: {why}"),
+            CheckpointStatus::OtherVersion(why) => format!("not supported: {why}"),
             CheckpointStatus::Locked(why) => format!("locked: {why}"),
         };
         writeln!(
@@ -323,7 +324,7 @@ fn verify_everything(location: &CheckpointLocation) -> Result<(), CheckpointFail
                     "step {step} has no checkpoint: the save has not finished"
                 )?;
             }
-            CheckpointStatus::Locked(problem) => {
+            CheckpointStatus::Locked(problem) | CheckpointStatus::OtherVersion(problem) => {
                 problems.push(format!(
                     "error: cannot verify checkpoint at step {step}: {problem}"
                 ));
@@ -348,6 +349,12 @@ fn verify_everything(location: &CheckpointLocation) -> Result<(), CheckpointFail
         return Ok(());
     }
     let address = &location.address;
+    let all = &report.checkpoints;
+    let is_other_version =
+        |one: &VerifiedCheckpoint| matches!(one.entry.status, CheckpointStatus::OtherVersion(_));
+    if !report.is_damaged() && !has_intact && all.iter().any(is_other_version) {
+        return Err(CheckpointFailure(exit::USER_ERROR, problems.join("\n")));
+    }
     if !report.is_damaged() && !has_intact {
         problems.push(format!(
             "error: no complete checkpoint in {address}\n  help: see `ronde checkpoint ls {address}`"

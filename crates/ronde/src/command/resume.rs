@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde::environment;
-use ronde_checkpoint::{CheckpointStatus, list};
+use ronde_checkpoint::{CheckpointEntry, CheckpointStatus, list};
 use ronde_core::{PlanIdentity, Step};
 use ronde_model::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 use ronde_store::{Address, Store};
@@ -353,6 +353,7 @@ fn unusable(store: &Arc<dyn Store>, address: &str) -> String {
             }
             CheckpointStatus::Damaged(problem)
             | CheckpointStatus::CutOff(problem)
+            | CheckpointStatus::OtherVersion(problem)
             | CheckpointStatus::Locked(problem) => Some(format!("step {}: {problem}", entry.step)),
             CheckpointStatus::Unpublished => None,
         })
@@ -362,6 +363,16 @@ fn unusable(store: &Arc<dyn Store>, address: &str) -> String {
             "error: cannot resume: no checkpoint in {address}\n  \
              help: list them with `ronde checkpoint ls {address}`; without --resume a run starts at step 0"
         );
+    }
+    let is_of_other_version = |entry: &CheckpointEntry| {
+        matches!(
+            entry.status,
+            CheckpointStatus::OtherVersion(_) | CheckpointStatus::Unpublished
+        )
+    };
+    if all.iter().all(is_of_other_version) {
+        // Each problem says how to continue.
+        return format!("error: cannot resume: {}", problems[0]);
     }
     none_usable(&problems, address)
 }

@@ -68,6 +68,7 @@ fn find(
             (
                 CheckpointStatus::Damaged(reason)
                 | CheckpointStatus::CutOff(reason)
+                | CheckpointStatus::OtherVersion(reason)
                 | CheckpointStatus::Locked(reason),
                 _,
             ) => {
