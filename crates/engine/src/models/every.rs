@@ -166,9 +166,16 @@ impl ModelCase {
         layout: &StateLayout,
         gradients: &[Vec<f32>],
     ) {
+        // Rounding can switch a rectifier on or off, which changes a few gradients by percents where a layer of images has
+        // only a few positions. The median shows that the others are right.
+        let [loss_bound, middle_bound, bound] = match expected.single {
+            Some([median, greatest]) => [1e-4, 2.0 * median, 2.0 * greatest],
+            None if self.shape.len() == 4 => [1e-4, 1e-3, 5e-2],
+            None => [1e-6, 3e-6, 1e-5],
+        };
         let error = (loss - expected.loss).abs() / expected.loss;
         assert!(
-            error < 1e-4,
+            error < loss_bound,
             "{}: loss {loss} for {}",
             self.name,
             expected.loss
@@ -185,13 +192,6 @@ impl ModelCase {
             let square: f64 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum();
             let error = (got - dot).abs().max((square.sqrt() - norm).abs());
             errors.push(error / (norm + 1e-4));
-            // Rounding can switch a rectifier on or off, which changes a few gradients by percents where a layer
-            // has only a few positions. The median shows that the others are right.
-            let bound = match expected.single {
-                Some([_, greatest]) => 2.0 * greatest,
-                None if self.shape.len() == 4 => 5e-2,
-                None => 3e-3,
-            };
             assert!(
                 errors[errors.len() - 1] < bound,
                 "{}: {}: {got} and {} for {dot} and {norm}",
@@ -203,8 +203,11 @@ impl ModelCase {
         assert_eq!(errors.len(), expected.tensors.len(), "{}", self.name);
         errors.sort_by(f64::total_cmp);
         let middle = errors[errors.len() / 2];
-        let bound = expected.single.map_or(1e-3, |[median, _]| 2.0 * median);
-        assert!(middle < bound, "{}: median error {middle}", self.name);
+        assert!(
+            middle < middle_bound,
+            "{}: median error {middle}",
+            self.name
+        );
     }
 }
 

@@ -139,7 +139,7 @@ def attention(w, name, x, memory, heads, causal, mask=None):
 
 def feed_forward(w, name, x):
     e = x.shape[-1]
-    y = F.gelu(linear(w, f"{name}.up", row_norm(w, f"{name}.norm", x), 4 * e), approximate="tanh")
+    y = F.gelu(linear(w, f"{name}.up", row_norm(w, f"{name}.norm", x), 4 * e))
     return x + linear(w, f"{name}.down", y, e)
 
 
