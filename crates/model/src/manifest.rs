@@ -115,18 +115,28 @@ impl ModelManifest {
         };
         // The header is read first, because a newer version may have other fields.
         let HeaderOnly { header } = serde_json::from_slice(bytes).map_err(unreadable)?;
-        let (format, supported) = FormatHeader::MODEL;
-        if header.format == format && header.version > supported {
-            return Err(ModelError::Newer {
-                path: path.to_owned(),
-                found: header.version,
-                supported,
-            });
-        }
-        header
-            .check(FormatHeader::MODEL)
-            .map_err(|problem| ModelError::damaged(path, problem))?;
+        check_header(&header, path)?;
         serde_json::from_slice(bytes).map_err(unreadable)
+    }
+
+    /// Checks the format version of the manifest beside a file of weights. A file without a manifest of ronde, such as one of
+    /// another library, passes: its tensors say all that is needed to start from it.
+    ///
+    /// # Errors
+    /// The manifest has a version that this release does not support.
+    pub fn check_version_beside(weights: &Path) -> Result<(), ModelError> {
+        let path = weights.with_file_name(MANIFEST_FILE);
+        if weights.file_name() != Some(WEIGHTS_FILE.as_ref()) {
+            return Ok(());
+        }
+        let bytes = read_limited(&path, (MANIFEST_BYTES_MAX, "a manifest"));
+        let found = bytes.map(|bytes| serde_json::from_slice(&bytes).ok());
+        match found {
+            Ok(Some(HeaderOnly { header })) if header.format == FormatHeader::MODEL.0 => {
+                check_header(&header, &path)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns a setting of the run by its dotted key, such as `train.precision`, as it is written in a run file.
@@ -148,6 +158,21 @@ impl ModelManifest {
         let found = short.into_iter().find(|precision| precision.name() == name);
         found.unwrap_or(Precision::F32)
     }
+}
+
+/// Checks that a manifest is one of a version that this release reads.
+fn check_header(header: &FormatHeader, path: &Path) -> Result<(), ModelError> {
+    let (format, supported) = FormatHeader::MODEL;
+    if header.format == format && header.version > supported {
+        return Err(ModelError::Newer {
+            path: path.to_owned(),
+            found: header.version,
+            supported,
+        });
+    }
+    header
+        .check(FormatHeader::MODEL)
+        .map_err(|problem| ModelError::damaged(path, problem))
 }
 
 /// Reads a file of a model of at most as many bytes as files of its kind have.

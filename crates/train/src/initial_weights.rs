@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ronde_core::layout::StateLayout;
 use ronde_engine::ModelConfig;
-use ronde_model::{InitialWeights, ModelError, TensorProblem, WeightFile};
+use ronde_model::{InitialWeights, ModelError, ModelManifest, TensorProblem, WeightFile};
 
 use crate::config::StartSection;
 use crate::{Plan, TrainError};
@@ -35,17 +35,26 @@ impl InitialWeightFile {
     /// Reads the file and matches it with the tensors of a model.
     ///
     /// # Errors
-    /// The file cannot be read, or its tensors are not those of the model.
+    /// The file cannot be read, the manifest beside it has a version that is not supported, or its tensors are not those of
+    /// the model.
     pub fn read(&self, layout: &StateLayout) -> Result<InitialWeights, TrainError> {
         // The path may be on a shared folder that is mounted late, so it is examined when it is read.
         let path = InitialWeights::file_of(&self.path);
-        WeightFile::read(&path)
+        ModelManifest::check_version_beside(&path)
+            .and_then(|()| WeightFile::read(&path))
             .and_then(|file| InitialWeights::new(file, self.model.as_ref(), layout, &self.drawn))
             .map_err(impossible)
     }
 }
 
 fn impossible(error: ModelError) -> TrainError {
+    let message = error.to_string();
+    if let Some((problem, hint)) = message.split_once("\n  help: ") {
+        return TrainError::Impossible {
+            problem: problem.to_owned(),
+            hint: hint.to_owned(),
+        };
+    }
     let hint = match error {
         ModelError::Tensors { ref problems, .. }
             if problems
@@ -64,7 +73,7 @@ fn impossible(error: ModelError) -> TrainError {
         }
     };
     TrainError::Impossible {
-        problem: error.to_string(),
+        problem: message,
         hint: hint.to_owned(),
     }
 }

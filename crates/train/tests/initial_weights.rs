@@ -191,6 +191,19 @@ fn weights_that_do_not_fit_and_ranks_with_other_files_are_reported() {
         assert!(error.to_string().contains(expected), "{error}");
         assert!(error.is_user_error());
     }
+    let manifest = path("second/model.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replace("\"version\": 1", "\"version\": 2")).unwrap();
+    let init = ["model.init='second'"];
+    let errors = train(&[&init], folder.path(), &path("refused"));
+    let message = errors[0].as_ref().unwrap().to_string();
+    let opened = SavedModel::open(path("second")).unwrap_err().to_string();
+    assert!(
+        message.contains("second/model.json: its format version is 2"),
+        "{message}"
+    );
+    assert!(message.ends_with(&opened), "{message} is not {opened}");
+    std::fs::write(&manifest, text).unwrap();
     let (first, second) = (["model.init='first'"], ["model.init='second'"]);
     let errors = train(&[&first, &second], folder.path(), &path("refused"));
     let messages: Vec<String> = errors.iter().flatten().map(TrainError::to_string).collect();

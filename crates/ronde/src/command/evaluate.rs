@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use clap::Args;
 use ronde_data::{Dataset, Targets};
 use ronde_engine::{ConfusionCounts, ConfusionMatrix, ModelConfig};
+use ronde_model::ModelManifest;
 use ronde_train::Objective;
 use ronde_train::evaluate::{Evaluation, evaluate_alone};
 
@@ -44,6 +45,9 @@ fn evaluate(arguments: &EvaluateArguments) -> Result<Evaluation, String> {
         config,
         test,
     } = arguments.source.open(arguments.json)?;
+    if let Some(note) = engine_note(saved.manifest()) {
+        message!("{note}");
+    }
     let mut model = saved.chain().map_err(|error| format!("error: {error}"))?;
     let kind = saved.manifest().model.as_ref();
     let kind = kind.unwrap_or(&config.model.config);
@@ -53,6 +57,18 @@ fn evaluate(arguments: &EvaluateArguments) -> Result<Evaluation, String> {
         .map(|objective| with_confusion(objective, kind, &*test))
         .and_then(|objective| evaluate_alone(&mut model, &test, &objective, settings))
         .map_err(|error| format!("error: {error}"))
+}
+
+/// Returns a note if another version of the engine has trained a model.
+fn engine_note(manifest: &ModelManifest) -> Option<String> {
+    let trained_by = manifest.setting("engine")?;
+    let engine = ronde_engine::engine_name();
+    (trained_by != engine).then(|| {
+        format!(
+            "note: the model was trained by the engine {trained_by} and is evaluated by {engine}: results may differ in the \
+             last digits"
+        )
+    })
 }
 
 /// Adds the confusion matrix to the objective of samples that have one class each, unless there are too many classes.

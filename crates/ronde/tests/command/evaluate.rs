@@ -66,6 +66,24 @@ fn a_saved_model_has_the_loss_and_metrics_of_its_run() {
 }
 
 #[test]
+fn a_model_of_another_engine_is_evaluated_with_a_note() {
+    let dir = TestFolder::new();
+    let arguments = [&SMALL[..], &["run.name=one"]].concat();
+    dir.run(&arguments).expect(0, &[]);
+    let same = dir.run(&["evaluate", "out"]).expect(0, &[]);
+    assert!(!same.stderr.contains("engine"), "{}", same.stderr);
+    let manifest = dir.path().join("out/model.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    let engine = ronde_engine::engine_name();
+    assert!(text.contains(&engine), "{text}");
+    std::fs::write(&manifest, text.replace(&engine, "ronde 0")).unwrap();
+    let other = dir.run(&["evaluate", "out"]).expect(0, &[]);
+    let note = format!("trained by the engine ronde 0 and is evaluated by {engine}");
+    assert!(other.stderr.contains(&note), "{}", other.stderr);
+    assert_eq!(other.stdout, same.stdout);
+}
+
+#[test]
 fn mistakes_are_named() {
     let dir = TestFolder::new();
     let arguments = [&SMALL[..], &["run.name=one"]].concat();
@@ -76,6 +94,16 @@ fn mistakes_are_named() {
     dir.write("other.toml", other);
     dir.run(&["evaluate", "out", "--data", "other.toml"])
         .expect(2, &["[1, 8, 8] with 10", "[1, 4, 4] with 3", "--data"]);
+    let manifest = dir.path().join("out/model.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replace("\"version\": 1", "\"version\": 2")).unwrap();
+    let version = "format version is 2, and this release of ronde supports up to version 1";
+    dir.run(&["evaluate", "out"])
+        .expect(2, &[version, "help: install the release"]);
+    let tuned = [&SMALL[..], &["model.init=out", "--set", "run.output=tuned"]].concat();
+    dir.run(&tuned)
+        .expect(2, &[version, "help: install the release"]);
+    std::fs::write(&manifest, text).unwrap();
     std::fs::remove_file(dir.path().join("out/run.toml")).unwrap();
     dir.run(&["evaluate", "out"])
         .expect(2, &["no run file beside the model", "--data"]);
