@@ -129,11 +129,10 @@ pub enum EngineError {
     },
     /// A number of a sample that selects a row of a table, such as a user, beyond the table.
     #[error(
-        "layer {layer}: invalid {what} `{number}` of sample {sample}: expected a whole number below {rows}"
+        "invalid {what} `{number}` of sample {sample}: the model has {rows} {what}s, so expected a whole number below {rows}; \
+         correct the data, or raise the number of {what}s of the model"
     )]
     RowNumber {
-        /// The first tensor of the layer.
-        layer: String,
         /// The kind of the row.
         what: &'static str,
         /// The index of the sample in its shard.

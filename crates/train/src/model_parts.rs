@@ -7,7 +7,7 @@ use ronde_core::layout::TensorEntry;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::{PipelineStage, StepLayout, divide_layers};
 use ronde_data::Dataset;
-use ronde_engine::{Chain, Layer, PartPlace, StepShape};
+use ronde_engine::{Chain, Layer, ModelConfig, PartPlace, StepShape};
 use ronde_parallel::ZeroLevel;
 use ronde_schedule::{PipelineSchedule, ProgramAction, ProgramShape, ShardOrder, programs};
 
@@ -48,7 +48,7 @@ impl ModelParts {
         let layers: Vec<String> = chain.layers().iter().map(|l| l.name().to_owned()).collect();
         let is_tied = chain.shared_parameter().is_some();
         let is_own = plan.has_own_model();
-        check_layers(section, chain, is_own)?;
+        check_layers(&plan.config, chain, is_own)?;
         check_tensor(&plan.config, chain.parts(), is_own)?;
         let work = work(&plan.config, chain, train, plan.shard_samples_max());
         let mut this = Self::new(section, layers, work, is_tied)?;
@@ -303,11 +303,8 @@ fn layer_sizes(chain: &mut Chain, shape: &[usize], own: Range<u32>) -> Vec<(f64,
 }
 
 /// Checks that the layers of the model allow the division that `[parallel]` asks for.
-fn check_layers(
-    section: &ParallelSection,
-    chain: &mut Chain,
-    is_own: bool,
-) -> Result<(), TrainError> {
+fn check_layers(config: &RunConfig, chain: &mut Chain, is_own: bool) -> Result<(), TrainError> {
+    let section = &config.parallel;
     let refused = |problem, hint: &str| {
         let hint = hint.to_owned();
         Err(TrainError::Impossible { problem, hint })
@@ -316,9 +313,14 @@ fn check_layers(
         let problem = "a pipeline cannot train this model: a layer needs sums over all samples of a step within its pass";
         return refused(
             problem.to_owned(),
-            match is_own {
-                true => "use `Normalisation::Batch` or `Group`, or set parallel.pipeline = 1",
-                false => {
+            match &config.model.config {
+                _ if is_own => {
+                    "use `Normalisation::Batch` or `Group`, or set parallel.pipeline = 1"
+                }
+                ModelConfig::KMeans { .. } => {
+                    "set parallel.pipeline = 1: workers divide the samples of `kmeans`, not its only layer"
+                }
+                _ => {
                     "use `model.normalisation = \"batch\"` or `\"group\"`, or set parallel.pipeline = 1"
                 }
             },
@@ -542,6 +544,8 @@ pub(crate) fn unknown_cut(key: &str, name: &str, layers: &[String], after: usize
 
 #[cfg(test)]
 mod tests {
+    use ronde_core::seed::SeedTree;
+
     use super::*;
 
     fn parts(section: &str, is_tied: bool) -> Result<ModelParts, TrainError> {
@@ -594,6 +598,20 @@ mod tests {
         assert!(refused(four, 12).contains("one of 3 has 2 of 8"));
         let balanced = format!("{four}[workers]\nbalance = 'measured'");
         assert!(refused(&balanced, 4).contains("cannot balance"));
+    }
+
+    #[test]
+    fn clusters_are_not_advised_to_change_their_normalisation() {
+        let text = "[data]\nsource = 'digits'\n[model]\nkind = 'kmeans'\nclusters = 3\n[parallel]\npipeline = 2";
+        let config: RunConfig = toml::from_str(text).unwrap();
+        let model = &config.model.config;
+        let mut chain = model.build(&[1, 8, 8], 10, &SeedTree::new(1)).unwrap();
+        let message = check_layers(&config, &mut chain, false).unwrap_err();
+        let message = message.to_string();
+        assert!(
+            message.contains("set parallel.pipeline = 1") && !message.contains("normalisation"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use ronde_core::step_layout::{PipelineStage, StepLayout, divide_layers};
 use ronde_data::{Dataset, Targets};
-use ronde_engine::{Chain, Layer};
+use ronde_engine::{Chain, Layer, ModelConfig};
 use ronde_parallel::{PredictorTargets, SyntheticGradientsConfig};
 
 use crate::model_parts::{unknown_cut, work};
@@ -45,7 +45,7 @@ impl PredictedStages {
         else {
             return Ok(None);
         };
-        check_model(chain)?;
+        check_model(&plan.config.model.config, chain)?;
         let layers: Vec<String> = chain.layers().iter().map(|l| l.name().to_owned()).collect();
         let work = work(&plan.config, chain, train, plan.shard_samples_max());
         let stages = divided(&layers, &work, sync.borders(), stages as usize)?;
@@ -148,10 +148,13 @@ fn targets(plan: &Plan, train: &dyn Dataset) -> PredictorTargets {
 }
 
 /// Checks that a model can be divided into stages that update alone.
-fn check_model(chain: &mut Chain) -> Result<(), TrainError> {
+fn check_model(model: &ModelConfig, chain: &mut Chain) -> Result<(), TrainError> {
     if chain.in_lock_step().is_some() {
         let problem = "predicted gradients cannot train this model: a layer needs sums over all samples of a step within its pass";
-        let hint = "use `model.normalisation = \"batch\"` or `\"group\"`, or leave [sync] out";
+        let hint = match model {
+            ModelConfig::KMeans { .. } => "leave [sync] out: `kmeans` has only one layer",
+            _ => "use `model.normalisation = \"batch\"` or `\"group\"`, or leave [sync] out",
+        };
         return Err(refused(problem.to_owned(), hint));
     }
     if let Some(parameter) = chain.shared_parameter() {

@@ -10,7 +10,6 @@ use crate::{Activation, Computation, EngineError, ForwardContext};
 /// The score of a user and an item: the product of their factors, plus a bias of each and of all.
 /// Takes pairs of numbers `[N, 2]`, returns `[N, 1]`. Gradients are dense.
 pub(crate) struct FactorScores {
-    name: String,
     /// The numbers of users and items.
     rows: [usize; 2],
     factors: usize,
@@ -24,7 +23,6 @@ impl FactorScores {
             for ((what, number), rows) in ["user", "item"].into_iter().zip(pair).zip(self.rows) {
                 if !(number.fract() == 0.0 && (0.0..rows as f32).contains(number)) {
                     return Err(EngineError::RowNumber {
-                        layer: self.name.clone(),
                         what,
                         sample,
                         number: number.to_string(),
@@ -125,7 +123,6 @@ impl GraphBuilder {
             self.tensor(name, "bias", &[1], zero),
         ];
         let operation = FactorScores {
-            name: tensors[0].entry.name.clone(),
             rows: [users, items],
             factors,
         };

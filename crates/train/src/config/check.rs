@@ -33,6 +33,7 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     model(&config.model.config, &mut problems);
     config.model.start.check(&mut problems);
     precision_of_clusters(config, &mut problems);
+    rows_of_ratings(config, &mut problems);
     section_numbers("model", &config.model, &mut problems);
     optimizer(&config.optimizer, &mut problems);
     section_numbers("schedule", &config.schedule, &mut problems);
@@ -95,9 +96,14 @@ pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> 
     data.files().into_iter().filter_map(missing).collect()
 }
 
-/// Returns a problem if a model does not predict as many targets as the samples of the data set have.
+/// Returns a problem if a model needs more samples than the data set has, or does not predict as many targets as they have.
 #[must_use]
-pub fn targets(model: &ModelConfig, dataset: &dyn Dataset) -> Vec<ConfigProblem> {
+pub fn samples(model: &ModelConfig, dataset: &dyn Dataset) -> Vec<ConfigProblem> {
+    if let ModelConfig::KMeans { clusters } = model {
+        return clusters_problem(*clusters, dataset.len())
+            .into_iter()
+            .collect();
+    }
     if !model.uses_targets() {
         return Vec::new();
     }
@@ -141,6 +147,18 @@ pub fn targets(model: &ModelConfig, dataset: &dyn Dataset) -> Vec<ConfigProblem>
         _ => "use a data set of source and target texts, such as number_words".to_owned(),
     };
     vec![ConfigProblem::error("model.source", message).hint(hint)]
+}
+
+/// Returns a problem if there are more clusters than samples to choose their initial centres from.
+fn clusters_problem(clusters: usize, samples: u64) -> Option<ConfigProblem> {
+    if clusters as u64 <= samples {
+        return None;
+    }
+    let message = format!(
+        "`model.clusters` is {clusters}, but the data set has {samples} samples: each cluster starts at another one"
+    );
+    let hint = format!("set `model.clusters` to {samples} or less");
+    Some(ConfigProblem::error("model.clusters", message).hint(hint))
 }
 
 /// Returns a problem if only one of a model and a data set has boxes.
@@ -242,6 +260,23 @@ fn precision_of_clusters(config: &RunConfig, problems: &mut Vec<ConfigProblem>) 
     }
 }
 
+/// Refuses a factorisation with fewer users or items than the synthetic ratings have.
+fn rows_of_ratings(config: &RunConfig, problems: &mut Vec<ConfigProblem>) {
+    let (DataConfig::SyntheticRatings(data), ModelConfig::MatrixFactorisation { users, items, .. }) =
+        (&config.data, &config.model.config)
+    else {
+        return;
+    };
+    for (name, rows, found) in [("users", *users, data.users), ("items", *items, data.items)] {
+        if rows < found as usize {
+            let path = format!("model.{name}");
+            let message = format!("`{path}` is {rows}, but the data has {found} {name}");
+            let hint = format!("set `{path}` to {found} or more");
+            problems.push(ConfigProblem::error(path, message).hint(hint));
+        }
+    }
+}
+
 /// Checks the numbers of a section of any kind by their names: probabilities and decay rates must be in
 /// `[0, 1)`, all other numbers finite and not negative.
 fn section_numbers(section: &str, config: &impl Serialize, problems: &mut Vec<ConfigProblem>) {
@@ -290,6 +325,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn clusters_need_as_many_samples() {
+        let split = open(&DataConfig::default(), &OpenContext::new(Path::new("."), 1)).unwrap();
+        let found = |clusters| samples(&ModelConfig::KMeans { clusters }, &*split.train);
+        assert!(found(1437).is_empty());
+        let problems = found(1438);
+        let [problem] = &problems[..] else {
+            panic!("{problems:?}");
+        };
+        assert_eq!(problem.path, "model.clusters");
+        assert!(problem.message.contains("1437 samples"), "{problem:?}");
+    }
+
+    #[test]
     fn only_a_detector_fits_boxes() {
         let objects = "source = 'synthetic_objects'\nsamples = 2\nside = 16";
         let shapes = "source = 'synthetic_shapes'\nsamples = 2\nside = 16";
@@ -303,7 +351,7 @@ mod tests {
             let data: DataConfig = toml::from_str(data).unwrap();
             let split = open(&data, &OpenContext::new(Path::new("."), 1)).unwrap();
             let config: ModelConfig = toml::from_str(&format!("kind = '{model}'")).unwrap();
-            let found = targets(&config, &*split.train);
+            let found = samples(&config, &*split.train);
             let messages: Vec<&str> = found.iter().map(|found| found.message.as_str()).collect();
             match expected {
                 None => assert!(messages.is_empty(), "{model}: {messages:?}"),

@@ -139,7 +139,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     plan.bind_evaluations(split.test.as_deref())
         .map_err(failed)?;
     let model = &config.model.config;
-    if let Some(error) = document.refuse(check::targets(model, &*split.train)) {
+    if let Some(error) = document.refuse(check::samples(model, &*split.train)) {
         return Err(error.render(colour).into());
     }
     let description = split.train.description();

@@ -622,3 +622,22 @@ fn errors_in_lists_of_sections_name_the_entry() {
         ],
     );
 }
+
+#[test]
+fn a_factorisation_has_the_users_and_items_of_the_ratings() {
+    let text = |users: u32, items: u32| {
+        format!(
+            "[data]\nsource = \"synthetic_ratings\"\nsamples = 9\nusers = 20\nitems = 10\nfactors = 2\n[model]\n\
+             kind = \"matrix_factorisation\"\nusers = {users}\nitems = {items}\nfactors = 2\n[train]\nepochs = 1\n"
+        )
+    };
+    assert!(super::load(&text(20, 11)).is_ok());
+    check(
+        &text(19, 9),
+        &[
+            "`model.users` is 19, but the data has 20 users",
+            "`model.items` is 9, but the data has 10 items",
+            "set `model.items` to 10 or more",
+        ],
+    );
+}
