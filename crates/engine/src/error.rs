@@ -127,6 +127,21 @@ pub enum EngineError {
         /// The number of classes.
         classes: usize,
     },
+    /// A target that a loss of masks cannot use.
+    #[error(
+        "cannot compute the loss `{loss}` of target `{target}` of sample {sample}: expected 0 to 1, found {range}; divide the \
+         targets, or use another train.loss, such as squared_error"
+    )]
+    TargetRange {
+        /// The name of the loss.
+        loss: String,
+        /// The index of the sample in its shard.
+        sample: usize,
+        /// The target.
+        target: String,
+        /// The least and the greatest target of the samples.
+        range: String,
+    },
     /// A number of a sample that selects a row of a table, such as a user, beyond the table.
     #[error(
         "invalid {what} `{number}` of sample {sample}: the model has {rows} {what}s, so expected a whole number below {rows}; \
@@ -246,6 +261,7 @@ impl EngineError {
             Self::Shape { .. }
                 | Self::Label { .. }
                 | Self::RowNumber { .. }
+                | Self::TargetRange { .. }
                 | Self::UnevenSamples { .. }
                 | Self::OutputCount { .. }
                 | Self::GradientCount { .. }

@@ -26,6 +26,7 @@ pub mod initial_weights;
 pub mod job_group;
 pub mod link_times;
 mod local_ranks;
+mod mask_targets;
 pub mod memory;
 mod micro_batch;
 mod model_copies;

@@ -11,6 +11,7 @@ use ronde_engine::{
 
 use crate::TrainError;
 use crate::config::MetricName;
+use crate::mask_targets::MaskTargets;
 
 /// Names that the fields of an `evaluated` event use.
 const RESERVED: [&str; 6] = ["confusion_matrix", "event", "loss", "samples", "step", "t"];
@@ -120,10 +121,11 @@ impl Objective {
         }
         if description.targets == Targets::Values {
             let loss = loss.unwrap_or(ValueLoss::SquaredError);
-            let mut objective = Self::new(loss.loss());
-            if loss.is_of_masks() {
-                objective.add(Arc::new(IntersectionOverUnion));
+            if !loss.is_of_masks() {
+                return Ok(Self::new(loss.loss()));
             }
+            let mut objective = Self::new(Arc::new(MaskTargets(loss.loss())));
+            objective.add(Arc::new(IntersectionOverUnion));
             return Ok(objective);
         }
         if let Some(loss) = loss {
