@@ -33,6 +33,7 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     model(&config.model.config, &mut problems);
     config.model.start.check(&mut problems);
     precision_of_clusters(config, &mut problems);
+    masked_letters(config, &mut problems);
     rows_of_ratings(config, &mut problems);
     section_numbers("model", &config.model, &mut problems);
     optimizer(&config.optimizer, &mut problems);
@@ -258,6 +259,25 @@ fn precision_of_clusters(config: &RunConfig, problems: &mut Vec<ConfigProblem>) 
         let hint = "leave `train.precision` out";
         problems.push(ConfigProblem::error("train.precision", message).hint(hint));
     }
+}
+
+/// Refuses an encoder that reads the letters that it should predict, and a decoder of letters that are hidden.
+fn masked_letters(config: &RunConfig, problems: &mut Vec<ConfigProblem>) {
+    let DataConfig::Text { masked, .. } = config.data else {
+        return;
+    };
+    let (message, hint) = match (&config.model.config, masked) {
+        (ModelConfig::Bert { .. }, None) => (
+            "the model `bert` needs `data.masked`: it reads all letters, so it would copy the next ones",
+            "set `data.masked = 0.15`, or use the model gpt to predict the next letters",
+        ),
+        (ModelConfig::Gpt { .. }, Some(_)) => (
+            "the model `gpt` does not accept `data.masked`: it predicts the next letters, not hidden ones",
+            "remove `data.masked`, or use the model bert to predict hidden letters",
+        ),
+        _ => return,
+    };
+    problems.push(ConfigProblem::error("data.masked", message).hint(hint));
 }
 
 /// Refuses a factorisation with fewer users or items than the synthetic ratings have.

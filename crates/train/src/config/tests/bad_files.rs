@@ -624,6 +624,29 @@ fn errors_in_lists_of_sections_name_the_entry() {
 }
 
 #[test]
+fn hidden_letters_are_for_encoders_only() {
+    let text = |model: &str, masked: &str| {
+        format!(
+            "[data]\nsource = \"text\"\ncontext = 8\n{masked}[model]\nkind = \"{model}\"\nlayers = 1\nwidth = 8\n\
+             heads = 2\n[train]\nepochs = 1\n"
+        )
+    };
+    let masked = "masked = 0.15\n";
+    for (model, masked) in [("bert", masked), ("gpt", "")] {
+        let text = text(model, masked);
+        assert!(super::load(&text).is_ok(), "{}", rendered(&text));
+    }
+    check(
+        &text("bert", ""),
+        &["the model `bert` needs `data.masked`", "model gpt"],
+    );
+    check(
+        &text("gpt", masked),
+        &["`gpt` does not accept `data.masked`", "run.toml:4:"],
+    );
+}
+
+#[test]
 fn a_factorisation_has_the_users_and_items_of_the_ratings() {
     let text = |users: u32, items: u32| {
         format!(
