@@ -59,6 +59,26 @@ pub(crate) fn free(local_world_size: u32, threads: u32) -> usize {
     all.saturating_sub(computing) / workers
 }
 
+/// Returns the notice that the workers of this host have no cores of their own, with the cause.
+pub(crate) fn no_effect(local_world_size: u32, threads: u32) -> String {
+    let needed = cores_needed(threads as usize, local_world_size as usize);
+    let cores = sched_getaffinity(None).map_or(0, |all| all.count() as usize);
+    let cause = if cores < needed {
+        format!(
+            "workers.threads = {threads} and {local_world_size} workers on this host need {needed} cores, one more for each \
+             worker, but it has {cores}; lower workers.count or workers.threads, or leave the key out"
+        )
+    } else {
+        "the system does not allow threads to choose their cores".to_owned()
+    };
+    format!("workers.pin_cores has no effect: {cause}")
+}
+
+/// Returns the cores that a host needs to reserve some for each of its workers.
+fn cores_needed(threads: usize, workers: usize) -> usize {
+    threads.max(1).saturating_add(1).saturating_mul(workers)
+}
+
 /// Returns the reserved cores of a worker, and the cores that no worker computes on.
 fn share(
     all: &CpuSet,
@@ -71,8 +91,7 @@ fn share(
         .collect();
     let (rank, workers) = (local_rank as usize, local_world_size as usize);
     let threads = (threads as usize).max(1);
-    let needed = (threads + 1).saturating_mul(workers);
-    if workers == 0 || rank >= workers || cores.len() < needed {
+    if workers == 0 || rank >= workers || cores.len() < cores_needed(threads, workers) {
         return None;
     }
     let set = |cores: &[usize]| {
@@ -106,6 +125,14 @@ mod tests {
         assert_eq!(share(&all, 0, 0, 1), None);
         assert_eq!(share(&all, 0, 1, 3), Some((set(&[1, 4, 5]), set(&[9, 12]))));
         assert_eq!(share(&all, 0, 2, 2), None);
+    }
+
+    #[test]
+    fn too_few_cores_are_named_with_the_needed_ones() {
+        let notice = no_effect(50_000, 3);
+        for part in ["workers.pin_cores has no effect", "need 200000 cores"] {
+            assert!(notice.contains(part), "{notice}");
+        }
     }
 
     #[test]

@@ -94,6 +94,12 @@ pub fn run(job: JobAccess, context: &ProcessContext) -> Result<TrainingResult, T
     let threads = config.workers.threads;
     let cores = config.workers.pin_cores;
     let cores = cores.then(|| CorePinning::reserve(rank, workers, threads));
+    if rank == 0 && matches!(cores, Some(None)) {
+        tracker.record(Event::Notice {
+            rank: Some(assignment.rank),
+            message: core_pinning::no_effect(workers, threads),
+        });
+    }
     let saving = saving(&config, &task, context)?;
     let resume = if task.resumes {
         Resume::Required

@@ -407,9 +407,11 @@ impl PlannedRun {
         let console = console();
         let mut notices = Vec::new();
         if console.verbosity == Verbosity::Verbose {
+            let library = self.config.train.library();
             notices.push(format!(
-                "engine: {}, {} per worker, {}",
+                "engine: {}{}, {} per worker, {}",
                 ronde_engine::engine_name(),
+                library.map_or_else(String::new, |library| format!(" with {library}")),
                 match self.config.workers.threads {
                     1 => "1 thread".to_owned(),
                     threads => format!("{threads} threads"),

@@ -233,6 +233,18 @@ impl TrainSection {
         used.collect()
     }
 
+    /// Returns the library that multiplies matrices, with its version; `None` if it is not used or not found.
+    #[must_use]
+    pub fn library(&self) -> Option<String> {
+        if self.engine != ComputeEngine::OneDnn {
+            return None;
+        }
+        let products = self.engine.products(1, self.precision, self.products);
+        let name = products.ok().flatten()?;
+        // The number of threads follows.
+        name.split(',').next().map(str::to_owned)
+    }
+
     /// Describes the precision for users; `None` for plain `f32`.
     #[must_use]
     pub fn precision_note(&self) -> Option<String> {
