@@ -110,7 +110,7 @@ pub enum ModelConfig {
         #[serde(default)]
         dropout: f64,
         /// The output layer uses the embedding's vectors, as in GPT-2: one parameter, whose
-        /// gradient is the sum of both uses. The chain then cannot be cut.
+        /// gradient is the sum of both uses. One worker then has both layers, also in a pipeline.
         #[serde(default, skip_serializing_if = "is_default")]
         tied: bool,
         /// The number of parts into which attention heads, feed-forward parts and the vectors of tokens are divided, so
