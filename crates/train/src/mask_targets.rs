@@ -39,10 +39,10 @@ impl Loss for MaskTargets {
 
     fn loss_and_gradient_in_place(
         &self,
-        outputs: Vec<f32>,
+        outputs: &mut [f32],
         targets: &[u32],
         samples: usize,
-    ) -> Result<LossOutput, EngineError> {
+    ) -> Result<f64, EngineError> {
         self.check(targets, targets.len() / samples.max(1))?;
         self.0.loss_and_gradient_in_place(outputs, targets, samples)
     }
@@ -67,7 +67,9 @@ mod tests {
                 let outputs = vec![0.5; 4];
                 let predictions = Predictions::new(&outputs, &targets, 2).unwrap();
                 let output = checked.loss_and_gradient(&predictions);
-                let in_place = checked.loss_and_gradient_in_place(outputs.clone(), &targets, 2);
+                let mut gradient = outputs.clone();
+                let in_place = checked.loss_and_gradient_in_place(&mut gradient, &targets, 2);
+                let in_place = in_place.map(|loss_sum| LossOutput { loss_sum, gradient });
                 assert_eq!(output, in_place);
                 (output, loss.loss().loss_and_gradient(&predictions))
             };
