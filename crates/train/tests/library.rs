@@ -16,8 +16,9 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{Collectives, Event, GroupRank, Shard, Step, Tracker, WorldSize};
 use ronde_data::OpenContext;
 use ronde_engine::{
-    Activation, Chain, EngineError, ForwardContext, Layer, LayerCost, LearningRate, Loss,
-    LossOutput, Metric, Precision, Predictions, TopAccuracy,
+    Activation, Chain, Device, EngineError, ForwardContext, HostDevice, KernelCall, KernelObserver,
+    Layer, LayerCost, LearningRate, Loss, LossOutput, Metric, ObservedDevice, Precision,
+    Predictions, TopAccuracy,
 };
 use ronde_parallel::{HeldVector, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy};
 use ronde_store::LocalStore;
@@ -74,6 +75,7 @@ struct Parts {
     learning_rate: Option<LearningRate>,
     callbacks: Vec<Box<dyn Callback>>,
     checkpoints: Option<RunCheckpoints>,
+    device: Option<Arc<dyn Device>>,
 }
 
 /// The outcome of a run on one rank.
@@ -95,7 +97,11 @@ fn train(config: &RunConfig, group: ProcessGroup, parts: Parts) -> Result<Outcom
     let description = split.train.description();
     let (shape, classes) = (&*description.shape, description.classes);
     let chain = config.model.config.build(shape, classes, &plan.seeds);
-    let chain = chain.map_err(TrainError::Model)?;
+    let mut chain = chain.map_err(TrainError::Model)?;
+    if let Some(device) = &parts.device {
+        chain.set_device(device);
+        plan.bind_own_model(&chain)?;
+    }
     plan.bind_model(chain.layout())?;
     if let Some(objective) = parts.objective {
         plan.bind_objective(objective)?;
@@ -146,6 +152,37 @@ fn error_of(config: &RunConfig, parts: impl Fn() -> Parts + Send + Sync + 'stati
         Ok::<_, String>(train(&config, group, parts()).err())
     });
     errors.remove(0).expect("an error")
+}
+
+#[test]
+fn a_program_can_train_on_a_device_of_its_own() {
+    /// The names of the kernels that a run calls.
+    #[derive(Default)]
+    struct Called(Mutex<Vec<&'static str>>);
+
+    impl KernelObserver for Called {
+        fn begin(&self) {}
+
+        fn end(&self, call: KernelCall) {
+            self.0.lock().unwrap().push(call.kernel);
+        }
+    }
+
+    let config = config(RUN, &[]);
+    let called = Arc::new(Called::default());
+    let observer = called.clone();
+    let on_device = run_on(2, &config, move || {
+        let host: Arc<dyn Device> = Arc::new(HostDevice::new());
+        Parts {
+            device: Some(Arc::new(ObservedDevice::new(host, observer.clone()))),
+            ..Parts::default()
+        }
+    });
+    assert_eq!(on_device.bits, run_on(2, &config, Parts::default).bits);
+    // Three products of each of two layers but the gradient of the input, in twelve steps of three shards.
+    let products = called.0.lock().unwrap();
+    let products = products.iter().filter(|kernel| **kernel == "multiply");
+    assert!(products.count() >= 12 * 5 * 2);
 }
 
 /// The squared distance of the outputs from a one-hot target; returns what a test wants to break.
