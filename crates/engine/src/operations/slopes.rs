@@ -23,6 +23,35 @@ fn layer(sample: &[usize], describe: impl FnOnce(&mut GraphBuilder)) -> Box<dyn 
     builder.build(&SeedTree::new(7)).unwrap()
 }
 
+/// Compares a gradient with the derivatives of `at`, which is called with changes of the point: along the gradient, and of some
+/// elements.
+fn compare(what: &str, gradient: &[f32], at: &mut dyn FnMut(&[f32]) -> f64) {
+    let square: f64 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum();
+    assert!(square > 0.0, "{what} has no gradient");
+    let norm = square.sqrt();
+    let mut slope = |direction: &[f32], length: f64| {
+        let step = STEP / length;
+        let mut moved = |by: f64| {
+            let direction = direction.iter().map(|d| d * by as f32);
+            at(&direction.collect::<Vec<f32>>())
+        };
+        (moved(step) - moved(-step)) / (2.0 * STEP)
+    };
+    let found = slope(gradient, norm);
+    let error = (found - norm).abs() / norm;
+    assert!(error < 0.02, "{what}: {found} for {norm}");
+    // A gradient that lacks elements passes along itself, so some elements are compared one by one.
+    let count = gradient.len().min(ELEMENTS);
+    for number in 0..count {
+        let element = number * (gradient.len() - 1) / (count - 1).max(1);
+        let mut direction = vec![0.0; gradient.len()];
+        direction[element] = 1.0;
+        let (found, expected) = (slope(&direction, 1.0), f64::from(gradient[element]));
+        let error = (found - expected).abs() / norm;
+        assert!(error < 0.01, "{what} at {element}: {found} for {expected}");
+    }
+}
+
 /// Checks the derivatives of `sum(output * fixed)` along every tensor and the input, and that the
 /// backward passes for input and weights have the same bits together and one after the other.
 fn check(name: &str, sample: &[usize], describe: impl FnOnce(&mut GraphBuilder)) {
@@ -63,36 +92,7 @@ fn check(name: &str, sample: &[usize], describe: impl FnOnce(&mut GraphBuilder))
         (sum, both, back.into_host())
     };
     let (_, gradients, input_gradient) = run(&values, &input);
-    let compare = |what: &str, gradient: &[f32], at: &mut dyn FnMut(&[f32]) -> f64| {
-        let square: f64 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum();
-        assert!(square > 0.0, "{name}: {what} has no gradient");
-        let norm = square.sqrt();
-        let mut slope = |direction: &[f32], length: f64| {
-            let step = STEP / length;
-            let mut moved = |by: f64| {
-                let direction = direction.iter().map(|d| d * by as f32);
-                at(&direction.collect::<Vec<f32>>())
-            };
-            (moved(step) - moved(-step)) / (2.0 * STEP)
-        };
-        let found = slope(gradient, norm);
-        let error = (found - norm).abs() / norm;
-        assert!(error < 0.02, "{name}: {what}: {found} for {norm}");
-        // A gradient that lacks elements passes along itself, so some elements are compared one by one.
-        let count = gradient.len().min(ELEMENTS);
-        for number in 0..count {
-            let element = number * (gradient.len() - 1) / (count - 1).max(1);
-            let mut direction = vec![0.0; gradient.len()];
-            direction[element] = 1.0;
-            let (found, expected) = (slope(&direction, 1.0), f64::from(gradient[element]));
-            let error = (found - expected).abs() / norm;
-            assert!(
-                error < 0.01,
-                "{name}: {what} at {element}: {found} for {expected}"
-            );
-        }
-    };
-    compare("input", &input_gradient, &mut |by| {
+    compare(&format!("{name}: input"), &input_gradient, &mut |by| {
         let moved = input.iter().zip(by).map(|(x, by)| x + by);
         run(&values, &moved.collect::<Vec<f32>>()).0
     });
@@ -101,7 +101,7 @@ fn check(name: &str, sample: &[usize], describe: impl FnOnce(&mut GraphBuilder))
             continue;
         }
         let gradient = &gradients[range.clone()];
-        compare(&format!("tensor {index}"), gradient, &mut |by| {
+        compare(&format!("{name}: tensor {index}"), gradient, &mut |by| {
             let mut values = values.clone();
             for (value, by) in values[range.clone()].iter_mut().zip(by) {
                 *value += by;
