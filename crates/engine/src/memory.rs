@@ -7,7 +7,7 @@
 
 mod placements;
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -29,13 +29,14 @@ enum Kind {
 
 impl HostValues {
     /// Returns memory of a number of floats, with unspecified contents that were written before: the caller writes each
-    /// before it is read. Cost: microseconds.
+    /// before it is read. Cost: microseconds; where the system refuses a slab, as with a limit of address space, an allocation.
     #[must_use]
     pub(crate) fn take(length: usize) -> Self {
-        if length < LENGTH_MIN {
-            return Self(Kind::Heap(vec![0.0; length]));
-        }
-        Self(Kind::Slab(THREAD.with(|slabs| Block::take(slabs, length))))
+        let block = match length {
+            LENGTH_MIN.. => THREAD.with(|slabs| Block::take(slabs, length)),
+            _ => None,
+        };
+        Self(block.map_or_else(|| Kind::Heap(vec![0.0; length]), Kind::Slab))
     }
 
     /// Returns the values as a vector. Cost: a copy, unless they were created from one or are few.
@@ -122,15 +123,13 @@ mod parts {
     unsafe impl Sync for Block {}
 
     impl Slab {
-        pub(super) fn new(length: usize) -> Self {
+        /// Returns a slab of a number of floats; `None` if the system refuses it.
+        pub(super) fn new(length: usize) -> Option<Self> {
             let layout = Layout::array::<f32>(length).expect("a slab of memory");
             assert!(layout.size() > 0, "a slab of memory");
             // SAFETY: the layout has a size.
-            let start = unsafe { alloc_zeroed(layout) }.cast();
-            let Some(start) = NonNull::new(start) else {
-                handle_alloc_error(layout)
-            };
-            Self { start, layout }
+            let start = NonNull::new(unsafe { alloc_zeroed(layout) }.cast())?;
+            Some(Self { start, layout })
         }
 
         /// Returns the first float of a part.
@@ -185,21 +184,25 @@ mod parts {
 }
 
 impl Block {
-    fn take(slabs: &Arc<Mutex<Slabs>>, length: usize) -> Self {
+    /// Takes a block; `None` if it needs a slab that the system refuses.
+    fn take(slabs: &Arc<Mutex<Slabs>>, length: usize) -> Option<Self> {
         let mut all = locked(slabs);
-        let placement = all.placements.take(length);
-        if placement.slab == all.memory.len() {
-            let length = all.placements.slab_length(placement.slab);
-            all.memory.push(Slab::new(length));
-        }
+        let placement = match all.placements.take_from_slabs(length) {
+            Some(placement) => placement,
+            None => {
+                let memory = Slab::new(Placements::slab_length(length))?;
+                all.memory.push(memory);
+                all.placements.take(length)
+            }
+        };
         let start = all.memory[placement.slab].at(placement.start);
         drop(all);
-        Self {
+        Some(Self {
             start,
             length,
             placement,
             slabs: slabs.clone(),
-        }
+        })
     }
 }
 

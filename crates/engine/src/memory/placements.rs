@@ -57,23 +57,37 @@ impl SlabUse {
 }
 
 impl Placements {
-    /// Finds memory for a number of floats. Cost: a pass over the free ranges.
+    /// Finds memory for a number of floats, in a new slab if no other has it. Cost: a pass over the free ranges.
     pub(crate) fn take(&mut self, length: usize) -> Placement {
-        let length = length.next_multiple_of(LINE);
-        self.in_use += length;
-        self.most_in_use = self.most_in_use.max(self.in_use);
-        if let Some(found) = self.take_free(length) {
-            return found;
-        }
-        let fits = |slab: &SlabUse| slab.tail() + length <= slab.length;
-        let slab = self.slabs.iter().position(fits).unwrap_or_else(|| {
+        self.take_from_slabs(length).unwrap_or_else(|| {
             self.slabs.push(SlabUse {
-                length: length.max(SLAB),
+                length: Self::slab_length(length),
                 end: 0,
                 free: BTreeMap::new(),
             });
-            self.slabs.len() - 1
-        });
+            let found = self.take_from_slabs(length);
+            found.unwrap_or_else(|| unreachable!("the new slab is long enough"))
+        })
+    }
+
+    /// Returns the length of a new slab for a block of a number of floats.
+    pub(crate) fn slab_length(length: usize) -> usize {
+        length.next_multiple_of(LINE).max(SLAB)
+    }
+
+    /// Finds memory as [`Placements::take`]; `None` if no slab has it.
+    pub(crate) fn take_from_slabs(&mut self, length: usize) -> Option<Placement> {
+        let length = length.next_multiple_of(LINE);
+        let found = self.take_free(length).or_else(|| self.take_end(length))?;
+        self.in_use += length;
+        self.most_in_use = self.most_in_use.max(self.in_use);
+        Some(found)
+    }
+
+    /// Takes the memory after all blocks of the first slab that has enough of it.
+    fn take_end(&mut self, length: usize) -> Option<Placement> {
+        let fits = |slab: &SlabUse| slab.tail() + length <= slab.length;
+        let slab = self.slabs.iter().position(fits)?;
         let found = &mut self.slabs[slab];
         let start = found.tail();
         found.free.remove(&start);
@@ -82,11 +96,11 @@ impl Placements {
             found.free.insert(end, found.end - end);
         }
         found.end = found.end.max(end);
-        Placement {
+        Some(Placement {
             slab,
             start,
             length,
-        }
+        })
     }
 
     /// Takes the start of the shortest free range between blocks that is long enough.
@@ -128,11 +142,6 @@ impl Placements {
             (start, length) = (*before, length + count);
         }
         free.insert(start, length);
-    }
-
-    /// Returns the length of a slab.
-    pub(crate) fn slab_length(&self, slab: usize) -> usize {
-        self.slabs[slab].length
     }
 
     /// Returns the free ranges that were used before.
@@ -213,7 +222,7 @@ mod tests {
         assert_eq!(all.memory().taken, 80);
         let long = all.take(SLAB + 1);
         assert_eq!((long.slab, long.start), (1, 0));
-        assert_eq!(all.slab_length(1), SLAB + LINE);
+        assert_eq!(all.slabs[1].length, SLAB + LINE);
         assert_eq!(all.memory().in_use, 80 + SLAB + LINE);
         all.give(long);
         assert_eq!(all.free_ranges().last().unwrap().length, SLAB + LINE);
