@@ -264,7 +264,7 @@ impl TrainSection {
         };
         Some(format!(
             "precision: weight matrices, activations and their gradients in {format}, {products}; master weights in f32; \
-             activations take half the memory"
+             values kept for the backward pass take half the memory"
         ))
     }
 
