@@ -48,22 +48,18 @@ impl ComputeEngine {
         match self {
             Self::Ronde => {
                 let products = method.of(precision.short());
-                match (method, products) {
-                    (ProductMethod::Plain, _)
-                    | (ProductMethod::Split, Products::SplitTiles)
-                    | (ProductMethod::F16, Products::F16Sums) => {}
-                    (ProductMethod::Split, _) => {
-                        return Err(EngineError::NoProducts {
-                            method: "split",
-                            instructions: "AMX",
-                        });
-                    }
-                    (ProductMethod::F16, _) => {
-                        return Err(EngineError::NoProducts {
-                            method: "f16",
-                            instructions: "AVX512-FP16",
-                        });
-                    }
+                let needs = match method {
+                    ProductMethod::Plain => None,
+                    ProductMethod::Split => Some((Products::SplitTiles, "split", "AMX")),
+                    ProductMethod::F16 => Some((Products::F16Sums, "f16", "AVX512-FP16")),
+                };
+                if let Some((needed, method, instructions)) = needs
+                    && products != needed
+                {
+                    return Err(EngineError::NoProducts {
+                        method,
+                        instructions,
+                    });
                 }
                 Ok(products.name().map(str::to_owned))
             }

@@ -17,8 +17,8 @@ use super::{
     PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows,
 };
 
-/// Plans memory: runs the code of layers without values, and counts the memory that they take on the host, where each block would
-/// lie. A pass costs microseconds per operation, whatever the model's size. Values read from it are zeros.
+/// Plans memory: runs the code of layers without values, and counts the memory that they take on the host, at the offsets
+/// of the host. A pass costs microseconds per operation, whatever the model's size. Values read from it are zeros.
 #[derive(Debug, Default)]
 pub struct PlanningDevice {
     planned: Arc<Mutex<PlannedUse>>,
@@ -69,12 +69,10 @@ impl PlanningDevice {
         let mut all = MemoryUse {
             in_use: planned.heap,
             taken: planned.heap_most,
-            most_in_use: planned.heap_most,
         };
         for slabs in planned.placements.iter().map(Placements::memory) {
             all.in_use += slabs.in_use;
             all.taken += slabs.taken;
-            all.most_in_use += slabs.most_in_use;
         }
         all
     }

@@ -1,4 +1,4 @@
-//! [`Placements`]: where blocks of memory lie in a few large slabs, without the memory itself.
+//! [`Placements`]: the offsets of blocks in a few large slabs, without the memory itself.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,6 @@ pub struct MemoryUse {
     pub in_use: usize,
     /// In use, or free and kept for the next blocks.
     pub taken: usize,
-    /// The most that was in use at any time.
-    pub most_in_use: usize,
 }
 
 /// The blocks of some slabs. A block takes the shortest free range between others that is long enough, or else the memory after all
@@ -34,7 +32,6 @@ pub struct MemoryUse {
 pub(crate) struct Placements {
     slabs: Vec<SlabUse>,
     in_use: usize,
-    most_in_use: usize,
 }
 
 #[derive(Debug)]
@@ -80,7 +77,6 @@ impl Placements {
         let length = length.next_multiple_of(LINE);
         let found = self.take_free(length).or_else(|| self.take_end(length))?;
         self.in_use += length;
-        self.most_in_use = self.most_in_use.max(self.in_use);
         Some(found)
     }
 
@@ -161,7 +157,6 @@ impl Placements {
         MemoryUse {
             in_use: self.in_use,
             taken: self.slabs.iter().map(|slab| slab.end).sum(),
-            most_in_use: self.most_in_use,
         }
     }
 }

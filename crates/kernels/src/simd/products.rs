@@ -84,7 +84,7 @@ pub(crate) fn dispatch_products<K: SimdKernel>(products: Products, kernel: K) ->
     #[cfg(test)]
     if emulated::is_on() {
         return match products {
-            Products::SplitTiles => kernel.run::<super::tiles::EmulatedTiles<3>>(),
+            Products::SplitTiles => kernel.run::<super::tiles::EmulatedTiles<PARTS>>(),
             Products::Bf16Tiles => kernel.run::<super::tiles::EmulatedTiles<1>>(),
             Products::F16Sums => kernel.run::<super::f16_sums::EmulatedF16Sums>(),
             Products::Bf16Pairs | Products::F32 => super::dispatch(kernel),
