@@ -1,20 +1,13 @@
 //! Inception-v3 in torchvision's layout, without the auxiliary classifier, which only training would use.
 
-use super::{Layers, Normalisation, image, refuse};
-use crate::{AfterNorm, GraphBuilder, GraphValue, Initial, SlidingWindow};
+mod mixed;
+
+use self::mixed::{FIVE, HALVE, Mixed, ONE, SHRINK, TALL, THREE, WIDE};
+use super::{Layers, image, refuse};
+use crate::{GraphBuilder, Initial};
 
 /// The divisors that leave every number of channels whole.
 const DIVISORS: [usize; 5] = [1, 2, 4, 8, 16];
-
-const ONE: SlidingWindow = SlidingWindow::new(1, 1, 0);
-const THREE: SlidingWindow = SlidingWindow::new(3, 1, 1);
-const FIVE: SlidingWindow = SlidingWindow::new(5, 1, 2);
-const WIDE: SlidingWindow = SlidingWindow::same([1, 7]);
-const TALL: SlidingWindow = SlidingWindow::same([7, 1]);
-/// A window without padding that halves the size.
-const HALVE: SlidingWindow = SlidingWindow::new(3, 2, 0);
-/// A window without padding that keeps the size but for its border.
-const SHRINK: SlidingWindow = SlidingWindow::new(3, 1, 0);
 
 /// Describes the layers: `stem`; `mixed5` with blocks A; `mixed6` with a reduction and blocks C; `mixed7` with a
 /// reduction and blocks E; `fc`. All published numbers of channels are divided by `divisor`.
@@ -79,70 +72,4 @@ pub(super) fn layers(
     let x = head.flatten(x);
     head.linear("", x, classes, true);
     Ok(vec![stem, mixed5, mixed6, mixed7, head.finish()?])
-}
-
-/// The channels and the window of a convolution.
-type Step = (usize, SlidingWindow);
-
-/// A layer of blocks, each of which concatenates its branches.
-struct Mixed {
-    layer: GraphBuilder,
-    divisor: usize,
-    /// The output of the previous block.
-    x: GraphValue,
-}
-
-impl Mixed {
-    fn new(name: &str, shape: &[usize], divisor: usize) -> Self {
-        let layer = GraphBuilder::new(name, shape);
-        let x = layer.input();
-        Self { layer, divisor, x }
-    }
-
-    /// Adds a block: the branches, numbered from 1, and a branch with means and that many channels, or with the greatest
-    /// values of a halved image. Source: figures 5, 6 and 10.
-    fn block<const N: usize>(&mut self, name: &str, branches: [&[Step]; N], pooled: Option<usize>) {
-        let branches = (1..).zip(branches);
-        let mut outputs: Vec<GraphValue> = branches
-            .map(|(number, steps)| self.convolutions(&format!("{name}.{number}."), self.x, steps))
-            .collect();
-        outputs.push(match pooled {
-            Some(channels) => self.pooled(name, channels),
-            None => self.layer.max_pool(self.x, HALVE),
-        });
-        self.x = self.layer.concatenate(&outputs, 0);
-    }
-
-    /// Adds a block with two branches that end in a 1 x 3 and a 3 x 1 convolution beside each other. Source: figure 7.
-    fn forked_block(&mut self, name: &str) {
-        let mut outputs = vec![self.convolutions(&format!("{name}.1."), self.x, &[(320, ONE)])];
-        for (number, steps) in [(2, &[(384, ONE)][..]), (3, &[(448, ONE), (384, THREE)])] {
-            let x = self.convolutions(&format!("{name}.{number}."), self.x, steps);
-            for (end, side) in [("wide", [1, 3]), ("tall", [3, 1])] {
-                let step = (384, SlidingWindow::same(side));
-                outputs.push(self.convolutions(&format!("{name}.{number}.{end}."), x, &[step]));
-            }
-        }
-        outputs.push(self.pooled(name, 192));
-        self.x = self.layer.concatenate(&outputs, 0);
-    }
-
-    fn pooled(&mut self, name: &str, channels: usize) -> GraphValue {
-        let x = self.layer.average_pool(self.x, THREE);
-        self.convolutions(&format!("{name}.pool."), x, &[(channels, ONE)])
-    }
-
-    /// Adds convolutions one after another, each with batch normalisation and a rectifier.
-    fn convolutions(&mut self, prefix: &str, mut x: GraphValue, steps: &[Step]) -> GraphValue {
-        for (number, &(channels, window)) in (1..).zip(steps) {
-            let [conv, norm] = ["conv", "bn"].map(|part| format!("{prefix}{part}{number}"));
-            let channels = channels / self.divisor;
-            x = self.layer.convolution(&conv, x, channels, window, false);
-            let kind = Normalisation::Batch;
-            x = self
-                .layer
-                .normalise(&norm, kind, x, None, AfterNorm::Rectified);
-        }
-        x
-    }
 }

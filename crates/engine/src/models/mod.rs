@@ -353,11 +353,27 @@ impl ModelConfig {
             Self::ResNet18 {
                 small_input,
                 normalisation,
-            } => resnet::layers_18(input_shape, classes, small_input, normalisation),
+            } => {
+                let form = resnet::ResNetShape {
+                    blocks: [2, 2, 2, 2],
+                    is_bottleneck: false,
+                    small_input,
+                    normalisation,
+                };
+                resnet::layers(input_shape, classes, form)
+            }
             Self::ResNet50 {
                 small_input,
                 normalisation,
-            } => resnet::layers_50(input_shape, classes, small_input, normalisation),
+            } => {
+                let form = resnet::ResNetShape {
+                    blocks: [3, 4, 6, 3],
+                    is_bottleneck: true,
+                    small_input,
+                    normalisation,
+                };
+                resnet::layers(input_shape, classes, form)
+            }
             Self::Vgg16 {
                 small_input,
                 normalisation,

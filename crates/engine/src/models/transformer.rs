@@ -1,60 +1,14 @@
-//! A transformer with encoder and decoder, as a chain: the decoder's inputs are carried along in
-//! the activation.
+//! A transformer with encoder and decoder, as a chain: see [`carried`] for the values between layers.
 //!
 //! A sample is the source text followed by the target text up to the predicted token, S and T token
-//! numbers. All activations between the layers are `[N, S + T, E]`: encoder layers transform the
-//! source positions and pass the target's through, decoder layers transform the target's and pass
-//! the memory through. So encoder and decoder can be cut like any chain, and the memory's gradient
-//! is summed over the decoder blocks in backward. With padding, activations have an additional
-//! position that holds the length of the source. Padding of targets needs no mask, because the loss
-//! ignores it and no position attends to later ones.
+//! numbers. Padding of targets needs no mask, because the loss ignores it and no position attends to later ones.
 
+mod carried;
+
+pub(super) use self::carried::SourceText;
 use super::attention::TransformerShape;
 use super::{Layers, refuse};
-use crate::{Attended, GraphBuilder, GraphValue, SourcePadding};
-
-/// The source text of a sample.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SourceText {
-    /// The number of positions of the source.
-    pub(super) source: usize,
-    /// The token that pads the source, if there is one.
-    pub(super) padding: Option<u32>,
-}
-
-/// The parts of an activation between layers.
-struct CarriedValues {
-    source: GraphValue,
-    target: GraphValue,
-    length: Option<GraphValue>,
-}
-
-impl SourceText {
-    /// Takes the activation between two layers apart.
-    fn split(self, layer: &mut GraphBuilder) -> CarriedValues {
-        let x = layer.input();
-        let places = layer.shape(x)[0];
-        let end = places - usize::from(self.padding.is_some());
-        CarriedValues {
-            source: layer.slice(x, 0, 0..self.source),
-            target: layer.slice(x, 0, self.source..end),
-            length: self.padding.map(|_| layer.slice(x, 0, end..places)),
-        }
-    }
-}
-
-impl CarriedValues {
-    fn join(&self, layer: &mut GraphBuilder) {
-        let parts = [Some(self.source), Some(self.target), self.length];
-        let parts: Vec<GraphValue> = parts.into_iter().flatten().collect();
-        layer.concatenate(&parts, 0);
-    }
-
-    /// Returns the source positions to attend to: all that are not padding.
-    fn attended(&self) -> Attended {
-        self.length.map_or(Attended::All, Attended::First)
-    }
-}
+use crate::{Attended, SourcePadding};
 
 /// Describes the layers: `embedding`, `encoder1`, ..., `decoder1`, ..., `head`.
 pub(super) fn layers(
