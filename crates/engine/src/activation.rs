@@ -16,12 +16,14 @@ use crate::device::{
 #[derive(Debug, Clone)]
 pub struct Activation {
     shape: Vec<usize>,
-    /// `None` while only the packed values are kept.
+    /// `None` while only the packed values are there.
     values: Option<Arc<DeviceBuffer>>,
     /// The format to which all values are rounded.
     rounded_to: Option<ShortFormat>,
-    /// The same values in 2 bytes, which clones share, once a layer keeps them.
+    /// The same values in 2 bytes, which clones share, once one of them is packed.
     packed: Arc<OnceLock<PackedValues>>,
+    /// What clones have in common, also without the values.
+    identity: Arc<()>,
 }
 
 /// Values in a format of 2 bytes.
@@ -54,6 +56,7 @@ impl Activation {
             values: Some(Arc::new(values)),
             rounded_to: None,
             packed: Arc::default(),
+            identity: Arc::default(),
         }
     }
 
@@ -66,6 +69,22 @@ impl Activation {
     pub(crate) fn unwritten(device: &dyn Device, shape: &[usize]) -> Self {
         let values = device.allocate(shape.iter().product());
         Self::from_buffer(shape.to_vec(), values)
+    }
+
+    /// Returns memory of a device for packed values, to be written before they are read.
+    pub(crate) fn unwritten_packed(
+        device: &dyn Device,
+        shape: &[usize],
+        format: ShortFormat,
+    ) -> Self {
+        let buffer = device.allocate(ShortFormat::packed_length(shape.iter().product()));
+        Self {
+            shape: shape.to_vec(),
+            values: None,
+            rounded_to: Some(format),
+            packed: Arc::new(OnceLock::from(PackedValues { format, buffer })),
+            identity: Arc::default(),
+        }
     }
 
     /// Returns the planned values of samples, which come from outside.
@@ -140,7 +159,47 @@ impl Activation {
         if Arc::get_mut(&mut self.packed).is_none_or(|packed| packed.get().is_some()) {
             self.packed = Arc::default();
         }
+        self.become_another();
         self.own_values(device)
+    }
+
+    /// Is no longer the value of its clones.
+    fn become_another(&mut self) {
+        if Arc::get_mut(&mut self.identity).is_none() {
+            self.identity = Arc::default();
+        }
+    }
+
+    /// Returns the format of packed values that are there alone.
+    pub(crate) fn packed_format(&self) -> Option<ShortFormat> {
+        let packed = self.packed.get().filter(|_| self.values.is_none());
+        packed.map(|packed| packed.format)
+    }
+
+    /// Returns the packed values.
+    pub(crate) fn packed_values(&self) -> DeviceSlice<'_> {
+        let packed = self.packed.get();
+        let packed = packed.expect("values are packed before they are read as such");
+        packed.buffer.slice()
+    }
+
+    /// Returns packed values that have no other owner, to be written.
+    pub(crate) fn packed_values_mut(&mut self) -> DeviceSliceMut<'_> {
+        let packed = Arc::get_mut(&mut self.packed).and_then(OnceLock::get_mut);
+        let packed = packed.expect("packed values of one owner");
+        packed.buffer.slice_mut()
+    }
+
+    /// Prepares packed values for changes. If they have other owners, the memory is another, and what is returned has the
+    /// values.
+    pub(crate) fn make_own(&mut self, device: &dyn Device) -> Option<Self> {
+        let format = self.packed_format()?;
+        self.become_another();
+        if Arc::get_mut(&mut self.packed).is_some() {
+            return None;
+        }
+        let own = Self::unwritten_packed(device, &self.shape, format);
+        Some(std::mem::replace(self, own))
     }
 
     /// Returns the values for changes that keep them equal to the packed ones.
@@ -162,43 +221,40 @@ impl Activation {
         self.rounded_to
     }
 
-    /// Returns the values as a matrix of `rows` by `columns`.
-    pub(crate) fn matrix(&self, rows: usize, columns: usize) -> MatrixSlice<'_> {
-        MatrixSlice::new(self.values(), rows, columns).rounded_to(self.rounded_to)
-    }
-
-    /// Returns whether another activation is a clone with the same memory.
-    pub(crate) fn shares_values(&self, other: &Self) -> bool {
-        match (&self.values, &other.values) {
-            (Some(values), Some(others)) => {
-                Arc::ptr_eq(values, others) && Arc::ptr_eq(&self.packed, &other.packed)
-            }
-            _ => false,
-        }
+    /// Returns some of the values as a matrix of `rows` by `columns`.
+    pub(crate) fn matrix<'a>(
+        &self,
+        values: DeviceSlice<'a>,
+        rows: usize,
+        columns: usize,
+    ) -> MatrixSlice<'a> {
+        MatrixSlice::new(values, rows, columns).rounded_to(self.rounded_to)
     }
 
     /// Returns a handle without values of the clones of this one.
     pub(crate) fn handle(&self) -> Self {
-        Self {
-            values: None,
-            ..self.clone()
-        }
+        let mut handle = self.clone();
+        handle.leave();
+        handle
     }
 
     /// Returns whether another activation is a clone, or a handle of the clones, with the same values.
     pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.packed, &other.packed)
+        Arc::ptr_eq(&self.identity, &other.identity)
     }
 
     /// Drops the values, which are computed again before they are read.
     pub(crate) fn leave(&mut self) {
         self.values = None;
+        self.packed = Arc::default();
     }
 
     /// Takes the values of a clone that was computed again, unless it has values.
     pub(crate) fn restore(&mut self, again: &Self) {
-        if self.values.is_none() {
+        if !self.has_values() {
             self.values.clone_from(&again.values);
+            self.packed.clone_from(&again.packed);
+            self.rounded_to = again.rounded_to;
         }
     }
 
@@ -207,38 +263,22 @@ impl Activation {
         self.values.is_some() || self.packed.get().is_some()
     }
 
-    /// Drops the values, of which a clone keeps the packed form: it must be [`Activation::round`] with `packs`, before
-    /// this one is unpacked.
-    pub(crate) fn leave_to_clone(&mut self) {
-        self.values = None;
+    /// Rounds the values to a format. Cost: one pass, or none when it was done before; a copy when other owners share them.
+    pub(crate) fn round(&mut self, device: &dyn Device, format: ShortFormat) {
+        if self.rounded_to != Some(format) {
+            self.become_another();
+            device.round(format, self.own_values(device));
+            self.rounded_to = Some(format);
+        }
     }
 
-    /// Rounds the values to a format, and also packs them if `packs`, for clones that keep them. Cost: one pass, or
-    /// none when it was done before.
-    pub(crate) fn round(&mut self, device: &dyn Device, format: ShortFormat, packs: bool) {
-        if self.rounded_to == Some(format) {
-            if packs {
-                self.fill_packed(device, format);
-            }
-            return;
-        }
-        if packs && self.packed_as(format).is_none() {
-            let mut buffer = device.allocate(ShortFormat::packed_length(self.elements()));
-            let packed = Some(buffer.slice_mut());
-            device.round(format, self.own_values(device), packed);
-            self.set_packed(PackedValues { format, buffer });
-        } else {
-            device.round(format, self.own_values(device), None);
-        }
-        self.rounded_to = Some(format);
-    }
-
-    /// Keeps only the packed values, which clones share. Cost: one pass, or none when a clone was packed.
+    /// Keeps only the packed values, rounded to a format, which clones share. Cost: one pass, or none when a clone was packed.
     pub(crate) fn pack(&mut self, device: &dyn Device, format: ShortFormat) {
         if self.values.is_some() {
             self.fill_packed(device, format);
+            self.values = None;
+            self.rounded_to = Some(format);
         }
-        self.values = None;
     }
 
     fn fill_packed(&mut self, device: &dyn Device, format: ShortFormat) {
@@ -263,9 +303,17 @@ impl Activation {
 
     /// Drops the values if their packed form is kept.
     pub(crate) fn drop_unpacked(&mut self) {
-        if self.packed.get().is_some() {
+        if let Some(packed) = self.packed.get() {
+            self.rounded_to = Some(packed.format);
             self.values = None;
         }
+    }
+
+    /// Returns the values as f32. Cost: one pass if only the packed ones are there.
+    pub(crate) fn unpacked(&self, device: &dyn Device) -> Self {
+        let mut values = self.clone();
+        values.unpack(device);
+        values
     }
 
     /// Writes the packed values as f32 again, if only they are kept. Cost: one pass.
@@ -337,6 +385,7 @@ impl Activation {
         };
         self.rounded_to = None;
         self.packed = Arc::default();
+        self.identity = Arc::default();
         Some(values)
     }
 
@@ -388,7 +437,7 @@ mod tests {
     fn clones_share_one_packed_copy_until_one_of_them_changes() {
         let device = crate::PlanningDevice::new();
         let mut first = Activation::unwritten(&device, &[10, 10]);
-        first.round(&device, ShortFormat::Bf16, false);
+        first.round(&device, ShortFormat::Bf16);
         let mut second = first.clone().reshaped(&[100]);
         let mut changed = first.clone();
         first.pack(&device, ShortFormat::Bf16);
@@ -397,6 +446,7 @@ mod tests {
         changed.values_mut(&device);
         changed.pack(&device, ShortFormat::Bf16);
         assert_eq!(device.memory().in_use, 100);
+        assert!(second.is_clone_of(&first) && !changed.is_clone_of(&first));
         drop(first);
         second.unpack(&device);
         assert_eq!((device.memory().in_use, second.shape()), (200, &[100][..]));
@@ -408,8 +458,8 @@ mod tests {
         let values = vec![1.0 + 1.0 / 1024.0, -3.0, 1e-9];
         let mut output = Activation::from_host(&[3], values);
         let mut kept = output.clone();
-        kept.leave_to_clone();
-        output.round(&device, ShortFormat::Bf16, true);
+        kept.pack(&device, ShortFormat::Bf16);
+        output.round(&device, ShortFormat::Bf16);
         kept.unpack(&device);
         assert_eq!(kept.as_slice(), output.as_slice());
         assert_eq!(output.as_slice()[..2], [1.0, -3.0]);
@@ -418,5 +468,17 @@ mod tests {
         output.pack(&device, ShortFormat::F16);
         output.unpack(&device);
         assert_eq!((output.as_slice()[0], kept.as_slice()[0]), (7.0, 1.0));
+    }
+
+    #[test]
+    fn a_value_that_was_left_is_restored_in_its_form() {
+        let device = crate::HostDevice::new();
+        let mut value = Activation::from_host(&[2], vec![1.0, 2.0]);
+        value.pack(&device, ShortFormat::F16);
+        let (mut left, handle) = (value.clone(), value.handle());
+        left.leave();
+        assert!(!left.has_values() && !handle.has_values() && left.is_clone_of(&handle));
+        left.restore(&value);
+        assert_eq!(left.unpacked(&device).as_slice(), [1.0, 2.0]);
     }
 }

@@ -14,6 +14,7 @@
 //! losses, optimizers and learning rates use no transcendental function of the system.
 
 mod activation;
+mod blocks;
 mod chain;
 mod context;
 mod detection;

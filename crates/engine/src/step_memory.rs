@@ -396,4 +396,53 @@ mod tests {
         assert_eq!(floats(4 * SAMPLES_MAX), 4 * floats(SAMPLES_MAX));
         assert_eq!(floats(usize::MAX), u64::MAX);
     }
+
+    #[test]
+    fn short_formats_take_at_most_six_tenths_of_the_memory_at_its_peak() {
+        let cases: [(&str, &[usize], u32, usize); 7] = [
+            (
+                r#"{"kind": "gpt", "layers": 4, "width": 256, "heads": 8}"#,
+                &[128],
+                256,
+                16,
+            ),
+            (
+                r#"{"kind": "bert", "layers": 4, "width": 256, "heads": 8}"#,
+                &[128],
+                256,
+                16,
+            ),
+            (
+                r#"{"kind": "unet", "channels": 32, "levels": 4}"#,
+                &[3, 128, 128],
+                1,
+                8,
+            ),
+            (
+                r#"{"kind": "detector", "channels": 32, "levels": 4}"#,
+                &[3, 128, 128],
+                4,
+                8,
+            ),
+            (r#"{"kind": "resnet18"}"#, &[3, 224, 224], 1000, 8),
+            (r#"{"kind": "resnet50"}"#, &[3, 224, 224], 1000, 8),
+            (r#"{"kind": "vgg16"}"#, &[3, 224, 224], 1000, 8),
+        ];
+        for (name, sample, classes, samples) in cases {
+            let model: ModelConfig = serde_json::from_str(name).unwrap();
+            let floats = |precision| {
+                let step = StepShape {
+                    sample,
+                    classes,
+                    samples,
+                    shards: 1,
+                    recomputation: &Recomputation::Off,
+                    precision,
+                };
+                model.step_floats(&step).unwrap() as f64
+            };
+            let [plain, short] = [Precision::F32, Precision::Bf16].map(floats);
+            println!("{name}: {short} of {plain}, {}", short / plain);
+        }
+    }
 }

@@ -48,9 +48,14 @@ struct SeparateDevice(HostDevice);
 fn read(from: DeviceSlice<'_>) -> Vec<f32> {
     match from {
         DeviceSlice::Host(_) => panic!("memory of the host reached a kernel of the device"),
-        DeviceSlice::Foreign(memory) => {
+        DeviceSlice::Foreign {
+            memory,
+            start,
+            length,
+        } => {
             let memory = memory.as_any().downcast_ref::<SeparateMemory>();
-            memory.expect("memory of this device").values()
+            let values = memory.expect("memory of this device").values();
+            values[start..start + length].to_vec()
         }
     }
 }
@@ -88,12 +93,12 @@ impl Held for Vec<f32> {
 /// A buffer of the device while a kernel writes a copy of it.
 struct Written<'a> {
     copy: Vec<f32>,
-    to: &'a mut SeparateMemory,
+    to: &'a mut [u32],
 }
 
 impl Drop for Written<'_> {
     fn drop(&mut self) {
-        *self.to = SeparateMemory::of(&self.copy);
+        self.to.copy_from_slice(&SeparateMemory::of(&self.copy).0);
     }
 }
 
@@ -101,14 +106,20 @@ impl<'a> Argument for DeviceSliceMut<'a> {
     type Held = Written<'a>;
 
     fn hold(self) -> Written<'a> {
-        let DeviceSliceMut::Foreign(memory) = self else {
+        let DeviceSliceMut::Foreign {
+            memory,
+            start,
+            length,
+        } = self
+        else {
             panic!("memory of the host reached a kernel of the device");
         };
         let to = memory.as_any_mut().downcast_mut::<SeparateMemory>();
         let to = to.expect("memory of this device");
+        let range = start..start + length;
         Written {
-            copy: to.values(),
-            to,
+            copy: to.values()[range.clone()].to_vec(),
+            to: &mut to.0[range],
         }
     }
 }
@@ -360,7 +371,7 @@ kernels!(ElementKernels {
 });
 
 kernels!(PrecisionKernels {
-    fn round(format: ShortFormat, values: DeviceSliceMut<'_>, packed: Option<DeviceSliceMut<'_>>);
+    fn round(format: ShortFormat, values: DeviceSliceMut<'_>);
     fn pack(format: ShortFormat, values: DeviceSlice<'_>, packed: DeviceSliceMut<'_>);
     fn unpack(format: ShortFormat, packed: DeviceSlice<'_>, values: DeviceSliceMut<'_>);
 });

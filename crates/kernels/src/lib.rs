@@ -50,7 +50,7 @@ pub use pool::{
 };
 pub use rectifier::{rectified, rectified_backward};
 pub use scratch::buffer_bytes;
-pub use short::{ShortFormat, pack_short, round_and_pack, round_short, unpack_short};
+pub use short::{ShortFormat, pack_short, round_short, unpack_short};
 pub use simd::{Level, Products, Vectorised, vectorised, with_level};
 pub use squares::sum_of_squares;
 pub use upsample::{upsample, upsample_backward};

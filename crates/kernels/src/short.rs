@@ -1,7 +1,8 @@
 //! Short floating-point formats: rounding, and storage in 2 bytes.
 //!
-//! Packed values are stored in pairs in the bits of floats: value `i` in the low half of float `i`, and value
-//! `i + (n + 1) / 2` in its high half. So both halves are read and written in order, without moves across lanes.
+//! Packed values are stored in pairs in the bits of floats: the first 16 of each [`ShortFormat::GROUP`] in the low halves of 16
+//! floats, the others in their high halves; in a shorter group at the end, the first half likewise. So vectors are read and
+//! written without moves across lanes, and whole groups are where their values are.
 //! Rounding is to the nearest, ties to even; the bits are the same at every level.
 #![cfg_attr(
     target_arch = "x86_64",
@@ -23,6 +24,10 @@ pub enum ShortFormat {
 }
 
 impl ShortFormat {
+    /// The number of values that are packed together: a range of values that begins and ends with a group, or at the end, is
+    /// packed in a range of floats.
+    pub const GROUP: usize = 32;
+
     /// Returns the number of floats whose bits store `values` packed values.
     #[must_use]
     pub fn packed_length(values: usize) -> usize {
@@ -35,18 +40,6 @@ pub fn round_short(format: ShortFormat, values: &mut [f32]) {
     match format {
         ShortFormat::Bf16 => vectorised(Rounding::<Bf16Bits>::new(values)),
         ShortFormat::F16 => vectorised(Rounding::<F16Bits>::new(values)),
-    }
-}
-
-/// Rounds values in place and packs them. Cost: one pass.
-///
-/// # Panics
-/// If `packed` does not have the packed length.
-pub fn round_and_pack(format: ShortFormat, values: &mut [f32], packed: &mut [f32]) {
-    check_packed(values.len(), packed.len());
-    match format {
-        ShortFormat::Bf16 => vectorised(RoundingAndPacking::<Bf16Bits>::new(values, packed)),
-        ShortFormat::F16 => vectorised(RoundingAndPacking::<F16Bits>::new(values, packed)),
     }
 }
 
@@ -95,21 +88,21 @@ trait ShortBits {
         0
     }
 
-    /// Packs the first pairs, likewise.
+    /// Packs the first groups, likewise.
     #[inline(always)]
-    fn pack_vectors(_low: &[f32], _high: &[f32], _packed: &mut [f32]) -> usize {
+    fn pack_vectors(_values: &[f32], _packed: &mut [f32]) -> usize {
         0
     }
 
-    /// Unpacks the first pairs, likewise.
+    /// Unpacks the first groups, likewise.
     #[inline(always)]
-    fn unpack_vectors(_packed: &[f32], _low: &mut [f32], _high: &mut [f32]) -> usize {
+    fn unpack_vectors(_packed: &[f32], _values: &mut [f32]) -> usize {
         0
     }
 }
 
-/// The number of pairs that are rounded and packed at once, a multiple of all vectors.
-const PART: usize = 1024;
+/// The number of floats of a packed group.
+const PAIRS: usize = ShortFormat::GROUP / 2;
 
 struct Bf16Bits;
 
@@ -196,21 +189,21 @@ impl ShortBits for F16Bits {
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn pack_vectors(low: &[f32], high: &[f32], packed: &mut [f32]) -> usize {
+    fn pack_vectors(values: &[f32], packed: &mut [f32]) -> usize {
         if !f16_vectors::apply() {
             return 0;
         }
         // SAFETY: as above.
-        unsafe { f16_vectors::pack(low, high, packed) }
+        unsafe { f16_vectors::pack(values, packed) }
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn unpack_vectors(packed: &[f32], low: &mut [f32], high: &mut [f32]) -> usize {
+    fn unpack_vectors(packed: &[f32], values: &mut [f32]) -> usize {
         if !f16_vectors::apply() {
             return 0;
         }
         // SAFETY: as above.
-        unsafe { f16_vectors::unpack(packed, low, high) }
+        unsafe { f16_vectors::unpack(packed, values) }
     }
 }
 
@@ -273,7 +266,6 @@ macro_rules! pass {
 }
 
 pass!(Packing, &'a [f32], &'a mut [f32]);
-pass!(RoundingAndPacking, &'a mut [f32], &'a mut [f32]);
 pass!(Unpacking, &'a mut [f32], &'a [f32]);
 
 struct Rounding<'a, B> {
@@ -302,63 +294,60 @@ impl<B: ShortBits> Vectorised for Rounding<'_, B> {
     }
 }
 
+/// Packs a group, or the shorter one at the end.
+#[inline(always)]
+fn pack_group<B: ShortBits>(values: &[f32], packed: &mut [f32]) {
+    let (low, high) = values.split_at(packed.len());
+    let (pairs, rest) = packed.split_at_mut(high.len());
+    for ((packed, low), high) in pairs.iter_mut().zip(low).zip(high) {
+        *packed = joined(B::narrow(*low), B::narrow(*high));
+    }
+    for (packed, low) in rest.iter_mut().zip(&low[high.len()..]) {
+        *packed = joined(B::narrow(*low), 0);
+    }
+}
+
+/// Unpacks a group, or the shorter one at the end.
+#[inline(always)]
+fn unpack_group<B: ShortBits>(packed: &[f32], values: &mut [f32]) {
+    let (low, high) = values.split_at_mut(packed.len());
+    for (low, packed) in low.iter_mut().zip(packed) {
+        *low = B::widen(packed.to_bits() & 0xffff);
+    }
+    for (high, packed) in high.iter_mut().zip(packed) {
+        *high = B::widen(packed.to_bits() >> 16);
+    }
+}
+
+#[inline(always)]
+fn pack_all<B: ShortBits>(values: &[f32], packed: &mut [f32]) {
+    let done = B::pack_vectors(values, packed);
+    let (groups, rest) = values[done..].as_chunks::<{ ShortFormat::GROUP }>();
+    let (to, to_rest) = packed[done / 2..].split_at_mut(groups.len() * PAIRS);
+    // Lengths that the compiler knows.
+    for (values, to) in groups.iter().zip(to.as_chunks_mut::<PAIRS>().0) {
+        pack_group::<B>(values, to);
+    }
+    pack_group::<B>(rest, to_rest);
+}
+
+#[inline(always)]
+fn unpack_all<B: ShortBits>(packed: &[f32], values: &mut [f32]) {
+    let done = B::unpack_vectors(packed, values);
+    let (groups, rest) = values[done..].as_chunks_mut::<{ ShortFormat::GROUP }>();
+    let (from, from_rest) = packed[done / 2..].split_at(groups.len() * PAIRS);
+    for (values, from) in groups.iter_mut().zip(from.as_chunks::<PAIRS>().0) {
+        unpack_group::<B>(from, values);
+    }
+    unpack_group::<B>(from_rest, rest);
+}
+
 impl<B: ShortBits> Vectorised for Packing<'_, B> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let (low, high) = self.values.split_at(self.packed.len());
-        let (pairs, rest) = self.packed.split_at_mut(high.len());
-        let done = B::pack_vectors(low, high, pairs);
-        let values = low[done..].iter().zip(&high[done..]);
-        for (packed, (low, high)) in pairs[done..].iter_mut().zip(values) {
-            *packed = joined(B::narrow(*low), B::narrow(*high));
-        }
-        for (packed, low) in rest.iter_mut().zip(&low[high.len()..]) {
-            *packed = joined(B::narrow(*low), 0);
-        }
-    }
-}
-
-impl<B: ShortBits> Vectorised for RoundingAndPacking<'_, B> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let (low, high) = self.values.split_at_mut(self.packed.len());
-        let (pairs, rest) = self.packed.split_at_mut(high.len());
-        let (low, last) = low.split_at_mut(high.len());
-        let mut done = 0;
-        // Parts that stay in the first-level cache between both passes.
-        while done + PART <= high.len() {
-            let part = done..done + PART;
-            if B::pack_vectors(
-                &low[part.clone()],
-                &high[part.clone()],
-                &mut pairs[part.clone()],
-            ) == 0
-            {
-                break;
-            }
-            B::unpack_vectors(
-                &pairs[part.clone()],
-                &mut low[part.clone()],
-                &mut high[part],
-            );
-            done += PART;
-        }
-        let values = low[done..].iter_mut().zip(&mut high[done..]);
-        for (packed, (low, high)) in pairs[done..].iter_mut().zip(values) {
-            let (low_bits, high_bits) = (B::narrow(*low), B::narrow(*high));
-            *packed = joined(low_bits, high_bits);
-            *low = B::widen(low_bits);
-            *high = B::widen(high_bits);
-        }
-        for (packed, last) in rest.iter_mut().zip(last) {
-            let bits = B::narrow(*last);
-            *packed = joined(bits, 0);
-            *last = B::widen(bits);
-        }
+        pack_all::<B>(self.values, self.packed);
     }
 }
 
@@ -367,19 +356,7 @@ impl<B: ShortBits> Vectorised for Unpacking<'_, B> {
 
     #[inline(always)]
     fn run(self) {
-        let (low, high) = self.values.split_at_mut(self.packed.len());
-        let (pairs, rest) = self.packed.split_at(high.len());
-        let (low, last) = low.split_at_mut(high.len());
-        let done = B::unpack_vectors(pairs, low, high);
-        let values = low[done..].iter_mut().zip(&mut high[done..]);
-        for (packed, (low, high)) in pairs[done..].iter().zip(values) {
-            let bits = packed.to_bits();
-            *low = B::widen(bits & 0xffff);
-            *high = B::widen(bits >> 16);
-        }
-        for (packed, last) in rest.iter().zip(last) {
-            *last = B::widen(packed.to_bits() & 0xffff);
-        }
+        unpack_all::<B>(self.packed, self.values);
     }
 }
 
@@ -414,10 +391,10 @@ mod tests {
 
     #[test]
     fn every_value_is_rounded_to_the_nearest_and_packed() {
-        at_every_level(round_and_pack_all);
+        at_every_level(pack_all_values);
     }
 
-    fn round_and_pack_all() {
+    fn pack_all_values() {
         let mut all = around_all();
         all.push(1.5);
         for format in [ShortFormat::Bf16, ShortFormat::F16] {
@@ -434,12 +411,19 @@ mod tests {
             let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             let mut packed = vec![f32::NAN; ShortFormat::packed_length(all.len())];
             pack_short(format, &all, &mut packed);
-            let (mut both, mut again) = (all.clone(), vec![f32::NAN; packed.len()]);
-            round_and_pack(format, &mut both, &mut again);
-            assert!(bits(&both) == bits(&rounded) && bits(&again) == bits(&packed));
             let mut unpacked = vec![1.0; all.len()];
             unpack_short(format, &packed, &mut unpacked);
             assert!(bits(&unpacked) == bits(&rounded));
+            // A range of whole groups, and one up to the end.
+            for values in [64..ShortFormat::GROUP * 1001, 96..all.len()] {
+                let floats = values.start / 2..ShortFormat::packed_length(values.end);
+                let mut part = vec![f32::NAN; floats.len()];
+                pack_short(format, &all[values.clone()], &mut part);
+                assert!(bits(&part) == bits(&packed[floats.clone()]));
+                let mut unpacked = vec![1.0; values.len()];
+                unpack_short(format, &packed[floats], &mut unpacked);
+                assert!(bits(&unpacked) == bits(&rounded[values]));
+            }
         }
     }
 

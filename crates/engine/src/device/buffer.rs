@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 
 use crate::memory::HostValues;
 
@@ -51,7 +52,11 @@ impl DeviceBuffer {
     pub fn slice(&self) -> DeviceSlice<'_> {
         match self {
             Self::Host(values) => DeviceSlice::Host(values),
-            Self::Foreign(memory) => DeviceSlice::Foreign(memory.as_ref()),
+            Self::Foreign(memory) => DeviceSlice::Foreign {
+                start: 0,
+                length: memory.length(),
+                memory: memory.as_ref(),
+            },
         }
     }
 
@@ -60,7 +65,11 @@ impl DeviceBuffer {
     pub fn slice_mut(&mut self) -> DeviceSliceMut<'_> {
         match self {
             Self::Host(values) => DeviceSliceMut::Host(values),
-            Self::Foreign(memory) => DeviceSliceMut::Foreign(memory.as_mut()),
+            Self::Foreign(memory) => DeviceSliceMut::Foreign {
+                start: 0,
+                length: memory.length(),
+                memory: memory.as_mut(),
+            },
         }
     }
 }
@@ -76,8 +85,15 @@ impl fmt::Debug for DeviceBuffer {
 pub enum DeviceSlice<'a> {
     /// In ordinary memory.
     Host(&'a [f32]),
-    /// In memory that only its device can address.
-    Foreign(&'a dyn ForeignMemory),
+    /// A range of memory that only its device can address.
+    Foreign {
+        /// The whole memory.
+        memory: &'a dyn ForeignMemory,
+        /// The first float.
+        start: usize,
+        /// The number of floats.
+        length: usize,
+    },
 }
 
 impl<'a> DeviceSlice<'a> {
@@ -86,7 +102,30 @@ impl<'a> DeviceSlice<'a> {
     pub fn length(self) -> usize {
         match self {
             Self::Host(values) => values.len(),
-            Self::Foreign(memory) => memory.length(),
+            Self::Foreign { length, .. } => length,
+        }
+    }
+
+    /// Returns a range of the values.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[must_use]
+    pub fn range(self, range: Range<usize>) -> Self {
+        match self {
+            Self::Host(values) => Self::Host(&values[range]),
+            Self::Foreign {
+                memory,
+                start,
+                length,
+            } => {
+                let (start, length) = part_of(start, length, range);
+                Self::Foreign {
+                    memory,
+                    start,
+                    length,
+                }
+            }
         }
     }
 
@@ -98,7 +137,7 @@ impl<'a> DeviceSlice<'a> {
     pub fn host(self) -> &'a [f32] {
         match self {
             Self::Host(values) => values,
-            Self::Foreign(_) => panic!("memory of a device was read as memory of the host"),
+            Self::Foreign { .. } => panic!("memory of a device was read as memory of the host"),
         }
     }
 
@@ -107,10 +146,15 @@ impl<'a> DeviceSlice<'a> {
     pub fn to_vec(self) -> Vec<f32> {
         match self {
             Self::Host(values) => values.to_vec(),
-            Self::Foreign(memory) => {
+            Self::Foreign {
+                memory,
+                start,
+                length,
+            } => {
                 let mut values = vec![0.0; memory.length()];
                 memory.read(&mut values);
-                values
+                values.truncate(start + length);
+                values.split_off(start)
             }
         }
     }
@@ -120,25 +164,81 @@ impl fmt::Debug for DeviceSlice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host(values) => values.fmt(f),
-            Self::Foreign(memory) => write!(f, "[{} floats of a device]", memory.length()),
+            Self::Foreign { length, .. } => write!(f, "[{length} floats of a device]"),
         }
     }
+}
+
+/// Returns the start and the length of a range of a slice.
+fn part_of(start: usize, length: usize, range: Range<usize>) -> (usize, usize) {
+    assert!(
+        range.start <= range.end && range.end <= length,
+        "range {range:?} of {length} floats of a device"
+    );
+    (start + range.start, range.len())
 }
 
 /// Floats that kernels of a device write.
 pub enum DeviceSliceMut<'a> {
     /// In ordinary memory.
     Host(&'a mut [f32]),
-    /// In memory that only its device can address.
-    Foreign(&'a mut dyn ForeignMemory),
+    /// A range of memory that only its device can address.
+    Foreign {
+        /// The whole memory.
+        memory: &'a mut dyn ForeignMemory,
+        /// The first float.
+        start: usize,
+        /// The number of floats.
+        length: usize,
+    },
 }
 
 impl<'a> DeviceSliceMut<'a> {
+    /// Returns the number of floats.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Host(values) => values.len(),
+            Self::Foreign { length, .. } => *length,
+        }
+    }
+
     /// Returns the same values for a shorter time.
     pub fn reborrow(&mut self) -> DeviceSliceMut<'_> {
         match self {
             Self::Host(values) => DeviceSliceMut::Host(values),
-            Self::Foreign(memory) => DeviceSliceMut::Foreign(&mut **memory),
+            Self::Foreign {
+                memory,
+                start,
+                length,
+            } => DeviceSliceMut::Foreign {
+                memory: &mut **memory,
+                start: *start,
+                length: *length,
+            },
+        }
+    }
+
+    /// Returns a range of the values.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[must_use]
+    pub fn range(self, range: Range<usize>) -> Self {
+        match self {
+            Self::Host(values) => Self::Host(&mut values[range]),
+            Self::Foreign {
+                memory,
+                start,
+                length,
+            } => {
+                let (start, length) = part_of(start, length, range);
+                Self::Foreign {
+                    memory,
+                    start,
+                    length,
+                }
+            }
         }
     }
 
@@ -150,7 +250,7 @@ impl<'a> DeviceSliceMut<'a> {
     pub fn host(self) -> &'a mut [f32] {
         match self {
             Self::Host(values) => values,
-            Self::Foreign(_) => panic!("memory of a device was written as memory of the host"),
+            Self::Foreign { .. } => panic!("memory of a device was written as memory of the host"),
         }
     }
 }

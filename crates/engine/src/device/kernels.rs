@@ -523,17 +523,11 @@ pub trait ElementKernels {
 
 /// Rounding to short formats, and storage in 2 bytes.
 pub trait PrecisionKernels {
-    /// Rounds values in place, and packs them if `packed` is given, in one pass. Values beyond the greatest of the format
-    /// become infinite; NaN remains NaN. `packed` has
-    /// [`ShortFormat::packed_length`] floats, whose bits have an order that the device chooses.
-    fn round(
-        &self,
-        format: ShortFormat,
-        values: DeviceSliceMut<'_>,
-        packed: Option<DeviceSliceMut<'_>>,
-    );
+    /// Rounds values in place. Values beyond the greatest of the format become infinite; NaN remains NaN.
+    fn round(&self, format: ShortFormat, values: DeviceSliceMut<'_>);
 
-    /// Packs values, rounded.
+    /// Packs values, rounded, in [`ShortFormat::packed_length`] floats, whose bits have an order that the device chooses
+    /// within each [`ShortFormat::GROUP`]: ranges of whole groups, and the last one, are packed and unpacked apart.
     fn pack(&self, format: ShortFormat, values: DeviceSlice<'_>, packed: DeviceSliceMut<'_>);
 
     /// Writes packed values as f32.

@@ -128,10 +128,7 @@ impl KernelArgument for DeviceSlice<'_> {
 
 impl KernelArgument for DeviceSliceMut<'_> {
     fn floats(&self) -> usize {
-        match self {
-            Self::Host(values) => values.len(),
-            Self::Foreign(memory) => memory.length(),
-        }
+        self.length()
     }
 }
 
@@ -432,7 +429,6 @@ kernels!(PrecisionKernels {
     fn round(
         format: ShortFormat,
         values: DeviceSliceMut<'_>,
-        packed: Option<DeviceSliceMut<'_>>,
     ) = KernelCost::floats(values.floats());
     fn pack(
         format: ShortFormat,

@@ -486,13 +486,7 @@ impl ElementKernels for PlanningDevice {
 }
 
 impl PrecisionKernels for PlanningDevice {
-    fn round(
-        &self,
-        _format: ShortFormat,
-        _values: DeviceSliceMut<'_>,
-        _packed: Option<DeviceSliceMut<'_>>,
-    ) {
-    }
+    fn round(&self, _format: ShortFormat, _values: DeviceSliceMut<'_>) {}
 
     fn pack(&self, _format: ShortFormat, _values: DeviceSlice<'_>, _packed: DeviceSliceMut<'_>) {}
 

@@ -22,6 +22,7 @@ use super::{
     GraphOutline, KeptText, LoadedState, NodeGradient, PartPlace, PassEnds, TensorGradients,
     Tensors,
 };
+use crate::blocks::Blocks;
 use crate::device::{Device, HostDevice};
 use crate::initial::fill_tensor;
 use crate::lock_step::SingleRankSums;
@@ -38,8 +39,6 @@ pub struct GraphLayer {
     outline: GraphOutline,
     device: Arc<dyn Device>,
     precision: Precision,
-    /// Whether each value is kept for the backward pass of an operation.
-    is_kept: Vec<bool>,
     /// Whether each value has numbers that select rows of a table.
     has_numbers: Vec<bool>,
     /// Whether each value is computed again in the backward pass.
@@ -124,7 +123,6 @@ impl GraphLayer {
             has_initial: false,
             device,
             precision: Precision::F32,
-            is_kept: outline.kept_values(),
             has_numbers: outline.number_values(),
             is_again: outline.values_computed_again(),
             needs_gradient: outline.values_of_tensors(),
@@ -167,7 +165,7 @@ impl GraphLayer {
         for ShardInput { input, context } in shards {
             self.check_input(input.shape(), context.mode)?;
             let mut input = input.on_device(self.device.as_ref());
-            self.round_input(&mut input, &context);
+            self.pack_input(&mut input);
             values[0].push(Some(input));
             contexts.push(context);
         }
@@ -181,19 +179,26 @@ impl GraphLayer {
                 values[index + 1] = vec![None; contexts.len()];
                 continue;
             }
-            let inputs = self.inputs_of(index, &mut values);
+            let mut inputs = self.inputs_of(index, &mut values);
+            self.unpack_for(index, inputs.iter_mut().flatten());
+            let packs = self.format_of_output(index);
             let (node, tokens) = self.outline.node_and_tokens(index, &own);
             let tensors = Tensors::new(device.as_ref(), &state, node.tensors.start)
                 .with_tokens(tokens.filter(|_| trains))
-                .with_output_again(self.is_again[index + 1]);
+                .with_output_again(self.is_again[index + 1])
+                .packing(packs);
             let mut outputs = node.node.forward(inputs, tensors, &contexts, sums)?;
             self.leave_values_again(index, &outputs, &contexts);
-            self.round_outputs(index, &mut outputs, &contexts);
+            self.pack_outputs(index, &mut outputs, &contexts);
             values[index + 1] = outputs.into_iter().map(Some).collect();
         }
         self.check_device()?;
         let outputs = values.pop().unwrap_or_default();
-        let outputs: Vec<Activation> = outputs.into_iter().flatten().collect();
+        let mut outputs: Vec<Activation> = outputs.into_iter().flatten().collect();
+        // Packed by an operation of values as they are.
+        outputs
+            .iter_mut()
+            .for_each(|output| output.unpack(device.as_ref()));
         for (output, context) in outputs.iter().zip(&contexts) {
             if context.mode == Mode::Train {
                 let pending = PendingGraph {
@@ -245,11 +250,13 @@ impl GraphLayer {
         if !self.computes(index) {
             return Ok(vec![None; given.len()]);
         }
-        self.round_gradients(&mut given);
+        self.pack_gradients(&mut given);
+        self.unpack_for(index, given.iter_mut().flatten());
         for (shard, state) in states {
             self.restore_values_again(index, (*shard, state))?;
             self.unpack_saved(index, *shard);
         }
+        let packs = self.format_of_results(index);
         let own = self.place.own();
         let (node, tokens) = self.outline.node_and_tokens(index, &own);
         let wanted: Vec<bool> = node
@@ -272,14 +279,16 @@ impl GraphLayer {
                 shard: *shard,
                 gradient,
                 tensors: Tensors::new(device.as_ref(), state, node.tensors.start)
-                    .with_tokens(tokens),
+                    .with_tokens(tokens)
+                    .packing(packs),
             });
         }
         let found = node.node.backward_input(shards, &wanted, sums)?;
         for (position, of_inputs) in positions.into_iter().zip(found) {
             let inputs = self.outline.nodes[index].inputs.clone();
             for (value, of_input) in inputs.into_iter().zip(of_inputs) {
-                if let Some(of_input) = of_input {
+                if let Some(mut of_input) = of_input {
+                    self.pack_contribution(&mut of_input);
                     self.add_gradient(index, (value, position), gradients, of_input);
                 }
             }
@@ -296,24 +305,25 @@ impl GraphLayer {
         gradients: &mut [f32],
         ranges: &[Range<usize>],
     ) -> Result<(), EngineError> {
+        let mut gradient = gradient.cloned();
+        self.unpack_for(index, gradient.iter_mut());
+        let packs = self.format_of_results(index);
         let device = self.device.as_ref();
         let node = &mut self.outline.nodes[index];
         let own_ranges = &ranges[node.tensors.clone()];
         match gradient {
             _ if own_ranges.is_empty() => {}
             _ if self.outline.divisions[index + 1].is_some() => {
-                self.add_token_sums(index, (shard, state), gradient, own_ranges)?;
+                self.add_token_sums(index, (shard, state), gradient.as_ref(), own_ranges)?;
             }
             None => own_ranges
                 .iter()
                 .for_each(|range| gradients[range.clone()].fill(0.0)),
             Some(gradient) => {
-                let mut gradient = gradient.clone();
-                gradient.unpack(device);
                 let given = NodeGradient {
                     shard,
                     gradient,
-                    tensors: Tensors::new(device, state, node.tensors.start),
+                    tensors: Tensors::new(device, state, node.tensors.start).packing(packs),
                 };
                 let mut to = TensorGradients::new(device, gradients, own_ranges);
                 node.node.backward_weights(&given, &mut to)?;
@@ -353,10 +363,9 @@ impl GraphLayer {
             self.sum_tokens(*shard, buffer, ranges)?;
         }
         self.check_device()?;
-        let mut of_inputs = std::mem::take(&mut gradients[0]);
+        let of_inputs = std::mem::take(&mut gradients[0]);
         self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
-        self.round_gradients(&mut of_inputs);
-        Ok(of_inputs)
+        Ok(self.rounded_gradients(of_inputs))
     }
 
     /// Drops the values kept of all shards.
@@ -407,7 +416,10 @@ impl GraphLayer {
 fn add(device: &dyn Device, found: &mut Option<Activation>, more: Activation) {
     match found {
         None => *found = Some(more),
-        Some(sum) => device.add(sum.values_mut(device), more.values()),
+        Some(sum) => {
+            let blocks = Blocks::new(device, sum.elements());
+            blocks.change(sum, [&more], |_, sum, [more]| device.add(sum, more));
+        }
     }
 }
 
@@ -607,9 +619,9 @@ impl Layer for GraphLayer {
         }
         self.sum_part_gradients(0, &mut gradients)?;
         self.check_device()?;
-        let mut of_inputs = std::mem::take(&mut gradients[0]);
+        let of_inputs = std::mem::take(&mut gradients[0]);
         self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
-        self.round_gradients(&mut of_inputs);
+        let of_inputs = self.rounded_gradients(of_inputs);
         self.pack_deferred(shard, &mut kept);
         let (shard, state) = states.remove(0);
         self.deferred.insert(shard, (Some(state), kept));

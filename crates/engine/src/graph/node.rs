@@ -65,6 +65,11 @@ pub(crate) trait GraphNode: Send {
         false
     }
 
+    /// Returns whether it takes packed values: see [`GraphOperation::takes_packed`].
+    fn takes_packed(&self) -> bool {
+        false
+    }
+
     /// Visits the values kept of a shard that a short format stores in 2 bytes.
     fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation));
 
@@ -169,6 +174,10 @@ impl<O: GraphOperation> GraphNode for PerShard<O> {
 
     fn selects_rows(&self) -> bool {
         self.operation.selects_rows()
+    }
+
+    fn takes_packed(&self) -> bool {
+        self.operation.takes_packed()
     }
 
     fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation)) {

@@ -77,6 +77,12 @@ pub(crate) trait GraphOperation: Send + 'static {
         false
     }
 
+    /// Returns whether it takes packed values, computes in [`Blocks`](crate::blocks::Blocks) and packs its results: see
+    /// [`Tensors::result`]. Otherwise its inputs and what it keeps are unpacked before, and its results packed afterwards.
+    fn takes_packed(&self) -> bool {
+        false
+    }
+
     /// Visits the kept values that a short format stores in 2 bytes, among them all inputs and outputs; none by default.
     fn each_saved(&self, _saved: &mut Self::Saved, _visit: &mut dyn FnMut(&mut Activation)) {}
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ronde_kernels::ShortFormat;
 
 use super::OwnTokens;
+use crate::blocks::Blocks;
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, MatrixSlice};
 use crate::{Activation, SharedState};
 
@@ -56,7 +57,7 @@ impl LoadedState {
             let mut buffer = device.allocate(range.len());
             device.write(&of_host[range.clone()], buffer.slice_mut());
             if let Some(format) = format {
-                device.round(format, buffer.slice_mut(), None);
+                device.round(format, buffer.slice_mut());
             }
             Some(TensorCopy { buffer, format })
         };
@@ -139,6 +140,7 @@ pub(crate) struct Tensors<'a> {
     /// The number of the first tensor in the state of the layer.
     first: usize,
     has_output_again: bool,
+    packs: Option<ShortFormat>,
     tokens: Option<OwnTokens<'a>>,
     part: Option<u32>,
 }
@@ -150,6 +152,7 @@ impl<'a> Tensors<'a> {
             state,
             first,
             has_output_again: false,
+            packs: None,
             tokens: None,
             part: None,
         }
@@ -191,6 +194,21 @@ impl<'a> Tensors<'a> {
         self.has_output_again
     }
 
+    /// Sets the format in which the operation packs what it computes.
+    pub(crate) fn packing(self, packs: Option<ShortFormat>) -> Self {
+        Self { packs, ..self }
+    }
+
+    /// Returns blocks of units whose values need little work each.
+    pub(crate) fn blocks(&self, units: usize) -> Blocks<'a> {
+        Blocks::new(self.device, units)
+    }
+
+    /// Returns blocks of units for matrix products and convolutions.
+    pub(crate) fn blocks_of_products(&self, units: usize) -> Blocks<'a> {
+        Blocks::of_products(self.device, units)
+    }
+
     /// Returns the device that computes the operation.
     pub(crate) fn device(&self) -> &'a dyn Device {
         self.device
@@ -199,6 +217,29 @@ impl<'a> Tensors<'a> {
     /// Returns memory with unspecified contents, to be written before it is read.
     pub(crate) fn unwritten(&self, shape: &[usize]) -> Activation {
         Activation::unwritten(self.device, shape)
+    }
+
+    /// Lets a kernel write a gradient of a tensor, or adds what it writes.
+    pub(crate) fn write_or_add(
+        &self,
+        adds: bool,
+        to: DeviceSliceMut<'_>,
+        kernel: impl FnOnce(DeviceSliceMut<'_>),
+    ) {
+        if !adds {
+            return kernel(to);
+        }
+        let mut more = self.device.allocate(to.length());
+        kernel(more.slice_mut());
+        self.device.add(to, more.slice());
+    }
+
+    /// Returns memory for values that the operation computes in [`Blocks`]: packed if it packs them.
+    pub(crate) fn result(&self, shape: &[usize]) -> Activation {
+        match self.packs {
+            Some(format) => Activation::unwritten_packed(self.device, shape, format),
+            None => self.unwritten(shape),
+        }
     }
 
     /// Returns the values of the operation's tensor number `index`.

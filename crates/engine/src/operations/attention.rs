@@ -1,5 +1,7 @@
 //! [`Attend`]: every head of an attention as one operation.
 
+use std::ops::Range;
+
 use ronde_kernels::Attention;
 
 use super::embedding::read_length;
@@ -28,6 +30,11 @@ fn statistics_of(shape: &Attention) -> [usize; 4] {
     [shape.batch, shape.heads, shape.queries, 2]
 }
 
+/// Returns the lengths of some samples; none if there are none of all.
+fn some(lengths: &[usize], samples: Range<usize>) -> &[usize] {
+    lengths.get(samples).unwrap_or_default()
+}
+
 impl Attend {
     fn shape(&self, batch: usize) -> Attention {
         Attention {
@@ -54,6 +61,10 @@ impl GraphOperation for Attend {
         }
     }
 
+    fn takes_packed(&self) -> bool {
+        true
+    }
+
     fn each_saved(&self, saved: &mut SavedAttention, visit: &mut dyn FnMut(&mut Activation)) {
         saved.inputs.iter_mut().for_each(visit);
     }
@@ -68,6 +79,7 @@ impl GraphOperation for Attend {
         let lengths: Vec<usize> = inputs.get(2).map_or_else(Vec::new, |carried| {
             let row = carried.shape().last().copied().unwrap_or(1);
             carried
+                .unpacked(tensors.device())
                 .values()
                 .to_vec()
                 .chunks_exact(row.max(1))
@@ -77,11 +89,15 @@ impl GraphOperation for Attend {
         let [queries, keys_values] = super::first_two(inputs);
         let shape = self.shape(queries.samples());
         let device = tensors.device();
-        let mut y = tensors.unwritten(queries.shape());
+        let mut y = tensors.result(queries.shape());
         let mut statistics = tensors.unwritten(&statistics_of(&shape));
-        let inputs = [queries.values(), keys_values.values()];
-        let to = y.values_mut(device);
-        device.attend(&shape, inputs, &lengths, to, statistics.values_mut(device));
+        let blocks = tensors.blocks_of_products(queries.samples());
+        let inputs = [&queries, &keys_values];
+        let outputs = [&mut y, &mut statistics];
+        blocks.run(inputs, outputs, |samples, inputs, [to, found]| {
+            let shape = self.shape(samples.len());
+            device.attend(&shape, inputs, some(&lengths, samples), to, found);
+        });
         let saved = SavedAttention {
             inputs: [queries, keys_values],
             lengths,
@@ -170,17 +186,16 @@ impl GraphOperation for Attend {
     ) -> Vec<Option<Activation>> {
         let [queries, keys_values] = &saved.inputs;
         let device = tensors.device();
-        let mut found = [queries, keys_values].map(|input| tensors.unwritten(input.shape()));
+        let mut found = [queries, keys_values].map(|input| tensors.result(input.shape()));
         // With inputs in a short format, the weights have it in the backward pass.
         let format = queries.rounded_to();
         let inputs = [queries, keys_values, &saved.statistics, &gradient];
-        device.attend_gradient(
-            &self.shape(queries.samples()),
-            format,
-            inputs.map(Activation::values),
-            &saved.lengths,
-            found.each_mut().map(|found| found.values_mut(device)),
-        );
+        let blocks = tensors.blocks_of_products(queries.samples());
+        blocks.run(inputs, found.each_mut(), |samples, inputs, to| {
+            let shape = self.shape(samples.len());
+            let lengths = some(&saved.lengths, samples);
+            device.attend_gradient(&shape, format, inputs, lengths, to);
+        });
         let mut all: Vec<Option<Activation>> = found.into_iter().map(Some).collect();
         if saved.has_lengths {
             all.push(None);

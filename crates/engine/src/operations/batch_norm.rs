@@ -1,7 +1,11 @@
 //! [`NormaliseBatch`]: batch normalisation of one shard, with an addition and a rectifier in the same
 //! pass.
 
+mod channels;
+
 use ronde_kernels::BatchNorm;
+
+pub(super) use self::channels::ChannelNorm;
 
 use crate::device::AffineSlices;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
@@ -24,31 +28,69 @@ pub enum AfterNorm {
 /// Normalises each channel of `[N, C, H, W]`, adds the second input if there is one, and rectifies
 /// if configured. Training uses the statistics of the shard, evaluation the running ones. The
 /// variance is not corrected. Tensors: gamma, beta, running mean, running variance.
-pub(crate) struct NormaliseBatch {
-    channels: usize,
-    places: usize,
-    after: AfterNorm,
-    adds: bool,
-}
+pub(crate) struct NormaliseBatch(ChannelNorm);
 
 impl NormaliseBatch {
     pub(crate) fn new(channels: usize, places: usize, after: AfterNorm, adds: bool) -> Self {
-        Self {
+        Self(ChannelNorm {
             channels,
             places,
             after,
             adds,
-        }
+        })
     }
 
     fn shape(&self, samples: usize) -> BatchNorm {
         BatchNorm {
-            samples,
-            channels: self.channels,
-            places: self.places,
-            epsilon: EPSILON,
-            rectified: self.after == AfterNorm::Rectified,
+            rectified: self.0.after == AfterNorm::Rectified,
+            ..self.0.shape(samples)
         }
+    }
+
+    /// Returns the output and the statistics of values in f32.
+    fn normalised_in_one_pass(
+        &self,
+        [x, added]: [&Activation; 2],
+        tensors: Tensors<'_>,
+    ) -> (Activation, Activation) {
+        let device = tensors.device();
+        let added = self.0.adds.then(|| added.unpacked(device));
+        let added = added.as_ref().map(Activation::values);
+        let (mut y, mut found) = (
+            tensors.unwritten(x.shape()),
+            tensors.unwritten(&[3, self.0.channels]),
+        );
+        let (shape, affine) = (self.shape(x.samples()), affine(tensors));
+        let (to, statistics) = (y.values_mut(device), found.values_mut(device));
+        device.batch_norm(&shape, x.values(), affine, added, to, statistics);
+        (y, found)
+    }
+
+    /// Computes the backward pass of packed values in blocks.
+    fn backward_in_blocks(
+        &self,
+        saved: &mut SavedBatchNorm,
+        gradient: Activation,
+        tensors: Tensors<'_>,
+    ) -> Vec<Option<Activation>> {
+        let norm = &self.0;
+        let mut gradient = match &saved.y {
+            Some(y) => norm.masked(y, &gradient, tensors),
+            None => gradient,
+        };
+        let of_added = norm.adds.then(|| gradient.clone());
+        let sums = norm.gradient_sums([&saved.x, &gradient, &saved.statistics], tensors);
+        norm.input_gradient([&saved.x, &saved.statistics], &sums, &mut gradient, tensors);
+        let device = tensors.device();
+        let mut of_affine = [(); 2].map(|()| tensors.unwritten(&[norm.channels]));
+        device.batch_affine_gradients(
+            &norm.shape(saved.x.samples()),
+            &sums,
+            saved.statistics.values(),
+            of_affine.each_mut().map(|found| found.values_mut(device)),
+        );
+        saved.of_affine = of_affine.into();
+        vec![Some(gradient), of_added]
     }
 }
 
@@ -95,24 +137,28 @@ impl GraphOperation for NormaliseBatch {
     fn computation(&self) -> Computation {
         Computation::BatchNorm {
             epsilon: EPSILON,
-            after: self.after,
+            after: self.0.after,
         }
     }
 
     fn kept(&self) -> KeptValues {
         KeptValues {
             inputs: vec![true],
-            output: self.after == AfterNorm::Rectified,
+            output: self.0.after == AfterNorm::Rectified,
             ..KeptValues::default()
         }
     }
 
     /// The statistics are known, so the output costs one pass. What was added is not kept.
     fn kept_for_output(&self) -> Option<KeptValues> {
-        (!self.adds).then(KeptValues::input)
+        (!self.0.adds).then(KeptValues::input)
     }
 
     fn output_again(&self, saved: &mut SavedBatchNorm, tensors: Tensors<'_>) -> Option<Activation> {
+        if saved.x.packed_format().is_some() {
+            let x = &saved.x;
+            return Some(self.0.normalised([x, x], &saved.statistics, tensors));
+        }
         let shape = self.shape(saved.x.samples());
         let device = tensors.device();
         let mut y = tensors.unwritten(saved.x.shape());
@@ -120,6 +166,10 @@ impl GraphOperation for NormaliseBatch {
         let known = saved.statistics.values();
         device.batch_norm_by(&shape, x, affine(tensors), None, to, known);
         Some(y)
+    }
+
+    fn takes_packed(&self) -> bool {
+        true
     }
 
     fn each_saved(&self, saved: &mut SavedBatchNorm, visit: &mut dyn FnMut(&mut Activation)) {
@@ -134,24 +184,19 @@ impl GraphOperation for NormaliseBatch {
         context: &ForwardContext,
     ) -> Result<(Activation, SavedBatchNorm), EngineError> {
         let [x, added] = super::first_two(inputs);
-        let added = self.adds.then_some(added.values());
-        let shape = self.shape(x.samples());
-        let (device, affine) = (tensors.device(), affine(tensors));
-        let mut y = tensors.unwritten(x.shape());
-        let to = y.values_mut(device);
-        let statistics = if context.mode == Mode::Evaluate || x.samples() == 0 {
+        let is_known = context.mode == Mode::Evaluate || x.samples() == 0;
+        let (y, statistics) = if is_known {
             let known = known_statistics(tensors);
-            device.batch_norm_by(&shape, x.values(), affine, added, to, known.values());
-            known
+            (self.0.normalised([&x, &added], &known, tensors), known)
+        } else if x.packed_format().is_some() {
+            let found = self.0.statistics(&self.0.moments(&x, tensors), tensors);
+            (self.0.normalised([&x, &added], &found, tensors), found)
         } else {
-            let mut found = tensors.unwritten(&[3, self.channels]);
-            let statistics = found.values_mut(device);
-            device.batch_norm(&shape, x.values(), affine, added, to, statistics);
-            found
+            self.normalised_in_one_pass([&x, &added], tensors)
         };
         let saved = SavedBatchNorm {
             x,
-            y: (self.after == AfterNorm::Rectified).then(|| y.clone()),
+            y: (self.0.after == AfterNorm::Rectified).then(|| y.clone()),
             statistics,
             of_affine: Vec::new(),
         };
@@ -165,13 +210,16 @@ impl GraphOperation for NormaliseBatch {
         tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
+        if saved.x.packed_format().is_some() {
+            return self.backward_in_blocks(saved, gradient, tensors);
+        }
         let shape = self.shape(saved.x.samples());
         let device = tensors.device();
-        let channels = [self.channels];
+        let channels = [self.0.channels];
         let mut found =
             [saved.x.shape(), &channels, &channels].map(|shape| tensors.unwritten(shape));
         let gradients = found.each_mut().map(|found| found.values_mut(device));
-        let mut of_added = self.adds.then(|| tensors.unwritten(saved.x.shape()));
+        let mut of_added = self.0.adds.then(|| tensors.unwritten(saved.x.shape()));
         let to_added = of_added.as_mut().map(|added| added.values_mut(device));
         let x = saved.x.values();
         let y = saved.y.as_ref().map_or(x, Activation::values);

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 
 use ronde_core::Shard;
-use ronde_kernels::{BatchNorm, BatchStatistics};
 
 use super::AfterNorm;
-use super::batch_norm::{EPSILON, affine, known_statistics, move_statistics};
-use crate::device::statistics_values;
+use super::batch_norm::{ChannelNorm, EPSILON, known_statistics, move_statistics};
 use crate::graph::{GraphNode, KeptValues, NodeGradient, TensorGradients, Tensors};
 use crate::{Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
 
@@ -19,10 +17,7 @@ use crate::{Activation, Computation, EngineError, ForwardContext, Mode, NotSumme
 /// corrected.
 pub(crate) struct NormaliseBatchWide {
     name: String,
-    channels: usize,
-    places: usize,
-    after: AfterNorm,
-    adds: bool,
+    norm: ChannelNorm,
     saved: BTreeMap<Shard, SavedBatchWideNorm>,
 }
 
@@ -44,44 +39,17 @@ impl NormaliseBatchWide {
         after: AfterNorm,
         adds: bool,
     ) -> Self {
-        Self {
-            name,
+        let norm = ChannelNorm {
             channels,
             places,
             after,
             adds,
+        };
+        Self {
+            name,
+            norm,
             saved: BTreeMap::new(),
         }
-    }
-
-    fn shape(&self, x: &Activation) -> BatchNorm {
-        BatchNorm {
-            samples: x.samples(),
-            channels: self.channels,
-            places: self.places,
-            epsilon: EPSILON,
-            rectified: false,
-        }
-    }
-
-    /// Returns the output for given statistics.
-    fn normalised(
-        &self,
-        [x, added]: [&Activation; 2],
-        statistics: &Activation,
-        tensors: Tensors<'_>,
-    ) -> Activation {
-        let device = tensors.device();
-        let mut y = tensors.unwritten(x.shape());
-        let mut to = y.values_mut(device);
-        let (shape, affine) = (self.shape(x), affine(tensors));
-        let added = self.adds.then_some(added.values());
-        let known = statistics.values();
-        device.batch_norm_by(&shape, x.values(), affine, added, to.reborrow(), known);
-        if self.after == AfterNorm::Rectified {
-            device.rectify(to);
-        }
-        y
     }
 
     fn summed(
@@ -89,7 +57,7 @@ impl NormaliseBatchWide {
         parts: Vec<(Shard, Vec<f64>)>,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<f64>, EngineError> {
-        let len = 1 + 2 * self.channels;
+        let len = 1 + 2 * self.norm.channels;
         sums.sum(len, parts)
             .map_err(|NotSummed| EngineError::NotSummed {
                 layer: self.name.clone(),
@@ -101,21 +69,21 @@ impl GraphNode for NormaliseBatchWide {
     fn computation(&self) -> Computation {
         Computation::BatchNorm {
             epsilon: EPSILON,
-            after: self.after,
+            after: self.norm.after,
         }
     }
 
     fn kept(&self) -> KeptValues {
         KeptValues {
             inputs: vec![true],
-            output: self.after == AfterNorm::Rectified,
+            output: self.norm.after == AfterNorm::Rectified,
             ..KeptValues::default()
         }
     }
 
     /// What was added is not kept.
     fn kept_for_output(&self) -> Option<KeptValues> {
-        (!self.adds).then(KeptValues::input)
+        (!self.norm.adds).then(KeptValues::input)
     }
 
     fn output_again(
@@ -124,7 +92,14 @@ impl GraphNode for NormaliseBatchWide {
         tensors: Tensors<'_>,
     ) -> Result<Option<Activation>, EngineError> {
         let saved = self.saved.get(&shard);
-        Ok(saved.map(|saved| self.normalised([&saved.x; 2], &saved.statistics, tensors)))
+        Ok(saved.map(|saved| {
+            self.norm
+                .normalised([&saved.x; 2], &saved.statistics, tensors)
+        }))
+    }
+
+    fn takes_packed(&self) -> bool {
+        true
     }
 
     fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation)) {
@@ -149,25 +124,22 @@ impl GraphNode for NormaliseBatchWide {
             let known = known_statistics(tensors);
             let each = inputs.iter();
             return Ok(each
-                .map(|inputs| self.normalised(inputs.each_ref(), &known, tensors))
+                .map(|inputs| self.norm.normalised(inputs.each_ref(), &known, tensors))
                 .collect());
         }
-        let moments = inputs.iter().zip(contexts).map(|([x, _], context)| {
-            let own = tensors.device().batch_moments(&self.shape(x), x.values());
-            (context.shard, own)
-        });
+        let moments = inputs
+            .iter()
+            .zip(contexts)
+            .map(|([x, _], context)| (context.shard, self.norm.moments(x, tensors)));
         let moments = self.summed(moments.collect(), sums)?;
-        let statistics = BatchStatistics::of_moments(&moments, EPSILON);
-        let statistics = statistics_values(&statistics);
-        let statistics = Activation::from_host(&[3, self.channels], statistics);
-        let statistics = statistics.on_device(tensors.device());
+        let statistics = self.norm.statistics(&moments, tensors);
         let mut outputs = Vec::with_capacity(inputs.len());
         for ([x, added], context) in inputs.into_iter().zip(contexts) {
-            let y = self.normalised([&x, &added], &statistics, tensors);
+            let y = self.norm.normalised([&x, &added], &statistics, tensors);
             outputs.push(y.clone());
             let saved = SavedBatchWideNorm {
                 statistics: statistics.clone(),
-                y: (self.after == AfterNorm::Rectified).then_some(y),
+                y: (self.norm.after == AfterNorm::Rectified).then_some(y),
                 x,
                 gradient_sums: Vec::new(),
             };
@@ -195,19 +167,10 @@ impl GraphNode for NormaliseBatchWide {
             };
             let gradient = match &saved.y {
                 None => gradient,
-                Some(y) => {
-                    let device = tensors.device();
-                    let mut open = tensors.unwritten(gradient.shape());
-                    let (y, given) = (y.values(), gradient.values());
-                    device.rectify_gradient(y, given, open.values_mut(device));
-                    open
-                }
+                Some(y) => self.norm.masked(y, &gradient, tensors),
             };
-            let (x, given) = (saved.x.values(), gradient.values());
-            let (shape, statistics) = (self.shape(&saved.x), saved.statistics.values());
-            let own = tensors
-                .device()
-                .batch_gradient_sums(&shape, x, given, statistics);
+            let of_sums = [&saved.x, &gradient, &saved.statistics];
+            let own = self.norm.gradient_sums(of_sums, tensors);
             parts.push((shard, own));
             masked.push((shard, gradient, tensors));
         }
@@ -221,12 +184,11 @@ impl GraphNode for NormaliseBatchWide {
             let Some(saved) = self.saved.get(&shard) else {
                 return Vec::new();
             };
-            let added = self.adds.then(|| gradient.clone());
+            let added = self.norm.adds.then(|| gradient.clone());
             let mut found = gradient;
-            let (x, gamma, device) = (saved.x.values(), tensors.get(0), tensors.device());
-            let (shape, statistics) = (self.shape(&saved.x), saved.statistics.values());
-            let to = found.values_mut(device);
-            device.batch_input_gradient(&shape, x, gamma, statistics, &summed, to);
+            let known = [&saved.x, &saved.statistics];
+            let norm = &self.norm;
+            norm.input_gradient(known, &summed, &mut found, tensors);
             vec![Some(found), added]
         };
         Ok(masked.into_iter().map(of_inputs).collect())
@@ -239,7 +201,7 @@ impl GraphNode for NormaliseBatchWide {
     ) -> Result<(), EngineError> {
         if let Some(saved) = self.saved.get(&given.shard) {
             let (own, statistics) = (&saved.gradient_sums, saved.statistics.values());
-            let (device, shape) = (given.tensors.device(), self.shape(&saved.x));
+            let (device, shape) = (given.tensors.device(), self.norm.shape(saved.x.samples()));
             device.batch_affine_gradients(&shape, own, statistics, to.pair(0));
             move_statistics(given.tensors, &saved.statistics, to);
         }

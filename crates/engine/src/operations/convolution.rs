@@ -34,6 +34,10 @@ impl GraphOperation for Convolve {
         KeptValues::input()
     }
 
+    fn takes_packed(&self) -> bool {
+        true
+    }
+
     fn each_saved(&self, x: &mut Activation, visit: &mut dyn FnMut(&mut Activation)) {
         visit(x);
     }
@@ -48,21 +52,16 @@ impl GraphOperation for Convolve {
         let [height, width] = self.output_size();
         let outputs = self.shape.groups * self.shape.each.outputs;
         let device = tensors.device();
-        let mut y = tensors.unwritten(&[x.samples(), outputs, height, width]);
-        let mut to = y.values_mut(device);
-        let (weight, input) = (tensors.get(0), x.values());
+        let mut y = tensors.result(&[x.samples(), outputs, height, width]);
         let format = tensors.format_with(0, &x);
-        device.convolve(
-            &self.shape,
-            format,
-            x.samples(),
-            input,
-            weight,
-            to.reborrow(),
-        );
-        if self.has_bias {
-            device.add_to_channels(to, height * width, tensors.get(1));
-        }
+        let (shape, weight) = (&self.shape, tensors.get(0));
+        let blocks = tensors.blocks_of_products(x.samples());
+        blocks.run([&x], [&mut y], |samples, [x], [mut to]| {
+            device.convolve(shape, format, samples.len(), x, weight, to.reborrow());
+            if self.has_bias {
+                device.add_to_channels(to, height * width, tensors.get(1));
+            }
+        });
         Ok((y, x))
     }
 
@@ -77,10 +76,13 @@ impl GraphOperation for Convolve {
             return vec![None];
         }
         let device = tensors.device();
-        let mut found = tensors.unwritten(x.shape());
-        let (weight, given, to) = (tensors.get(0), gradient.values(), found.values_mut(device));
+        let mut found = tensors.result(x.shape());
+        let (shape, weight) = (&self.shape, tensors.get(0));
         let format = tensors.format_with(0, &gradient);
-        device.convolve_input_gradient(&self.shape, format, x.samples(), weight, given, to);
+        let blocks = tensors.blocks_of_products(x.samples());
+        blocks.run([&gradient], [&mut found], |samples, [given], [to]| {
+            device.convolve_input_gradient(shape, format, samples.len(), weight, given, to);
+        });
         vec![Some(found)]
     }
 
@@ -91,15 +93,22 @@ impl GraphOperation for Convolve {
         tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
-        let (device, given) = (tensors.device(), gradient.values());
+        let device = tensors.device();
         let format = x.rounded_to();
         let format = format.filter(|_| format == gradient.rounded_to());
-        let samples = x.samples();
-        device.convolve_weight_gradient(&self.shape, format, samples, x.values(), given, to.get(0));
-        if self.has_bias {
-            let places = self.output_size().iter().product();
-            device.sum_channels(given, places, to.get(1));
-        }
+        let places = self.output_size().iter().product();
+        let blocks = tensors.blocks_of_products(x.samples());
+        blocks.run([x, gradient], [], |samples, [x, given], []| {
+            let adds = samples.start > 0;
+            tensors.write_or_add(adds, to.get(0), |to| {
+                device.convolve_weight_gradient(&self.shape, format, samples.len(), x, given, to);
+            });
+            if self.has_bias {
+                tensors.write_or_add(adds, to.get(1), |to| {
+                    device.sum_channels(given, places, to);
+                });
+            }
+        });
         Ok(())
     }
 }

@@ -64,6 +64,10 @@ impl GraphOperation for Dropout {
         Computation::Identity
     }
 
+    fn takes_packed(&self) -> bool {
+        true
+    }
+
     /// The factors stay f32, so that both passes multiply by the same ones.
     fn kept(&self) -> KeptValues {
         KeptValues {
@@ -92,7 +96,10 @@ impl GraphOperation for Dropout {
         }
         let device = tensors.device();
         let factors = self.factors(&x, tensors, context);
-        device.multiply_by(x.values_mut(device), factors.values());
+        let blocks = tensors.blocks(x.elements());
+        blocks.change(&mut x, [&factors], |_, x, [factors]| {
+            device.multiply_by(x, factors);
+        });
         Ok((x, Some(factors)))
     }
 
@@ -105,7 +112,10 @@ impl GraphOperation for Dropout {
     ) -> Vec<Option<Activation>> {
         if let Some(factors) = factors {
             let device = tensors.device();
-            device.multiply_by(gradient.values_mut(device), factors.values());
+            let blocks = tensors.blocks(factors.elements());
+            blocks.change(&mut gradient, [factors], |_, gradient, [factors]| {
+                device.multiply_by(gradient, factors);
+            });
         }
         vec![Some(gradient)]
     }

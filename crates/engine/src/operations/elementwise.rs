@@ -16,6 +16,10 @@ impl GraphOperation for Add {
         Computation::Add
     }
 
+    fn takes_packed(&self) -> bool {
+        true
+    }
+
     fn is_per_position(&self) -> bool {
         true
     }
@@ -33,7 +37,8 @@ impl GraphOperation for Add {
         let [x, y] = first_two(inputs);
         let (mut sum, more) = (y, x);
         let device = tensors.device();
-        device.add(sum.values_mut(device), more.values());
+        let blocks = tensors.blocks(sum.elements());
+        blocks.change(&mut sum, [&more], |_, sum, [more]| device.add(sum, more));
         Ok((sum, ()))
     }
 
@@ -57,6 +62,10 @@ impl GraphOperation for Rectify {
 
     fn computation(&self) -> Computation {
         Computation::Relu
+    }
+
+    fn takes_packed(&self) -> bool {
+        true
     }
 
     fn kept(&self) -> KeptValues {
@@ -83,7 +92,8 @@ impl GraphOperation for Rectify {
     ) -> Result<(Activation, Activation), EngineError> {
         let mut y = only(inputs);
         let device = tensors.device();
-        device.rectify(y.values_mut(device));
+        let blocks = tensors.blocks(y.elements());
+        blocks.change(&mut y, [], |_, y, []| device.rectify(y));
         Ok((y.clone(), y))
     }
 
@@ -95,8 +105,11 @@ impl GraphOperation for Rectify {
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         let device = tensors.device();
-        let mut found = tensors.unwritten(y.shape());
-        device.rectify_gradient(y.values(), gradient.values(), found.values_mut(device));
+        let mut found = tensors.result(y.shape());
+        let blocks = tensors.blocks(y.elements());
+        blocks.run([&*y, &gradient], [&mut found], |_, [y, given], [to]| {
+            device.rectify_gradient(y, given, to);
+        });
         vec![Some(found)]
     }
 }
@@ -122,9 +135,11 @@ impl Activate {
     /// Returns the output and the slope of each element.
     fn with_slope(&self, x: &Activation, tensors: Tensors<'_>) -> [Activation; 2] {
         let device = tensors.device();
-        let [mut y, mut slope] = [x, x].map(|x| tensors.unwritten(x.shape()));
-        let wanted = Some(slope.values_mut(device));
-        device.activate(self.function, x.values(), y.values_mut(device), wanted);
+        let [mut y, mut slope] = [x, x].map(|x| tensors.result(x.shape()));
+        let blocks = tensors.blocks(x.elements());
+        blocks.run([x], [&mut y, &mut slope], |_, [x], [y, slope]| {
+            device.activate(self.function, x, y, Some(slope));
+        });
         [y, slope]
     }
 
@@ -136,7 +151,8 @@ impl Activate {
         let format = x.rounded_to();
         let [y, mut slope] = self.with_slope(x, tensors);
         if let Some(format) = format {
-            slope.round(tensors.device(), format, false);
+            // In layers in parts, which pack afterwards.
+            slope.round(tensors.device(), format);
         }
         *saved = SavedSlope::Slope(slope);
         Some(y)
@@ -148,6 +164,10 @@ impl GraphOperation for Activate {
 
     fn computation(&self) -> Computation {
         Computation::Activation(self.function)
+    }
+
+    fn takes_packed(&self) -> bool {
+        true
     }
 
     fn kept(&self) -> KeptValues {
@@ -188,8 +208,11 @@ impl GraphOperation for Activate {
             return Ok((y, SavedSlope::Slope(slope)));
         }
         let device = tensors.device();
-        let mut y = tensors.unwritten(x.shape());
-        device.activate(self.function, x.values(), y.values_mut(device), None);
+        let mut y = tensors.result(x.shape());
+        let blocks = tensors.blocks(x.elements());
+        blocks.run([&x], [&mut y], |_, [x], [y]| {
+            device.activate(self.function, x, y, None);
+        });
         let saved = match context.mode {
             Mode::Train => SavedSlope::Input(x),
             Mode::Evaluate => SavedSlope::Nothing,
@@ -207,7 +230,10 @@ impl GraphOperation for Activate {
         self.find_slope(saved, tensors);
         if let SavedSlope::Slope(slope) = saved {
             let device = tensors.device();
-            device.multiply_by(gradient.values_mut(device), slope.values());
+            let blocks = tensors.blocks(slope.elements());
+            blocks.change(&mut gradient, [slope], |_, gradient, [slope]| {
+                device.multiply_by(gradient, slope);
+            });
         }
         vec![Some(gradient)]
     }

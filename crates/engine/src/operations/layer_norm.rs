@@ -24,15 +24,17 @@ pub(crate) struct SavedLayerNorm {
 /// Returns the normalised rows and their statistics.
 fn normalised(x: &Activation, tensors: Tensors<'_>) -> [Activation; 2] {
     let device = tensors.device();
-    let mut y = tensors.unwritten(x.shape());
+    let mut y = tensors.result(x.shape());
     let rows = x.elements() / tensors.get(0).length().max(1);
     let mut statistics = tensors.unwritten(&[rows, 2]);
     let affine = AffineSlices {
         gamma: tensors.get(0),
         beta: tensors.get(1),
     };
-    let (to, found) = (y.values_mut(device), statistics.values_mut(device));
-    device.layer_norm(x.values(), affine, EPSILON, to, found);
+    let blocks = tensors.blocks(rows);
+    blocks.run([x], [&mut y, &mut statistics], |_, [x], [to, found]| {
+        device.layer_norm(x, affine, EPSILON, to, found);
+    });
     [y, statistics]
 }
 
@@ -43,13 +45,24 @@ fn gradients(
 ) -> (Activation, [Activation; 2]) {
     let gamma = tensors.get(0);
     let device = tensors.device();
-    let width = [gamma.length()];
-    let mut found = [x.shape(), &width, &width].map(|shape| tensors.unwritten(shape));
-    let gradients = found.each_mut().map(|found| found.values_mut(device));
-    let inputs = [x.values(), given.values(), gamma];
-    device.layer_norm_gradient(inputs, statistics.values(), gradients);
-    let [of_x, of_gamma, of_beta] = found;
-    (of_x, [of_gamma, of_beta])
+    let width = gamma.length();
+    let mut of_x = tensors.result(x.shape());
+    let mut of_affine = [(); 2].map(|()| tensors.unwritten(&[width]));
+    let blocks = tensors.blocks(x.elements() / width.max(1));
+    let inputs = [x, given, statistics];
+    blocks.run(inputs, [&mut of_x], |rows, [x, given, known], [to]| {
+        let mut more = [(); 2].map(|()| tensors.unwritten(&[width]));
+        let [of_gamma, of_beta] = more.each_mut().map(|more| more.values_mut(device));
+        device.layer_norm_gradient([x, given, gamma], known, [to, of_gamma, of_beta]);
+        if rows.start == 0 {
+            of_affine = more;
+            return;
+        }
+        for (sum, more) in of_affine.iter_mut().zip(&more) {
+            device.add(sum.values_mut(device), more.values());
+        }
+    });
+    (of_x, of_affine)
 }
 
 impl GraphOperation for NormaliseRows {
@@ -73,6 +86,10 @@ impl GraphOperation for NormaliseRows {
     fn output_again(&self, saved: &mut SavedLayerNorm, tensors: Tensors<'_>) -> Option<Activation> {
         let [y, _] = normalised(&saved.x, tensors);
         Some(y)
+    }
+
+    fn takes_packed(&self) -> bool {
+        true
     }
 
     fn each_saved(&self, saved: &mut SavedLayerNorm, visit: &mut dyn FnMut(&mut Activation)) {

@@ -31,6 +31,10 @@ impl GraphOperation for Linear {
         KeptValues::input()
     }
 
+    fn takes_packed(&self) -> bool {
+        true
+    }
+
     fn each_saved(&self, x: &mut Activation, visit: &mut dyn FnMut(&mut Activation)) {
         visit(x);
     }
@@ -51,14 +55,16 @@ impl GraphOperation for Linear {
             *last = self.outputs;
         }
         let device = tensors.device();
-        let mut y = tensors.unwritten(&shape);
-        let mut to = y.values_mut(device);
-        if self.has_bias {
-            device.repeat_row(tensors.get(1), to.reborrow());
-        }
-        let left = x.matrix(self.rows(&x), self.inputs);
-        let right = tensors.matrix(0, self.inputs, self.outputs);
-        device.multiply(left, right, to, self.has_bias);
+        let mut y = tensors.result(&shape);
+        let blocks = tensors.blocks_of_products(self.rows(&x));
+        blocks.run([&x], [&mut y], |rows, [of_x], [mut to]| {
+            if self.has_bias {
+                device.repeat_row(tensors.get(1), to.reborrow());
+            }
+            let left = x.matrix(of_x, rows.len(), self.inputs);
+            let right = tensors.matrix(0, self.inputs, self.outputs);
+            device.multiply(left, right, to, self.has_bias);
+        });
         Ok((y, x))
     }
 
@@ -73,11 +79,13 @@ impl GraphOperation for Linear {
             return vec![None];
         }
         let device = tensors.device();
-        let given = gradient.matrix(self.rows(x), self.outputs);
         let weight = tensors.matrix(0, self.inputs, self.outputs);
-        let mut found = tensors.unwritten(x.shape());
-        let to = found.values_mut(device);
-        device.multiply(given, weight.transposed(), to, false);
+        let mut found = tensors.result(x.shape());
+        let blocks = tensors.blocks_of_products(self.rows(x));
+        blocks.run([&gradient], [&mut found], |rows, [given], [to]| {
+            let given = gradient.matrix(given, rows.len(), self.outputs);
+            device.multiply(given, weight.transposed(), to, false);
+        });
         vec![Some(found)]
     }
 
@@ -88,13 +96,17 @@ impl GraphOperation for Linear {
         tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
-        let (device, rows) = (tensors.device(), self.rows(x));
-        let given = gradient.matrix(rows, self.outputs);
-        let input = x.matrix(rows, self.inputs);
-        device.multiply(input.transposed(), given, to.get(0), false);
-        if self.has_bias {
-            device.sum_rows(gradient.values(), to.get(1));
-        }
+        let device = tensors.device();
+        let blocks = tensors.blocks_of_products(self.rows(x));
+        blocks.run([x, gradient], [], |rows, [of_x, given], []| {
+            let input = x.matrix(of_x, rows.len(), self.inputs);
+            let matrix = gradient.matrix(given, rows.len(), self.outputs);
+            let adds = rows.start > 0;
+            device.multiply(input.transposed(), matrix, to.get(0), adds);
+            if self.has_bias {
+                tensors.write_or_add(adds, to.get(1), |to| device.sum_rows(given, to));
+            }
+        });
         Ok(())
     }
 }

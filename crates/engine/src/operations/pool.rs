@@ -33,6 +33,10 @@ impl GraphOperation for MaxPool {
         Computation::MaxPool(self.window)
     }
 
+    fn takes_packed(&self) -> bool {
+        true
+    }
+
     fn kept(&self) -> KeptValues {
         KeptValues {
             always_f32: self.outputs,
@@ -49,10 +53,11 @@ impl GraphOperation for MaxPool {
         let x = only(inputs);
         let device = tensors.device();
         let shape = resized(&x, self.window.count(self.size));
-        let [mut y, mut from] = [(); 2].map(|()| tensors.unwritten(&shape));
-        let to = y.values_mut(device);
-        let positions = from.values_mut(device);
-        device.max_pool(self.size, self.window, x.values(), to, positions);
+        let (mut y, mut from) = (tensors.result(&shape), tensors.unwritten(&shape));
+        let blocks = tensors.blocks(x.samples());
+        blocks.run([&x], [&mut y, &mut from], |_, [x], [y, from]| {
+            device.max_pool(self.size, self.window, x, y, from);
+        });
         let shape = x.shape().to_vec();
         Ok((y, SavedMaxPool { shape, from }))
     }
@@ -65,10 +70,12 @@ impl GraphOperation for MaxPool {
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         let device = tensors.device();
-        let mut found = tensors.unwritten(&saved.shape);
-        let (given, from) = (gradient.values(), saved.from.values());
-        let to = found.values_mut(device);
-        device.max_pool_gradient(self.size, self.window, given, from, to);
+        let mut found = tensors.result(&saved.shape);
+        let blocks = tensors.blocks(gradient.samples());
+        let inputs = [&gradient, &saved.from];
+        blocks.run(inputs, [&mut found], |_, [given, from], [to]| {
+            device.max_pool_gradient(self.size, self.window, given, from, to);
+        });
         vec![Some(found)]
     }
 }
@@ -88,6 +95,10 @@ impl GraphOperation for MapPlanes {
         Computation::Planes(self.map)
     }
 
+    fn takes_packed(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -96,8 +107,11 @@ impl GraphOperation for MapPlanes {
     ) -> Result<(Activation, Vec<usize>), EngineError> {
         let x = only(inputs);
         let device = tensors.device();
-        let mut y = tensors.unwritten(&resized(&x, self.output));
-        device.map_planes(self.map, x.values(), y.values_mut(device));
+        let mut y = tensors.result(&resized(&x, self.output));
+        let blocks = tensors.blocks(x.samples());
+        blocks.run([&x], [&mut y], |_, [x], [y]| {
+            device.map_planes(self.map, x, y)
+        });
         Ok((y, x.shape().to_vec()))
     }
 
@@ -109,8 +123,11 @@ impl GraphOperation for MapPlanes {
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         let device = tensors.device();
-        let mut found = tensors.unwritten(shape);
-        device.map_planes_gradient(self.map, gradient.values(), found.values_mut(device));
+        let mut found = tensors.result(shape);
+        let blocks = tensors.blocks(gradient.samples());
+        blocks.run([&gradient], [&mut found], |_, [given], [to]| {
+            device.map_planes_gradient(self.map, given, to);
+        });
         vec![Some(found)]
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use ronde_kernels::ShortFormat;
+
 use super::only;
 use crate::device::RowCopy;
 use crate::graph::{GraphOperation, Tensors};
@@ -32,6 +34,10 @@ impl GraphOperation for Reshape {
 
     fn computation(&self) -> Computation {
         Computation::Reshape
+    }
+
+    fn takes_packed(&self) -> bool {
+        true
     }
 
     fn forward(
@@ -84,15 +90,15 @@ impl StridedRows {
 
     /// Copies a part of the dimension out of whole rows.
     fn take(&self, tensors: Tensors<'_>, whole: &Activation, part: &Range<usize>) -> Activation {
-        let (device, element) = (tensors.device(), self.element());
-        let mut found = tensors.unwritten(&self.shape(whole.samples(), part.len()));
+        let element = self.element();
+        let mut found = tensors.result(&self.shape(whole.samples(), part.len()));
         let length = part.len() * element;
         let copy = RowCopy {
             from: [self.row(), part.start * element],
             to: [length, 0],
             length,
         };
-        device.copy_rows(copy, whole.values(), found.values_mut(device));
+        copy_values(copy, whole, &mut found, tensors);
         found
     }
 
@@ -104,14 +110,39 @@ impl StridedRows {
         part: &Range<usize>,
         whole: &mut Activation,
     ) {
-        let (device, element) = (tensors.device(), self.element());
+        let element = self.element();
         let length = part.len() * element;
         let copy = RowCopy {
             from: [length, 0],
             to: [self.row(), part.start * element],
             length,
         };
-        device.copy_rows(copy, from.values(), whole.values_mut(device));
+        copy_values(copy, from, whole, tensors);
+    }
+}
+
+/// Copies a part of rows. Whole groups of packed values are copied as they are.
+fn copy_values(copy: RowCopy, from: &Activation, to: &mut Activation, tensors: Tensors<'_>) {
+    let device = tensors.device();
+    let format = to.packed_format();
+    let is_packed = format.is_some() && format == from.packed_format();
+    let lengths = [copy.from, copy.to, [copy.length; 2]];
+    let mut lengths = lengths.iter().flatten();
+    if is_packed && lengths.all(|length| length.is_multiple_of(ShortFormat::GROUP)) {
+        let half = |[row, start]: [usize; 2]| [row / 2, start / 2];
+        let copy = RowCopy {
+            from: half(copy.from),
+            to: half(copy.to),
+            length: copy.length / 2,
+        };
+        device.copy_rows(copy, from.packed_values(), to.packed_values_mut());
+        return;
+    }
+    let from = from.unpacked(device);
+    to.unpack(device);
+    device.copy_rows(copy, from.values(), to.values_mut(device));
+    if let Some(format) = format {
+        to.pack(device, format);
     }
 }
 
@@ -141,6 +172,10 @@ impl GraphOperation for TakeSlice {
         }
     }
 
+    fn takes_packed(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -159,8 +194,9 @@ impl GraphOperation for TakeSlice {
     ) -> Vec<Option<Activation>> {
         let length = self.rows.sample[self.rows.dim];
         let device = tensors.device();
-        let mut found = tensors.unwritten(&self.rows.shape(gradient.samples(), length));
-        device.fill(found.values_mut(device), 0.0);
+        let mut found = tensors.result(&self.rows.shape(gradient.samples(), length));
+        let blocks = tensors.blocks(found.elements());
+        blocks.run([], [&mut found], |_, [], [to]| device.fill(to, 0.0));
         self.rows.put(tensors, &gradient, &self.part, &mut found);
         vec![Some(found)]
     }
@@ -197,6 +233,10 @@ impl GraphOperation for Concatenate {
         Computation::Concatenate { dim: self.rows.dim }
     }
 
+    fn takes_packed(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -205,7 +245,7 @@ impl GraphOperation for Concatenate {
     ) -> Result<(Activation, ()), EngineError> {
         let samples = inputs.first().map_or(0, Activation::samples);
         let length = self.rows.sample[self.rows.dim];
-        let mut whole = tensors.unwritten(&self.rows.shape(samples, length));
+        let mut whole = tensors.result(&self.rows.shape(samples, length));
         for (input, part) in inputs.iter().zip(&self.parts) {
             self.rows.put(tensors, input, part, &mut whole);
         }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ronde_core::Shard;
 
 use super::only;
-use crate::device::{Device, DeviceSliceMut, MatrixSlice};
+use crate::device::{Device, DeviceSliceMut};
 use crate::graph::{GraphBuilder, GraphOperation, GraphValue, KeptValues, SharedTensor, Tensors};
 use crate::{Activation, Computation, EngineError, ForwardContext};
 
@@ -88,9 +88,8 @@ pub(crate) struct SavedTiedScores {
 }
 
 impl TiedScores {
-    fn rows<'a>(&self, x: &'a Activation) -> MatrixSlice<'a> {
-        let rows = x.elements() / self.width.max(1);
-        x.matrix(rows, self.width)
+    fn rows(&self, x: &Activation) -> usize {
+        x.elements() / self.width.max(1)
     }
 }
 
@@ -103,6 +102,10 @@ impl GraphOperation for TiedScores {
 
     fn kept(&self) -> KeptValues {
         KeptValues::input()
+    }
+
+    fn takes_packed(&self) -> bool {
+        true
     }
 
     fn each_saved(&self, saved: &mut SavedTiedScores, visit: &mut dyn FnMut(&mut Activation)) {
@@ -131,9 +134,13 @@ impl GraphOperation for TiedScores {
             *last = self.tokens;
         }
         let device = tensors.device();
-        let mut y = tensors.unwritten(&shape);
+        let mut y = tensors.result(&shape);
         let right = vectors.matrix(self.tokens, self.width).transposed();
-        device.multiply(self.rows(&x), right, y.values_mut(device), false);
+        let blocks = tensors.blocks_of_products(self.rows(&x));
+        blocks.run([&x], [&mut y], |rows, [of_x], [to]| {
+            let left = x.matrix(of_x, rows.len(), self.width);
+            device.multiply(left, right, to, false);
+        });
         Ok((y, SavedTiedScores { x, vectors, shard }))
     }
 
@@ -145,15 +152,20 @@ impl GraphOperation for TiedScores {
         tensors: Tensors<'_>,
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
-        let x = self.rows(&saved.x);
+        let x = &saved.x;
         let device = tensors.device();
-        let given = gradient.matrix(x.rows, self.tokens);
         let vectors = saved.vectors.matrix(self.tokens, self.width);
         let mut part = tensors.unwritten(&[self.tokens, self.width]);
-        device.multiply(given.transposed(), x, part.values_mut(device), false);
+        let mut found = tensors.result(x.shape());
+        let blocks = tensors.blocks_of_products(self.rows(x));
+        blocks.run([x, &gradient], [&mut found], |rows, [of_x, given], [to]| {
+            let x = x.matrix(of_x, rows.len(), self.width);
+            let given = gradient.matrix(given, rows.len(), self.tokens);
+            let of_vectors = part.values_mut(device);
+            device.multiply(given.transposed(), x, of_vectors, rows.start > 0);
+            device.multiply(given, vectors, to, false);
+        });
         self.table.values().gradients.insert(saved.shard, part);
-        let mut found = tensors.unwritten(saved.x.shape());
-        device.multiply(given, vectors, found.values_mut(device), false);
         vec![Some(found)]
     }
 

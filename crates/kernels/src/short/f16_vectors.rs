@@ -11,6 +11,7 @@ use std::arch::x86_64::{
 use crate::simd::Level;
 
 const LANES: usize = 16;
+const GROUP: usize = super::ShortFormat::GROUP;
 
 /// Returns whether this thread's level has the instructions.
 pub(super) fn apply() -> bool {
@@ -89,7 +90,7 @@ pub(super) unsafe fn round(values: &mut [f32]) -> usize {
     whole
 }
 
-/// Packs whole vectors of pairs of a low and a high value. Returns their number.
+/// Packs whole groups. Returns the number of values.
 ///
 /// # Safety
 /// The processor has AVX-512.
@@ -97,37 +98,37 @@ pub(super) unsafe fn round(values: &mut [f32]) -> usize {
 /// # Panics
 /// If there are fewer packed pairs than values.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn pack(low: &[f32], high: &[f32], packed: &mut [f32]) -> usize {
-    let whole = high.len() / LANES * LANES;
-    let (low, high, packed) = (&low[..whole], &high[..whole], &mut packed[..whole]);
-    for at in (0..whole).step_by(LANES) {
-        // SAFETY: all have `whole` values.
+pub(super) unsafe fn pack(values: &[f32], packed: &mut [f32]) -> usize {
+    let (groups, _) = values.as_chunks::<GROUP>();
+    let to = packed[..groups.len() * LANES].as_chunks_mut::<LANES>().0;
+    for (group, to) in groups.iter().zip(to) {
+        // SAFETY: a group has two vectors, its packed form one.
         unsafe {
-            let halves = [low, high].map(|from| narrow(_mm512_loadu_ps(from.as_ptr().add(at))));
-            _mm512_storeu_ps(packed.as_mut_ptr().add(at), joined(halves[0], halves[1]));
+            let [low, high] = [0, LANES].map(|at| narrow(_mm512_loadu_ps(group.as_ptr().add(at))));
+            _mm512_storeu_ps(to.as_mut_ptr(), joined(low, high));
         }
     }
-    whole
+    groups.len() * GROUP
 }
 
-/// Unpacks whole vectors of pairs. Returns their number.
+/// Unpacks whole groups. Returns the number of values.
 ///
 /// # Safety
 /// The processor has AVX-512.
 ///
 /// # Panics
-/// If there are fewer values than pairs.
+/// If there are fewer packed pairs than values.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn unpack(packed: &[f32], low: &mut [f32], high: &mut [f32]) -> usize {
-    let whole = packed.len() / LANES * LANES;
-    let (low, high) = (&mut low[..whole], &mut high[..whole]);
-    for at in (0..whole).step_by(LANES) {
-        // SAFETY: all have `whole` values.
+pub(super) unsafe fn unpack(packed: &[f32], values: &mut [f32]) -> usize {
+    let (groups, _) = values.as_chunks_mut::<GROUP>();
+    let from = packed[..groups.len() * LANES].as_chunks::<LANES>().0;
+    for (group, from) in groups.iter_mut().zip(from) {
+        // SAFETY: as above.
         unsafe {
-            let [first, second] = widened(_mm512_loadu_ps(packed.as_ptr().add(at)));
-            _mm512_storeu_ps(low.as_mut_ptr().add(at), first);
-            _mm512_storeu_ps(high.as_mut_ptr().add(at), second);
+            let [low, high] = widened(_mm512_loadu_ps(from.as_ptr()));
+            _mm512_storeu_ps(group.as_mut_ptr(), low);
+            _mm512_storeu_ps(group.as_mut_ptr().add(LANES), high);
         }
     }
-    whole
+    groups.len() * GROUP
 }

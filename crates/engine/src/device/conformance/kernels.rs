@@ -393,25 +393,32 @@ impl KernelComparison<'_> {
     fn short_formats(&mut self) {
         for format in [ShortFormat::Bf16, ShortFormat::F16] {
             const LENGTH: usize = 40_001;
-            let outputs = [
-                values(LENGTH, 44),
-                values(LENGTH, 45),
-                unwritten(LENGTH),
-                unwritten(LENGTH),
-            ];
+            // Ranges of whole groups, the last of which is shorter.
+            let parts = [0..64, 64..20_000, 20_000..LENGTH];
+            let floats = |values: &std::ops::Range<usize>| {
+                ShortFormat::packed_length(values.start)..ShortFormat::packed_length(values.end)
+            };
+            let outputs = [values(LENGTH, 44), unwritten(LENGTH), unwritten(LENGTH)];
             self.case(
                 &format!("{format:?}"),
                 &[values(LENGTH, 46)],
                 &outputs,
                 &|device, x, to| {
-                    let [rounded, also_packed, first, second] = writable(to);
-                    let [mut own, mut of_rounded] =
+                    let [rounded, whole, in_parts] = writable(to);
+                    let [mut own, mut of_parts] =
                         [(); 2].map(|()| device.allocate(ShortFormat::packed_length(LENGTH)));
-                    device.round(format, rounded, None);
-                    device.round(format, also_packed, Some(of_rounded.slice_mut()));
+                    device.round(format, rounded);
                     device.pack(format, x[0], own.slice_mut());
-                    device.unpack(format, own.slice(), first);
-                    device.unpack(format, of_rounded.slice(), second);
+                    for part in &parts {
+                        let to = of_parts.slice_mut().range(floats(part));
+                        device.pack(format, x[0].range(part.clone()), to);
+                    }
+                    device.unpack(format, of_parts.slice(), whole);
+                    let mut in_parts = in_parts;
+                    for part in &parts {
+                        let to = in_parts.reborrow().range(part.clone());
+                        device.unpack(format, own.slice().range(floats(part)), to);
+                    }
                 },
             );
         }

@@ -229,17 +229,16 @@ impl KernelComparison<'_> {
             self.known_case(
                 &format!("{format:?} of NaN and infinity"),
                 std::slice::from_ref(&x),
-                &[7, 7, 7].map(unwritten),
-                &[expected.clone(), expected.clone(), expected.clone()],
+                &[7, 7].map(unwritten),
+                &[expected.clone(), expected.clone()],
                 &|device, x, to| {
                     let mut packed = device.allocate(ShortFormat::packed_length(7));
-                    let [values, of_packed, _] = writable(to);
+                    let [values, of_packed] = writable(to);
                     device.copy(x[0], values);
                     device.pack(format, x[0], packed.slice_mut());
                     device.unpack(format, packed.slice(), of_packed);
-                    let [values, _, of_rounded] = writable(to);
-                    device.round(format, values, Some(packed.slice_mut()));
-                    device.unpack(format, packed.slice(), of_rounded);
+                    let [values, _] = writable(to);
+                    device.round(format, values);
                 },
             );
         }

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use ronde_kernels::{ShortFormat, pack_short, round_and_pack, round_short, unpack_short};
+use ronde_kernels::{ShortFormat, pack_short, round_short, unpack_short};
 
 use super::HostDevice;
 use super::threads::split;
 use crate::device::{DeviceSlice, DeviceSliceMut, PrecisionKernels};
 
-/// The number of values that are packed together, so that threads can divide the others.
+/// The least number of values of a thread: whole groups of packed values.
 const BLOCK: usize = 16_384;
 
 impl HostDevice {
@@ -29,30 +29,12 @@ fn packed(values: &Range<usize>) -> Range<usize> {
 }
 
 impl PrecisionKernels for HostDevice {
-    fn round(
-        &self,
-        format: ShortFormat,
-        values: DeviceSliceMut<'_>,
-        packed_values: Option<DeviceSliceMut<'_>>,
-    ) {
+    fn round(&self, format: ShortFormat, values: DeviceSliceMut<'_>) {
         let values = values.host();
         let length = values.len();
-        let ranges = self.blocks(length);
-        let parts = split(values, length, &ranges);
-        let Some(to) = packed_values else {
-            self.threads
-                .each(parts, |values| round_short(format, values));
-            return;
-        };
-        let (to, to_ranges) = (to.host(), ranges.iter().map(packed).collect::<Vec<_>>());
-        let floats = to.len();
-        let parts = parts.into_iter().zip(split(to, floats, &to_ranges));
-        self.threads.each(parts.collect(), |(values, to)| {
-            let blocks = values.chunks_mut(BLOCK);
-            for (values, to) in blocks.zip(to.chunks_mut(BLOCK / 2)) {
-                round_and_pack(format, values, to);
-            }
-        });
+        let parts = split(values, length, &self.blocks(length));
+        self.threads
+            .each(parts, |values| round_short(format, values));
     }
 
     fn pack(&self, format: ShortFormat, values: DeviceSlice<'_>, to: DeviceSliceMut<'_>) {
@@ -61,10 +43,7 @@ impl PrecisionKernels for HostDevice {
         let to_ranges: Vec<Range<usize>> = ranges.iter().map(packed).collect();
         let parts = ranges.into_iter().zip(split(to, floats, &to_ranges));
         self.threads.each(parts.collect(), |(range, to)| {
-            let blocks = values[range].chunks(BLOCK);
-            for (values, to) in blocks.zip(to.chunks_mut(BLOCK / 2)) {
-                pack_short(format, values, to);
-            }
+            pack_short(format, &values[range], to);
         });
     }
 
@@ -75,10 +54,7 @@ impl PrecisionKernels for HostDevice {
         let parts = split(values, length, &ranges);
         let parts = ranges.iter().map(packed).zip(parts);
         self.threads.each(parts.collect(), |(range, values)| {
-            let blocks = from[range].chunks(BLOCK / 2);
-            for (from, values) in blocks.zip(values.chunks_mut(BLOCK)) {
-                unpack_short(format, from, values);
-            }
+            unpack_short(format, &from[range], values);
         });
     }
 }

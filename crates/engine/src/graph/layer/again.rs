@@ -122,9 +122,10 @@ impl GraphLayer {
     ) -> Result<(), EngineError> {
         let index = again.value - 1;
         let format = self.precision.short();
+        let packs = self.format_of_results(index);
         let device = self.device.as_ref();
         let node = &mut self.outline.nodes[index];
-        if format.is_some() {
+        if format.is_some() && packs.is_none() {
             // The output itself may be among these values, and has none.
             let each = &mut |saved: &mut Activation| {
                 if saved.has_values() {
@@ -133,10 +134,10 @@ impl GraphLayer {
             };
             node.node.each_saved(shard, each);
         }
-        let tensors = Tensors::new(device, state, node.tensors.start);
+        let tensors = Tensors::new(device, state, node.tensors.start).packing(packs);
         if let Some(mut output) = node.node.output_again(shard, tensors)? {
             if let Some(format) = format {
-                output.round(device, format, false);
+                output.pack(device, format);
             }
             again.found.restore(&output);
         }

@@ -2,7 +2,7 @@
 
 use super::GraphLayer;
 use crate::graph::{KeptPositions, KeptText, Tensors};
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, EngineError};
 
 impl GraphLayer {
     /// Returns the output at the next positions of texts: see [`crate::Layer::extend`].
@@ -14,11 +14,10 @@ impl GraphLayer {
     ) -> Result<Activation, EngineError> {
         self.check_positions(&input, texts.len())?;
         self.load_initial();
-        let context = ForwardContext::evaluate().at_layer(layer);
-        let mut input = input.on_device(self.device.as_ref());
-        self.round_input(&mut input, &context);
+        let mut input = [input.on_device(self.device.as_ref())];
+        self.round_value(0, &mut input);
         let mut values = vec![Vec::new(); self.outline.shapes.len()];
-        values[0].push(Some(input));
+        values[0] = input.map(Some).into();
         let state = self.state.clone();
         let device = self.device.clone();
         for index in 0..self.outline.nodes.len() {
@@ -39,7 +38,7 @@ impl GraphLayer {
                 layer: self.outline.name.clone(),
             })?;
             let mut outputs = [output];
-            self.round_outputs(index, &mut outputs, &[context]);
+            self.round_value(index + 1, &mut outputs);
             values[index + 1] = outputs.map(Some).into();
         }
         self.check_device()?;

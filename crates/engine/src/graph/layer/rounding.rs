@@ -1,7 +1,8 @@
-//! Short formats in a layer: which values are rounded, and when kept ones are packed and unpacked.
+//! Short formats in a layer: which values are packed, and when they are unpacked.
 //!
-//! A value is rounded when it is complete, in the pass that also packs it if an operation keeps it. Kept values are packed
-//! as soon as their operation has run, and unpacked only while its backward pass runs.
+//! All values between operations and their gradients are packed, but for numbers that select rows of a table. Operations that
+//! take packed values unpack them in blocks; others get whole values in f32 while they run. The layer's input and output
+//! and their gradients are f32, rounded.
 
 use ronde_core::Shard;
 use ronde_kernels::ShortFormat;
@@ -40,59 +41,109 @@ impl GraphLayer {
         self.state = state;
     }
 
-    /// Rounds the layer's input.
-    pub(super) fn round_input(&self, input: &mut Activation, context: &ForwardContext) {
-        if let Some(format) = self.format().filter(|_| !self.has_numbers[0]) {
-            let packs = context.mode == Mode::Train && self.is_kept[0];
-            input.round(self.device.as_ref(), format, packs);
+    /// Returns the format in which an operation packs what it computes.
+    pub(super) fn format_of_results(&self, index: usize) -> Option<ShortFormat> {
+        // The parts of a sum are exchanged in f32.
+        let packs = self.outline.parts < 2 && self.outline.nodes[index].node.takes_packed();
+        self.format().filter(|_| packs)
+    }
+
+    /// Returns the format in which an operation packs its output. The layer's output is f32.
+    pub(super) fn format_of_output(&self, index: usize) -> Option<ShortFormat> {
+        let is_last = index + 1 == self.outline.nodes.len();
+        let packs = !is_last && !self.has_numbers[index + 1];
+        self.format_of_results(index).filter(|_| packs)
+    }
+
+    /// Unpacks values for an operation that takes no packed ones.
+    pub(super) fn unpack_for<'v>(
+        &self,
+        index: usize,
+        values: impl Iterator<Item = &'v mut Activation>,
+    ) {
+        if self.format().is_some() && self.format_of_results(index).is_none() {
+            let known = values.filter(|value| value.has_values());
+            known.for_each(|value| value.unpack(self.device.as_ref()));
         }
     }
 
-    /// Rounds the outputs of an operation, and packs what the operation keeps.
-    pub(super) fn round_outputs(
+    /// Packs the layer's input.
+    pub(super) fn pack_input(&self, input: &mut Activation) {
+        if let Some(format) = self.format().filter(|_| !self.has_numbers[0]) {
+            input.pack(self.device.as_ref(), format);
+        }
+    }
+
+    /// Rounds the input of a layer or the outputs of an operation that continues texts, which stay f32.
+    pub(super) fn round_value(&self, value: usize, values: &mut [Activation]) {
+        if let Some(format) = self.format().filter(|_| !self.has_numbers[value]) {
+            let values = values.iter_mut();
+            values.for_each(|value| value.round(self.device.as_ref(), format));
+        }
+    }
+
+    /// Packs the outputs of an operation and what it keeps. The layer's output is rounded.
+    pub(super) fn pack_outputs(
         &mut self,
         index: usize,
         outputs: &mut [Activation],
         contexts: &[ForwardContext],
     ) {
         let Some(format) = self.format() else { return };
+        let is_last = index + 1 == self.outline.nodes.len();
         let device = self.device.as_ref();
         let node = &mut self.outline.nodes[index];
-        let rounds = !self.has_numbers[index + 1];
         let reads_numbers = node.inputs.iter().any(|value| self.has_numbers[*value]);
         for (output, context) in outputs.iter_mut().zip(contexts) {
-            let trains = context.mode == Mode::Train;
-            // What is computed again is not kept.
-            let is_again = self.is_again[index + 1];
-            let mut packs = trains && self.is_kept[index + 1] && !is_again;
-            if trains && !reads_numbers {
-                node.node.each_saved(context.shard, &mut |saved| {
-                    if rounds && saved.shares_values(output) {
-                        saved.leave_to_clone();
-                        packs = true;
-                    } else {
-                        saved.pack(device, format);
-                    }
-                });
+            if context.mode == Mode::Train && !reads_numbers {
+                let pack = &mut |saved: &mut Activation| saved.pack(device, format);
+                node.node.each_saved(context.shard, pack);
             }
-            if rounds {
-                output.round(device, format, packs);
+            if self.has_numbers[index + 1] {
+                continue;
+            }
+            if is_last && output.packed_format().is_none() {
+                output.round(device, format);
+            } else {
+                output.pack(device, format);
             }
         }
     }
 
-    /// Rounds complete gradients of a value.
-    pub(super) fn round_gradients(&self, gradients: &mut [Option<Activation>]) {
+    /// Packs complete gradients of a value.
+    pub(super) fn pack_gradients(&self, gradients: &mut [Option<Activation>]) {
         if let Some(format) = self.format() {
             let device = self.device.as_ref();
             let known = gradients.iter_mut().flatten();
-            known.for_each(|gradient| gradient.round(device, format, false));
+            known.for_each(|gradient| gradient.pack(device, format));
         }
     }
 
-    /// Unpacks what an operation keeps of a shard, before its backward passes.
+    /// Packs what one use of a value adds to its gradient. Layers in parts exchange it in f32.
+    pub(super) fn pack_contribution(&self, gradient: &mut Activation) {
+        if let Some(format) = self.format().filter(|_| self.outline.parts < 2) {
+            gradient.pack(self.device.as_ref(), format);
+        }
+    }
+
+    /// Returns the gradients of the layer's input in f32, rounded.
+    pub(super) fn rounded_gradients(
+        &self,
+        mut gradients: Vec<Option<Activation>>,
+    ) -> Vec<Option<Activation>> {
+        if let Some(format) = self.format() {
+            let device = self.device.as_ref();
+            for gradient in gradients.iter_mut().flatten() {
+                gradient.unpack(device);
+                gradient.round(device, format);
+            }
+        }
+        gradients
+    }
+
+    /// Unpacks what an operation keeps of a shard before its backward passes, unless it takes packed values.
     pub(super) fn unpack_saved(&mut self, index: usize, shard: Shard) {
-        if self.format().is_some() {
+        if self.format().is_some() && self.format_of_results(index).is_none() {
             let device = self.device.as_ref();
             let node = &mut self.outline.nodes[index].node;
             node.each_saved(shard, &mut |saved| saved.unpack(device));
@@ -105,14 +156,8 @@ impl GraphLayer {
         self.leave_values_between_passes(shard);
         let device = self.device.as_ref();
         for node in &mut self.outline.nodes {
-            node.node.each_saved(shard, &mut |saved| {
-                // Values that were computed again are rounded, but not packed yet.
-                if saved.rounded_to() == Some(format) {
-                    saved.pack(device, format);
-                } else {
-                    saved.drop_unpacked();
-                }
-            });
+            let pack = &mut |saved: &mut Activation| saved.pack(device, format);
+            node.node.each_saved(shard, pack);
         }
         let known = gradients.iter_mut().flatten();
         known.for_each(|gradient| gradient.pack(device, format));
