@@ -170,6 +170,12 @@ impl DatasetDescription {
     pub fn sample_elements(&self) -> usize {
         self.shape.iter().product()
     }
+
+    /// Returns the number of bytes of a decoded sample with its targets.
+    #[must_use]
+    pub fn decoded_bytes(&self) -> u64 {
+        4 * (self.sample_elements() + self.targets_per_sample) as u64
+    }
 }
 
 /// The record from which a sample is read.

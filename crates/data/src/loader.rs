@@ -113,6 +113,20 @@ pub struct LoaderSettings {
     pub memory_bytes: u64,
 }
 
+impl LoaderSettings {
+    /// Returns the number of steps that are decoded ahead, if the samples of one take `step_bytes` decoded.
+    fn steps_ahead(&self, step_bytes: u64) -> u64 {
+        let ahead = self.memory_bytes / DECODED_SHARE / step_bytes.max(1);
+        ahead.clamp(*STEPS_AHEAD.start(), *STEPS_AHEAD.end())
+    }
+
+    /// Returns the memory for decoded samples, if those of a step take `step_bytes`.
+    #[must_use]
+    pub fn decoded_bytes(&self, step_bytes: u64) -> u64 {
+        self.steps_ahead(step_bytes).saturating_mul(step_bytes)
+    }
+}
+
 impl Default for LoaderSettings {
     fn default() -> Self {
         Self {
@@ -235,7 +249,7 @@ impl Loader {
         let step_bytes = match rounds {
             Some(rounds) => {
                 let samples = u64::from(rounds.parts()).saturating_mul(rounds.part_samples_max());
-                samples.saturating_mul(sample_bytes(&*dataset))
+                samples.saturating_mul(dataset.description().decoded_bytes())
             }
             None => step_bytes(&*dataset, &plan),
         };
@@ -243,9 +257,8 @@ impl Loader {
         let locality = dataset.description().locality;
         let near_bytes = locality.and_then(|locality| locality.fetch_bytes);
         let unit_bytes = near_bytes.map_or(unit_bytes, |bytes| bytes.min(unit_bytes));
-        let ahead = settings.memory_bytes / DECODED_SHARE / step_bytes.max(1);
         let work = PoolLimits {
-            steps_ahead: ahead.clamp(*STEPS_AHEAD.start(), *STEPS_AHEAD.end()),
+            steps_ahead: settings.steps_ahead(step_bytes),
             memory_bytes: settings.memory_bytes,
             unit_bytes,
             fetched_first_bytes: match (settings.threads, near_bytes) {
@@ -356,14 +369,7 @@ fn step_bytes(dataset: &dyn Dataset, plan: &LoaderPlan) -> u64 {
         .map(|shard| plan.shards.samples(Shard(shard), samples))
         .map(|within| within.end - within.start)
         .sum();
-    mine.saturating_mul(sample_bytes(dataset))
-}
-
-/// Returns the decoded bytes of a sample.
-fn sample_bytes(dataset: &dyn Dataset) -> u64 {
-    let description = dataset.description();
-    let each = description.sample_elements() + description.targets_per_sample;
-    4 * each as u64
+    mine.saturating_mul(dataset.description().decoded_bytes())
 }
 
 #[cfg(test)]

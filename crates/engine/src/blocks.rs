@@ -10,7 +10,7 @@ use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 /// The number of floats of each operand in a block, so that all of them stay in the second-level cache.
 const CACHED: usize = 1 << 16;
 /// The number of floats of the longest operand in a block of a matrix product, whose cost per row falls with the rows.
-const PRODUCT: usize = 1 << 20;
+const PRODUCT: usize = 1 << 19;
 
 /// Runs kernels on values of some units, such as samples, rows or elements, that need nothing of each other. If all operands
 /// are f32, a kernel runs once. Packed ones are unpacked and packed in blocks of units that depend only on their shapes, so

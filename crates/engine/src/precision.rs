@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// The floating-point format of weights, of the values between operations and of their gradients.
 ///
-/// With a short format, a layer rounds the output of each operation, the complete gradient of each value and its weight
-/// matrices to the format, and keeps values for the backward pass in 2 bytes. Values of bf16 are multiplied by AMX or AVX512-BF16
+/// With a short format, a layer stores the outputs of operations and their gradients in 2 bytes, and rounds its weight matrices
+/// to the format. Values of bf16 are multiplied by AMX or AVX512-BF16
 /// where this is faster than f32, with sums in f32; values of f16 in f32, or on request in f16 (see
 /// [`ComputeEngine::products`](crate::ComputeEngine::products)). These stay f32: the state with its master weights, tensors of
 /// fewer than two dimensions, gradients of weights, statistics of normalisations, and numbers that select rows of a table.

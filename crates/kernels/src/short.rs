@@ -10,8 +10,12 @@
 )]
 
 #[cfg(target_arch = "x86_64")]
+mod bf16_vectors;
+#[cfg(target_arch = "x86_64")]
 mod f16_vectors;
 
+#[cfg(target_arch = "x86_64")]
+use crate::simd::Level;
 use crate::simd::{Vectorised, vectorised};
 
 /// A floating-point format of 2 bytes.
@@ -124,6 +128,30 @@ impl ShortBits for Bf16Bits {
     fn widen(bits: u32) -> f32 {
         f32::from_bits(bits << 16)
     }
+
+    #[cfg(target_arch = "x86_64")]
+    fn pack_vectors(values: &[f32], packed: &mut [f32]) -> usize {
+        if !has_vectors() {
+            return 0;
+        }
+        // SAFETY: the processor has the instructions.
+        unsafe { bf16_vectors::pack(values, packed) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn unpack_vectors(packed: &[f32], values: &mut [f32]) -> usize {
+        if !has_vectors() {
+            return 0;
+        }
+        // SAFETY: the processor has the instructions.
+        unsafe { bf16_vectors::unpack(packed, values) }
+    }
+}
+
+/// Returns whether this thread's level has the instructions of AVX-512.
+#[cfg(target_arch = "x86_64")]
+fn has_vectors() -> bool {
+    Level::current() == Level::Avx512
 }
 
 struct F16Bits;
@@ -181,7 +209,7 @@ impl ShortBits for F16Bits {
 
     #[cfg(target_arch = "x86_64")]
     fn round_vectors(values: &mut [f32]) -> usize {
-        if !f16_vectors::apply() {
+        if !has_vectors() {
             return 0;
         }
         // SAFETY: the processor has the instructions.
@@ -190,7 +218,7 @@ impl ShortBits for F16Bits {
 
     #[cfg(target_arch = "x86_64")]
     fn pack_vectors(values: &[f32], packed: &mut [f32]) -> usize {
-        if !f16_vectors::apply() {
+        if !has_vectors() {
             return 0;
         }
         // SAFETY: as above.
@@ -199,7 +227,7 @@ impl ShortBits for F16Bits {
 
     #[cfg(target_arch = "x86_64")]
     fn unpack_vectors(packed: &[f32], values: &mut [f32]) -> usize {
-        if !f16_vectors::apply() {
+        if !has_vectors() {
             return 0;
         }
         // SAFETY: as above.
@@ -212,7 +240,7 @@ impl ShortBits for F16Bits {
 pub(crate) fn shorten_f16(values: &mut [f32]) {
     let mut done = 0;
     #[cfg(target_arch = "x86_64")]
-    if f16_vectors::apply() {
+    if has_vectors() {
         // SAFETY: the processor has the instructions.
         done = unsafe { f16_vectors::shorten(values) };
     }
@@ -228,7 +256,7 @@ pub(crate) fn shorten_f16(values: &mut [f32]) {
 pub(crate) fn double_f16(values: &mut [f32]) {
     let mut done = 0;
     #[cfg(target_arch = "x86_64")]
-    if f16_vectors::apply() {
+    if has_vectors() {
         // SAFETY: the processor has the instructions.
         done = unsafe { f16_vectors::double(values) };
     }
@@ -324,9 +352,10 @@ fn pack_all<B: ShortBits>(values: &[f32], packed: &mut [f32]) {
     let done = B::pack_vectors(values, packed);
     let (groups, rest) = values[done..].as_chunks::<{ ShortFormat::GROUP }>();
     let (to, to_rest) = packed[done / 2..].split_at_mut(groups.len() * PAIRS);
-    // Lengths that the compiler knows.
     for (values, to) in groups.iter().zip(to.as_chunks_mut::<PAIRS>().0) {
-        pack_group::<B>(values, to);
+        // All pairs in registers, so that vectors are of one group.
+        let pair = |i: usize| joined(B::narrow(values[i]), B::narrow(values[PAIRS + i]));
+        *to = std::array::from_fn(pair);
     }
     pack_group::<B>(rest, to_rest);
 }
@@ -337,7 +366,11 @@ fn unpack_all<B: ShortBits>(packed: &[f32], values: &mut [f32]) {
     let (groups, rest) = values[done..].as_chunks_mut::<{ ShortFormat::GROUP }>();
     let (from, from_rest) = packed[done / 2..].split_at(groups.len() * PAIRS);
     for (values, from) in groups.iter_mut().zip(from.as_chunks::<PAIRS>().0) {
-        unpack_group::<B>(from, values);
+        let bits = from.map(f32::to_bits);
+        let halves = [bits.map(|bits| bits & 0xffff), bits.map(|bits| bits >> 16)];
+        for (to, half) in values.as_chunks_mut::<PAIRS>().0.iter_mut().zip(halves) {
+            *to = half.map(B::widen);
+        }
     }
     unpack_group::<B>(from_rest, rest);
 }

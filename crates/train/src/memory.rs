@@ -28,9 +28,9 @@ pub struct MemoryEstimate {
     pub checkpoint: u64,
     /// The activations at their peak, of the largest shard; of all shards unless they run one after the other.
     pub activations: u64,
-    /// The process: code, engine, prefetched batches.
+    /// The process: code and engine.
     pub process: u64,
-    /// Prefetched samples of files, both as stored and decoded.
+    /// Prefetched samples, both as stored in files and decoded.
     pub samples: u64,
     /// The number of samples of the largest shard.
     pub shard_samples: u64,
@@ -290,12 +290,11 @@ impl MemoryEstimate {
         self
     }
 
-    /// Adds a loader that prefetches up to `memory_bytes` of a data set of `stored_bytes`, and a quarter more for
-    /// decoded samples.
+    /// Adds a loader that prefetches up to `memory_bytes` of a data set of `stored_bytes`, and `decoded_bytes` of decoded
+    /// samples.
     #[must_use]
-    pub fn with_loader(mut self, memory_bytes: u64, stored_bytes: u64) -> Self {
-        let held = memory_bytes.min(stored_bytes);
-        self.samples = held.saturating_add(held / 4);
+    pub fn with_loader(mut self, memory_bytes: u64, stored_bytes: u64, decoded_bytes: u64) -> Self {
+        self.samples = memory_bytes.min(stored_bytes).saturating_add(decoded_bytes);
         self
     }
 
@@ -513,8 +512,8 @@ mod tests {
     #[test]
     fn a_loader_holds_its_limit_or_the_whole_data_set() {
         let one = estimate(1);
-        let with = |memory, stored| one.with_loader(memory, stored).total() - one.total();
-        assert_eq!((with(100, 1000), with(100, 40)), (125, 50));
+        let with = |memory, stored| one.with_loader(memory, stored, 20).total() - one.total();
+        assert_eq!((with(100, 1000), with(100, 40)), (120, 60));
         assert_eq!(with(u64::MAX, u64::MAX), u64::MAX - one.total());
     }
 

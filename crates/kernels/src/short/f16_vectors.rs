@@ -8,15 +8,8 @@ use std::arch::x86_64::{
     _mm512_storeu_ps,
 };
 
-use crate::simd::Level;
-
 const LANES: usize = 16;
 const GROUP: usize = super::ShortFormat::GROUP;
-
-/// Returns whether this thread's level has the instructions.
-pub(super) fn apply() -> bool {
-    Level::current() == Level::Avx512
-}
 
 #[target_feature(enable = "avx512f")]
 fn narrow(values: __m512) -> __m256i {

@@ -257,6 +257,10 @@ pub(super) fn worker_estimates(
         train.len().saturating_mul(locality.sample_bytes)
     });
     let (batch_samples, shards) = computed_by_one(plan);
+    let loader = config.loader.settings(train, 1);
+    let of_worker = batch_samples.div_ceil(shards.computing().max(1).into());
+    let step_bytes = of_worker.saturating_mul(train.description().decoded_bytes());
+    let decoded_bytes = loader.decoded_bytes(step_bytes);
     let copies = match config.train.precision {
         Precision::F32 => 0,
         Precision::Bf16 | Precision::F16 => size.matrix_elements,
@@ -290,10 +294,7 @@ pub(super) fn worker_estimates(
                 &config.checkpoint,
                 workers,
             )
-            .with_loader(
-                config.loader.memory_mib.saturating_mul(1 << 20),
-                stored_bytes,
-            )
+            .with_loader(loader.memory_bytes, stored_bytes, decoded_bytes)
             .with_kernels(convolved, config.workers.threads)
     };
     if let servers @ 1.. = servers(plan) {
