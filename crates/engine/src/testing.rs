@@ -34,6 +34,43 @@ pub(crate) fn hashed(seed: u64, count: usize) -> Vec<f32> {
     (0..count as u64).map(one).collect()
 }
 
+/// Returns the seed of a name, FNV-1a, as the scripts in `tests/pytorch` do.
+pub(crate) fn name_seed(name: &str) -> u64 {
+    let step = |seed: u32, byte: u8| (seed ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    name.bytes().fold(0x811C_9DC5, step).into()
+}
+
+/// Returns the weights that the scripts generate.
+fn named_weights(name: &str, shape: &[usize]) -> Vec<f32> {
+    let mut values = hashed(name_seed(name), shape.iter().product());
+    if shape.len() >= 2 && !name.starts_with("embedding.") {
+        let fan_in: usize = match shape {
+            [inputs, _] => *inputs,
+            _ => shape[1..].iter().product(),
+        };
+        let scale = (3.0 / fan_in as f64).sqrt() as f32;
+        values.iter_mut().for_each(|value| *value *= scale);
+    } else if name.ends_with("gamma") {
+        values.iter_mut().for_each(|x| *x = 1.0 + 0.125 * *x);
+    } else if shape.len() == 1 {
+        values.iter_mut().for_each(|x| *x *= 0.125);
+    }
+    values
+}
+
+/// Loads the scripts' weights into a model.
+pub(crate) fn load_named_weights(chain: &mut Chain) {
+    let tensors = chain.layout().tensors.clone();
+    let (mut values, arena) = state(chain);
+    for (index, tensor) in tensors.iter().enumerate() {
+        if tensor.role == Role::Parameter {
+            let weights = named_weights(&tensor.name, &tensor.shape);
+            values[arena.range(index)].copy_from_slice(&weights);
+        }
+    }
+    chain.load(&values, arena.ranges());
+}
+
 pub(crate) fn samples(shape: &[usize], seed: u64) -> Activation {
     Activation::from_host(shape, uniform(shape.iter().product(), seed))
 }

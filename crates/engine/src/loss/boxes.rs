@@ -82,13 +82,7 @@ fn sample_loss(grid: &BoxGrid, outputs: &[f32], boxes: &[TrueBox], gradient: &mu
 mod tests {
     use super::*;
     use crate::detection::reference::ReferenceImages;
-    use crate::testing::hashed;
-
-    /// FNV-1a, as in the script.
-    fn name_seed(name: &str) -> u64 {
-        let step = |seed: u32, byte: u8| (seed ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-        name.bytes().fold(0x811C_9DC5, step).into()
-    }
+    use crate::testing::{hashed, name_seed};
 
     #[test]
     fn loss_and_gradient_are_those_of_pytorch() {

@@ -16,17 +16,11 @@ use serde::Deserialize;
 use cases::{CASES, ModelCase};
 
 use super::*;
-use crate::testing::{arena, bits, hashed, state, training};
+use crate::testing::{arena, bits, hashed, load_named_weights, name_seed, state, training};
 use crate::{
     Activation, BinaryCrossEntropy, Chain, CrossEntropy, IGNORED, Layer, Loss, LossOutput,
     OptimizerConfig, Precision, Predictions, SquaredError,
 };
-
-/// FNV-1a, as in the script.
-fn name_seed(name: &str) -> u64 {
-    let step = |seed: u32, byte: u8| (seed ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    name.bytes().fold(0x811C_9DC5, step).into()
-}
 
 impl ModelCase {
     fn build(&self) -> Chain {
@@ -119,42 +113,13 @@ struct ReferenceGradients {
     /// The median and maximum deviation of PyTorch's own single-precision gradients from these, with or without
     /// oneDNN.
     single: Option<[f64; 2]>,
-}
-
-/// Returns the weights that the script generates.
-fn weights(name: &str, shape: &[usize]) -> Vec<f32> {
-    let mut values = hashed(name_seed(name), shape.iter().product());
-    if shape.len() >= 2 && !name.starts_with("embedding.") {
-        let fan_in: usize = match shape {
-            [inputs, _] => *inputs,
-            _ => shape[1..].iter().product(),
-        };
-        let scale = (3.0 / fan_in as f64).sqrt() as f32;
-        values.iter_mut().for_each(|value| *value *= scale);
-    } else if name.ends_with("gamma") {
-        values.iter_mut().for_each(|x| *x = 1.0 + 0.125 * *x);
-    } else if shape.len() == 1 {
-        values.iter_mut().for_each(|x| *x *= 0.125);
-    }
-    values
+    /// The losses of the first steps of SGD from the same weights, of models of texts.
+    losses: Option<[f64; 3]>,
 }
 
 fn expected() -> BTreeMap<String, ReferenceGradients> {
     let text = include_str!("../../tests/pytorch/gradients.json");
     serde_json::from_str(text).unwrap()
-}
-
-/// Loads the script's weights into a model.
-fn load_weights(chain: &mut Chain) {
-    let tensors = chain.layout().tensors.clone();
-    let (mut values, arena) = state(chain);
-    for (index, tensor) in tensors.iter().enumerate() {
-        if tensor.role == Role::Parameter {
-            let drawn = weights(&tensor.name, &tensor.shape);
-            values[arena.range(index)].copy_from_slice(&drawn);
-        }
-    }
-    chain.load(&values, arena.ranges());
 }
 
 impl ModelCase {
@@ -191,7 +156,9 @@ impl ModelCase {
             let got: f64 = products.map(|(g, f)| f64::from(*g) * f64::from(*f)).sum();
             let square: f64 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum();
             let error = (got - dot).abs().max((square.sqrt() - norm).abs());
-            errors.push(error / (norm + 1e-4));
+            // A bias before batch normalisation has no effect: its gradient is rounding alone, that of many terms.
+            let least = if norm < 1e-9 { 1e-2 } else { 1e-4 };
+            errors.push(error / (norm + least));
             assert!(
                 errors[errors.len() - 1] < bound,
                 "{}: {}: {got} and {} for {dot} and {norm}",
@@ -235,7 +202,7 @@ fn gradients_are_those_of_pytorch() {
     assert_eq!(expected.len(), CASES.len());
     for (case, level) in at_every_level() {
         let mut chain = case.build();
-        load_weights(&mut chain);
+        load_named_weights(&mut chain);
         let layout = chain.layout().clone();
         let (loss, gradients) = with_level(level, || case.through(&mut [chain]));
         case.compare(&expected[case.name], loss, &layout, &gradients);
@@ -315,6 +282,26 @@ fn losses(case: &ModelCase, mut chain: Chain) -> Vec<f64> {
 }
 
 #[test]
+fn losses_of_the_first_steps_of_text_models_are_those_of_pytorch() {
+    let expected = expected();
+    let mut compared = 0;
+    for (case, level) in at_every_level() {
+        let Some(losses_expected) = &expected[case.name].losses else {
+            continue;
+        };
+        let mut chain = case.build();
+        load_named_weights(&mut chain);
+        let got = with_level(level, || losses(case, chain));
+        for (got, expected) in got.iter().zip(losses_expected) {
+            let error = (got - expected).abs() / expected;
+            assert!(error < 1e-5, "{}: {got} for {expected}", case.name);
+        }
+        compared += 1;
+    }
+    assert_eq!(compared, 5 * Level::supported().count());
+}
+
+#[test]
 fn losses_of_the_first_steps_match_the_reference() {
     let mut wrong = Vec::new();
     for (case, level) in at_every_level() {
@@ -323,7 +310,13 @@ fn losses_of_the_first_steps_match_the_reference() {
         let mut fits = pairs.map(|(step, (got, golden))| {
             // Other instruction sets sum in another order, and the steps of so deep a model amplify this.
             let is_deep = case.name == "resnet50" && step > 0;
-            let bound = if is_deep { 5e-2 } else { 2e-3 };
+            // A greater bound for texts would not show that padding is ignored.
+            let is_text = case.targets > 1 && case.classes > 0;
+            let bound = match (is_deep, is_text) {
+                (true, _) => 5e-2,
+                (_, true) => 2e-4,
+                _ => 2e-3,
+            };
             (got - golden).abs() < bound * golden
         });
         if !fits.all(|fits| fits) {

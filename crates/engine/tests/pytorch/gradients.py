@@ -152,6 +152,15 @@ def scores(w, x, tokens):
     return linear(w, "head.output", row_norm(w, "head.norm", x), tokens, bias=False)
 
 
+def digits_cnn(w, x, channels, outputs):
+    def one(name, x, channels):
+        x = conv(w, f"{name}conv", x, channels, 3, 1)
+        return F.relu(channel_norm(w, f"{name}bn", x, "batch"))
+
+    x = F.max_pool2d(one("features.1.", one("features.0.", x, channels), channels), 2)
+    return linear(w, "classifier", one("top.", x, 2 * channels).mean((2, 3)), outputs)
+
+
 def unet_block(w, name, x, channels):
     for i in (1, 2):
         x = conv(w, f"{name}.conv{i}", x, channels, 3, 1)
@@ -274,6 +283,8 @@ CASES = {
     "resnet50": ((3, 3, 16, 16), 10, 1,
                  lambda w, x: resnet(w, x, [3, 4, 6, 3], True, "batch", True, 10)),
     "vgg16": ((2, 3, 32, 32), 10, 1, lambda w, x: vgg(w, x, None, 10)),
+    "vgg16_batch": ((3, 3, 32, 32), 10, 1, lambda w, x: vgg(w, x, "batch", 10)),
+    "digits_cnn": ((3, 1, 8, 8), 10, 1, lambda w, x: digits_cnn(w, x, 6, 10)),
     "inception_v3": ((3, 2, 15, 16), 10, 1, lambda w, x: inception(w, x, 16, 10)),
     "gpt": ((3, 10), 12, 10, lambda w, x: gpt(w, x, 2, 16, 2, 12)),
     "gpt_tied": ((3, 10), 12, 10, lambda w, x: gpt(w, x, 2, 16, 2, 12, tied=True)),
@@ -291,7 +302,12 @@ PADDING = 0
 SINGLE = {"resnet50", "inception_v3"}
 
 
-def run(name, dtype):
+# Models of texts, whose rounding no rectifier amplifies: their losses of a few steps of SGD are compared as well.
+STEPS, RATE = 3, 0.01
+
+
+def total_loss(name, weights, dtype):
+    """The sum of the samples' losses."""
     shape, classes, each, model = CASES[name]
     values = hashed(name_seed("input"), math.prod(shape)).astype(np.float64).reshape(shape)
     if each > 1 and classes:
@@ -299,22 +315,26 @@ def run(name, dtype):
     if name == "transformer_padded":
         for sample, row in enumerate(values):
             row[sample + 2:4] = PADDING
-    weights = Weights(dtype)
     output = model(weights, torch.tensor(values, dtype=dtype))
     samples, total = shape[0], 0
     if classes == 0 and each > 1:
         mask = torch.tensor((hashed(name_seed("target"), samples * each) > 0).astype(np.float64))
         every = F.binary_cross_entropy_with_logits(output, mask.reshape(samples, each), reduction="none")
-        total = every.mean(1).sum()
-    elif classes == 0:
+        return every.mean(1).sum()
+    if classes == 0:
         target = torch.tensor(hashed(name_seed("target"), samples).astype(np.float64))
-        total = ((output[:, 0] - target) ** 2).sum()
-    else:
-        rows = output.reshape(samples, each, classes)
-        for s in range(samples):
-            labels = [(s * each + t) * 3 % classes for t in range(each)]
-            counted = [t for t in range(each) if t % 4 != 3]
-            total = total - sum(F.log_softmax(rows[s, t], 0)[labels[t]] for t in counted) / len(counted)
+        return ((output[:, 0] - target) ** 2).sum()
+    rows = output.reshape(samples, each, classes)
+    for s in range(samples):
+        labels = [(s * each + t) * 3 % classes for t in range(each)]
+        counted = [t for t in range(each) if t % 4 != 3]
+        total = total - sum(F.log_softmax(rows[s, t], 0)[labels[t]] for t in counted) / len(counted)
+    return total
+
+
+def run(name, dtype):
+    weights = Weights(dtype)
+    total = total_loss(name, weights, dtype)
     total.backward()
     tensors = {}
     for key, p in weights.all.items():
@@ -322,6 +342,20 @@ def run(name, dtype):
         product = (gradient.numpy().ravel() * hashed(name_seed("dot"), p.numel())).sum()
         tensors[key] = [float(f"{product:.7e}"), float(f"{gradient.norm():.7e}")]
     return {"loss": total.item(), "tensors": tensors}
+
+
+def first_losses(name):
+    """The losses of the first steps of SGD."""
+    weights, losses = Weights(torch.float64), []
+    for _ in range(STEPS):
+        total = total_loss(name, weights, torch.float64)
+        total.backward()
+        losses.append(total.item())
+        with torch.no_grad():
+            for p in weights.all.values():
+                p -= RATE * p.grad
+                p.grad = None
+    return losses
 
 
 def single_errors(name, found, with_onednn):
@@ -340,6 +374,8 @@ def case(name):
     if name in SINGLE:
         errors = [single_errors(name, found, with_onednn) for with_onednn in (True, False)]
         found["single"] = [max(float(f"{of(each):.2e}") for each in errors) for of in (np.median, max)]
+    if CASES[name][1] and CASES[name][2] > 1:
+        found["losses"] = first_losses(name)
     return found
 
 

@@ -89,7 +89,7 @@ fn a_batch_in_shards_has_pytorchs_gradients_of_the_whole_batch() {
     let expected = expected();
     for counts in [&[3][..], &[2, 1], &[1, 0, 1, 1]] {
         let (case, mut chain) = resnet18();
-        load_weights(&mut chain);
+        load_named_weights(&mut chain);
         let layout = chain.layout().clone();
         let (loss, gradients) = together(case, &mut chain, counts);
         case.compare(&expected[case.name], loss, &layout, &gradients);
