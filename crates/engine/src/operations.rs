@@ -17,6 +17,8 @@ mod layer_norm;
 mod linear;
 mod parts;
 mod pool;
+#[cfg(test)]
+mod reference;
 mod shape;
 #[cfg(test)]
 mod slopes;

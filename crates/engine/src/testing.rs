@@ -5,6 +5,7 @@ use std::io::Read;
 use ronde_core::layout::{Arena, Role, TensorEntry};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Shard, Step};
+use serde::Deserialize;
 
 use crate::{
     Activation, Chain, CrossEntropy, ForwardContext, Layer, Loss, LossOutput, Metric, Mode,
@@ -69,6 +70,29 @@ pub(crate) fn load_named_weights(chain: &mut Chain) {
         }
     }
     chain.load(&values, arena.ranges());
+}
+
+/// The products of a tensor with two rows of fixed numbers, and its norm, as in `tests/pytorch/operations.json`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct TensorChecksums([f64; 3]);
+
+impl TensorChecksums {
+    /// Returns the greatest deviation of the figures of a tensor, as a share of its norm.
+    pub(crate) fn error(&self, values: &[f32]) -> f64 {
+        let product = |row: &str| {
+            let fixed = hashed(name_seed(row), values.len());
+            let products = values.iter().zip(&fixed);
+            products
+                .map(|(x, f)| f64::from(*x) * f64::from(*f))
+                .sum::<f64>()
+        };
+        let square: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
+        let found = [product("first"), product("second"), square.sqrt()];
+        let errors = found.iter().zip(&self.0).map(|(a, b)| (a - b).abs());
+        // NaN is the greatest in this order.
+        let greatest = errors.max_by(f64::total_cmp).unwrap_or(f64::NAN);
+        greatest / (self.0[2] + 1e-6)
+    }
 }
 
 pub(crate) fn samples(shape: &[usize], seed: u64) -> Activation {

@@ -1,6 +1,9 @@
 //! The built-in losses: values by hand, slopes, and refused predictions.
 
+use std::collections::BTreeMap;
+
 use super::*;
+use crate::testing::{TensorChecksums, hashed, name_seed};
 
 fn cross_entropy(logits: &[f32], classes: usize, labels: &[u32]) -> LossOutput {
     of(&CrossEntropy { classes }, logits, labels, labels.len()).unwrap()
@@ -75,6 +78,39 @@ fn a_sample_of_several_targets_is_their_mean_without_the_ignored() {
     let nothing = of(&loss, &logits[..3], &[IGNORED], 1).unwrap();
     assert_eq!(nothing.loss_sum, 0.0);
     assert!(of(&loss, &logits, &[0, 1, 2], 2).is_err());
+}
+
+#[derive(Deserialize)]
+struct ExpectedLoss {
+    loss: f64,
+    gradient: TensorChecksums,
+}
+
+#[derive(Deserialize)]
+struct ExpectedLosses {
+    losses: BTreeMap<String, ExpectedLoss>,
+}
+
+#[test]
+fn losses_and_gradients_of_values_are_those_of_pytorch() {
+    let text = include_str!("../../tests/pytorch/operations.json");
+    let ExpectedLosses { losses } = serde_json::from_str(text).unwrap();
+    let outputs: Vec<f32> = hashed(name_seed("outputs"), 40)
+        .into_iter()
+        .map(|x| 3.0 * x)
+        .collect();
+    let targets = hashed(name_seed("targets"), 40).into_iter();
+    let targets: Vec<u32> = targets.map(|x| (0.5 + 0.5 * x).to_bits()).collect();
+    assert_eq!(losses.len(), 4);
+    for (name, expected) in losses {
+        let kind: ValueLoss = serde_json::from_value(name.clone().into()).unwrap();
+        let found = of(&*kind.loss(), &outputs, &targets, 4).unwrap();
+        let error = (found.loss_sum - expected.loss).abs() / expected.loss;
+        // Outputs times 3 are rounded to single precision.
+        assert!(error < 1e-6, "{name}: {}", found.loss_sum);
+        let error = expected.gradient.error(&found.gradient);
+        assert!(error < 1e-6, "{name}: gradient, error {error:.2e}");
+    }
 }
 
 #[test]
