@@ -7,14 +7,17 @@ use ronde_kernels::SlidingWindow;
 
 use crate::testing::{arena, bits, hashed, state, training};
 use crate::{
-    Activation, ActivationFunction, AfterNorm, Attended, ForwardContext, GraphBuilder, GraphValue,
-    Layer, Normalisation, TiedTable,
+    Activation, ActivationFunction, AfterNorm, Attended, Chain, ForwardContext, GraphBuilder,
+    GraphValue, Layer, Normalisation, SourcePadding, TiedTable,
 };
 
 /// The length of a step to both sides of a point.
 const STEP: f64 = 2e-3;
 /// The number of elements of a tensor that are compared one by one.
 const ELEMENTS: usize = 40;
+/// The number of tokens of texts, which all occur, and the one that pads them.
+const TOKENS: usize = 3;
+const PADDING: u32 = 0;
 
 /// Builds a layer for samples of a shape.
 fn layer(sample: &[usize], describe: impl FnOnce(&mut GraphBuilder)) -> Box<dyn Layer> {
@@ -55,9 +58,30 @@ fn compare(what: &str, gradient: &[f32], at: &mut dyn FnMut(&[f32]) -> f64) {
 /// Checks the derivatives of `sum(output * fixed)` along every tensor and the input, and that the
 /// backward passes for input and weights have the same bits together and one after the other.
 fn check(name: &str, sample: &[usize], describe: impl FnOnce(&mut GraphBuilder)) {
-    let mut layer = layer(sample, describe);
+    let input = hashed(5, 3 * sample.iter().product::<usize>());
+    check_layer(name, sample, &input, layer(sample, describe), true);
+}
+
+/// Does the same along the tensors of layers whose input has token numbers. The first layer is called `embedding`.
+fn check_texts(name: &str, sample: &[usize], layers: Vec<GraphBuilder>) {
+    let seeds = SeedTree::new(7);
+    let layers = layers.into_iter().map(|layer| layer.build(&seeds).unwrap());
+    let chain = Chain::new(layers.collect()).unwrap();
+    let tokens = hashed(5, 3 * sample.iter().product::<usize>()).into_iter();
+    let tokens: Vec<f32> = tokens
+        .map(|x| ((x * 0.5 + 0.5) * TOKENS as f32).floor())
+        .collect();
+    check_layer(name, sample, &tokens, Box::new(chain), false);
+}
+
+fn check_layer(
+    name: &str,
+    sample: &[usize],
+    input: &[f32],
+    mut layer: Box<dyn Layer>,
+    has_input_gradient: bool,
+) {
     let shape = &[&[3], sample].concat()[..];
-    let count = shape.iter().product();
     let (mut values, arena) = state(&*layer);
     for (index, range) in arena.ranges().iter().enumerate() {
         let moved = hashed(100 + index as u64, range.len());
@@ -66,7 +90,6 @@ fn check(name: &str, sample: &[usize], describe: impl FnOnce(&mut GraphBuilder))
         }
     }
     let layer_has_buffers = layer.layout().of_role(Role::Buffer).count() > 0;
-    let input = hashed(5, count);
     let (context, shard) = (training(0, 0), training(0, 0).shard);
     let mut run = |values: &[f32], input: &[f32]| {
         layer.load(values, arena.ranges());
@@ -77,25 +100,32 @@ fn check(name: &str, sample: &[usize], describe: impl FnOnce(&mut GraphBuilder))
         let sum: f64 = products.map(|(y, w)| f64::from(*y) * f64::from(*w)).sum();
         let gradient = Activation::from_host(output.shape(), weights);
         let (mut both, mut apart) = (vec![0.0; arena.len()], vec![0.0; arena.len()]);
-        let back = layer.backward(shard, gradient.clone(), &mut both, arena.ranges(), true);
-        let back = back.unwrap().unwrap();
+        let ranges = arena.ranges();
+        let back = layer.backward(
+            shard,
+            gradient.clone(),
+            &mut both,
+            ranges,
+            has_input_gradient,
+        );
+        let back = back.unwrap().map(Activation::into_host);
         layer.forward(given(), &context).unwrap();
-        let again = layer
-            .backward_input(shard, gradient, true)
-            .unwrap()
-            .unwrap();
-        layer
-            .backward_weights(shard, &mut apart, arena.ranges())
-            .unwrap();
-        assert_eq!(bits(back.as_slice()), bits(again.as_slice()), "{name}");
+        let again = layer.backward_input(shard, gradient, has_input_gradient);
+        let again = again.unwrap().map(Activation::into_host);
+        layer.backward_weights(shard, &mut apart, ranges).unwrap();
+        let of_option = |values: &Option<Vec<f32>>| values.as_deref().map(bits);
+        assert_eq!(of_option(&back), of_option(&again), "{name}");
         assert_eq!(bits(&both), bits(&apart), "{name}");
-        (sum, both, back.into_host())
+        (sum, both, back)
     };
-    let (_, gradients, input_gradient) = run(&values, &input);
-    compare(&format!("{name}: input"), &input_gradient, &mut |by| {
-        let moved = input.iter().zip(by).map(|(x, by)| x + by);
-        run(&values, &moved.collect::<Vec<f32>>()).0
-    });
+    let (_, gradients, input_gradient) = run(&values, input);
+    assert_eq!(input_gradient.is_some(), has_input_gradient, "{name}");
+    if let Some(gradient) = input_gradient {
+        compare(&format!("{name}: input"), &gradient, &mut |by| {
+            let moved = input.iter().zip(by).map(|(x, by)| x + by);
+            run(&values, &moved.collect::<Vec<f32>>()).0
+        });
+    }
     for (index, range) in arena.ranges().iter().enumerate() {
         if layer_has_buffers && index > 1 {
             continue;
@@ -106,7 +136,7 @@ fn check(name: &str, sample: &[usize], describe: impl FnOnce(&mut GraphBuilder))
             for (value, by) in values[range.clone()].iter_mut().zip(by) {
                 *value += by;
             }
-            run(&values, &input).0
+            run(&values, input).0
         });
     }
 }
@@ -161,6 +191,12 @@ fn slopes_of_functions_without_parameters() {
             b.attention(queries, rest, 3, attended);
         });
     }
+    check("cross_attention", &[7, 18], |b| {
+        let x = b.input();
+        let (asking, asked) = (b.slice(x, 0, 0..3), b.slice(x, 0, 3..7));
+        let (queries, rest) = (b.slice(asking, 1, 0..6), b.slice(asked, 1, 6..18));
+        b.attention(queries, rest, 3, Attended::All);
+    });
 }
 
 #[test]
@@ -207,6 +243,41 @@ fn slopes_of_layers_with_parameters() {
             let added = b.activate(x, ActivationFunction::Gelu);
             b.normalise("", kind, x, Some(added), AfterNorm::Rectified);
         });
+    }
+}
+
+#[test]
+fn slopes_of_vectors_of_tokens() {
+    let embedding = |sample: &[usize], table| {
+        let mut layer = GraphBuilder::new("embedding", sample);
+        layer.embedding(layer.input(), TOKENS, 6, table);
+        layer
+    };
+    check_texts("embedding", &[5], vec![embedding(&[5], None)]);
+    let table = TiedTable::default();
+    let first = embedding(&[5], Some(&table));
+    let mut head = GraphBuilder::new("head", &[5, 6]);
+    head.tied_scores(head.input(), TOKENS, &table);
+    check_texts("tied_scores", &[5], vec![first, head]);
+}
+
+/// Every position attends to a source of 4 tokens, in which some texts have padding.
+#[test]
+fn slopes_of_attention_to_padded_sources() {
+    for positions in [4, 6] {
+        let mut layer = GraphBuilder::new("embedding", &[positions]);
+        let words = layer.input();
+        let x = layer.embedding(words, TOKENS, 6, None);
+        let padding = SourcePadding {
+            token: PADDING,
+            source: 4,
+        };
+        let lengths = layer.source_lengths(words, padding, 6);
+        let source = layer.slice(x, 0, 0..4);
+        let queries = layer.linear("query", x, 6, true);
+        let keys_values = layer.linear("key_value", source, 12, true);
+        layer.attention(queries, keys_values, 2, Attended::First(lengths));
+        check_texts("padded_attention", &[positions], vec![layer]);
     }
 }
 
