@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: trains with the built program while workers are killed and stopped, the coordinator is
 //! killed and a network cable is cut, all from one seed, and compares every step and the model with a reference
-//! run without faults. Then it simulates clusters, trains small models in every layout of at most eight ranks, and runs the
-//! tests of Slurm that take minutes.
+//! run without faults. Then it simulates clusters, trains small models in every layout of at most eight ranks, runs the
+//! tests of Slurm that take minutes, and trains examples to their end. `cargo xtask soak models` does only the last.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -41,6 +41,9 @@ const TURN: Duration = Duration::from_millis(2);
 /// The time after which a run without a committed step, or without a worker for the next fault, counts as hanging.
 const STALL_LIMIT: Duration = Duration::from_secs(90);
 
+/// The argument that trains only the examples whose quality is known.
+const MODELS: &str = "models";
+
 /// The seed of the reference run, which is the default of run files.
 const FIRST_SEED: u64 = 42;
 /// The number of trainings with whose mean accuracy that of exchanges without waiting is compared.
@@ -48,6 +51,9 @@ const COMPARED_SEEDS: u64 = 8;
 
 /// Runs the soak that the command line specifies.
 pub(crate) fn soak(arguments: &[String]) -> Result<()> {
+    if matches!(arguments, [only] if only == MODELS) {
+        return train_examples();
+    }
     let options = SoakOptions::parse(arguments)?;
     // The features of the tests, and the dependencies of examples, so that nothing is compiled twice.
     let built = ["build", "--release", "--workspace", "--features", FULL];
@@ -65,18 +71,12 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
         ])?;
     }
     if options.simulated_seeds().is_some() {
-        let built = ["test", "--release", "--workspace", "--features", FULL];
-        let layouts = ["--test", "pipelines", "--", "--ignored", "--nocapture"];
-        cargo(&[&built[..], &layouts].concat())?;
-        let slurm = [
-            "--test",
+        cargo_test("pipelines", &["--ignored", "--nocapture"])?;
+        cargo_test(
             "command",
-            "--",
-            "--ignored",
-            "jobs_on_slurm",
-            "--test-threads=1",
-        ];
-        cargo(&[&built[..], &slurm].concat())?;
+            &["--ignored", "jobs_on_slurm", "--test-threads=1"],
+        )?;
+        train_examples()?;
     }
     if options.fuzz_s > 0
         && let Outcome::Skipped(reason) = fuzz::run(options.fuzz_s, &[])?
@@ -84,6 +84,18 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
         println!("fuzz targets: skipped: {reason}");
     }
     Ok(())
+}
+
+/// Runs tests of one suite, with the features of the tests.
+fn cargo_test(suite: &str, arguments: &[&str]) -> Result<()> {
+    let built = ["test", "--release", "--workspace", "--features", FULL];
+    cargo(&[&built[..], &["--test", suite, "--"], arguments].concat())
+}
+
+/// Trains examples to their end, one after the other, and checks the quality that their comments state.
+fn train_examples() -> Result<()> {
+    let all = ["--include-ignored", "--nocapture", "--test-threads=1"];
+    cargo_test("command", &[&["model_quality"], &all[..]].concat())
 }
 
 /// Runs a short soak with every kind of fault, as a part of the tests. The program must have been built.

@@ -11,10 +11,14 @@ use super::mode::SoakMode;
 pub(crate) const USAGE: &str = "\
 cargo xtask soak [--mode MODE] [--minutes M] [--workers N] [--every S] [--epochs E] [--faults KIND,KIND..]
                  [--seed S] [--set KEY=VALUE]... [--simulate C] [--fuzz F]
+cargo xtask soak models
 
   trains repeatedly for M minutes with N workers on this machine; a fault occurs about every S seconds; each
   training has E epochs; then C clusters are simulated (default 20,000; 0: none), and each fuzz target runs for F
   seconds (default 60; 0: none); --set changes the run file, such as --set parallel.zero=2
+
+  models                   only trains examples to their end, without faults, and compares the quality of the last
+                           evaluation with the stated one; a part of every soak with simulated clusters
 
   every_step (default)     exchange gradients in every step, with any --set of a layout
   compression, local_sgd, synthetic_gradients    other exchanges with the same bits as one worker

@@ -30,6 +30,7 @@ mod jobs_on_ray;
 mod jobs_on_slurm;
 mod ledger;
 mod local_sgd;
+mod model_quality;
 mod open_jobs;
 mod output;
 mod own_models;
