@@ -33,6 +33,9 @@ pub struct TrainingCase {
     /// The learning rate of the optimizer.
     #[serde(skip)]
     learning_rate: f64,
+    /// The name of the loss; `None` for that of the data.
+    #[serde(skip)]
+    loss: Option<&'static str>,
     /// Whether the script supports it.
     #[serde(skip)]
     pub in_pytorch: bool,
@@ -59,8 +62,42 @@ fn images(
         forward_multiply_adds: forward,
         sections,
         learning_rate: 0.01,
+        loss: None,
         in_pytorch: true,
     }
+}
+
+/// Returns a model with the data and the settings of its example, in batches of 32, without a counterpart in PyTorch.
+fn example(
+    model: &'static str,
+    unit: &'static str,
+    forward: f64,
+    sections: [&'static str; 2],
+) -> TrainingCase {
+    TrainingCase {
+        unit,
+        in_pytorch: false,
+        ..images(model, 32, forward, sections)
+    }
+}
+
+fn examples() -> Vec<TrainingCase> {
+    // The products of a forward pass, as `ronde bench kernels --forward` counts them.
+    vec![
+        TrainingCase {
+            loss: Some("binary_cross_entropy"),
+            ..example("unet", "images", 7.160e6, [UNET_DATA, UNET])
+        },
+        example("detector", "images", 3.931e6, [DETECTOR_DATA, DETECTOR]),
+        example("inception_v3", "images", 2.476e6, [DIGITS_DATA, INCEPTION]),
+        example("bert", "texts", 3.561e6, [BERT_DATA, BERT]),
+        example(
+            "transformer",
+            "texts",
+            2.891e6,
+            [TRANSFORMER_DATA, TRANSFORMER],
+        ),
+    ]
 }
 
 fn cases() -> Vec<TrainingCase> {
@@ -70,7 +107,7 @@ fn cases() -> Vec<TrainingCase> {
     // Four blocks of 12 matrices of 256 x 256, scores and values of 128 positions, scores of 4,096
     // tokens.
     let gpt_token = 4.0 * (12.0 * 256.0 * 256.0 + 2.0 * 128.0 * 256.0) + 256.0 * 4096.0;
-    vec![
+    let mut cases = vec![
         TrainingCase {
             forward_multiply_adds: 784.0 * 1024.0 + last_layers,
             ..images("mlp", 256, perceptron, [MLP_DATA, MLP])
@@ -88,7 +125,9 @@ fn cases() -> Vec<TrainingCase> {
             in_pytorch: false,
             ..images("digits_cnn", 64, 445e3, [DIGITS_DATA, DIGITS])
         },
-    ]
+    ];
+    cases.extend(examples());
+    cases
 }
 
 const MLP_DATA: &str = r#"
@@ -193,6 +232,82 @@ kind = "digits_cnn"
 kind = "adam"
 "#;
 
+const UNET_DATA: &str = r#"
+[data]
+source = "synthetic_shapes"
+samples = 768
+side = 32
+"#;
+
+const UNET: &str = r#"
+[model]
+kind = "unet"
+channels = 8
+levels = 2
+[optimizer]
+kind = "adamw"
+"#;
+
+const DETECTOR_DATA: &str = r#"
+[data]
+source = "synthetic_objects"
+samples = 2048
+side = 48
+"#;
+
+const DETECTOR: &str = r#"
+[model]
+kind = "detector"
+channels = 12
+levels = 3
+[optimizer]
+kind = "adamw"
+"#;
+
+const INCEPTION: &str = r#"
+[model]
+kind = "inception_v3"
+small_input = true
+width_divisor = 8
+[optimizer]
+kind = "adamw"
+"#;
+
+const BERT_DATA: &str = r#"
+[data]
+source = "text"
+context = 32
+masked = 0.15
+"#;
+
+const BERT: &str = r#"
+[model]
+kind = "bert"
+layers = 2
+width = 64
+heads = 4
+[optimizer]
+kind = "adamw"
+"#;
+
+const TRANSFORMER_DATA: &str = r#"
+[data]
+source = "number_words"
+samples = 8192
+"#;
+
+const TRANSFORMER: &str = r#"
+[model]
+kind = "transformer"
+source = 9
+padding = 0
+layers = 2
+width = 64
+heads = 4
+[optimizer]
+kind = "adamw"
+"#;
+
 impl TrainingCase {
     /// Returns the case of a model.
     ///
@@ -235,9 +350,12 @@ impl TrainingCase {
         let comm = bucket.map_or(String::new(), |bytes| {
             format!("[comm]\nbucket_bytes_max = {bytes}\n")
         });
+        let loss = self
+            .loss
+            .map_or(String::new(), |loss| format!("loss = \"{loss}\"\n"));
         format!(
             "version = 1\n[run]\nname = \"bench\"\n[workers]\ncount = {workers}\nlogical_shards = {shards}\n\
-             [train]\nsteps = {steps}\nglobal_batch_size = {}\nlearning_rate = {}\n\
+             [train]\nsteps = {steps}\nglobal_batch_size = {}\nlearning_rate = {}\n{loss}\
              [schedule]\nkind = \"constant\"\n[checkpoint]\nat_end = false\n{comm}{}{}",
             self.batch * u64::from(workers),
             self.learning_rate,

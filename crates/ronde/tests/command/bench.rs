@@ -1,5 +1,6 @@
 //! `ronde bench`: real workers over each transport, the written files, and errors.
 
+use ronde_bench::TrainingCase;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -273,6 +274,35 @@ fn kernels_of_a_model_are_measured() {
         names.iter().all(|name| !name.contains("gradient")),
         "{names:?}"
     );
+}
+
+#[test]
+fn kernels_of_the_examples_have_the_stated_products() {
+    let dir = TestFolder::new();
+    for (model, kernel) in [
+        ("unet", "max_pool"),
+        ("detector", "convolve"),
+        ("inception_v3", "map_planes"),
+        ("bert", "attend"),
+        ("transformer", "attend"),
+    ] {
+        let model_option = format!("--model={model}");
+        let fixed = ["bench", "kernels", "--forward", "--steps=1"];
+        let options = [&model_option[..], "--json=out.json"];
+        dir.run(&[&fixed[..], &options].concat()).expect(0, &[]);
+        let text = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
+        let report: Value = serde_json::from_str(&text).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        assert!(rows.iter().any(|row| row["kernel"] == kernel), "{report}");
+        let products = |row: &Value| {
+            let each = row["multiply_adds"].as_f64().unwrap();
+            each * row["calls"].as_f64().unwrap()
+        };
+        let samples = report["samples"].as_f64().unwrap();
+        let found = rows.iter().map(products).sum::<f64>() / samples;
+        let stated = TrainingCase::of(model).unwrap().forward_multiply_adds;
+        assert!((found / stated - 1.0).abs() < 1e-3, "{model}: {found}");
+    }
 }
 
 #[test]

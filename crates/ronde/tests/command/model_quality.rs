@@ -8,6 +8,7 @@ use crate::support::{RONDE, TestFolder, of_kind};
 
 /// Trains an example to its end, and checks a number of the last evaluation: a metric by its name, or the loss.
 #[track_caller]
+#[expect(clippy::print_stderr, reason = "shows the quality with --nocapture")]
 fn reaches(example: &str, expected: &[(&str, RangeInclusive<f64>)]) {
     let dir = TestFolder::new();
     let root = env!("CARGO_MANIFEST_DIR");

@@ -121,7 +121,8 @@ pub(crate) struct BenchKernelsArguments {
     /// Run file of another model.
     #[arg(conflicts_with = "model")]
     pub(super) file: Option<PathBuf>,
-    /// Model and batch of `ronde bench train`: mlp, resnet18, resnet50, vgg16, gpt, digits_cnn.
+    /// Model and batch of `ronde bench train`: mlp, resnet18, resnet50, vgg16, gpt, digits_cnn, unet, detector,
+    /// inception_v3, bert, transformer.
     #[arg(long, value_name = "NAME", default_value = "resnet18")]
     pub(super) model: String,
     /// Override a value of the run file, such as `--set model.width=512`; can be repeated.
@@ -175,9 +176,9 @@ pub(crate) struct BenchDataArguments {
 #[command(after_help = "\
 Each variant runs once per round, in separate processes; the first two steps of a run are not measured.
 Batch size per worker, as in benchmarks/pytorch_ddp.py: mlp 256, resnet18 32, resnet50 4, vgg16 4, gpt 8 texts of
-128 tokens.")]
+128 tokens. digits_cnn 64, the models of examples/ 32; these have no counterpart in PyTorch.")]
 pub(crate) struct BenchTrainArguments {
-    /// Model: mlp, resnet18, resnet50, vgg16, gpt, digits_cnn.
+    /// Model: mlp, resnet18, resnet50, vgg16, gpt, digits_cnn, unet, detector, inception_v3, bert, transformer.
     #[arg(long, value_name = "NAME", default_value = "resnet18")]
     pub(super) model: String,
     /// Train on these TFRecords in the layout of ImageNet, such as `imagenet/train-*`, instead of synthetic images; for
