@@ -40,7 +40,7 @@ enum InputValues {
 }
 
 /// An operation, or a few, with the shape of a batch.
-struct OperationCase {
+struct ComparedOperation {
     name: &'static str,
     shape: &'static [usize],
     values: InputValues,
@@ -48,7 +48,7 @@ struct OperationCase {
     layers: fn(&[usize]) -> Vec<GraphBuilder>,
 }
 
-impl OperationCase {
+impl ComparedOperation {
     fn build(&self) -> Chain {
         let seeds = SeedTree::new(3);
         let layers = (self.layers)(&self.shape[1..]).into_iter();
@@ -132,7 +132,7 @@ fn of_all_shards(layout: &StateLayout, index: usize, of_shards: &[&[f32]]) -> Ve
 }
 
 /// Runs a batch in shards of the given sizes, forward and backward.
-fn pass(case: &OperationCase, counts: &[usize]) -> Passed {
+fn pass(case: &ComparedOperation, counts: &[usize]) -> Passed {
     let mut chain = case.build();
     let samples = case.shape[0];
     let context = |shard: usize| training(4, shard as u32);
@@ -217,7 +217,7 @@ fn outputs_and_gradients_are_those_of_pytorch() {
 #[test]
 fn a_batch_in_shards_has_the_gradients_of_the_whole_batch() {
     let expected = expected();
-    let per_shard = |case: &OperationCase| case.name.starts_with("batch_norm");
+    let per_shard = |case: &ComparedOperation| case.name.starts_with("batch_norm");
     let mut in_lock_step = 0;
     for case in cases().iter().filter(|case| !per_shard(case)) {
         let mut chain = case.build();

@@ -2,7 +2,7 @@
 
 use ronde_kernels::SlidingWindow;
 
-use super::{InputValues, OperationCase, PADDING, SOURCE};
+use super::{ComparedOperation, InputValues, PADDING, SOURCE};
 use crate::{
     ActivationFunction, AfterNorm, Attended, GraphBuilder, GraphValue, Normalisation,
     SourcePadding, TiedTable,
@@ -11,7 +11,7 @@ use crate::{
 /// The number of tokens of the texts.
 const TOKENS: usize = 11;
 
-pub(super) fn cases() -> Vec<OperationCase> {
+pub(super) fn cases() -> Vec<ComparedOperation> {
     let groups = [
         elementwise(),
         products(),
@@ -28,7 +28,7 @@ pub(super) fn cases() -> Vec<OperationCase> {
 /// Describes a case of one layer of an operation on the layer's input.
 macro_rules! case {
     ($name:literal, $shape:expr, $values:ident, $describe:expr) => {
-        OperationCase {
+        ComparedOperation {
             name: $name,
             shape: $shape,
             values: InputValues::$values,
@@ -43,7 +43,7 @@ macro_rules! case {
     };
 }
 
-fn elementwise() -> Vec<OperationCase> {
+fn elementwise() -> Vec<ComparedOperation> {
     vec![
         case!("relu", &[3, 40], Wide, |b, x| b.relu(x)),
         case!("gelu", &[3, 40], Wide, |b, x| {
@@ -65,7 +65,7 @@ fn elementwise() -> Vec<OperationCase> {
     ]
 }
 
-fn products() -> Vec<OperationCase> {
+fn products() -> Vec<ComparedOperation> {
     vec![
         case!("linear", &[3, 4, 70], Narrow, |b, x| {
             b.linear("", x, 50, true)
@@ -113,7 +113,7 @@ fn products() -> Vec<OperationCase> {
     ]
 }
 
-fn convolutions_in_groups() -> Vec<OperationCase> {
+fn convolutions_in_groups() -> Vec<ComparedOperation> {
     vec![
         case!("grouped_convolution", &[3, 12, 9, 8], Narrow, |b, x| {
             b.grouped_convolution("", x, [18, 3], SlidingWindow::new(3, 2, 1), true)
@@ -142,7 +142,7 @@ fn normalise(
     b.normalise("norm", kind, x, added, after)
 }
 
-fn norms_of_channels() -> Vec<OperationCase> {
+fn norms_of_channels() -> Vec<ComparedOperation> {
     use AfterNorm::{Linear, Rectified};
     use Normalisation::{Batch, Group, SynchronisedBatch};
     vec![
@@ -179,7 +179,7 @@ fn norms_of_channels() -> Vec<OperationCase> {
     ]
 }
 
-fn pools() -> Vec<OperationCase> {
+fn pools() -> Vec<ComparedOperation> {
     vec![
         case!("max_pool", &[3, 4, 9, 8], Narrow, |b, x| {
             b.max_pool(x, SlidingWindow::new(2, 2, 0))
@@ -203,7 +203,7 @@ fn pools() -> Vec<OperationCase> {
     ]
 }
 
-fn shapes() -> Vec<OperationCase> {
+fn shapes() -> Vec<ComparedOperation> {
     vec![
         case!("concatenate_channels", &[3, 4, 3, 5], Narrow, |b, x| {
             let some = b.slice(x, 0, 1..3);
@@ -225,7 +225,7 @@ fn attend(b: &mut GraphBuilder, attended: Attended) -> GraphValue {
     b.attention(queries, rest, 2, attended)
 }
 
-fn sequences() -> Vec<OperationCase> {
+fn sequences() -> Vec<ComparedOperation> {
     vec![
         case!("layer_norm", &[3, 4, 37], Narrow, |b, x| b
             .layer_norm("", x)),
@@ -270,8 +270,8 @@ fn tied(sample: &[usize]) -> Vec<GraphBuilder> {
     vec![embedding, head]
 }
 
-fn texts() -> Vec<OperationCase> {
-    let case = |name, shape, values, layers| OperationCase {
+fn texts() -> Vec<ComparedOperation> {
+    let case = |name, shape, values, layers| ComparedOperation {
         name,
         shape,
         values,
