@@ -5,8 +5,8 @@
 pub struct SlidingWindow {
     /// The height and width of the window.
     pub side: [usize; 2],
-    /// The distance from one window to the next along both axes, at least 1.
-    pub stride: usize,
+    /// The distance from one window to the next along height and width, at least 1.
+    pub stride: [usize; 2],
     /// The number of rows above and below, and of columns left and right, that are added to the image: zeros for a
     /// convolution, ignored by a maximum.
     pub padding: [usize; 2],
@@ -18,7 +18,7 @@ impl SlidingWindow {
     pub const fn new(side: usize, stride: usize, padding: usize) -> Self {
         Self {
             side: [side; 2],
-            stride,
+            stride: [stride; 2],
             padding: [padding; 2],
         }
     }
@@ -28,7 +28,7 @@ impl SlidingWindow {
     pub const fn same(side: [usize; 2]) -> Self {
         Self {
             side,
-            stride: 1,
+            stride: [1; 2],
             padding: [side[0] / 2, side[1] / 2],
         }
     }
@@ -40,7 +40,7 @@ impl SlidingWindow {
         [0, 1].map(|axis| {
             let padded = size[axis] + 2 * self.padding[axis];
             match padded.checked_sub(self.side[axis]) {
-                Some(rest) => rest / self.stride.max(1) + 1,
+                Some(rest) => rest / self.stride[axis].max(1) + 1,
                 None => 0,
             }
         })
@@ -56,7 +56,7 @@ impl SlidingWindow {
 
     /// Returns the part of the window number `index` along an axis that lies inside a length.
     fn inside(&self, axis: usize, index: usize, length: usize) -> std::ops::Range<usize> {
-        let (start, padding) = (index * self.stride, self.padding[axis]);
+        let (start, padding) = (index * self.stride[axis], self.padding[axis]);
         let end = (start + self.side[axis])
             .saturating_sub(padding)
             .min(length);
@@ -338,7 +338,7 @@ mod tests {
         at_every_level(|| {
             let window = SlidingWindow {
                 side: [1, 3],
-                stride: 2,
+                stride: [2, 2],
                 padding: [0, 1],
             };
             assert_eq!(window.count([3, 4]), [2, 2]);
@@ -354,6 +354,14 @@ mod tests {
             assert_eq!(dx[4..8], [0.0; 4]);
             assert_eq!(dx[8..], [0.0, 3.0, 3.0, 3.0]);
             assert_eq!(SlidingWindow::same([7, 1]).count([5, 5]), [5, 5]);
+            let window = SlidingWindow {
+                stride: [1, 3],
+                ..window
+            };
+            assert_eq!(window.count([3, 4]), [3, 2]);
+            let (mut y, mut from) = ([0.0; 6], [0; 6]);
+            max_pool(&x, [3, 4], window, &mut y, &mut from);
+            assert_eq!(from, [1, 3, 5, 7, 9, 11]);
         });
     }
 

@@ -30,7 +30,7 @@ pub(super) fn layers(
     let mut top = GraphBuilder::new("top", features.output());
     let x = top.input();
     let x = block(&mut top, "", x, 2 * channels);
-    top.average_to(x, 1);
+    top.average_to(x, [1, 1]);
     let top = top.finish()?;
 
     let mut classifier = GraphBuilder::new("classifier", top.output());

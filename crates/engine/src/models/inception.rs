@@ -67,7 +67,7 @@ pub(super) fn layers(
 
     let mut head = GraphBuilder::new("fc", mixed7.output());
     head.set_initial(Initial::CLASSIFIER);
-    let x = head.average_to(head.input(), 1);
+    let x = head.average_to(head.input(), [1, 1]);
     let x = head.dropout(x, dropout);
     let x = head.flatten(x);
     head.linear("", x, classes, true);

@@ -45,7 +45,7 @@ pub(super) fn layers(input_shape: &[usize], classes: usize, form: ResNetShape) -
     }
     let mut head = GraphBuilder::new("fc", layers[WIDTHS.len()].output());
     head.set_initial(Initial::CLASSIFIER);
-    let x = head.average_to(head.input(), 1);
+    let x = head.average_to(head.input(), [1, 1]);
     let x = head.flatten(x);
     head.linear("", x, classes, true);
     layers.push(head.finish()?);

@@ -40,7 +40,7 @@ pub(super) fn layers(
         }
         x = layer.max_pool(x, SlidingWindow::new(2, 2, 0));
         if block == BLOCKS.len() && layer.shape(x)[1..] != [side; 2] {
-            layer.average_to(x, side);
+            layer.average_to(x, [side; 2]);
         }
         let layer = layer.finish()?;
         shape = layer.output().to_vec();

@@ -8,24 +8,22 @@ use crate::device::AffineSlices;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
 use crate::{Activation, Computation, EngineError, ForwardContext};
 
-/// The number of groups: the paper's choice.
-const GROUPS: usize = 32;
-
-/// Normalises 32 groups of channels of each sample of `[N, C, H, W]`, then scales and shifts each
+/// Normalises groups of channels of each sample of `[N, C, H, W]`, then scales and shifts each
 /// channel.
 pub(crate) struct NormaliseGroups {
     channels: usize,
     places: usize,
+    groups: usize,
 }
 
 impl NormaliseGroups {
-    pub(crate) fn new(channels: usize, places: usize) -> Self {
-        Self { channels, places }
-    }
-
-    /// Returns the number of groups, which must divide the number of channels.
-    pub(crate) fn groups(&self) -> usize {
-        GROUPS
+    /// `groups` divides the number of channels; `places` is the number of elements of a channel of one sample.
+    pub(crate) fn new([channels, places]: [usize; 2], groups: usize) -> Self {
+        Self {
+            channels,
+            places,
+            groups,
+        }
     }
 
     fn shape(&self, samples: usize) -> GroupNorm {
@@ -33,7 +31,7 @@ impl NormaliseGroups {
             samples,
             channels: self.channels,
             places: self.places,
-            groups: GROUPS,
+            groups: self.groups,
             epsilon: EPSILON,
         }
     }
@@ -53,14 +51,14 @@ impl GraphOperation for NormaliseGroups {
 
     fn computation(&self) -> Computation {
         Computation::GroupNorm {
-            groups: GROUPS,
+            groups: self.groups,
             epsilon: EPSILON,
         }
     }
 
     fn kept(&self) -> KeptValues {
         KeptValues {
-            always_f32: 2 * GROUPS,
+            always_f32: 2 * self.groups,
             ..KeptValues::input()
         }
     }
@@ -78,7 +76,7 @@ impl GraphOperation for NormaliseGroups {
         let x = only(inputs);
         let device = tensors.device();
         let mut y = tensors.unwritten(x.shape());
-        let mut statistics = tensors.unwritten(&[x.samples(), GROUPS, 2]);
+        let mut statistics = tensors.unwritten(&[x.samples(), self.groups, 2]);
         let affine = AffineSlices {
             gamma: tensors.get(0),
             beta: tensors.get(1),

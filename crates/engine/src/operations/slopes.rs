@@ -169,7 +169,7 @@ fn slopes_of_functions_without_parameters() {
         b.upsample(b.input(), 3);
     });
     check("average_to", &[3, 5, 6], |b| {
-        b.average_to(b.input(), 2);
+        b.average_to(b.input(), [2, 3]);
     });
     check("twice", &[7], |b| {
         b.add(b.input(), b.input());
@@ -213,7 +213,7 @@ fn slopes_of_layers_with_parameters() {
     check("tall_convolution", &[3, 6, 5], |b| {
         let window = SlidingWindow {
             side: [4, 2],
-            stride: 2,
+            stride: [2, 1],
             padding: [1, 0],
         };
         b.convolution("", b.input(), 4, window, true);

@@ -47,12 +47,12 @@ def conv(outputs, sides, stride=1, padding=0, groups=1, bias=False):
     return of
 
 
-def norm(kind, rectified=False, adds=False):
+def norm(kind, rectified=False, adds=False, groups=32):
     def of(w, x):
         c = x.shape[1]
         gamma, beta = w("layer.norm.gamma", c), w("layer.norm.beta", c)
         if kind == "group":
-            y = F.group_norm(x, 32, gamma, beta, 1e-5)
+            y = F.group_norm(x, groups, gamma, beta, 1e-5)
         else:
             w.update_running("layer.norm", x.detach())
             y = F.batch_norm(x, None, None, gamma, beta, training=True, eps=1e-5)
@@ -120,7 +120,7 @@ CASES = {
     "linear_without_bias": ((5, 33), lambda w, x: linear(w, "layer", x, 7, bias=False)),
     "convolution": ((3, 16, 13, 11), conv(24, (3, 3), padding=1, bias=True)),
     "convolution_without_bias": ((3, 3, 9, 10), conv(8, (7, 7), 2, 3)),
-    "convolution_of_a_rectangle": ((2, 3, 9, 8), conv(5, (4, 2), 2, (1, 0), bias=True)),
+    "convolution_of_a_rectangle": ((2, 3, 9, 8), conv(5, (4, 2), (2, 1), (1, 0), bias=True)),
     "convolution_1x1": ((3, 64, 7, 7), conv(48, (1, 1))),
     "convolution_1x1_with_bias": ((3, 6, 5, 7), conv(10, (1, 1), bias=True)),
     "convolution_1x1_stride_2": ((3, 6, 7, 5), conv(10, (1, 1), 2)),
@@ -137,13 +137,16 @@ CASES = {
     "group_norm": ((3, 64, 3, 5), norm("group")),
     "group_norm_rectified": ((3, 64, 3, 5), norm("group", rectified=True)),
     "group_norm_added": ((3, 64, 3, 5), norm("group", rectified=True, adds=True)),
+    "group_norm_of_3": ((3, 6, 3, 5), norm("group", groups=3)),
     "layer_norm": ((3, 4, 37), row_norm),
     "max_pool": ((3, 4, 9, 8), lambda w, x: F.max_pool2d(x, 2)),
     "max_pool_padded": ((3, 4, 9, 8), lambda w, x: F.max_pool2d(x, 3, 2, 1)),
+    "max_pool_of_rectangles": ((3, 4, 9, 8), lambda w, x: F.max_pool2d(x, (2, 3), (1, 3), (1, 0))),
     "average_pool": ((3, 4, 9, 8), lambda w, x: F.avg_pool2d(x, 2)),
     "average_pool_padded": ((3, 4, 9, 8), lambda w, x: F.avg_pool2d(x, 3, 2, 1)),
     "average_to_1": ((3, 4, 5, 7), lambda w, x: F.adaptive_avg_pool2d(x, 1)),
     "average_to_3": ((3, 4, 5, 7), lambda w, x: F.adaptive_avg_pool2d(x, 3)),
+    "average_to_2_rows": ((3, 4, 5, 7), lambda w, x: F.adaptive_avg_pool2d(x, (2, 3))),
     "average_to_more": ((3, 4, 2, 3), lambda w, x: F.adaptive_avg_pool2d(x, 4)),
     "upsample": ((3, 4, 3, 5), lambda w, x: F.interpolate(x, scale_factor=3, mode="nearest")),
     "concatenate_channels": ((3, 4, 3, 5), lambda w, x: torch.cat([x[:, 1:3], F.gelu(x), x], 1)),

@@ -43,7 +43,7 @@ impl Translator<'_> {
     fn window(window: &SlidingWindow) -> Vec<Attribute> {
         vec![
             ints("kernel_shape", &window.side),
-            ints("strides", &[window.stride; 2]),
+            ints("strides", &window.stride),
             pads(window.padding),
         ]
     }

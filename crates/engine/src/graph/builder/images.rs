@@ -12,6 +12,9 @@ use crate::operations::{
     Convolve, MapPlanes, MaxPool, NormaliseBatch, NormaliseBatchWide, NormaliseGroups,
 };
 
+/// The number of groups of [`Normalisation::Group`]: the paper's choice.
+const GROUPS: usize = 32;
+
 impl GraphBuilder {
     /// Checks that a value is an image, and returns channels, height and width.
     fn image(&mut self, name: &str, x: GraphValue) -> [usize; 3] {
@@ -53,7 +56,7 @@ impl GraphBuilder {
     ) -> GraphValue {
         let [channels, height, width] = self.image(name, x);
         let size = window.count([height, width]);
-        if size.contains(&0) || window.side.contains(&0) || window.stride == 0 {
+        if size.contains(&0) || window.side.contains(&0) || window.stride.contains(&0) {
             self.fail(format!(
                 "{name}: cannot move {window:?} over {height} x {width}"
             ));
@@ -76,7 +79,7 @@ impl GraphBuilder {
             size: [height, width],
             outputs: outputs / groups,
             kernel: window.side,
-            stride: [window.stride; 2],
+            stride: window.stride,
             padding: window.padding,
         };
         let operation = Convolve {
@@ -86,7 +89,30 @@ impl GraphBuilder {
         self.add_operation(operation, &[x], vec![outputs, size[0], size[1]], tensors)
     }
 
-    /// Adds a normalisation of channels, then the addition of `added` if there is one, then a
+    /// Adds a normalisation of groups of channels of each sample, with `gamma` and `beta` of `[channels]`.
+    pub fn group_norm(&mut self, name: &str, x: GraphValue, groups: usize) -> GraphValue {
+        let [channels, height, width] = self.image(name, x);
+        if groups == 0 || !channels.is_multiple_of(groups) {
+            self.fail(format!(
+                "{name}: {channels} channels are not a multiple of {groups} groups"
+            ));
+            return x;
+        }
+        let tensors = self.scale_and_shift(name, channels);
+        let operation = NormaliseGroups::new([channels, height * width], groups);
+        self.add_operation(operation, &[x], vec![channels, height, width], tensors)
+    }
+
+    /// Returns the tensors that scale and shift channels: ones and zeros.
+    fn scale_and_shift(&mut self, name: &str, channels: usize) -> Vec<OwnTensor> {
+        let affine = [("gamma", 1.0), ("beta", 0.0)];
+        let affine = affine.into_iter();
+        affine
+            .map(|(tensor, value)| self.tensor(name, tensor, &[channels], Initial::Constant(value)))
+            .collect()
+    }
+
+    /// Adds a normalisation of channels, by 32 groups if `kind` is that of groups, then the addition of `added` if there is one, then a
     /// rectifier if configured.
     pub fn normalise(
         &mut self,
@@ -100,21 +126,9 @@ impl GraphBuilder {
         if let Some(added) = added {
             self.same_shape(name, [x, added]);
         }
-        let affine = [("gamma", 1.0), ("beta", 0.0)];
-        let mut tensors: Vec<OwnTensor> = affine
-            .into_iter()
-            .map(|(tensor, value)| self.tensor(name, tensor, &[channels], Initial::Constant(value)))
-            .collect();
         let shape = vec![channels, height, width];
         if kind == Normalisation::Group {
-            let operation = NormaliseGroups::new(channels, height * width);
-            if !channels.is_multiple_of(operation.groups()) {
-                let groups = operation.groups();
-                self.fail(format!(
-                    "{name}: {channels} channels are not a multiple of {groups} groups"
-                ));
-            }
-            let mut y = self.add_operation(operation, &[x], shape, tensors);
+            let mut y = self.group_norm(name, x, GROUPS);
             if let Some(added) = added {
                 y = self.add(y, added);
             }
@@ -123,6 +137,7 @@ impl GraphBuilder {
                 AfterNorm::Rectified => self.relu(y),
             };
         }
+        let mut tensors = self.scale_and_shift(name, channels);
         tensors.push(self.buffer(name, "running_mean", channels, 0.0));
         tensors.push(self.buffer(name, "running_var", channels, 1.0));
         let inputs: Vec<GraphValue> = std::iter::once(x).chain(added).collect();
@@ -140,7 +155,7 @@ impl GraphBuilder {
     pub fn max_pool(&mut self, x: GraphValue, window: SlidingWindow) -> GraphValue {
         let [channels, height, width] = self.image("max_pool", x);
         let size = window.count([height, width]);
-        if size.contains(&0) || window.stride == 0 || !window.touches_image() {
+        if size.contains(&0) || window.stride.contains(&0) || !window.touches_image() {
             self.fail(format!(
                 "max_pool: cannot move {window:?} over {height} x {width}"
             ));
@@ -163,7 +178,7 @@ impl GraphBuilder {
     pub fn average_pool(&mut self, x: GraphValue, window: SlidingWindow) -> GraphValue {
         let [channels, height, width] = self.image("average_pool", x);
         let size = window.count([height, width]);
-        if size.contains(&0) || window.stride == 0 || !window.touches_image() {
+        if size.contains(&0) || window.stride.contains(&0) || !window.touches_image() {
             self.fail(format!(
                 "average_pool: cannot move {window:?} over {height} x {width}"
             ));
@@ -201,16 +216,16 @@ impl GraphBuilder {
         self.add_operation(operation, &[x], shape, Vec::new())
     }
 
-    /// Adds the means of `side` x `side` areas that cover `[channels, height, width]` evenly.
-    pub fn average_to(&mut self, x: GraphValue, side: usize) -> GraphValue {
+    /// Adds the means of areas that cover `[channels, height, width]` evenly: so many along height and width.
+    pub fn average_to(&mut self, x: GraphValue, areas: [usize; 2]) -> GraphValue {
         let [channels, height, width] = self.image("average_to", x);
-        if side == 0 {
+        if areas.contains(&0) {
             self.fail("average_to: expected at least one area".to_owned());
             return x;
         }
         let areas = ronde_kernels::AverageAreas {
             size: [height, width],
-            areas: [side; 2],
+            areas,
         };
         self.add_operation(
             MapPlanes {
@@ -218,7 +233,7 @@ impl GraphBuilder {
                 output: areas.areas,
             },
             &[x],
-            vec![channels, side, side],
+            vec![channels, areas.areas[0], areas.areas[1]],
             Vec::new(),
         )
     }

@@ -89,7 +89,7 @@ fn products() -> Vec<ComparedOperation> {
             |b, x| {
                 let window = SlidingWindow {
                     side: [4, 2],
-                    stride: 2,
+                    stride: [2, 1],
                     padding: [1, 0],
                 };
                 b.convolution("", x, 5, window, true)
@@ -170,6 +170,8 @@ fn norms_of_channels() -> Vec<ComparedOperation> {
         case!("group_norm", &[3, 64, 3, 5], Narrow, |b, _| {
             normalise(b, Group, Linear, false)
         }),
+        case!("group_norm_of_3", &[3, 6, 3, 5], Narrow, |b, x| b
+            .group_norm("norm", x, 3)),
         case!("group_norm_rectified", &[3, 64, 3, 5], Narrow, |b, _| {
             normalise(b, Group, Rectified, false)
         }),
@@ -187,6 +189,14 @@ fn pools() -> Vec<ComparedOperation> {
         case!("max_pool_padded", &[3, 4, 9, 8], Narrow, |b, x| {
             b.max_pool(x, SlidingWindow::new(3, 2, 1))
         }),
+        case!("max_pool_of_rectangles", &[3, 4, 9, 8], Narrow, |b, x| {
+            let window = SlidingWindow {
+                side: [2, 3],
+                stride: [1, 3],
+                padding: [1, 0],
+            };
+            b.max_pool(x, window)
+        }),
         case!("average_pool", &[3, 4, 9, 8], Narrow, |b, x| {
             b.average_pool(x, SlidingWindow::new(2, 2, 0))
         }),
@@ -194,11 +204,13 @@ fn pools() -> Vec<ComparedOperation> {
             b.average_pool(x, SlidingWindow::new(3, 2, 1))
         }),
         case!("average_to_1", &[3, 4, 5, 7], Narrow, |b, x| b
-            .average_to(x, 1)),
+            .average_to(x, [1, 1])),
         case!("average_to_3", &[3, 4, 5, 7], Narrow, |b, x| b
-            .average_to(x, 3)),
+            .average_to(x, [3, 3])),
+        case!("average_to_2_rows", &[3, 4, 5, 7], Narrow, |b, x| b
+            .average_to(x, [2, 3])),
         case!("average_to_more", &[3, 4, 2, 3], Narrow, |b, x| b
-            .average_to(x, 4)),
+            .average_to(x, [4, 4])),
         case!("upsample", &[3, 4, 3, 5], Narrow, |b, x| b.upsample(x, 3)),
     ]
 }
