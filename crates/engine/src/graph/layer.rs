@@ -250,7 +250,7 @@ impl GraphLayer {
         if !self.computes(index) {
             return Ok(vec![None; given.len()]);
         }
-        self.pack_gradients(&mut given);
+        self.round_gradients(index, &mut given);
         self.unpack_for(index, given.iter_mut().flatten());
         for (shard, state) in states {
             self.restore_values_again(index, (*shard, state))?;

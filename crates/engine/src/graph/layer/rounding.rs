@@ -110,12 +110,21 @@ impl GraphLayer {
         }
     }
 
-    /// Packs complete gradients of a value.
-    pub(super) fn pack_gradients(&self, gradients: &mut [Option<Activation>]) {
-        if let Some(format) = self.format() {
-            let device = self.device.as_ref();
-            let known = gradients.iter_mut().flatten();
-            known.for_each(|gradient| gradient.pack(device, format));
+    /// Rounds the complete gradients of an operation's output, and packs them if it takes packed values. Those that are longer
+    /// than its inputs, as of scores, are rounded in place: beside them, packed ones would be in memory at its peak.
+    pub(super) fn round_gradients(&self, index: usize, gradients: &mut [Option<Activation>]) {
+        let Some(format) = self.format() else { return };
+        let elements = |value: usize| self.outline.shapes[value].iter().product::<usize>();
+        let inputs = self.outline.nodes[index].inputs.iter();
+        let is_longer = inputs.map(|input| elements(*input)).max() < Some(elements(index + 1));
+        let packs = self.format_of_results(index).is_some() && !is_longer;
+        let device = self.device.as_ref();
+        for gradient in gradients.iter_mut().flatten() {
+            if packs {
+                gradient.pack(device, format);
+            } else {
+                gradient.round(device, format);
+            }
         }
     }
 
