@@ -113,17 +113,20 @@ impl<'a> Blocks<'a> {
         values.elements() / self.units.max(1)
     }
 
-    /// Returns the number of units of a block: whole groups of packed values.
+    /// Returns the number of units of a block: whole groups of packed values. If any operand is packed, only the shapes of
+    /// all count: the same gradient may be packed or not, and the bits of sums must not depend on that.
     fn units_of_block<'v>(&self, operands: impl Iterator<Item = &'v Activation>) -> usize {
-        let packed = operands.filter(|operand| operand.packed_format().is_some());
-        let lengths: Vec<usize> = packed.map(|operand| self.each(operand)).collect();
-        let Some(longest) = lengths.iter().max() else {
+        let operands: Vec<&Activation> = operands.collect();
+        let mut each_packed = operands.iter().filter_map(|of| of.packed_format());
+        if each_packed.next().is_none() {
             return self.units;
-        };
+        }
+        let lengths: Vec<usize> = operands.iter().map(|of| self.each(of)).collect();
+        let longest = lengths.iter().max();
         let group = ShortFormat::GROUP;
         let aligned = |each: &usize| group >> each.trailing_zeros().min(group.trailing_zeros());
         let whole = lengths.iter().map(aligned).max().unwrap_or(1);
-        let units = self.floats / longest.max(&1) / whole * whole;
+        let units = self.floats / longest.copied().unwrap_or(1).max(1) / whole * whole;
         units.max(whole).min(self.units)
     }
 

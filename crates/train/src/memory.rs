@@ -1,7 +1,7 @@
 //! Estimates the memory that one worker needs before anything is allocated.
 
 use ronde_core::shards::ShardPlan;
-use ronde_engine::OptimizerConfig;
+use ronde_engine::{OptimizerConfig, Precision};
 use ronde_parallel::ZeroLevel;
 use ronde_parallel::bucket::buckets_in_flight;
 use ronde_schedule::ShardOrder;
@@ -299,11 +299,16 @@ impl MemoryEstimate {
     }
 
     /// Adds the buffers of the kernels of the worker's computing threads, for a largest layer of `convolved` weights if the samples are
-    /// images; 0: nothing is convolved.
+    /// images; 0: nothing is convolved. In short formats, gradients of weights are sums over blocks of samples.
     #[must_use]
-    pub fn with_kernels(mut self, convolved: u64, threads: u32) -> Self {
+    pub fn with_kernels(mut self, convolved: u64, threads: u32, precision: Precision) -> Self {
         let thread = convolved.saturating_mul(2 * BYTES).min(THREAD_BYTES);
+        let of_block = match precision {
+            Precision::F32 => 0,
+            Precision::Bf16 | Precision::F16 => convolved.saturating_mul(BYTES).min(THREAD_BYTES),
+        };
         let all = thread.saturating_mul(threads.max(1).into());
+        let all = all.saturating_add(of_block);
         self.process = self.process.saturating_add(all);
         self
     }
@@ -561,11 +566,15 @@ mod tests {
     #[test]
     fn each_thread_has_buffers_for_convolutions() {
         let one = estimate(1);
-        let more = |convolved, threads| one.with_kernels(convolved, threads).total() - one.total();
+        let with = |convolved, threads, precision| {
+            one.with_kernels(convolved, threads, precision).total() - one.total()
+        };
+        let more = |convolved, threads| with(convolved, threads, Precision::F32);
+        assert_eq!(with(1000, 1, Precision::Bf16), 12_000);
         assert_eq!(more(0, 4), 0);
         assert_eq!(more(1_000, 2), 16_000);
         assert_eq!(more(u64::MAX, 3), 3 * THREAD_BYTES);
-        assert!(one.with_kernels(1, u32::MAX).total() > one.total());
+        assert!(more(1, u32::MAX) > 0);
     }
 
     #[test]

@@ -54,8 +54,7 @@ impl NormaliseBatch {
         tensors: Tensors<'_>,
     ) -> (Activation, Activation) {
         let device = tensors.device();
-        let added = self.0.adds.then(|| added.unpacked(device));
-        let added = added.as_ref().map(Activation::values);
+        let added = self.0.adds.then(|| added.values());
         let (mut y, mut found) = (
             tensors.unwritten(x.shape()),
             tensors.unwritten(&[3, self.0.channels]),

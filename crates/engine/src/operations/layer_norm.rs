@@ -47,7 +47,7 @@ fn gradients(
     let device = tensors.device();
     let width = gamma.length();
     let mut of_x = tensors.result(x.shape());
-    let mut of_affine = [(); 2].map(|()| tensors.unwritten(&[width]));
+    let mut of_affine = [(); 2].map(|()| tensors.unwritten(&[0]));
     let blocks = tensors.blocks(x.elements() / width.max(1));
     let inputs = [x, given, statistics];
     blocks.run(inputs, [&mut of_x], |rows, [x, given, known], [to]| {

@@ -88,10 +88,31 @@ impl StridedRows {
         shape
     }
 
+    /// Returns memory for copies of parts of values: packed if the values are, and parts are whole groups.
+    fn unwritten<'v>(
+        &self,
+        tensors: Tensors<'_>,
+        shape: &[usize],
+        values: impl IntoIterator<Item = &'v Activation>,
+        parts: &[Range<usize>],
+    ) -> Activation {
+        let element = self.element();
+        let is_whole = |place: usize| (place * element).is_multiple_of(ShortFormat::GROUP);
+        let ends = parts.iter().flat_map(|part| [part.start, part.end]);
+        let in_groups = ends.chain([self.sample[self.dim]]).all(is_whole);
+        let mut values = values.into_iter();
+        if in_groups && values.all(|value| value.packed_format().is_some()) {
+            tensors.result(shape)
+        } else {
+            tensors.unwritten(shape)
+        }
+    }
+
     /// Copies a part of the dimension out of whole rows.
     fn take(&self, tensors: Tensors<'_>, whole: &Activation, part: &Range<usize>) -> Activation {
         let element = self.element();
-        let mut found = tensors.result(&self.shape(whole.samples(), part.len()));
+        let shape = self.shape(whole.samples(), part.len());
+        let mut found = self.unwritten(tensors, &shape, [whole], std::slice::from_ref(part));
         let length = part.len() * element;
         let copy = RowCopy {
             from: [self.row(), part.start * element],
@@ -121,29 +142,21 @@ impl StridedRows {
     }
 }
 
-/// Copies a part of rows. Whole groups of packed values are copied as they are.
+/// Copies a part of rows. If the copy is packed, so are the values, and the part is whole groups.
 fn copy_values(copy: RowCopy, from: &Activation, to: &mut Activation, tensors: Tensors<'_>) {
     let device = tensors.device();
-    let format = to.packed_format();
-    let is_packed = format.is_some() && format == from.packed_format();
-    let lengths = [copy.from, copy.to, [copy.length; 2]];
-    let mut lengths = lengths.iter().flatten();
-    if is_packed && lengths.all(|length| length.is_multiple_of(ShortFormat::GROUP)) {
-        let half = |[row, start]: [usize; 2]| [row / 2, start / 2];
-        let copy = RowCopy {
-            from: half(copy.from),
-            to: half(copy.to),
-            length: copy.length / 2,
-        };
-        device.copy_rows(copy, from.packed_values(), to.packed_values_mut());
+    if to.packed_format().is_none() {
+        let from = from.unpacked(device);
+        device.copy_rows(copy, from.values(), to.values_mut(device));
         return;
     }
-    let from = from.unpacked(device);
-    to.unpack(device);
-    device.copy_rows(copy, from.values(), to.values_mut(device));
-    if let Some(format) = format {
-        to.pack(device, format);
-    }
+    let half = |[row, start]: [usize; 2]| [row / 2, start / 2];
+    let copy = RowCopy {
+        from: half(copy.from),
+        to: half(copy.to),
+        length: copy.length / 2,
+    };
+    device.copy_rows(copy, from.packed_values(), to.packed_values_mut());
 }
 
 /// A part of one dimension.
@@ -194,7 +207,9 @@ impl GraphOperation for TakeSlice {
     ) -> Vec<Option<Activation>> {
         let length = self.rows.sample[self.rows.dim];
         let device = tensors.device();
-        let mut found = tensors.result(&self.rows.shape(gradient.samples(), length));
+        let shape = self.rows.shape(gradient.samples(), length);
+        let part = std::slice::from_ref(&self.part);
+        let mut found = self.rows.unwritten(tensors, &shape, [&gradient], part);
         let blocks = tensors.blocks(found.elements());
         blocks.run([], [&mut found], |_, [], [to]| device.fill(to, 0.0));
         self.rows.put(tensors, &gradient, &self.part, &mut found);
@@ -245,7 +260,8 @@ impl GraphOperation for Concatenate {
     ) -> Result<(Activation, ()), EngineError> {
         let samples = inputs.first().map_or(0, Activation::samples);
         let length = self.rows.sample[self.rows.dim];
-        let mut whole = tensors.result(&self.rows.shape(samples, length));
+        let shape = self.rows.shape(samples, length);
+        let mut whole = self.rows.unwritten(tensors, &shape, &inputs, &self.parts);
         for (input, part) in inputs.iter().zip(&self.parts) {
             self.rows.put(tensors, input, part, &mut whole);
         }

@@ -258,7 +258,9 @@ pub(super) fn worker_estimates(
     });
     let (batch_samples, shards) = computed_by_one(plan);
     let loader = config.loader.settings(train, 1);
-    let of_worker = batch_samples.div_ceil(shards.computing().max(1).into());
+    let of_shard = batch_samples.div_ceil(shards.shards().max(1).into());
+    let each = shards.shards().div_ceil(shards.computing().max(1));
+    let of_worker = of_shard.saturating_mul(each.into());
     let step_bytes = of_worker.saturating_mul(train.description().decoded_bytes());
     let decoded_bytes = loader.decoded_bytes(step_bytes);
     let copies = match config.train.precision {
@@ -295,7 +297,7 @@ pub(super) fn worker_estimates(
                 workers,
             )
             .with_loader(loader.memory_bytes, stored_bytes, decoded_bytes)
-            .with_kernels(convolved, config.workers.threads)
+            .with_kernels(convolved, config.workers.threads, config.train.precision)
     };
     if let servers @ 1.. = servers(plan) {
         let all = plan.shards.ranks() as u32;

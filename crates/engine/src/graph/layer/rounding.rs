@@ -111,12 +111,14 @@ impl GraphLayer {
     }
 
     /// Rounds the complete gradients of an operation's output, and packs them if it takes packed values. Those that are longer
-    /// than its inputs, as of scores, are rounded in place: beside them, packed ones would be in memory at its peak.
+    /// than its only input, as of scores, are rounded in place: beside them, packed ones would be in memory at its peak.
     pub(super) fn round_gradients(&self, index: usize, gradients: &mut [Option<Activation>]) {
         let Some(format) = self.format() else { return };
         let elements = |value: usize| self.outline.shapes[value].iter().product::<usize>();
-        let inputs = self.outline.nodes[index].inputs.iter();
-        let is_longer = inputs.map(|input| elements(*input)).max() < Some(elements(index + 1));
+        let is_longer = match self.outline.nodes[index].inputs[..] {
+            [input] => elements(input) < elements(index + 1),
+            _ => false,
+        };
         let packs = self.format_of_results(index).is_some() && !is_longer;
         let device = self.device.as_ref();
         for gradient in gradients.iter_mut().flatten() {
@@ -165,8 +167,11 @@ impl GraphLayer {
         self.leave_values_between_passes(shard);
         let device = self.device.as_ref();
         for node in &mut self.outline.nodes {
-            let pack = &mut |saved: &mut Activation| saved.pack(device, format);
-            node.node.each_saved(shard, pack);
+            let reads_numbers = node.inputs.iter().any(|value| self.has_numbers[*value]);
+            if !reads_numbers {
+                let pack = &mut |saved: &mut Activation| saved.pack(device, format);
+                node.node.each_saved(shard, pack);
+            }
         }
         let known = gradients.iter_mut().flatten();
         known.for_each(|gradient| gradient.pack(device, format));

@@ -51,14 +51,10 @@ impl GraphLayer {
         let device = self.device.clone();
         let (places, elements) = one_after_another(ranges);
         let (node, tokens) = self.outline.node_and_tokens(index, &own);
-        let gradient = gradient.cloned().map(|mut gradient| {
-            gradient.unpack(device.as_ref());
-            gradient
-        });
         let mut failed = Ok(());
         let of_part = |part: u32| {
             let mut found = vec![0.0; elements];
-            if let Some(gradient) = &gradient {
+            if let Some(gradient) = gradient {
                 let tensors = Tensors::new(device.as_ref(), state, node.tensors.start);
                 let given = NodeGradient {
                     shard,

@@ -83,6 +83,48 @@ fn cuts_recomputation_and_separate_halves_keep_the_bits() {
     }
 }
 
+#[test]
+fn halves_of_a_layer_with_more_outputs_than_inputs_keep_the_bits_in_many_blocks() {
+    const OUTPUTS: usize = 4096;
+    let image = |layer: &mut GraphBuilder| {
+        let window = ronde_kernels::SlidingWindow::new(3, 1, 1);
+        layer.convolution("product", layer.input(), OUTPUTS / 16, window, true);
+    };
+    let rows = |layer: &mut GraphBuilder| {
+        layer.linear("product", layer.input(), OUTPUTS, true);
+    };
+    let cases: [(&[usize], &dyn Fn(&mut GraphBuilder)); 2] = [(&[8], &rows), (&[8, 4, 4], &image)];
+    for (sample, build) in cases {
+        let passes = |is_joined: bool| {
+            let mut layer = GraphBuilder::new("layer", sample);
+            build(&mut layer);
+            let mut layer = layer.build(&SeedTree::new(3)).unwrap();
+            layer.set_precision(Precision::Bf16).unwrap();
+            let arena = arena(&*layer);
+            let shape = [&[300], sample].concat();
+            let x = hashed(1, shape.iter().product());
+            let context = training(0, 0);
+            let output = layer
+                .forward(Activation::from_host(&shape, x), &context)
+                .unwrap();
+            let gradient = hashed(2, output.elements());
+            let gradient = Activation::from_host(output.shape(), gradient);
+            let (mut found, ranges) = (vec![f32::NAN; arena.len()], arena.ranges());
+            let shard = context.shard;
+            if is_joined {
+                layer
+                    .backward(shard, gradient, &mut found, ranges, true)
+                    .unwrap();
+            } else {
+                layer.backward_input(shard, gradient, true).unwrap();
+                layer.backward_weights(shard, &mut found, ranges).unwrap();
+            }
+            bits(&found)
+        };
+        assert!(passes(true) == passes(false), "{sample:?}");
+    }
+}
+
 /// Returns the floats of memory that a model keeps after the forward pass of one shard, and the number that it plans.
 fn kept(case: &ModelCase, precision: Precision) -> [f64; 2] {
     let device = Arc::new(PlanningDevice::new());
