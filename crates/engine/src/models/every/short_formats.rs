@@ -93,7 +93,8 @@ fn halves_of_a_layer_with_more_outputs_than_inputs_keep_the_bits_in_many_blocks(
     let rows = |layer: &mut GraphBuilder| {
         layer.linear("product", layer.input(), OUTPUTS, true);
     };
-    let cases: [(&[usize], &dyn Fn(&mut GraphBuilder)); 2] = [(&[8], &rows), (&[8, 4, 4], &image)];
+    type Build<'a> = &'a dyn Fn(&mut GraphBuilder);
+    let cases: [(&[usize], Build<'_>); 2] = [(&[8], &rows), (&[8, 4, 4], &image)];
     for (sample, build) in cases {
         let passes = |is_joined: bool| {
             let mut layer = GraphBuilder::new("layer", sample);
