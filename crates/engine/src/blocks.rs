@@ -13,8 +13,8 @@ const CACHED: usize = 1 << 16;
 const PRODUCT: usize = 1 << 19;
 
 /// Runs kernels on values of some units, such as samples, rows or elements, that need nothing of each other. If all operands
-/// are f32, a kernel runs once. Packed ones are unpacked and packed in blocks of units that depend only on their shapes, so
-/// their values in f32 take little memory.
+/// are f32, a kernel runs once. Packed ones are unpacked and packed in blocks of units that depend only on the shapes of all
+/// operands, so their values in f32 take little memory.
 pub(crate) struct Blocks<'a> {
     device: &'a dyn Device,
     units: usize,

@@ -75,16 +75,17 @@ impl ChannelNorm {
         let device = tensors.device();
         let mut y = tensors.result(x.shape());
         let (affine, known) = (affine(tensors), statistics.values());
-        let rectifies = self.after == AfterNorm::Rectified;
+        let rectified = self.after == AfterNorm::Rectified;
         let normalise = |samples: usize,
                          x: DeviceSlice<'_>,
                          added: Option<DeviceSlice<'_>>,
-                         mut to: DeviceSliceMut<'_>| {
-            let shape = self.shape(samples);
-            device.batch_norm_by(&shape, x, affine, added, to.reborrow(), known);
-            if rectifies {
-                device.rectify(to);
-            }
+                         to: DeviceSliceMut<'_>| {
+            // In the same pass.
+            let shape = BatchNorm {
+                rectified,
+                ..self.shape(samples)
+            };
+            device.batch_norm_by(&shape, x, affine, added, to, known);
         };
         let blocks = tensors.blocks(x.samples());
         if self.adds {
