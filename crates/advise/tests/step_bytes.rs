@@ -16,12 +16,13 @@ use ronde_core::seed::SeedTree;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::{StepLayout, divide_layers};
 use ronde_core::{
-    Buffer, CollectiveError, Collectives, DType, Group, GroupRank, Operation, PointToPoint, Shard,
-    Step, Tag, Work, WorldSize,
+    BatchCounts, Buffer, CollectiveError, Collectives, DType, Group, GroupRank, Operation,
+    PointToPoint, Shard, Step, Tag, Work, WorldSize,
 };
 use ronde_engine::{Chain, CrossEntropy, Layer, Loss, ModelConfig, OptimizerConfig, PassEnds};
 use ronde_parallel::{
-    MicroBatch, ModelState, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel, bucket,
+    CommittedUpdate, MicroBatch, ModelState, Strategy, SynchronousConfig, SynchronousStrategy,
+    ZeroLevel, bucket,
 };
 use ronde_schedule::{Algorithm, CostModel, PipelineSchedule};
 
@@ -333,14 +334,23 @@ fn sent_by_rank(
         strategy.backward(step, batches.collect()).unwrap();
         let reduced = strategy.reduce().unwrap();
         let samples = u64::from(SHARDS) * SAMPLES as u64;
-        let sums = strategy.vote_sums(step, &reduced, samples).unwrap();
+        let counts = BatchCounts {
+            samples,
+            targets: samples,
+        };
+        let sums = strategy.vote_sums(step.0 + 1, &reduced, samples).unwrap();
         // Votes travel in memory, so that only the bytes of the step are counted.
         together.votes.lock().unwrap()[rank.index()] = sums;
         together.barrier.wait();
         let votes = together.votes.lock().unwrap().clone();
-        strategy
-            .apply(step, reduced, &votes, samples, 0.01)
-            .unwrap();
+        let update = CommittedUpdate {
+            step,
+            number: step.0 + 1,
+            counts,
+            sums: &votes,
+            learning_rate: 0.01,
+        };
+        strategy.apply(&update, reduced).unwrap();
         strategy.gather_weights(Some(step)).unwrap();
         // What was received has been sent and counted.
         together.barrier.wait();

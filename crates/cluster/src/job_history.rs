@@ -193,9 +193,11 @@ mod tests {
             generation: Generation(generation),
             loss: 1.0,
             samples: 8,
+            targets: 8,
             skipped: 0,
             learning_rate: 0.1,
             gradient_norm: 1.0,
+            skipped_update: None,
             duration_s: 0.1,
         }
     }

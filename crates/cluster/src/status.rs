@@ -322,9 +322,11 @@ mod tests {
                 generation: Generation(1),
                 loss: 0.5,
                 samples: 8,
+                targets: 8,
                 skipped: 0,
                 learning_rate: 0.1,
                 gradient_norm: 1.0,
+                skipped_update: None,
                 duration_s: 0.03,
             },
         ] {

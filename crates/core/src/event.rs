@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::histogram::{TensorValues, ValueHistogram};
 use crate::served::WorkerStaleness;
-use crate::{Epoch, Generation, Rank, Step};
+use crate::{Epoch, Generation, Rank, SkippedUpdate, SkippedUpdates, Step};
 
 /// Reads a number. JSON cannot represent NaN and infinity: they are written as `null` and read as NaN.
 fn is_zero(number: &u64) -> bool {
@@ -153,6 +153,9 @@ pub struct RunTotals {
     pub samples: u64,
     /// The number of samples skipped because they cannot be read.
     pub skipped: u64,
+    /// The counted steps that have updated no parameter.
+    #[serde(default)]
+    pub skipped_updates: SkippedUpdates,
     /// The sum of the durations of all steps, in seconds.
     #[serde(deserialize_with = "number_or_null")]
     pub steps_s: f64,
@@ -253,20 +256,26 @@ pub enum Event {
         epoch: Epoch,
         /// The membership that computed the step.
         generation: Generation,
-        /// Mean loss over the global batch.
+        /// Mean loss over the counted targets of the global batch; NaN without any.
         #[serde(deserialize_with = "number_or_null")]
         loss: f64,
         /// Samples of the global batch.
         samples: u64,
+        /// Targets of the global batch that the loss counts.
+        #[serde(default)]
+        targets: u64,
         /// Samples of the global batch that were skipped because they cannot be read.
         #[serde(default)]
         skipped: u64,
         /// Learning rate that was applied.
         #[serde(deserialize_with = "number_or_null")]
         learning_rate: f64,
-        /// Global norm of the gradient before clipping.
+        /// Global norm of the gradient before clipping; not a finite number if no parameter was updated.
         #[serde(deserialize_with = "number_or_null")]
         gradient_norm: f64,
+        /// Why the step has updated no parameter; `None` if it has.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        skipped_update: Option<SkippedUpdate>,
         /// Seconds since the previous commit.
         #[serde(deserialize_with = "number_or_null")]
         duration_s: f64,

@@ -13,7 +13,7 @@
 //! All decisions are those of [`Transaction`], which does no I/O: the bytes of all ranks in, the outcome out. A session
 //! exchanges these bytes over a group; the simulation of a cluster exchanges them in its own way.
 //!
-//! Cost of a commit: one all-gather of about 70 bytes per rank, 28 per shard and 8 per sample.
+//! Cost of a commit: one all-gather of about 70 bytes per rank, 36 per shard and 8 per sample.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,9 @@ use std::sync::Arc;
 use crate::batch::{BatchPlan, GlobalBatch};
 use crate::ledger::{EpochVerdict, Ledger};
 use crate::shards::ShardPlan;
-use crate::{CollectiveError, Collectives, CollectivesExt, Epoch, Generation, Shard, Step};
+use crate::{
+    BatchCounts, CollectiveError, Collectives, CollectivesExt, Epoch, Generation, Shard, Step,
+};
 
 mod bytes;
 mod catch_up;
@@ -47,10 +49,42 @@ pub struct ShardReport {
     pub shard: Shard,
     /// The number of samples that were used.
     pub samples: u64,
+    /// The number of targets that the loss counts, see [`BatchCounts::targets`].
+    pub targets: u64,
     /// The number of samples that could not be used and were left out.
     pub skipped: u64,
-    /// Loss summed over its samples.
+    /// Loss summed over the counted targets.
     pub loss_sum: f64,
+}
+
+impl ShardReport {
+    /// Creates the report of a shard without samples.
+    #[must_use]
+    pub fn empty(shard: Shard) -> Self {
+        Self {
+            shard,
+            samples: 0,
+            targets: 0,
+            skipped: 0,
+            loss_sum: 0.0,
+        }
+    }
+
+    /// Returns the numbers that the shard's sums count in.
+    #[must_use]
+    pub fn counts(&self) -> BatchCounts {
+        BatchCounts {
+            samples: self.samples,
+            targets: self.targets,
+        }
+    }
+
+    /// Adds the samples, the targets and the loss of another report; not those left out.
+    pub fn add(&mut self, other: &Self) {
+        self.samples += other.samples;
+        self.targets += other.targets;
+        self.loss_sum += other.loss_sum;
+    }
 }
 
 /// A step that has begun and is neither committed nor aborted yet.
@@ -81,6 +115,12 @@ impl OpenStep {
     #[must_use]
     pub fn run(&self) -> Range<u32> {
         self.run.clone()
+    }
+
+    /// Returns the numbers of samples and counted targets of the results recorded so far.
+    #[must_use]
+    pub fn counts(&self) -> BatchCounts {
+        self.reports.iter().map(ShardReport::counts).sum()
     }
 
     /// Returns the results recorded so far.
@@ -117,9 +157,14 @@ pub struct CommittedStep {
     pub generation: Generation,
     /// The number of samples of all ranks.
     pub samples: u64,
+    /// The number of targets of all ranks that the loss counts. Without any, no weight changes.
+    pub targets: u64,
+    /// The number of committed steps with counted targets, including this one.
+    pub updates: u64,
     /// The number of samples of all ranks that were skipped because they cannot be read.
     pub skipped: u64,
-    /// The mean loss. Losses are added in shard order, so its bits do not depend on the ranks.
+    /// The mean loss over the counted targets; NaN without any. Losses are added in shard order, so its bits do not depend
+    /// on the ranks.
     pub loss: f64,
     /// The check of the epoch's samples, if this step was its last.
     pub epoch_verdict: Option<EpochVerdict>,
@@ -137,6 +182,17 @@ pub struct CommittedStep {
     pub notes: Vec<Vec<u8>>,
     /// The samples of the step, rank by rank.
     pub sample_ids: Vec<u64>,
+}
+
+impl CommittedStep {
+    /// Returns the numbers that the sums of the step are divided by.
+    #[must_use]
+    pub fn counts(&self) -> BatchCounts {
+        BatchCounts {
+            samples: self.samples,
+            targets: self.targets,
+        }
+    }
 }
 
 /// The outcome of [`Session::rejoin`].
@@ -200,6 +256,12 @@ impl Session {
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.transaction.samples()
+    }
+
+    /// Returns the number of committed steps with counted targets.
+    #[must_use]
+    pub fn updates(&self) -> u64 {
+        self.transaction.updates()
     }
 
     /// Does [`Transaction::announce`].

@@ -111,7 +111,8 @@ function drawFocus() {
   $("run-phase").className = `phase ${phaseClass(run.phase)}`;
   $("run-phase").textContent = run.phase;
   $("run-plan").textContent = [run.name !== run.id ? run.name : "", run.plan ? `plan ${run.plan.slice(0, 8)}` : "",
-    run.parameters ? `${count(run.parameters)} parameters` : "", run.damaged_lines ? `${count(run.damaged_lines)} damaged lines` : ""].filter(Boolean).join(" · ");
+    run.parameters ? `${count(run.parameters)} parameters` : "", run.damaged_lines ? `${count(run.damaged_lines)} damaged lines` : "",
+    state.data.get(run.id)?.skipped_updates ? `no update in ${state.data.get(run.id).skipped_updates}` : ""].filter(Boolean).join(" · ");
   const failure = run.problem ?? (run.phase === "failed" ? run.failure : null);
   $("run-failure").hidden = !failure;
   $("run-failure").textContent = failure ?? "";

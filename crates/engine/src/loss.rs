@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::{EngineError, PartPlace, Predictions};
 
 pub use boxes::DetectionLoss;
-pub(crate) use classes::check_label;
 pub use classes::{CrossEntropy, IGNORED};
+pub(crate) use classes::{check_label, counted};
 pub use nearest::NearestDistance;
 pub(crate) use nearest::nearest;
 pub use segments::{BinaryCrossEntropy, DiceLoss, SmoothL1};
@@ -57,17 +57,20 @@ impl ValueLoss {
     }
 }
 
-/// The contribution of some samples: sums over them, not divided by their number.
+/// The contribution of some samples: sums over their counted targets, not divided by the number of these.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LossOutput {
-    /// The sum of the samples' losses.
+    /// The sum of the losses of the counted targets.
     pub loss_sum: f64,
     /// The gradient of `loss_sum` by the outputs: as many values, in the same order.
     pub gradient: Vec<f32>,
 }
 
-/// A loss function: the loss and its gradient as sums over samples, so that the trained bits do not depend on the
-/// assignment of samples to workers.
+/// A loss function: the loss and its gradient as sums, so that the trained bits do not depend on the assignment of samples to
+/// workers.
+///
+/// The loss of a batch is the sum of all its samples divided by the number of counted targets of all its samples
+/// ([`Loss::counted_targets`]), on whichever workers these are. A sample that has more targets weighs more.
 ///
 /// The result must depend on the predictions alone, and be the same on every machine: use no random numbers and no
 /// functions of the system's `libm`, such as [`f64::exp`], but those of the crate `libm`.
@@ -106,13 +109,20 @@ pub trait Loss: Send + Sync {
     /// with the function.
     fn name(&self) -> String;
 
-    /// Returns the sum of the samples' losses and its gradient by the outputs.
+    /// Returns the number of terms in the sum of [`Loss::loss_and_gradient`], by which the sums over a global batch are divided; by
+    /// default the number of samples, for a loss that is a mean over samples. A loss that contains another one returns the
+    /// number of that one.
+    fn counted_targets(&self, _targets: &[u32], samples: usize) -> u64 {
+        samples as u64
+    }
+
+    /// Returns the sum of the losses of all counted targets and its gradient by the outputs.
     ///
     /// # Errors
     /// When the outputs or targets do not fit the function.
     fn loss_and_gradient(&self, predictions: &Predictions<'_>) -> Result<LossOutput, EngineError>;
 
-    /// Returns the sum of the samples' losses and replaces the outputs by its gradient, as [`Loss::loss_and_gradient`] computes them. By
+    /// Returns the sum of the losses and replaces the outputs by its gradient, as [`Loss::loss_and_gradient`] computes them. By
     /// default the gradient is copied; a function can avoid its memory.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ mod confusion;
 
 use ronde_kernels::{Vectorised, vectorised};
 
-use crate::loss::{check_label, nearest};
+use crate::loss::{check_label, counted, nearest};
 use crate::{EngineError, IGNORED, Predictions};
 
 pub use average_precision::MeanAveragePrecision;
@@ -61,7 +61,7 @@ pub trait Metric: Send + Sync {
         2
     }
 
-    /// Adds some samples to the sums, which are zero at first. `loss_sum` is the sum of the samples' losses.
+    /// Adds some samples to the sums, which are zero at first. `loss_sum` is the sum of the losses of their counted targets.
     ///
     /// # Errors
     /// When the outputs or targets do not fit the metric.
@@ -190,7 +190,7 @@ impl Metric for Inertia {
     }
 }
 
-/// `exp` of the mean loss of a sample, which for texts is a mean over tokens.
+/// `exp` of the mean loss over all targets that are not [`IGNORED`], such as the tokens of texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Perplexity;
 
@@ -210,7 +210,7 @@ impl Metric for Perplexity {
         sums: &mut [f64],
     ) -> Result<(), EngineError> {
         sums[0] += loss_sum;
-        sums[1] += predictions.len() as f64;
+        sums[1] += counted(predictions.targets()) as f64;
         Ok(())
     }
 
@@ -272,7 +272,9 @@ mod tests {
 
     #[test]
     fn perplexity_is_the_exponential_of_the_mean_loss() {
-        assert_eq!(value(&Perplexity, &[], &[], 2), libm::exp(0.25));
+        assert_eq!(value(&Perplexity, &[], &[1, 0], 2), libm::exp(0.25));
+        let texts = [4, IGNORED, 7, 1, IGNORED, IGNORED, IGNORED, 2];
+        assert_eq!(value(&Perplexity, &[], &texts, 2), libm::exp(0.125));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! [`parse_event_line`]: reads one line of an event file.
 
 use ronde_core::event::PhaseTimes;
-use ronde_core::{Epoch, Event, Generation, Rank, Step};
+use ronde_core::{Epoch, Event, Generation, Rank, SkippedUpdate, Step};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
@@ -56,11 +56,15 @@ struct CommittedLine {
     loss: f64,
     samples: u64,
     #[serde(default)]
+    targets: u64,
+    #[serde(default)]
     skipped: u64,
     #[serde(deserialize_with = "number")]
     learning_rate: f64,
     #[serde(deserialize_with = "number")]
     gradient_norm: f64,
+    #[serde(default)]
+    skipped_update: Option<SkippedUpdate>,
     #[serde(deserialize_with = "number")]
     duration_s: f64,
 }
@@ -73,9 +77,11 @@ impl CommittedLine {
             generation: self.generation,
             loss: self.loss,
             samples: self.samples,
+            targets: self.targets,
             skipped: self.skipped,
             learning_rate: self.learning_rate,
             gradient_norm: self.gradient_norm,
+            skipped_update: self.skipped_update,
             duration_s: self.duration_s,
         };
         (self.t, event)
@@ -143,9 +149,11 @@ mod tests {
             generation: Generation(3),
             loss: 0.25,
             samples: 64,
+            targets: 64,
             skipped: 2,
             learning_rate: 1e-5,
             gradient_norm: 1.5,
+            skipped_update: None,
             duration_s: 0.125,
         };
         let times = Event::StepTimes {

@@ -9,7 +9,7 @@ use ronde_core::Rank;
 
 pub use announcement::{announcement, details, is_warning, shares, straggler};
 pub use ronde_core::units::bytes;
-pub use summary::summary;
+pub use summary::{skipped_updates, summary};
 pub use values::{count, duration, number, printable, short_number};
 
 use values::{counted, percent};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ronde_core::event::{PhaseTimes, RunTotals, SampleUnit, StepPhase, WorkerTotals};
 use ronde_core::served::StalenessTally;
-use ronde_core::{Event, Rank};
+use ronde_core::{Event, Rank, SkippedUpdates};
 
 use crate::consensus::ConsensusTally;
 use crate::throughput::Throughput;
@@ -59,6 +59,8 @@ pub struct RunView {
     pub earlier_s: f64,
     /// Number of records that were skipped because they cannot be read.
     pub skipped: u64,
+    /// Number of steps that have updated no parameter.
+    pub skipped_updates: SkippedUpdates,
     time_left: TimeLeft,
     /// The number of samples of an epoch.
     samples: u64,
@@ -89,7 +91,7 @@ pub struct StepView {
     pub committed: u64,
     /// Epoch, from 0.
     pub epoch: u64,
-    /// Mean loss over the global batch.
+    /// Mean loss over the counted targets of the global batch; NaN without any.
     pub loss: f64,
     /// Learning rate of the step.
     pub learning_rate: f64,
@@ -229,6 +231,7 @@ impl RunView {
                 samples,
                 skipped,
                 learning_rate,
+                skipped_update,
                 duration_s,
                 ..
             } => {
@@ -246,6 +249,7 @@ impl RunView {
                 } else {
                     self.throughput.add(*samples, *duration_s);
                     self.skipped += skipped;
+                    skipped_update.map(|skipped| self.skipped_updates.add(skipped));
                     self.counted = self.counted.max(step.0.saturating_add(1));
                 }
             }
@@ -297,6 +301,7 @@ impl RunView {
                 self.attempt = totals.attempt;
                 self.earlier_s = totals.elapsed_s;
                 self.skipped = totals.skipped;
+                self.skipped_updates = totals.skipped_updates;
                 self.failures = totals.failures;
                 self.counted = totals.steps;
                 self.counted_until = totals.counted_until;
@@ -327,6 +332,7 @@ impl RunView {
             counted_until: self.counted_until,
             samples: self.throughput.samples(),
             skipped: self.skipped,
+            skipped_updates: self.skipped_updates,
             steps_s: self.throughput.seconds(),
             workers: self
                 .workers

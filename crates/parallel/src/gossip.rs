@@ -20,9 +20,10 @@ use ronde_core::gossip::{LoggedUpdate, UpdateLog, merge_updates};
 use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 use ronde_core::served::UpdateSamples;
+use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{DType, Group, GroupRank, Operation, Step, WorldSize};
+use ronde_core::{BatchCounts, DType, Group, GroupRank, Operation, WorldSize};
 
 use self::peer::FinishedReplica;
 use crate::parameter_servers::messages::gather_words;
@@ -30,8 +31,8 @@ use crate::strategy::GradientPart;
 use crate::synchronous::replica::ReplicaUpdate;
 use crate::whole_replica::WholeReplica;
 use crate::{
-    ComputeClock, InnerLosses, MicroBatch, ParallelError, ReducedGradient, RoundStart, RoundTally,
-    ServedUpdate, Strategy, SynchronousStrategy, UpdateReport,
+    CommittedUpdate, ComputeClock, InnerLosses, MicroBatch, ParallelError, ReducedGradient,
+    RoundStart, RoundTally, ServedUpdate, Strategy, SynchronousStrategy, UpdateReport,
 };
 
 pub use self::peer::GossipPeer;
@@ -125,6 +126,29 @@ struct RoundReplica {
     state: Option<SavedState>,
 }
 
+/// The share of a rank in the mean of all replicas.
+#[derive(Debug, Clone, Copy)]
+struct ReplicaShare {
+    /// Of parameters and optimizer states: that of its counted targets in those of the round.
+    of_targets: f32,
+    /// Of running statistics: that of its samples.
+    of_samples: f32,
+}
+
+impl ReplicaShare {
+    /// Returns the share of a rank with counts `own`, of `ranks` ranks with the sum `all`.
+    fn new(own: BatchCounts, all: BatchCounts, ranks: usize) -> Self {
+        let share = |own: u64, all: u64| match all {
+            0 => 1.0 / ranks as f32,
+            all => (own as f64 / all as f64) as f32,
+        };
+        Self {
+            of_targets: share(own.targets, all.targets),
+            of_samples: share(own.samples, all.samples),
+        }
+    }
+}
+
 /// The strategy's state on one rank.
 ///
 /// Between rounds, the inner strategy has the state of the run. During a round it has the replica.
@@ -141,8 +165,8 @@ pub struct Gossip {
     first: u64,
     /// The weights that the update under way began with.
     base: Vec<f32>,
-    /// The share of this rank's samples in those of the round.
-    weight: f32,
+    /// The share of this rank in the mean of all replicas.
+    share: ReplicaShare,
     losses: InnerLosses,
     summary: GossipSummary,
     exchange_s: f64,
@@ -187,7 +211,10 @@ impl Gossip {
             replica: None,
             first: 0,
             base: vec![0.0; len],
-            weight: 1.0,
+            share: ReplicaShare {
+                of_targets: 1.0,
+                of_samples: 1.0,
+            },
             losses: InnerLosses::default(),
             summary: GossipSummary::default(),
             exchange_s: 0.0,
@@ -240,7 +267,7 @@ impl Gossip {
         words.extend([finished.averaged, finished.missed, finished.bytes]);
         words.extend(own.iter().flat_map(LoggedUpdate::encode));
         let words = gather_words(&*self.group, &words).map_err(exchange_failed)?;
-        let (updates, samples, sample_ids) = (log.round().updates, log.samples(), log.sample_ids());
+        let (updates, counts, sample_ids) = (log.round().updates, log.counts(), log.sample_ids());
         let mut summary = GossipSummary::default();
         let (mut all, mut rest) = (Vec::new(), words.as_slice());
         while let [diverged, count, averaged, missed, bytes, after @ ..] = rest {
@@ -266,17 +293,15 @@ impl Gossip {
         self.losses = InnerLosses::default();
         let reports = self.group.rank() == GroupRank(0);
         for update in merged {
-            tally.samples += update.samples;
+            tally.counts += update.counts;
             tally.skipped += update.skipped;
             tally.loss_sum += update.loss_sum;
             if reports {
-                self.losses.add(0, update.loss_sum, update.samples);
+                let targets = update.counts.targets;
+                self.losses.add(0, update.loss_sum, targets);
             }
         }
-        self.weight = match tally.samples {
-            0 => 1.0 / self.group.size() as f32,
-            all => (samples as f64 / all as f64) as f32,
-        };
+        self.share = ReplicaShare::new(counts, tally.counts, self.group.size());
         Ok(GossipTally {
             all: reports.then_some(tally),
             sample_ids,
@@ -291,8 +316,8 @@ impl Gossip {
         }
     }
 
-    /// Returns the mean of all replicas, weighted by samples: the weights, then each state of the optimizer. Its bits do not depend on
-    /// the algorithm of the sum.
+    /// Returns the mean of all replicas, weighted by counted targets, and of running statistics by samples: the weights, then each
+    /// state of the optimizer. Its bits do not depend on the algorithm of the sum.
     fn average(&self) -> Result<ronde_core::Buffer, ParallelError> {
         let len = self.inner.state().len();
         let states = self.inner.optimizer_states();
@@ -300,15 +325,20 @@ impl Gossip {
             .group
             .allocate(DType::F32, len * (1 + states.len()))
             .map_err(exchange_failed)?;
-        let vectors = std::iter::once(self.inner.state().values());
-        let vectors = vectors.chain(states.iter().map(Vec::as_slice));
-        for (to, from) in sum.as_mut_slice::<f32>().iter_mut().zip(vectors.flatten()) {
-            // The other ranks have the samples, so this replica adds nothing, whatever its values are.
-            *to = if self.weight > 0.0 {
-                self.weight * from
-            } else {
-                0.0
-            };
+        let weights = self.inner.state().values();
+        let vectors = std::iter::once(weights).chain(states.iter().map(Vec::as_slice));
+        // The other ranks have what a share of zero leaves out, so this replica adds nothing, whatever its values are.
+        let write = |to: &mut f32, from: f32, share: f32| {
+            *to = if share > 0.0 { share * from } else { 0.0 };
+        };
+        let all = sum.as_mut_slice::<f32>();
+        for (to, from) in all.iter_mut().zip(vectors.flatten()) {
+            write(to, *from, self.share.of_targets);
+        }
+        for range in self.elements_of(Role::Buffer) {
+            for (to, from) in all[range.clone()].iter_mut().zip(&weights[range]) {
+                write(to, *from, self.share.of_samples);
+            }
         }
         let ranks = self.group.size() as u32;
         let size = WorldSize::new(ranks).and_then(|size| ShardPlan::new(ranks, size));
@@ -375,12 +405,12 @@ impl GossipRounds for Gossip {
             reports => reports?,
         };
         peer.write((&*base, version), self.inner.state().values());
-        let samples = reports.iter().map(|report| report.samples).sum();
+        let counts: BatchCounts = reports.iter().map(ShardReport::counts).sum();
         let is_new = replica.log.insert(
             update.update,
             UpdateSamples {
-                samples,
-                skipped: sample_ids.len() as u64 - samples,
+                counts,
+                skipped: sample_ids.len() as u64 - counts.samples,
                 loss_sum: reports.iter().map(|report| report.loss_sum).sum(),
                 sample_ids,
             },
@@ -477,10 +507,8 @@ impl WholeReplica for Gossip {
     /// Takes over the mean of all replicas. The norm is that of the change of the parameters.
     fn apply_round(
         &mut self,
-        _: Step,
+        _: &CommittedUpdate<'_>,
         reduced: ReducedGradient,
-        _: &[Vec<u8>],
-        _: u64,
     ) -> Result<UpdateReport, ParallelError> {
         let part = reduced.parts.first().ok_or_else(no_round)?;
         self.restore_state();

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 /// The bytes before the losses of a replica: its number and the number of losses.
 const HEADER: usize = 8;
-/// The bytes of a loss: the sum over samples, and their number.
+/// The bytes of a loss: the sum over counted targets, and their number.
 const ENTRY: usize = 16;
 
-/// The losses of some replicas in one round: for each inner step, the sum over its samples and their number.
+/// The losses of some replicas in one round: for each inner step, the sum over its counted targets and their number.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct InnerLosses {
     replicas: BTreeMap<u32, Vec<(f64, u64)>>,
@@ -25,19 +25,19 @@ impl InnerLosses {
     }
 
     /// Adds the loss of the next inner step of a replica.
-    pub(crate) fn add(&mut self, replica: u32, loss_sum: f64, samples: u64) {
+    pub(crate) fn add(&mut self, replica: u32, loss_sum: f64, targets: u64) {
         let of_replica = self.replicas.entry(replica).or_default();
-        of_replica.push((loss_sum, samples));
+        of_replica.push((loss_sum, targets));
     }
 
-    /// Adds to the loss of an inner step of a replica, numbered from 0; earlier ones without a loss have no samples.
-    pub(crate) fn add_to(&mut self, replica: u32, step: usize, loss_sum: f64, samples: u64) {
+    /// Adds to the loss of an inner step of a replica, numbered from 0; earlier ones without a loss have no targets.
+    pub(crate) fn add_to(&mut self, replica: u32, step: usize, loss_sum: f64, targets: u64) {
         let of_replica = self.replicas.entry(replica).or_default();
         if of_replica.len() <= step {
             of_replica.resize(step + 1, (0.0, 0));
         }
         of_replica[step].0 += loss_sum;
-        of_replica[step].1 += samples;
+        of_replica[step].1 += targets;
     }
 
     /// Adds the number of a tensor whose gradient was not finite.
@@ -61,9 +61,9 @@ impl InnerLosses {
         for (replica, losses) in self.replicas.iter().chain(diverged) {
             bytes.extend_from_slice(&replica.to_le_bytes());
             bytes.extend_from_slice(&(losses.len() as u32).to_le_bytes());
-            for (loss_sum, samples) in losses {
+            for (loss_sum, targets) in losses {
                 bytes.extend_from_slice(&loss_sum.to_le_bytes());
-                bytes.extend_from_slice(&samples.to_le_bytes());
+                bytes.extend_from_slice(&targets.to_le_bytes());
             }
         }
         bytes
@@ -81,10 +81,10 @@ impl InnerLosses {
                 let (entries, rest) = rest.split_at_checked(count.checked_mul(ENTRY)?)?;
                 for entry in entries.chunks_exact(ENTRY) {
                     let loss_sum = f64::from_le_bytes(entry[..8].try_into().ok()?);
-                    let samples = u64::from_le_bytes(entry[8..].try_into().ok()?);
+                    let targets = u64::from_le_bytes(entry[8..].try_into().ok()?);
                     match replica {
-                        DIVERGED => all.diverge(samples),
-                        _ => all.add(replica, loss_sum, samples),
+                        DIVERGED => all.diverge(targets),
+                        _ => all.add(replica, loss_sum, targets),
                     }
                 }
                 bytes = rest;
@@ -93,17 +93,17 @@ impl InnerLosses {
         Some(all)
     }
 
-    /// Returns the mean loss of each inner step over the samples of all replicas, added in their order; NaN for a step without
-    /// samples.
+    /// Returns the mean loss of each inner step over the counted targets of all replicas, added in their order; NaN for a step without
+    /// any.
     #[must_use]
     pub fn means(&self) -> Vec<f64> {
         let steps = self.replicas.values().map(Vec::len).max().unwrap_or(0);
         let mean = |step: usize| {
             let each = self.replicas.values().filter_map(|losses| losses.get(step));
-            let (sum, samples) = each.fold((0.0, 0), |(sum, samples), (loss_sum, count)| {
-                (sum + loss_sum, samples + count)
+            let (sum, targets) = each.fold((0.0, 0), |(sum, targets), (loss_sum, count)| {
+                (sum + loss_sum, targets + count)
             });
-            sum / samples as f64
+            sum / targets as f64
         };
         (0..steps).map(mean).collect()
     }

@@ -39,8 +39,8 @@ pub use parameter_servers::{
 };
 pub use state::{ModelState, TensorRange, remap};
 pub use strategy::{
-    EvaluationPart, HeldVector, HeldVectorMut, LocalStep, MicroBatch, ReducedGradient,
-    ReplicaRounds, Strategy, UpdateReport, VectorKind,
+    CommittedUpdate, EvaluationPart, HeldVector, HeldVectorMut, LocalStep, MicroBatch,
+    ReducedGradient, ReplicaRounds, Strategy, UpdateReport, VectorKind,
 };
 pub use synchronous::{
     ComputeClock, ComputeTimes, SynchronousConfig, SynchronousStrategy, evaluate_guarded,

@@ -20,18 +20,18 @@ use ronde_core::layout::Role;
 use ronde_core::norm::BLOCK;
 use ronde_core::session::ShardReport;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{Group, GroupRank, Shard, Step};
+use ronde_core::{BatchCounts, Group, GroupRank, Shard, Step};
 use ronde_engine::{GradientScale, OptimizerConfig, sum_of_squares};
 
 use self::kept::KeptReplicas;
 use self::outer_sum::OuterSum;
-use crate::compression::{Codec, CompressionConfig};
+use crate::compression::{Codec, CompressionConfig, SentGradient};
 use crate::strategy::{GradientPart, LocalStep, ReplicaRounds, VectorKind};
 use crate::synchronous::replica::{ReplicaUpdate, common};
 use crate::whole_replica::WholeReplica;
 use crate::{
-    DistributedVector, HeldVector, HeldVectorMut, InnerLosses, MicroBatch, ModelState,
-    ParallelError, ReducedGradient, Strategy, SynchronousStrategy, UpdateReport,
+    CommittedUpdate, DistributedVector, HeldVector, HeldVectorMut, InnerLosses, MicroBatch,
+    ModelState, ParallelError, ReducedGradient, Strategy, SynchronousStrategy, UpdateReport,
 };
 
 /// What happens to the states of the inner optimizer between two rounds.
@@ -111,13 +111,29 @@ fn fragments(state: &ModelState, count: u32) -> Vec<Range<usize>> {
     borders.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
+/// The weight of replicas that count alike.
+const ONCE: BatchCounts = BatchCounts {
+    samples: 1,
+    targets: 1,
+};
+
+/// A replica in a round.
+#[derive(Clone, Copy)]
+struct RunningReplica {
+    number: Shard,
+    /// The numbers of its samples and counted targets so far.
+    counts: BatchCounts,
+    /// The number of its inner steps so far that had counted targets.
+    updates: u64,
+}
+
 /// A round on its way.
 struct RunningRound {
     round: Step,
     /// The weights and buffers of the run.
     start: Vec<f32>,
-    /// The replica that is being computed, with the number of its samples so far.
-    replica: Option<(Shard, u64)>,
+    /// The replica that is being computed.
+    replica: Option<RunningReplica>,
     /// The tensor whose gradient was not finite in an inner step of this replica.
     diverged: Option<String>,
 }
@@ -202,11 +218,11 @@ impl LocalRounds {
         )
     }
 
-    /// Returns the factor that makes a mean of a sum: over samples, or over replicas if a fragment is summed.
-    fn scale(&self, samples: u64) -> GradientScale {
+    /// Returns the factor that makes a mean of a sum: over `count` targets or samples, or over replicas if a fragment is summed.
+    fn scale(&self, count: u64) -> GradientScale {
         let count = match self.config.streaming {
             Some(_) => u64::from(self.layout.shards().shards()),
-            None => samples.max(1),
+            None => count.max(1),
         };
         GradientScale::new(count, 1.0)
     }
@@ -219,16 +235,17 @@ impl LocalRounds {
         }
     }
 
-    /// Writes the displacement of a replica from the weights of the run, times `weight`, for elements of the flat state. Buffers are their
-    /// values times `weight`. A tensor that has `diverged` is not a number.
+    /// Writes the displacement of a replica from the weights of the run, times its number of targets, for elements of the flat state.
+    /// Buffers are their values times its number of samples. A tensor that has `diverged` is not a number.
     fn write_displacement(
         &self,
         elements: &Range<usize>,
         (start, end): (&[f32], &[f32]),
-        (weight, diverged): (f32, Option<&str>),
+        (counts, diverged): (BatchCounts, Option<&str>),
         to: &mut [f32],
     ) {
         let (start, end) = (&start[elements.clone()], &end[elements.clone()]);
+        let weight = counts.targets as f32;
         for ((to, start), end) in to.iter_mut().zip(start).zip(end) {
             *to = (start - end) * weight;
         }
@@ -239,6 +256,7 @@ impl LocalRounds {
             if diverged == Some(tensor.entry.name.as_str()) {
                 values.fill(f32::NAN);
             } else if tensor.entry.role == Role::Buffer {
+                let weight = counts.samples as f32;
                 for (to, value) in values.iter_mut().zip(&end[at..at + range.len()]) {
                     *to = value * weight;
                 }
@@ -249,8 +267,8 @@ impl LocalRounds {
     /// Adds the displacement of the current replica to the sum, and its states if they are averaged.
     fn add_replica(&self, sum: &mut OuterSum) -> Result<(), ParallelError> {
         let running = self.running.as_ref().ok_or_else(no_round)?;
-        let (replica, samples) = running.replica.ok_or_else(no_round)?;
-        let weight = samples as f32;
+        let replica = running.replica.ok_or_else(no_round)?;
+        let weight = replica.counts.targets as f32;
         let write = |elements: &Range<usize>, to: &mut [f32]| {
             let (vector, elements) = self.vector_of(elements);
             if let Some(state) = vector.checked_sub(1) {
@@ -262,9 +280,9 @@ impl LocalRounds {
             }
             let ends = (running.start.as_slice(), self.inner.state().values());
             let diverged = running.diverged.as_deref();
-            self.write_displacement(&elements, ends, (weight, diverged), to);
+            self.write_displacement(&elements, ends, (replica.counts, diverged), to);
         };
-        sum.add((0, replica.0), &*self.group, &write)
+        sum.add((0, replica.number.0), &*self.group, &write)
     }
 
     /// Starts the sum of a fragment, with the displacements that the replicas of this rank have at the beginning of the round.
@@ -273,7 +291,7 @@ impl LocalRounds {
         for replica in self.layout.shards().run(self.group.rank()) {
             let weights = weights_of(self.kept.as_ref(), (round, replica), start)?;
             let write = |elements: &Range<usize>, to: &mut [f32]| {
-                self.write_displacement(elements, (start, weights), (1.0, None), to);
+                self.write_displacement(elements, (start, weights), (ONCE, None), to);
             };
             sum.add((fragment, replica), &*self.group, &write)?;
         }
@@ -294,7 +312,12 @@ impl LocalRounds {
         self.inner.restore(weights, states);
         self.losses.begin(replica.0);
         if let Some(running) = &mut self.running {
-            (running.replica, running.diverged) = (Some((replica, 0)), None);
+            let replica = RunningReplica {
+                number: replica,
+                counts: BatchCounts::default(),
+                updates: 0,
+            };
+            (running.replica, running.diverged) = (Some(replica), None);
         }
         Ok(())
     }
@@ -356,8 +379,10 @@ impl LocalRounds {
         Ok(total.sqrt() * scale.factor())
     }
 
-    /// Makes the outer step on the part of the weights in a bucket, and takes over the means of the buffers.
-    fn update_weights(&mut self, part: &GradientPart, scale: &GradientScale, number: u64) {
+    /// Makes the outer step on the part of the weights in a bucket, unless no target was counted, and takes over the means of the
+    /// buffers.
+    fn update_weights(&mut self, part: &GradientPart, counts: BatchCounts, number: u64) {
+        let (scale, of_buffers) = (self.scale(counts.targets), self.scale(counts.samples));
         let tensors: Vec<(Range<usize>, Role)> = (self.inner.state().tensors().iter())
             .map(|tensor| (common(&tensor.range, &part.elements), tensor.entry.role))
             .collect();
@@ -370,7 +395,10 @@ impl LocalRounds {
                     let run = start..(start + BLOCK).min(range.end);
                     let values = &mut weights[run.clone()];
                     if role == Role::Buffer {
-                        scale.write(part.values(&run), values);
+                        of_buffers.write(part.values(&run), values);
+                        continue;
+                    }
+                    if counts.targets == 0 {
                         continue;
                     }
                     let gradient = &mut scaled[..run.len()];
@@ -410,20 +438,24 @@ impl ReplicaRounds for LocalRounds {
         micro_batches: Vec<MicroBatch>,
     ) -> Result<Vec<ShardReport>, ParallelError> {
         let current = self.running.as_ref().ok_or_else(no_round)?.replica;
-        if current.map(|(replica, _)| replica) != Some(step.replica) {
+        if current.map(|replica| replica.number) != Some(step.replica) {
             self.begin_replica(step.replica)?;
         }
         let running = self.running.as_mut().ok_or_else(no_round)?;
+        let replica = running.replica.as_mut().ok_or_else(no_round)?;
         let update = ReplicaUpdate {
             random: step.random,
             number: match self.config.inner_state {
-                InnerState::Reset => step.index,
+                InnerState::Reset => replica.updates,
                 InnerState::Average | InnerState::Keep => step.number,
             },
             learning_rate: step.learning_rate,
         };
-        let unused = unused(&micro_batches);
-        let samples = unused.iter().map(|report| report.samples).sum();
+        let unused = micro_batches
+            .iter()
+            .map(|batch| self.inner.report_of(batch));
+        let unused: Vec<ShardReport> = unused.collect();
+        let counts: BatchCounts = unused.iter().map(ShardReport::counts).sum();
         let reports = match running.diverged.is_some() {
             // All ranks learn of it from the sum or the votes.
             true => unused,
@@ -439,16 +471,15 @@ impl ReplicaRounds for LocalRounds {
             },
         };
         let loss_sum = reports.iter().map(|report| report.loss_sum).sum();
-        self.losses.add(step.replica.0, loss_sum, samples);
-        running.replica = running
-            .replica
-            .map(|(replica, sum)| (replica, sum + samples));
+        self.losses.add(step.replica.0, loss_sum, counts.targets);
+        replica.counts += counts;
+        replica.updates += u64::from(counts.targets > 0);
         Ok(reports)
     }
 
     fn finish_replica(&mut self) -> Result<(), ParallelError> {
         let running = self.running.as_ref().ok_or_else(no_round)?;
-        let (replica, _) = running.replica.ok_or_else(no_round)?;
+        let replica = running.replica.ok_or_else(no_round)?.number;
         if let Some(kept) = &mut self.kept {
             let weights = self.inner.state().values();
             kept.add(replica.0, weights, self.inner.optimizer_states());
@@ -469,17 +500,6 @@ impl ReplicaRounds for LocalRounds {
         self.computed = Some(round);
         Ok(())
     }
-}
-
-/// Returns the reports of micro-batches that a replica without a finite gradient does not compute.
-fn unused(micro_batches: &[MicroBatch]) -> Vec<ShardReport> {
-    let report = |batch: &MicroBatch| ShardReport {
-        shard: batch.shard,
-        samples: batch.samples() as u64,
-        skipped: 0,
-        loss_sum: 0.0,
-    };
-    micro_batches.iter().map(report).collect()
 }
 
 fn no_round() -> ParallelError {
@@ -547,13 +567,13 @@ impl WholeReplica for LocalRounds {
     fn visit_mean(
         &self,
         reduced: &ReducedGradient,
-        samples: u64,
+        targets: u64,
         visit: &mut dyn FnMut(usize, &[f32]),
     ) {
         if self.group.rank() != GroupRank(0) {
             return;
         }
-        let scale = self.scale(samples);
+        let scale = self.scale(targets);
         let mut mean = [0.0; BLOCK];
         for (index, tensor) in self.inner.state().tensors().iter().enumerate() {
             if tensor.entry.role != Role::Parameter {
@@ -574,25 +594,26 @@ impl WholeReplica for LocalRounds {
     /// Makes the outer step.
     fn apply_round(
         &mut self,
-        step: Step,
+        update: &CommittedUpdate<'_>,
         reduced: ReducedGradient,
-        votes: &[Vec<u8>],
-        samples: u64,
     ) -> Result<UpdateReport, ParallelError> {
-        let scale = self.scale(samples);
+        let (step, counts) = (update.step, update.counts);
+        let scale = self.scale(counts.targets);
         let len = self.inner.state().len();
         let is_of_weights = |part: &GradientPart| part.elements.start < len.max(1);
         let first_state = reduced.parts.iter().position(|part| !is_of_weights(part));
         let weights = &reduced.parts[..first_state.unwrap_or(reduced.parts.len())];
         let gradient_norm = self.norm(weights, &scale)?;
-        if let Some(error) = self.diverged(votes) {
+        if let Some(error) = self.diverged(update.sums) {
             return Err(error);
         }
         let fragment = self.fragment(step);
-        if samples > 0 {
+        if counts.samples > 0 {
             for part in weights {
-                self.update_weights(part, &scale, step.0 + 1);
+                self.update_weights(part, counts, update.number);
             }
+        }
+        if counts.targets > 0 {
             for part in &reduced.parts[weights.len()..] {
                 let (vector, elements) = self.vector_of(&part.elements);
                 let mean = &mut self.averaged[vector - 1][elements];
@@ -602,6 +623,12 @@ impl WholeReplica for LocalRounds {
         }
         if let Some(kept) = &mut self.kept {
             kept.keep();
+        }
+        if counts.targets == 0 {
+            // What was sent is not used, so the residuals stay, too.
+            let unused = (reduced.parts, SentGradient::default());
+            self.sum.keep(fragment, unused, step);
+            return Ok(UpdateReport::WITHOUT_TARGETS);
         }
         self.sum.keep(fragment, (reduced.parts, reduced.sent), step);
         Ok(UpdateReport {

@@ -22,8 +22,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ronde_core::served::{RoundPlacement, WorkerStaleness};
+use ronde_core::session::ShardReport;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{CollectivesExt, Group, Step};
+use ronde_core::{BatchCounts, CollectivesExt, Group, Step};
 use ronde_engine::sum_of_squares;
 
 use self::client::ComputedUpdate;
@@ -33,8 +34,8 @@ use crate::bucket;
 use crate::strategy::GradientPart;
 use crate::whole_replica::WholeReplica;
 use crate::{
-    ComputeClock, InnerLosses, MicroBatch, ParallelError, ReducedGradient, Strategy,
-    SynchronousStrategy, UpdateReport,
+    CommittedUpdate, ComputeClock, InnerLosses, MicroBatch, ParallelError, ReducedGradient,
+    Strategy, SynchronousStrategy, UpdateReport,
 };
 
 pub use self::client::RoundClient;
@@ -85,11 +86,11 @@ pub struct RoundRole {
 /// The samples of a whole round.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RoundTally {
-    /// The sums over all updates, in their order.
-    pub samples: u64,
+    /// The sums of samples and counted targets over all updates.
+    pub counts: BatchCounts,
     /// The number of samples that could not be read.
     pub skipped: u64,
-    /// The loss, summed over the samples.
+    /// The loss, summed over the counted targets of all updates, in their order.
     pub loss_sum: f64,
     /// The numbers of all samples in the data set.
     pub sample_ids: Vec<u64>,
@@ -435,9 +436,9 @@ impl ServedRounds for ParameterServers {
         self.exchange_s += (self.clock)() - begun;
         self.inner.reload();
         let (reports, reduced) = self.inner.gradient_of(update.random, micro_batches)?;
-        let samples = reports.iter().map(|report| report.samples).sum::<u64>();
+        let counts: BatchCounts = reports.iter().map(ShardReport::counts).sum();
         let loss_sum = reports.iter().map(|report| report.loss_sum).sum();
-        let clip_factor = match self.inner.clip_factor_of(&reduced, samples) {
+        let clip_factor = match self.inner.clip_factor_of(&reduced, counts) {
             Err(ParallelError::NotFinite { tensor }) => {
                 self.inner.recycle_gradient(reduced);
                 let mut tensors = self.inner.state().tensors().iter();
@@ -458,11 +459,11 @@ impl ServedRounds for ParameterServers {
             update: update.update,
             bases,
             scale: UpdateScale {
-                samples,
+                counts,
                 clip_factor,
                 learning_rate: update.learning_rate,
             },
-            skipped: sample_ids.len() as u64 - samples,
+            skipped: sample_ids.len() as u64 - counts.samples,
             loss_sum,
             sample_ids,
             gradient,
@@ -494,11 +495,11 @@ impl ServedRounds for ParameterServers {
         let mut tally = RoundTally::default();
         self.losses.begin(0);
         for report in first.log.reports().iter().flatten() {
-            tally.samples += report.samples;
+            tally.counts += report.counts;
             tally.skipped += report.skipped;
             tally.loss_sum += report.loss_sum;
             tally.sample_ids.extend(&report.sample_ids);
-            self.losses.add(0, report.loss_sum, report.samples);
+            self.losses.add(0, report.loss_sum, report.counts.targets);
         }
         Ok(Some(tally))
     }
@@ -561,10 +562,8 @@ impl WholeReplica for ParameterServers {
     /// Takes over the state at the end of the round. The norm is that of the change of the parameters.
     fn apply_round(
         &mut self,
-        _: Step,
+        _: &CommittedUpdate<'_>,
         reduced: ReducedGradient,
-        _: &[Vec<u8>],
-        _: u64,
     ) -> Result<UpdateReport, ParallelError> {
         let part = reduced.parts.first().ok_or_else(no_round)?;
         self.restore_state();

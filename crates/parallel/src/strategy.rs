@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ronde_core::holdings::HeldRanges;
 use ronde_core::session::ShardReport;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{Buffer, Group, Shard, Step};
+use ronde_core::{BatchCounts, Buffer, Group, Shard, Step};
 use ronde_engine::{Activation, Chain, Device};
 
 use crate::compression::SentGradient;
@@ -39,7 +39,7 @@ impl MicroBatch {
 
 /// The complete gradient of a step on a rank, not applied yet.
 ///
-/// For a parameter it contains the gradient summed over all samples. For a buffer it contains the values after
+/// For a parameter it contains the gradient summed over all counted targets, times the factor of the loss. For a buffer it contains the values after
 /// each shard's forward pass, weighted by the shard's number of samples and summed.
 #[derive(Debug)]
 #[must_use = "a reduced gradient is applied after the vote, or dropped when the step is aborted"]
@@ -77,10 +77,26 @@ impl GradientPart {
     }
 }
 
+/// What a rank needs besides the gradient to apply a committed step.
+#[derive(Debug, Clone, Copy)]
+pub struct CommittedUpdate<'a> {
+    /// The step.
+    pub step: Step,
+    /// The number of the update, from 1, among the steps with counted targets: optimizers correct their moments by it. In a step
+    /// without counted targets, that of the last update.
+    pub number: u64,
+    /// The global numbers of samples and counted targets, which may be zero.
+    pub counts: BatchCounts,
+    /// The results of [`Strategy::vote_sums`] of all ranks that voted.
+    pub sums: &'a [Vec<u8>],
+    /// The learning rate.
+    pub learning_rate: f64,
+}
+
 /// The effect of applying a gradient.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct UpdateReport {
-    /// The global norm of the mean gradient before clipping.
+    /// The global norm of the mean gradient before clipping; NaN in a step without counted targets.
     pub gradient_norm: f64,
     /// The factor by which clipping scaled the gradient; 1 if it was not clipped.
     pub clip_factor: f32,
@@ -94,6 +110,13 @@ impl UpdateReport {
         gradient_norm: f64::INFINITY,
         clip_factor: 0.0,
         is_skipped: true,
+    };
+
+    /// The report of a step without counted targets, which has no gradient.
+    pub(crate) const WITHOUT_TARGETS: Self = Self {
+        gradient_norm: f64::NAN,
+        clip_factor: 1.0,
+        is_skipped: false,
     };
 }
 
@@ -246,40 +269,37 @@ pub trait Strategy: Send {
     fn reduce(&mut self) -> Result<ReducedGradient, ParallelError>;
 
     /// Returns the sums that all ranks need to apply the gradient, for the vote; empty if they hold the whole
-    /// gradient. `samples` is the number of samples of this rank. All ranks call it together, because some update rules
-    /// need sums over all ranks first.
+    /// gradient. `number` is that of the update, from 1, and `targets` the number of counted targets that this rank reports. All
+    /// ranks call it together, because some update rules need sums over all ranks first.
     ///
     /// # Errors
     /// Such a sum failed; the state has not changed.
     fn vote_sums(
         &mut self,
-        step: Step,
+        number: u64,
         reduced: &ReducedGradient,
-        samples: u64,
+        targets: u64,
     ) -> Result<Vec<u8>, ParallelError>;
 
-    /// Passes the mean gradient over `samples` of each trained tensor to `visit`, with the index of the tensor, in runs of its
+    /// Passes the mean gradient over `targets` counted targets of each trained tensor to `visit`, with the index of the tensor, in runs of its
     /// elements in order: of the elements that this rank reports. Together, the ranks of the group report each element
     /// once. Cost: one pass over these elements.
     fn visit_gradient(
         &self,
         reduced: &ReducedGradient,
-        samples: u64,
+        targets: u64,
         visit: &mut dyn FnMut(usize, &[f32]),
     );
 
-    /// Updates the state that this rank holds; no other rank takes part. Called after the vote. `sums` are the results of
-    /// [`Strategy::vote_sums`] of all ranks that voted. `samples` is the global number of samples, which may be zero.
+    /// Updates the state that this rank holds; no other rank takes part. Called after the vote. Without counted targets, parameters
+    /// and optimizer states stay as they are.
     ///
     /// # Errors
     /// The gradient is not finite, or the sums are not those of this step; the state has not changed.
     fn apply(
         &mut self,
-        step: Step,
+        update: &CommittedUpdate<'_>,
         reduced: ReducedGradient,
-        sums: &[Vec<u8>],
-        samples: u64,
-        learning_rate: f64,
     ) -> Result<UpdateReport, ParallelError>;
 
     /// Receives the updated weights of this rank's layers from the ranks that hold them, and loads them into the model. If

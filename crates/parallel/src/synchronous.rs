@@ -34,7 +34,7 @@ use ronde_core::session::ShardReport;
 use ronde_core::spans::{SpanKind, SpanRecorder, SpanStart};
 use ronde_core::step_layout::StepLayout;
 use ronde_core::weight_hash;
-use ronde_core::{Buffer, Group, GroupRank, Shard, Step, Work};
+use ronde_core::{BatchCounts, Buffer, Group, GroupRank, Shard, Step, Work};
 use ronde_engine::{
     Activation, Chain, Device, EvaluationSize, ForwardContext, Layer, Mode, ParameterRule,
     PartPlace,
@@ -52,8 +52,8 @@ use crate::loss_scale::LossScale;
 use crate::state::remap_for;
 use crate::strategy::GradientPart;
 use crate::{
-    DistributedVector, EvaluationPart, HeldVector, HeldVectorMut, MicroBatch, ModelState,
-    ParallelError, ReducedGradient, Strategy, UpdateReport, VectorKind, ZeroLevel,
+    CommittedUpdate, DistributedVector, EvaluationPart, HeldVector, HeldVectorMut, MicroBatch,
+    ModelState, ParallelError, ReducedGradient, Strategy, UpdateReport, VectorKind, ZeroLevel,
 };
 
 /// The computing times of a step so far.
@@ -149,7 +149,7 @@ impl SynchronousStrategy {
             .map(|_| vec![0.0; held.len()])
             .collect();
         let rules = update::parameter_rules(&state, &config);
-        let scale = LossScale::new(config.loss_scaling);
+        let scale = LossScale::new(config.loss_scaling, config.fixed_factor());
         let evaluation = match config.sample_shape.is_empty() {
             true => EvaluationSize::default(),
             false => EvaluationSize::of(&chain, &config.sample_shape),
@@ -444,18 +444,22 @@ impl Strategy for SynchronousStrategy {
 
     fn vote_sums(
         &mut self,
-        step: Step,
+        number: u64,
         reduced: &ReducedGradient,
-        samples: u64,
+        targets: u64,
     ) -> Result<Vec<u8>, ParallelError> {
         if !self.is_divided() {
             return Ok(Vec::new());
         }
         let mut sums = self.gradient_sums(&reduced.parts);
         if self.has_trust_ratios() {
-            // The update that the norms are taken of depends on the number of samples and on clipping.
-            let (samples, all) = self.gather_sums(samples, &sums)?;
-            if let Ok(factors) = self.factors(step, &all, samples, 0.0) {
+            // The update that the norms are taken of depends on the number of targets and on clipping.
+            let (targets, all) = self.gather_sums(targets, &sums)?;
+            let counts = BatchCounts {
+                targets,
+                ..BatchCounts::default()
+            };
+            if let Ok(factors) = self.factors(number, &all, counts, 0.0) {
                 self.add_trust_sums(&reduced.parts, &factors.update, &mut sums);
             }
         }
@@ -465,24 +469,22 @@ impl Strategy for SynchronousStrategy {
     fn visit_gradient(
         &self,
         reduced: &ReducedGradient,
-        samples: u64,
+        targets: u64,
         visit: &mut dyn FnMut(usize, &[f32]),
     ) {
-        self.visit_reported(reduced, samples, visit);
+        self.visit_reported(reduced, targets, visit);
     }
 
     fn apply(
         &mut self,
-        step: Step,
+        update: &CommittedUpdate<'_>,
         reduced: ReducedGradient,
-        sums: &[Vec<u8>],
-        samples: u64,
-        learning_rate: f64,
     ) -> Result<UpdateReport, ParallelError> {
         let ReducedGradient { parts, sent } = reduced;
-        let sums = self.whole_sums(&parts, sums)?;
+        let sums = self.whole_sums(&parts, update.sums)?;
+        let (number, counts) = (update.number, update.counts);
         // The decision uses only sums over the reduced gradient, which are equal on all ranks.
-        let factors = match self.factors(step, &sums, samples, learning_rate) {
+        let factors = match self.factors(number, &sums, counts, update.learning_rate) {
             Err(ParallelError::NotFinite { .. }) if self.scale.skip() => {
                 self.recycle(parts);
                 return Ok(UpdateReport::SKIPPED);
@@ -497,9 +499,14 @@ impl Strategy for SynchronousStrategy {
         self.loaded = None;
         self.gathered = 0;
         self.update(&parts, &factors.update, &trust);
+        if counts.targets == 0 {
+            // What was sent is not used, so the residuals stay, too.
+            self.recycle(parts);
+            return Ok(UpdateReport::WITHOUT_TARGETS);
+        }
         self.scale.applied();
         self.recycle(parts);
-        self.keep_residuals(sent, step);
+        self.keep_residuals(sent, update.step);
         Ok(UpdateReport {
             gradient_norm: factors.gradient_norm,
             clip_factor: factors.clip_factor,

@@ -10,9 +10,9 @@ use ronde_engine::{Activation, Chain, Device};
 
 use crate::strategy::ReplicaRounds;
 use crate::{
-    ComputeTimes, DistributedVector, EvaluationPart, GossipRounds, HeldVector, HeldVectorMut,
-    MicroBatch, ModelState, ParallelError, ReducedGradient, ServedRounds, StageRounds, Strategy,
-    SynchronousStrategy, UpdateReport,
+    CommittedUpdate, ComputeTimes, DistributedVector, EvaluationPart, GossipRounds, HeldVector,
+    HeldVectorMut, MicroBatch, ModelState, ParallelError, ReducedGradient, ServedRounds,
+    StageRounds, Strategy, SynchronousStrategy, UpdateReport,
 };
 
 /// A strategy whose ranks train whole replicas, each with a [`SynchronousStrategy`] of its own, and whose transaction is a round. It says
@@ -73,10 +73,8 @@ pub trait WholeReplica: Send {
     /// The outcome is not finite, or not one of this strategy; the state has not changed.
     fn apply_round(
         &mut self,
-        step: Step,
+        update: &CommittedUpdate<'_>,
         reduced: ReducedGradient,
-        votes: &[Vec<u8>],
-        samples: u64,
     ) -> Result<UpdateReport, ParallelError>;
 
     /// Drops the passes in flight.
@@ -172,33 +170,25 @@ impl<T: WholeReplica> Strategy for T {
         self.reduce_round()
     }
 
-    fn vote_sums(
-        &mut self,
-        _: Step,
-        _: &ReducedGradient,
-        _: u64,
-    ) -> Result<Vec<u8>, ParallelError> {
+    fn vote_sums(&mut self, _: u64, _: &ReducedGradient, _: u64) -> Result<Vec<u8>, ParallelError> {
         Ok(self.vote())
     }
 
     fn visit_gradient(
         &self,
         reduced: &ReducedGradient,
-        samples: u64,
+        targets: u64,
         visit: &mut dyn FnMut(usize, &[f32]),
     ) {
-        self.visit_mean(reduced, samples, visit);
+        self.visit_mean(reduced, targets, visit);
     }
 
     fn apply(
         &mut self,
-        step: Step,
+        update: &CommittedUpdate<'_>,
         reduced: ReducedGradient,
-        sums: &[Vec<u8>],
-        samples: u64,
-        _: f64,
     ) -> Result<UpdateReport, ParallelError> {
-        self.apply_round(step, reduced, sums, samples)
+        self.apply_round(update, reduced)
     }
 
     fn gather_weights(&mut self, step: Option<Step>) -> Result<(), ParallelError> {

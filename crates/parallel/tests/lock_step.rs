@@ -10,13 +10,14 @@ use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{Group, GroupRank, Recovery, Shard, Step, WorldSize};
+use ronde_core::{BatchCounts, Group, GroupRank, Recovery, Shard, Step, WorldSize};
 use ronde_engine::{
     AfterNorm, Chain, CrossEntropy, GraphBuilder, ModelConfig, Normalisation, OptimizerConfig,
     SlidingWindow,
 };
 use ronde_parallel::{
-    MicroBatch, ModelState, ParallelError, Strategy, SynchronousConfig, SynchronousStrategy,
+    CommittedUpdate, MicroBatch, ModelState, ParallelError, Strategy, SynchronousConfig,
+    SynchronousStrategy,
 };
 
 /// The number of samples of each shard.
@@ -92,9 +93,17 @@ fn trained(model: fn() -> Chain, group: Arc<dyn Group>, computing: u32) -> (Vec<
         losses.extend(reports.iter().map(|report| report.loss_sum.to_bits()));
         let reduced = strategy.reduce().unwrap();
         let samples = COUNTS.iter().sum::<usize>() as u64;
-        strategy
-            .apply(Step(step), reduced, &[], samples, 0.05)
-            .unwrap();
+        let update = CommittedUpdate {
+            step: Step(step),
+            number: step + 1,
+            counts: BatchCounts {
+                samples,
+                targets: samples,
+            },
+            sums: &[],
+            learning_rate: 0.05,
+        };
+        strategy.apply(&update, reduced).unwrap();
         strategy.gather_weights(None).unwrap();
     }
     (bits(strategy.state()), losses)
@@ -165,7 +174,15 @@ fn a_step_without_samples_leaves_the_running_statistics_unchanged() {
     let batches = (0..COUNTS.len() as u32).map(empty).collect();
     strategy.backward(Step(0), batches).unwrap();
     let reduced = strategy.reduce().unwrap();
-    strategy.apply(Step(0), reduced, &[], 0, 0.05).unwrap();
+    let update = CommittedUpdate {
+        step: Step(0),
+        number: 0,
+        counts: BatchCounts::default(),
+        sums: &[],
+        learning_rate: 0.05,
+    };
+    let report = strategy.apply(&update, reduced).unwrap();
+    assert!(report.gradient_norm.is_nan());
     strategy.gather_weights(None).unwrap();
     assert_eq!(bits(strategy.state()), before);
 }

@@ -10,9 +10,11 @@ use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::{StepLayout, divide_layers};
-use ronde_core::{Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
-use ronde_engine::{Chain, CrossEntropy, ModelConfig, OptimizerConfig};
-use ronde_parallel::{MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel};
+use ronde_core::{BatchCounts, Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
+use ronde_engine::{Chain, CrossEntropy, IGNORED, ModelConfig, OptimizerConfig};
+use ronde_parallel::{
+    CommittedUpdate, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
+};
 use ronde_schedule::{PipelineSchedule, ShardOrder};
 
 /// The number of samples of each shard.
@@ -125,8 +127,17 @@ impl Case {
                 .iter_mut()
                 .for_each(|x| *x = (*x * classes).floor());
         }
-        let labels =
-            (0..(samples * self.labels) as u32).map(|i| (i + shard + step as u32) % self.classes);
+        let each = self.labels as u32;
+        let label = |index: u32| {
+            let (sample, target) = (index / each, index % each);
+            // Texts have different lengths, and shard 2 has no counted target.
+            let is_ignored = each > 1 && (shard == 2 || target > (sample + shard) % each);
+            match is_ignored {
+                true => IGNORED,
+                false => (index + shard + step as u32) % self.classes,
+            }
+        };
+        let labels = (0..samples as u32 * each).map(label);
         MicroBatch {
             shard: Shard(shard),
             shape: [&[samples], self.sample].concat(),
@@ -208,6 +219,7 @@ fn config(case: Case, division: Division) -> SynchronousConfig {
     config.order = division.order;
     config.sample_shape = case.sample.to_vec();
     config.shard_samples_max = 2;
+    config.targets_per_sample = case.labels;
     config
 }
 
@@ -249,13 +261,22 @@ fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
         let of_step = reports.iter();
         losses.extend(of_step.map(|report| (step, report.shard.0, report.loss_sum.to_bits())));
         let reduced = strategy.reduce().unwrap();
-        let samples = reports.iter().map(|report| report.samples).sum();
-        let sums = strategy.vote_sums(Step(step), &reduced, samples).unwrap();
+        let targets = reports.iter().map(|report| report.targets).sum::<u64>();
+        let sums = strategy.vote_sums(step + 1, &reduced, targets).unwrap();
         let sums = exchange(&group, &sums);
         let samples = COUNTS.iter().sum::<usize>() as u64;
-        let report = strategy
-            .apply(Step(step), reduced, &sums, samples, 0.05)
-            .unwrap();
+        let targets: i64 = group.all_gather(&[targets as i64]).unwrap().iter().sum();
+        let update = CommittedUpdate {
+            step: Step(step),
+            number: step + 1,
+            counts: BatchCounts {
+                samples,
+                targets: targets as u64,
+            },
+            sums: &sums,
+            learning_rate: 0.05,
+        };
+        let report = strategy.apply(&update, reduced).unwrap();
         norms.push(report.gradient_norm.to_bits());
         strategy.gather_weights(Some(Step(step))).unwrap();
         digests.push(strategy.digest(Some(Step(step))));

@@ -9,9 +9,11 @@ use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
+use ronde_core::{BatchCounts, Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
 use ronde_engine::{ModelConfig, OptimizerConfig, SquaredError};
-use ronde_parallel::{MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel};
+use ronde_parallel::{
+    CommittedUpdate, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
+};
 use ronde_schedule::Hosts;
 
 const SHARDS: u32 = 6;
@@ -78,8 +80,8 @@ fn train(group: ProcessGroup, case: Case) -> Outcome {
         let reports = strategy.backward(Step(step), batches.collect()).unwrap();
         let reduced = strategy.reduce().unwrap();
         bytes += group.bytes_sent() - before;
-        let samples = reports.iter().map(|report| report.samples).sum();
-        let sums = strategy.vote_sums(Step(step), &reduced, samples).unwrap();
+        let targets = reports.iter().map(|report| report.targets).sum();
+        let sums = strategy.vote_sums(step + 1, &reduced, targets).unwrap();
         let lens = group.all_gather(&[sums.len() as u32]).unwrap();
         let all = group.all_gather(&sums).unwrap();
         let mut rest = all.as_slice();
@@ -88,9 +90,17 @@ fn train(group: ProcessGroup, case: Case) -> Outcome {
             .map(|len| rest.split_off(..len as usize).unwrap().to_vec())
             .collect();
         let samples = u64::from(SHARDS) * SAMPLES as u64;
-        strategy
-            .apply(Step(step), reduced, &sums, samples, 0.05)
-            .unwrap();
+        let update = CommittedUpdate {
+            step: Step(step),
+            number: step + 1,
+            counts: BatchCounts {
+                samples,
+                targets: samples,
+            },
+            sums: &sums,
+            learning_rate: 0.05,
+        };
+        strategy.apply(&update, reduced).unwrap();
         strategy.gather_weights(None).unwrap();
     }
     let weights = strategy.state().values().iter();

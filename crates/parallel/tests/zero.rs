@@ -9,10 +9,11 @@ use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{Collectives, CollectivesExt, GroupRank, Shard, Step};
+use ronde_core::{BatchCounts, Collectives, CollectivesExt, GroupRank, Shard, Step};
 use ronde_engine::{CrossEntropy, ModelConfig, OptimizerConfig};
 use ronde_parallel::{
-    LossScaling, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
+    CommittedUpdate, LossScaling, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy,
+    ZeroLevel,
 };
 use ronde_schedule::{Hosts, ShardOrder};
 
@@ -106,13 +107,21 @@ fn train_with_servers(
         let batches = run.clone().map(|shard| micro_batch(step, shard));
         let reports = strategy.backward(Step(step), batches.collect()).unwrap();
         let reduced = strategy.reduce().unwrap();
-        let samples = reports.iter().map(|report| report.samples).sum();
-        let sums = strategy.vote_sums(Step(step), &reduced, samples).unwrap();
+        let targets = reports.iter().map(|report| report.targets).sum();
+        let sums = strategy.vote_sums(step + 1, &reduced, targets).unwrap();
         let sums = exchange(&group, &sums);
         let samples = u64::from(SHARDS) * SAMPLES as u64;
-        let report = strategy
-            .apply(Step(step), reduced, &sums, samples, 0.05)
-            .unwrap();
+        let update = CommittedUpdate {
+            step: Step(step),
+            number: step + 1,
+            counts: BatchCounts {
+                samples,
+                targets: samples,
+            },
+            sums: &sums,
+            learning_rate: 0.05,
+        };
+        let report = strategy.apply(&update, reduced).unwrap();
         norms.push(report.gradient_norm.to_bits());
         strategy.gather_weights(None).unwrap();
     }

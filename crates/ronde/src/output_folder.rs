@@ -253,9 +253,11 @@ mod tests {
             generation: Generation(1),
             loss: 1.0,
             samples: 1,
+            targets: 1,
             skipped: 0,
             learning_rate: 0.1,
             gradient_norm: 1.0,
+            skipped_update: None,
             duration_s: 0.1,
         });
         drop(folder);

@@ -272,6 +272,7 @@ impl Replica {
                 let report = ShardReport {
                     shard: Shard(shard),
                     samples: ids.len() as u64,
+                    targets: ids.len() as u64,
                     skipped: 0,
                     loss_sum: 0.0,
                 };

@@ -13,13 +13,13 @@ pub struct StepReport {
     pub step: Step,
     /// The pass over the data that the step belongs to.
     pub epoch: Epoch,
-    /// The mean loss over the global batch.
+    /// The mean loss over the counted targets of the global batch; NaN without any.
     pub loss: f64,
     /// The number of samples of the global batch.
     pub samples: u64,
     /// The learning rate.
     pub learning_rate: f64,
-    /// The global norm of the gradient before clipping.
+    /// The global norm of the gradient before clipping; NaN without counted targets.
     pub gradient_norm: f64,
 }
 

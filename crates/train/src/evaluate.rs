@@ -23,7 +23,7 @@ const EXCHANGED_SUMS_MAX: usize = 1 << 16;
 /// The result of an evaluation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evaluation {
-    /// The mean loss.
+    /// The mean loss over all counted targets.
     pub loss: f64,
     /// The values of the metrics by name.
     pub metrics: BTreeMap<String, f64>,
@@ -153,7 +153,7 @@ fn evaluate_part(
         totals.add(&gather(mine)?);
         done += count;
     }
-    Ok(totals.evaluation(objective))
+    totals.evaluation(objective)
 }
 
 /// The batches of an evaluation that a rank takes part in.
@@ -248,10 +248,26 @@ impl Totals {
         }
     }
 
-    fn evaluation(&self, objective: &Objective) -> Evaluation {
+    /// Returns the result.
+    ///
+    /// # Errors
+    /// There are samples, but no target counts, so there is no mean.
+    fn evaluation(&self, objective: &Objective) -> Result<Evaluation, TrainError> {
+        let [_, samples, targets, loss_sum] = self.sums[..FIRST_METRIC] else {
+            unreachable!("a result has these columns")
+        };
+        if samples > 0.0 && targets == 0.0 {
+            return Err(TrainError::Impossible {
+                problem: format!(
+                    "cannot evaluate the loss {}: none of the targets of {samples} samples counts",
+                    objective.loss.name()
+                ),
+                hint: "use test data with targets that are not ignored".to_owned(),
+            });
+        }
         let mut evaluation = Evaluation {
-            loss: self.sums[2] / self.sums[1].max(1.0),
-            samples: self.sums[1] as u64,
+            loss: loss_sum / targets.max(1.0),
+            samples: samples as u64,
             ..Evaluation::default()
         };
         let mut rest = &self.sums[FIRST_METRIC..];
@@ -265,14 +281,15 @@ impl Totals {
             rest = after;
         }
         evaluation.confusion = objective.confusion.map(|counts| counts.matrix(rest));
-        evaluation
+        Ok(evaluation)
     }
 }
 
-/// The number of columns of a result before the sums of the metrics: number of the batch, samples and loss sum.
-const FIRST_METRIC: usize = 3;
+/// The number of columns of a result before the sums of the metrics: number of the batch, samples, counted
+/// targets and loss sum.
+const FIRST_METRIC: usize = 4;
 
-/// Returns the result of a batch: its number, its samples, its loss sum, the sums of each metric and those of the
+/// Returns the result of a batch: its number, its samples, its counted targets, its loss sum, the sums of each metric and those of the
 /// confusion matrix. `None` on a rank that does not have the outputs.
 fn evaluate_batch(
     predict: &mut Predict<'_>,
@@ -288,7 +305,8 @@ fn evaluate_batch(
     let predictions = Predictions::new(output.as_slice(), &batch.labels, samples);
     let predictions = predictions.map_err(engine)?;
     let loss = objective.loss.checked(&predictions).map_err(engine)?;
-    let mut result = vec![number as f64, samples as f64, loss.loss_sum];
+    let targets = objective.loss.counted_targets(&batch.labels, samples);
+    let mut result = vec![number as f64, samples as f64, targets as f64, loss.loss_sum];
     for metric in &objective.metrics {
         let mut sums = vec![0.0; metric.sums()];
         metric

@@ -32,6 +32,10 @@ impl Loss for MaskTargets {
         self.0.name()
     }
 
+    fn counted_targets(&self, targets: &[u32], samples: usize) -> u64 {
+        self.0.counted_targets(targets, samples)
+    }
+
     fn loss_and_gradient(&self, predictions: &Predictions<'_>) -> Result<LossOutput, EngineError> {
         self.check(predictions.targets(), predictions.targets_per_sample())?;
         self.0.loss_and_gradient(predictions)

@@ -84,6 +84,21 @@ impl ComputeStep {
         gradient: &[f32],
         loss_sum: f64,
     ) -> Result<(), TrainError> {
+        self.add_counted(shard, gradient, loss_sum, shard.ids.len() as u64)
+    }
+
+    /// Does [`ComputeStep::add`] for a loss that is a mean over targets, such as the tokens of texts of different lengths:
+    /// gradient and loss are sums over the `targets` targets of the shard that count.
+    ///
+    /// # Errors
+    /// As [`ComputeStep::add`].
+    pub fn add_counted(
+        &mut self,
+        shard: &ShardSamples,
+        gradient: &[f32],
+        loss_sum: f64,
+        targets: u64,
+    ) -> Result<(), TrainError> {
         let wrong = |problem| {
             Err(TrainError::Impossible {
                 problem,
@@ -108,8 +123,9 @@ impl ComputeStep {
         let report = ShardReport {
             shard: shard.shard,
             samples: shard.ids.len() as u64,
-            skipped: 0,
+            targets,
             loss_sum,
+            ..ShardReport::empty(shard.shard)
         };
         self.open.record(report, &shard.ids);
         self.added += 1;
@@ -126,16 +142,17 @@ pub struct StepUpdate {
 }
 
 impl StepUpdate {
-    /// Returns the gradient, summed over the samples of all ranks.
+    /// Returns the gradient, summed over the counted targets of all ranks.
     #[must_use]
     pub fn gradient(&self) -> &[f32] {
         self.gradient.as_slice()
     }
 
-    /// Returns the mean gradient of a sample.
+    /// Returns the mean gradient over the counted targets, which are the samples unless [`ComputeStep::add_counted`] was called;
+    /// zeros if there are none: do not update the weights then.
     pub fn mean_gradient(&self) -> impl Iterator<Item = f32> {
-        let samples = self.committed.samples.max(1) as f32;
-        self.gradient().iter().map(move |sum| sum / samples)
+        let targets = self.committed.targets.max(1) as f32;
+        self.gradient().iter().map(move |sum| sum / targets)
     }
 }
 

@@ -12,7 +12,7 @@ use ronde_core::session::{CommittedStep, Session, SliceExchange};
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Step};
-use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
+use ronde_data::{Dataset, DatasetDescription, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Chain, ComputeEngine, Device, Precision, ProductMethod};
 use ronde_parallel::{
     Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LocalRoundsConfig, LossScaling,
@@ -194,7 +194,7 @@ pub struct Training {
 fn strategy(
     plan: &Plan,
     (group, mesh): (Arc<dyn Group>, StepLayout),
-    (chain, sample_shape): (Chain, &[usize]),
+    (chain, data): (Chain, &DatasetDescription),
     predicted: Option<&PredictedStages>,
     (loss_scaling, recorder): (Option<LossScaling>, &WorkerRecorder),
 ) -> Result<Box<dyn Strategy>, TrainError> {
@@ -215,7 +215,8 @@ fn strategy(
     config.order = plan.config.parallel.shard_order();
     let compression = plan.config.compression.settings();
     config.compression = compression.filter(|_| plan.rounds.is_none());
-    (config.sample_shape, config.may_reset) = (sample_shape.to_vec(), slices::has_parts(plan));
+    (config.sample_shape, config.may_reset) = (data.shape.clone(), slices::has_parts(plan));
+    config.targets_per_sample = data.targets_per_sample;
     config.shard_samples_max = plan.shard_samples_max();
     let (own_group, own_mesh) = match &plan.rounds {
         Some(rounds) => stages::replica_of(rounds, plan, (chain.len(), predicted)),
@@ -283,7 +284,7 @@ impl Training {
         let strategy = strategy(
             &plan,
             (member.group.clone(), mesh.clone()),
-            (chain, &split.train.description().shape),
+            (chain, split.train.description()),
             predicted.as_ref(),
             (loss_scaling, &recorder),
         )?;

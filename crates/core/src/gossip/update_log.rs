@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::Step;
 use crate::served::UpdateSamples;
 use crate::served::words::WordReader;
+use crate::{BatchCounts, Step};
 
 /// A round: replicas of any other one are foreign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -105,10 +105,10 @@ impl UpdateLog {
             .collect()
     }
 
-    /// Returns the number of samples of all applied updates.
+    /// Returns the numbers of samples and counted targets of all applied updates.
     #[must_use]
-    pub fn samples(&self) -> u64 {
-        self.updates.values().map(|samples| samples.samples).sum()
+    pub fn counts(&self) -> BatchCounts {
+        self.updates.values().map(|of| of.counts).sum()
     }
 
     /// Returns the applied updates for the other ranks, without the numbers of their samples.
@@ -117,7 +117,7 @@ impl UpdateLog {
         let each = self.updates.iter();
         each.map(|(update, of)| LoggedUpdate {
             update: *update,
-            samples: of.samples,
+            counts: of.counts,
             skipped: of.skipped,
             loss_sum: of.loss_sum,
         })
@@ -130,23 +130,24 @@ impl UpdateLog {
 pub struct LoggedUpdate {
     /// Its number within the round.
     pub update: u32,
-    /// The number of its samples that were used.
-    pub samples: u64,
+    /// The numbers of its samples that were used, and of its counted targets.
+    pub counts: BatchCounts,
     /// The number of its samples that could not be read.
     pub skipped: u64,
-    /// The loss, summed over the samples.
+    /// The loss, summed over the counted targets.
     pub loss_sum: f64,
 }
 
 impl LoggedUpdate {
     /// The number of words of an update in a message.
-    pub const WORDS: usize = 4;
+    pub const WORDS: usize = 5;
 
     /// Returns the update as numbers.
     #[must_use]
     pub fn encode(&self) -> [u64; Self::WORDS] {
+        let BatchCounts { samples, targets } = self.counts;
         let loss = self.loss_sum.to_bits();
-        [self.update.into(), self.samples, self.skipped, loss]
+        [self.update.into(), samples, targets, self.skipped, loss]
     }
 
     /// Reads an update; `None` if the numbers are not valid.
@@ -154,9 +155,12 @@ impl LoggedUpdate {
     pub fn decode(words: [u64; Self::WORDS]) -> Option<Self> {
         Some(Self {
             update: u32::try_from(words[0]).ok()?,
-            samples: words[1],
-            skipped: words[2],
-            loss_sum: f64::from_bits(words[3]),
+            counts: BatchCounts {
+                samples: words[1],
+                targets: words[2],
+            },
+            skipped: words[3],
+            loss_sum: f64::from_bits(words[4]),
         })
     }
 }
@@ -210,7 +214,10 @@ mod tests {
 
     fn samples(ids: &[u64]) -> UpdateSamples {
         UpdateSamples {
-            samples: ids.len() as u64,
+            counts: BatchCounts {
+                samples: ids.len() as u64,
+                targets: 2 * ids.len() as u64,
+            },
             skipped: 0,
             loss_sum: 0.5,
             sample_ids: ids.to_vec(),
@@ -225,7 +232,10 @@ mod tests {
         assert!(!first.insert(0, samples(&[1, 2])), "once");
         assert!(!first.insert(4, samples(&[])), "of the round");
         assert_eq!(first.applied(), [true, false, false, true]);
-        assert_eq!((first.sample_ids(), first.samples()), (vec![1, 2, 7], 3));
+        assert_eq!(
+            (first.sample_ids(), first.counts().samples),
+            (vec![1, 2, 7], 3)
+        );
         second.insert(1, samples(&[4]));
         let both = |first: &UpdateLog, second: &UpdateLog| {
             let all = first.logged().into_iter().chain(second.logged());

@@ -2,7 +2,7 @@
 
 use super::staleness::StalenessTally;
 use super::words::WordReader;
-use crate::Step;
+use crate::{BatchCounts, Step};
 
 /// A round: pushes and holdings of any other one are foreign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,11 +36,11 @@ impl ServedRound {
 /// The samples that an update was computed from.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct UpdateSamples {
-    /// The number of samples that were used.
-    pub samples: u64,
+    /// The numbers of samples that were used, and of counted targets.
+    pub counts: BatchCounts,
     /// The number of samples that could not be read.
     pub skipped: u64,
-    /// The loss, summed over the samples.
+    /// The loss, summed over the counted targets.
     pub loss_sum: f64,
     /// The numbers of all its samples in the data set.
     pub sample_ids: Vec<u64>,
@@ -213,7 +213,8 @@ impl SlotLog {
         words.push(applied as u64);
         for (update, report) in self.reports.iter().enumerate() {
             let Some(report) = report else { continue };
-            words.extend([update as u64, report.samples, report.skipped]);
+            let BatchCounts { samples, targets } = report.counts;
+            words.extend([update as u64, samples, targets, report.skipped]);
             words.extend([report.loss_sum.to_bits(), report.sample_ids.len() as u64]);
             words.extend(&report.sample_ids);
         }
@@ -232,10 +233,14 @@ impl SlotLog {
         this.staleness = StalenessTally::decode(&mut words)?;
         for _ in 0..words.next()? {
             let place = this.reports.get_mut(words.next_u32()? as usize)?;
-            let (samples, skipped) = (words.next()?, words.next()?);
+            let counts = BatchCounts {
+                samples: words.next()?,
+                targets: words.next()?,
+            };
+            let skipped = words.next()?;
             let (loss_sum, ids) = (f64::from_bits(words.next()?), words.next()?);
             *place = Some(UpdateSamples {
-                samples,
+                counts,
                 skipped,
                 loss_sum,
                 sample_ids: words.take(ids)?.to_vec(),
@@ -314,7 +319,10 @@ mod tests {
         let mut log = SlotLog::new(ROUND, None);
         for update in [3, 0] {
             let report = UpdateSamples {
-                samples: 7,
+                counts: BatchCounts {
+                    samples: 7,
+                    targets: 21,
+                },
                 skipped: 1,
                 loss_sum: 0.5,
                 sample_ids: vec![1, 2, u64::MAX],

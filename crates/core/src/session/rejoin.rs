@@ -41,7 +41,7 @@ impl Transaction {
         } else {
             Vec::new()
         };
-        encode(self.next, self.samples, &self.last, &ledger)
+        self.encode(&self.last, &ledger)
     }
 
     /// Executes this rank's action of a plan with the source's snapshot. Returns the step that became final, if the action
@@ -63,16 +63,11 @@ impl Transaction {
     }
 
     /// Returns the bytes from which a later log of the same plan resumes, in addition to the state of the
-    /// model: the next step, the number of samples and the ledger. Equal on all ranks. About two bits per
+    /// model: the next step, the numbers of samples and updates, and the ledger. Equal on all ranks. About two bits per
     /// sample of the data set.
     #[must_use]
     pub fn cursor(&self) -> Vec<u8> {
-        encode(
-            self.next,
-            self.samples,
-            &LastVote::default(),
-            &self.ledger.words(),
-        )
+        self.encode(&LastVote::default(), &self.ledger.words())
     }
 
     /// Resumes at the step where [`Transaction::cursor`] was taken; `digest` as for [`Transaction::set_digest`], of the
@@ -88,22 +83,42 @@ impl Transaction {
 
     /// Commits the step that other ranks have committed, with the votes that they received.
     fn adopt(&mut self, snapshot: &[u8]) -> Result<CommittedStep, SessionError> {
-        let (_, _, last, _) = read(snapshot).map_err(broken)?;
+        let position = read(snapshot).map_err(broken)?;
         let open = self.begin_step();
-        self.settle(&open, last)
+        self.settle(&open, position.last)
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
-        let (next, samples, last, ledger) = read(snapshot)?;
-        if !self.ledger.take_over(&ledger) {
+        let position = read(snapshot)?;
+        if !self.ledger.take_over(&position.ledger) {
             return Err("the ledger belongs to another data set".to_owned());
         }
-        self.next = next;
-        self.samples = samples;
-        self.last = last;
+        (self.next, self.samples) = (position.next, position.samples);
+        (self.updates, self.last) = (position.updates, position.last);
         self.digest = None;
         self.is_complete = false;
         Ok(())
+    }
+
+    /// Encodes the position of the log for [`read`].
+    fn encode(&self, last: &LastVote, ledger: &[u64]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(56 + last.votes.len() + 8 * ledger.len());
+        for word in [
+            self.next.0,
+            self.samples,
+            self.updates,
+            last.generation.0,
+            last.ranks as u64,
+            last.votes.len() as u64,
+            ledger.len() as u64,
+        ] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(&last.votes);
+        ledger
+            .iter()
+            .for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes
     }
 }
 
@@ -111,29 +126,18 @@ fn broken(problem: String) -> SessionError {
     SessionError::BrokenVote { rank: 0, problem }
 }
 
-/// Encodes the position of a log for [`read`].
-fn encode(next: Step, samples: u64, last: &LastVote, ledger: &[u64]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(48 + last.votes.len() + 8 * ledger.len());
-    for word in [
-        next.0,
-        samples,
-        last.generation.0,
-        last.ranks as u64,
-        last.votes.len() as u64,
-        ledger.len() as u64,
-    ] {
-        bytes.extend(word.to_le_bytes());
-    }
-    bytes.extend(&last.votes);
-    ledger
-        .iter()
-        .for_each(|word| bytes.extend(word.to_le_bytes()));
-    bytes
+/// The position of a log.
+struct LogPosition {
+    next: Step,
+    samples: u64,
+    updates: u64,
+    last: LastVote,
+    ledger: Vec<u64>,
 }
 
-fn read(bytes: &[u8]) -> Result<(Step, u64, LastVote, Vec<u64>), String> {
+fn read(bytes: &[u8]) -> Result<LogPosition, String> {
     let mut reader = ByteReader(bytes);
-    let (next, samples) = (Step(reader.u64()?), reader.u64()?);
+    let (next, samples, updates) = (Step(reader.u64()?), reader.u64()?, reader.u64()?);
     let (generation, ranks) = (Generation(reader.u64()?), reader.u64()?);
     let (votes, words) = (reader.u64()? as usize, reader.u64()?);
     let votes = reader.bytes(votes)?.to_vec();
@@ -148,5 +152,11 @@ fn read(bytes: &[u8]) -> Result<(Step, u64, LastVote, Vec<u64>), String> {
         requests: VoteRequests::union(decoded.iter().map(|vote| vote.requests)),
         votes,
     };
-    Ok((next, samples, last, ledger))
+    Ok(LogPosition {
+        next,
+        samples,
+        updates,
+        last,
+        ledger,
+    })
 }

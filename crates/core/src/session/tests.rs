@@ -81,6 +81,7 @@ fn report(shard: u32, loss_sum: f64) -> ShardReport {
     ShardReport {
         shard: Shard(shard),
         samples: 4,
+        targets: 4,
         skipped: 0,
         loss_sum,
     }

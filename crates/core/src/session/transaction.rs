@@ -9,7 +9,7 @@ use crate::session::{
     CommittedStep, OpenStep, SessionError, ShardProblem, ShardReport, VoteRequests,
 };
 use crate::shards::ShardPlan;
-use crate::{Generation, GroupRank, Shard, Step};
+use crate::{BatchCounts, Generation, GroupRank, Shard, Step};
 
 /// The place of a rank in the group that votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub struct Transaction {
     pub(super) ledger: Ledger,
     /// The number of samples of all committed steps.
     pub(super) samples: u64,
+    /// The number of committed steps with counted targets.
+    pub(super) updates: u64,
     newest: Generation,
     pub(super) last: LastVote,
     /// False while the weights are being copied from other ranks.
@@ -87,6 +89,7 @@ impl Transaction {
             digest_of: 0,
             ledger,
             samples: 0,
+            updates: 0,
             newest: generation,
             last: LastVote::default(),
             is_complete: true,
@@ -114,6 +117,12 @@ impl Transaction {
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples
+    }
+
+    /// Returns the number of committed steps with counted targets, which are those that update the weights.
+    #[must_use]
+    pub fn updates(&self) -> u64 {
+        self.updates
     }
 
     /// Announces a newer generation to all ranks with the next vote, so that all ranks leave the current
@@ -281,16 +290,20 @@ impl Transaction {
                 sample,
                 samples: self.batches.samples(),
             })?;
-        let samples: u64 = reports.iter().map(|report| report.samples).sum();
+        let counts: BatchCounts = reports.iter().map(ShardReport::counts).sum();
         let loss_sum: f64 = reports.iter().map(|report| report.loss_sum).sum();
         let committed = CommittedStep {
             step: open.step(),
             epoch: open.batch.epoch,
             generation: last.generation,
-            samples,
+            samples: counts.samples,
+            targets: counts.targets,
+            updates: self.updates + u64::from(counts.targets > 0),
             skipped: reports.iter().map(|report| report.skipped).sum(),
-            // A step may leave out all of its samples; the maximum avoids a division by zero.
-            loss: loss_sum / samples.max(1) as f64,
+            loss: match counts.targets {
+                0 => f64::NAN,
+                targets => loss_sum / targets as f64,
+            },
             epoch_verdict: open.batch.ends_epoch.then(|| self.ledger.finish_epoch()),
             newest: votes
                 .iter()
@@ -309,7 +322,8 @@ impl Transaction {
                 .collect(),
             sample_ids: ids,
         };
-        self.samples += samples;
+        self.samples += committed.samples;
+        self.updates = committed.updates;
         self.last = LastVote {
             requests: committed.requests,
             ..last

@@ -1,15 +1,15 @@
 //! [`Vote`]: a rank's vote on a step, and its encoding.
 //!
 //! Little-endian: version, number of reports, number of ids, lengths of the sums and the note, part of the digest (u32 each), step,
-//! has-digest, digest, newest generation, requests (u64 each), busy_s (f64), reports (shard u32, samples u64, skipped u64, loss_sum
-//! f64), ids (u64 each), the sums, the note.
+//! has-digest, digest, newest generation, requests (u64 each), busy_s (f64), reports (shard u32, samples u64, targets u64, skipped
+//! u64, loss_sum f64), ids (u64 each), the sums, the note.
 
 use crate::session::ShardReport;
 use crate::session::bytes::ByteReader;
 use crate::session::requests::VoteRequests;
 use crate::{Generation, Shard, Step};
 
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Vote {
@@ -34,7 +34,7 @@ impl Vote {
     pub(super) fn encode(&self) -> Vec<u8> {
         let ids = 8 * self.sample_ids.len();
         let attached = self.sums.len() + self.note.len();
-        let mut bytes = Vec::with_capacity(72 + 28 * self.reports.len() + ids + attached);
+        let mut bytes = Vec::with_capacity(72 + 36 * self.reports.len() + ids + attached);
         for count in [
             VERSION,
             self.reports.len() as u32,
@@ -58,6 +58,7 @@ impl Vote {
         for report in &self.reports {
             bytes.extend(report.shard.0.to_le_bytes());
             bytes.extend(report.samples.to_le_bytes());
+            bytes.extend(report.targets.to_le_bytes());
             bytes.extend(report.skipped.to_le_bytes());
             bytes.extend(report.loss_sum.to_le_bytes());
         }
@@ -92,6 +93,7 @@ impl Vote {
                 Ok(ShardReport {
                     shard: Shard(reader.u32()?),
                     samples: reader.u64()?,
+                    targets: reader.u64()?,
                     skipped: reader.u64()?,
                     loss_sum: f64::from_bits(reader.u64()?),
                 })
@@ -144,6 +146,7 @@ mod tests {
             reports: vec![ShardReport {
                 shard: Shard(1),
                 samples: 2,
+                targets: 5,
                 skipped: 1,
                 loss_sum: 0.5,
             }],
@@ -188,7 +191,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..109, value in any::<u8>()) {
+        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..117, value in any::<u8>()) {
             let mut bytes = vote().encode();
             let at = at % bytes.len();
             prop_assume!(bytes[at] != value);

@@ -11,9 +11,11 @@ fn committed(step: u64, loss: f64) -> Event {
         generation: Generation(1),
         loss,
         samples: 64,
+        targets: 64,
         skipped: 0,
         learning_rate: 0.1,
         gradient_norm: 1.0,
+        skipped_update: None,
         duration_s: 0.5,
     }
 }

@@ -72,6 +72,8 @@ pub(super) struct RunAnswer {
     summary: Value,
     steps: StepSeries,
     evaluations: Vec<Value>,
+    /// The steps that have updated no parameter, in words.
+    skipped_updates: Option<String>,
     detail: Option<Value>,
 }
 
@@ -119,6 +121,7 @@ pub(super) fn run(run: &RunSnapshot<'_>, query: &PartQuery) -> RunAnswer {
         summary: json!(run.summary),
         steps: step_series(&history.steps, query),
         evaluations: evaluations.collect(),
+        skipped_updates: ronde_monitor::render::skipped_updates(&history.view.skipped_updates),
         detail: query.detail.is_some().then(|| detail(run)),
     }
 }

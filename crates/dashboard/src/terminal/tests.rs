@@ -33,9 +33,11 @@ fn history() -> RunHistory {
             generation: Generation(1),
             loss: 1.0 / (step + 1) as f64,
             samples: 64,
+            targets: 64,
             skipped: 0,
             learning_rate: 0.1,
             gradient_norm: f64::NAN,
+            skipped_update: None,
             duration_s: 0.1,
         };
         history.apply(step as f64, &committed);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ronde_kernels::{Vectorised, softmax_cross_entropy, vectorised};
+use ronde_kernels::softmax_cross_entropy;
 
 use super::{Loss, LossInParts, LossOutput};
 use crate::{EngineError, Predictions};
@@ -10,7 +10,8 @@ use crate::{EngineError, Predictions};
 /// The target that is not counted, as for positions after the end of a text.
 pub const IGNORED: u32 = u32::MAX;
 
-/// `-log(softmax(logits)[target])` in nats; the mean over a sample's targets that are not [`IGNORED`].
+/// `-log(softmax(logits)[target])` in nats; of a batch, the mean over all targets that are not [`IGNORED`], such as the tokens
+/// of texts. A sample without such a target adds nothing.
 ///
 /// Computed in f64, targets in order. Outputs that are not finite give a NaN loss. Cost: one exponential per logit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,10 @@ pub struct CrossEntropy {
 impl Loss for CrossEntropy {
     fn name(&self) -> String {
         "cross_entropy".to_owned()
+    }
+
+    fn counted_targets(&self, targets: &[u32], _: usize) -> u64 {
+        counted(targets)
     }
 
     fn loss_and_gradient(&self, predictions: &Predictions<'_>) -> Result<LossOutput, EngineError> {
@@ -94,8 +99,6 @@ impl CrossEntropy {
         targets: &[u32],
         mut rows: Rows<'_>,
     ) -> Result<f64, EngineError> {
-        let counted = targets.iter().filter(|&&target| target != IGNORED).count();
-        let share = 1.0 / counted.max(1) as f32;
         let mut sum = 0.0;
         for (index, &label) in targets.iter().enumerate() {
             let row: Range<usize> = index * self.classes..(index + 1) * self.classes;
@@ -106,16 +109,14 @@ impl CrossEntropy {
             }
             check_label(sample, label, self.classes)?;
             sum += softmax_cross_entropy(outputs, label as usize, gradient).loss;
-            if counted > 1 {
-                vectorised(ScaleByShare(gradient, share));
-            }
         }
-        Ok(if counted > 1 {
-            sum / counted as f64
-        } else {
-            sum
-        })
+        Ok(sum)
     }
+}
+
+/// Returns the number of targets that are not [`IGNORED`].
+pub(crate) fn counted(targets: &[u32]) -> u64 {
+    targets.iter().filter(|&&target| target != IGNORED).count() as u64
 }
 
 /// Checks that the label of a sample is a class number.
@@ -128,16 +129,4 @@ pub(crate) fn check_label(sample: usize, label: u32, classes: usize) -> Result<(
         label,
         classes,
     })
-}
-
-/// Multiplies a gradient by the weight of one of several targets.
-struct ScaleByShare<'a>(&'a mut [f32], f32);
-
-impl Vectorised for ScaleByShare<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        self.0.iter_mut().for_each(|value| *value *= self.1);
-    }
 }

@@ -78,17 +78,14 @@ impl<'a> OwnColumns<'a> {
 }
 
 impl OwnColumns<'_> {
-    /// Replaces the exponentials of a sample by its gradient, and returns its loss. `sum_of` returns the sum of the exponentials of
-    /// a row, and the difference of the logit of its target from the greatest one.
-    fn finish_sample(
+    /// Replaces the exponentials of rows by their gradient, and returns the sum of their losses. `sum_of` returns the sum of the
+    /// exponentials of a row, and the difference of the logit of its target from the greatest one.
+    fn finish_rows(
         &self,
         values: &mut [f32],
         rows: Range<usize>,
         sum_of: &dyn Fn(usize) -> (f64, f64),
     ) -> f64 {
-        let counted = self.targets[rows.clone()].iter();
-        let counted = counted.filter(|target| **target != IGNORED).count();
-        let share = 1.0 / counted.max(1) as f32;
         let mut loss = 0.0;
         for row in rows {
             let own_row = &mut values[row * self.width..(row + 1) * self.width];
@@ -105,11 +102,8 @@ impl OwnColumns<'_> {
                 }
             }
             loss += libm::log(total) - difference;
-            if counted > 1 {
-                own_row.iter_mut().for_each(|value| *value *= share);
-            }
         }
-        loss / counted.max(1) as f64
+        loss
     }
 }
 
@@ -174,7 +168,7 @@ impl LossInParts for CrossEntropy {
         };
         let mut loss_sum = 0.0;
         for sample in 0..samples {
-            loss_sum += own.finish_sample(&mut values, sample * each..(sample + 1) * each, &sum_of);
+            loss_sum += own.finish_rows(&mut values, sample * each..(sample + 1) * each, &sum_of);
         }
         Ok(LossOutput {
             loss_sum,

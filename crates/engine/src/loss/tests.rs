@@ -65,16 +65,18 @@ fn the_gradient_is_the_slope() {
 }
 
 #[test]
-fn a_sample_of_several_targets_is_their_mean_without_the_ignored() {
+fn a_sample_of_several_targets_is_their_sum_without_the_ignored() {
     let logits = [0.3, -1.2, 0.7, 2.0, 0.1, -0.4, 1.0, 1.0, 1.0];
     let loss = CrossEntropy { classes: 3 };
     let one = |at: usize, label| cross_entropy(&logits[3 * at..3 * at + 3], 3, &[label]);
     let (a, c) = (one(0, 2), one(2, 1));
     let all = of(&loss, &logits, &[2, IGNORED, 1], 1).unwrap();
-    assert_eq!(all.loss_sum, (a.loss_sum + c.loss_sum) / 2.0);
-    let half: Vec<f32> = a.gradient.iter().map(|g| g * 0.5).collect();
-    assert_eq!(all.gradient[..3], half);
+    assert_eq!(all.loss_sum, a.loss_sum + c.loss_sum);
+    assert_eq!(all.gradient[..3], a.gradient);
     assert_eq!(all.gradient[3..6], [0.0; 3]);
+    assert_eq!(all.gradient[6..], c.gradient);
+    assert_eq!(loss.counted_targets(&[2, IGNORED, 1], 1), 2);
+    assert_eq!(SquaredError.counted_targets(&[2, IGNORED, 1], 1), 1);
     let nothing = of(&loss, &logits[..3], &[IGNORED], 1).unwrap();
     assert_eq!(nothing.loss_sum, 0.0);
     assert!(of(&loss, &logits, &[0, 1, 2], 2).is_err());

@@ -3,7 +3,8 @@
 use super::{Loss, LossOutput};
 use crate::{EngineError, Predictions};
 
-/// `(output - target)^2`; the mean over a sample's outputs. Targets are the bits of `f32` values. Computed in f64.
+/// `(output - target)^2`; of a sample, the mean over its outputs, and of a batch, that over its samples, which have equally many.
+/// Targets are the bits of `f32` values. Computed in f64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SquaredError;
 

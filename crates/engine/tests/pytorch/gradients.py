@@ -307,7 +307,7 @@ STEPS, RATE = 3, 0.01
 
 
 def total_loss(name, weights, dtype):
-    """The sum of the samples' losses."""
+    """The sum of the losses of all counted targets."""
     shape, classes, each, model = CASES[name]
     values = hashed(name_seed("input"), math.prod(shape)).astype(np.float64).reshape(shape)
     if each > 1 and classes:
@@ -328,7 +328,7 @@ def total_loss(name, weights, dtype):
     for s in range(samples):
         labels = [(s * each + t) * 3 % classes for t in range(each)]
         counted = [t for t in range(each) if t % 4 != 3]
-        total = total - sum(F.log_softmax(rows[s, t], 0)[labels[t]] for t in counted) / len(counted)
+        total = total - sum(F.log_softmax(rows[s, t], 0)[labels[t]] for t in counted)
     return total
 
 

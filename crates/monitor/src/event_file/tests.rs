@@ -40,9 +40,11 @@ fn step(step: u64) -> Vec<Event> {
         generation: Generation(0),
         loss: 0.5,
         samples: 60,
+        targets: 60,
         skipped: 4,
         learning_rate: 0.1,
         gradient_norm: 1.0,
+        skipped_update: None,
         duration_s: 0.25,
     };
     let times = |rank| Event::StepTimes {

@@ -1,5 +1,6 @@
 //! The summary printed at the end of a run.
 
+use ronde_core::SkippedUpdates;
 use ronde_core::event::PhaseTimes;
 use ronde_core::units::bytes;
 
@@ -58,6 +59,9 @@ pub fn summary(view: &RunView, columns: usize) -> String {
             columns,
         ));
     }
+    if let Some(text) = skipped_updates(&view.skipped_updates) {
+        lines.extend(field("no update", &[text], columns));
+    }
     lines.extend(staleness(view, columns));
     lines.extend([consensus(view, columns), predictions(view, columns)].concat());
     lines.extend(table(view, columns));
@@ -74,6 +78,25 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         lines.extend(hash(&model.blake3, columns));
     }
     lines.join("\n")
+}
+
+/// Describes the steps that have updated no parameter, such as `3 steps: 2 overflows of f16, 1 without counted targets`; `None`
+/// without any.
+#[must_use]
+pub fn skipped_updates(skipped: &SkippedUpdates) -> Option<String> {
+    let causes = [
+        (skipped.overflow > 0).then(|| counted(skipped.overflow, "overflow") + " of f16"),
+        (skipped.no_targets > 0)
+            .then(|| format!("{} without counted targets", count(skipped.no_targets))),
+    ];
+    let causes: Vec<String> = causes.into_iter().flatten().collect();
+    (!causes.is_empty()).then(|| {
+        format!(
+            "{}: {}",
+            counted(skipped.total(), "step"),
+            causes.join(", ")
+        )
+    })
 }
 
 /// Returns the lines with the hash of the model: two in a narrow terminal.

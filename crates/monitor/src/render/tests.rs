@@ -25,9 +25,11 @@ fn run(workers: u32, steps: u64, total: u64) -> RunView {
             generation: Generation(0),
             loss: 0.5,
             samples: 64,
+            targets: 64,
             skipped: 0,
             learning_rate: 0.1,
             gradient_norm: 1.0,
+            skipped_update: None,
             duration_s: 0.25,
         });
         for rank in 0..workers {

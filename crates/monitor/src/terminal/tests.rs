@@ -41,9 +41,11 @@ fn lines_of_ranks_notices_and_the_summary_are_printed_in_order() {
         generation: Generation(0),
         loss: 1.5,
         samples: 64,
+        targets: 64,
         skipped: 0,
         learning_rate: 0.1,
         gradient_norm: 1.0,
+        skipped_update: None,
         duration_s: 0.5,
     });
     terminal.finish();

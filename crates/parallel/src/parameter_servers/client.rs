@@ -26,7 +26,7 @@ pub(super) struct ComputedUpdate {
     pub(super) skipped: u64,
     pub(super) loss_sum: f64,
     pub(super) sample_ids: Vec<u64>,
-    /// The sum over the samples, for all elements of the flat state.
+    /// The sum over the counted targets, for all elements of the flat state.
     pub(super) gradient: Vec<f32>,
 }
 

@@ -5,7 +5,7 @@
 
 use ronde_core::served::{PushHeader, PushProblem, PushVerdict, ServedRound};
 use ronde_core::sparse::{SparseSize, SparseValues};
-use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Step, Tag, Work};
+use ronde_core::{BatchCounts, Buffer, CollectiveError, DType, Group, GroupRank, Step, Tag, Work};
 
 use super::slice::UpdateScale;
 
@@ -20,7 +20,7 @@ pub(super) const MOVED: Tag = Tag(0x7073_0005);
 /// The first tag of the updates for copies; three follow each other for each slot.
 const COPIES: u32 = 0x7074_0000;
 
-pub(super) const REQUEST_WORDS: usize = 17;
+pub(super) const REQUEST_WORDS: usize = 18;
 pub(super) const ANSWER_WORDS: usize = 2;
 
 /// The tags of the requests, gradients and samples for the copy of a slot.
@@ -91,7 +91,7 @@ impl ServerRequest {
                     push.push.update.into(),
                     push.push.base,
                     push.push.worker.into(),
-                    push.scale.samples,
+                    push.scale.counts.samples,
                     push.skipped,
                     push.scale.clip_factor.to_bits().into(),
                     push.scale.learning_rate.to_bits(),
@@ -99,6 +99,7 @@ impl ServerRequest {
                     push.ids,
                     push.push.attempt,
                     size_word(push.sparse),
+                    push.scale.counts.targets,
                 ];
             }
             Self::Diverged(tensor) => words[..2].copy_from_slice(&[4, *tensor]),
@@ -128,7 +129,10 @@ impl ServerRequest {
                     worker: small(words[8])?,
                 },
                 scale: UpdateScale {
-                    samples: words[9],
+                    counts: BatchCounts {
+                        samples: words[9],
+                        targets: words[17],
+                    },
                     clip_factor: f32::from_bits(small(words[11])?),
                     learning_rate: f64::from_bits(words[12]),
                 },
@@ -305,7 +309,10 @@ mod tests {
                 worker: 2,
             },
             scale: UpdateScale {
-                samples: 32,
+                counts: BatchCounts {
+                    samples: 32,
+                    targets: 70,
+                },
                 clip_factor: 0.25,
                 learning_rate: 1e-3,
             },

@@ -318,7 +318,7 @@ impl RoundServer {
     ) -> PushVerdict {
         let report = match push.slot {
             0 => UpdateSamples {
-                samples: push.scale.samples,
+                counts: push.scale.counts,
                 skipped: push.skipped,
                 loss_sum: push.loss_sum,
                 sample_ids: ids.to_vec(),

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use ronde_core::BatchCounts;
 use ronde_core::layout::Role;
 use ronde_core::norm::BLOCK;
 use ronde_core::served::SlotLog;
@@ -13,8 +14,8 @@ use crate::{ModelState, SynchronousConfig};
 /// The factors of an update.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct UpdateScale {
-    /// The number of samples of the gradient, which is a sum over them.
-    pub(super) samples: u64,
+    /// The numbers of samples and counted targets of the gradient, which is a sum over them.
+    pub(super) counts: BatchCounts,
     /// The factor by which clipping scales the mean gradient.
     pub(super) clip_factor: f32,
     pub(super) learning_rate: f64,
@@ -55,6 +56,8 @@ pub(super) struct ServedSlot {
 #[derive(Debug, Clone)]
 pub(super) struct SliceRules {
     tensors: Vec<(Range<usize>, Role, ParameterRule)>,
+    /// The inverse of the factor of the loss.
+    inverse_factor: f32,
     /// Whether stale gradients have a lower learning rate.
     scales_by_staleness: bool,
 }
@@ -75,6 +78,7 @@ impl SliceRules {
         });
         Self {
             tensors: tensors.collect(),
+            inverse_factor: 1.0 / config.fixed_factor(),
             scales_by_staleness,
         }
     }
@@ -84,6 +88,7 @@ impl SliceRules {
     pub(super) fn without_tensors() -> Self {
         Self {
             tensors: Vec::new(),
+            inverse_factor: 1.0,
             scales_by_staleness: false,
         }
     }
@@ -99,7 +104,7 @@ impl SliceRules {
     }
 
     /// Makes update `number` (from 1) of a slice from its part of a gradient. The bits are those of a synchronous update with the
-    /// same gradient. Buffers get the values of the worker.
+    /// same gradient. Buffers get the values of the worker. Without counted targets, parameters stay as they are.
     pub(super) fn update(
         &self,
         slice: &mut StateSlice,
@@ -107,11 +112,12 @@ impl SliceRules {
         scale: &UpdateScale,
         gradient: &[f32],
     ) {
-        if scale.samples == 0 {
+        let BatchCounts { samples, targets } = scale.counts;
+        if samples == 0 {
             return;
         }
-        let mean = GradientScale::new(scale.samples, 1.0);
-        let clipped = mean.then(scale.clip_factor);
+        let of_buffers = GradientScale::new(samples, 1.0);
+        let mean = GradientScale::new(targets, self.inverse_factor).then(scale.clip_factor);
         let learning_rate = self.rate(scale.learning_rate, staleness);
         let mut scaled = [0.0; 2 * BLOCK];
         for (tensor, role, rule) in &self.tensors {
@@ -124,14 +130,14 @@ impl SliceRules {
                     &gradient[within.clone()],
                 );
                 if *role == Role::Buffer {
-                    mean.write(sum, values);
+                    of_buffers.write(sum, values);
                     continue;
                 }
-                if rule.is_frozen {
+                if rule.is_frozen || targets == 0 {
                     continue;
                 }
                 let scaled = &mut scaled[..within.len()];
-                clipped.write(sum, scaled);
+                mean.write(sum, scaled);
                 let states = slice.states.iter_mut();
                 let mut states: Vec<&mut [f32]> =
                     states.map(|state| &mut state[within.clone()]).collect();

@@ -8,7 +8,7 @@ use ronde_schedule::{PipelineSchedule, ShardOrder};
 
 use crate::ZeroLevel;
 use crate::compression::CompressionConfig;
-use crate::loss_scale::LossScaling;
+use crate::loss_scale::{LossScaling, fixed_factor};
 
 /// The settings of a step.
 #[derive(Debug, Clone)]
@@ -43,6 +43,8 @@ pub struct SynchronousConfig {
     pub hashing: WeightHash,
     /// The shape of one sample, which the borders of a pipeline and the memory of evaluations follow from.
     pub sample_shape: Vec<usize>,
+    /// The number of targets of one sample. Samples may count fewer of them.
+    pub targets_per_sample: usize,
     /// The most samples of a shard.
     pub shard_samples_max: usize,
     /// Whether only the parts of tables are exchanged whose gradient is not zero, where that sends fewer bytes; `None`: between
@@ -75,10 +77,16 @@ impl SynchronousConfig {
                 full_every: 0,
             },
             sample_shape: Vec::new(),
+            targets_per_sample: 1,
             shard_samples_max: 0,
             sparse_tables: None,
             may_reset: false,
         }
+    }
+
+    /// Returns the factor of the gradient of the loss that does not change in training; updates undo it.
+    pub(crate) fn fixed_factor(&self) -> f32 {
+        fixed_factor(&*self.loss, self.targets_per_sample)
     }
 
     /// Returns whether gradients of tables are exchanged without zeros among ranks on these hosts.

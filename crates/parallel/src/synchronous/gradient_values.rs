@@ -14,13 +14,13 @@ impl SynchronousStrategy {
     pub(super) fn visit_reported(
         &self,
         reduced: &ReducedGradient,
-        samples: u64,
+        targets: u64,
         visit: &mut dyn FnMut(usize, &[f32]),
     ) {
         if !self.is_divided() && self.groups.all.rank() != GroupRank(0) {
             return;
         }
-        let scale = GradientScale::new(samples.max(1), self.scale.inverse().unwrap_or(1.0));
+        let scale = GradientScale::new(targets.max(1), self.scale.inverse());
         let mut mean = [0.0; BLOCK];
         for part in reduced.parts.iter().filter(|part| part.is_owned) {
             for index in self.tensors_in(&part.elements) {

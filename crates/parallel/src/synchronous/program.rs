@@ -6,7 +6,7 @@ use std::ops::Range;
 use ronde_core::session::ShardReport;
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::MeshPlace;
-use ronde_core::{CollectiveError, GroupRank, Shard, Step};
+use ronde_core::{CollectiveError, GroupRank, Step};
 use ronde_engine::Activation;
 use ronde_schedule::{Border, ProgramAction, ProgramShape, ShardOrder, StageShape, programs};
 
@@ -213,12 +213,7 @@ impl SynchronousStrategy {
         let Some(batch) = running.batches.get(&shard) else {
             return Err(not_loaded(shard));
         };
-        let mut report = ShardReport {
-            shard: Shard(shard),
-            samples: batch.samples() as u64,
-            skipped: 0,
-            loss_sum: 0.0,
-        };
+        let mut report = self.report_of(batch);
         let gradient = match output {
             Some(output) if batch.samples() > 0 => {
                 Some(self.loss_gradient(output, batch, &mut report)?)

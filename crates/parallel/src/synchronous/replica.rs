@@ -2,16 +2,18 @@
 
 use std::ops::Range;
 
-use ronde_core::Step;
 use ronde_core::holdings::HeldRanges;
 use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
+use ronde_core::{BatchCounts, Step};
 use ronde_engine::Layer;
 
 use super::SynchronousStrategy;
 use crate::bucket::{self, BucketPlan};
-use crate::{MicroBatch, ParallelError, ReducedGradient, Strategy, SynchronousConfig};
+use crate::{
+    CommittedUpdate, MicroBatch, ParallelError, ReducedGradient, Strategy, SynchronousConfig,
+};
 
 /// An update of one replica.
 #[derive(Debug, Clone, Copy)]
@@ -122,17 +124,17 @@ impl SynchronousStrategy {
         Ok((reports, self.reduce()?))
     }
 
-    /// Returns the factor by which clipping scales a mean gradient over `samples`.
+    /// Returns the factor by which clipping scales a mean gradient over counted targets.
     ///
     /// # Errors
     /// [`ParallelError::NotFinite`] with the first tensor whose gradient is not finite.
     pub(crate) fn clip_factor_of(
         &self,
         reduced: &ReducedGradient,
-        samples: u64,
+        counts: BatchCounts,
     ) -> Result<f32, ParallelError> {
         let sums = self.whole_sums(&reduced.parts, &[])?;
-        let factors = self.factors(Step(0), &sums, samples, 0.0)?;
+        let factors = self.factors(1, &sums, counts, 0.0)?;
         Ok(factors.clip_factor)
     }
 
@@ -142,7 +144,7 @@ impl SynchronousStrategy {
     }
 
     /// Computes the gradient of a replica's micro-batches and updates its weights. Returns the reports of the micro-batches, and
-    /// changes nothing if these have no samples.
+    /// changes no parameter if these have no counted targets.
     ///
     /// # Errors
     /// As [`Strategy::backward`] and [`Strategy::apply`].
@@ -153,13 +155,19 @@ impl SynchronousStrategy {
     ) -> Result<Vec<ShardReport>, ParallelError> {
         let reports = self.backward(update.random, micro_batches)?;
         let reduced = self.reduce()?;
-        let samples = reports.iter().map(|report| report.samples).sum();
-        if samples == 0 {
+        let counts: BatchCounts = reports.iter().map(ShardReport::counts).sum();
+        if counts.samples == 0 {
             self.recycle(reduced.parts);
             return Ok(reports);
         }
-        let number = Step(update.number);
-        self.apply(number, reduced, &[], samples, update.learning_rate)?;
+        let committed = CommittedUpdate {
+            step: Step(update.number),
+            number: update.number + 1,
+            counts,
+            sums: &[],
+            learning_rate: update.learning_rate,
+        };
+        self.apply(&committed, reduced)?;
         self.load_layers();
         Ok(reports)
     }

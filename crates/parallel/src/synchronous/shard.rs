@@ -221,6 +221,16 @@ impl SynchronousStrategy {
         Ok(gradient)
     }
 
+    /// Returns the report of a shard before its loss is computed.
+    pub(crate) fn report_of(&self, batch: &MicroBatch) -> ShardReport {
+        let samples = batch.samples();
+        ShardReport {
+            samples: samples as u64,
+            targets: self.config.loss.counted_targets(&batch.labels, samples),
+            ..ShardReport::empty(batch.shard)
+        }
+    }
+
     /// Computes the loss, writes it to the report, and returns its gradient.
     pub(super) fn loss_gradient(
         &mut self,

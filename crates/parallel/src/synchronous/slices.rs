@@ -21,14 +21,14 @@ const COPY_TAG: Tag = Tag(0x636f_7079);
 const IN_FLIGHT: usize = 2;
 
 impl SynchronousStrategy {
-    /// Gathers the samples and the sums of all ranks; returns the number of all samples and the sums over all blocks.
+    /// Gathers the numbers of counted targets and the sums of all ranks; returns the number of all targets and the sums over all blocks.
     pub(super) fn gather_sums(
         &self,
-        samples: u64,
+        targets: u64,
         sums: &UpdateSums,
     ) -> Result<(u64, WholeSums), ParallelError> {
         let sums = sums.encode();
-        let mut bytes = samples.to_le_bytes().to_vec();
+        let mut bytes = targets.to_le_bytes().to_vec();
         bytes.extend((sums.len() as u64).to_le_bytes());
         bytes.extend(sums);
         let gathered = self.groups.all.all_gather(&bytes);
@@ -142,16 +142,16 @@ impl SynchronousStrategy {
     }
 }
 
-/// Decodes what all ranks have gathered: samples, length and sums of each.
+/// Decodes what all ranks have gathered: targets, length and sums of each.
 fn decode_gathered(mut bytes: &[u8]) -> Option<(u64, Vec<UpdateSums>)> {
     let mut total = 0_u64;
     let mut ranks = Vec::new();
     while !bytes.is_empty() {
         let (header, rest) = bytes.split_at_checked(16)?;
-        let (samples, len) = header.split_at(8);
+        let (targets, len) = header.split_at(8);
         let len = u64::from_le_bytes(len.try_into().ok()?);
         let (sums, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
-        total = total.checked_add(u64::from_le_bytes(samples.try_into().ok()?))?;
+        total = total.checked_add(u64::from_le_bytes(targets.try_into().ok()?))?;
         ranks.push(UpdateSums::decode(sums)?);
         bytes = rest;
     }

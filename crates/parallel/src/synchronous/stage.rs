@@ -2,7 +2,9 @@
 
 use ronde_core::session::ShardReport;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Shard, Step, Work};
+use ronde_core::{
+    BatchCounts, Buffer, CollectiveError, DType, Group, GroupRank, Shard, Step, Work,
+};
 use ronde_engine::{Activation, Mode};
 use ronde_schedule::Border;
 
@@ -63,12 +65,7 @@ impl SynchronousStrategy {
         output: Option<Activation>,
         batch: &MicroBatch,
     ) -> Result<(ShardReport, Option<Activation>), ParallelError> {
-        let mut report = ShardReport {
-            shard: batch.shard,
-            samples: batch.samples() as u64,
-            skipped: 0,
-            loss_sum: 0.0,
-        };
+        let mut report = self.report_of(batch);
         let gradient = output.map(|output| self.loss_gradient(output, batch, &mut report));
         Ok((report, gradient.transpose()?))
     }
@@ -104,7 +101,7 @@ impl SynchronousStrategy {
     }
 
     /// Updates a stage with the gradients of all shards, or drops them without `update`. Clips by the norm of the gradient of the
-    /// stage. Changes nothing if there are no samples.
+    /// stage. Changes no parameter if there are no counted targets, and nothing if there are no samples.
     ///
     /// # Errors
     /// [`ParallelError::NotFinite`] with the first tensor whose gradient is not finite; nothing has changed.
@@ -112,7 +109,7 @@ impl SynchronousStrategy {
         &mut self,
         stage: usize,
         update: Option<ReplicaUpdate>,
-        samples: u64,
+        counts: BatchCounts,
     ) -> Result<(), ParallelError> {
         let units = self.units_of_stage(stage);
         let buckets: Vec<usize> = units.flat_map(|unit| self.buckets_of_unit(unit)).collect();
@@ -137,8 +134,8 @@ impl SynchronousStrategy {
                 is_owned: true,
             });
         }
-        let updated = match update.filter(|_| samples > 0) {
-            Some(update) => self.update_parts(&parts, update, samples),
+        let updated = match update.filter(|_| counts.samples > 0) {
+            Some(update) => self.update_parts(&parts, update, counts),
             None => Ok(()),
         };
         for (index, part) in buckets.into_iter().zip(parts) {
@@ -151,11 +148,11 @@ impl SynchronousStrategy {
         &mut self,
         parts: &[GradientPart],
         update: ReplicaUpdate,
-        samples: u64,
+        counts: BatchCounts,
     ) -> Result<(), ParallelError> {
         let sums = self.whole_sums(parts, &[])?;
-        let number = Step(update.number);
-        let factors = self.factors(number, &sums, samples, update.learning_rate)?;
+        let number = update.number + 1;
+        let factors = self.factors(number, &sums, counts, update.learning_rate)?;
         let trust = self.whole_trust(parts, &factors.update)?;
         self.update(parts, &factors.update, &trust);
         self.load_layers();

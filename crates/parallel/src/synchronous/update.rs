@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use ronde_core::Step;
+use ronde_core::BatchCounts;
 use ronde_core::layout::Role;
 use ronde_core::norm::{BLOCK, NumberTree, blocks, clip_factor};
 use ronde_engine::{GradientScale, Layer, ParameterRule, TrustSquares, TrustTree, sum_of_squares};
@@ -25,8 +25,8 @@ pub(super) struct UpdateFactors {
     /// The number of the update, from 1.
     pub(super) number: u64,
     pub(super) learning_rate: f64,
-    /// The global number of samples.
-    pub(super) samples: u64,
+    /// The global numbers of samples and counted targets.
+    pub(super) counts: BatchCounts,
     pub(super) scale: GradientScale,
 }
 
@@ -94,7 +94,7 @@ impl SynchronousStrategy {
         self.rules.iter().any(|rule| rule.rule.has_trust_ratio())
     }
 
-    /// Returns the sums of squares of the gradient's sum over all samples, over the parts of the parameters that are not
+    /// Returns the sums of squares of the gradient's sum over all targets, over the parts of the parameters that are not
     /// frozen.
     pub(super) fn gradient_sums(&self, parts: &[GradientPart]) -> UpdateSums {
         let tensors = self.state.tensors();
@@ -180,15 +180,16 @@ impl SynchronousStrategy {
         Ok(whole.trust)
     }
 
-    /// Returns the factors of an update, from sums over the whole gradient.
+    /// Returns the factors of an update, from sums over the whole gradient. `number` is that of the update, from 1, of those with
+    /// counted targets.
     ///
     /// # Errors
     /// [`ParallelError::NotFinite`] with the first tensor whose gradient is not finite.
     pub(super) fn factors(
         &self,
-        step: Step,
+        number: u64,
         sums: &WholeSums,
-        samples: u64,
+        counts: BatchCounts,
         learning_rate: f64,
     ) -> Result<StepFactors, ParallelError> {
         if let Some(index) = sums.not_finite() {
@@ -196,7 +197,7 @@ impl SynchronousStrategy {
                 tensor: self.state.tensors()[index].entry.name.clone(),
             });
         }
-        let scale = GradientScale::new(samples.max(1), self.scale.inverse().unwrap_or(1.0));
+        let scale = GradientScale::new(counts.targets.max(1), self.scale.inverse());
         let gradient_norm = sums.gradient_total().sqrt() * scale.factor();
         let limit = self.config.clip_norm;
         let clip_factor = limit.map_or(1.0, |limit| clip_factor(gradient_norm, limit));
@@ -204,16 +205,16 @@ impl SynchronousStrategy {
             gradient_norm,
             clip_factor,
             update: UpdateFactors {
-                number: step.0 + 1 - self.scale.skipped(),
+                number: number.saturating_sub(self.scale.skipped()),
                 learning_rate,
-                samples,
+                counts,
                 scale: scale.then(clip_factor),
             },
         })
     }
 
     /// Updates every held parameter with its scaled gradient, and every held buffer with its mean over the samples. `trust`
-    /// holds the squares for the trust ratio of each tensor.
+    /// holds the squares for the trust ratio of each tensor. Without counted targets, parameters stay as they are.
     pub(super) fn update(
         &mut self,
         parts: &[GradientPart],
@@ -222,11 +223,12 @@ impl SynchronousStrategy {
     ) {
         let mut scaled = std::mem::take(&mut self.part);
         scaled.resize(PART, 0.0);
+        let samples = factors.counts.samples;
         // Layers release the shared state, so that it need not be copied; they get the new one when it is complete.
         self.chain.release_state();
         for part in parts {
             for index in self.tensors_in(&part.elements) {
-                let is_trained = self.is_trained(index);
+                let is_trained = self.is_trained(index) && factors.counts.targets > 0;
                 let tensor = &self.state.tensors()[index];
                 let (range, role) = (tensor.range.clone(), tensor.entry.role);
                 let ParameterRule {
@@ -242,8 +244,8 @@ impl SynchronousStrategy {
                         continue;
                     };
                     // A step without samples leaves buffers unchanged.
-                    if role == Role::Buffer && factors.samples > 0 {
-                        GradientScale::new(factors.samples, 1.0).write(sum, values);
+                    if role == Role::Buffer && samples > 0 {
+                        GradientScale::new(samples, 1.0).write(sum, values);
                     }
                     if !is_trained {
                         continue;

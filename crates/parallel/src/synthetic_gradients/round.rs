@@ -1,7 +1,7 @@
 //! A round: the batches that the stages of a rank compute, and the gradients that train their predictors.
 
 use ronde_core::session::ShardReport;
-use ronde_core::{GroupRank, Shard};
+use ronde_core::{BatchCounts, GroupRank, Shard};
 use ronde_engine::Activation;
 use ronde_schedule::Border;
 
@@ -24,12 +24,7 @@ impl StageRounds for SyntheticGradients {
         let (last, shards) = (self.inner.stages() - 1, self.inner.shards());
         let inbox =
             |rank: u32, from, to| NeighbourInbox::new(GroupRank(rank), (from, to), shards, steps);
-        let report = ShardReport {
-            shard: Shard(0),
-            samples: 0,
-            skipped: 0,
-            loss_sum: 0.0,
-        };
+        let report = ShardReport::empty(Shard(0));
         let mut running = RunningStages {
             weights: self.inner.state().values().to_vec(),
             states: self.inner.optimizer_states().to_vec(),
@@ -105,7 +100,9 @@ impl SyntheticGradients {
             (batch.samples() > 0).then(|| Activation::from_host(&batch.shape, features))
         });
         let mut inputs: Vec<Option<Activation>> = features.collect();
-        let samples = batches.iter().map(|batch| batch.samples() as u64).sum();
+        // Every stage has the targets.
+        let reports = batches.iter().map(|batch| self.inner.report_of(batch));
+        let counts = reports.map(|report| report.counts()).sum();
         for stage in running.own.clone() {
             let pending = running.borders[stage - running.own.start].pending.len();
             if pending as u64 >= self.config.gradient_delay.max(1) {
@@ -121,7 +118,7 @@ impl SyntheticGradients {
                 *input = output;
                 predictions.push(prediction);
             }
-            self.update(running, (step, stage), samples)?;
+            self.update(running, (step, stage), counts)?;
             if stage + 1 < self.inner.stages() {
                 running.borders[stage - running.own.start]
                     .pending
@@ -152,8 +149,7 @@ impl SyntheticGradients {
         if stage + 1 == self.inner.stages() {
             let (report, found) = self.inner.loss_of_stage(output, batch)?;
             if let Some(total) = &mut running.report {
-                total.samples += report.samples;
-                total.loss_sum += report.loss_sum;
+                total.add(&report);
             }
             self.losses_of_batch(running.batches, &report);
             gradient = found;
@@ -190,7 +186,7 @@ impl SyntheticGradients {
     /// Adds the loss of a shard of a batch, numbered within the round.
     fn losses_of_batch(&mut self, batch: u64, report: &ShardReport) {
         self.losses
-            .add_to(0, batch as usize, report.loss_sum, report.samples);
+            .add_to(0, batch as usize, report.loss_sum, report.targets);
     }
 
     /// Updates a stage with the gradients of all shards; after a gradient that was not finite, it drops them.
@@ -198,7 +194,7 @@ impl SyntheticGradients {
         &mut self,
         running: &mut RunningStages,
         (step, stage): (&LocalStep, usize),
-        samples: u64,
+        counts: BatchCounts,
     ) -> Result<(), ParallelError> {
         let begun = (self.clock)();
         let update = ReplicaUpdate {
@@ -207,7 +203,7 @@ impl SyntheticGradients {
             learning_rate: step.learning_rate,
         };
         let update = running.diverged.is_none().then_some(update);
-        let updated = self.inner.update_stage(stage, update, samples);
+        let updated = self.inner.update_stage(stage, update, counts);
         self.times.backward_s += (self.clock)() - begun;
         match updated {
             Err(ParallelError::NotFinite { tensor }) => {

@@ -11,8 +11,8 @@ use super::{StageRounds, SyntheticGradients, no_round};
 use crate::strategy::GradientPart;
 use crate::whole_replica::WholeReplica;
 use crate::{
-    ComputeTimes, HeldVector, HeldVectorMut, ParallelError, ReducedGradient, Strategy,
-    SynchronousStrategy, UpdateReport,
+    CommittedUpdate, ComputeTimes, HeldVector, HeldVectorMut, ParallelError, ReducedGradient,
+    Strategy, SynchronousStrategy, UpdateReport,
 };
 
 impl WholeReplica for SyntheticGradients {
@@ -61,10 +61,8 @@ impl WholeReplica for SyntheticGradients {
     /// Takes over the state at the end of the round. The norm is that of the change of the parameters.
     fn apply_round(
         &mut self,
-        _: Step,
+        _: &CommittedUpdate<'_>,
         reduced: ReducedGradient,
-        _: &[Vec<u8>],
-        _: u64,
     ) -> Result<UpdateReport, ParallelError> {
         let part = reduced.parts.first().ok_or_else(no_round)?;
         Ok(UpdateReport {

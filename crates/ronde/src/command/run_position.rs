@@ -125,9 +125,11 @@ mod tests {
             generation: Generation(0),
             loss: 0.5,
             samples: 64,
+            targets: 64,
             skipped: 0,
             learning_rate: 0.1,
             gradient_norm: 1.0,
+            skipped_update: None,
             duration_s: 0.25,
         }
     }

@@ -54,8 +54,8 @@ fn step(member: &JobGroup, session: &mut Session, batches: &BatchPlan, shards: &
         let report = ShardReport {
             shard: Shard(shard),
             samples: ids.len() as u64,
-            skipped: 0,
-            loss_sum: 0.0,
+            targets: ids.len() as u64,
+            ..ShardReport::empty(Shard(shard))
         };
         open.record(report, &ids);
     }

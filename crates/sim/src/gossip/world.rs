@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use ronde_core::BatchCounts;
 use ronde_core::gossip::{
     ExchangeBook, ExchangeVerdict, GossipRound, GossipStart, NextUpdate, Pairings, ReplicaHolding,
     UpdateClaims, merge_updates,
@@ -300,7 +301,10 @@ impl GossipWorld {
         process.shares[update as usize] += 1.0;
         self.computed[update as usize] += 1;
         let samples = UpdateSamples {
-            samples: 1,
+            counts: BatchCounts {
+                samples: 1,
+                targets: 1,
+            },
             sample_ids: vec![update.into()],
             ..UpdateSamples::default()
         };

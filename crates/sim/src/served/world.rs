@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
+use ronde_core::BatchCounts;
 use ronde_core::served::{
     LeaseAnswer, LeaseSettings, PlacementSettings, PushHeader, PushVerdict, RoundPlacement,
     ServedRound, SlotHolding, SlotLog, UpdateLeases, UpdateSamples,
@@ -108,7 +109,10 @@ pub fn simulate_round(seed: u64, bug: Option<ServedBug>) -> Result<ServedSummary
 /// Returns the report of an update: its samples have its number.
 fn report_of(update: u32) -> UpdateSamples {
     UpdateSamples {
-        samples: 1,
+        counts: BatchCounts {
+            samples: 1,
+            targets: 1,
+        },
         skipped: 0,
         loss_sum: f64::from(update),
         sample_ids: vec![u64::from(update)],

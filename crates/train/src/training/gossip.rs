@@ -45,7 +45,8 @@ impl Training {
             if let Some(all) = tally.all {
                 let report = ShardReport {
                     shard: Shard(0),
-                    samples: all.samples,
+                    samples: all.counts.samples,
+                    targets: all.counts.targets,
                     skipped: all.skipped,
                     loss_sum: all.loss_sum,
                 };

@@ -17,14 +17,14 @@ impl Training {
 
     /// Records the histograms of the gradient of a step: each rank those of its slices if the gradient is divided, rank 0 all
     /// of them otherwise.
-    pub(super) fn record_gradient(&self, step: Step, reduced: &ReducedGradient, samples: u64) {
+    pub(super) fn record_gradient(&self, step: Step, reduced: &ReducedGradient, targets: u64) {
         if !self.records_histograms(step) {
             return;
         }
         let mut counter = HistogramCounter::default();
         let mut counted: Option<usize> = None;
         self.strategy
-            .visit_gradient(reduced, samples, &mut |index, values| {
+            .visit_gradient(reduced, targets, &mut |index, values| {
                 if let Some(previous) = counted.replace(index).filter(|&old| old != index) {
                     self.record_histogram(step, previous, TensorValues::Gradients, &mut counter);
                 }

@@ -92,16 +92,10 @@ impl Training {
             replicas.inner_step(&local, micro_batches)
         })?;
         tally.sample_ids.extend(ids.into_iter().flatten());
-        let total = tally.report.get_or_insert(ShardReport {
-            shard: step.replica,
-            samples: 0,
-            skipped: 0,
-            loss_sum: 0.0,
-        });
-        for report in reports {
-            total.samples += report.samples;
-            total.loss_sum += report.loss_sum;
-        }
+        let total = tally
+            .report
+            .get_or_insert_with(|| ShardReport::empty(step.replica));
+        reports.iter().for_each(|report| total.add(report));
         Ok(())
     }
 

@@ -56,7 +56,8 @@ impl Training {
         if let Some(tally) = ended? {
             let report = ShardReport {
                 shard: Shard(0),
-                samples: tally.samples,
+                samples: tally.counts.samples,
+                targets: tally.counts.targets,
                 skipped: tally.skipped,
                 loss_sum: tally.loss_sum,
             };

@@ -3,9 +3,9 @@
 use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::session::{CommittedStep, OpenStep, SessionError};
 use ronde_core::spans::{SpanKind, SpanStart};
-use ronde_core::{Event, Rank, Step};
+use ronde_core::{Event, Rank, SkippedUpdate, Step};
 use ronde_data::{Batch, Loader, StepBatches};
-use ronde_parallel::{MicroBatch, ParallelError, ReducedGradient, UpdateReport};
+use ronde_parallel::{CommittedUpdate, MicroBatch, ParallelError, ReducedGradient, UpdateReport};
 
 use super::{SKIPPED_REPORTED_MAX, Training};
 use crate::callback::{Actions, StepReport};
@@ -77,8 +77,8 @@ impl Training {
         spans.end(span, SpanKind::Reduce, step.0);
         times.waited_s = waiting.total_s();
         times.reducing_s = self.under_way_s() - reduced_before_s;
-        let samples = open.reports().iter().map(|report| report.samples).sum();
-        let sums = self.strategy.vote_sums(step, &reduced, samples);
+        let (number, targets) = (self.session.updates() + 1, open.counts().targets);
+        let sums = self.strategy.vote_sums(number, &reduced, targets);
         self.session.attach_sums(sums.map_err(failed)?);
         let advanced = self.transfer.advance(&*self.member.group);
         advanced.map_err(TrainError::Heal)?;
@@ -210,7 +210,7 @@ impl Training {
         let step = committed.step;
         let learning_rate = self.learning_rate(self.rate_step(step))?;
         self.check_skipped(step)?;
-        if !committed.loss.is_finite() {
+        if !committed.loss.is_finite() && committed.targets > 0 {
             return Err(TrainError::NotFinite {
                 step,
                 what: format!("the loss ({})", self.plan.objective.loss.name()),
@@ -221,12 +221,16 @@ impl Training {
             self.copies.keep_best(held_weights(&*self.strategy));
         }
         self.gathered = Some(step);
-        let (sums, samples) = (&committed.sums, committed.samples);
-        self.record_gradient(step, &reduced, samples);
-        let update = self
-            .strategy
-            .apply(step, reduced, sums, samples, learning_rate)
-            .map_err(|error| step_failed(step, learning_rate, error))?;
+        self.record_gradient(step, &reduced, committed.targets);
+        let update = CommittedUpdate {
+            step,
+            number: committed.updates,
+            counts: committed.counts(),
+            sums: &committed.sums,
+            learning_rate,
+        };
+        let update = self.strategy.apply(&update, reduced);
+        let update = update.map_err(|error| step_failed(step, learning_rate, error))?;
         self.copies
             .update_average(step, held_weights(&*self.strategy));
         Ok(AppliedStep {
@@ -490,9 +494,14 @@ impl Training {
             generation: committed.generation,
             loss: committed.loss,
             samples: committed.samples,
+            targets: committed.targets,
             skipped: committed.skipped,
             learning_rate,
             gradient_norm: applied.gradient_norm,
+            skipped_update: match committed.targets {
+                0 => Some(SkippedUpdate::NoTargets),
+                _ => applied.is_skipped.then_some(SkippedUpdate::Overflow),
+            },
             duration_s: times.total_s(),
         });
         self.record_inner_losses(committed);

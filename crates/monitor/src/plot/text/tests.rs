@@ -13,9 +13,11 @@ pub(in crate::plot) fn falling(steps: u64) -> LossCurve {
             generation: Generation(0),
             loss: 2.3 / (1.0 + step as f64 / 20.0),
             samples: 64,
+            targets: 64,
             skipped: 0,
             learning_rate: 0.1,
             gradient_norm: 1.0,
+            skipped_update: None,
             duration_s: 0.1,
         });
     }

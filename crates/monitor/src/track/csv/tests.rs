@@ -13,9 +13,11 @@ fn commit(step: u64, loss: f64) -> Event {
         generation: Generation(0),
         loss,
         samples: 64,
+        targets: 64,
         skipped: 0,
         learning_rate: 0.1,
         gradient_norm: 2.0,
+        skipped_update: None,
         duration_s: 0.5,
     }
 }

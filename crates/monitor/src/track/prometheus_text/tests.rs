@@ -32,9 +32,11 @@ fn labels_are_escaped_and_bounded_and_numbers_are_those_of_prometheus() {
         generation: Generation(0),
         loss: f64::NAN,
         samples: 64,
+        targets: 64,
         skipped: 0,
         learning_rate: 0.1,
         gradient_norm: f64::INFINITY,
+        skipped_update: None,
         duration_s: 0.5,
     });
     for rank in 0..200 {

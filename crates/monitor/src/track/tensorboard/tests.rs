@@ -41,9 +41,11 @@ fn a_resumed_run_begins_another_file_that_sorts_after_the_first() {
         generation: Generation(0),
         loss: 1.0,
         samples: 64,
+        targets: 64,
         skipped: 0,
         learning_rate: 0.1,
         gradient_norm: 2.0,
+        skipped_update: None,
         duration_s: 0.5,
     };
     files.write(2.0, &commit).unwrap();

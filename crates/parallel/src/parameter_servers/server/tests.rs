@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use ronde_core::BatchCounts;
 use ronde_core::served::{PushHeader, SlotLog};
 use ronde_core::{Collectives, DType, Operation, PointToPoint, Step, Tag};
 
@@ -89,7 +90,10 @@ fn push(server: &RoundServer, update: u32) -> Result<ServerAnswer, ParallelError
             worker: 1,
         },
         scale: UpdateScale {
-            samples: ids.len() as u64,
+            counts: BatchCounts {
+                samples: ids.len() as u64,
+                targets: ids.len() as u64,
+            },
             clip_factor: 1.0,
             learning_rate: 0.1,
         },
