@@ -129,7 +129,11 @@ class Digits:
         pass
 
     def loss(self, w, samples):
-        return F.cross_entropy(inception(w, self.images[samples], self.divisor, 10), self.labels[samples])
+        scores = inception(w, self.images[samples], self.divisor, 10)
+        return F.cross_entropy(scores, self.labels[samples], reduction="sum")
+
+    def counted(self, samples):
+        return len(samples)
 
     def result(self, w):
         logits = inception(w, self.images[self.test], self.divisor, 10)
@@ -137,7 +141,7 @@ class Digits:
 
 
 class HiddenLetters:
-    """The encoder on the embedded novel with hidden letters: mean loss of a sample."""
+    """The encoder on the embedded novel with hidden letters: mean loss of a hidden letter."""
 
     def __init__(self, run):
         with gzip.open(os.path.join(ROOT, "crates", "data", "assets", "pride.txt.gz")) as file:
@@ -175,14 +179,16 @@ class HiddenLetters:
 
     def of(self, w, shown, targets):
         scores = gpt(w, shown, self.form["layers"], self.form["width"], self.form["heads"], self.letters + 1, causal=False)
-        each = F.cross_entropy(scores.transpose(1, 2), targets, ignore_index=-1, reduction="none").sum(1)
-        return (each / (targets >= 0).sum(1).clamp(min=1)).mean()
+        return F.cross_entropy(scores.transpose(1, 2), targets, ignore_index=-1, reduction="sum")
 
     def loss(self, w, samples):
         return self.of(w, self.shown[samples], self.targets[samples])
 
+    def counted(self, samples):
+        return max(1, int((self.targets[samples] >= 0).sum()))
+
     def result(self, w):
-        return self.of(w, *self.test).item()
+        return self.of(w, *self.test).item() / int((self.test[1] >= 0).sum())
 
 
 TASKS = {"inception_v3": (Digits, "accuracy"), "bert": (HiddenLetters, "loss")}
@@ -219,7 +225,7 @@ def pytorch(run, task):
             for shard in samples.tensor_split(shards):
                 if len(shard):
                     w.statistics = {name: tuple(x.clone() for x in both) for name, both in before.items()}
-                    (task.loss(w, shard) * (len(shard) / len(samples))).backward()
+                    (task.loss(w, shard) / task.counted(samples)).backward()
                     after.append((len(shard) / len(samples), w.statistics))
             # As ronde does: the statistics of the shards, weighted by their samples.
             w.statistics = {name: tuple(sum(share * each[name][i] for share, each in after) for i in (0, 1)) for name in after[0][1]}
