@@ -19,7 +19,7 @@ use ronde_checkpoint::{
     StateVector, publish, retain,
 };
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
-use ronde_core::{Epoch, Generation, PlanIdentity, Rank, Step, WorldSize};
+use ronde_core::{DataSignature, Epoch, Generation, PlanIdentity, Rank, Step, WorldSize};
 use ronde_store::{Encrypted, LocalStore, MasterKey, Store};
 
 type BoxError = Box<dyn std::error::Error>;
@@ -148,6 +148,7 @@ impl Bench<'_> {
             fence,
             world_size: WorldSize::ONE,
             identity: &PlanIdentity::default(),
+            signature: &DataSignature::default(),
             vectors: &self.vectors,
             cursor: b"",
             saved_unix_ms: 0,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ronde_core::{Epoch, PlanIdentity, Step};
+use ronde_core::{DataSignature, Epoch, PlanIdentity, Step};
 use ronde_store::ObjectName;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -124,6 +124,9 @@ pub struct Manifest {
     pub saved_unix_ms: u64,
     /// The parts of the plan by name.
     pub plan: BTreeMap<String, String>,
+    /// The names and the units of the model's inputs and outputs.
+    #[serde(default, skip_serializing_if = "DataSignature::is_empty")]
+    pub signature: DataSignature,
     /// The vectors of the state.
     pub vectors: Vec<StateVector>,
     /// The file with the training loop's cursor, which is opaque to this crate.

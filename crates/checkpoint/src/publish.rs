@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ronde_core::{Epoch, PlanIdentity, Step, WorldSize};
+use ronde_core::{DataSignature, Epoch, PlanIdentity, Step, WorldSize};
 use ronde_store::{Condition, ObjectName, Store, StoreError, StoreExt};
 
 use crate::catalog::missing;
@@ -29,6 +29,8 @@ pub struct PublishRequest<'a> {
     pub world_size: WorldSize,
     /// The plan.
     pub identity: &'a PlanIdentity,
+    /// The names and the units of the model's inputs and outputs.
+    pub signature: &'a DataSignature,
     /// The vectors of the state, the same on all ranks.
     pub vectors: &'a [StateVector],
     /// Opaque bytes of the training loop, the same on all ranks.
@@ -129,6 +131,7 @@ fn assemble(what: &PublishRequest<'_>, parts: &[SavedPart]) -> Result<Manifest, 
             .parts()
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
+        signature: what.signature.clone(),
         vectors: what.vectors.to_vec(),
         cursor: FileRecord {
             name: names::cursor(what.step, what.fence, &attempt)?.to_string(),

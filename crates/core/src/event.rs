@@ -490,6 +490,9 @@ pub enum Event {
         step: Step,
         /// For each true class, how often each class was predicted.
         rows: Vec<Vec<u64>>,
+        /// The names of the classes in the order of the rows; empty if they have none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        classes: Vec<String>,
     },
     /// The trained model was written. Recorded by rank 0.
     ModelSaved {

@@ -144,6 +144,8 @@ pub struct ConfusionRecord {
     pub step: u64,
     /// For each true class, how often each class was predicted.
     pub rows: Vec<Vec<u64>>,
+    /// The names of the classes; empty if they have none.
+    pub classes: Vec<String>,
 }
 
 /// A checkpoint that was saved, loaded, or could not be saved.
@@ -314,10 +316,15 @@ impl RunHistory {
                     });
                 }
             }
-            Event::ConfusionMeasured { step, rows } if rows.len() <= CLASSES_MAX => {
+            Event::ConfusionMeasured {
+                step,
+                rows,
+                classes,
+            } if rows.len() <= CLASSES_MAX => {
                 self.confusion = Some(ConfusionRecord {
                     step: step.0,
                     rows: rows.clone(),
+                    classes: classes.clone(),
                 });
             }
             Event::CheckpointSaved { .. }

@@ -132,7 +132,7 @@ fn run(root: &Path, name: &str, rate: f64) {
     }
     events.push(json!({"t": 3e3, "event": "evaluated", "step": 2_999, "loss": 0.5, "samples": 9, "accuracy": 0.875}));
     events.push(
-        json!({"t": 3e3, "event": "confusion_measured", "step": 2_999, "rows": [[4, 1], [0, 4]]}),
+        json!({"t": 3e3, "event": "confusion_measured", "step": 2_999, "rows": [[4, 1], [0, 4]], "classes": ["cat", "dog"]}),
     );
     let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
     // `event` must follow `t`, as ronde writes it; `json!` sorts keys, so this reads through the slow path as well.
@@ -163,6 +163,7 @@ fn check(browser: &mut Browser) {
     browser.until("document.querySelectorAll('.chart')[0].innerText.includes('fast')");
     for (tab, text) in [
         ("classes", "8 of 9 right"),
+        ("classes", "dog"),
         ("ranks", "here (pid 7)"),
         ("members", "all workers have joined"),
         ("checkpoints", "no checkpoint"),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ronde_core::Epoch;
+use ronde_core::{DataSignature, Epoch};
 
 use crate::decode::ImageFeatures;
 use crate::decode::scratch::DecodeScratch;
@@ -145,6 +145,8 @@ pub struct DatasetDescription {
     pub vocabulary: Option<Arc<Vocabulary>>,
     /// The conversion of images, for sets of encoded images.
     pub images: Option<ImageFeatures>,
+    /// The names and the units of the features and the targets. Not part of the identity: they do not change a bit.
+    pub signature: DataSignature,
 }
 
 impl DatasetDescription {
@@ -162,6 +164,7 @@ impl DatasetDescription {
             bad_records: BadRecordPolicy::default(),
             vocabulary: None,
             images: None,
+            signature: DataSignature::default(),
         }
     }
 

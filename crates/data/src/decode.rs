@@ -7,11 +7,13 @@ mod numbers;
 mod schema;
 pub(crate) mod scratch;
 
+use ronde_core::DataSignature;
 use ronde_core::seed::SeedTree;
 
 use crate::DataError;
 use crate::dataset::{CLASSES_MAX, Targets, check_form};
 use crate::format::{FieldSelection, Record, Value};
+use crate::names::standard_names;
 #[cfg(feature = "full")]
 pub use image::ImageDecoder;
 use label::LabelDecoder;
@@ -118,6 +120,31 @@ impl RecordDecoder {
     #[must_use]
     pub fn targets(&self) -> Targets {
         self.label.targets()
+    }
+
+    /// Returns the names and the units of the features and the targets, with the names of the fields as those of columns.
+    #[must_use]
+    pub fn signature(&self) -> DataSignature {
+        let mut signature = DataSignature::default();
+        match &self.features {
+            FeatureDecoder::Numbers(step) => {
+                let fields = step.fields();
+                // A field with several numbers is not a column.
+                let is_table = fields.len() > 1 || self.shape.iter().product::<usize>() == 1;
+                signature.columns = if is_table {
+                    standard_names(&fields)
+                } else {
+                    Vec::new()
+                };
+                signature.feature_scale = step.scale();
+            }
+            FeatureDecoder::Raw(step) => signature.feature_scale = step.scale(),
+            #[cfg(feature = "full")]
+            FeatureDecoder::Image(_) => {}
+            FeatureDecoder::Tokens(_) => {}
+        }
+        self.label.describe(&mut signature);
+        signature
     }
 
     /// Returns the conversion of images; `None` if the features are not encoded images.

@@ -123,6 +123,16 @@ pub trait Format: fmt::Debug + Send + Sync {
         true
     }
 
+    /// Returns whether the name of a field is its position, as in a table without a heading.
+    fn is_position(&self, _field: &str) -> bool {
+        false
+    }
+
+    /// Returns the names of the classes in the order of their numbers, if the format defines them.
+    fn class_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns whether the content hash covers all bytes of the records, and not only names and lengths.
     fn covers_content(&self) -> bool {
         true

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ronde_core::Epoch;
+use ronde_core::{DataSignature, Epoch};
 
 use crate::dataset::{DatasetDescription, FetchedSamples, FileContent, check_form};
 use crate::decode::{DecodeScratch, RecordDecoder};
@@ -98,6 +98,19 @@ impl MemoryDataset {
         self
     }
 
+    /// Sets the names in the heading of the table of which the samples are the lines, the target last. An empty heading has none.
+    #[must_use]
+    pub(crate) fn with_heading(mut self, heading: &[String]) -> Self {
+        let signature = &mut self.description.signature;
+        if let Some((target, columns)) = heading.split_last() {
+            signature.columns = columns.to_vec();
+            if self.description.targets == Targets::Values {
+                signature.value_names = vec![target.clone()];
+            }
+        }
+        self
+    }
+
     /// Returns a set of samples that a decoder has written. Cost: as [`MemoryDataset::new`].
     pub(crate) fn of_decoded(
         features: Vec<f32>,
@@ -107,6 +120,12 @@ impl MemoryDataset {
         let (shape, classes) = (decoder.sample_shape().to_vec(), decoder.classes());
         let content = identity(&features, &targets, &shape, classes);
         let description = DatasetDescription {
+            // The fields of these tables are positions.
+            signature: DataSignature {
+                columns: Vec::new(),
+                value_names: Vec::new(),
+                ..decoder.signature()
+            },
             targets: decoder.targets(),
             targets_per_sample: decoder.targets_per_sample(),
             ..DatasetDescription::new(

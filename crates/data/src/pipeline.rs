@@ -23,7 +23,7 @@ use ronde_store::{Opener, StoredObject};
 use crate::decode::Schema;
 use crate::demo::{EmbeddedFile, Generator, SplitSizes};
 use crate::format::object::{InMemory, ObjectReader, failed, is_gzip};
-use crate::format::{Format, RECORD_BYTES_MAX};
+use crate::format::{CsvLines, RECORD_BYTES_MAX};
 use crate::records::{self, RecordsConfig};
 use crate::source::expand;
 use crate::{DataConfig, DataError, OpenContext, Split};
@@ -54,7 +54,7 @@ pub(crate) enum Pipeline<'a> {
 pub(crate) struct DecodedRecords<'a> {
     train: FileOrigin<'a>,
     test: TestOrigin<'a>,
-    format: Arc<dyn Format>,
+    format: CsvLines,
     schema: Schema,
 }
 

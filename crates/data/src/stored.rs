@@ -8,6 +8,8 @@
 
 use std::sync::Arc;
 
+use ronde_core::DataSignature;
+
 use crate::cache::Cache;
 use crate::dataset::{
     BadRecordPolicy, DatasetDescription, FetchedSamples, FileContent, Locality, Traffic,
@@ -78,6 +80,7 @@ impl StoredDataset {
         decoder: RecordDecoder,
         reading: ReadSettings,
     ) -> Self {
+        let signature = signature_of(&decoder, &*format);
         let identity = match &selection {
             Selection::All(_) => index.identity().to_owned(),
             Selection::Chosen(chosen) => format!("{} of {}", chosen.identity(), index.identity()),
@@ -96,6 +99,7 @@ impl StoredDataset {
             },
             vocabulary: None,
             images: decoder.images().cloned(),
+            signature,
         };
         Self {
             files: OpenFiles::new(files, format),
@@ -139,6 +143,22 @@ impl StoredDataset {
             samples: self.len(),
         })
     }
+}
+
+/// Returns the names and the units of samples. Fields that are named by their position have no names.
+fn signature_of(decoder: &RecordDecoder, format: &dyn Format) -> DataSignature {
+    let mut signature = decoder.signature();
+    for names in [&mut signature.columns, &mut signature.value_names] {
+        if names.iter().any(|name| format.is_position(name)) {
+            names.clear();
+        }
+    }
+    if signature.class_names.is_empty() && signature.first_class == 0 {
+        let names = format.class_names();
+        let is_of_all = names.len() == decoder.classes() as usize;
+        signature.class_names = if is_of_all { names } else { Vec::new() };
+    }
+    signature
 }
 
 impl Dataset for StoredDataset {

@@ -4,9 +4,9 @@
 use std::error::Error;
 use std::path::Path;
 
-use ronde_core::FormatHeader;
 use ronde_core::layout::{Arena, Role, TensorEntry};
 use ronde_core::seed::{Purpose, SeedTree};
+use ronde_core::{DataSignature, FormatHeader};
 use ronde_engine::{Activation, Chain, Layer, ModelConfig};
 use ronde_model::{
     ExportFormat, ModelManifest, NamedTensor, Naming, SavedModel, export, save, write_safetensors,
@@ -56,6 +56,7 @@ impl SmallModel {
             classes: self.classes,
             images: None,
             targets: None,
+            signature: DataSignature::default(),
             vocabulary: None,
             steps: 0,
             plan: "0".repeat(64),

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use ronde_core::PlanIdentity;
+use ronde_core::{NameList, PlanIdentity};
 
 use crate::{ModelError, ModelManifest, publish};
 
@@ -53,6 +53,7 @@ pub fn render_card(manifest: &ModelManifest) -> String {
             cell(&best.metric)
         );
     }
+    signature(manifest, &mut text);
     evaluation(manifest, &mut text);
     let is_data = |key: &str| key.starts_with("data.");
     let is_lineage = |key: &str| key.starts_with("lineage.");
@@ -69,6 +70,40 @@ pub fn render_card(manifest: &ModelManifest) -> String {
     text
 }
 
+/// Writes the names and the units of inputs and outputs.
+fn signature(manifest: &ModelManifest, text: &mut String) {
+    let signature = &manifest.signature;
+    let lists = [
+        ("Input columns, in their order", signature.columns.clone()),
+        (
+            "Classes, in the order of the outputs",
+            signature.class_labels(manifest.classes as usize),
+        ),
+        (
+            "Output values, in their order",
+            signature.value_names.clone(),
+        ),
+    ];
+    for (title, names) in lists {
+        if !names.is_empty() {
+            let _ = writeln!(text, "{title}: {}\n", cell(&NameList(&names).to_string()));
+        }
+    }
+    if let Some(scale) = signature.feature_scale {
+        let _ = writeln!(
+            text,
+            "The input is the numbers of the data divided by {scale}.\n"
+        );
+    }
+    if let Some(scale) = manifest.output_scale() {
+        let _ = writeln!(
+            text,
+            "The outputs of the weights are in units of {scale}: multiplied by {scale}, they are in the units of the data. \
+             `ronde predict`, `ronde serve`, an exported ONNX file and the errors below use the units of the data.\n"
+        );
+    }
+}
+
 fn evaluation(manifest: &ModelManifest, text: &mut String) {
     let Some(evaluation) = &manifest.evaluation else {
         return;
@@ -83,20 +118,25 @@ fn evaluation(manifest: &ModelManifest, text: &mut String) {
     }
     text.push('\n');
     if let Some(rows) = &evaluation.confusion {
-        confusion(rows, text);
+        confusion(rows, &manifest.signature.class_labels(rows.len()), text);
     }
 }
 
 /// Writes a confusion matrix: whole for few classes, otherwise its largest elements beside the diagonal.
-fn confusion(rows: &[Vec<u64>], text: &mut String) {
+fn confusion(rows: &[Vec<u64>], names: &[String], text: &mut String) {
+    let name = |class: usize| {
+        names
+            .get(class)
+            .map_or(class.to_string(), |name| cell(name))
+    };
     if rows.len() <= MATRIX_CLASSES_MAX {
         text.push_str("A row for each true class, a column for each predicted one:\n\n| |");
         (0..rows.len()).for_each(|class| {
-            let _ = write!(text, " {class} |");
+            let _ = write!(text, " {} |", name(class));
         });
         let _ = writeln!(text, "\n|---|{}", "---|".repeat(rows.len()));
         for (class, row) in rows.iter().enumerate() {
-            let _ = write!(text, "| **{class}** |");
+            let _ = write!(text, "| **{}** |", name(class));
             row.iter().for_each(|count| {
                 let _ = write!(text, " {count} |");
             });
@@ -115,7 +155,7 @@ fn confusion(rows: &[Vec<u64>], text: &mut String) {
             "The most frequent mistakes:\n\n| true class | predicted | targets |\n|---|---|---|\n",
         );
         for (count, class, found) in mistakes.into_iter().take(MISTAKES_MAX) {
-            let _ = writeln!(text, "| {class} | {found} | {} |", count.0);
+            let _ = writeln!(text, "| {} | {} | {} |", name(class), name(found), count.0);
         }
     }
     text.push('\n');
@@ -241,6 +281,7 @@ pub fn is_card(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ronde_core::DataSignature;
     use ronde_engine::ModelConfig;
 
     use super::*;
@@ -281,11 +322,35 @@ mod tests {
     }
 
     #[test]
+    fn a_card_names_classes_columns_and_units() {
+        let (_, mut manifest) = built(&ModelConfig::Linear {}, &[2], 2);
+        manifest.signature = DataSignature {
+            columns: vec!["height".to_owned(), "width".to_owned()],
+            class_names: vec!["cat".to_owned(), "a|b".to_owned()],
+            value_scale: Some(100.0),
+            ..DataSignature::default()
+        };
+        manifest.evaluation = Some(ModelEvaluation {
+            confusion: Some(vec![vec![9, 1], vec![4, 6]]),
+            ..ModelEvaluation::default()
+        });
+        let card = render_card(&manifest);
+        for words in [
+            "Input columns, in their order: `height`, `width`\n",
+            "Classes, in the order of the outputs: `cat`, `a\\|b`\n",
+            "multiplied by 100, they are in the units of the data",
+            "| | cat | a\\|b |\n|---|---|---|\n| **cat** | 9 | 1 |\n| **a\\|b** | 4 | 6 |\n",
+        ] {
+            assert!(card.contains(words), "{words}: {card}");
+        }
+    }
+
+    #[test]
     fn the_mistakes_of_many_classes_are_listed_by_their_number() {
         let mut rows = vec![vec![0; 30]; 30];
         (rows[3][3], rows[3][4], rows[7][1]) = (50, 2, 5);
         let mut text = String::new();
-        confusion(&rows, &mut text);
+        confusion(&rows, &[], &mut text);
         assert!(
             text.ends_with("|---|---|---|\n| 7 | 1 | 5 |\n| 3 | 4 | 2 |\n\n"),
             "{text}"

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use ronde_core::FormatHeader;
 use ronde_core::layout::{Arena, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
+use ronde_core::{DataSignature, FormatHeader};
 use ronde_engine::{EngineError, Layer, ModelConfig};
 
 use crate::converted::convert;
@@ -124,6 +124,7 @@ fn manifest(config: ModelConfig) -> ModelManifest {
         classes: CLASSES,
         images: None,
         targets: None,
+        signature: DataSignature::default(),
         vocabulary: None,
         steps: 1,
         plan: "0".repeat(64),

@@ -4,8 +4,9 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use crate::converted::convert;
+use crate::metadata::weight_metadata;
 use crate::publish::publish_by;
-use crate::write::write_safetensors;
+use crate::write::write_with_metadata;
 use crate::{ModelError, Naming, SavedModel, write_onnx, write_torch};
 
 /// A file format for other programs.
@@ -64,7 +65,8 @@ pub fn export(
             ExportFormat::Safetensors => {
                 let tensors = convert(saved, naming)?;
                 let named = tensors.iter().map(|tensor| tensor.named());
-                write_safetensors(named, &mut to).map_err(ModelError::Write)?;
+                let metadata = weight_metadata(saved.manifest());
+                write_with_metadata(named, metadata, &mut to).map_err(ModelError::Write)?;
             }
         }
         std::io::Write::flush(&mut to).map_err(ModelError::Write)

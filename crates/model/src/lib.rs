@@ -23,6 +23,7 @@ mod export;
 mod image_input;
 mod initial_weights;
 mod manifest;
+mod metadata;
 mod names;
 mod onnx;
 mod publish;

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use ronde_core::{FormatHeader, TokenTexts};
-use ronde_engine::{ModelConfig, Precision};
+use ronde_core::{DataSignature, FormatHeader, TokenTexts};
+use ronde_engine::{ModelConfig, Precision, ValueLoss};
 use serde::{Deserialize, Serialize};
 
 use crate::{ImageInput, ModelError};
@@ -40,6 +40,9 @@ pub struct ModelManifest {
     /// The kind of the targets, which decides what the outputs mean; absent in the models of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets: Option<TargetKind>,
+    /// The names and the units of inputs and outputs. In a manifest of an earlier release they are those of its settings.
+    #[serde(default, skip_serializing_if = "DataSignature::is_empty")]
+    pub signature: DataSignature,
     /// The text of the tokens; absent if the data had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<TokenTexts>,
@@ -116,7 +119,44 @@ impl ModelManifest {
         // The header is read first, because a newer version may have other fields.
         let HeaderOnly { header } = serde_json::from_slice(bytes).map_err(unreadable)?;
         check_header(&header, path)?;
-        serde_json::from_slice(bytes).map_err(unreadable)
+        let mut manifest: Self = serde_json::from_slice(bytes).map_err(unreadable)?;
+        if manifest.signature.is_empty() {
+            manifest.signature = manifest.signature_of_settings();
+        }
+        Ok(manifest)
+    }
+
+    /// Returns the names and the units in the settings of the run, for a manifest that has no others. Columns are left out:
+    /// only the data shows whether they have names.
+    fn signature_of_settings(&self) -> DataSignature {
+        // Numbers and lists of texts are written as in JSON, but for rare escapes.
+        fn parsed<T: serde::de::DeserializeOwned>(setting: Option<&str>) -> Option<T> {
+            serde_json::from_str(setting?).ok()
+        }
+        let divisor = |key: &str| {
+            let scale = parsed(self.setting(key));
+            scale.filter(|scale: &f32| *scale != 1.0)
+        };
+        let names: Option<Vec<String>> = parsed(self.setting("data.label.names"));
+        let names = names.unwrap_or_default();
+        DataSignature {
+            feature_scale: divisor("data.features.scale"),
+            class_names: names.iter().map(|name| name.trim().to_owned()).collect(),
+            first_class: parsed(self.setting("data.label.first")).unwrap_or_default(),
+            value_scale: divisor("data.label.scale"),
+            ..DataSignature::default()
+        }
+    }
+
+    /// Returns the number by which the outputs of the model are multiplied to be in the units of the data; `None` if they are,
+    /// or if they have no unit, as classes and the logits of masks.
+    #[must_use]
+    pub fn output_scale(&self) -> Option<f32> {
+        let loss = self.setting("train.loss").unwrap_or_default();
+        let loss = serde_json::Value::from(loss.trim_matches('"'));
+        let loss: Option<ValueLoss> = serde_json::from_value(loss).ok();
+        let are_logits = loss.is_some_and(ValueLoss::is_of_masks);
+        self.signature.value_scale.filter(|_| !are_logits)
     }
 
     /// Checks the format version of the manifest beside a file of weights. A file without a manifest of ronde, such as one of

@@ -2,7 +2,9 @@
 //!
 //! The translation reads the graph of operations ([`ronde_engine::GraphOutline`]), so a model needs no code of its own.
 //! The input is called `input`: `float32`, or `int64` for models of texts and of users and items. The output is called
-//! `output`. The first dimension of both is `batch`, which may be any number.
+//! `output`. The first dimension of both is `batch`, which may be any number. The output is in the units of the data: where the
+//! target values were divided by a number, the last node multiplies by it. The properties of the file have the names of
+//! classes and columns.
 
 mod attention;
 mod graph;
@@ -15,6 +17,7 @@ use std::io::Write;
 use self::graph::OnnxGraph;
 use self::protobuf::Message;
 use self::translate::Translator;
+use crate::metadata::graph_properties;
 use crate::{ModelError, SavedModel};
 
 /// The version of ONNX's operator set that exported models use.
@@ -39,10 +42,11 @@ pub fn write_onnx(saved: &SavedModel, to: &mut dyn Write) -> Result<(), ModelErr
         .text(3, env!("CARGO_PKG_VERSION"));
     let manifest = saved.manifest();
     let opset = Message::default().text(1, "").number(2, ONNX_OPSET);
-    let properties = [("run", &manifest.run), ("blake3", &manifest.blake3)];
+    let own = [("run", &manifest.run), ("blake3", &manifest.blake3)];
+    let own = own.map(|(key, value)| (key, value.clone()));
     let mut tail = Message::default().message(8, &opset);
-    for (key, value) in properties {
-        let property = Message::default().text(1, key).text(2, value);
+    for (key, value) in own.into_iter().chain(graph_properties(manifest)) {
+        let property = Message::default().text(1, key).text(2, &value);
         tail = tail.message(14, &property);
     }
     let graph = graph.message(&manifest.run);
@@ -73,6 +77,9 @@ fn translate(saved: &SavedModel) -> Result<OnnxGraph<'_>, ModelError> {
         value = translator.layer(layer, value)?;
     }
     let output = layers.last().map_or(&[][..], |layer| layer.output());
+    if let Some(scale) = manifest.output_scale() {
+        value = translator.scaled(&value, scale);
+    }
     Ok(translator.finish(&value, output))
 }
 

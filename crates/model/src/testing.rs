@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use ronde_core::FormatHeader;
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
+use ronde_core::{DataSignature, FormatHeader};
 use ronde_engine::{Chain, Layer, ModelConfig};
 use serde::Deserialize;
 
@@ -34,6 +34,7 @@ pub(crate) fn built(model: &ModelConfig, shape: &[usize], classes: u32) -> (Chai
         classes,
         images: None,
         targets: None,
+        signature: DataSignature::default(),
         vocabulary: None,
         steps: 5,
         plan: "0".repeat(64),

@@ -1,6 +1,7 @@
 //! [`save`]: writes weights and manifest of a model, each file atomically.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -127,7 +128,7 @@ pub fn save_from(
 fn write_hashed(source: &mut dyn TensorSource, file: &mut File) -> io::Result<String> {
     let hasher = blake3::Hasher::new();
     let mut to = HashingWriter { file, hasher };
-    write_source(source, &mut to)?;
+    write_source(source, None, &mut to)?;
     Ok(to.hasher.finalize().to_hex().to_string())
 }
 
@@ -140,10 +141,24 @@ pub fn write_safetensors<'a>(
     tensors: impl IntoIterator<Item = NamedTensor<'a>>,
     to: &mut dyn Write,
 ) -> io::Result<()> {
-    write_source(&mut TensorsInMemory(tensors.into_iter().collect()), to)
+    write_with_metadata(tensors, None, to)
 }
 
-fn write_source(source: &mut dyn TensorSource, to: &mut dyn Write) -> io::Result<()> {
+/// Does the same with texts in the header of the file.
+pub(crate) fn write_with_metadata<'a>(
+    tensors: impl IntoIterator<Item = NamedTensor<'a>>,
+    metadata: Option<HashMap<String, String>>,
+    to: &mut dyn Write,
+) -> io::Result<()> {
+    let mut source = TensorsInMemory(tensors.into_iter().collect());
+    write_source(&mut source, metadata, to)
+}
+
+fn write_source(
+    source: &mut dyn TensorSource,
+    metadata: Option<HashMap<String, String>>,
+    to: &mut dyn Write,
+) -> io::Result<()> {
     let tensors = source.tensors();
     let names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
     let order = file_order(&names);
@@ -151,7 +166,7 @@ fn write_source(source: &mut dyn TensorSource, to: &mut dyn Write) -> io::Result
         let (name, shape) = tensors[*index];
         (name, TensorHeader { shape })
     });
-    let header = safetensors::serialize(headers, None).map_err(io::Error::other)?;
+    let header = safetensors::serialize(headers, metadata).map_err(io::Error::other)?;
     to.write_all(&header)?;
     for index in order {
         source.read(index, &mut |values| {

@@ -9,6 +9,7 @@ use ronde_engine::{Chain, EngineError, LearningRate, Loss, Metric};
 use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
 use ronde_train::config::{ConfigProblem, Severity, check};
 use ronde_train::export::ModelDescription;
+use ronde_train::initial_names;
 use ronde_train::initial_weights::InitialWeightFile;
 use ronde_train::training::TrainingResult;
 use ronde_train::worker::publish;
@@ -206,6 +207,7 @@ impl<'a> Trainer<'a> {
         plan.bind_evaluations(self.data.test.as_deref())?;
         let start = &self.config.model.start;
         let initial = InitialWeightFile::of(start, Path::new("."), None);
+        initial_names::check_own(start, Path::new("."), &plan.signature)?;
         self.bind_lineage(&mut plan)?;
         let output = self.open_folder()?;
         let tracker = match &output {

@@ -3,7 +3,7 @@
 use ronde_data::SampleOrigin;
 
 use crate::output::PredictedSample;
-use crate::{FoundBox, Prediction};
+use crate::{ClassLabels, FoundBox, Prediction};
 
 /// A column of a table of predictions.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,16 +15,20 @@ pub(crate) struct Column {
     pub(crate) values: TableValues,
     /// The length of each list, if all samples of the data set have lists of this length.
     pub(crate) width: Option<usize>,
+    /// The name of each element of such a list; absent: its number.
+    pub(crate) labels: Option<ClassLabels>,
 }
 
 /// The values of a column, one for each sample.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum TableValues {
-    Integers(Vec<u64>),
+    Integers(Vec<i64>),
     Floats(Vec<f32>),
     Texts(Vec<String>),
     IntegerLists(Vec<Vec<u32>>),
     FloatLists(Vec<Vec<f32>>),
+    LongLists(Vec<Vec<i64>>),
+    TextLists(Vec<Vec<String>>),
 }
 
 /// Returns the columns of some samples, which are predictions of one model. Their names do not depend on the samples.
@@ -33,13 +37,13 @@ pub(crate) fn of(rows: &[PredictedSample]) -> Vec<Column> {
         rows,
         columns: Vec::new(),
     };
-    let samples = rows.iter().map(|row| row.sample).collect();
+    let samples = rows.iter().map(|row| row.sample as i64).collect();
     table.push("sample", TableValues::Integers(samples));
     let origins: Option<Vec<&SampleOrigin>> = rows.iter().map(|row| row.origin.as_ref()).collect();
     if let Some(origins) = origins.filter(|origins| !origins.is_empty()) {
         let files = origins.iter().map(|origin| origin.file.clone());
         table.push("file", TableValues::Texts(files.collect()));
-        let records = origins.iter().map(|origin| origin.record);
+        let records = origins.iter().map(|origin| origin.record as i64);
         table.push("record", TableValues::Integers(records.collect()));
     }
     match rows.first().map(|row| &row.prediction) {
@@ -95,6 +99,7 @@ impl Table<'_> {
             plural,
             values,
             width,
+            labels: None,
         });
     }
 
@@ -102,11 +107,24 @@ impl Table<'_> {
         let part = |prediction: &Prediction| match prediction {
             Prediction::Class {
                 class, probability, ..
-            } => Some((u64::from(*class), *probability)),
+            } => Some((*class, *probability)),
             _ => None,
         };
-        let (classes, probabilities): (Vec<u64>, Vec<f32>) = self.each(part).into_iter().unzip();
+        let (classes, probabilities): (Vec<i64>, Vec<f32>) = self.each(part).into_iter().unzip();
         self.push("class", TableValues::Integers(classes));
+        let (labels, has_names) = match self.rows.first().map(|row| &row.prediction) {
+            Some(Prediction::Class {
+                labels, class_name, ..
+            }) => (Some(labels.clone()), class_name.is_some()),
+            _ => (None, false),
+        };
+        if has_names {
+            let names = self.each(|prediction| match prediction {
+                Prediction::Class { class_name, .. } => class_name.clone(),
+                _ => None,
+            });
+            self.push("class_name", TableValues::Texts(names));
+        }
         self.push("probability", TableValues::Floats(probabilities));
         let all = self.each(|prediction| match prediction {
             Prediction::Class { probabilities, .. } => probabilities.clone(),
@@ -118,7 +136,15 @@ impl Table<'_> {
                 TableValues::FloatLists(all),
                 Some(width),
             );
+            if let Some(column) = self.columns.last_mut() {
+                column.labels = labels;
+            }
         }
+        self.add_top(has_names);
+    }
+
+    /// Adds the most probable classes, if they were requested.
+    fn add_top(&mut self, has_names: bool) {
         let top = self.each(|prediction| match prediction {
             Prediction::Class { top, .. } => top.clone(),
             _ => None,
@@ -127,8 +153,16 @@ impl Table<'_> {
             let lists = top
                 .iter()
                 .map(|top| top.iter().map(|best| best.class).collect());
-            let lists = TableValues::IntegerLists(lists.collect());
+            let lists = TableValues::LongLists(lists.collect());
             self.push_lists(("top_class", "top_classes"), lists, Some(width));
+            if has_names {
+                let names = top.iter().map(|top| {
+                    let names = top.iter().map(|best| best.class_name.clone());
+                    names.map(Option::unwrap_or_default).collect()
+                });
+                let names = TableValues::TextLists(names.collect());
+                self.push_lists(("top_class_name", "top_class_names"), names, Some(width));
+            }
             let lists = top
                 .iter()
                 .map(|top| top.iter().map(|best| best.probability).collect());
@@ -152,7 +186,7 @@ impl Table<'_> {
 
     fn add_clusters(&mut self) {
         let part = |prediction: &Prediction| match prediction {
-            Prediction::Cluster { cluster, distance } => Some((u64::from(*cluster), *distance)),
+            Prediction::Cluster { cluster, distance } => Some((i64::from(*cluster), *distance)),
             _ => None,
         };
         let (clusters, distances): (Vec<_>, Vec<_>) = self.each(part).into_iter().unzip();

@@ -7,7 +7,7 @@ use ronde_data::decode::{DecodeScratch, ImageDecoder, ImageFeatures};
 use ronde_data::{DataConfig, OpenContext, Vocabulary};
 use serde_json::json;
 
-use crate::http::requests::{GenerateRequest, PredictSamples};
+use crate::http::requests::{GenerateRequest, PredictSamples, SampleForm};
 use crate::text_task::TextTask;
 
 /// The shape of the images of the model in fuzzed requests.
@@ -37,6 +37,7 @@ impl FuzzedRequest {
             Self::Predict => vec![
                 json!({ "inputs": [[[[1.5, -2.0], [0.0, 1e-3]], [[1, 2], [3, 4]], [[0, 0], [0, 0]]]] }),
                 json!({ "inputs": [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]] }),
+                json!({ "rows": [{ "c0": 1, "c1": 2.5 }] }),
                 json!({ "images": [PIXEL] }),
             ],
             Self::Generate => vec![
@@ -52,8 +53,17 @@ impl FuzzedRequest {
     /// # Errors
     /// Why it is refused.
     pub fn read(self, body: &[u8]) -> Result<(), String> {
+        let columns: Vec<String> = (0..SHAPE.iter().product::<usize>())
+            .map(|column| format!("c{column}"))
+            .collect();
+        let form = SampleForm {
+            shape: &SHAPE,
+            images_max: Some(IMAGES_MAX),
+            columns: &columns,
+            divisor: Some(2.0),
+        };
         match self {
-            Self::Predict => match PredictSamples::parse(body, &SHAPE, (true, IMAGES_MAX))? {
+            Self::Predict => match PredictSamples::parse(body, &form)? {
                 PredictSamples::Features(_) => Ok(()),
                 PredictSamples::Images(images) => {
                     let decoder = decoder()?;

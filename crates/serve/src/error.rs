@@ -70,6 +70,11 @@ pub enum ServeError {
         /// The number of its classes or values.
         expected_classes: u32,
     },
+    /// A newer model has other names of classes or columns than the served one.
+    #[error(
+        "the newer model has other classes or columns than the served one, or has them in another order"
+    )]
+    OtherNames,
     /// The system refuses a thread of a server.
     #[error("cannot start the server: {cause}")]
     Start {

@@ -7,6 +7,7 @@ mod endpoints;
 mod image_decoding;
 mod metrics;
 mod model_serving;
+mod named_row;
 mod number_array;
 mod openapi;
 mod prediction_worker;

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod chunks;
+mod class_labels;
 mod columns;
 mod data_form;
 #[cfg(feature = "http")]
@@ -33,6 +34,7 @@ mod text_task;
 mod token_sampling;
 
 pub use chunks::{ChunkPlan, ChunkQueue};
+pub use class_labels::ClassLabels;
 pub use data_form::DataForm;
 pub use error::ServeError;
 #[cfg(feature = "http")]

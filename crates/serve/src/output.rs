@@ -122,6 +122,18 @@ fn cells(column: &Column) -> Vec<Vec<String>> {
                 .iter()
                 .map(|list| list.iter().map(|value| shown(*value)).collect()),
         ),
+        TableValues::LongLists(lists) => list_cells(
+            column,
+            lists
+                .iter()
+                .map(|list| list.iter().map(ToString::to_string).collect()),
+        ),
+        TableValues::TextLists(lists) => list_cells(
+            column,
+            lists
+                .iter()
+                .map(|list| list.iter().map(|text| quoted(text)).collect()),
+        ),
     }
 }
 
@@ -133,7 +145,7 @@ fn list_cells(column: &Column, lists: impl Iterator<Item = Vec<String>>) -> Vec<
     let mut columns: Vec<Vec<String>> = match width {
         1 => vec![vec![column.name.to_owned()]],
         _ => (0..width)
-            .map(|index| vec![format!("{}_{index}", column.name)])
+            .map(|index| vec![heading(column, index)])
             .collect(),
     };
     for list in lists {
@@ -142,6 +154,15 @@ fn list_cells(column: &Column, lists: impl Iterator<Item = Vec<String>>) -> Vec<
         }
     }
     columns
+}
+
+/// Returns the heading of an element of the lists of a column.
+fn heading(column: &Column, index: usize) -> String {
+    let labels = column.labels.as_ref();
+    match labels.and_then(|labels| labels.texts().get(index)) {
+        Some(label) => quoted(&format!("{}_{label}", column.name)),
+        None => format!("{}_{index}", column.name),
+    }
 }
 
 /// Returns the shortest text from which the same bits are read.
@@ -161,7 +182,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ClassProbability, FoundBox};
+    use crate::{ClassLabels, ClassProbability, FoundBox};
 
     fn text(format: OutputFormat, predictions: Vec<Prediction>) -> String {
         let rows = predictions.into_iter().zip(5..);
@@ -178,6 +199,8 @@ mod tests {
     fn class(top: Option<Vec<ClassProbability>>) -> Prediction {
         Prediction::Class {
             class: 1,
+            class_name: None,
+            labels: ClassLabels::numbers(2, 0),
             probability: 0.75,
             probabilities: top.is_none().then(|| vec![0.25, 0.75]),
             top,
@@ -189,14 +212,44 @@ mod tests {
         let all = text(OutputFormat::Csv, vec![class(None), class(None)]);
         let expected = "sample,class,probability,probability_0,probability_1\n5,1,0.75,0.25,0.75\n6,1,0.75,0.25,0.75\n";
         assert_eq!(all, expected);
-        let best = [ClassProbability {
+        let best = ClassProbability {
             class: 1,
+            class_name: None,
             probability: 0.75,
-        }; 2];
+        };
+        let best = [best.clone(), best];
         let top = text(OutputFormat::Csv, vec![class(Some(best.to_vec()))]);
         assert_eq!(
             top,
             "sample,class,probability,top_class_0,top_class_1,top_probability_0,top_probability_1\n5,1,0.75,1,1,0.75,0.75\n"
+        );
+    }
+
+    #[test]
+    fn csv_has_the_names_of_classes() {
+        let labels = ClassLabels::names(vec!["cat".to_owned(), "a,b".to_owned()]);
+        let named = |top: Option<Vec<ClassProbability>>| Prediction::Class {
+            class: 1,
+            class_name: labels.name(1),
+            probability: 0.75,
+            probabilities: top.is_none().then(|| vec![0.25, 0.75]),
+            top,
+            labels: labels.clone(),
+        };
+        let all = text(OutputFormat::Csv, vec![named(None)]);
+        assert_eq!(
+            all,
+            "sample,class,class_name,probability,probability_cat,\"probability_a,b\"\n5,1,\"a,b\",0.75,0.25,0.75\n"
+        );
+        let best = ClassProbability {
+            class: 1,
+            class_name: labels.name(1),
+            probability: 0.75,
+        };
+        let top = text(OutputFormat::Csv, vec![named(Some(vec![best]))]);
+        assert_eq!(
+            top,
+            "sample,class,class_name,probability,top_class,top_class_name,top_probability\n5,1,\"a,b\",0.75,1,\"a,b\",0.75\n"
         );
     }
 

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::ClassLabels;
+
 /// The result of a model for one sample. Serialised as an object whose keys depend on the kind of the model. Numbers
 /// that are not finite are `null` in JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -10,8 +12,11 @@ use serde::Serialize;
 pub enum Prediction {
     /// The class of a sample.
     Class {
-        /// The class with the greatest probability; the first of equal ones.
-        class: u32,
+        /// The class with the greatest probability, as its number in the data; the first of equal ones.
+        class: i64,
+        /// Its name, if the classes have names.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        class_name: Option<String>,
         /// Its probability.
         probability: f32,
         /// The probabilities of all classes, if requested.
@@ -20,6 +25,9 @@ pub enum Prediction {
         /// The most probable classes in the order of their probabilities, if requested.
         #[serde(skip_serializing_if = "Option::is_none")]
         top: Option<Vec<ClassProbability>>,
+        /// The names or numbers of all classes, for the headings of a table.
+        #[serde(skip)]
+        labels: ClassLabels,
     },
     /// The class of each position of a text.
     Positions {
@@ -28,7 +36,7 @@ pub enum Prediction {
         /// The probability of each of them.
         probabilities: Vec<f32>,
     },
-    /// The values of a regression, or the logits of the pixels of a mask.
+    /// The values of a regression in the units of the data, or the logits of the pixels of a mask.
     Values {
         /// The values, row-major.
         values: Vec<f32>,
@@ -59,10 +67,13 @@ pub enum Prediction {
 }
 
 /// A class with its probability.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ClassProbability {
-    /// The class.
-    pub class: u32,
+    /// The class, as its number in the data.
+    pub class: i64,
+    /// Its name, if the classes have names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class_name: Option<String>,
     /// The probability, 0 to 1.
     pub probability: f32,
 }

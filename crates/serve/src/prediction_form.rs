@@ -4,8 +4,8 @@ use ronde_data::Targets;
 use ronde_engine::{DetectedImages, ModelConfig};
 use ronde_model::ModelManifest;
 
-use crate::ServeError;
 use crate::prediction::{ClassProbability, FoundBox, Prediction};
+use crate::{ClassLabels, ServeError};
 
 /// The probabilities that are returned besides that of the predicted class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,18 +18,21 @@ pub enum ClassDetail {
 }
 
 /// How the outputs of a model are read as predictions.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum PredictionForm {
     /// One logit for each class; several groups of them are the positions of a text.
     Classes {
-        /// The number of classes.
-        classes: usize,
+        /// The names or numbers of the classes.
+        labels: ClassLabels,
         /// The probabilities of a sample with one position.
         detail: ClassDetail,
     },
-    /// Values as they are.
-    Values,
+    /// Values, or the logits of masks.
+    Values {
+        /// The number by which outputs are multiplied to be in the units of the data.
+        scale: Option<f32>,
+    },
     /// The squared distances from the centres of clusters.
     Clusters,
     /// The boxes of objects in images.
@@ -46,15 +49,19 @@ impl PredictionForm {
         targets: Targets,
         detail: ClassDetail,
     ) -> Result<Self, ServeError> {
-        let classes = manifest.classes as usize;
         let uses_targets = manifest
             .model
             .as_ref()
             .is_none_or(ModelConfig::uses_targets);
         Ok(match targets {
             _ if !uses_targets => Self::Clusters,
-            Targets::Classes => Self::Classes { classes, detail },
-            Targets::Values => Self::Values,
+            Targets::Classes => Self::Classes {
+                labels: ClassLabels::of(manifest),
+                detail,
+            },
+            Targets::Values => Self::Values {
+                scale: manifest.output_scale(),
+            },
             Targets::Boxes => {
                 let [_, height, width] = *manifest.input_shape else {
                     return Err(ServeError::OutputCount {
@@ -67,7 +74,7 @@ impl PredictionForm {
                 };
                 Self::Boxes(DetectedImages {
                     size: [height, width],
-                    classes,
+                    classes: manifest.classes as usize,
                 })
             }
         })
@@ -78,11 +85,14 @@ impl PredictionForm {
     /// # Errors
     /// When there are too many or too few outputs.
     pub fn read(&self, outputs: &[f32]) -> Result<Prediction, ServeError> {
-        match *self {
-            Self::Classes { classes, detail } => read_classes(outputs, classes, detail),
-            Self::Values => Ok(Prediction::Values {
-                values: outputs.to_vec(),
-            }),
+        match self {
+            Self::Classes { labels, detail } => read_classes(outputs, labels, *detail),
+            Self::Values { scale } => {
+                let scale = scale.unwrap_or(1.0);
+                Ok(Prediction::Values {
+                    values: outputs.iter().map(|value| value * scale).collect(),
+                })
+            }
             Self::Clusters => {
                 let nearest = first_best(outputs, |a, b| a < b);
                 let nearest = nearest.ok_or_else(|| ServeError::OutputCount {
@@ -118,9 +128,10 @@ impl PredictionForm {
 /// Reads one logit for each class, once or for each position.
 fn read_classes(
     outputs: &[f32],
-    classes: usize,
+    labels: &ClassLabels,
     detail: ClassDetail,
 ) -> Result<Prediction, ServeError> {
+    let classes = labels.classes();
     if classes == 0 || outputs.is_empty() || !outputs.len().is_multiple_of(classes) {
         return Err(ServeError::OutputCount {
             found: outputs.len(),
@@ -148,17 +159,20 @@ fn read_classes(
             order.sort_by(|&a, &b| outputs[b].total_cmp(&outputs[a]));
             order.truncate(count);
             let named = order.into_iter().map(|class| ClassProbability {
-                class: class as u32,
+                class: labels.number(class),
+                class_name: labels.name(class),
                 probability: probabilities[class],
             });
             Some(named.collect())
         }
     };
     Ok(Prediction::Class {
-        class: class as u32,
+        class: labels.number(class),
+        class_name: labels.name(class),
         probability: probabilities[class],
         probabilities: (detail == ClassDetail::All).then_some(probabilities),
         top,
+        labels: labels.clone(),
     })
 }
 
@@ -192,7 +206,8 @@ mod tests {
     use super::*;
 
     fn classes(detail: ClassDetail) -> PredictionForm {
-        PredictionForm::Classes { classes: 3, detail }
+        let labels = ClassLabels::numbers(3, 0);
+        PredictionForm::Classes { labels, detail }
     }
 
     fn json(form: PredictionForm, outputs: &[f32]) -> String {
@@ -214,8 +229,23 @@ mod tests {
         );
         let cluster = json(PredictionForm::Clusters, &[2.5, 0.5, 0.5]);
         assert_eq!(cluster, r#"{"cluster":1,"distance":0.5}"#);
-        let values = json(PredictionForm::Values, &[0.1, f32::NAN]);
-        assert_eq!(values, r#"{"values":[0.1,null]}"#);
+        let values = |scale| json(PredictionForm::Values { scale }, &[0.1, f32::NAN]);
+        assert_eq!(values(None), r#"{"values":[0.1,null]}"#);
+        assert_eq!(values(Some(100.0)), r#"{"values":[10.0,null]}"#);
+    }
+
+    #[test]
+    fn classes_have_their_names_or_their_numbers_in_the_data() {
+        let logits = [0.0, std::f32::consts::LN_2, 0.0];
+        let read = |labels: ClassLabels| {
+            let detail = ClassDetail::Top(1);
+            json(PredictionForm::Classes { labels, detail }, &logits)
+        };
+        let names = ["cat", "dog", "cow"].map(str::to_owned).to_vec();
+        let named = r#"{"class":1,"class_name":"dog","probability":0.5,"top":[{"class":1,"class_name":"dog","probability":0.5}]}"#;
+        assert_eq!(read(ClassLabels::names(names)), named);
+        let numbered = r#"{"class":0,"probability":0.5,"top":[{"class":0,"probability":0.5}]}"#;
+        assert_eq!(read(ClassLabels::numbers(3, -1)), numbered);
     }
 
     #[test]

@@ -132,6 +132,10 @@ mod full {
                 TableValues::Texts(_) => format!("required binary {name} (UTF8);\n"),
                 TableValues::IntegerLists(_) => list("int32"),
                 TableValues::FloatLists(_) => list("float"),
+                TableValues::LongLists(_) => list("int64"),
+                TableValues::TextLists(_) => {
+                    list("binary").replace(" element;", " element (UTF8);")
+                }
             });
         }
         text.push('}');
@@ -144,8 +148,7 @@ mod full {
     ) -> Result<(), ParquetError> {
         match values {
             TableValues::Integers(values) => {
-                let values: Vec<i64> = values.iter().map(|&value| value as i64).collect();
-                write_levels::<Int64Type>(rows, &values, None::<std::iter::Empty<usize>>)
+                write_levels::<Int64Type>(rows, values, None::<std::iter::Empty<usize>>)
             }
             TableValues::Floats(values) => {
                 write_levels::<FloatType>(rows, values, None::<std::iter::Empty<usize>>)
@@ -163,6 +166,17 @@ mod full {
             }
             TableValues::FloatLists(lists) => {
                 write_levels::<FloatType>(rows, &lists.concat(), Some(lists.iter().map(Vec::len)))
+            }
+            TableValues::LongLists(lists) => {
+                write_levels::<Int64Type>(rows, &lists.concat(), Some(lists.iter().map(Vec::len)))
+            }
+            TableValues::TextLists(lists) => {
+                let values: Vec<ByteArray> = lists
+                    .iter()
+                    .flatten()
+                    .map(|text| ByteArray::from(text.as_str()))
+                    .collect();
+                write_levels::<ByteArrayType>(rows, &values, Some(lists.iter().map(Vec::len)))
             }
         }
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ronde_core::holdings::HeldRanges;
 use ronde_core::{
-    Buffer, CollectiveError, CollectivesExt, DType, Event, FormatHeader, GroupRank, Tag,
-    TokenTexts, Tracker, Work,
+    Buffer, CollectiveError, CollectivesExt, DType, DataSignature, Event, FormatHeader, GroupRank,
+    Tag, TokenTexts, Tracker, Work,
 };
 use ronde_data::{DatasetDescription, Targets, Vocabulary};
 use ronde_model::{
@@ -81,6 +81,7 @@ pub(crate) fn manifest(
         classes: model.classes,
         images: model.images,
         targets: Some(model.targets),
+        signature: model.signature,
         vocabulary: vocabulary.transpose()?,
         steps,
         plan: plan.identity.hex(),
@@ -402,6 +403,8 @@ pub struct ModelDescription {
     pub images: Option<ImageInput>,
     /// The kind of the targets.
     pub targets: TargetKind,
+    /// The names and the units of the features and the targets.
+    pub signature: DataSignature,
     /// The text of the tokens, if the data has it.
     pub vocabulary: Option<Arc<Vocabulary>>,
     /// The last evaluation.
@@ -429,6 +432,7 @@ impl ModelDescription {
                 Targets::Values => TargetKind::Values,
                 Targets::Boxes => TargetKind::Boxes,
             },
+            signature: data.signature.clone(),
             vocabulary: data.vocabulary.clone(),
             evaluation: None,
             best: None,

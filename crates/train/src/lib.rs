@@ -21,6 +21,7 @@ pub mod finished_model;
 mod first_part;
 pub mod flight_records;
 mod improvement;
+pub mod initial_names;
 mod initial_state;
 pub mod initial_weights;
 pub mod job_group;
@@ -43,6 +44,7 @@ pub mod step_loop;
 pub mod task;
 mod timed_layer;
 pub mod training;
+mod units_of_data;
 pub mod worker;
 
 pub use callback::Callback;

@@ -12,6 +12,7 @@ use ronde_engine::{
 use crate::TrainError;
 use crate::config::MetricName;
 use crate::mask_targets::MaskTargets;
+use crate::units_of_data::InUnitsOfData;
 
 /// Names that the fields of an `evaluated` event use.
 const RESERVED: [&str; 6] = ["confusion_matrix", "event", "loss", "samples", "step", "t"];
@@ -81,7 +82,10 @@ impl Objective {
             MetricName::AccuracyTop(top) if are_classes && (top as usize) < classes => {
                 Arc::new(TopAccuracy::new(classes, top))
             }
-            MetricName::MeanAbsoluteError if are_values => Arc::new(MeanAbsoluteError),
+            MetricName::MeanAbsoluteError if are_values => {
+                let scale = description.signature.value_scale;
+                InUnitsOfData::of(Arc::new(MeanAbsoluteError), scale)
+            }
             _ => {
                 let targets = match description.targets {
                     _ if !model.uses_targets() => "no targets".to_owned(),

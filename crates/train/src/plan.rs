@@ -10,7 +10,7 @@ use ronde_core::rounds::RoundPlan;
 use ronde_core::seed::SeedTree;
 use ronde_core::shards::ShardPlan;
 use ronde_core::weight_hash::WeightHash;
-use ronde_core::{PlanIdentity, Step, WorldSize};
+use ronde_core::{DataSignature, PlanIdentity, Step, WorldSize};
 use ronde_data::Dataset;
 use ronde_engine::{Chain, EngineError, Layer, LearningRate};
 
@@ -48,6 +48,8 @@ pub struct Plan {
     pub learning_rate: LearningRate,
     /// All settings that the trained bits depend on.
     pub identity: PlanIdentity,
+    /// The names and the units of the features and the targets, on which no bit depends.
+    pub signature: DataSignature,
     /// Whether the run may evaluate: there is a test set, or none is known of yet.
     pub evaluates: bool,
 }
@@ -149,6 +151,7 @@ impl Plan {
                 rounds.map_or(steps, |rounds| rounds.steps_before(Step(steps))),
             ),
             identity,
+            signature: train.description().signature.clone(),
             evaluates: true,
         })
     }

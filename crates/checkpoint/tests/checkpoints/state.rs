@@ -8,7 +8,7 @@ use ronde_checkpoint::{
     Saver, Slice, StateVector, publish, share,
 };
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
-use ronde_core::{DType, Epoch, PlanIdentity, Rank, Step, WorldSize};
+use ronde_core::{DType, DataSignature, Epoch, PlanIdentity, Rank, Step, WorldSize};
 use ronde_store::{LocalStore, Store};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
@@ -140,6 +140,7 @@ impl State {
             fence,
             world_size: WorldSize::new(parts.len() as u32).unwrap(),
             identity: plan,
+            signature: &DataSignature::default(),
             vectors: &self.vectors,
             cursor: &cursor,
             saved_unix_ms: 1_700_000_000_000,

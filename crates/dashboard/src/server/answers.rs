@@ -222,7 +222,7 @@ fn detail(run: &RunSnapshot<'_>) -> Value {
         "processes": processes.collect::<Vec<_>>(),
         "straggler": history.view.straggler().map(ronde_monitor::render::straggler),
         "checkpoints": checkpoints.collect::<Vec<_>>(),
-        "confusion": history.confusion.as_ref().map(|found| json!({"step": found.step, "rows": found.rows})),
+        "confusion": history.confusion.as_ref().map(|found| json!({"step": found.step, "rows": found.rows, "classes": found.classes})),
         "model": history.view.model.as_ref().map(|model| masked(&model.path)),
     })
 }

@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 
+use ronde_core::DataSignature;
+
 use super::numbers::NumberDecoder;
 use super::{Features, Schema, field, invalid};
 use crate::DataError;
 use crate::dataset::{CLASSES_MAX, Targets};
 use crate::format::{Record, Value};
+use crate::names::{positions, standard_name, standard_names};
 
 /// The conversion of targets.
 #[derive(Debug)]
@@ -18,14 +21,19 @@ pub(super) enum LabelDecoder {
         first: i64,
     },
     /// A name in a field.
-    Name {
-        field: String,
-        names: HashMap<String, u32>,
-    },
+    Name { field: String, names: ClassNames },
     /// Values of one or several fields.
     Values { numbers: NumberDecoder, count: u32 },
     /// The next token of each position; the features provide them.
     Tokens { vocabulary: u32 },
+}
+
+/// The names of the classes, in their standard form.
+#[derive(Debug)]
+pub(super) struct ClassNames {
+    /// In the order of the classes.
+    list: Vec<String>,
+    numbers: HashMap<String, u32>,
 }
 
 impl LabelDecoder {
@@ -93,7 +101,7 @@ impl LabelDecoder {
     pub(super) fn classes(&self) -> u32 {
         match self {
             Self::Number { classes, .. } => *classes,
-            Self::Name { names, .. } => names.len() as u32,
+            Self::Name { names, .. } => names.list.len() as u32,
             Self::Values { count, .. } => *count,
             Self::Tokens { vocabulary } => *vocabulary,
         }
@@ -110,6 +118,19 @@ impl LabelDecoder {
         match self {
             Self::Values { count, .. } => *count as usize,
             _ => 1,
+        }
+    }
+
+    /// Adds the names and the units of the targets to a signature.
+    pub(super) fn describe(&self, signature: &mut DataSignature) {
+        match self {
+            Self::Number { first, .. } => signature.first_class = *first,
+            Self::Name { names, .. } => signature.class_names.clone_from(&names.list),
+            Self::Values { numbers, .. } => {
+                signature.value_names = standard_names(&numbers.fields());
+                signature.value_scale = numbers.scale();
+            }
+            Self::Tokens { .. } => {}
         }
     }
 
@@ -135,7 +156,7 @@ impl LabelDecoder {
                     return Err(format!("field `{name}` does not hold the name of a class"));
                 };
                 let text = String::from_utf8_lossy(text);
-                let class = names.get(text.trim());
+                let class = names.numbers.get(&*standard_name(&text));
                 let shown: String = text.chars().take(40).collect();
                 let unknown =
                     || format!("field `{name}` holds {shown:?}, which is not in label.names");
@@ -155,23 +176,20 @@ impl LabelDecoder {
 }
 
 fn by_name(field: String, names: &[String]) -> Result<LabelDecoder, DataError> {
-    let mut numbers = HashMap::new();
-    for (number, name) in names.iter().enumerate() {
-        if numbers.insert(name.clone(), number as u32).is_some() {
-            return Err(invalid("label.names", format!("`{name}` is listed twice")));
-        }
-    }
+    let refused = |problem: String| invalid("label.names", problem);
     match names.len() {
-        0 => Err(invalid("label.names", "the list is empty")),
-        count if count > CLASSES_MAX as usize => Err(invalid(
-            "label.names",
-            format!("{count} names; the limit is {CLASSES_MAX}"),
-        )),
-        _ => Ok(LabelDecoder::Name {
-            field,
-            names: numbers,
-        }),
+        0 => return Err(refused("the list is empty".to_owned())),
+        count if count > CLASSES_MAX as usize => {
+            return Err(refused(format!(
+                "{count} names; the limit is {CLASSES_MAX}"
+            )));
+        }
+        _ => {}
     }
+    let list = standard_names(names);
+    let numbers = positions(&list).map_err(refused)?;
+    let names = ClassNames { list, numbers };
+    Ok(LabelDecoder::Name { field, names })
 }
 
 /// Parses the integer in a field, which may be text.

@@ -38,6 +38,11 @@ impl NumberDecoder {
         self.names.clone()
     }
 
+    /// Returns the divisor; `None` if the numbers are not divided.
+    pub(super) fn scale(&self) -> Option<f32> {
+        self.scale
+    }
+
     /// Fills `out` with the numbers, which must all be finite.
     pub(super) fn decode(&self, record: &Record<'_>, out: &mut [f32]) -> Result<(), String> {
         let (elements, mut filled) = (out.len(), 0);
@@ -154,6 +159,11 @@ impl RawDecoder {
             dtype: features.dtype,
             scale: check_divisor("features.scale", features.scale)?,
         })
+    }
+
+    /// Returns the divisor; `None` if the numbers are not divided.
+    pub(super) fn scale(&self) -> Option<f32> {
+        self.scale
     }
 
     pub(super) fn decode(&self, record: &Record<'_>, out: &mut [f32]) -> Result<(), String> {

@@ -212,7 +212,7 @@ impl Label {
 
 impl Fields {
     /// Returns all names.
-    pub(super) fn names(&self, key: &str) -> Result<Vec<String>, DataError> {
+    pub(crate) fn names(&self, key: &str) -> Result<Vec<String>, DataError> {
         let given = match self {
             Self::One(name) => std::slice::from_ref(name),
             Self::Several(names) => names,

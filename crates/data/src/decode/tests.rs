@@ -204,6 +204,9 @@ fn labels_are_numbers_names_or_values() {
             .unwrap_err()
             .contains("\"cow\", which is not in")
     );
+    let spaced = "field = 'y'\nnames = [' cat', 'caf\u{e9}']";
+    assert_eq!(with(spaced, text("cat ")), Ok(vec![0]));
+    assert_eq!(with(spaced, text("cafe\u{301}")), Ok(vec![1]));
     let values = "field = 'y'\nvalues = 2\nscale = 10";
     let bits = vec![0.5_f32.to_bits(), (-1.0_f32).to_bits()];
     assert_eq!(with(values, Value::floats(&[5.0, -10.0])), Ok(bits));
@@ -225,6 +228,11 @@ fn invalid_schemas_are_refused_with_their_key() {
             numbers,
             "field = 'y'\nnames = ['a', 'a']",
             "data.label.names:",
+        ),
+        (
+            numbers,
+            "field = 'y'\nnames = ['caf\u{e9}', ' cafe\u{301}']",
+            "data.label.names: `caf\u{e9}` is listed twice",
         ),
         (numbers, "field = 'y'\nvalues = 0", "data.label.values:"),
         (

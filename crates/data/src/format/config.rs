@@ -227,6 +227,9 @@ impl FormatConfig {
             dtype,
             ..
         } = table;
+        if kind == FormatKind::Folder {
+            ImageFolder::new(locations.iter().copied(), FieldSelection::All).check_names()?;
+        }
         let schema = schema.map(|schema| {
             if kind == FormatKind::Folder && schema.label.is_none() {
                 let folder = ImageFolder::new(locations.iter().copied(), FieldSelection::All);

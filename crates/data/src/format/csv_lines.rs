@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
 
+use ronde_core::NameList;
 use ronde_store::StoredObject;
 
 use super::object::{ObjectReader, is_gzip, unpack};
@@ -28,6 +29,7 @@ use super::{
     ScanItem, SharedBytes, Value,
 };
 use crate::DataError;
+use crate::names::{positions, standard_names};
 use lines::{LineSplitter, SplitOutcome};
 
 /// The largest size of a line, in bytes.
@@ -42,6 +44,8 @@ pub struct CsvLines {
     header: Option<bool>,
     /// The number of columns of a table; `None` for the columns of the first line.
     columns: Option<usize>,
+    /// The heading of another table, in whose order the columns of a table are; empty: in the order of its lines.
+    order: Arc<[String]>,
     selection: Arc<FieldSelection>,
 }
 
@@ -53,25 +57,72 @@ impl CsvLines {
         Self {
             header,
             columns: None,
+            order: Arc::default(),
             selection: Arc::new(selection),
         }
     }
 
-    /// Creates the format for lines of `columns` fields, whatever a heading calls them. They are named `column 1` and so on.
+    /// Creates the format for lines of `columns` fields. They are named `column 1` and so on, whatever a heading calls them.
     /// Lines of white space are blank.
     pub(crate) fn table(columns: usize) -> Self {
         Self {
             header: None,
             columns: Some(columns),
+            order: Arc::default(),
             selection: Arc::new(FieldSelection::All),
         }
     }
 
+    /// Returns the same format with the columns of a table in the order of the heading of another one.
+    pub(crate) fn in_order_of(&self, heading: &[String]) -> Self {
+        Self {
+            order: heading.into(),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the names in the heading of a file, in their standard form; none if it has no heading, or one in which a name is
+    /// repeated.
+    pub(crate) fn heading(&self, file: &Arc<dyn StoredObject>) -> Result<Vec<String>, DataError> {
+        let mut magic = vec![0; file.bytes().min(3) as usize];
+        file.read_at(0, &mut magic)?;
+        let heading = scan::heading(file, is_gzip(&magic), self)?;
+        let names = standard_names(&heading.names);
+        let is_usable = heading.has_names && positions(&names).is_ok();
+        Ok(if is_usable { names } else { Vec::new() })
+    }
+
+    /// Returns the names of the columns of a table whose heading has these names.
+    fn table_names(&self, heading: &Heading) -> Result<Vec<String>, String> {
+        let names = standard_names(&heading.names);
+        let is_named = heading.has_names && positions(&names).is_ok();
+        if self.order.is_empty() || !is_named {
+            return Ok(self.column_names());
+        }
+        let order = positions(&self.order)?;
+        let position = |name: &String| order.get(name).map(|&column| column as usize);
+        let columns: Option<Vec<usize>> = names.iter().map(position).collect();
+        let columns = columns.ok_or_else(|| {
+            format!(
+                "its columns {} are not those of the training file, {}",
+                NameList(&names),
+                NameList(&self.order)
+            )
+        })?;
+        Ok(columns.into_iter().map(column_name).collect())
+    }
+
     /// Returns the names of the columns of a table.
     pub(crate) fn column_names(&self) -> Vec<String> {
-        let columns = 1..=self.columns.unwrap_or_default();
-        columns.map(|column| format!("column {column}")).collect()
+        (0..self.columns.unwrap_or_default())
+            .map(column_name)
+            .collect()
     }
+}
+
+/// Returns the name of a column of a table.
+fn column_name(index: usize) -> String {
+    format!("column {}", index + 1)
 }
 
 /// The columns of a file, as its first line defines them.
@@ -81,6 +132,8 @@ struct Heading {
     bytes: u64,
     /// Names of all columns; their numbers without a heading.
     names: Vec<String>,
+    /// Whether they are names.
+    has_names: bool,
 }
 
 impl Format for CsvLines {
@@ -96,13 +149,23 @@ impl Format for CsvLines {
         }
     }
 
+    fn is_position(&self, field: &str) -> bool {
+        let is_number = field.bytes().all(|byte| byte.is_ascii_digit());
+        self.columns.is_some() || (is_number && self.header != Some(true))
+    }
+
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
         let mut magic = vec![0; file.bytes().min(3) as usize];
         file.read_at(0, &mut magic)?;
         let is_packed = is_gzip(&magic);
         let mut heading = scan::heading(&file, is_packed, self)?;
         if self.columns.is_some() && !heading.names.is_empty() {
-            heading.names = self.column_names();
+            heading.names = self
+                .table_names(&heading)
+                .map_err(|problem| DataError::Format {
+                    file: file.location().to_owned(),
+                    problem,
+                })?;
         }
         let (columns, names) = match &*self.selection {
             FieldSelection::All => ((0..heading.names.len()).collect(), heading.names.clone()),

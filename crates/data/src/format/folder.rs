@@ -13,6 +13,7 @@ use super::{
     Extent, FieldSelection, Format, Record, RecordFile, Records, ScanItem, SharedBytes, Value,
 };
 use crate::DataError;
+use crate::names::{positions, standard_name, standard_names};
 
 /// File name extensions of images.
 const ENDINGS: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
@@ -39,6 +40,29 @@ impl ImageFolder {
             ),
             wanted: Arc::new(wanted),
         }
+    }
+
+    /// Checks that no two folders have names that differ in white space around them or in the form of characters alone.
+    ///
+    /// # Errors
+    /// The name of such folders.
+    pub fn check_names(&self) -> Result<(), DataError> {
+        let distinct = positions(&self.class_names());
+        distinct.map(drop).map_err(|problem| DataError::Schema {
+            key: "train".to_owned(),
+            problem: format!("the folders of two classes have one name: {problem}"),
+        })
+    }
+
+    /// Returns the number of the class of a folder.
+    fn class_of(&self, folder: &str) -> Option<i64> {
+        let exact = self.classes.get(folder).copied();
+        exact.or_else(|| {
+            let name = standard_name(folder);
+            let mut classes = self.classes.iter();
+            let same = classes.find(|(known, _)| standard_name(known) == name);
+            same.map(|(_, class)| *class)
+        })
     }
 
     /// Returns the names of the classes in the order of their numbers.
@@ -74,7 +98,7 @@ impl Format for ImageFolder {
         let name = folder_of(file.location()).ok_or_else(|| {
             refused("the image is not in a folder that names its class".to_owned())
         })?;
-        let class = self.classes.get(name).ok_or_else(|| {
+        let class = self.class_of(name).ok_or_else(|| {
             refused(format!(
                 "the folder {name:?} is not one of the {} training classes",
                 self.classes.len()
@@ -82,7 +106,7 @@ impl Format for ImageFolder {
         })?;
         Ok(Box::new(ImageFile {
             bytes: file.bytes(),
-            class: *class,
+            class,
             name: name.to_owned(),
             wanted: self.wanted.clone(),
         }))
@@ -90,6 +114,10 @@ impl Format for ImageFolder {
 
     fn takes(&self, location: &str) -> bool {
         is_image(location)
+    }
+
+    fn class_names(&self) -> Vec<String> {
+        standard_names(&self.classes())
     }
 
     fn covers_content(&self) -> bool {
@@ -197,6 +225,18 @@ mod tests {
                 .len(),
             1
         );
+    }
+
+    #[test]
+    fn forms_of_a_name_are_one_class() {
+        let composed = ImageFolder::new(["train/caf\u{e9}/1.jpg"], FieldSelection::All);
+        let decomposed = "test/cafe\u{301}/1.jpg";
+        assert!(composed.open(MemoryObject::at(decomposed, b"x")).is_ok());
+        assert_eq!(composed.class_names(), ["caf\u{e9}"]);
+        assert!(composed.check_names().is_ok());
+        let both = ImageFolder::new([decomposed, "test/caf\u{e9}/2.jpg"], FieldSelection::All);
+        let error = both.check_names().unwrap_err().to_string();
+        assert!(error.contains("`caf\u{e9}` is listed twice"), "{error}");
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{DecodedRecords, FileOrigin, OpenedFile, TestOrigin};
+use super::{DecodedRecords, OpenedFile, TestOrigin};
 use crate::decode::{DecodeScratch, RecordDecoder, SampleUse};
-use crate::format::{BadRecord, Extent, Format, RecordFile, Records, ScanItem, SharedBytes};
+use crate::format::{
+    BadRecord, CsvLines, Extent, Format, RecordFile, Records, ScanItem, SharedBytes,
+};
 use crate::{DataError, MemoryDataset, OpenContext, Split};
 
 /// The maximum number of features of a file: 8 GiB.
@@ -16,23 +18,29 @@ pub(super) fn open(
     opening: &OpenContext,
 ) -> Result<Split, DataError> {
     let decoder = RecordDecoder::new(&records.schema, SampleUse::Test, opening.seed)?;
-    let read = |origin: FileOrigin<'_>| {
-        let file = origin.open(opening)?;
+    let read = |file: OpenedFile, format: &CsvLines| {
         let mut table = DecodedTable::new(&decoder);
-        table.read(&file, &*records.format)?;
+        table.read(&file, format)?;
         Ok::<_, DataError>((table, file.name))
     };
+    let train = records.train.open(opening)?;
+    let heading = records.format.heading(&train.object)?;
     let set = |(table, name): (DecodedTable<'_>, Option<String>)| {
         let set = MemoryDataset::of_decoded(table.features, table.targets, &decoder);
+        let set = set.with_heading(&heading);
         Arc::new(match name {
             Some(name) => set.with_file(name),
             None => set,
         })
     };
-    let mut train = read(records.train)?;
+    let mut train = read(train, &records.format)?;
     let test = match records.test {
         TestOrigin::None => None,
-        TestOrigin::File(origin) => Some(read(origin)?),
+        TestOrigin::File(origin) => {
+            // The columns are those of the training file, in any order.
+            let format = records.format.in_order_of(&heading);
+            Some(read(origin.open(opening)?, &format)?)
+        }
         TestOrigin::From(sample) => Some((train.0.split_off(sample), train.1.clone())),
     };
     Ok(Split {
@@ -49,7 +57,7 @@ pub(super) fn set(
 ) -> Result<MemoryDataset, DataError> {
     let decoder = RecordDecoder::new(&records.schema, SampleUse::Test, 0)?;
     let mut table = DecodedTable::new(&decoder);
-    table.read(file, &*records.format)?;
+    table.read(file, &records.format)?;
     Ok(MemoryDataset::of_decoded(
         table.features,
         table.targets,

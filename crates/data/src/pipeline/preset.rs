@@ -1,7 +1,6 @@
 //! The presets: how the `[data]` sections of a run file expand to a [`Pipeline`].
 
 use std::path::Path;
-use std::sync::Arc;
 
 use super::{DecodedRecords, FileOrigin, Pipeline, TestOrigin};
 use crate::config::check_masked;
@@ -155,7 +154,7 @@ fn lines<'a>(
     Ok(DecodedRecords {
         train,
         test,
-        format: Arc::new(format),
+        format,
         schema: Schema {
             features: Features::Numbers(features),
             label: Some(label(Fields::One(last))),

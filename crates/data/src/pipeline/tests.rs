@@ -67,6 +67,36 @@ fn lines_of_numbers_are_samples_however_they_are_written() {
 }
 
 #[test]
+fn the_columns_of_the_test_file_are_those_of_the_training_file_in_any_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let mut config = table();
+    if let DataConfig::Csv { test, .. } = &mut config {
+        *test = Some("test.csv".into());
+    }
+    let open = || open(&config, &OpenContext::new(folder.path(), 0));
+    write("train.csv", "left,right,label\n1,2,0\n");
+    for test in [
+        "label,right ,left\n2,4,-3\n",
+        "left,right,label\n-3,4,2\n",
+        "-3,4,2\n",
+    ] {
+        write("test.csv", test);
+        let split = open().unwrap();
+        assert_eq!(
+            split.train.description().signature.columns,
+            ["left", "right"]
+        );
+        let found = samples(&*split.test.unwrap());
+        assert_eq!(found, [(vec![-1.5, 2.0], vec![2])], "{test}");
+    }
+    write("test.csv", "left,top,label\n-3,4,2\n");
+    let error = open().unwrap_err().to_string();
+    assert!(error.contains("`left`, `top`, `label` are not"), "{error}");
+    assert!(error.contains("`left`, `right`, `label`"), "{error}");
+}
+
+#[test]
 fn errors_name_file_line_column_and_value() {
     for (text, expected) in [
         (

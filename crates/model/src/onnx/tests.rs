@@ -2,8 +2,53 @@
 
 use std::collections::BTreeSet;
 
+use ronde_core::DataSignature;
+use ronde_engine::ModelConfig;
+
 use super::*;
-use crate::testing::{SmallModel, every_model, saved};
+use crate::testing::{SmallModel, built, every_model, save_to, saved};
+use crate::{ExportFormat, Naming, export};
+
+#[test]
+fn exported_files_have_names_and_units() {
+    let folder = tempfile::tempdir().unwrap();
+    let (chain, mut manifest) = built(&ModelConfig::Linear {}, &[2], 1);
+    manifest.signature = DataSignature {
+        columns: vec!["height".to_owned(), "width".to_owned()],
+        value_scale: Some(100.0),
+        ..DataSignature::default()
+    };
+    save_to(folder.path(), &chain, &manifest);
+    let saved = SavedModel::open(folder.path()).unwrap();
+    let graph = translate(&saved).unwrap();
+    let [.., product, end] = &*graph.nodes else {
+        panic!("no nodes");
+    };
+    assert_eq!(product.operator, "Mul");
+    assert_eq!(end.inputs, product.outputs);
+    let mut written = Vec::new();
+    write_onnx(&saved, &mut written).unwrap();
+    let has = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|at| at == text.as_bytes());
+    assert!(has(&written, r#"["height","width"]"#));
+    assert!(has(&written, "the graph multiplies by 100"));
+    let path = folder.path().join("exported.safetensors");
+    export(&saved, ExportFormat::Safetensors, Naming::Ronde, &path).unwrap();
+    let exported = std::fs::read(&path).unwrap();
+    assert!(has(
+        &exported,
+        "outputs times 100 are in the units of the data"
+    ));
+    // The names and units of a model do not change its weights.
+    let weights = std::fs::read(folder.path().join("model.safetensors")).unwrap();
+    assert!(!has(&weights, "height"));
+    // The logits of masks have no unit.
+    let loss = ("train.loss".to_owned(), "\"dice\"".to_owned());
+    manifest.identity.push(loss);
+    save_to(folder.path(), &chain, &manifest);
+    let saved = SavedModel::open(folder.path()).unwrap();
+    let graph = translate(&saved).unwrap();
+    assert!(graph.nodes.iter().all(|node| node.operator != "Mul"));
+}
 
 #[test]
 fn every_value_is_defined_before_it_is_used() {

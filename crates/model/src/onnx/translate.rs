@@ -67,6 +67,20 @@ impl<'a> Translator<'a> {
         Ok(values.pop().unwrap_or_default())
     }
 
+    /// Multiplies a value by a number, and returns the name of the product.
+    pub(super) fn scaled(&mut self, value: &str, scale: f32) -> String {
+        const SCALE: &str = "units_of_the_data";
+        self.graph.floats(SCALE, &[], Cow::Owned(vec![scale]));
+        let product = format!("{SCALE}.product");
+        self.graph.nodes.push(OnnxNode {
+            operator: "Mul",
+            inputs: vec![value.to_owned(), SCALE.to_owned()],
+            outputs: vec![product.clone()],
+            attributes: Vec::new(),
+        });
+        product
+    }
+
     /// Names the last value as the output, whose samples have a shape.
     pub(super) fn finish(mut self, value: &str, sample: &[usize]) -> OnnxGraph<'a> {
         self.graph.nodes.push(OnnxNode {

@@ -33,6 +33,27 @@ fn a_saved_model_computes_the_bits_of_the_original() {
 }
 
 #[test]
+fn an_earlier_manifest_has_the_names_and_units_of_its_settings() {
+    let (chain, mut manifest) = trained();
+    let settings = [
+        ("data.label.names", "[\"a \", \"b\", \"c\"]"),
+        ("data.label.scale", "100.0"),
+        ("data.features.scale", "1.0"),
+    ];
+    let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    manifest.identity.extend(settings);
+    let folder = tempfile::tempdir().unwrap();
+    save_to(folder.path(), &chain, &manifest);
+    let text = std::fs::read_to_string(folder.path().join(MANIFEST_FILE)).unwrap();
+    assert!(!text.contains("signature"));
+    let saved = SavedModel::open(folder.path()).unwrap();
+    let signature = &saved.manifest().signature;
+    assert_eq!(signature.class_names, ["a", "b", "c"]);
+    assert_eq!(signature.feature_scale, None);
+    assert_eq!(saved.manifest().output_scale(), Some(100.0));
+}
+
+#[test]
 fn damage_is_reported_by_file() {
     let (chain, manifest) = trained();
     let folder = tempfile::tempdir().unwrap();

@@ -9,8 +9,8 @@ use ronde_checkpoint::{
     Checkpoint, CheckpointEntry, CheckpointError, CheckpointStatus, Lineage, Manifest,
     VerifiedCheckpoint, list, to_safetensors, verify_all,
 };
-use ronde_core::Step;
 use ronde_core::layout::Role;
+use ronde_core::{NameList, Step};
 use ronde_monitor::render::{bytes, count};
 use ronde_store::Store;
 use ronde_train::config::Override;
@@ -256,6 +256,15 @@ fn show(selection: &CheckpointSelection) -> Result<(), CheckpointFailure> {
         ("bytes", bytes(manifest.bytes())),
     ] {
         writeln!(out, "{name:<10}  {value}")?;
+    }
+    let signature = &manifest.signature;
+    for (name, names) in [
+        ("columns", &signature.columns),
+        ("classes", &signature.class_names),
+    ] {
+        if !names.is_empty() {
+            writeln!(out, "{name:<10}  {}", NameList(names))?;
+        }
     }
     for vector in &manifest.vectors {
         let of = |role| vector.tensors.iter().filter(|t| t.role == role).count();

@@ -6,6 +6,7 @@ use clap::Args;
 use ronde_data::{Dataset, Targets};
 use ronde_engine::{ConfusionCounts, ConfusionMatrix, ModelConfig};
 use ronde_model::ModelManifest;
+use ronde_monitor::render::printable;
 use ronde_train::Objective;
 use ronde_train::evaluate::{Evaluation, evaluate_alone};
 
@@ -29,8 +30,8 @@ pub(crate) struct EvaluateArguments {
 /// Evaluates a model, and prints the loss and the metrics.
 pub(crate) fn run(arguments: &EvaluateArguments) -> i32 {
     let printed = match evaluate(arguments) {
-        Ok(evaluation) if arguments.json => json(&evaluation),
-        Ok(evaluation) => text(&evaluation),
+        Ok((evaluation, labels)) if arguments.json => json(&evaluation, &labels),
+        Ok((evaluation, labels)) => text(&evaluation, &labels),
         Err(problem) => {
             message!("{problem}");
             return exit::USER_ERROR;
@@ -39,12 +40,17 @@ pub(crate) fn run(arguments: &EvaluateArguments) -> i32 {
     print(printed)
 }
 
-fn evaluate(arguments: &EvaluateArguments) -> Result<Evaluation, String> {
+/// Returns the evaluation of a model, and the names of its classes.
+fn evaluate(arguments: &EvaluateArguments) -> Result<(Evaluation, Vec<String>), String> {
     let ModelData {
         saved,
         config,
         test,
+        notes,
     } = arguments.source.open(arguments.json)?;
+    for note in notes {
+        message!("note: {note}");
+    }
     if let Some(note) = engine_note(saved.manifest()) {
         message!("{note}");
     }
@@ -53,9 +59,12 @@ fn evaluate(arguments: &EvaluateArguments) -> Result<Evaluation, String> {
     let kind = kind.unwrap_or(&config.model.config);
     let objective = Objective::of(kind, &*test, config.train.loss, &config.train.metrics);
     let settings = config.loader.settings(&*test, 1);
+    let manifest = saved.manifest();
+    let labels = manifest.signature.class_labels(manifest.classes as usize);
     objective
         .map(|objective| with_confusion(objective, kind, &*test))
         .and_then(|objective| evaluate_alone(&mut model, &test, &objective, settings))
+        .map(|evaluation| (evaluation, labels))
         .map_err(|error| format!("error: {error}"))
 }
 
@@ -81,7 +90,7 @@ fn with_confusion(mut objective: Objective, model: &ModelConfig, data: &dyn Data
     objective
 }
 
-fn text(evaluation: &Evaluation) -> String {
+fn text(evaluation: &Evaluation, labels: &[String]) -> String {
     let Evaluation {
         loss,
         metrics,
@@ -93,29 +102,34 @@ fn text(evaluation: &Evaluation) -> String {
         let _ = write!(text, "\n{name:<22}{value:.6}");
     }
     if let Some(matrix) = &evaluation.confusion {
-        text.push_str(&table(matrix));
+        text.push_str(&table(matrix, labels));
     }
     text
 }
 
 /// Returns a confusion matrix as text after a blank line, or where to find it if it is too wide for a terminal.
-fn table(matrix: &ConfusionMatrix) -> String {
+fn table(matrix: &ConfusionMatrix, labels: &[String]) -> String {
     let rows = matrix.rows();
     let classes = rows.len();
     if classes > CLASSES_PRINTED_MAX {
         return format!("\n\nconfusion matrix      {classes} classes: pass --json to print it");
     }
     let most = rows.iter().flatten().max().copied().unwrap_or(0);
-    let width = most.max(classes as u64).to_string().len() + 2;
+    let label = |class: usize| {
+        let label = labels.get(class);
+        label.map_or_else(|| class.to_string(), |label| printable(label).to_string())
+    };
+    let names = (0..classes).map(|class| label(class).chars().count());
+    let width = names.max().unwrap_or(0).max(most.to_string().len()) + 2;
     let mut text = format!(
         "\n\nconfusion matrix      a row for each true class, a column for each predicted one\n{:width$}",
         ""
     );
     for class in 0..classes {
-        let _ = write!(text, "{class:>width$}");
+        let _ = write!(text, "{:>width$}", label(class));
     }
     for (class, row) in rows.iter().enumerate() {
-        let _ = write!(text, "\n{class:>width$}");
+        let _ = write!(text, "\n{:>width$}", label(class));
         for count in row {
             let _ = write!(text, "{count:>width$}");
         }
@@ -123,8 +137,8 @@ fn table(matrix: &ConfusionMatrix) -> String {
     text
 }
 
-/// Returns the fields of an `evaluated` event, and the confusion matrix.
-fn json(evaluation: &Evaluation) -> String {
+/// Returns the fields of an `evaluated` event, and the confusion matrix with the names of its classes.
+fn json(evaluation: &Evaluation, labels: &[String]) -> String {
     let mut fields = serde_json::Map::new();
     fields.insert("loss".to_owned(), evaluation.loss.into());
     fields.insert("samples".to_owned(), evaluation.samples.into());
@@ -133,6 +147,9 @@ fn json(evaluation: &Evaluation) -> String {
     }
     if let Some(matrix) = &evaluation.confusion {
         fields.insert("confusion_matrix".to_owned(), matrix.rows().into());
+        if !labels.is_empty() {
+            fields.insert("classes".to_owned(), labels.into());
+        }
     }
     serde_json::Value::Object(fields).to_string()
 }

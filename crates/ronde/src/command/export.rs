@@ -120,7 +120,16 @@ fn write(
         });
     }
     export(&saved, format, naming, &path)?;
-    Ok(report(&path, format, naming))
+    let units = units(&saved, format).unwrap_or_default();
+    Ok(report(&path, format, naming) + &units)
+}
+
+/// Returns what a program does with the outputs of exported weights to get the units of the data.
+fn units(saved: &SavedModel, format: ExportFormat) -> Option<String> {
+    let scale = saved.manifest().output_scale()?;
+    (format != ExportFormat::Onnx).then(|| {
+        format!("  multiply the outputs by {scale}: the target values were divided by it (data.label.scale)\n")
+    })
 }
 
 /// Returns whether two paths lead to one existing file.

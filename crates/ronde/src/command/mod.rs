@@ -30,6 +30,7 @@ mod layouts;
 pub(crate) mod logs;
 mod loss_plot;
 mod model_data;
+mod model_names;
 pub(crate) mod open;
 pub(crate) mod plan;
 pub(crate) mod predict;

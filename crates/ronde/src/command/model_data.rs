@@ -11,8 +11,8 @@ use ronde_model::SavedModel;
 use ronde_serve::DataForm;
 use ronde_train::config::{Document, LoaderSection, Override, RunConfig};
 
-use super::data_progress;
 use super::train::read_run_file;
+use super::{data_progress, model_names};
 
 /// Arguments that name a saved model and its data.
 #[derive(Args, Clone)]
@@ -31,8 +31,10 @@ pub(crate) struct ModelDataArguments {
 pub(crate) struct ModelData {
     pub(crate) saved: SavedModel,
     pub(crate) config: RunConfig,
-    /// The test data.
+    /// The test data, with the names and the units of the model.
     pub(crate) test: Arc<dyn Dataset>,
+    /// What was changed so that the data fits the model, and what cannot be compared.
+    pub(crate) notes: Vec<String>,
 }
 
 /// A saved model, what its outputs and tokens mean, and its test data where they are used.
@@ -41,6 +43,8 @@ pub(crate) struct UsedModel {
     pub(crate) form: DataForm,
     pub(crate) loader: LoaderSection,
     pub(crate) test: Option<Arc<dyn Dataset>>,
+    /// As in [`ModelData`].
+    pub(crate) notes: Vec<String>,
 }
 
 impl ModelDataArguments {
@@ -59,6 +63,7 @@ impl ModelDataArguments {
                     form,
                     loader: LoaderSection::default(),
                     test: None,
+                    notes: Vec::new(),
                 });
             }
         }
@@ -74,12 +79,14 @@ impl ModelDataArguments {
             saved,
             config,
             test,
+            notes,
         } = self.open(quiet)?;
         Ok(UsedModel {
             saved,
             form: DataForm::of_data(test.description()),
             loader: config.loader,
             test: Some(test),
+            notes,
         })
     }
 
@@ -116,8 +123,8 @@ impl ModelDataArguments {
         let base = base.canonicalize().unwrap_or(base);
         let progress = data_progress::show(quiet);
         let opening = environment::surroundings().opening(&base, config.run.seed, progress);
-        let split =
-            ronde_data::open(&config.data, &opening).map_err(|error| format!("error: {error}"))?;
+        let (split, notes) = model_names::open_for(&saved, &config.data, &opening)
+            .map_err(|error| format!("error: cannot use the model on {name}: {error}"))?;
         let Some(test) = split.test else {
             return Err(format!(
                 "error: {name} has no test data\n  help: add `data.test`, or name it with --set data.test=FILE"
@@ -135,6 +142,7 @@ impl ModelDataArguments {
             saved,
             config,
             test,
+            notes,
         })
     }
 

@@ -96,8 +96,11 @@ impl ScoringArguments {
             false => self.source.open_alone(quiet)?,
         };
         let (detail, settings) = match self.top {
-            None => (ClassDetail::All, "all classes".to_owned()),
-            Some(count) => (ClassDetail::Top(count.get()), format!("--top {count}")),
+            None => (ClassDetail::All, "all classes, version 2".to_owned()),
+            Some(count) => (
+                ClassDetail::Top(count.get()),
+                format!("--top {count}, version 2"),
+            ),
         };
         let failed = |error: ServeError| format!("error: {error}");
         let manifest = source.saved.manifest();
@@ -214,6 +217,9 @@ fn predict(arguments: &PredictArguments, stop: &StopFlag) -> Result<JoinedOutput
         return Err(exists());
     }
     let job = arguments.scoring.open(arguments.json).map_err(user_error)?;
+    for note in &job.source.notes {
+        message!("note: {note}");
+    }
     if to.exists() {
         let finished = PartFolder::finish_joined(to, &job.identity);
         match finished.map_err(|error| user_error(format!("error: {error}")))? {

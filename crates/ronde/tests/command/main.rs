@@ -31,6 +31,7 @@ mod jobs_on_slurm;
 mod ledger;
 mod local_sgd;
 mod model_quality;
+mod names;
 mod open_jobs;
 mod output;
 mod own_models;

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::encoded_image::EncodedImage;
 use super::model_serving::ModelServing;
 use super::prediction_worker::{ComputeFailure, PredictionJob};
-use super::requests::{GenerateRequest, PredictRequest, PredictSamples};
+use super::requests::{GenerateRequest, PredictRequest, PredictSamples, SampleForm};
 use super::served_model::ServedModel;
 use super::server::ServingState;
 use super::text_worker::{TextJob, TextPart};
@@ -210,10 +210,17 @@ fn parse_samples(
     serving: &ModelServing,
     body: &[u8],
 ) -> Result<PredictSamples, Refusal> {
-    let input_shape = &serving.model.manifest().input_shape;
-    let has_images = serving.model.images().is_some();
-    let images_max = image_decoding::images_max(input_shape, state.settings.body_bytes_max);
-    PredictSamples::parse(body, input_shape, (has_images, images_max)).map_err(bad_request)
+    let manifest = serving.model.manifest();
+    let shape = &*manifest.input_shape;
+    let images = serving.model.images();
+    let form = SampleForm {
+        shape,
+        images_max: images
+            .map(|_| image_decoding::images_max(shape, state.settings.body_bytes_max)),
+        columns: &manifest.signature.columns,
+        divisor: manifest.signature.feature_scale,
+    };
+    PredictSamples::parse(body, &form).map_err(bad_request)
 }
 
 /// Parses the body of a request for a text.

@@ -71,11 +71,27 @@ pub(super) fn describe(model: &ServedModel) -> Value {
 
 /// Describes the body of a request for predictions.
 fn samples(model: &ServedModel) -> Value {
-    let shape = format!(
+    let manifest = model.manifest();
+    let signature = &manifest.signature;
+    let mut shape = format!(
         "One array for each sample, of shape {:?} or flat.",
-        model.manifest().input_shape
+        manifest.input_shape
     );
+    if let Some(divisor) = signature.feature_scale {
+        shape += &format!(" The numbers of the data divided by {divisor}.");
+    }
     let mut samples = json!({ "inputs": { "type": "array", "description": shape } });
+    if !signature.columns.is_empty() {
+        let numbers = signature.columns.iter();
+        let numbers: serde_json::Map<String, Value> = numbers
+            .map(|column| (column.clone(), json!({ "type": "number" })))
+            .collect();
+        samples["rows"] = json!({
+            "type": "array", "minItems": 1,
+            "items": { "type": "object", "required": signature.columns, "properties": numbers },
+            "description": "Instead of `inputs`: one object for each sample, in the units of the data.",
+        });
+    }
     if model.images().is_some() {
         samples["images"] = json!({
             "type": "array", "minItems": 1,

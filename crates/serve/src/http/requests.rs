@@ -6,6 +6,7 @@ use ronde_data::Vocabulary;
 use serde::Deserialize;
 
 use super::encoded_image::EncodedImage;
+use super::named_row::NamedRow;
 use super::number_array::NumberArray;
 use crate::TokenSampling;
 use crate::text_task::TextTask;
@@ -48,6 +49,7 @@ pub(crate) enum PredictSamples {
 #[serde(deny_unknown_fields)]
 struct PredictBody {
     inputs: Option<NumberArray>,
+    rows: Option<Vec<NamedRow>>,
     images: Option<Vec<EncodedImage>>,
 }
 
@@ -76,34 +78,48 @@ fn invalid(error: &serde_json::Error) -> String {
     format!("invalid body: {error}")
 }
 
+/// The samples that a model accepts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SampleForm<'a> {
+    /// The shape of a sample.
+    pub(crate) shape: &'a [usize],
+    /// The largest number of images of a request; absent if the model was not trained on encoded images.
+    pub(crate) images_max: Option<usize>,
+    /// The names of its columns in their order; empty if they have none.
+    pub(crate) columns: &'a [String],
+    /// The divisor of the numbers of the data.
+    pub(crate) divisor: Option<f32>,
+}
+
 impl PredictSamples {
-    /// Parses a body: `{"inputs": [..]}` with an array for each sample, of the shape of the model's input or flat; or
-    /// `{"images": ["..", ..]}` with a base64 text for each sample, at most `images_max`. `has_images`: the model was trained on
-    /// encoded images.
+    /// Parses a body: `{"inputs": [..]}` with an array for each sample, of the shape of the model's input or flat;
+    /// `{"rows": [..]}` with an object for each sample, of its columns in any order and in the units of the data; or
+    /// `{"images": ["..", ..]}` with a base64 text for each sample.
     ///
     /// # Errors
     /// A message if it is not JSON of this form, or the samples do not fit the model.
-    pub(crate) fn parse(
-        body: &[u8],
-        input_shape: &[usize],
-        (has_images, images_max): (bool, usize),
-    ) -> Result<Self, String> {
+    pub(crate) fn parse(body: &[u8], form: &SampleForm<'_>) -> Result<Self, String> {
         let body: PredictBody = serde_json::from_slice(body).map_err(|error| invalid(&error))?;
-        match (body.inputs, body.images) {
-            (Some(inputs), None) => PredictRequest::of(inputs, input_shape).map(Self::Features),
-            (None, Some(_)) if !has_images => Err(
-                "cannot use `images`: the model was not trained on encoded images; send its features as `inputs`"
-                    .to_owned(),
-            ),
-            (None, Some(images)) if images.is_empty() || images.len() > images_max => Err(format!(
-                "invalid `images`: {} images, expected 1 to {images_max}",
-                images.len()
-            )),
-            (None, Some(images)) => Ok(Self::Images(images)),
-            (Some(_), Some(_)) => {
-                Err("invalid body: `inputs` and `images` cannot be combined".to_owned())
+        match (body.inputs, body.rows, body.images) {
+            (Some(inputs), None, None) => {
+                PredictRequest::of(inputs, form.shape).map(Self::Features)
             }
-            (None, None) => Err("invalid body: missing field `inputs` or `images`".to_owned()),
+            (None, Some(rows), None) => PredictRequest::of_rows(rows, form).map(Self::Features),
+            (None, None, Some(images)) => match form.images_max {
+                None => Err(
+                    "cannot use `images`: the model was not trained on encoded images; send its features as `inputs`"
+                        .to_owned(),
+                ),
+                Some(most) if images.is_empty() || images.len() > most => Err(format!(
+                    "invalid `images`: {} images, expected 1 to {most}",
+                    images.len()
+                )),
+                Some(_) => Ok(Self::Images(images)),
+            },
+            (None, None, None) => {
+                Err("invalid body: missing field `inputs`, `rows` or `images`".to_owned())
+            }
+            _ => Err("invalid body: `inputs`, `rows` and `images` cannot be combined".to_owned()),
         }
     }
 }
@@ -113,11 +129,7 @@ impl PredictRequest {
     fn of(inputs: NumberArray, input_shape: &[usize]) -> Result<Self, String> {
         let NumberArray { shape, values } = inputs;
         let (samples, sample) = shape.split_first().unwrap_or((&0, &[]));
-        if *samples == 0 || *samples > SAMPLES_MAX {
-            return Err(format!(
-                "invalid `inputs`: {samples} samples, expected 1 to {SAMPLES_MAX}"
-            ));
-        }
+        check_number("inputs", *samples)?;
         let features: usize = input_shape.iter().product();
         if sample != input_shape && sample != [features] {
             return Err(format!(
@@ -128,6 +140,35 @@ impl PredictRequest {
             samples: *samples,
             features: values,
         })
+    }
+}
+
+impl PredictRequest {
+    /// Puts the columns of samples into the order of a model.
+    fn of_rows(rows: Vec<NamedRow>, form: &SampleForm<'_>) -> Result<Self, String> {
+        check_number("rows", rows.len())?;
+        if form.columns.len() != form.shape.iter().product::<usize>() {
+            return Err(
+                "cannot use `rows`: the model was not trained on columns with names; send its features as `inputs`"
+                    .to_owned(),
+            );
+        }
+        let samples = rows.len();
+        let mut features = Vec::with_capacity(samples * form.columns.len());
+        for row in rows {
+            row.append_to(form.columns, form.divisor, &mut features)?;
+        }
+        Ok(Self { samples, features })
+    }
+}
+
+/// Checks the number of samples of a request.
+fn check_number(key: &str, samples: usize) -> Result<(), String> {
+    match samples {
+        1..=SAMPLES_MAX => Ok(()),
+        _ => Err(format!(
+            "invalid `{key}`: {samples} samples, expected 1 to {SAMPLES_MAX}"
+        )),
     }
 }
 
@@ -191,10 +232,54 @@ impl GenerateRequest {
 mod tests {
     use super::*;
 
+    const SQUARE: SampleForm<'_> = SampleForm {
+        shape: &[2, 2],
+        images_max: None,
+        columns: &[],
+        divisor: None,
+    };
+
+    #[test]
+    fn rows_are_matched_by_the_names_of_their_columns() {
+        let columns = ["height", "caf\u{e9}"].map(str::to_owned);
+        let form = SampleForm {
+            shape: &[2],
+            columns: &columns,
+            divisor: Some(10.0),
+            ..SQUARE
+        };
+        let parse = |body: &str| PredictSamples::parse(body.as_bytes(), &form);
+        let body = r#"{"rows":[{"height":1,"caf\u00e9":2.5},{"cafe\u0301 ":-30,"height":4}]}"#;
+        let expected = PredictRequest {
+            samples: 2,
+            features: vec![0.1, 0.25, 0.4, -3.0],
+        };
+        assert_eq!(parse(body), Ok(PredictSamples::Features(expected)));
+        for (body, problem) in [
+            (
+                r#"{"rows":[{"height":1,"width":2}]}"#,
+                "a sample has the columns `height`, `width`, expected `height`, `caf\u{e9}`",
+            ),
+            (r#"{"rows":[{"height":1}]}"#, "the columns `height`,"),
+            (
+                r#"{"rows":[{"height":1,"height":2}]}"#,
+                "`height`, `height`",
+            ),
+            (r#"{"rows":[{"height":"1","b":2}]}"#, "invalid type: string"),
+            (r#"{"rows":[{"height":1e99,"b":2}]}"#, "range of f32"),
+            (r#"{"rows":[]}"#, "0 samples"),
+        ] {
+            let error = parse(body).unwrap_err();
+            assert!(error.contains(problem), "{body}: {error}");
+        }
+        let error = PredictSamples::parse(br#"{"rows":[{"a":1}]}"#, &SQUARE).unwrap_err();
+        assert!(error.contains("columns with names"), "{error}");
+    }
+
     #[test]
     fn samples_have_the_shape_of_the_model_or_are_flat() {
         for body in [r#"{"inputs":[[[1,2],[3,4]]]}"#, r#"{"inputs":[[1,2,3,4]]}"#] {
-            let request = PredictSamples::parse(body.as_bytes(), &[2, 2], (false, 1)).unwrap();
+            let request = PredictSamples::parse(body.as_bytes(), &SQUARE).unwrap();
             let expected = PredictRequest {
                 samples: 1,
                 features: vec![1.0, 2.0, 3.0, 4.0],
@@ -204,7 +289,7 @@ mod tests {
         for (body, problem) in [
             ("", "EOF"),
             ("[]", "invalid length 0"),
-            ("{}", "missing field `inputs` or `images`"),
+            ("{}", "missing field `inputs`, `rows` or `images`"),
             (r#"{"images":["AAAA"]}"#, "not trained on encoded images"),
             (r#"{"inputs":[],"more":1}"#, "unknown field `more`"),
             (r#"{"inputs":[]}"#, "0 samples"),
@@ -212,7 +297,7 @@ mod tests {
             (r#"{"inputs":[1,2,3,4]}"#, "shape []"),
             (r#"{"inputs":[[1,2,3,"4"]]}"#, "invalid type: string"),
         ] {
-            let parsed = PredictSamples::parse(body.as_bytes(), &[2, 2], (false, 1));
+            let parsed = PredictSamples::parse(body.as_bytes(), &SQUARE);
             let error = parsed.unwrap_err();
             assert!(error.contains(problem), "{body}: {error}");
         }
@@ -220,7 +305,11 @@ mod tests {
 
     #[test]
     fn the_number_of_images_is_limited() {
-        let parse = |body: &str| PredictSamples::parse(body.as_bytes(), &[2, 2], (true, 2));
+        let form = SampleForm {
+            images_max: Some(2),
+            ..SQUARE
+        };
+        let parse = |body: &str| PredictSamples::parse(body.as_bytes(), &form);
         let images = parse(r#"{"images":["AAAA","AAAB"]}"#).unwrap();
         let expected = [EncodedImage(vec![0; 3]), EncodedImage(vec![0, 0, 1])];
         assert_eq!(images, PredictSamples::Images(expected.into()));

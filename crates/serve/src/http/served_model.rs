@@ -56,6 +56,13 @@ impl ServedModel {
             let has_images = manifest.images.is_some();
             (manifest.input_shape.clone(), manifest.classes, has_images)
         };
+        let names = |manifest: &ModelManifest| {
+            let labels = manifest.signature.class_labels(manifest.classes as usize);
+            (manifest.signature.columns.clone(), labels)
+        };
+        if of(present) == of(new) && names(present) != names(new) {
+            return Err(ServeError::OtherNames);
+        }
         if of(present) != of(new) || self.text_task() != other.text_task() {
             return Err(ServeError::OtherModel {
                 shape: new.input_shape.clone(),
@@ -69,7 +76,7 @@ impl ServedModel {
 
     /// Builds a model that computes predictions. All of them share the values of the weights.
     pub(super) fn predictor(&self) -> Result<Predictor, ServeError> {
-        Ok(Predictor::new(self.chain()?, self.form))
+        Ok(Predictor::new(self.chain()?, self.form.clone()))
     }
 
     /// Builds the layers, which share the values of the weights.

@@ -5,7 +5,7 @@ use ronde_data::{DataConfig, DatasetExt, OpenContext};
 use ronde_engine::{Activation, Chain, ModelConfig};
 
 use super::*;
-use crate::{ClassDetail, PredictionForm, ScoringIdentity};
+use crate::{ClassDetail, ClassLabels, PredictionForm, ScoringIdentity};
 
 fn model(text: &str, dataset: &dyn Dataset) -> Chain {
     let config: ModelConfig = toml::from_str(text).unwrap();
@@ -76,7 +76,7 @@ fn chunks_are_the_predictions_of_their_samples() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = test_set("source = 'digits'");
     let form = PredictionForm::Classes {
-        classes: 10,
+        labels: ClassLabels::numbers(10, 0),
         detail: ClassDetail::All,
     };
     let identity = ScoringIdentity {
@@ -87,7 +87,7 @@ fn chunks_are_the_predictions_of_their_samples() {
         settings: String::new(),
     };
     let parts = PartFolder::claim(folder.path(), &identity, false).unwrap();
-    let predictor = || Predictor::new(model("kind = 'linear'", &*dataset), form);
+    let predictor = || Predictor::new(model("kind = 'linear'", &*dataset), form.clone());
     let worker = PartFolder::open(folder.path(), &identity).unwrap();
     let output = (worker, OutputFormat::JsonLines);
     let settings = LoaderSettings::default();

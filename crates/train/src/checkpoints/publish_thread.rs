@@ -10,7 +10,7 @@ use ronde_checkpoint::{
 };
 use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::spans::SpanKind;
-use ronde_core::{Epoch, Generation, PlanIdentity, Step, WorldSize};
+use ronde_core::{DataSignature, Epoch, Generation, PlanIdentity, Step, WorldSize};
 use ronde_store::{ObjectName, Store, StoreError};
 
 use crate::clock;
@@ -35,6 +35,7 @@ pub(super) struct CompleteSave {
     pub(super) fence: Fence,
     pub(super) world_size: WorldSize,
     pub(super) identity: PlanIdentity,
+    pub(super) signature: DataSignature,
     pub(super) vectors: Arc<Vec<StateVector>>,
     pub(super) cursor: Vec<u8>,
     pub(super) parts: Vec<SavedPart>,
@@ -226,6 +227,7 @@ fn publish_save(store: &Arc<dyn Store>, whole: &CompleteSave) -> Result<(), Chec
         fence: whole.fence,
         world_size: whole.world_size,
         identity: &whole.identity,
+        signature: &whole.signature,
         vectors: &whole.vectors,
         cursor: &whole.cursor,
         saved_unix_ms: clock::unix_ms(),

@@ -10,8 +10,8 @@ use ronde_checkpoint::{CheckpointError, Fence, SaveRequest, SavedPart, Saver};
 use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::holdings::HeldRanges;
 use ronde_core::{
-    CollectiveError, CollectivesExt, Epoch, Event, Generation, Group, PlanIdentity, Rank, Step,
-    Tracker, WorldSize,
+    CollectiveError, CollectivesExt, DataSignature, Epoch, Event, Generation, Group, PlanIdentity,
+    Rank, Step, Tracker, WorldSize,
 };
 use ronde_parallel::HeldVector;
 use ronde_store::Store;
@@ -78,6 +78,7 @@ pub(crate) struct RankPosition<'a> {
     /// The number of committed steps.
     pub(crate) next: Step,
     pub(crate) identity: &'a PlanIdentity,
+    pub(crate) signature: &'a DataSignature,
     pub(crate) layout: &'a ReplicaLayout,
     pub(crate) tracker: &'a dyn Tracker,
 }

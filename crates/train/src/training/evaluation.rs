@@ -92,7 +92,13 @@ impl Training {
             return;
         };
         let rows = matrix.rows().to_vec();
-        self.history.push(Event::ConfusionMeasured { step, rows });
+        let classes = self.plan.signature.class_labels(rows.len());
+        let measured = Event::ConfusionMeasured {
+            step,
+            rows,
+            classes,
+        };
+        self.history.push(measured);
         self.report_history();
     }
 

@@ -24,6 +24,7 @@ impl Training {
             generation: self.member.generation,
             next: self.session.next_step(),
             identity: &self.plan.identity,
+            signature: &self.plan.signature,
             layout: &self.layout,
             tracker: &*self.member.tracker,
         };
@@ -218,6 +219,7 @@ impl Training {
             generation: self.member.generation,
             next,
             identity: &self.plan.identity,
+            signature: &self.plan.signature,
             layout: &self.layout,
             tracker: &*self.member.tracker,
         };

@@ -105,6 +105,7 @@ pub(super) fn heading(
                 return Ok(Heading {
                     bytes: lines.window.position(),
                     names: Vec::new(),
+                    has_names: false,
                 });
             }
         }
@@ -128,10 +129,12 @@ pub(super) fn heading(
         true => Heading {
             bytes: offset + bytes,
             names: texts,
+            has_names: true,
         },
         false => Heading {
             bytes: offset,
             names: (0..texts.len()).map(|column| column.to_string()).collect(),
+            has_names: false,
         },
     })
 }

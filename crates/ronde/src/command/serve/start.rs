@@ -40,6 +40,9 @@ fn serve(arguments: &ServeArguments, stop: &StopFlag) -> Result<(), String> {
     let token = arguments.token_file.as_deref().map(token).transpose()?;
     let tls = tls(arguments)?;
     let data = arguments.source.open_alone(false)?;
+    for note in &data.notes {
+        message!("note: {note}");
+    }
     let newer = Box::new(NewerModels::of(&arguments.source, &data.saved));
     let model = served(data)?;
     let listen = arguments.listen;

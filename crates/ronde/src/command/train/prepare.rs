@@ -9,13 +9,14 @@ use ronde::comm::FlightRecord;
 use ronde::engine::{ModelSize, Recomputation};
 use ronde_core::WorldSize;
 use ronde_core::layout::StateLayout;
-use ronde_data::Split;
+use ronde_data::{InModelOrder, Split};
 use ronde_monitor::Verbosity;
 use ronde_monitor::render::{bytes, count};
 use ronde_train::config::{
     DEFAULT_RUN_FILE, Document, Override, ParallelSection, RecomputedLayers, ValueOrigin, check,
 };
 use ronde_train::flight_records::FlightRecordWriter;
+use ronde_train::initial_names::in_order_of_initial;
 use ronde_train::initial_weights::InitialWeightFile;
 use ronde_train::recording::RecordingRequest;
 use ronde_train::results::StoredResults;
@@ -76,6 +77,8 @@ pub(in crate::command) struct PlannedRun {
     recomputed: RecomputedLayers,
     /// What was chosen because of the memory of this host.
     memory_note: Option<String>,
+    /// How classes and columns correspond to those of the model from which the run starts.
+    name_notes: Vec<String>,
 }
 
 /// The arguments that determine a run.
@@ -131,7 +134,16 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     let base = base.canonicalize().unwrap_or(base);
     let progress = data_progress::show(arguments.json);
     let opening = ronde::environment::surroundings().opening(&base, config.run.seed, progress);
-    let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
+    let mut split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
+    let ordered = in_order_of_initial(&config, &base, split.train.description()).map_err(failed)?;
+    let InModelOrder {
+        config: data,
+        notes: name_notes,
+    } = ordered.unwrap_or_default();
+    if let Some(data) = data {
+        config.data = data;
+        split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
+    }
     let world_size = WorldSize::new(config.workers.count)
         .ok_or_else(|| "error: invalid `workers.count`: expected at least 1 worker".to_owned())?;
     let mut plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
@@ -183,6 +195,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         is_example,
         resumes: from.is_some(),
         memory_note,
+        name_notes,
     })
 }
 
@@ -221,9 +234,14 @@ impl PlannedRun {
         )
     }
 
-    /// Returns the notices about the run file, rendered; empty if there are none.
+    /// Returns the notices about the run file and its names, rendered; empty if there are none.
     pub(in crate::command) fn run_file_notices(&self) -> String {
-        self.document.render_notices(console().colour)
+        let mut notices = self.document.render_notices(console().colour);
+        for note in &self.name_notes {
+            let end = if notices.is_empty() { "" } else { "\n" };
+            let _ = write!(notices, "{end}note: {note}");
+        }
+        notices
     }
 
     /// Returns the plan, the size of the model, the data and the name of the run file, for forecasts.
@@ -422,6 +440,7 @@ impl PlannedRun {
         notices.extend(self.config.train.learning_rate_rule());
         notices.extend(self.config.train.precision_note());
         notices.extend(self.memory_note.clone());
+        notices.extend(self.name_notes.iter().cloned());
         let sent = self.config.run.output_address();
         notices.extend(sent.map(|to| format!("results are sent to {to}")));
         notices.extend(encryption_notices(&self.config, &self.base));

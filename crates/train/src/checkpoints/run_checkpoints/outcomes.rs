@@ -164,6 +164,7 @@ impl RunCheckpoints {
             fence: save.fence,
             world_size: save.world_size,
             identity: now.identity.clone(),
+            signature: now.signature.clone(),
             vectors: now.layout.vectors.clone(),
             cursor: std::mem::take(&mut save.cursor),
             parts: save.parts.clone(),
