@@ -1,6 +1,6 @@
 //! The names of the classes and columns of a model from which a run starts: `model.init`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ronde_core::DataSignature;
 use ronde_data::{DatasetDescription, InModelOrder, ModelForm};
@@ -8,7 +8,7 @@ use ronde_engine::{GraphOutline, ModelConfig, matches_pattern};
 use ronde_model::{InitialWeights, MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 
 use crate::config::StartSection;
-use crate::{RunConfig, TrainError};
+use crate::{RunConfig, TrainError, check_tokens};
 
 /// Returns the data section of a run in the order of the classes and columns of the model from which it starts. `None`: it
 /// starts from no model with names.
@@ -22,9 +22,10 @@ pub fn in_order_of_initial(
     data: &DatasetDescription,
 ) -> Result<Option<InModelOrder>, TrainError> {
     let start = &config.model.start;
-    let Some(signature) = initial_signature(start, base) else {
+    let Some(Initial { manifest, folder }) = Initial::of(start, base) else {
         return Ok(None);
     };
+    let signature = manifest.signature;
     let model = &config.model.config;
     let new = NewTensors::of(model, data, &start.init_new);
     let form = ModelForm {
@@ -34,11 +35,16 @@ pub fn in_order_of_initial(
         has_columns: !new.inputs,
         has_units: false,
     };
-    let ordered = config.data.in_model_order(data, &form);
-    let mut ordered = ordered.map_err(|error| TrainError::Impossible {
+    let refused = |error: &dyn std::fmt::Display| TrainError::Impossible {
         problem: format!("cannot start from model.init: {error}"),
-        hint: new.hint,
-    })?;
+        hint: new.hint.clone(),
+    };
+    let ordered = config.data.in_model_order(data, &form);
+    let mut ordered = ordered.map_err(|error| refused(&error))?;
+    if let (Some(theirs), Some(own), false) = (&manifest.vocabulary, &data.vocabulary, new.outputs)
+    {
+        check_tokens(theirs, &folder, own).map_err(|error| refused(&error))?;
+    }
     let has_other_classes = signature.class_names != data.signature.class_names;
     if new.outputs && model.uses_targets() && has_other_classes {
         ordered.notes.push(
@@ -65,7 +71,8 @@ pub fn check_own(
     base: &Path,
     data: &DataSignature,
 ) -> Result<(), TrainError> {
-    let Some(model) = initial_signature(start, base).filter(|_| start.init_new.is_empty()) else {
+    let initial = Initial::of(start, base).filter(|_| start.init_new.is_empty());
+    let Some(model) = initial.map(|initial| initial.manifest.signature) else {
         return Ok(());
     };
     for (what, model, data) in [
@@ -85,15 +92,25 @@ pub fn check_own(
     Ok(())
 }
 
-/// Returns the names beside the file of `model.init`; `None` if there are none. What is wrong with the files is reported when
-/// the weights are read.
-fn initial_signature(start: &StartSection, base: &Path) -> Option<DataSignature> {
-    let weights = InitialWeights::file_of(&base.join(start.init.as_ref()?));
-    if weights.file_name() != Some(WEIGHTS_FILE.as_ref()) {
-        return None;
+/// The model from which a run starts.
+struct Initial {
+    manifest: ModelManifest,
+    folder: PathBuf,
+}
+
+impl Initial {
+    /// Reads the manifest beside the file of `model.init`; `None` if there is none. What is wrong with the files is reported when
+    /// the weights are read.
+    fn of(start: &StartSection, base: &Path) -> Option<Self> {
+        let weights = InitialWeights::file_of(&base.join(start.init.as_ref()?));
+        if weights.file_name() != Some(WEIGHTS_FILE.as_ref()) {
+            return None;
+        }
+        Some(Self {
+            manifest: ModelManifest::read(&weights.with_file_name(MANIFEST_FILE)).ok()?,
+            folder: weights.parent()?.to_owned(),
+        })
     }
-    let manifest = ModelManifest::read(&weights.with_file_name(MANIFEST_FILE)).ok()?;
-    Some(manifest.signature).filter(|signature| !signature.is_empty())
 }
 
 /// Whether `model.init_new` has all tensors that depend on the classes, or on the columns.

@@ -43,6 +43,7 @@ mod state_transfer;
 pub mod step_loop;
 pub mod task;
 mod timed_layer;
+mod token_texts;
 pub mod training;
 mod units_of_data;
 pub mod worker;
@@ -61,6 +62,7 @@ pub use plan::Plan;
 pub use predicted_stages::PredictedStages;
 pub use step_loop::{StepAction, StepLoop, StepLoopPlan};
 pub use task::WorkerTask;
+pub use token_texts::check_tokens;
 pub use training::{
     LayerTimes, PartTimes, Training, TrainingResult, WorkerTimes, check_planned_fragments,
     rehearsed_step_s,

@@ -1,11 +1,11 @@
 //! The names, the units and the tokens of a saved model, compared with those of the data on which a command uses it.
 
-use ronde_core::TokenTexts;
-use ronde_data::{
-    DataConfig, Dataset, InModelOrder, ModelForm, OpenContext, SignatureError, Split,
-};
+use std::path::Path;
+
+use ronde_data::{DataConfig, Dataset, InModelOrder, ModelForm, OpenContext, Split};
 use ronde_engine::ModelConfig;
 use ronde_model::{ModelManifest, SavedModel};
+use ronde_train::check_tokens;
 
 /// Opens data with the classes, the columns and the units of a model. Returns it with notes about what was changed or cannot be
 /// compared. Cost: that of opening the data, twice if the order of its names is not that of the model.
@@ -27,7 +27,7 @@ pub(super) fn open_for(
     let InModelOrder { config, notes } = data
         .in_model_order(description, &form(manifest))
         .map_err(|error| failed(&error))?;
-    check_tokens(saved, &*split.train).map_err(|error| failed(&error))?;
+    tokens_match(saved, &*split.train).map_err(|error| failed(&error))?;
     let split = match config {
         None => split,
         Some(data) => opened(&data).map_err(|error| error.to_string())?,
@@ -49,37 +49,11 @@ fn form(manifest: &ModelManifest) -> ModelForm<'_> {
 }
 
 /// Checks that the tokens of the data have the texts of those of a model.
-fn check_tokens(saved: &SavedModel, data: &dyn Dataset) -> Result<(), String> {
+fn tokens_match(saved: &SavedModel, data: &dyn Dataset) -> Result<(), String> {
     let description = data.description();
     let (Some(theirs), Some(own)) = (&saved.manifest().vocabulary, &description.vocabulary) else {
         return Ok(());
     };
-    if let TokenTexts::Tokenizer { .. } = theirs {
-        let model = saved.tokenizer().map_err(|error| error.to_string())?;
-        let data = own.tokenizer_json().map_err(|error| error.to_string())?;
-        return match data.is_some_and(|data| data == model) {
-            true => Ok(()),
-            false => Err("the tokenizer of the data is not that of the model".to_owned()),
-        };
-    }
-    let (model, data) = (texts(theirs), texts(&own.texts()));
-    match model == data {
-        true => Ok(()),
-        false => {
-            let what = "tokens";
-            Err(SignatureError { what, model, data }.to_string())
-        }
-    }
-}
-
-/// Returns the text of each token, in the order of the tokens; none for a tokenizer.
-fn texts(texts: &TokenTexts) -> Vec<String> {
-    match texts {
-        TokenTexts::Letters { bytes } => bytes
-            .iter()
-            .map(|byte| byte.escape_ascii().to_string())
-            .collect(),
-        TokenTexts::Words { words, .. } => words.clone(),
-        TokenTexts::Tokenizer { .. } => Vec::new(),
-    }
+    let folder = saved.weights().path().parent();
+    check_tokens(theirs, folder.unwrap_or(Path::new(".")), own)
 }
