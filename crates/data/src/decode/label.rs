@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ronde_core::DataSignature;
+use ronde_core::{DataSignature, NameList};
 
 use super::numbers::NumberDecoder;
 use super::{Features, Schema, field, invalid};
@@ -158,8 +158,12 @@ impl LabelDecoder {
                 let text = String::from_utf8_lossy(text);
                 let class = names.numbers.get(&*standard_name(&text));
                 let shown: String = text.chars().take(40).collect();
-                let unknown =
-                    || format!("field `{name}` holds {shown:?}, which is not in label.names");
+                let unknown = || {
+                    format!(
+                        "field `{name}` holds {shown:?}, which is not in label.names: {}",
+                        NameList(&names.list)
+                    )
+                };
                 targets[0] = *class.ok_or_else(unknown)?;
             }
             Self::Values { numbers, .. } => {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ronde_core::NameList;
 use ronde_store::StoredObject;
 
 use super::{
@@ -100,8 +101,9 @@ impl Format for ImageFolder {
         })?;
         let class = self.class_of(name).ok_or_else(|| {
             refused(format!(
-                "the folder {name:?} is not one of the {} training classes",
-                self.classes.len()
+                "the folder {name:?} is not one of the {} training classes: {}",
+                self.classes.len(),
+                NameList(&self.class_names())
             ))
         })?;
         Ok(Box::new(ImageFile {

@@ -201,3 +201,25 @@ fn divided_targets_are_in_the_units_of_the_data_everywhere_but_in_the_loss() {
         exported.stdout
     );
 }
+
+#[test]
+fn tokens_of_another_text_are_refused() {
+    let dir = TestFolder::new();
+    for (name, text) in [("one", "abcabcabdabc"), ("two", "abxabxabyabx")] {
+        dir.write(&format!("{name}.txt"), &text.repeat(60));
+        let run = format!(
+            "[run]\nname = \"{name}\"\n[data]\nsource = \"text\"\nfile = \"{name}.txt\"\ncontext = 8\n[model]\nkind = \"gpt\"\n\
+             width = 8\nheads = 2\nlayers = 1\nSTART\n[train]\nsteps = 2\nglobal_batch_size = 8\nlearning_rate = 0.01\n"
+        );
+        let start = match name {
+            "one" => "",
+            _ => "init = \"runs/one\"",
+        };
+        dir.write(&format!("{name}.toml"), &run.replace("START", start));
+    }
+    dir.run(&["train", "one.toml"]).expect(0, &[]);
+    let lists = ["`a`, `b`, `c`, `d`", "`a`, `b`, `x`, `y`"];
+    let evaluate = ["evaluate", "runs/one", "--data", "two.toml"];
+    dir.run(&evaluate).expect(2, &lists);
+    dir.run(&["train", "two.toml"]).expect(2, &lists);
+}
