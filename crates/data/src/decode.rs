@@ -26,6 +26,9 @@ pub use schema::{
 
 pub use scratch::DecodeScratch;
 
+/// The version of the decoder of images in the identity of data. It changes with the values of any decoded image.
+pub(crate) const IMAGE_DECODER: &str = "image decoder version 2";
+
 /// The purpose of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SampleUse {
@@ -154,6 +157,14 @@ impl RecordDecoder {
             #[cfg(feature = "full")]
             FeatureDecoder::Image(step) => Some(step.features()),
             _ => None,
+        }
+    }
+
+    /// Returns the identity of samples, from the identity of their records.
+    pub(crate) fn identity(&self, records: String) -> String {
+        match self.images() {
+            Some(_) => format!("{records}, {IMAGE_DECODER}"),
+            None => records,
         }
     }
 

@@ -6,7 +6,7 @@ use ronde_core::Epoch;
 use ronde_store::Opener;
 
 use crate::dataset::FetchedSamples;
-use crate::decode::{DecodeScratch, ImageDecoder, ImageFeatures};
+use crate::decode::{DecodeScratch, IMAGE_DECODER, ImageDecoder, ImageFeatures};
 use crate::format::BadRecord;
 use crate::format::folder::is_image;
 use crate::source::{SourceFile, expand};
@@ -58,7 +58,8 @@ impl ImageFiles {
             hasher.update(file.name().as_bytes());
             hasher.update(&file.bytes().to_le_bytes());
         }
-        let identity = format!("images blake3:{}", hasher.finalize().to_hex());
+        let hash = hasher.finalize().to_hex();
+        let identity = format!("images blake3:{hash}, {IMAGE_DECODER}");
         Ok(Self {
             files,
             decoder: Arc::new(ImageDecoder::new(images)?),

@@ -1,6 +1,15 @@
-//! [`Picture`]: the format and size of an encoded image, from its first bytes.
+//! [`Picture`]: the format, size and orientation of an encoded image, from its header and metadata.
 
-/// The format and size of an encoded image.
+mod chunks;
+mod jpeg_header;
+mod orientation;
+
+#[cfg(feature = "full")]
+pub(crate) use jpeg_header::JpegColours;
+pub(crate) use jpeg_header::JpegHeader;
+pub(crate) use orientation::Orientation;
+
+/// The format and size of an encoded image as it is shown: turned as its EXIF or XMP metadata specify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Picture {
     /// `JPEG`, `PNG` or `WEBP`.
@@ -11,17 +20,31 @@ pub struct Picture {
     pub height: u32,
 }
 
-fn big_endian(bytes: &[u8], at: usize) -> Option<u32> {
-    let two = bytes.get(at..)?.first_chunk::<2>()?;
-    Some(u32::from(u16::from_be_bytes(*two)))
-}
-
 impl Picture {
-    /// Parses the header of an image; `None` for other data. Decodes no pixels.
+    /// Parses the header and metadata of an image; `None` for other data. Decodes no pixels.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Self> {
+        let stored = Self::stored(bytes)?;
+        let orientation = Orientation::of_image(bytes).unwrap_or(Orientation::UPRIGHT);
+        let (width, height) = orientation.shown_size((stored.width, stored.height));
+        Some(Self {
+            width,
+            height,
+            ..stored
+        })
+    }
+
+    /// Returns the format and the size of the stored pixels.
+    fn stored(bytes: &[u8]) -> Option<Self> {
         match bytes {
-            [0xff, 0xd8, rest @ ..] => jpeg(rest),
+            [0xff, 0xd8, ..] => {
+                let header = JpegHeader::parse(bytes)?;
+                Some(Self {
+                    kind: "JPEG",
+                    width: header.width,
+                    height: header.height,
+                })
+            }
             [0x89, b'P', b'N', b'G', ..] => {
                 let width = bytes.get(16..20)?.first_chunk::<4>()?;
                 let height = bytes.get(20..24)?.first_chunk::<4>()?;
@@ -51,26 +74,14 @@ impl Picture {
     }
 }
 
-/// Skips segments up to the one with the size.
-fn jpeg(mut rest: &[u8]) -> Option<Picture> {
-    loop {
-        let (&[mark, kind], after) = rest.split_first_chunk::<2>()?;
-        if mark != 0xff {
-            return None;
-        }
-        match kind {
-            // Padding bytes, and markers without a segment.
-            0xff => rest = &rest[1..],
-            0x01 | 0xd0..=0xd7 => rest = after,
-            0xd9 | 0xda => return None,
-            0xc0..=0xcf if !matches!(kind, 0xc4 | 0xc8 | 0xcc) => {
-                return Some(Picture {
-                    kind: "JPEG",
-                    height: big_endian(after, 3)?,
-                    width: big_endian(after, 5)?,
-                });
-            }
-            _ => rest = after.get(big_endian(after, 0)? as usize..)?,
+impl Orientation {
+    /// Returns the orientation of an encoded image; `None` if the part with its metadata may be missing.
+    pub(crate) fn of_image(bytes: &[u8]) -> Option<Self> {
+        match bytes {
+            [0xff, 0xd8, ..] => JpegHeader::parse(bytes).map(|header| header.orientation()),
+            [0x89, b'P', b'N', b'G', ..] => chunks::png_orientation(bytes),
+            [b'R', b'I', b'F', b'F', ..] => chunks::webp_orientation(bytes),
+            _ => Some(Self::UPRIGHT),
         }
     }
 }

@@ -90,7 +90,7 @@ impl StoredDataset {
             classes: decoder.classes(),
             targets: decoder.targets(),
             targets_per_sample: decoder.targets_per_sample(),
-            identity,
+            identity: decoder.identity(identity),
             files: Vec::new(),
             locality: Some(locality(&index, &reading)),
             bad_records: BadRecordPolicy {

@@ -1,11 +1,13 @@
-//! Conversion of encoded images to features: decoding, crop and resize, flip, normalisation; one plane per channel.
+//! Conversion of encoded images to features: decoding, orientation, crop and resize, flip, normalisation; one plane per channel.
 //!
 //! Crop and resize are one operation: the crop is a rectangle of the decoded image with fractional pixels, and only this
 //! rectangle is resized (triangle filter over all its pixels, as Pillow's `BILINEAR`). Randomness is keyed by epoch and
 //! sample.
 
 mod crop;
+mod jpeg;
 mod pixels;
+mod turn;
 
 use fast_image_resize as fir;
 use fast_image_resize::images::{Image, ImageRef};
@@ -25,6 +27,7 @@ const FLIP_BLOCK: u64 = 16;
 #[derive(Default)]
 pub(super) struct ImageBuffers {
     decoded: Vec<u8>,
+    turned: Vec<u8>,
     resized: Vec<u8>,
     resizer: fir::Resizer,
 }
@@ -100,7 +103,7 @@ impl ImageDecoder {
         })
     }
 
-    /// Refuses images of more than `pixels` pixels; by default the limit is 2^26. An image takes at most 11 bytes of memory for
+    /// Refuses images of more than `pixels` pixels; by default the limit is 2^26. An image takes at most 12 bytes of memory for
     /// each of its pixels.
     #[must_use]
     pub fn with_pixels_max(mut self, pixels: u64) -> Self {
@@ -146,8 +149,10 @@ impl ImageDecoder {
         memory: &mut ImageBuffers,
         out: &mut [f32],
     ) -> Result<(), String> {
-        let image =
-            PixelSize::decode(encoded, self.channels, self.pixels_max, &mut memory.decoded)?;
+        let ImageBuffers {
+            decoded, turned, ..
+        } = memory;
+        let image = PixelSize::decode(encoded, self.channels, self.pixels_max, decoded, turned)?;
         let part = crop::choose(&self.features, (image.width, image.height), random);
         let is_turned =
             self.features.flip && random.is_some_and(|random| random.block(FLIP_BLOCK)[0] & 1 == 1);

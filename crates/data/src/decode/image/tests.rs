@@ -95,6 +95,107 @@ fn images_of_every_kind_match_the_drawn_pattern() {
     }
 }
 
+/// Returns images that are stored turned or in unusual colours, by name.
+fn shown() -> [(&'static str, &'static [u8]); 9] {
+    macro_rules! vectors {
+        ($($name:literal),*) => {
+            [$(($name, include_bytes!(concat!("../../../tests/vectors/shown/", $name)))),*]
+        };
+    }
+    vectors![
+        "cmyk.jpg",
+        "named.jpg",
+        "numbered.jpg",
+        "rgb.jpg",
+        "turned5.webp",
+        "turned6.jpg",
+        "turned8.png",
+        "xmp3.jpg",
+        "ycck.jpg"
+    ]
+}
+
+/// Returns size and levels of an image as Pillow 13 shows them (`ImageOps.exif_transpose`), one plane per channel.
+fn levels_of_pillow(name: &str, channels: usize) -> (usize, usize, Vec<f32>) {
+    let all = include_str!("../../../tests/vectors/shown/pillow.json");
+    let all: serde_json::Value = serde_json::from_str(all).unwrap();
+    let side = |number: usize| all[name]["size"][number].as_u64().unwrap() as usize;
+    let key = if channels == 3 { "rgb" } else { "grey" };
+    let digits = all[name][key]
+        .as_str()
+        .unwrap()
+        .as_bytes()
+        .as_chunks::<2>()
+        .0;
+    let level = |digits: &[u8; 2]| {
+        let digits = std::str::from_utf8(digits).unwrap();
+        f32::from(u8::from_str_radix(digits, 16).unwrap())
+    };
+    let levels: Vec<f32> = digits.iter().map(level).collect();
+    let planes = (0..channels).flat_map(|channel| levels[channel..].iter().step_by(channels));
+    (side(0), side(1), planes.copied().collect())
+}
+
+#[test]
+fn images_are_decoded_as_pillow_shows_them() {
+    for (name, encoded) in shown() {
+        for channels in [3, 1] {
+            let (width, height, expected) = levels_of_pillow(name, channels);
+            let picture = crate::picture::Picture::of(encoded).unwrap();
+            assert_eq!(
+                (picture.width as usize, picture.height as usize),
+                (width, height)
+            );
+            let text = format!("shape = [{channels}, {height}, {width}]");
+            let out = decode(&decoder(&text, SampleUse::Train), encoded, 0, 0).unwrap();
+            // Inverse transformations of JPEG may round differently.
+            let bound = if name.ends_with("jpg") { 3.5 } else { 0.01 };
+            for (at, (value, expected)) in out.iter().zip(&expected).enumerate() {
+                let level = value * 255.0;
+                assert!(
+                    (level - expected).abs() <= bound,
+                    "{name}, {channels} channels, {at}: {level}, {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn areas_and_flips_refer_to_the_image_as_it_is_shown() {
+    let turned = shown()[6].1;
+    let (width, height, levels) = levels_of_pillow("turned8.png", 3);
+    let pixel = |x: u32, y: u32| {
+        let at = y as usize * width + x as usize;
+        image::Rgb([0, 1, 2].map(|channel| levels[channel * width * height + at] as u8))
+    };
+    let upright = image::RgbImage::from_fn(width as u32, height as u32, pixel);
+    let mut encoded = std::io::Cursor::new(Vec::new());
+    upright
+        .write_to(&mut encoded, image::ImageFormat::Png)
+        .unwrap();
+    for crop in ["random_resized", "random", "center"] {
+        let text = format!("shape = [3, 4, 5]\nresize = 6\ncrop = '{crop}'\nflip = true");
+        for role in [SampleUse::Train, SampleUse::Test] {
+            let decoder = decoder(&text, role);
+            for sample in 0..20 {
+                let turned = decode(&decoder, turned, 1, sample).unwrap();
+                let upright = decode(&decoder, encoded.get_ref(), 1, sample).unwrap();
+                assert_eq!(turned, upright, "{crop}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_version_of_the_decoder_is_part_of_the_identity_of_images() {
+    let images = decoder("shape = [3, 8, 8]", SampleUse::Test);
+    assert_eq!(
+        images.identity("records".to_owned()),
+        "records, image decoder version 2"
+    );
+}
+
 #[test]
 fn values_are_normalised_by_channel() {
     let text = "shape = [3, 48, 64]\nmean = [0.5, 0.25, 0.0]\nstd = [0.5, 2.0, 1.0]";
@@ -160,7 +261,9 @@ fn randomness_is_keyed_by_epoch_and_sample() {
 #[test]
 fn damaged_images_are_decoded_or_refused_without_a_panic() {
     let plain = decoder("shape = [3, 8, 8]", SampleUse::Train);
-    for encoded in [JPEG, PROGRESSIVE, GREY, CMYK, PNG, PALETTE, WEBP, LOSSLESS] {
+    let mut images = vec![JPEG, PROGRESSIVE, GREY, CMYK, PNG, PALETTE, WEBP, LOSSLESS];
+    images.extend(shown().map(|(_, encoded)| encoded));
+    for encoded in images {
         let whole = decode(&plain, encoded, 0, 0).unwrap();
         for at in 0..encoded.len() {
             for value in [0, 0xff, encoded[at] ^ 0x20] {
