@@ -6,7 +6,8 @@
 //! format::Text: reads token files
 //! ```
 //!
-//! Memory: about 20 MiB per thread, independent of the length of the files.
+//! Memory: about 20 MiB per thread, independent of the length of the files, where texts have cuts; without them, a document is
+//! encoded at once, which takes up to 600 MiB.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,11 +24,18 @@ use crate::format::NumberType;
 use crate::index::{DataFile, key_of};
 use crate::open_context::OpenContext;
 
+#[cfg(feature = "full")]
+mod cuts;
+#[cfg(not(feature = "full"))]
+mod cuts {
+    /// Nothing is known without tokenizers.
+    pub(crate) type CharacterPairs = ();
+}
 mod documents;
 mod footer;
 mod tokenizer;
 
-pub(crate) use documents::DocumentLayout;
+pub(crate) use documents::{DocumentLayout, UNCUT_BYTES_MAX};
 use documents::{DocumentPart, Documents};
 pub(crate) use footer::TokenFileFooter;
 pub(crate) use tokenizer::Tokenizer;
@@ -93,7 +101,7 @@ impl Tokenization {
     /// Returns a text that differs for settings that produce different tokens.
     pub(crate) fn identity(&self) -> String {
         format!(
-            "tokens of text version 1, tokenizer {}, {:?} after each, field {:?}",
+            "tokens of text version 2, tokenizer {}, {:?} after each, field {:?}",
             self.tokenizer.identity(),
             self.end_of_text,
             self.field
@@ -222,7 +230,7 @@ impl FileTask for EncodeTask<'_> {
             footer: TokenFileFooter::new(file.location(), self.tokenization.dtype()),
             hasher: blake3::Hasher::new(),
         };
-        let mut documents = Documents::open(&**file, &self.tokenization.field)?;
+        let mut documents = Documents::open(&**file, self.tokenization)?;
         let mut read = 0;
         loop {
             let parts = documents.next_parts(self.threads * BATCH_BYTES)?;
@@ -230,7 +238,8 @@ impl FileTask for EncodeTask<'_> {
                 break;
             }
             cancellation.check(file.location())?;
-            self.encode(&parts, &mut out)?;
+            let encoded = self.encode(&parts, &mut out);
+            encoded.map_err(|error| in_file(file.location(), error))?;
             let now = documents.bytes_read();
             self.add_progress(now - std::mem::replace(&mut read, now));
         }
@@ -311,6 +320,17 @@ impl EncodeTask<'_> {
             }
         }
         Ok(bytes)
+    }
+}
+
+/// Adds the file to an error of the tokenizer.
+fn in_file(file: &str, error: DataError) -> DataError {
+    match error {
+        DataError::Schema { problem, .. } => DataError::Format {
+            file: file.to_owned(),
+            problem,
+        },
+        other => other,
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ronde_core::TokenTexts;
 
 use crate::DataError;
-use crate::tokenized::{Tokenization, Tokenizer};
+use crate::tokenized::{Tokenization, Tokenizer, UNCUT_BYTES_MAX};
 
 /// The text of the tokens of a data set.
 #[derive(Debug, Clone)]
@@ -162,7 +162,7 @@ impl Vocabulary {
     /// Returns the tokens of a text.
     ///
     /// # Errors
-    /// A description of the first part of the text that has no token.
+    /// A description of the first part of the text that has no token, or of a text that is too long for a tokenizer.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         match &self.form {
             TokenForm::Letters(letters) => {
@@ -188,6 +188,12 @@ impl Vocabulary {
                         .ok_or_else(|| format!("the word `{word}` is not in the vocabulary"))
                 };
                 text.split_whitespace().map(token).collect()
+            }
+            TokenForm::Tokenizer(_) if text.len() > UNCUT_BYTES_MAX => {
+                let bytes = text.len();
+                Err(format!(
+                    "the text has {bytes} bytes, the limit is {UNCUT_BYTES_MAX}"
+                ))
             }
             TokenForm::Tokenizer(tokenization) => {
                 let tokens = tokenization.tokenizer.encode(text);

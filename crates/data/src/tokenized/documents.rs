@@ -6,13 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
 
+use super::Tokenization;
+use super::cuts::CharacterPairs;
 use crate::DataError;
 use crate::format::BadRecord;
 use crate::format::object::{ObjectReader, failed, is_gzip};
 use crate::index::DataFile;
 
-/// The maximum bytes of a piece; a longer document is split before a line. EncodeTask needs about 150 times as much memory.
+/// The bytes of a piece, to which a longer document is cut where its text has cuts.
 const PIECE_BYTES: usize = 64 << 10;
+/// The maximum bytes of text without a cut. Its encoding takes about 150 times as much memory.
+pub(crate) const UNCUT_BYTES_MAX: usize = 4 << 20;
 /// The maximum bytes of a line that is a document.
 const LINE_BYTES_MAX: usize = 64 << 20;
 /// The bytes of one read.
@@ -55,7 +59,8 @@ pub(super) enum DocumentPart {
 pub(super) struct Documents<'a> {
     location: &'a str,
     form: DocumentLayout,
-    field: &'a str,
+    tokenization: &'a Tokenization,
+    pairs: CharacterPairs,
     input: Box<dyn BufRead + Send>,
     read: Arc<AtomicU64>,
     /// The bytes of an incomplete piece.
@@ -78,8 +83,11 @@ impl<R: Read> Read for CountingReader<R> {
 }
 
 impl<'a> Documents<'a> {
-    /// Opens a file; `field` is the field with the text in a line of JSON.
-    pub(super) fn open(file: &'a dyn DataFile, field: &'a str) -> Result<Self, DataError> {
+    /// Opens a file.
+    pub(super) fn open(
+        file: &'a dyn DataFile,
+        tokenization: &'a Tokenization,
+    ) -> Result<Self, DataError> {
         let location = file.location();
         let form = DocumentLayout::of(location).unwrap_or(DocumentLayout::Plain);
         let read = Arc::new(AtomicU64::new(0));
@@ -99,7 +107,8 @@ impl<'a> Documents<'a> {
         Ok(Self {
             location,
             form,
-            field,
+            tokenization,
+            pairs: CharacterPairs::default(),
             input,
             read,
             rest: Vec::new(),
@@ -151,16 +160,26 @@ impl<'a> Documents<'a> {
 
     /// Reads the next piece of a plain document.
     fn piece(&mut self, parts: &mut Vec<DocumentPart>) -> Result<(), DataError> {
-        let more = (PIECE_BYTES - self.rest.len().min(PIECE_BYTES)) as u64;
-        let mut input = (&mut self.input).take(more);
-        if let Err(error) = input.read_to_end(&mut self.rest) {
-            return self.or_bad(error, parts);
-        }
-        let is_last = self.rest.len() < PIECE_BYTES;
-        let end = if is_last {
-            self.rest.len()
-        } else {
-            cut(&self.rest)
+        let mut wanted = PIECE_BYTES;
+        let (end, is_last) = loop {
+            let more = wanted.saturating_sub(self.rest.len()) as u64;
+            let mut input = (&mut self.input).take(more);
+            if let Err(error) = input.read_to_end(&mut self.rest) {
+                return self.or_bad(error, parts);
+            }
+            if self.rest.len() < wanted {
+                break (self.rest.len(), true);
+            }
+            match self.cut() {
+                Some(end) => break (end, false),
+                None if wanted < UNCUT_BYTES_MAX => wanted = (wanted * 2).min(UNCUT_BYTES_MAX),
+                None => {
+                    let problem = format!("{}; skipping the rest of the file", self.uncut());
+                    parts.push(self.bad(0, None, problem));
+                    self.is_finished = true;
+                    return Ok(());
+                }
+            }
         };
         let kept = self.rest.split_off(end);
         let piece = std::mem::replace(&mut self.rest, kept);
@@ -184,6 +203,58 @@ impl<'a> Documents<'a> {
         Ok(())
     }
 
+    /// Returns where to cut the read bytes, to which more belong. Invalid UTF-8 is cut after its last line.
+    fn cut(&mut self) -> Option<usize> {
+        let text = match std::str::from_utf8(&self.rest) {
+            Ok(text) => text,
+            Err(error) => match error.error_len() {
+                None => std::str::from_utf8(&self.rest[..error.valid_up_to()]).ok()?,
+                Some(length) => {
+                    let bad = error.valid_up_to() + length;
+                    let line = self.rest.iter().rposition(|byte| *byte == b'\n');
+                    let line = line.map(|line| line + 1).filter(|line| *line >= bad);
+                    return Some(line.unwrap_or(self.rest.len()));
+                }
+            },
+        };
+        self.tokenization.tokenizer.last_cut(text, &mut self.pairs)
+    }
+
+    /// Describes a text that is too long without a cut.
+    fn uncut(&self) -> String {
+        let mib = UNCUT_BYTES_MAX >> 20;
+        match self.tokenization.tokenizer.has_cuts() {
+            true => format!(
+                "the text has no position within {mib} MiB at which it can be cut without changing tokens"
+            ),
+            false => format!(
+                "the text is longer than {mib} MiB, and the tokenizer does not allow to cut it: it keeps words together, or its steps are not known; use shorter documents"
+            ),
+        }
+    }
+
+    /// Splits a text into pieces, or returns why it cannot be split.
+    fn pieces(&mut self, text: &str) -> Result<Vec<String>, String> {
+        let (mut pieces, mut rest, mut wanted) = (Vec::new(), text, PIECE_BYTES);
+        while rest.len() > wanted {
+            let part = &rest[..rest.floor_char_boundary(wanted)];
+            let tokenizer = &self.tokenization.tokenizer;
+            match tokenizer.last_cut(part, &mut self.pairs) {
+                Some(cut) => {
+                    let (piece, more) = rest.split_at(cut);
+                    pieces.push(piece.to_owned());
+                    (rest, wanted) = (more, PIECE_BYTES);
+                }
+                None if wanted < UNCUT_BYTES_MAX => wanted = (wanted * 2).min(UNCUT_BYTES_MAX),
+                None => return Err(self.uncut()),
+            }
+        }
+        if !rest.is_empty() {
+            pieces.push(rest.to_owned());
+        }
+        Ok(pieces)
+    }
+
     /// Reads the next line.
     fn line(&mut self, parts: &mut Vec<DocumentPart>) -> Result<(), DataError> {
         let mut input = (&mut self.input).take(LINE_BYTES_MAX as u64 + 1);
@@ -199,9 +270,10 @@ impl<'a> Documents<'a> {
             );
             parts.push(self.bad(0, Some(number), problem));
         } else if !line.trim_ascii().is_empty() {
-            match text_of(&line, self.field) {
-                Ok(text) => {
-                    parts.extend(pieces(&text).map(|piece| DocumentPart::Text(piece.to_owned())));
+            let text = text_of(&line, &self.tokenization.field);
+            match text.and_then(|text| self.pieces(&text)) {
+                Ok(pieces) => {
+                    parts.extend(pieces.into_iter().map(DocumentPart::Text));
                     parts.push(DocumentPart::End);
                 }
                 Err(problem) => parts.push(self.bad(0, Some(number), problem)),
@@ -222,37 +294,4 @@ fn text_of(line: &[u8], field: &str) -> Result<String, String> {
         Some(_) => Err(format!("field `{field}` is not a string")),
         None => Err(format!("no field `{field}`")),
     }
-}
-
-/// Splits a text into pieces.
-fn pieces(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        let end = match rest.len() <= PIECE_BYTES {
-            true => rest.len(),
-            false => cut(&rest.as_bytes()[..PIECE_BYTES]),
-        };
-        let (piece, more) = rest.split_at(end);
-        rest = more;
-        (!piece.is_empty()).then_some(piece)
-    })
-}
-
-/// Returns where to split a long text: before the last single line break, where tokenizers that split at white space split
-/// anyway; otherwise before a space; otherwise before the last character, which may be incomplete.
-fn cut(text: &[u8]) -> usize {
-    let is_single = |at: usize, byte: u8| {
-        text[at] == byte
-            && !text[at - 1].is_ascii_whitespace()
-            && !text[at + 1].is_ascii_whitespace()
-    };
-    let last = |byte: u8| (1..text.len() - 1).rev().find(|&at| is_single(at, byte));
-    let of_character = || {
-        let is_first = |&at: &usize| text[at] & 0xc0 != 0x80;
-        (1..text.len()).rev().take(4).find(is_first)
-    };
-    last(b'\n')
-        .or_else(|| last(b' '))
-        .or_else(of_character)
-        .unwrap_or(text.len())
 }

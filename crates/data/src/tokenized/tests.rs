@@ -118,7 +118,7 @@ fn long_documents_have_the_same_tokens_as_in_one_piece() {
 }
 
 #[test]
-fn long_lines_of_json_and_texts_without_spaces_are_split_between_characters() {
+fn long_lines_of_json_and_texts_without_spaces_have_the_same_tokens() {
     let tokenization = tokenization();
     let folder = tempfile::tempdir().unwrap();
     let long = novel().repeat(3);
@@ -126,12 +126,57 @@ fn long_lines_of_json_and_texts_without_spaces_are_split_between_characters() {
     let solid = "zwölf€".repeat(40_000);
     let files = [file("a.jsonl", &line), file("b.txt", solid.as_bytes())];
     let made = tokens(&files, &token_store(&folder, None), 2).unwrap();
-    let mut expected = tokenization.tokenizer.encode(&long).unwrap();
+    for (made, text) in made.iter().zip([long, solid]) {
+        let mut expected = tokenization.tokenizer.encode(&text).unwrap();
+        expected.extend(tokenization.end_of_text);
+        assert!(made.0 == expected && made.1.is_empty());
+    }
+}
+
+#[test]
+fn texts_without_cuts_are_encoded_at_once_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let token_store = token_store(&folder, None);
+    // One word, which no position divides.
+    let word = "z".repeat(1 << 20);
+    let short = serde_json::json!({ "text": word }).to_string();
+    let long = serde_json::json!({ "text": word.repeat(5) }).to_string();
+    let lines = format!("{long}\n{short}\n");
+    let files = [
+        file("a.txt", word.as_bytes()),
+        file("b.txt", word.repeat(5).as_bytes()),
+        file("c.jsonl", lines.as_bytes()),
+    ];
+    let made = tokens(&files, &token_store, 1).unwrap();
+    let tokenization = tokenization();
+    let mut expected = tokenization.tokenizer.encode(&word).unwrap();
     expected.extend(tokenization.end_of_text);
-    assert!(made[0].0 == expected);
-    // A text without a good split point has different tokens there, but the same characters.
-    let decoded = tokenization.tokenizer.decode(&made[1].0);
-    assert!(decoded == solid && made[1].1.is_empty());
+    assert!(made[0] == (expected.clone(), vec![]));
+    assert!(made[1].0.is_empty() && made[2].0 == expected);
+    for made in &made[1..] {
+        assert_eq!((made.1.len(), made.1[0].offset), (1, 0));
+        let problem = &made.1[0].problem;
+        assert!(problem.contains("no position within 4 MiB"), "{problem}");
+    }
+}
+
+#[test]
+fn texts_that_would_exhaust_the_tokenizer_are_refused() {
+    let tokenization = tokenization();
+    let spaces = |count| format!("a{}b c", " ".repeat(count));
+    let tokens = tokenization.tokenizer.encode(&spaces(400_000)).unwrap();
+    let short = tokenization.tokenizer.encode(" b c").unwrap();
+    assert!(tokens.ends_with(&short));
+    let error = tokenization.tokenizer.encode(&spaces(500_001)).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("500001 characters of white space"),
+        "{error}"
+    );
+    let vocabulary = crate::Vocabulary::tokenizer(Arc::new(tokenization));
+    let error = vocabulary.encode(&"ab ".repeat(2 << 20)).unwrap_err();
+    assert_eq!(error, "the text has 6291456 bytes, the limit is 4194304");
 }
 
 #[test]

@@ -2,16 +2,27 @@
 
 use std::path::Path;
 
+use super::cuts::CharacterPairs;
+#[cfg(feature = "full")]
+use super::cuts::CutRule;
 use crate::DataError;
 
 /// The maximum length of a `tokenizer.json`.
 #[cfg(feature = "full")]
 const TOKENIZER_BYTES_MAX: u64 = 256 << 20;
 
+/// The maximum number of successive characters of white space. The engine of `tokenizers` for regular expressions stops
+/// without an error after 1,000,000 of them, and would leave the rest of the text in one piece.
+#[cfg(feature = "full")]
+const WHITE_SPACE_MAX: usize = 500_000;
+
 /// A tokenizer described by a `tokenizer.json`: normalisation, splitting into words, a vocabulary and a merge model.
 pub(crate) struct Tokenizer {
     #[cfg(feature = "full")]
     inner: tokenizers::Tokenizer,
+    /// Where texts may be cut; `None` if nowhere.
+    #[cfg(feature = "full")]
+    cut_rule: Option<CutRule>,
     identity: String,
     tokens: u32,
 }
@@ -51,6 +62,7 @@ impl Tokenizer {
             return Err(invalid(format!("{shown} has no tokens")));
         }
         Ok(Self {
+            cut_rule: CutRule::new(&inner),
             inner,
             identity: format!("blake3:{}", blake3::hash(bytes).to_hex()),
             tokens,
@@ -75,10 +87,29 @@ impl Tokenizer {
     }
 
     /// Returns the tokens of a text, without special tokens for its beginning or end.
+    /// The time and memory grow with the length of the text.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let spaces = longest_white_space(text);
+        if spaces > WHITE_SPACE_MAX {
+            return Err(invalid(format!(
+                "cannot encode a text with {spaces} characters of white space in a row: the limit is {WHITE_SPACE_MAX}"
+            )));
+        }
         let encoded = self.inner.encode_fast(text, false);
         let encoded = encoded.map_err(|error| invalid(format!("cannot encode a text: {error}")))?;
         Ok(encoded.get_ids().to_vec())
+    }
+
+    /// Returns the last position at which a text can be cut so that the tokens of both parts are those of the whole text;
+    /// `None` if there is none. The text starts its document or follows a cut; more text follows it. `pairs` is memory for
+    /// searches with the same tokenizer.
+    pub(super) fn last_cut(&self, text: &str, pairs: &mut CharacterPairs) -> Option<usize> {
+        self.cut_rule.as_ref()?.cuts(text, false, pairs).next()
+    }
+
+    /// Returns whether texts can be cut at all.
+    pub(super) fn has_cuts(&self) -> bool {
+        self.cut_rule.is_some()
     }
 }
 
@@ -114,6 +145,26 @@ impl Tokenizer {
     pub(crate) fn encode(&self, _: &str) -> Result<Vec<u32>, DataError> {
         Ok(Vec::new())
     }
+
+    /// Returns `None`.
+    pub(super) fn last_cut(&self, _: &str, _: &mut CharacterPairs) -> Option<usize> {
+        None
+    }
+
+    /// Returns `false`.
+    pub(super) fn has_cuts(&self) -> bool {
+        false
+    }
+}
+
+/// Returns the length of the longest run of white space, or 0 for a text that is too short for a long one.
+#[cfg(feature = "full")]
+fn longest_white_space(text: &str) -> usize {
+    if text.len() <= WHITE_SPACE_MAX {
+        return 0;
+    }
+    let runs = text.split(|character: char| !character.is_whitespace());
+    runs.map(|run| run.chars().count()).max().unwrap_or(0)
 }
 
 impl Tokenizer {
