@@ -1,4 +1,4 @@
-//! Compares the data formats with files that TensorFlow, pyarrow, webdataset and numpy write and read.
+//! Compares the data formats with files that TensorFlow, pyarrow, webdataset, numpy and Pillow write and read.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ const CHECK: &str = "crates/data/tests/python/check.py";
 /// The packages that it needs, with versions.
 const PACKAGES: &str = "crates/data/tests/python/requirements.txt";
 
-/// Runs the comparison with the command and the example that were built in `target`. Skipped where there is no Python
+/// Runs the comparison with the command and the examples that were built in `target`. Skipped where there is no Python
 /// or where its packages cannot be installed.
 pub(crate) fn test(target: &Path) -> Result<Outcome> {
     let python = match python::environment(&target.join("python-formats"), PACKAGES) {
@@ -26,6 +26,7 @@ pub(crate) fn test(target: &Path) -> Result<Outcome> {
         .arg(root().join(CHECK))
         .arg(target.join("release/ronde"))
         .arg(target.join("release/examples/records"))
+        .arg(target.join("release/examples/images"))
         .status()
         .context("starting Python")?;
     match status.success() {

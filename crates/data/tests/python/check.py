@@ -1,7 +1,7 @@
 """Files that TensorFlow, pyarrow, webdataset and numpy write are read value for value, what `ronde data pack` writes is
-read by them, and text has the tokens that Hugging Face's library makes of it.
+read by them, text has the tokens that Hugging Face's library makes of it, and images the pixels that Pillow shows.
 
-    check.py RONDE RECORDS      the command, and the example that prints records
+    check.py RONDE RECORDS IMAGES      the command, and the examples that print records and decoded images
 """
 
 import csv
@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import webdataset as wds
-from PIL import Image
+from PIL import Image, ImageOps, PngImagePlugin
 
 LIMIT_S = 120
-RONDE, RECORDS = sys.argv[1:3]
+RONDE, RECORDS, IMAGES = sys.argv[1:4]
 TYPES = {"bool": "?", "u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2", "u32": "u4", "i32": "i4", "u64": "u8", "i64": "i8",
          "f16": "f2", "f32": "f4", "f64": "f8"}
 
@@ -244,36 +244,125 @@ def tokenizer(folder):
     words = ["the", "novel", "Zwölf", "naïve", "42", "don't", "it's", "¿qué?", "日本語", "a", "I", "-", "end.", "\u00a0", "😀"]
     text = lambda count: "".join(chance.choice(words) + chance.choice([" ", " ", " ", "\n", "  ", "\n\n", "\t"])
                                  for _ in range(count))
-    byte_pairs = tokenizers.Tokenizer(models.BPE())
-    byte_pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    rest = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    start = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+
+    def byte_pairs(expression):
+        one = tokenizers.Tokenizer(models.BPE())
+        split = pre_tokenizers.Split(tokenizers.Regex(expression), "isolated")
+        one.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+        return one
+
+    gpt2 = tokenizers.Tokenizer(models.BPE())
+    gpt2.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    llama3 = byte_pairs(start + r"\p{N}{1,3}|" + rest)
+    qwen = byte_pairs(start + r"\p{N}|" + rest)
+    qwen.normalizer = normalizers.NFC()
+    llama2 = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    llama2.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     pieces = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     pieces.normalizer = normalizers.BertNormalizer()
     pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     unigram = tokenizers.Tokenizer(models.Unigram())
     unigram.normalizer = normalizers.NFKC()
     unigram.pre_tokenizer = pre_tokenizers.Metaspace()
+    marks = ["<unk>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    kinds = [
-        ("byte pairs", byte_pairs, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False), 60_000),
-        ("word pieces", pieces, trainers.WordPieceTrainer(vocab_size=100, special_tokens=["[UNK]"], show_progress=False), 60_000),
-        # It puts a mark before each piece of a long text, so this one is short.
-        ("unigram", unigram, trainers.UnigramTrainer(vocab_size=60, unk_token="<unk>", special_tokens=["<unk>"],
-                                                     show_progress=False), 3_000),
-    ]
-    for name, one, trainer, length in kinds:
-        one.train_from_iterator([text(5000)], trainer)
-        place = folder / name
-        place.mkdir()
-        one.save(str(place / "tokenizer.json"))
-        document = text(length)
-        (place / "text.txt").write_text(document, newline="")
-        os.environ["XDG_CACHE_HOME"] = str(place / "cache")
-        run(RONDE, "data", "inspect", place / "text.txt", "--tokenizer", place / "tokenizer.json")
-        assert kept_tokens(place / "cache") == one.encode(document, add_special_tokens=False).ids, name
+    of_bytes = lambda: trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    of_pieces = trainers.WordPieceTrainer(vocab_size=100, special_tokens=["[UNK]"], show_progress=False)
+    of_unigram = trainers.UnigramTrainer(vocab_size=60, unk_token="<unk>", special_tokens=["<unk>"], show_progress=False)
+    of_letters = trainers.BpeTrainer(vocab_size=500, special_tokens=marks, show_progress=False)
+    kinds = [("GPT-2", gpt2, of_bytes()), ("Llama 3", llama3, of_bytes()), ("Qwen", qwen, of_bytes()),
+             ("word pieces", pieces, of_pieces), ("unigram", unigram, of_unigram), ("Llama 2", llama2, of_letters)]
+    for name, one, trainer in kinds:
+        one.train_from_iterator([text(50) for _ in range(100)] if name == "Llama 2" else [text(5000)], trainer)
+        one.add_tokens([tokenizers.AddedToken("42 the", lstrip=True, rstrip=True), tokenizers.AddedToken("<|end|>\n")])
+        for number in range(3):
+            place = folder / name / str(number)
+            place.mkdir(parents=True)
+            one.save(str(place / "tokenizer.json"))
+            document = text(60_000 + 1000 * number) + "<|end|>\n" + text(60_000)
+            (place / "text.txt").write_text(document, newline="")
+            os.environ["XDG_CACHE_HOME"] = str(place / "cache")
+            run(RONDE, "data", "inspect", place / "text.txt", "--tokenizer", place / "tokenizer.json")
+            assert kept_tokens(place / "cache") == one.encode(document, add_special_tokens=False).ids, (name, number)
+
+
+def adobe(path, transform, names=None):
+    """Changes how a JPEG says its components are meant: Adobe's transformation, and the names of the components."""
+    contents = bytearray(path.read_bytes())
+    at = contents.find(b"\xff\xee\x00\x0eAdobe")
+    if at < 0:
+        contents[2:2] = bytes.fromhex("ffee000e41646f626500640000000001")
+        at = 2
+    contents[at + 15] = transform
+    frame, scan = (contents.find(mark) for mark in (b"\xff\xc0", b"\xff\xda"))
+    for number, name in enumerate(names or b""):
+        contents[frame + 10 + 3 * number] = contents[scan + 5 + 2 * number] = name
+    path.write_bytes(contents)
+
+
+def images(folder):
+    _, numbers = dice(8)
+    rows, columns = np.mgrid[0:24, 0:40]
+    smooth = np.stack([columns * 6, rows * 10, (rows + columns) * 4], -1).clip(0, 255).astype(np.uint8)
+    rgb, noise = Image.fromarray(smooth), Image.fromarray(numbers.integers(0, 256, (24, 40, 3), dtype=np.uint8))
+    black = np.array(rgb.convert("CMYK"))
+    black[..., 3] = rows * 6
+    cmyk = Image.frombytes("CMYK", rgb.size, black.tobytes())
+
+    def oriented(number):
+        exif = Image.Exif()
+        exif[0x112] = number
+        return exif
+
+    best = {"quality": 100, "subsampling": 0}
+    for number in range(0, 10):
+        noise.save(folder / f"turned{number}.png", exif=oriented(number))
+        noise.save(folder / f"turned{number}.webp", exif=oriented(number), lossless=True)
+        noise.convert("L").save(folder / f"grey{number}.png", exif=oriented(number))
+        rgb.save(folder / f"turned{number}.jpg", exif=oriented(number), **best)
+        xmp = f'<x xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="{number}"/>'
+        rgb.save(folder / f"xmp{number}.jpg", xmp=xmp.encode(), **best)
+        noise.save(folder / f"xmp{number}.webp", xmp=xmp.encode(), lossless=True)
+        text = PngImagePlugin.PngInfo()
+        text.add_itxt("XML:com.adobe.xmp", xmp, zip=number % 2 == 0)
+        noise.save(folder / f"xmp{number}.png", pnginfo=text)
+        profile = oriented(number).tobytes()
+        text = PngImagePlugin.PngInfo()
+        text.add_text("Raw profile type exif", f"\nexif\n{len(profile):8}\n{profile.hex()}\n", zip=True)
+        noise.save(folder / f"raw{number}.png", pnginfo=text)
+    noise.quantize(16).save(folder / "palette.png", exif=oriented(6))
+    noise.convert("RGBA").save(folder / "alpha.webp", exif=oriented(5), lossless=True)
+    frames = [Image.fromarray(np.roll(np.array(noise), count, 1)) for count in (0, 5)]
+    frames[0].save(folder / "frames.webp", save_all=True, append_images=frames[1:], lossless=True, exif=oriented(8))
+    for name, image, options in [("cmyk", cmyk, best), ("progressive", cmyk, {"quality": 100, "progressive": True}),
+                                 ("ycck", cmyk, best), ("plain", rgb, best), ("other", rgb, best), ("named", rgb, best),
+                                 ("rgb", rgb, {"quality": 100, "keep_rgb": True}),
+                                 ("numbered", rgb, {"quality": 100, "keep_rgb": True})]:
+        image.save(folder / f"{name}.jpg", exif=oriented(6), **options)
+    adobe(folder / "ycck.jpg", 2)
+    adobe(folder / "plain.jpg", 1)
+    adobe(folder / "other.jpg", 2)
+    adobe(folder / "named.jpg", 1, b"RGB")
+    adobe(folder / "numbered.jpg", 0, bytes([1, 2, 3]))
+    paths = sorted(folder.iterdir())
+    for kind, mode in [("rgb", "RGB"), ("grey", "L")]:
+        for path, line in zip(paths, run(IMAGES, kind, *paths).splitlines(), strict=True):
+            shown = ImageOps.exif_transpose(Image.open(path)).convert(mode)
+            width, height, levels = line.split()
+            assert (int(width), int(height)) == shown.size, f"{path.name}: {width} x {height} and not {shown.size}"
+            levels = np.frombuffer(bytes.fromhex(levels), "u1").reshape(-1, shown.height, shown.width)
+            expected = np.atleast_3d(np.array(shown)).transpose(2, 0, 1).astype(int)
+            # Inverse transformations may round differently: by a level, and the colours of YCbCr by two more.
+            bound = 3 if path.suffix == ".jpg" else 0
+            difference = np.abs(levels - expected).max()
+            assert difference <= bound, f"{path.name} as {kind}: levels differ by {difference}"
 
 
 def main():
-    for check in [tensorflow, parquet, tar, numpy_files, lines, packed, tokenizer]:
+    for check in [tensorflow, parquet, tar, numpy_files, lines, packed, tokenizer, images]:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="ronde-formats-"))
         try:
             check(folder)
