@@ -1,7 +1,7 @@
 //! Tests that generated texts are those of the model, in any composition of batches.
 
 use ronde_core::seed::SeedTree;
-use ronde_core::{FormatHeader, Shard};
+use ronde_core::{DataSignature, FormatHeader, Shard};
 use ronde_data::{DataConfig, Dataset, DatasetExt, OpenContext};
 
 use super::*;
@@ -36,6 +36,7 @@ fn manifest(config: &ModelConfig, data: &dyn Dataset) -> ModelManifest {
         classes: description.classes,
         images: None,
         targets: None,
+        signature: DataSignature::default(),
         vocabulary: None,
         steps: 0,
         plan: String::new(),
