@@ -71,8 +71,11 @@ impl DistributedVector {
         }
     }
 
-    /// Returns the values of elements; `None` if this rank does not hold all of them.
+    /// Returns the values of elements; `None` if this rank does not hold all of them. Every rank holds an empty range.
     pub(crate) fn values(&self, elements: &Range<usize>) -> Option<&[f32]> {
+        if elements.is_empty() {
+            return Some(&[]);
+        }
         Some(&self.values[self.held.locate(elements)?])
     }
 

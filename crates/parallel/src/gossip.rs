@@ -484,13 +484,14 @@ impl WholeReplica for Gossip {
         Some(self)
     }
 
-    /// Returns the mean of all replicas.
+    /// Returns the mean of all replicas. The replica of this rank stays until the mean is applied.
     fn reduce_round(&mut self) -> Result<ReducedGradient, ParallelError> {
         if !std::mem::take(&mut self.is_computed) {
             return Err(no_round());
         }
         let sum = self.average()?;
         self.measure_distance(sum.as_slice())?;
+        self.restore_state();
         let part = GradientPart {
             elements: 0..sum.len(),
             sum,

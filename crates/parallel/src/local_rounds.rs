@@ -150,7 +150,7 @@ pub struct LocalRounds {
     outer_states: Vec<Vec<f32>>,
     /// The mean states of the inner optimizer after the last round, if they are averaged.
     averaged: Vec<Vec<f32>>,
-    /// What replicas keep between rounds, if they keep anything.
+    /// What replicas keep between rounds; absent if that is nothing, as for an optimizer without states.
     kept: Option<KeptReplicas>,
     sum: OuterSum,
     running: Option<RunningRound>,
@@ -182,10 +182,9 @@ impl LocalRounds {
             InnerState::Average => zeros(states),
             InnerState::Reset | InnerState::Keep => Vec::new(),
         };
-        let kept = (config.inner_state == InnerState::Keep).then(|| {
-            let vectors = (config.streaming.is_some(), states);
-            KeptReplicas::new(len, vectors, layout.shards(), group.rank())
-        });
+        let vectors = (config.streaming.is_some(), states);
+        let keeps = config.inner_state == InnerState::Keep && vectors != (false, 0);
+        let kept = keeps.then(|| KeptReplicas::new(len, vectors, layout.shards(), group.rank()));
         Self {
             sum: OuterSum::new(config, &inner, averaged.len(), (&group, &layout)),
             group,

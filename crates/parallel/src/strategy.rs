@@ -262,10 +262,11 @@ pub trait Strategy: Send {
         micro_batches: Vec<MicroBatch>,
     ) -> Result<Vec<ShardReport>, ParallelError>;
 
-    /// Waits for the complete gradient of the elements that this rank holds.
+    /// Waits for the complete gradient of the elements that this rank holds. Afterwards [`Strategy::state`] is that of the last
+    /// applied step again, also if a round has trained in it.
     ///
     /// # Errors
-    /// A reduction failed; the state has not changed.
+    /// A reduction failed; [`Strategy::abort`] returns the state to that of the last applied step.
     fn reduce(&mut self) -> Result<ReducedGradient, ParallelError>;
 
     /// Returns the sums that all ranks need to apply the gradient, for the vote; empty if they hold the whole

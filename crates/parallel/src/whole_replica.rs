@@ -55,10 +55,10 @@ pub trait WholeReplica: Send {
         None
     }
 
-    /// Waits for the outcome of the round: see [`Strategy::reduce`].
+    /// Waits for the outcome of the round: see [`Strategy::reduce`]. Afterwards the inner strategy has the state of the run again.
     ///
     /// # Errors
-    /// No round is complete, or a rank was lost; the state has not changed.
+    /// No round is complete, or a rank was lost.
     fn reduce_round(&mut self) -> Result<ReducedGradient, ParallelError>;
 
     /// Returns what this rank adds to its vote: see [`Strategy::vote_sums`].

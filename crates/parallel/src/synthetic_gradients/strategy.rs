@@ -46,6 +46,7 @@ impl WholeReplica for SyntheticGradients {
             return Err(no_round());
         }
         let sum = self.join_state()?;
+        self.restore_start();
         Ok(ReducedGradient::of(vec![GradientPart {
             elements: 0..sum.len(),
             sum,

@@ -54,6 +54,15 @@ fn replicas_have_the_same_bits_on_any_number_of_processes() {
         &["sync.outer_format=bf16"],
         &["sync.inner_state=keep"],
         &["sync.inner_state=keep", "sync.fragments=2"],
+        // There is nothing to keep.
+        &[
+            "sync.inner_state=keep",
+            "optimizer={kind='sgd', momentum=0.0}",
+        ],
+        &[
+            "sync.inner_state=average",
+            "optimizer={kind='sgd', momentum=0.0}",
+        ],
     ] {
         let run = |workers: &str| {
             bits(
@@ -132,20 +141,26 @@ fn after_a_worker_is_killed_all_return_to_copies_in_memory() {
 
 #[test]
 fn a_run_continues_from_a_checkpoint_with_another_number_of_workers() {
-    for state in [
-        "sync.inner_state=reset",
-        "sync.inner_state=average",
-        "sync.inner_state=keep",
+    for (state, optimizer) in [
+        ("sync.inner_state=reset", "optimizer.kind=adam"),
+        ("sync.inner_state=average", "optimizer.kind=adam"),
+        ("sync.inner_state=keep", "optimizer.kind=adam"),
+        (
+            "sync.inner_state=keep",
+            "optimizer={kind='sgd', momentum=0.0}",
+        ),
     ] {
+        let sets = |more: &[&'static str]| [&[state, optimizer], more].concat();
         let dir = TestFolder::new();
-        let alone = start(&dir, "1", &[state]).wait().expect(0, &[]).blake3();
+        let alone = start(&dir, "1", &sets(&[])).wait().expect(0, &[]).blake3();
         let dir = TestFolder::new();
-        start(&dir, "3", &[state, "train.epochs=1"])
+        start(&dir, "3", &sets(&["train.epochs=1"]))
             .wait()
             .expect(0, &[]);
-        let resumed = start(&dir, "2", &[state, "--resume"]).wait().expect(0, &[]);
-        assert_eq!(resumed.blake3(), alone, "{state}");
-        let changed = [state, "train.epochs=3", "sync.inner_steps=2", "--resume"];
+        let resumed = start(&dir, "2", &sets(&["--resume"]));
+        let resumed = resumed.wait().expect(0, &[]);
+        assert_eq!(resumed.blake3(), alone, "{state} {optimizer}");
+        let changed = sets(&["train.epochs=3", "sync.inner_steps=2", "--resume"]);
         start(&dir, "2", &changed)
             .wait()
             .expect(2, &["sync.inner_steps", "it determines the steps"]);
