@@ -110,11 +110,9 @@ fn add<'a>(
         ),
         _ => (entry.shape.clone(), Cow::Borrowed(values)),
     };
-    // An output layer that is tied in the library has its own values here, so its alias is not written.
-    let alias = counterpart.alias.filter(|_| !counterpart.is_transposed);
     let converted = ConvertedTensor {
         name: name.clone(),
-        alias,
+        alias: counterpart.alias,
         shape,
         values,
     };

@@ -9,8 +9,8 @@ use ronde_engine::{EngineError, Layer, ModelConfig};
 
 use crate::converted::convert;
 use crate::{
-    InitialWeights, ModelError, ModelManifest, NamedTensor, Naming, SavedModel, WeightFile,
-    write_safetensors,
+    InitialWeights, ModelError, ModelManifest, NamedTensor, Naming, SavedModel, TensorExclusions,
+    WeightFile, write_safetensors,
 };
 
 /// The path in messages.
@@ -88,9 +88,11 @@ impl ModelFile {
                 let file = WeightFile::read_from(bytes, bytes.len() as u64, path)?;
                 let config = small_model();
                 let layout = layout(&config).map_err(failed)?;
-                let drawn = ["head.*".to_owned()];
-                for drawn in [&[][..], &drawn] {
-                    let found = InitialWeights::new(file.clone(), Some(&config), &layout, drawn);
+                let head = || vec!["head.*".to_owned()];
+                for (drawn, ignored) in [(vec![], vec![]), (head(), vec![]), (vec![], head())] {
+                    let exclusions = TensorExclusions { drawn, ignored };
+                    let found =
+                        InitialWeights::new(file.clone(), Some(&config), &layout, &exclusions);
                     found.map(|found| drop(found.summary()))?;
                 }
                 Ok(())

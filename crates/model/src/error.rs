@@ -116,12 +116,14 @@ pub enum ModelError {
         /// The first names of the model.
         expected: String,
     },
-    /// A pattern selects no tensor of the model.
-    #[error("invalid pattern `{pattern}` of tensors that are not loaded: the model has {expected}")]
+    /// A pattern selects no tensor.
+    #[error("invalid pattern `{pattern}` of tensors that are not loaded: {owner} has {expected}")]
     Pattern {
         /// The pattern.
         pattern: String,
-        /// The names of the model.
+        /// `"the model"` or `"the file"`.
+        owner: &'static str,
+        /// The names of the model or the file.
         expected: String,
     },
     /// The model was defined by a program, so this one cannot build it.
@@ -173,6 +175,13 @@ pub enum TensorProblem {
         /// The name.
         name: String,
     },
+    /// The file has two tensors with different values for one of the model.
+    Differs {
+        /// The name.
+        name: String,
+        /// The tensor from which the model would take its values.
+        from: String,
+    },
     /// The shapes differ.
     Shape {
         /// The name.
@@ -203,6 +212,10 @@ impl fmt::Display for TensorProblem {
         match self {
             Self::Missing { name } => write!(f, "`{name}` is missing"),
             Self::Unknown { name } => write!(f, "the model has no tensor `{name}`"),
+            Self::Differs { name, from } => write!(
+                f,
+                "`{name}` has other values than `{from}`, and the model has one tensor for both"
+            ),
             Self::Shape {
                 name,
                 found,

@@ -23,7 +23,19 @@ pub struct InitialWeights {
     naming: Naming,
     loaded: Vec<LoadedTensor>,
     drawn: Vec<String>,
-    unused: Vec<String>,
+    /// The tensors of the file that are left out by name.
+    ignored: Vec<String>,
+    /// The tensors of the file that no model needs.
+    harmless: Vec<String>,
+}
+
+/// The tensors that are not loaded, by patterns in which `*` stands for any text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TensorExclusions {
+    /// The tensors of the model that keep the initial values that the seed determines.
+    pub drawn: Vec<String>,
+    /// The tensors of the file that are treated as if they were not in it.
+    pub ignored: Vec<String>,
 }
 
 /// A tensor of the model, and its values in the file.
@@ -45,63 +57,46 @@ impl InitialWeights {
         }
     }
 
-    /// Matches the tensors of a file with those of a model, whole ones also for a model in parts. Tensors whose names match a pattern of `drawn`, in which `*`
-    /// stands for any text, are not loaded: they keep the initial values that the seed determines. `model` is absent for a
-    /// user's own model, whose files have its own names.
+    /// Matches the tensors of a file with those of a model, whole ones also for a model in parts. `model` is absent for a user's own
+    /// model, whose files have its own names.
     ///
     /// # Errors
-    /// A tensor is missing, has another shape or no floating-point values; all are named. A pattern matches no tensor.
+    /// A tensor of the model is missing, has another shape or no floating-point values; or the file has a tensor that the model
+    /// does not use, unless no model needs it, such as a counter of batches. All are named. A pattern matches no tensor.
     pub fn new(
-        file: WeightFile,
+        mut file: WeightFile,
         model: Option<&ModelConfig>,
         layout: &StateLayout,
-        drawn: &[String],
+        exclusions: &TensorExclusions,
     ) -> Result<Self, ModelError> {
+        let TensorExclusions { drawn, ignored } = exclusions;
         let layout = &layout.whole();
         let names = layout.tensors.iter().map(|entry| entry.name.as_str());
-        for pattern in drawn {
-            if !names.clone().any(|name| matches_pattern(pattern, name)) {
-                return Err(ModelError::Pattern {
-                    pattern: pattern.clone(),
-                    expected: first_names(names),
-                });
-            }
-        }
+        check_patterns(drawn, "the model", names)?;
+        let in_file = file.tensors().keys().map(String::as_str);
+        check_patterns(ignored, "the file", in_file)?;
+        let ignored = file.remove(|name| is_selected(ignored, name));
         let (naming, counterparts) = detect(&file, model, layout)?;
-        let mut found = Self {
-            file,
-            naming,
-            loaded: Vec::new(),
-            drawn: Vec::new(),
-            unused: Vec::new(),
-        };
-        let mut known = BTreeSet::new();
-        let mut problems = Vec::new();
+        let mut matching = Matching::default();
         for (entry, counterpart) in layout.tensors.iter().zip(counterparts) {
-            known.extend(counterpart.names().map(str::to_owned));
-            if drawn.iter().any(|one| matches_pattern(one, &entry.name)) {
-                found.drawn.push(entry.name.clone());
-                continue;
-            }
-            match stored(&found.file, entry, &counterpart) {
-                Ok(stored) => found.loaded.push(LoadedTensor {
-                    entry: entry.clone(),
-                    counterpart,
-                    stored,
-                }),
-                Err(problem) => problems.push(problem),
-            }
+            let is_drawn = is_selected(drawn, &entry.name);
+            matching.add(&file, entry, counterpart, is_drawn);
         }
-        if !problems.is_empty() {
+        let harmless = matching.check_unused(&file, naming);
+        if !matching.problems.is_empty() {
             return Err(ModelError::Tensors {
-                path: found.file.path().to_owned(),
-                problems,
+                path: file.path().to_owned(),
+                problems: matching.problems,
             });
         }
-        let unused = found.file.tensors().keys();
-        let unused = unused.filter(|name| !known.contains(*name) && !naming.is_ignored(name));
-        found.unused = unused.cloned().collect();
-        Ok(found)
+        Ok(Self {
+            file,
+            naming,
+            loaded: matching.loaded,
+            drawn: matching.drawn,
+            ignored,
+            harmless,
+        })
     }
 
     /// Returns the BLAKE3 hash of the file, 64 hexadecimal digits.
@@ -148,7 +143,7 @@ impl InitialWeights {
         }
     }
 
-    /// Describes the tensors that were loaded, those that were not, and those of the file that are not used.
+    /// Describes the tensors that were loaded, those that were not, and the parts of the file that are not used.
     #[must_use]
     pub fn summary(&self) -> String {
         let path = self.file.path().display();
@@ -157,18 +152,123 @@ impl InitialWeights {
             format!("initial weights: {count} tensors of {path}, with names of {naming}");
         for (what, names) in [
             ("not loaded, as configured", &self.drawn),
-            ("not used by the model", &self.unused),
+            ("left out of the file, as configured", &self.ignored),
+            ("not used by any model", &self.harmless),
         ] {
             if !names.is_empty() {
                 let names = first_names(names.iter().map(String::as_str));
                 text.push_str(&format!("; {what}: {names}"));
             }
         }
+        for loaded in &self.loaded {
+            let rows = (loaded.entry.shape.first(), loaded.stored.shape.first());
+            if let (true, (Some(used), Some(all))) = (loaded.has_more_rows(), rows) {
+                let name = &loaded.counterpart.name;
+                text.push_str(&format!("; the first {used} of {all} rows of `{name}`"));
+            }
+        }
         text
     }
 }
 
+/// The tensors of a model and a file that are being matched.
+#[derive(Default)]
+struct Matching {
+    loaded: Vec<LoadedTensor>,
+    drawn: Vec<String>,
+    problems: Vec<TensorProblem>,
+    /// The names in the file whose values are loaded, or which the settings replace.
+    used: BTreeSet<String>,
+}
+
+impl Matching {
+    /// Finds the values of a tensor of the model.
+    fn add(
+        &mut self,
+        file: &WeightFile,
+        entry: &TensorEntry,
+        counterpart: Counterpart,
+        is_drawn: bool,
+    ) {
+        let names = counterpart
+            .names()
+            .filter(|name| file.tensors().contains_key(*name));
+        let names: Vec<String> = names.map(str::to_owned).collect();
+        if is_drawn {
+            self.used.extend(names);
+            self.drawn.push(entry.name.clone());
+            return;
+        }
+        if let Some((from, more)) = names.split_first() {
+            let differs = |name: &&String| !file.are_equal(from, name);
+            let differing = more.iter().filter(differs);
+            self.problems
+                .extend(differing.map(|name| TensorProblem::Differs {
+                    name: name.clone(),
+                    from: from.clone(),
+                }));
+        }
+        let mut fallbacks = counterpart.fallback_names();
+        let fallback = fallbacks.find(|name| file.tensors().contains_key(*name));
+        let from = names.first().map(String::as_str).or(fallback);
+        let found = stored(file, entry, &counterpart, from);
+        drop(fallbacks);
+        match found {
+            Ok(stored) => self.loaded.push(LoadedTensor {
+                entry: entry.clone(),
+                counterpart,
+                stored,
+            }),
+            Err(problem) => self.problems.push(problem),
+        }
+        self.used.extend(names);
+    }
+
+    /// Adds a problem for each tensor of a file that the model does not use, unless no model needs it. Returns the names of those.
+    fn check_unused(&mut self, file: &WeightFile, naming: Naming) -> Vec<String> {
+        let unused = file.tensors().iter();
+        let unused = unused.filter(|(name, _)| !self.used.contains(*name));
+        let (harmless, unknown): (Vec<_>, Vec<_>) =
+            unused.partition(|(name, stored)| naming.is_harmless(name, &stored.shape));
+        let unknown = unknown.into_iter();
+        self.problems.extend(unknown.map(|(name, _)| {
+            let name = name.clone();
+            TensorProblem::Unknown { name }
+        }));
+        harmless.into_iter().map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn is_selected(patterns: &[String], name: &str) -> bool {
+    patterns
+        .iter()
+        .any(|pattern| matches_pattern(pattern, name))
+}
+
+/// Returns an error for a pattern that matches none of the names.
+fn check_patterns<'a>(
+    patterns: &[String],
+    owner: &'static str,
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> Result<(), ModelError> {
+    for pattern in patterns {
+        if !names.clone().any(|name| matches_pattern(pattern, name)) {
+            return Err(ModelError::Pattern {
+                pattern: pattern.clone(),
+                owner,
+                expected: first_names(names),
+            });
+        }
+    }
+    Ok(())
+}
+
 impl LoadedTensor {
+    /// Returns whether the file has more rows, of which the model uses the first.
+    fn has_more_rows(&self) -> bool {
+        self.counterpart.may_have_more_rows && self.stored.shape.first() > self.entry.shape.first()
+    }
+
     /// Writes the values of the file in our layout.
     fn convert(&self, from: &[f32], to: &mut [f32]) {
         if let Some((columns, length)) = &self.counterpart.columns {
@@ -219,15 +319,14 @@ fn detect(
     }
 }
 
-/// Returns the tensor of a file that has the values of one of ours.
+/// Returns the tensor of a file, with this name, that has the values of one of ours.
 fn stored(
     file: &WeightFile,
     entry: &TensorEntry,
     counterpart: &Counterpart,
+    from: Option<&str>,
 ) -> Result<StoredTensor, TensorProblem> {
-    let found = counterpart
-        .names()
-        .find_map(|name| Some((name, file.tensors().get(name)?)));
+    let found = from.and_then(|name| Some((name, file.tensors().get(name)?)));
     let Some((name, stored)) = found else {
         let name = match counterpart.name == entry.name {
             true => entry.name.clone(),

@@ -38,7 +38,7 @@ pub use card::{CARD_FILE, is_card, render_card, write_card};
 pub use error::{ModelError, TensorProblem};
 pub use export::{ExportFormat, export};
 pub use image_input::ImageInput;
-pub use initial_weights::InitialWeights;
+pub use initial_weights::{InitialWeights, TensorExclusions};
 pub use manifest::{
     BestEvaluation, MANIFEST_FILE, ModelEvaluation, ModelManifest, TOKENIZER_FILE, TargetKind,
     WEIGHTS_FILE,

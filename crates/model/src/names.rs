@@ -63,14 +63,17 @@ impl Naming {
         }
     }
 
-    /// Returns whether a tensor of a file in this naming has no counterpart in any model: counters and masks.
-    pub(crate) fn is_ignored(self, name: &str) -> bool {
-        match self {
-            Self::Ronde => false,
-            Self::Torchvision => name.ends_with(".num_batches_tracked"),
-            Self::HuggingFace => {
-                name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")
+    /// Returns whether a tensor of this name and shape changes no output, so that no model needs it: counters, numbers of positions,
+    /// and the causal masks of GPT-2.
+    pub(crate) fn is_harmless(self, name: &str, shape: &[usize]) -> bool {
+        let parts: Vec<&str> = name.split('.').collect();
+        match parts.as_slice() {
+            [.., "num_batches_tracked" | "position_ids"] => true,
+            [.., "attn", "bias"] => self == Self::HuggingFace && matches!(shape, [1, 1, _, _]),
+            [.., "attn", "masked_bias"] => {
+                self == Self::HuggingFace && shape.iter().product::<usize>() == 1
             }
+            _ => false,
         }
     }
 }
@@ -82,6 +85,8 @@ pub(crate) struct Counterpart {
     pub(crate) name: String,
     /// A second name under which a file may have the same values.
     pub(crate) alias: Option<String>,
+    /// The tensor whose values a file without this one means.
+    pub(crate) fallback: Option<String>,
     /// Whether the two dimensions are exchanged.
     pub(crate) is_transposed: bool,
     /// The range of our columns in the last dimension of the file's tensor, and the length of that dimension; `None`:
@@ -99,16 +104,23 @@ impl Counterpart {
         Self {
             name: name.into(),
             alias: None,
+            fallback: None,
             is_transposed: false,
             columns: None,
             may_have_more_rows: false,
         }
     }
 
-    /// Returns the names under which a file may have the tensor, the usual one first.
+    /// Returns the names under which a file may have the tensor, the usual one first. All that a file has must have the same values.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let names = std::iter::once(self.name.as_str()).chain(self.alias.as_deref());
-        names.flat_map(|name| std::iter::once(name).chain(name.strip_prefix(INNER_PREFIX)))
+        names.flat_map(with_and_without_prefix)
+    }
+
+    /// Returns the names of the tensor whose values a file means that has none of [`Counterpart::names`].
+    pub(crate) fn fallback_names(&self) -> impl Iterator<Item = &str> {
+        let fallback = self.fallback.as_deref().into_iter();
+        fallback.flat_map(with_and_without_prefix)
     }
 
     /// Returns the shape of the file's tensor for our shape.
@@ -127,6 +139,10 @@ impl Counterpart {
         self.is_transposed = true;
         self
     }
+}
+
+fn with_and_without_prefix(name: &str) -> impl Iterator<Item = &str> {
+    std::iter::once(name).chain(name.strip_prefix(INNER_PREFIX))
 }
 
 /// Normalisations are called `weight` and `bias` in PyTorch.
@@ -199,7 +215,7 @@ fn gpt2(tensor: &str, width: usize, is_tied: bool) -> Option<Counterpart> {
         "head.norm.beta" => return named("transformer.ln_f.bias"),
         "head.output.weight" => {
             return Some(Counterpart {
-                alias: Some(VECTORS.to_owned()),
+                fallback: Some(VECTORS.to_owned()),
                 ..Counterpart::named(HEAD).transposed()
             });
         }

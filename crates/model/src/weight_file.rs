@@ -130,6 +130,21 @@ impl WeightFile {
         &self.tensors
     }
 
+    /// Forgets the tensors for which `is_removed` returns true. Returns their names.
+    pub(crate) fn remove(&mut self, is_removed: impl Fn(&str) -> bool) -> Vec<String> {
+        let names = self.tensors.keys();
+        let removed: Vec<String> = names.filter(|name| is_removed(name)).cloned().collect();
+        self.tensors.retain(|name, _| !is_removed(name));
+        removed
+    }
+
+    /// Returns whether two tensors have the same shape and the same values.
+    pub(crate) fn are_equal(&self, one: &str, other: &str) -> bool {
+        let shape = |name| self.tensors.get(name).map(|stored| &stored.shape);
+        let values = (self.values_of(one), self.values_of(other));
+        shape(one) == shape(other) && matches!(values, (Some(one), Some(other)) if one == other)
+    }
+
     /// Returns the problem of a tensor with values that are infinite or not a number; `None` if all are finite. Cost: one pass
     /// over its values.
     pub(crate) fn not_finite(&self, name: &str) -> Option<TensorProblem> {

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use ronde_core::layout::StateLayout;
 use ronde_engine::ModelConfig;
-use ronde_model::{InitialWeights, ModelError, ModelManifest, TensorProblem, WeightFile};
+use ronde_model::{
+    InitialWeights, ModelError, ModelManifest, TensorExclusions, TensorProblem, WeightFile,
+};
 
 use crate::config::StartSection;
 use crate::{Plan, TrainError};
@@ -14,7 +16,7 @@ use crate::{Plan, TrainError};
 pub struct InitialWeightFile {
     path: PathBuf,
     /// The tensors that are not loaded.
-    drawn: Vec<String>,
+    exclusions: TensorExclusions,
     /// The model, whose tensors may have other names in the file; absent for a user's own model.
     model: Option<ModelConfig>,
 }
@@ -27,7 +29,10 @@ impl InitialWeightFile {
         let path = section.init.as_ref()?;
         Some(Self {
             path: base.join(path),
-            drawn: section.init_new.clone(),
+            exclusions: TensorExclusions {
+                drawn: section.init_new.clone(),
+                ignored: section.init_ignore.clone(),
+            },
             model: model.cloned(),
         })
     }
@@ -42,7 +47,9 @@ impl InitialWeightFile {
         let path = InitialWeights::file_of(&self.path);
         ModelManifest::check_version_beside(&path)
             .and_then(|()| WeightFile::read(&path))
-            .and_then(|file| InitialWeights::new(file, self.model.as_ref(), layout, &self.drawn))
+            .and_then(|file| {
+                InitialWeights::new(file, self.model.as_ref(), layout, &self.exclusions)
+            })
             .map_err(impossible)
     }
 }
@@ -56,35 +63,66 @@ fn impossible(error: ModelError) -> TrainError {
         };
     }
     let hint = match error {
-        ModelError::Tensors { ref problems, .. }
-            if problems
-                .iter()
-                .all(|problem| matches!(problem, TensorProblem::NotFinite { .. })) =>
-        {
-            "use the weights of a training that has not diverged, or restore the file from a copy"
-        }
-        ModelError::Tensors { .. } => {
-            "list tensors that are not in the file, such as a new head, in model.init_new: init_new = [\"head.*\"]"
-        }
-        ModelError::Pattern { .. } => "change model.init_new",
+        ModelError::Tensors { problems, .. } => hint_for(&problems),
+        ModelError::Pattern { owner, .. } => match owner {
+            "the file" => "change model.init_ignore".to_owned(),
+            _ => "change model.init_new".to_owned(),
+        },
         _ => {
             "set model.init to a safetensors file or the folder of a run; relative paths start at the run file, and the \
              hosts of the command and of rank 0 need the file"
+                .to_owned()
         }
     };
     TrainError::Impossible {
         problem: message,
-        hint: hint.to_owned(),
+        hint,
     }
+}
+
+/// Returns the remedies for tensors that do not fit, one for each kind of problem.
+fn hint_for(problems: &[TensorProblem]) -> String {
+    let mut hints = Vec::new();
+    for problem in problems {
+        let hint = match problem {
+            TensorProblem::NotFinite { .. } => {
+                "use the weights of a training that has not diverged, or restore the file from a copy".to_owned()
+            }
+            TensorProblem::Format { .. } => {
+                "convert tensors of whole numbers or of quantised values to F32".to_owned()
+            }
+            TensorProblem::Differs { name, .. } => format!(
+                "if the file has an output layer of its own, set model.tied = false; otherwise choose one of the tensors, and \
+                 leave out the other one: model.init_ignore = [\"{name}\"]"
+            ),
+            TensorProblem::Unknown { .. } => {
+                "if the model is the right one, list tensors of the file that it does not need in model.init_ignore: \
+                 init_ignore = [\"classifier.*\"]"
+                    .to_owned()
+            }
+            _ => "list tensors that are not in the file, such as a new head, in model.init_new: \
+                  init_new = [\"head.*\"]"
+                .to_owned(),
+        };
+        if !hints.contains(&hint) {
+            hints.push(hint);
+        }
+    }
+    hints.join("; ")
 }
 
 impl Plan {
     /// Puts the hash of the initial weights into the identity, in place of the name of their file.
     pub fn bind_initial_weights(&mut self, blake3: &str) {
         self.identity.set("model.init", format!("blake3:{blake3}"));
-        let drawn = &self.config.model.start.init_new;
-        if !drawn.is_empty() {
-            self.identity.set("model.init_new", format!("{drawn:?}"));
+        let start = &self.config.model.start;
+        for (key, patterns) in [
+            ("model.init_new", &start.init_new),
+            ("model.init_ignore", &start.init_ignore),
+        ] {
+            if !patterns.is_empty() {
+                self.identity.set(key, format!("{patterns:?}"));
+            }
         }
     }
 }

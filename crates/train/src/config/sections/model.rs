@@ -31,17 +31,29 @@ pub struct StartSection {
     /// determines their weights.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub init_new: Vec<String>,
+    /// The tensors of `init` that the model does not need: names in the file, in which `*` stands for any text. All other tensors of
+    /// the file must be used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub init_ignore: Vec<String>,
 }
 
 impl StartSection {
     /// The names of the keys.
-    pub(in crate::config) const KEYS: [&str; 2] = ["init", "init_new"];
+    pub(in crate::config) const KEYS: [&str; 3] = ["init", "init_new", "init_ignore"];
 
     pub(in crate::config) fn check(&self, problems: &mut Vec<ConfigProblem>) {
-        if self.init.is_none() && !self.init_new.is_empty() {
-            let message = "`model.init_new` has no effect without `model.init`";
-            let hint = "set `model.init` to the file with the initial weights";
-            problems.push(ConfigProblem::error("model.init_new", message).hint(hint));
+        if self.init.is_some() {
+            return;
+        }
+        for (key, patterns) in [
+            ("model.init_new", &self.init_new),
+            ("model.init_ignore", &self.init_ignore),
+        ] {
+            if !patterns.is_empty() {
+                let message = format!("`{key}` has no effect without `model.init`");
+                let hint = "set `model.init` to the file with the initial weights";
+                problems.push(ConfigProblem::error(key, message).hint(hint));
+            }
         }
     }
 }
