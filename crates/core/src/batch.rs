@@ -1,5 +1,6 @@
 //! [`BatchPlan`]: the samples of each step. Batches follow the shuffled order of an epoch, for any world size.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::order::{SampleOrder, Shuffle};
@@ -101,6 +102,14 @@ impl BatchPlan {
             positions: start..end,
             ends_epoch,
         }
+    }
+
+    /// Returns the numbers of samples that the batches of `steps` steps have.
+    #[must_use]
+    pub fn batch_sizes(&self, steps: u64) -> BTreeSet<u64> {
+        let last = self.steps_per_epoch() - 1;
+        let steps = [0, last].into_iter().filter(|step| *step < steps);
+        steps.map(|step| self.batch(Step(step)).samples()).collect()
     }
 
     /// Returns the order of an epoch, which maps positions to samples. Depends only on the seed and the epoch.

@@ -484,6 +484,22 @@ pub enum Event {
         #[serde(flatten, deserialize_with = "numbers")]
         metrics: BTreeMap<String, f64>,
     },
+    /// The model with the best evaluation so far, which the run saves at its end: see `train.keep_best`. Recorded by rank 0 after each
+    /// evaluation that was better than all before it, and after the last one.
+    BestModel {
+        /// The last step that the model was trained on.
+        step: Step,
+        /// The metric that is best, or `loss`.
+        metric: String,
+        /// Its mean loss.
+        #[serde(deserialize_with = "number_or_null")]
+        loss: f64,
+        /// The number of evaluated samples.
+        samples: u64,
+        /// The values of its metrics by name; fields beside the other ones.
+        #[serde(flatten, deserialize_with = "numbers")]
+        metrics: BTreeMap<String, f64>,
+    },
     /// The classes that the model predicts after the last step. Recorded by rank 0 if the run measures them.
     ConfusionMeasured {
         /// The step after which the model was evaluated.

@@ -4,10 +4,11 @@
 //! them, and divides it evenly among the steps that it makes. All of this depends only on the plan, never on the workers that
 //! compute the replicas.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::batch::BatchPlan;
-use crate::shards::even_range;
+use crate::shards::{even_range, even_sizes};
 use crate::{Shard, Step};
 
 /// The division of training into rounds, replicas and their inner steps.
@@ -76,6 +77,24 @@ impl RoundPlan {
     pub fn part_samples_max(&self) -> u64 {
         let of_replica = self.inner_batch.div_ceil(self.replicas.into());
         of_replica.div_ceil(self.parts.into())
+    }
+
+    /// Returns the numbers of samples that a replica has in the inner steps of `rounds` rounds, without those of its empty steps.
+    #[must_use]
+    pub fn inner_step_sizes(&self, rounds: u64) -> BTreeSet<u64> {
+        let mut sizes = BTreeSet::new();
+        for samples in self.rounds.batch_sizes(rounds) {
+            let steps = samples.div_ceil(self.inner_batch).max(1);
+            let of_replica = even_sizes(&[samples].into(), self.replicas.into());
+            sizes.extend(even_sizes(&of_replica, steps));
+        }
+        sizes
+    }
+
+    /// Returns the numbers of samples of the micro-batches in `rounds` rounds, without those of empty ones.
+    #[must_use]
+    pub fn part_sizes(&self, rounds: u64) -> BTreeSet<u64> {
+        even_sizes(&self.inner_step_sizes(rounds), self.parts.into())
     }
 
     /// Returns the number of inner steps of each replica in a round: fewer in the last round of an epoch, if it is smaller.
@@ -220,8 +239,6 @@ impl Iterator for InnerSteps {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     /// Returns plans of all kinds: with and without a smaller last round, and with empty micro-batches.
@@ -250,6 +267,33 @@ mod tests {
             used.sort_unstable();
             used.dedup();
             assert_eq!(used.len() as u64, plan.rounds.samples(), "{plan:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_micro_batches_that_are_not_empty() {
+        for plan in plans() {
+            for rounds in 1..=plan.rounds.steps_per_epoch() {
+                let (mut steps, mut parts) = (BTreeSet::new(), BTreeSet::new());
+                for step in plan.walk(0..rounds, 0..plan.replicas) {
+                    let sizes = (0..plan.parts).map(|part| {
+                        let positions = plan.positions(step, part);
+                        positions.end - positions.start
+                    });
+                    let sizes: Vec<u64> = sizes.collect();
+                    steps.insert(sizes.iter().sum());
+                    parts.extend(sizes);
+                }
+                let without_empty = |sizes: BTreeSet<u64>| -> BTreeSet<u64> {
+                    sizes.into_iter().filter(|size| *size > 0).collect()
+                };
+                assert_eq!(
+                    plan.inner_step_sizes(rounds),
+                    without_empty(steps),
+                    "{plan:?}"
+                );
+                assert_eq!(plan.part_sizes(rounds), without_empty(parts), "{plan:?}");
+            }
         }
     }
 

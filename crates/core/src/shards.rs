@@ -4,6 +4,7 @@
 //! assignment of shards to ranks depends on the world size. Each rank has a contiguous range of shards, which
 //! consists of few complete subtrees of the exact sum.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,6 +18,16 @@ pub fn even_range(len: u64, parts: u64, part: u64) -> Range<u64> {
     let (base, longer) = (len / parts, len % parts);
     let start = part * base + part.min(longer);
     start..start + base + u64::from(part < longer)
+}
+
+/// Returns the lengths of the ranges of [`even_range`] that are not empty, for some lengths that are divided.
+#[must_use]
+pub fn even_sizes(lens: &BTreeSet<u64>, parts: u64) -> BTreeSet<u64> {
+    let parts = parts.max(1);
+    let both = lens
+        .iter()
+        .flat_map(|len| [len / parts, len.div_ceil(parts)]);
+    both.filter(|size| *size > 0).collect()
 }
 
 /// The division of a global batch into logical shards, and the assignment of shards to ranks.

@@ -8,8 +8,8 @@ use ronde_core::layout::StateLayout;
 use ronde_core::{PartTransfers, Shard};
 
 use crate::{
-    Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
-    PartPlace, PassEnds, Precision, Recomputation, Recomputed, ShardGradient, ShardInput,
+    Activation, BatchNormValues, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost,
+    LockStep, PartPlace, PassEnds, Precision, Recomputation, Recomputed, ShardGradient, ShardInput,
     ShardSums, SharedState,
 };
 
@@ -425,6 +425,11 @@ impl Layer for Chain {
         for layer in &mut self.layers {
             layer.discard_shard(shard);
         }
+    }
+
+    fn batch_norms(&self) -> Vec<BatchNormValues> {
+        let layers = self.layers.iter();
+        layers.flat_map(|layer| layer.batch_norms()).collect()
     }
 
     fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {

@@ -1,5 +1,6 @@
 //! Layers made of explicit operations: [`GraphBuilder`] describes one, [`GraphLayer`] runs it.
 
+mod batch_norms;
 mod builder;
 mod computation;
 mod layer;
@@ -11,6 +12,7 @@ mod tensors;
 mod text;
 mod tokens;
 
+pub use batch_norms::BatchNormValues;
 pub use builder::{Attended, GraphBuilder, GraphOutline, GraphValue};
 pub use computation::{Computation, OperationOutline};
 pub use layer::GraphLayer;

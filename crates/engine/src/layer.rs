@@ -7,8 +7,8 @@ use ronde_core::layout::StateLayout;
 use ronde_core::{PartTransfers, Shard};
 
 use crate::{
-    Activation, Device, EngineError, ForwardContext, KeptText, LockStep, PartPlace, PassEnds,
-    Precision, ShardGradient, ShardInput, ShardSums, SharedState, TokenShares,
+    Activation, BatchNormValues, Device, EngineError, ForwardContext, KeptText, LockStep,
+    PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums, SharedState, TokenShares,
 };
 
 /// The output and memory of a layer for one shard, for planning.
@@ -232,6 +232,11 @@ pub trait Layer: Send {
     /// Returns whether most gradients of weights are zeros, because samples select rows of a table.
     fn has_tables(&self) -> bool {
         false
+    }
+
+    /// Returns the batch normalisations of the layer, as far as it knows them; by default none.
+    fn batch_norms(&self) -> Vec<BatchNormValues> {
+        Vec::new()
     }
 
     /// Drops all pending shards, as after an aborted step. By default nothing, which suits a layer that keeps nothing.

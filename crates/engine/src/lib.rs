@@ -57,8 +57,8 @@ pub use device::{
 pub use error::EngineError;
 pub use evaluation_size::EvaluationSize;
 pub use graph::{
-    Attended, Computation, GraphBuilder, GraphLayer, GraphOutline, GraphValue, KeptText,
-    OperationOutline, PartExchange, PartPlace, PassEnds, TokenShares,
+    Attended, BatchNormValues, Computation, GraphBuilder, GraphLayer, GraphOutline, GraphValue,
+    KeptText, OperationOutline, PartExchange, PartPlace, PassEnds, TokenShares,
 };
 pub use host::{cpu_features, engine_name};
 pub use initial::{Initial, fill_tensor};

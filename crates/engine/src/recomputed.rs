@@ -8,9 +8,9 @@ use ronde_core::layout::StateLayout;
 use ronde_core::{PartTransfers, Shard};
 
 use crate::{
-    Activation, Device, EngineError, ForwardContext, HostDevice, KeptText, Layer, LayerCost,
-    LockStep, Mode, PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums,
-    SharedState, TokenShares,
+    Activation, BatchNormValues, Device, EngineError, ForwardContext, HostDevice, KeptText, Layer,
+    LayerCost, LockStep, Mode, PartPlace, PassEnds, Precision, ShardGradient, ShardInput,
+    ShardSums, SharedState, TokenShares,
 };
 
 /// Activation checkpointing: the values that the inner layer would keep for backward are recomputed
@@ -242,6 +242,10 @@ impl Layer for Recomputed {
     fn discard_shard(&mut self, shard: Shard) {
         self.in_flight.remove(&shard);
         self.inner.discard_shard(shard);
+    }
+
+    fn batch_norms(&self) -> Vec<BatchNormValues> {
+        self.inner.batch_norms()
     }
 
     fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod batch_norms;
 pub mod callback;
 pub mod checkpoints;
 pub mod clock;
@@ -48,6 +49,7 @@ pub mod training;
 mod units_of_data;
 pub mod worker;
 
+pub use batch_norms::check_planned_batch_norms;
 pub use callback::Callback;
 pub use config::RunConfig;
 pub use connector::GenerationConnector;

@@ -14,8 +14,8 @@ pub(crate) struct ModelCopies {
     /// The moving average, with its decay.
     average: Option<(f64, Vec<f32>)>,
     /// The best model before the last step. The best model may also be the current one, which is copied only before it
-    /// changes: then this vector depends on the applied steps alone, also while some members have evaluated the current model
-    /// and others have not.
+    /// changes or is saved: then this vector depends on the applied steps alone, also while some members have evaluated the
+    /// current model and others have not.
     best: Option<Vec<f32>>,
 }
 

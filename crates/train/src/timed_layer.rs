@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ronde_core::layout::StateLayout;
 use ronde_core::{PartTransfers, Shard};
 use ronde_engine::{
-    Activation, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost, LockStep,
-    PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums, SharedState, TokenShares,
+    Activation, BatchNormValues, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost,
+    LockStep, PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums, SharedState,
+    TokenShares,
 };
 
 use crate::clock;
@@ -260,6 +261,10 @@ impl Layer for TimedLayer {
 
     fn discard_shard(&mut self, shard: Shard) {
         self.inner.discard_shard(shard);
+    }
+
+    fn batch_norms(&self) -> Vec<BatchNormValues> {
+        self.inner.batch_norms()
     }
 
     fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {

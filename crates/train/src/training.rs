@@ -26,6 +26,7 @@ use self::restoration::CopyRestoration;
 use self::state_copies::StateCopies;
 use self::step::AppliedStep;
 use self::whole_model::WholeModel;
+use crate::batch_norms::BatchNorms;
 use crate::callback::Callback;
 use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
 use crate::clock::{self, LapTimer};
@@ -132,6 +133,7 @@ pub struct Training {
     strategy: Box<dyn Strategy>,
     session: Session,
     split: Split,
+    batch_norms: BatchNorms,
     times: PhaseTimes,
     /// The last committed step of this worker.
     last: Option<CommittedStep>,
@@ -263,6 +265,18 @@ fn strategy(
     })
 }
 
+/// Creates the session of a member, which compares the initial weights: ranks with different ones must not train.
+fn new_session(
+    member: &JobGroup,
+    plan: &Plan,
+    (mesh, strategy): (&StepLayout, &dyn Strategy),
+) -> Session {
+    let (group, generation) = (member.group.clone(), member.generation);
+    let mut session = Session::new(group, generation, plan.batches, mesh.reports());
+    session.set_digest(strategy.digest(None));
+    session
+}
+
 impl Training {
     /// Creates the training of a run. Cost: allocates the optimizer state.
     ///
@@ -278,6 +292,7 @@ impl Training {
         let loss_scaling = scales.then(LossScaling::default);
         let recorder = Arc::<WorkerRecorder>::default();
         let mut chain = plan.prepare(chain).map_err(TrainError::Model)?;
+        let batch_norms = BatchNorms::checked(&chain, &plan)?;
         let parts = ModelParts::of(&plan, &mut chain, &*split.train)?;
         let mesh = parts.layout(plan.shards.shards(), member.group.size())?;
         let predicted = PredictedStages::of(&plan, &mut chain, &*split.train)?;
@@ -288,10 +303,7 @@ impl Training {
             predicted.as_ref(),
             (loss_scaling, &recorder),
         )?;
-        let (group, generation) = (member.group.clone(), member.generation);
-        let mut session = Session::new(group, generation, plan.batches, mesh.reports());
-        // Ranks with different initial weights must not train.
-        session.set_digest(strategy.digest(None));
+        let session = new_session(&member, &plan, (&mesh, &*strategy));
         let copies = ModelCopies::new(&plan.config.train, held_weights(&*strategy));
         let slices = SliceExchange::new(slices::held(&*strategy));
         let layout = slices::checkpoint_layout(&plan, &*strategy, loss_scaling);
@@ -304,6 +316,7 @@ impl Training {
             strategy,
             session,
             split,
+            batch_norms,
             times: PhaseTimes::default(),
             last: None,
             history: EventHistory::default(),

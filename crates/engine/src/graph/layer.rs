@@ -28,8 +28,8 @@ use crate::initial::fill_tensor;
 use crate::lock_step::SingleRankSums;
 use crate::pending_shards::PendingShards;
 use crate::{
-    Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, Precision,
-    ShardGradient, ShardInput, ShardSums, SharedState, TokenShares,
+    Activation, BatchNormValues, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode,
+    Precision, ShardGradient, ShardInput, ShardSums, SharedState, TokenShares,
 };
 
 /// A layer made of explicit operations, which reads its tensors where the state is stored and
@@ -673,6 +673,10 @@ impl Layer for GraphLayer {
         for node in &mut self.outline.nodes {
             node.node.end(shard);
         }
+    }
+
+    fn batch_norms(&self) -> Vec<BatchNormValues> {
+        self.outline.batch_norms()
     }
 
     fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {

@@ -511,6 +511,15 @@ impl ModelConfig {
         !matches!(self, Self::KMeans { .. })
     }
 
+    /// Returns whether the model has a choice of its normalisation.
+    #[must_use]
+    pub fn has_normalisation(&self) -> bool {
+        matches!(
+            self,
+            Self::ResNet18 { .. } | Self::ResNet50 { .. } | Self::Vgg16 { .. }
+        )
+    }
+
     /// Returns whether a worker's shards run together, as a [`crate::LockStep`].
     #[must_use]
     pub fn runs_shards_together(&self) -> bool {

@@ -6,6 +6,7 @@ use ronde_core::{Event, Rank, Step};
 use super::Training;
 use crate::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
+use crate::model_copies::held_weights;
 use crate::progress::BestModel;
 
 impl Training {
@@ -73,10 +74,28 @@ impl Training {
             }
             self.report_decisions(step, self.progress.reductions() > reductions);
         }
+        self.report_best(step);
         if self.is_complete() {
             self.report_confusion(step, &evaluation);
         }
         Ok(Some(evaluation))
+    }
+
+    /// Records the best model after the evaluation of a step, if the run keeps one: when it is a new one, and at the end of the run.
+    fn report_best(&mut self, step: Step) {
+        let best = self.best_model();
+        let Some(best) = best.filter(|best| best.step == step || self.is_complete()) else {
+            return;
+        };
+        let evaluation = best.evaluation;
+        self.history.push(Event::BestModel {
+            step: best.step,
+            metric: best.metric,
+            loss: evaluation.loss,
+            samples: evaluation.samples,
+            metrics: evaluation.metrics,
+        });
+        self.report_history();
     }
 
     /// Records the confusion matrix of the model that the run saves: the best one, or that of the last step.
@@ -152,6 +171,13 @@ impl Training {
     pub(super) fn best_model(&self) -> Option<BestModel> {
         let metric = self.plan.config.train.keep_best.as_ref()?;
         self.progress.best(metric)
+    }
+
+    /// Copies the model before step `next` as the best one, if its evaluation was the best.
+    pub(super) fn keep_best(&mut self, next: Step) {
+        if self.progress.best_step().map(Step::next) == Some(next) {
+            self.copies.keep_best(held_weights(&*self.strategy));
+        }
     }
 
     /// Exchanges the weights and those of the model that the run has chosen: the best one, or the average, or else the

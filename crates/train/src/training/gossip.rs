@@ -15,7 +15,6 @@ use super::Training;
 use super::served::join;
 use crate::TrainError;
 use crate::clock::LapTimer;
-use crate::micro_batch::micro_batch;
 
 impl Training {
     /// Computes the updates of a round that this rank gets, and answers the other ranks. Returns the seconds in which it waited for them;
@@ -119,11 +118,7 @@ impl Training {
             };
             let batches = self.update_batches(rounds, step, every, &mut own)?;
             spans.end(span, SpanKind::Data, round.0);
-            let (ids, micro_batches): (Vec<_>, Vec<_>) = batches
-                .into_iter()
-                .inspect(|batch| self.report_skipped(batch))
-                .map(micro_batch)
-                .unzip();
+            let (ids, micro_batches) = self.micro_batches(batches)?;
             times.wait_data_s += watch.lap_s();
             let claimed = ServedUpdate {
                 update,

@@ -214,6 +214,8 @@ impl Training {
             return;
         };
         let next = self.session.next_step();
+        // A checkpoint after the last evaluation has its model, too.
+        self.keep_best(next);
         let now = RankPosition {
             rank: self.member.rank,
             generation: self.member.generation,

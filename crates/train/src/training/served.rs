@@ -17,7 +17,6 @@ use super::Training;
 use super::step::next_batches;
 use crate::TrainError;
 use crate::clock::LapTimer;
-use crate::micro_batch::micro_batch;
 
 /// The loader of the updates that a worker computes if no worker helps another one.
 pub(super) struct OwnUpdates {
@@ -150,11 +149,7 @@ impl Training {
             let every = (role.first_update, role.workers);
             let batches = self.update_batches(rounds, step, every, &mut own)?;
             spans.end(span, SpanKind::Data, round.0);
-            let (ids, micro_batches): (Vec<_>, Vec<_>) = batches
-                .into_iter()
-                .inspect(|batch| self.report_skipped(batch))
-                .map(micro_batch)
-                .unzip();
+            let (ids, micro_batches) = self.micro_batches(batches)?;
             times.wait_data_s += watch.lap_s();
             let leased = ServedUpdate {
                 update,

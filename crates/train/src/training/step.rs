@@ -168,10 +168,24 @@ impl Training {
         let batches = next_batches(loader, random)?.batches.into_iter();
         spans.end(span, SpanKind::Data, step.0);
         times.wait_data_s += watch.lap_s();
-        Ok(batches
+        self.micro_batches(batches)
+    }
+
+    /// Returns the numbers of samples and the micro-batches of loaded batches, and reports their bad records.
+    ///
+    /// # Errors
+    /// Too few samples are left.
+    pub(super) fn micro_batches(
+        &mut self,
+        batches: impl IntoIterator<Item = Batch>,
+    ) -> Result<(Vec<Vec<u64>>, Vec<MicroBatch>), TrainError> {
+        let batches = batches.into_iter();
+        let (sample_ids, micro_batches): (Vec<_>, Vec<_>) = batches
             .inspect(|batch| self.report_skipped(batch))
             .map(micro_batch)
-            .unzip())
+            .unzip();
+        self.batch_norms.check_loaded(&micro_batches)?;
+        Ok((sample_ids, micro_batches))
     }
 
     /// Returns the summed duration of the operations of all groups of this rank, in seconds.
@@ -217,9 +231,7 @@ impl Training {
                 learning_rate,
             });
         }
-        if self.progress.best_step().map(Step::next) == Some(step) {
-            self.copies.keep_best(held_weights(&*self.strategy));
-        }
+        self.keep_best(step);
         self.gathered = Some(step);
         self.record_gradient(step, &reduced, committed.targets);
         let update = CommittedUpdate {

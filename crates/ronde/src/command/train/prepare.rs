@@ -22,7 +22,7 @@ use ronde_train::recording::RecordingRequest;
 use ronde_train::results::StoredResults;
 use ronde_train::{
     Extension, ModelParts, Plan, PredictedStages, RunConfig, TrainError, WorkerTask,
-    check_planned_fragments,
+    check_planned_batch_norms, check_planned_fragments,
 };
 
 use super::TrainArguments;
@@ -165,6 +165,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     }
     PredictedStages::planned(&plan, &*split.train).map_err(failed)?;
     check_planned_fragments(&plan, &*split.train).map_err(failed)?;
+    check_planned_batch_norms(&plan, &*split.train).map_err(failed)?;
     if matches!(
         plan.config.train.recompute_activations.layers(),
         Recomputation::Layers(_)
