@@ -100,6 +100,9 @@ function tile(label, value, more = "") {
   return h("div", { class: "tile" }, h("span", { class: "tile-label", text: label }), h("span", { class: "tile-value", text: value }), h("span", { class: "muted tile-more", text: more }));
 }
 
+/** The step of the model whose evaluation is shown. */
+const evaluated = (run) => (run.evaluated_steps ? ` after step ${count(run.evaluated_steps)}${run.best_by ? ` (best ${titled(run.best_by)})` : ""}` : "");
+
 function drawFocus() {
   const run = state.runs.find((run) => run.id === state.focus);
   $("empty").hidden = state.runs.length > 0;
@@ -122,8 +125,8 @@ function drawFocus() {
   fill($("tiles"),
     tile("Step", `${count(run.step)}`, run.steps ? `of ${count(run.steps)} · ${share} %` : ""),
     tile("Epoch", count(run.epochs ? Math.min(run.epoch + 1, run.epochs) : run.epoch + 1), run.epochs ? `of ${count(run.epochs)}` : ""),
-    tile("Loss", number(run.loss), evaluation.loss !== undefined ? `evaluated ${number(evaluation.loss)}` : ""),
-    ...(metric ? [tile(titled(metric), metric.startsWith("accuracy") ? percent(evaluation[metric]) : number(evaluation[metric]), "last evaluation")] : []),
+    tile("Loss", number(run.loss), evaluation.loss !== undefined ? `evaluated ${number(evaluation.loss)}${evaluated(run)}` : ""),
+    ...(metric ? [tile(titled(metric), metric.startsWith("accuracy") ? percent(evaluation[metric]) : number(evaluation[metric]), `evaluation${evaluated(run)}`)] : []),
     tile("Throughput", run.rate === null ? "–" : `${number(run.rate)} /s`, run.unit),
     run.phase === "running" ? tile("Time left", duration(run.left_s), took ? `after ${duration(took)}` : "") : tile("Duration", duration(took), run.started_t ? `started ${ago(run.started_t)}` : ""),
     tile("Workers", count(run.world_size), run.checkpoint !== null ? `checkpoint ${count(run.checkpoint)}` : "no checkpoint"));

@@ -30,7 +30,7 @@ export class ClassesPanel {
   update(detail) {
     const found = detail.confusion;
     if (!found) {
-      const hint = "No confusion matrix was recorded. A run file with metrics = [\"confusion_matrix\"] in [train] records that of the last evaluation.";
+      const hint = "No confusion matrix was recorded. A run file with metrics = [\"confusion_matrix\"] in [train] records that of the saved model.";
       fill(this.element, h("section", { class: "card" }, note(hint)));
       return;
     }

@@ -23,7 +23,7 @@ const MISTAKES_MAX: usize = 20;
 /// A program that loads a model, which the tests compile.
 const RUST: &str = include_str!("../examples/load_model.rs");
 
-/// Returns the model card: the model, its data, the settings of the plan, the results of the last evaluation, the hash, and
+/// Returns the model card: the model, its data, the settings of the plan, the results of its evaluation, the hash, and
 /// how to load it. User names, passwords and queries in addresses are left out.
 #[must_use]
 pub fn render_card(manifest: &ModelManifest) -> String {
@@ -46,10 +46,13 @@ pub fn render_card(manifest: &ModelManifest) -> String {
         manifest.blake3
     );
     if let Some(best) = &manifest.best {
+        let of_run = best.run_steps.map_or_else(String::new, |steps| {
+            format!(" of the {steps} steps of the run")
+        });
         let _ = writeln!(
             text,
-            "It is the model after step {}, whose `{}` was the best of all evaluations of the run.\n",
-            best.step,
+            "It is the model after {}{of_run}, whose `{}` was the best of all evaluations of the run.\n",
+            best.step.saturating_add(1),
             cell(&best.metric)
         );
     }
@@ -110,7 +113,8 @@ fn evaluation(manifest: &ModelManifest, text: &mut String) {
     };
     let _ = writeln!(
         text,
-        "## Results\n\nThe last evaluation, on {} samples that were not trained on:\n\n| metric | value |\n|---|---|",
+        "## Results\n\nThe evaluation of these weights after {} steps, on {} samples that were not trained on:\n\n| metric | value |\n|---|---|",
+        evaluation.steps.unwrap_or(manifest.steps),
         evaluation.samples
     );
     for (name, value) in &evaluation.values {
@@ -285,17 +289,24 @@ mod tests {
     use ronde_engine::ModelConfig;
 
     use super::*;
-    use crate::ModelEvaluation;
     use crate::testing::built;
+    use crate::{BestEvaluation, ModelEvaluation};
 
     #[test]
     fn a_card_has_data_plan_results_and_hash_and_no_secrets() {
         let (_, mut manifest) = built(&ModelConfig::Linear {}, &[4], 3);
         manifest.blake3 = "ab".repeat(32);
         manifest.evaluation = Some(ModelEvaluation {
+            steps: Some(7),
             samples: 20,
             values: [("accuracy".to_owned(), 0.75)].into(),
             confusion: Some(vec![vec![9, 1], vec![4, 6]]),
+        });
+        manifest.steps = 7;
+        manifest.best = Some(BestEvaluation {
+            metric: "accuracy".to_owned(),
+            step: 6,
+            run_steps: Some(30),
         });
         let address = "[\"https://me:secret@host/a?sig=secret\", \"s3://bucket/b\"]";
         manifest.identity = vec![
@@ -311,6 +322,9 @@ mod tests {
         for words in [
             "| `data.address` | [\"https://host/a\", \"s3://bucket/b\"] |",
             "| `train.epochs` | 3 \\| 4 # x |",
+            "trained for 7 steps",
+            "It is the model after 7 of the 30 steps of the run, whose `accuracy` was the best",
+            "The evaluation of these weights after 7 steps, on 20 samples",
             "| accuracy | 0.750000 |",
             "| | 0 | 1 |\n|---|---|---|\n| **0** | 9 | 1 |\n| **1** | 4 | 6 |\n\n",
             &manifest.blake3,

@@ -57,7 +57,7 @@ pub struct ModelManifest {
     pub unrepeatable: Option<String>,
     /// The BLAKE3 hash of the weights file, 64 hexadecimal digits.
     pub blake3: String,
-    /// The last evaluation of the model, if there was one.
+    /// The evaluation of the saved weights, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<ModelEvaluation>,
     /// The choice of the model among those that the run has evaluated; absent: it is that of the last step.
@@ -84,11 +84,17 @@ pub struct BestEvaluation {
     pub metric: String,
     /// The last step that the model was trained on.
     pub step: u64,
+    /// The number of steps of the whole run; absent in the models of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_steps: Option<u64>,
 }
 
 /// The results of an evaluation on samples that were not trained on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelEvaluation {
+    /// The number of steps that the evaluated weights were trained on; absent in the models of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
     /// The number of samples.
     pub samples: u64,
     /// The mean loss as `loss`, and the metrics by name. Values that are not finite are left out.

@@ -49,6 +49,8 @@ pub struct RunView {
     pub epoch: Option<EpochView>,
     /// The last evaluation.
     pub evaluation: Option<EvaluationView>,
+    /// The best model so far, which the run saves at its end; `None`: it saves that of the last step.
+    pub best: Option<BestModelView>,
     /// The saved model.
     pub model: Option<ModelView>,
     /// Duration of the run in seconds, once it has finished.
@@ -176,9 +178,20 @@ pub struct EpochView {
     pub repeated: u64,
 }
 
+/// The model with the best evaluation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BestModelView {
+    /// The metric that is best, or `loss`.
+    pub metric: String,
+    /// Its evaluation.
+    pub evaluation: EvaluationView,
+}
+
 /// The result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvaluationView {
+    /// Number of steps that the evaluated model was trained on.
+    pub steps: u64,
     /// Mean loss.
     pub loss: f64,
     /// The values of the metrics by name.
@@ -199,6 +212,13 @@ pub struct ModelView {
 }
 
 impl RunView {
+    /// Returns the evaluation of the model that the run saves: the best one, or the last one.
+    #[must_use]
+    pub fn saved_evaluation(&self) -> Option<&EvaluationView> {
+        let best = self.best.as_ref().map(|best| &best.evaluation);
+        best.or(self.evaluation.as_ref())
+    }
+
     /// Updates the state by an event.
     pub fn apply(&mut self, event: &Event) {
         match event {
@@ -366,19 +386,7 @@ impl RunView {
                     repeated: *repeated,
                 });
             }
-            Event::Evaluated {
-                loss,
-                metrics,
-                samples,
-                ..
-            } => {
-                self.remember("evaluation", event);
-                self.evaluation = Some(EvaluationView {
-                    loss: *loss,
-                    metrics: metrics.clone(),
-                    samples: *samples,
-                });
-            }
+            Event::Evaluated { .. } | Event::BestModel { .. } => self.apply_evaluation(event),
             Event::ModelSaved {
                 path,
                 config_path,
@@ -403,6 +411,42 @@ impl RunView {
                 self.skipped = *skipped;
             }
             _ => self.apply_member(event),
+        }
+    }
+
+    /// Handles the events about evaluations.
+    fn apply_evaluation(&mut self, event: &Event) {
+        let (Event::Evaluated {
+            step,
+            loss,
+            metrics,
+            samples,
+        }
+        | Event::BestModel {
+            step,
+            loss,
+            metrics,
+            samples,
+            ..
+        }) = event
+        else {
+            return;
+        };
+        let evaluation = EvaluationView {
+            steps: step.0.saturating_add(1),
+            loss: *loss,
+            metrics: metrics.clone(),
+            samples: *samples,
+        };
+        if let Event::BestModel { metric, .. } = event {
+            self.remember("best", event);
+            self.best = Some(BestModelView {
+                metric: metric.clone(),
+                evaluation,
+            });
+        } else {
+            self.remember("evaluation", event);
+            self.evaluation = Some(evaluation);
         }
     }
 

@@ -82,7 +82,7 @@ pub struct SweepFile {
     /// The seed of random values.
     #[serde(default)]
     pub seed: u64,
-    /// The score of a run: the name of a metric of its last evaluation, or `loss`.
+    /// The score of a run: the name of a metric of the evaluation of its saved model, or `loss`.
     pub metric: String,
     /// Whether a larger score is better; by default yes, and no for `loss`.
     pub goal: Option<Goal>,

@@ -20,7 +20,7 @@ pub(crate) fn promotion(sweep: &Sweep) -> Option<(usize, usize)> {
 fn scored(sweep: &Sweep, rung: usize) -> Vec<usize> {
     let score = |(number, trial): (usize, &crate::state::Trial)| match trial.runs.get(rung)?.outcome
     {
-        RunOutcome::Scored { score } => Some((number, score)),
+        RunOutcome::Scored { score, .. } => Some((number, score)),
         _ => None,
     };
     let mut scored: Vec<(usize, f64)> = sweep.trials.iter().enumerate().filter_map(score).collect();
@@ -58,7 +58,7 @@ mod tests {
             let Some(run) = sweep.started().pop() else {
                 break;
             };
-            sweep.finish(&run, Ok(run.trial as f64));
+            sweep.finish(&run, Ok((run.trial as f64).into()));
         }
         assert!(sweep.is_over());
         (counts, sweep.ranking()[0])

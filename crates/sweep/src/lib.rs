@@ -16,5 +16,5 @@ pub use error::SweepError;
 pub use file::{Goal, HalvingSettings, SearchKind, SweepFile};
 pub use plot::svg;
 pub use space::KeySpace;
-pub use state::{RunOutcome, Sweep, SweepRun, Trial, TrialRun};
+pub use state::{RunOutcome, RunScore, Sweep, SweepRun, Trial, TrialRun};
 pub use table::{csv, table};

@@ -237,7 +237,7 @@ mod tests {
         for score in [0.5, 0.75, 0.625] {
             let run = sweep.next().unwrap();
             sweep.start(&run);
-            sweep.finish(&run, Ok(score));
+            sweep.finish(&run, Ok(score.into()));
         }
         let svg = svg(&sweep).unwrap();
         assert_eq!(svg.matches("<circle").count(), 6);

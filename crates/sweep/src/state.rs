@@ -25,12 +25,31 @@ pub enum RunOutcome {
     Scored {
         /// The score.
         score: f64,
+        /// The number of steps that the model with the score was trained on. States of earlier versions have none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        steps: Option<u64>,
     },
     /// It failed, or has no score.
     Failed {
         /// Why.
         reason: String,
     },
+}
+
+/// The score of the model that a run has saved.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RunScore {
+    /// The score.
+    pub value: f64,
+    /// The number of steps that the model was trained on, if it is known.
+    pub steps: Option<u64>,
+}
+
+impl From<f64> for RunScore {
+    /// Returns a score whose steps are not known.
+    fn from(value: f64) -> Self {
+        Self { value, steps: None }
+    }
 }
 
 /// A run of a trial.
@@ -89,9 +108,19 @@ impl Trial {
     pub fn score(&self) -> Option<(usize, f64)> {
         let mut scored = self.runs.iter().enumerate().rev();
         scored.find_map(|(rung, run)| match run.outcome {
-            RunOutcome::Scored { score } => Some((rung, score)),
+            RunOutcome::Scored { score, .. } => Some((rung, score)),
             _ => None,
         })
+    }
+
+    /// Returns the number of steps that the model with [`Trial::score`] was trained on, if it is known.
+    #[must_use]
+    pub fn scored_steps(&self) -> Option<u64> {
+        let mut scored = self.runs.iter().rev();
+        scored.find_map(|run| match run.outcome {
+            RunOutcome::Scored { steps, .. } => Some(steps),
+            _ => None,
+        })?
     }
 
     /// Returns whether a run of it has not ended.
@@ -239,9 +268,12 @@ impl Sweep {
     }
 
     /// Notes how a run ended. A score that is not a number counts as a failure.
-    pub fn finish(&mut self, run: &SweepRun, outcome: Result<f64, String>) {
+    pub fn finish(&mut self, run: &SweepRun, outcome: Result<RunScore, String>) {
         let outcome = match outcome {
-            Ok(score) if score.is_finite() => RunOutcome::Scored { score },
+            Ok(RunScore { value, steps }) if value.is_finite() => RunOutcome::Scored {
+                score: value,
+                steps,
+            },
             Ok(_) => RunOutcome::Failed {
                 reason: "its score is not a number".to_owned(),
             },
@@ -338,7 +370,7 @@ mod tests {
             assert_eq!(run.job, format!("lr-000{number}"));
             sweep.start(&run);
             assert_eq!(sweep.started(), std::slice::from_ref(&run));
-            sweep.finish(&run, score);
+            sweep.finish(&run, score.map(RunScore::from));
         }
         assert!(sweep.is_over());
         assert_eq!(sweep.ranking(), [2, 0]);

@@ -24,11 +24,12 @@ fn cells(sweep: &Sweep, number: usize, trial: &Trial) -> Vec<String> {
         budget.map_or_else(String::new, u64::to_string)
     });
     let values = trial.values.values().map(ToString::to_string);
+    let steps = trial.scored_steps().map(|steps| steps.to_string());
     [number.to_string(), score]
         .into_iter()
         .chain(budget)
         .chain(values)
-        .chain([state])
+        .chain([steps.unwrap_or_default(), state])
         .collect()
 }
 
@@ -43,7 +44,7 @@ fn rows(sweep: &Sweep) -> (Vec<String>, Vec<Vec<String>>) {
         .into_iter()
         .chain(budget)
         .chain(sweep.file.keys.keys().cloned())
-        .chain(["state".to_owned()])
+        .chain(["step".to_owned(), "state".to_owned()])
         .collect();
     let mut order = sweep.ranking();
     let rest: Vec<usize> = (0..sweep.trials.len())
@@ -93,7 +94,7 @@ pub fn csv(sweep: &Sweep) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SweepFile;
+    use crate::{RunScore, SweepFile};
 
     #[test]
     fn the_best_trial_is_the_first_row() {
@@ -103,23 +104,28 @@ mod tests {
             SweepFile::parse(text).unwrap(),
             String::new(),
         );
-        for outcome in [Ok(0.5), Ok(0.25), Err("exit code 3, \"no\"".to_owned())] {
+        let scored = |value, steps| Ok(RunScore { value, steps });
+        for outcome in [
+            scored(0.5, None),
+            scored(0.25, Some(40)),
+            Err("exit code 3, \"no\"".to_owned()),
+        ] {
             let run = sweep.next().unwrap();
             sweep.start(&run);
             sweep.finish(&run, outcome);
         }
         assert_eq!(
             table(&sweep),
-            "trial  loss  model.hidden  state\n\
-             1      0.25  [4, 2]        finished\n\
-             0      0.5   [8]           finished\n\
-             2            [2]           failed: exit code 3, \"no\"\n\
-             3            [1]           waiting\n"
+            "trial  loss  model.hidden  step  state\n\
+             1      0.25  [4, 2]        40    finished\n\
+             0      0.5   [8]                 finished\n\
+             2            [2]                 failed: exit code 3, \"no\"\n\
+             3            [1]                 waiting\n"
         );
         assert_eq!(
             csv(&sweep),
-            "trial,loss,model.hidden,state\n1,0.25,\"[4, 2]\",finished\n0,0.5,[8],finished\n\
-             2,,[2],\"failed: exit code 3, \"\"no\"\"\"\n3,,[1],waiting\n"
+            "trial,loss,model.hidden,step,state\n1,0.25,\"[4, 2]\",40,finished\n0,0.5,[8],,finished\n\
+             2,,[2],,\"failed: exit code 3, \"\"no\"\"\"\n3,,[1],,waiting\n"
         );
     }
 }

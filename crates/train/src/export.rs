@@ -407,7 +407,7 @@ pub struct ModelDescription {
     pub signature: DataSignature,
     /// The text of the tokens, if the data has it.
     pub vocabulary: Option<Arc<Vocabulary>>,
-    /// The last evaluation.
+    /// The evaluation of the saved weights.
     pub evaluation: Option<ModelEvaluation>,
     /// The evaluation that chose the model, if one did.
     pub best: Option<BestEvaluation>,
@@ -439,9 +439,9 @@ impl ModelDescription {
         }
     }
 
-    /// Adds the evaluation of the model of a training, and whether it is the best one.
+    /// Adds the evaluation of the model of a training of `steps` steps, and whether it is the best one.
     #[must_use]
-    pub fn evaluated(self, trained: &TrainingResult) -> Self {
+    pub fn evaluated(self, trained: &TrainingResult, steps: u64) -> Self {
         let evaluation = trained.evaluation.as_ref().map(|found| {
             let metrics = found
                 .metrics
@@ -449,6 +449,7 @@ impl ModelDescription {
                 .map(|(name, value)| (name.clone(), *value));
             let all = metrics.chain([("loss".to_owned(), found.loss)]);
             ModelEvaluation {
+                steps: Some(trained.model_steps(steps)),
                 samples: found.samples,
                 values: all.filter(|(_, value)| value.is_finite()).collect(),
                 confusion: found
@@ -460,6 +461,7 @@ impl ModelDescription {
         let best = trained.best.as_ref().map(|best| BestEvaluation {
             metric: best.metric.clone(),
             step: best.step.0,
+            run_steps: Some(steps),
         });
         Self {
             evaluation,

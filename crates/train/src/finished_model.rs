@@ -138,7 +138,12 @@ impl FinishedModel {
         trained: &TrainingResult,
     ) -> Result<PublishedModel, TrainError> {
         let steps = trained.model_steps(self.steps);
-        let manifest = export::manifest(folder, &self.plan, steps, model.evaluated(trained))?;
+        let manifest = export::manifest(
+            folder,
+            &self.plan,
+            steps,
+            model.evaluated(trained, self.steps),
+        )?;
         Ok(ronde_model::save(folder, self.tensors(), &manifest)?)
     }
 }

@@ -250,7 +250,7 @@ pub fn publish(
         path: output.to_owned(),
         source,
     })?;
-    let model = model.evaluated(trained);
+    let model = model.evaluated(trained, training.steps());
     let steps = trained.model_steps(training.steps());
     let saved = export::save_when_there_is_space(output, training, steps, &model, tracker)?;
     if let Some(message) = plan.config.checkpoint.plain_model_note(output) {

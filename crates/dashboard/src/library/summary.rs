@@ -34,8 +34,12 @@ pub struct RunSummary {
     pub epochs: u64,
     /// Loss of the last step.
     pub loss: Option<f64>,
-    /// Loss and metrics of the last evaluation.
+    /// Loss and metrics of the model that the run saves: of the best evaluation with `train.keep_best`, or else of the last one.
     pub evaluation: Option<BTreeMap<String, f64>>,
+    /// Number of steps that this model was trained on.
+    pub evaluated_steps: Option<u64>,
+    /// The metric that is best, if the run keeps the best model.
+    pub best_by: Option<String>,
     /// Recent samples per second.
     pub rate: Option<f64>,
     /// What a sample is called, plural.
@@ -113,7 +117,10 @@ impl RunSummary {
         self.epoch = view.progress.map_or(0, |now| now.epoch);
         self.epochs = view.epochs;
         self.loss = view.progress.map(|now| now.loss);
-        self.evaluation = view.evaluation.as_ref().map(|result| {
+        let evaluation = view.saved_evaluation();
+        self.evaluated_steps = evaluation.map(|result| result.steps);
+        self.best_by = view.best.as_ref().map(|best| best.metric.clone());
+        self.evaluation = evaluation.map(|result| {
             let mut values = result.metrics.clone();
             values.insert("loss".to_owned(), result.loss);
             values

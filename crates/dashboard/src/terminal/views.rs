@@ -108,14 +108,19 @@ fn status_line<'a>(state: &TopState, run: &RunSummary, history: &RunHistory) -> 
     Paragraph::new(vec![Line::raw(first), Line::from(second)])
 }
 
-/// Returns the last evaluation as text.
+/// Returns the evaluation of the model that the run saves as text: the best one, or the last one.
 fn evaluation(history: &RunHistory) -> String {
-    let Some(last) = history.evaluations.last() else {
+    let view = &history.view;
+    let Some(result) = view.saved_evaluation() else {
         return String::new();
     };
-    let mut text = format!("evaluated: loss {}", render::number(last.loss));
-    for (name, value) in &last.metrics {
+    let mut text = format!("evaluated: loss {}", render::number(result.loss));
+    for (name, value) in &result.metrics {
         text.push_str(&format!(", {name} {}", render::number(*value)));
+    }
+    text.push_str(&format!(", after step {}", render::count(result.steps)));
+    if let Some(best) = &view.best {
+        text.push_str(&format!(" (best {})", best.metric));
     }
     text
 }

@@ -41,9 +41,7 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         }
         lines.extend(field("steps", &parts, columns));
     }
-    if let Some(result) = &view.evaluation {
-        lines.extend(field("test", &metrics(result), columns));
-    }
+    lines.extend(saved_evaluation(view, columns));
     if let Some(epoch) = view.epoch {
         let mut parts = vec![format!("{} samples used once", count(epoch.used_once))];
         if epoch.missing + epoch.repeated > 0 {
@@ -97,6 +95,22 @@ pub fn skipped_updates(skipped: &SkippedUpdates) -> Option<String> {
             causes.join(", ")
         )
     })
+}
+
+/// Returns the lines with the evaluation of the model that the run saves.
+fn saved_evaluation(view: &RunView, columns: usize) -> Vec<String> {
+    let Some(result) = view.saved_evaluation() else {
+        return Vec::new();
+    };
+    let mut parts = metrics(result);
+    let after = format!("after step {}", count(result.steps));
+    match &view.best {
+        Some(best) => parts.push(format!("{after} (best {})", best.metric)),
+        // The model of the last step needs no step.
+        None if view.progress.map(|now| now.committed) == Some(result.steps) => {}
+        None => parts.push(after),
+    }
+    field("test", &parts, columns)
 }
 
 /// Returns the lines with the hash of the model: two in a narrow terminal.

@@ -148,6 +148,39 @@ digits finished in 58 s
 }
 
 #[test]
+fn the_summary_shows_the_evaluation_of_the_saved_model_with_its_step() {
+    let mut view = run(1, 230, 230);
+    let evaluated = |step, loss| Event::Evaluated {
+        step: Step(step),
+        loss,
+        metrics: Default::default(),
+        samples: 360,
+    };
+    view.apply(&evaluated(68, 0.25));
+    let line = |view: &RunView| {
+        let text = summary(view, 160);
+        let line = text.lines().find(|line| line.starts_with("  test"));
+        line.unwrap_or_default().to_owned()
+    };
+    let earlier = "  test           loss 0.2500, 360 samples, after step 69";
+    assert_eq!(line(&view), earlier, "the run was stopped later");
+    view.apply(&evaluated(229, 0.5));
+    assert_eq!(line(&view), "  test           loss 0.5000, 360 samples");
+    view.apply(&Event::BestModel {
+        step: Step(68),
+        metric: "loss".to_owned(),
+        loss: 0.25,
+        metrics: Default::default(),
+        samples: 360,
+    });
+    assert_eq!(line(&view), format!("{earlier} (best loss)"));
+    // A summary that is made from the totals shows the same.
+    let mut restored = RunView::default();
+    restored.apply(&Event::RunTotals(view.totals(1.0)));
+    assert_eq!(restored.best, view.best);
+}
+
+#[test]
 fn the_summary_of_an_interrupted_run_names_its_last_step() {
     assert_eq!(summary(&RunView::default(), 80), "");
     let text = summary(&run(1, 12, 230), 80);

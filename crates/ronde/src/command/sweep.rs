@@ -9,7 +9,7 @@ use clap::Args;
 use ronde_cluster::{StopFlag, StopLevel};
 use ronde_core::Recovery;
 use ronde_submit::{SubmitError, TargetSettings};
-use ronde_sweep::{RunOutcome, SearchKind, Sweep, SweepFile, SweepRun, table};
+use ronde_sweep::{RunOutcome, RunScore, SearchKind, Sweep, SweepFile, SweepRun, table};
 
 use super::console::{Printable, info, message};
 use super::submit::{self, RunToSubmit};
@@ -486,7 +486,11 @@ impl SweepSession<'_> {
     }
 
     /// Notes the result of a run, stores it, and then removes the record of the job.
-    fn finish(&mut self, run: &SweepRun, score: Result<f64, String>) -> Result<(), SweepFailure> {
+    fn finish(
+        &mut self,
+        run: &SweepRun,
+        score: Result<RunScore, String>,
+    ) -> Result<(), SweepFailure> {
         self.sweep.finish(run, score);
         self.save()?;
         if let Err(error) = self.jobs().remove(&run.job, self.sweep.is_over()) {
@@ -495,7 +499,9 @@ impl SweepSession<'_> {
         }
         let trial = &self.sweep.trials[run.trial];
         let outcome = match trial.runs.get(run.rung).map(|run| &run.outcome) {
-            Some(RunOutcome::Scored { score }) => format!("{} {score}", self.sweep.file.metric),
+            Some(RunOutcome::Scored { score, steps }) => {
+                format!("{} {score}{}", self.sweep.file.metric, after(*steps))
+            }
             Some(RunOutcome::Failed { reason }) => format!("failed: {reason}"),
             _ => String::new(),
         };
@@ -530,9 +536,10 @@ impl SweepSession<'_> {
         match best {
             Some((trial, (_, score))) => {
                 info!(
-                    "best: trial {trial}, {} {score}; its run file is {folder}/best.toml, all trials are in \
+                    "best: trial {trial}, {} {score}{}; its run file is {folder}/best.toml, all trials are in \
                      {folder}/trials.csv and {folder}/trials.svg",
-                    self.sweep.file.metric
+                    self.sweep.file.metric,
+                    after(self.sweep.trials[trial].scored_steps())
                 );
                 Ok(())
             }
@@ -574,4 +581,9 @@ fn pause(is_remote: bool) {
         true => LOOK_EVERY_REMOTE,
         false => LOOK_EVERY,
     });
+}
+
+/// Returns the step of the model with a score, for a message.
+fn after(steps: Option<u64>) -> String {
+    steps.map_or_else(String::new, |steps| format!(" after step {steps}"))
 }

@@ -65,6 +65,167 @@ fn a_saved_model_has_the_loss_and_metrics_of_its_run() {
     assert_eq!(printed, last, "{}", text.stdout);
 }
 
+/// A run whose learning rate grows until it spoils the model, so that an early evaluation is the best.
+const SPOILED: [&str; 12] = [
+    "run.output=out",
+    "workers.logical_shards=6",
+    "model={kind='mlp', hidden=[12]}",
+    "train.epochs=5",
+    "train.global_batch_size=120",
+    "train.evaluate_every_epochs=1",
+    "train.keep_best=loss",
+    "train.learning_rate=0.3",
+    "optimizer={kind='adam'}",
+    "schedule={kind='cosine', warmup_steps=60}",
+    "checkpoint.every_steps=7",
+    "checkpoint.to=out/checkpoints",
+];
+
+/// The kinds of training, and the numbers of workers that give the same bits; empty if none do.
+const KINDS: [(&[&str], &[&str]); 18] = [
+    (&[], &["1", "2", "3"]),
+    (&["parallel.zero=1"], &["1", "3"]),
+    (&["parallel.zero=2"], &["1", "3"]),
+    (&["parallel.zero=3"], &["1", "3"]),
+    (&["parallel.pipeline=2"], &["2", "4"]),
+    (&["parallel.pipeline=2", "parallel.zero=1"], &["2", "4"]),
+    (&["parallel.servers=1"], &["2", "3"]),
+    (
+        &[
+            "model={kind='mlp', hidden=[12], tensor_parts=2}",
+            "parallel.tensor=2",
+        ],
+        &["1", "2"],
+    ),
+    (
+        &["compression={codec='top_k', ratio=0.1, senders=3}"],
+        &["1", "3"],
+    ),
+    (
+        &["compression={codec='power_sgd', rank=2, senders=3}"],
+        &["1", "3"],
+    ),
+    (
+        &["sync={kind='local_sgd', inner_steps=4, replicas=3}"],
+        &["1", "3"],
+    ),
+    (
+        &["sync={kind='local_sgd', inner_steps=4, replicas=3, inner_state='average'}"],
+        &["1", "2"],
+    ),
+    (
+        &["sync={kind='local_sgd', inner_steps=4, replicas=3, inner_state='keep'}"],
+        &["1", "3"],
+    ),
+    (
+        &["sync={kind='local_sgd', inner_steps=4, replicas=3, inner_state='keep', fragments=2}"],
+        &["1", "2"],
+    ),
+    (
+        &[
+            "sync={kind='synthetic_gradients', stages=2, round_steps=4}",
+            "train.learning_rate=0.02",
+        ],
+        &["1", "2"],
+    ),
+    (&["sync={kind='parameter_server', round_updates=4}"], &[]),
+    (&["sync={kind='gossip', round_updates=4}"], &[]),
+    (
+        &[
+            "train.early_stopping={metric='loss', patience=2}",
+            "train.reduce_on_plateau={metric='loss', patience=1}",
+        ],
+        &["1", "2"],
+    ),
+];
+
+/// Trains with some values, and returns the hash of the model after a comparison of its own evaluation with the recorded one.
+fn kept_best(sets: &[&str], workers: &str) -> String {
+    let dir = TestFolder::new();
+    let mut arguments = vec!["train", "--json", "-n", workers];
+    for set in SPOILED.iter().chain(sets) {
+        arguments.extend(["--set", set]);
+    }
+    let ended = dir.run(&arguments).expect(0, &[]);
+    let events = ended.events();
+    let best = of_kind(&events, "best_model").last().unwrap().clone();
+    let evaluated = || of_kind(&events, "evaluated");
+    let last = evaluated().last().unwrap();
+    assert!(
+        best["step"].as_u64() < last["step"].as_u64(),
+        "{sets:?}: {best} {last}"
+    );
+    let recorded = evaluated().find(|event| event["step"] == best["step"]);
+    let found = dir.run(&["evaluate", "out", "--json"]).expect(0, &[]);
+    let found: Value = serde_json::from_str(found.stdout.trim()).unwrap();
+    let manifest = std::fs::read_to_string(dir.path().join("out/model.json")).unwrap();
+    let manifest: Value = serde_json::from_str(&manifest).unwrap();
+    let steps = best["step"].as_u64().unwrap() + 1;
+    assert_eq!(manifest["steps"], steps);
+    assert_eq!(manifest["evaluation"]["steps"], steps);
+    assert_eq!(
+        manifest["best"]["run_steps"],
+        last["step"].as_u64().unwrap() + 1
+    );
+    for name in ["loss", "accuracy", "samples"] {
+        let expected = &found[name];
+        assert_eq!(expected, &best[name], "{sets:?} on {workers}: {name}");
+        assert_eq!(expected, &recorded.unwrap()[name], "{sets:?}: {name}");
+        if name != "samples" {
+            assert_eq!(
+                expected, &manifest["evaluation"]["values"][name],
+                "{sets:?}"
+            );
+        }
+    }
+    // Tensors in parts have other names in a checkpoint.
+    if !sets.iter().any(|set| set.contains("tensor_parts")) {
+        assert_eq!(best_of_checkpoint(&dir), ended.blake3(), "{sets:?}");
+    }
+    ended.blake3()
+}
+
+/// Returns the hash of the best model in the newest checkpoint.
+fn best_of_checkpoint(dir: &TestFolder) -> String {
+    let export = ["checkpoint", "export", "out", "--vector", "best"];
+    let exported = dir.run(&export).expect(0, &[]).stdout;
+    let is_hash = |word: &&str| word.len() == 64;
+    let hash = exported.split_whitespace().find(is_hash);
+    hash.unwrap_or_else(|| panic!("{exported}")).to_owned()
+}
+
+#[test]
+fn the_last_checkpoint_has_the_best_model_also_if_it_is_the_last_one() {
+    let dir = TestFolder::new();
+    let mut arguments = vec!["train", "--json", "-n", "2"];
+    let sets = ["train.learning_rate=0.003", "schedule.warmup_steps=0"];
+    for set in SPOILED.iter().chain(&sets) {
+        arguments.extend(["--set", set]);
+    }
+    let ended = dir.run(&arguments).expect(0, &[]);
+    let events = ended.events();
+    let [best, last] = ["best_model", "evaluated"]
+        .map(|kind| of_kind(&events, kind).last().unwrap()["step"].clone());
+    assert_eq!(best, last);
+    assert_eq!(best_of_checkpoint(&dir), ended.blake3());
+}
+
+#[test]
+fn the_model_with_the_best_evaluation_is_kept_by_every_kind_of_training() {
+    for (sets, workers) in KINDS {
+        for average in [None, Some("train.average_decay=0.5")] {
+            let sets: Vec<&str> = sets.iter().copied().chain(average).collect();
+            if workers.is_empty() {
+                ["1", "3"].map(|workers| kept_best(&sets, workers));
+                continue;
+            }
+            let hashes: Vec<String> = workers.iter().map(|n| kept_best(&sets, n)).collect();
+            let is_equal = hashes.iter().all(|hash| *hash == hashes[0]);
+            assert!(is_equal, "{sets:?}: {hashes:?}");
+        }
+    }
+}
+
 #[test]
 fn a_model_of_another_engine_is_evaluated_with_a_note() {
     let dir = TestFolder::new();

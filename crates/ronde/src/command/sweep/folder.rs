@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use ronde_submit::{ProcessIdentity, SubmitError};
-use ronde_sweep::{Sweep, SweepRun, csv, svg};
+use ronde_sweep::{RunScore, Sweep, SweepRun, csv, svg};
 use serde_json::Value;
 
 /// The file with the state.
@@ -136,24 +136,33 @@ impl SweepFolder {
     }
 }
 
-/// Returns a metric of the last evaluation in the results of a run. The error is a reason.
-pub(super) fn score(results: &Path, metric: &str) -> Result<f64, String> {
+/// Returns a metric of the model that a run has saved, from the events in its results: that of its best model, or else of the last
+/// evaluation. The error is a reason.
+pub(super) fn score(results: &Path, metric: &str) -> Result<RunScore, String> {
     let bytes = ronde_store::read_regular(&results.join("events.jsonl"), EVENT_BYTES_MAX);
     let bytes = bytes.map_err(|error| format!("its events cannot be read: {error}"))?;
     let lines = bytes.rsplit(|byte| *byte == b'\n');
     let mut events = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
-    let evaluated = events.find(|event| event["event"] == "evaluated");
+    // The best model is reported again after the last evaluation.
+    let evaluated =
+        events.find(|event| event["event"] == "evaluated" || event["event"] == "best_model");
     let Some(Value::Object(evaluated)) = evaluated else {
         return Err("it has no evaluation; the data set needs test data".to_owned());
     };
     match evaluated.get(metric) {
-        Some(Value::Number(number)) => Ok(number.as_f64().unwrap_or(f64::NAN)),
+        Some(Value::Number(number)) => Ok(RunScore {
+            value: number.as_f64().unwrap_or(f64::NAN),
+            steps: evaluated
+                .get("step")
+                .and_then(Value::as_u64)
+                .map(|step| step.saturating_add(1)),
+        }),
         Some(Value::Null) => Err(format!("{metric} is not a number")),
         _ => {
             let metrics: Vec<&str> = evaluated
                 .iter()
                 .filter(|(name, value)| {
-                    value.is_number() && !["step", "samples"].contains(&name.as_str())
+                    value.is_number() && !["step", "samples", "t"].contains(&name.as_str())
                 })
                 .map(|(name, _)| name.as_str())
                 .collect();
@@ -170,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_score_is_from_the_last_evaluation() {
+    fn the_score_is_that_of_the_saved_model() {
         let dir = tempfile::tempdir().unwrap();
         let with = |events: &str| {
             std::fs::write(dir.path().join("events.jsonl"), events).unwrap();
@@ -190,7 +199,19 @@ mod tests {
                 ]
                 .concat()
             ),
-            Ok(0.75)
+            Ok(RunScore {
+                value: 0.75,
+                steps: Some(2)
+            })
+        );
+        // The best model is an earlier one.
+        let best = "{\"event\":\"best_model\",\"step\":0,\"metric\":\"loss\",\"loss\":0.25,\"accuracy\":0.5,\"samples\":3}\n";
+        assert_eq!(
+            with(&[line("0.25"), line("0.75"), best.to_owned()].concat()),
+            Ok(RunScore {
+                value: 0.5,
+                steps: Some(1)
+            })
         );
         for (events, reason) in [
             (line("null"), "accuracy is not a number"),
