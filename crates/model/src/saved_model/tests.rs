@@ -5,7 +5,7 @@ use ronde_core::seed::SeedTree;
 use ronde_engine::{Activation, Chain, Layer, ModelConfig};
 
 use super::*;
-use crate::InitialWeights;
+use crate::{InitialWeights, TensorExclusions};
 use crate::testing::{built, save_to};
 
 fn trained() -> (Chain, ModelManifest) {
