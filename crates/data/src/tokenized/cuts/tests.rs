@@ -130,23 +130,34 @@ fn form(name: &str) -> Value {
     json!({ "type": name })
 }
 
-/// Returns families of tokenizers by name, all with cuts.
-fn families() -> Vec<(&'static str, Tokenizer)> {
-    let none = json!([]);
-    let many = json!([
+/// Returns added tokens that strip spaces, contain some, are whole words, or start one another.
+fn difficult_added() -> Value {
+    json!([
         added("<|end|>\n", false, false, false),
         added("<|end|>", false, false, false),
         added("<new>", false, true, false),
         added("New York", true, true, false),
         added("of", true, false, true),
         added("  ", true, false, false),
-    ]);
+    ])
+}
+
+/// Returns the normalizers of BERT and T5, and one of three steps.
+fn normalizers() -> [Value; 3] {
     let bert = json!({ "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
         "strip_accents": null, "lowercase": true });
     let t5 = json!({ "type": "Sequence", "normalizers": [form("NFKC"),
         { "type": "Strip", "strip_left": false, "strip_right": true },
         { "type": "Replace", "pattern": { "Regex": " {2,}" }, "content": "▁" }] });
     let lower = json!({ "type": "Sequence", "normalizers": [form("NFD"), form("Lowercase"), form("StripAccents")] });
+    [bert, t5, lower]
+}
+
+/// Returns families of tokenizers by name, all with cuts.
+fn families() -> Vec<(&'static str, Tokenizer)> {
+    let none = json!([]);
+    let many = difficult_added();
+    let [bert, t5, lower] = normalizers();
     let gpt4 = |expression| in_order(&[split_by(expression, "Isolated"), byte_level(false, false)]);
     let null = Value::Null;
     let cases = [
