@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use ronde_data::DataError;
 use ronde_data::cache::{Cache, CacheSettings};
-use ronde_data::source::{SourceFile, expand};
+use ronde_data::source::{FolderNames, SourceFile, expand};
 use ronde_store::{MasterKey, Opener, RemoteSettings};
 
 const ROUNDS: usize = 5;
@@ -33,7 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("cache_rate PATTERN FOLDER [sealed]".into());
     };
     let opener = Opener::new(RemoteSettings::default());
-    let files = expand(std::slice::from_ref(pattern), Path::new("."), &opener)?;
+    let patterns = std::slice::from_ref(pattern);
+    let files = expand(patterns, Path::new("."), &opener, FolderNames::All)?.files;
     let bytes: u64 = files.iter().map(SourceFile::bytes).sum();
     // Any key that is the same for each run.
     let key = rest

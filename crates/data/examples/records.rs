@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ronde_data::DataError;
 use ronde_data::format::{FormatConfig, FormatTable, NumberType, ScanItem, SharedBytes, Value};
-use ronde_data::source::expand;
+use ronde_data::source::{FolderNames, expand};
 use ronde_store::{Opener, RemoteSettings, StoredObject};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,7 +26,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         &files,
         Path::new(""),
         &Opener::new(RemoteSettings::default()),
-    )?;
+        FolderNames::All,
+    )?
+    .files;
     let locations: Vec<String> = sources.iter().map(|file| file.location()).collect();
     let locations: Vec<&str> = locations.iter().map(String::as_str).collect();
     let format = FormatConfig::format(Some(&config), &locations, None)?;

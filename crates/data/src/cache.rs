@@ -9,16 +9,17 @@
 //!
 //! ```no_run
 //! use ronde_data::cache::{Cache, CacheSettings};
-//! use ronde_data::source::expand;
+//! use ronde_data::source::{FolderNames, expand};
 //! use ronde_store::{Opener, RemoteSettings};
 //!
-//! let files = expand(
+//! let found = expand(
 //!     &["s3://bucket/imagenet/train-*".to_owned()],
 //!     std::path::Path::new("."),
 //!     &Opener::new(RemoteSettings::default()),
+//!     FolderNames::All,
 //! )?;
 //! let cache = Cache::open("/scratch/ronde-cache", CacheSettings::default())?;
-//! let file = cache.object(&files[0])?;
+//! let file = cache.object(&found.files[0])?;
 //! let mut start = vec![0; 1024];
 //! file.read_at(0, &mut start)?;
 //! file.prefetch(&[1 << 20..8 << 20]);

@@ -42,6 +42,9 @@ pub enum DataConfig {
         /// The divisor of the features.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scale: Option<f32>,
+        /// Whether the first line is a heading. If absent, it is a heading when none of its fields is a number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        header: Option<bool>,
     },
     /// Synthetic images: noise over one random pattern per class, so that a model can learn.
     SyntheticImages {
@@ -81,6 +84,9 @@ pub enum DataConfig {
         test: Option<PathBuf>,
         /// The shape of a sample; its elements are the feature columns, row-major.
         shape: Vec<usize>,
+        /// Whether the first line is a heading. If absent, it is a heading when none of its fields is a number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        header: Option<bool>,
     },
     /// Text as single letters, with the next letters as targets. The last tenth is for evaluation.
     Text {

@@ -110,6 +110,20 @@ pub enum DataError {
         /// The contents of the folder.
         contents: String,
     },
+    /// All files of a folder are left out because of their names.
+    #[error(
+        "no data files in {pattern}: all {count} are left out because of their names, the first: {first}\n  \
+         help: data files have the extension of a known format, and are not hidden, backup or partial files; set \
+         data.format to use the files whatever their names are, or name them with wildcards"
+    )]
+    LeftOut {
+        /// The address from the run file.
+        pattern: String,
+        /// The number of files, and of folders that were not entered.
+        count: usize,
+        /// The first name.
+        first: String,
+    },
     /// Some files that an address names do not exist.
     #[error("{count} of the files of `{pattern}` do not exist: {names}")]
     MissingFiles {

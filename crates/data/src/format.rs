@@ -118,7 +118,7 @@ pub trait Format: fmt::Debug + Send + Sync {
     /// Returns an error if the file cannot be read or is not of this format.
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError>;
 
-    /// Returns whether a file at this location can be of the format. Other files in a folder are ignored.
+    /// Returns whether a file at this location can be of the format. Other files in a folder are left out.
     fn takes(&self, _location: &str) -> bool {
         true
     }
@@ -131,6 +131,11 @@ pub trait Format: fmt::Debug + Send + Sync {
     /// Returns the names of the classes in the order of their numbers, if the format defines them.
     fn class_names(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Returns what the files are, for messages: "a table", "an image".
+    fn file_kind(&self) -> &'static str {
+        "a file of this format"
     }
 
     /// Returns whether the content hash covers all bytes of the records, and not only names and lengths.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use ronde_core::Epoch;
-use ronde_store::Opener;
 
 use crate::dataset::FetchedSamples;
 use crate::decode::{DecodeScratch, IMAGE_DECODER, ImageDecoder, ImageFeatures};
 use crate::format::BadRecord;
-use crate::format::folder::is_image;
-use crate::source::{SourceFile, expand};
+use crate::format::folder::{IMAGE, is_image};
+use crate::open_context::DataEvent;
+use crate::source::{FolderNames, SourceFile, expand};
 use crate::{DataError, Dataset, DatasetDescription, IGNORED, OpenContext, SampleOrigin};
 
 /// The largest length of a file of an image, in bytes.
@@ -31,22 +31,25 @@ impl std::fmt::Debug for ImageFiles {
 }
 
 impl ImageFiles {
-    /// Finds the files that `patterns` match and whose names end in `.jpg`, `.jpeg`, `.png` or `.webp`, sorted by name; see [`expand`]. The identity of the set covers the names and
-    /// lengths of the files, not their contents. Cost: that of listing the files; none of them is read.
+    /// Finds the files that `patterns` match and whose names end in `.jpg`, `.jpeg`, `.png` or `.webp`, sorted by name; see
+    /// [`expand`]. The number of the other files in folders is reported. The identity of the set covers the names and lengths of
+    /// the files, not their contents. Cost: that of listing the files; none of them is read.
     ///
     /// # Errors
-    /// As [`expand`] and [`ImageDecoder::new`], and if no file is an image.
+    /// As [`expand`] and [`ImageDecoder::new`], and if a named file or no file is an image.
     pub fn find(
         patterns: &[String],
         opening: &OpenContext,
         images: &ImageFeatures,
     ) -> Result<Self, DataError> {
-        let mut files = expand(
-            patterns,
-            &opening.base,
-            &Opener::new(opening.remote.clone()),
-        )?;
-        files.retain(|file| is_image(&file.location()));
+        let opener = opening.opener(opening.remote.clone());
+        let names = FolderNames::KnownFormats;
+        let mut found = expand(patterns, &opening.base, &opener, names)?;
+        found.retain(patterns, IMAGE, is_image)?;
+        for notice in found.notices("the images") {
+            (opening.report)(&DataEvent::Finding(notice));
+        }
+        let files = found.files;
         if files.is_empty() {
             return Err(DataError::Empty {
                 addresses: patterns.join(", "),

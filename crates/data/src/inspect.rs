@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use ronde_store::Opener;
-
 use crate::DataError;
 use crate::format::{BadRecord, Format, FormatConfig, Record, Value};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord, SampleLocation};
 use crate::open_context::{DataEvent, OpenContext};
 use crate::picture::Picture;
 use crate::records::RecordsFile;
-use crate::source::{SourceFile, expand};
+use crate::source::{FolderNames, SourceFile, expand};
 use crate::tokenized::{self, tokenize};
 
 /// The maximum number of displayed characters of a text.
@@ -58,17 +56,25 @@ pub fn inspect(
     count: usize,
     opening: &OpenContext,
 ) -> Result<Inspection, DataError> {
-    let opener = Opener::new(opening.remote.clone());
-    let mut sources = expand(addresses, &opening.base, &opener)?;
-    let locations: Vec<String> = sources.iter().map(SourceFile::location).collect();
+    let opener = opening.opener(opening.remote.clone());
+    let names = match format {
+        Some(_) => FolderNames::All,
+        None => FolderNames::KnownFormats,
+    };
+    let mut found = expand(addresses, &opening.base, &opener, names)?;
+    let locations: Vec<String> = found.files.iter().map(SourceFile::location).collect();
     let names: Vec<&str> = locations.iter().map(String::as_str).collect();
     let (tokenization, format) =
         match FormatConfig::tokenization(format, &names, &opening.base, None)? {
             Some((tokenization, format)) => (Some(tokenization), format),
             None => (None, FormatConfig::format(format, &names, None)?),
         };
-    sources.retain(|file| format.takes(&file.location()));
-    let mut files: Vec<Arc<dyn DataFile>> = sources
+    found.retain(addresses, format.file_kind(), |location| {
+        format.takes(location)
+    })?;
+    let mut warnings = found.notices("the addresses");
+    let mut files: Vec<Arc<dyn DataFile>> = found
+        .files
         .iter()
         .map(|file| -> Arc<dyn DataFile> { Arc::new(RecordsFile::new(file, None)) })
         .collect();
@@ -95,6 +101,7 @@ pub fn inspect(
     let index = index?;
     let samples = first_samples(&files, &*format, &index, count)?;
     let (fields, first) = table(&samples);
+    warnings.extend_from_slice(index.warnings());
     Ok(Inspection {
         format: format.identity(),
         files: files.len(),
@@ -106,7 +113,7 @@ pub fn inspect(
         first,
         bad: index.bad().to_vec(),
         bad_count: index.bad_count(),
-        warnings: index.warnings().to_vec(),
+        warnings,
     })
 }
 

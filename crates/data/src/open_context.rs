@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ronde_store::RemoteSettings;
+use ronde_store::{Opener, RemoteSettings};
 
 /// The subfolder of the cache folder with indexes.
 const INDEX_FOLDER: &str = "index";
@@ -56,6 +56,17 @@ impl OpenContext {
             cache_folder: None,
             report: Arc::new(|_| {}),
         }
+    }
+
+    /// Returns the opener of the files, which reports waits as notices.
+    pub(crate) fn opener(&self, remote: RemoteSettings) -> Opener {
+        let report = Arc::clone(&self.report);
+        Opener::new(RemoteSettings {
+            tell: Some(Arc::new(move |message: &str| {
+                report(&DataEvent::Notice(message.to_owned()));
+            })),
+            ..remote
+        })
     }
 
     /// Returns the folder of stored indexes, if any.

@@ -15,12 +15,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ronde_store::{Address, ObjectName, Opener, Store};
+use ronde_store::{Address, ObjectName, Store};
 
 use crate::DataError;
 use crate::format::FormatKind;
+use crate::format::folder::{IMAGE, is_image};
 use crate::open_context::{DataEvent, OpenContext};
-use crate::source::{SourceFile, expand};
+use crate::source::{FolderNames, SourceFile, expand};
 
 /// The maximum bytes of a packed file.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -154,23 +155,23 @@ fn items(
     settings: &PackSettings,
     opening: &OpenContext,
 ) -> Result<(Vec<PackItem>, bool), DataError> {
-    let opener = Opener::new(opening.remote.clone());
-    let files = expand(std::slice::from_ref(&settings.from), &opening.base, &opener)?;
-    let (images, rest): (Vec<_>, Vec<_>) = files
-        .into_iter()
-        .partition(|file| FormatKind::of(file.name()) == Some(FormatKind::Folder));
-    let is_text = images.is_empty();
-    let mut files = match is_text {
-        false => images,
-        true => rest
-            .into_iter()
-            .filter(|file| file.name().ends_with(".txt"))
-            .collect(),
-    };
-    if files.is_empty() {
+    let opener = opening.opener(opening.remote.clone());
+    let from = std::slice::from_ref(&settings.from);
+    let mut found = expand(from, &opening.base, &opener, FolderNames::KnownFormats)?;
+    let is_packed_text = |location: &str| location.ends_with(".txt");
+    let is_text = !found.files.iter().any(|file| is_image(file.name()));
+    if is_text && !found.files.iter().any(|file| is_packed_text(file.name())) {
         let problem = "no images (.jpg, .jpeg, .png, .webp) and no texts (.txt) found";
         return Err(invalid(&settings.from, problem));
     }
+    match is_text {
+        false => found.retain(from, IMAGE, is_image)?,
+        true => found.retain(from, "a text (.txt)", is_packed_text)?,
+    }
+    for notice in found.notices(&settings.from) {
+        (opening.report)(&DataEvent::Finding(notice));
+    }
+    let mut files = found.files;
     if let Some(file) = files.iter().find(|file| file.bytes() > FILE_BYTES_MAX) {
         let problem = format!(
             "the file has {} bytes, but the limit is {FILE_BYTES_MAX} bytes",

@@ -18,14 +18,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
-use ronde_store::{Opener, StoredObject};
+use ronde_store::StoredObject;
 
 use crate::decode::Schema;
 use crate::demo::{EmbeddedFile, Generator, SplitSizes};
 use crate::format::object::{InMemory, ObjectReader, failed, is_gzip};
-use crate::format::{CsvLines, RECORD_BYTES_MAX};
+use crate::format::{CsvLines, Format, RECORD_BYTES_MAX};
+use crate::open_context::DataEvent;
 use crate::records::{self, RecordsConfig};
-use crate::source::expand;
+use crate::source::{FolderNames, expand};
 use crate::{DataConfig, DataError, OpenContext, Split};
 
 /// The steps from records to samples.
@@ -104,11 +105,16 @@ impl FileOrigin<'_> {
                 name: None,
             }),
             Self::Path(path) => {
-                let opener = Opener::new(opening.remote.clone());
+                let opener = opening.opener(opening.remote.clone());
                 let address = opening.base.join(path).to_string_lossy().into_owned();
-                let files = expand(std::slice::from_ref(&address), &opening.base, &opener)?;
-                let [file] = &*files else {
-                    let contents = format!("expected one file, found {}", files.len());
+                let addresses = std::slice::from_ref(&address);
+                let names = FolderNames::KnownFormats;
+                let found = expand(addresses, &opening.base, &opener, names)?;
+                for notice in found.notices(&path.display().to_string()) {
+                    (opening.report)(&DataEvent::Finding(notice));
+                }
+                let [file] = &*found.files else {
+                    let contents = format!("expected one file, found {}", found.files.len());
                     let pattern = address;
                     return Err(DataError::NoFiles { pattern, contents });
                 };

@@ -1,9 +1,7 @@
 //! Reading of the time: limits for waiting for a lock and for a service. No other file of this
 //! crate reads it.
 
-#[cfg(feature = "full")]
 use std::sync::Arc;
-#[cfg(feature = "full")]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -49,7 +47,6 @@ impl Deadline {
 }
 
 /// The time that an operation may take without progress, over all its attempts.
-#[cfg(feature = "full")]
 pub(crate) struct RetryLimit {
     /// The start of the operation, or the last time that something was received or sent.
     since: Instant,
@@ -62,7 +59,6 @@ pub(crate) struct RetryLimit {
     pub(crate) pauses: u32,
 }
 
-#[cfg(feature = "full")]
 impl RetryLimit {
     const FIRST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_secs(5);
@@ -84,6 +80,7 @@ impl RetryLimit {
     }
 
     /// Returns the counter that a request increments when it receives something.
+    #[cfg(feature = "full")]
     pub(crate) fn received(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.received)
     }

@@ -101,6 +101,16 @@ pub enum StoreError {
         /// The reason.
         problem: &'static str,
     },
+    /// A file of a user's folder whose name cannot be used.
+    #[error(
+        "cannot read {location}: {problem}\n  help: rename the file, or move it to another folder"
+    )]
+    Unnameable {
+        /// The full location of the file; a byte that is not UTF-8 is written as `\xE9`.
+        location: String,
+        /// The reason.
+        problem: &'static str,
+    },
     /// An address that is not valid.
     #[error("invalid address `{address}`: {problem}")]
     Address {

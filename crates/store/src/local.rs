@@ -3,22 +3,27 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
+use crate::listing::{object_name, shown};
 use crate::lock::{self, TEMPORARY_PREFIX};
-use crate::regular::open_regular;
+use crate::regular::check;
 use crate::{
-    Condition, ObjectEntry, ObjectName, Stamp, Store, StoreError, StoredObject, Upload, Version,
+    Condition, FolderListing, NoticeCallback, ObjectEntry, ObjectName, Store, StoreError,
+    StoredObject, UnusableCause, UnusableEntry, Upload, Version,
 };
 
+mod object;
+mod retry;
 mod walk;
 
-use walk::{FolderWalk, stamp_of};
+use object::{LocalObject, version_of};
+use retry::DiskRetry;
+use walk::{EntryPath, FolderWalk, FoundEntry, stamp_of};
 
 const LOCK_FILE: &str = ".ronde.lock";
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
@@ -35,6 +40,7 @@ pub struct LocalStore {
     root: PathBuf,
     lock_limit: Duration,
     follows_links: bool,
+    retry: DiskRetry,
     /// The folders in which this store has removed the temporary files of ended processes.
     cleaned: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
@@ -46,6 +52,7 @@ impl LocalStore {
             root: root.into(),
             lock_limit: LOCK_LIMIT,
             follows_links: false,
+            retry: DiskRetry::default(),
             cleaned: Arc::default(),
         }
     }
@@ -64,44 +71,49 @@ impl LocalStore {
         self
     }
 
-    /// Lists objects as [`Store::list`] does, but enters only the folders for which `enters`
-    /// returns true; it gets their names within the store. Hidden files and folders, and names that
-    /// are not a valid [`ObjectName`], are left out.
-    ///
-    /// Cost: one system call per file.
+    /// Tries to list, open and read files again for at most `limit` after errors that may pass, such
+    /// as `EIO` and `ESTALE` of a network file system. `tell` gets a notice when that takes more
+    /// than 2 s.
+    #[must_use]
+    pub fn retrying(mut self, limit: Duration, tell: Option<NoticeCallback>) -> Self {
+        self.retry = DiskRetry::new(limit, tell);
+        self
+    }
+
+    /// Returns whether there is a file, a folder or a link at `path` in the folder. An error of the
+    /// file system is not taken for a missing file.
     ///
     /// # Errors
-    /// Errors of the file system; a missing folder counts as empty.
-    pub fn list_where(
+    /// Errors of the file system.
+    pub fn contains(&self, path: &str) -> Result<bool, StoreError> {
+        let path = self.root.join(path);
+        match self.retry.run(&path, || path.symlink_metadata()) {
+            Ok(_) => Ok(true),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound
+                | io::ErrorKind::NotADirectory
+                | io::ErrorKind::InvalidFilename => Ok(false),
+                _ => Err(StoreError::disk("read", &path, error)),
+            },
+        }
+    }
+
+    fn walk(
         &self,
         folder: Option<&ObjectName>,
-        enters: &mut dyn FnMut(&str) -> bool,
-    ) -> Result<Vec<ObjectEntry>, StoreError> {
-        let mut entries = Vec::new();
+        visit: &mut dyn FnMut(&EntryPath, FoundEntry<'_>) -> io::Result<bool>,
+    ) -> Result<(), StoreError> {
         let (path, prefix) = folder.map_or_else(
             || (self.root.clone(), String::new()),
             |folder| (self.path(folder), format!("{folder}/")),
         );
         let mut walk = FolderWalk {
             follows_links: self.follows_links,
-            enters: &mut |name| {
-                !name.rsplit('/').next().is_some_and(|n| n.starts_with('.')) && enters(name)
-            },
-            visit: &mut |_, name, metadata| {
-                if let Ok(name) = ObjectName::new(name) {
-                    entries.push(ObjectEntry {
-                        name,
-                        bytes: metadata.len(),
-                        stamp: stamp_of(metadata),
-                    });
-                }
-                Ok(())
-            },
+            retry: &self.retry,
+            visit,
         };
         walk.through(&path, &prefix)
-            .map_err(|error| StoreError::disk("list", &path, error))?;
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(entries)
+            .map_err(|error| StoreError::disk("list", &path, error))
     }
 
     /// Returns the path of the folder.
@@ -194,18 +206,80 @@ impl Store for LocalStore {
 
     fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError> {
         let path = self.path(name);
-        let failed = |error| StoreError::disk("read", &path, error);
-        let (file, metadata) = open_regular(&path).map_err(failed)?;
-        Ok(Box::new(LocalObject {
-            file,
-            bytes: metadata.len(),
-            stamp: stamp_of(&metadata),
-            location: path.display().to_string(),
-        }))
+        match LocalObject::open(&path, &self.retry) {
+            Err(error) if self.follows_links && error.is_not_found() && path.is_symlink() => {
+                Err(unreadable(&path, without_target(&path)))
+            }
+            other => Ok(Box::new(other?)),
+        }
     }
 
     fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<ObjectEntry>, StoreError> {
-        self.list_where(folder, &mut |_| true)
+        let mut entries = Vec::new();
+        self.walk(folder, &mut |entry, found| {
+            let metadata = match found {
+                FoundEntry::Folder => return Ok(!is_hidden(&entry.name)),
+                FoundEntry::File(metadata) if entry.is_text => metadata,
+                FoundEntry::Unknown(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error);
+                }
+                // An entry that was removed during the walk is left out.
+                FoundEntry::File(_) | FoundEntry::Special(_) | FoundEntry::Unknown(_) => {
+                    return Ok(false);
+                }
+            };
+            if let Ok(name) = ObjectName::new(&*entry.name) {
+                entries.push(object_entry(name, metadata));
+            }
+            Ok(false)
+        })?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn list_files(
+        &self,
+        folder: Option<&ObjectName>,
+        enters: &mut dyn FnMut(&str) -> bool,
+    ) -> Result<FolderListing, StoreError> {
+        let start = folder.map_or(0, |folder| folder.as_str().len() + 1);
+        let mut listing = FolderListing::default();
+        self.walk(folder, &mut |entry, found| {
+            let is_folder = matches!(found, FoundEntry::Folder);
+            let shown_name = match is_folder {
+                true => format!("{}/", entry.name),
+                false => entry.name.clone(),
+            };
+            if listing.add_hidden(&shown_name, start) {
+                return Ok(false);
+            }
+            let cause = match found {
+                FoundEntry::Folder => return Ok(enters(&entry.name)),
+                FoundEntry::File(metadata) => match readable_name(entry) {
+                    Ok(name) => {
+                        listing.entries.push(object_entry(name, metadata));
+                        return Ok(false);
+                    }
+                    Err(error) => UnusableCause::File(error),
+                },
+                FoundEntry::Special(metadata) => match check(metadata) {
+                    Ok(()) => return Ok(false),
+                    Err(error) => UnusableCause::File(unreadable(&entry.path, error)),
+                },
+                FoundEntry::Unknown(error) => {
+                    let error = match error.kind() {
+                        io::ErrorKind::NotFound => without_target(&entry.path),
+                        _ => error,
+                    };
+                    UnusableCause::Unknown(unreadable(&entry.path, error))
+                }
+            };
+            let name = shown_name;
+            listing.unusable.push(UnusableEntry { name, cause });
+            Ok(false)
+        })?;
+        listing.sort();
+        Ok(listing)
     }
 
     fn delete(&self, name: &ObjectName) -> Result<(), StoreError> {
@@ -235,16 +309,24 @@ impl Store for LocalStore {
         let mut swept = 0;
         let mut walk = FolderWalk {
             follows_links: false,
-            enters: &mut |_| true,
-            visit: &mut |path, name, _| {
-                let last = name.rsplit('/').next().unwrap_or(name);
+            retry: &self.retry,
+            visit: &mut |entry, found| {
+                match found {
+                    FoundEntry::Folder => return Ok(true),
+                    FoundEntry::Unknown(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(error);
+                    }
+                    FoundEntry::File(_) => {}
+                    FoundEntry::Special(_) | FoundEntry::Unknown(_) => return Ok(false),
+                }
+                let last = entry.name.rsplit('/').next().unwrap_or_default();
                 // A file of another user cannot be opened; it is only useless.
                 if last.starts_with(TEMPORARY_PREFIX)
-                    && matches!(lock::remove_if_abandoned(path), Ok(true))
+                    && matches!(lock::remove_if_abandoned(&entry.path), Ok(true))
                 {
                     swept += 1;
                 }
-                Ok(())
+                Ok(false)
             },
         };
         walk.through(&self.root, "")
@@ -286,69 +368,47 @@ impl Upload for LocalUpload {
     }
 }
 
-struct LocalObject {
-    file: File,
-    bytes: u64,
-    stamp: Stamp,
-    location: String,
-}
-
-impl StoredObject for LocalObject {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
-        let end = start.saturating_add(into.len() as u64);
-        if end > self.bytes {
-            return Err(StoreError::Damaged {
-                location: self.location.clone(),
-                problem: format!("it ends before byte {end}; it has {} bytes", self.bytes),
-            });
-        }
-        match self.file.read_exact_at(into, start) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(StoreError::Damaged {
-                    location: self.location.clone(),
-                    problem: format!(
-                        "it had {} bytes and was truncated while it was read",
-                        self.bytes
-                    ),
-                })
-            }
-            other => {
-                other.map_err(|error| StoreError::disk("read", Path::new(&self.location), error))
-            }
-        }
-    }
-
-    fn stamp(&self) -> Stamp {
-        self.stamp
-    }
-
-    fn version(&self) -> Result<Version, StoreError> {
-        version_of(&self.file)
-            .map_err(|error| StoreError::disk("read", Path::new(&self.location), error))
-    }
-
-    fn location(&self) -> &str {
-        &self.location
+fn object_entry(name: ObjectName, metadata: &std::fs::Metadata) -> ObjectEntry {
+    ObjectEntry {
+        name,
+        bytes: metadata.len(),
+        stamp: stamp_of(metadata),
     }
 }
 
-/// Returns the hash of a file's contents, whatever its read position.
-fn version_of(file: &File) -> io::Result<Version> {
-    let mut hasher = blake3::Hasher::new();
-    let mut piece = vec![0; 1 << 16];
-    let mut at = 0;
-    loop {
-        let read = file.read_at(&mut piece, at)?;
-        if read == 0 {
-            return Ok(Version(hasher.finalize().to_hex().to_string()));
-        }
-        hasher.update(&piece[..read]);
-        at += read as u64;
+fn is_hidden(name: &str) -> bool {
+    let last = name.rsplit('/').next();
+    last.is_some_and(|last| last.starts_with('.'))
+}
+
+/// Returns the object name of a user's file.
+fn readable_name(entry: &EntryPath) -> Result<ObjectName, StoreError> {
+    let location = shown(&entry.path);
+    match entry.is_text {
+        true => object_name(&entry.name, &location),
+        false => Err(StoreError::Unnameable {
+            location,
+            problem: "its name is not valid UTF-8",
+        }),
     }
+}
+
+/// Returns the error of a user's file or link that exists, so never [`StoreError::NotFound`].
+fn unreadable(path: &Path, source: io::Error) -> StoreError {
+    StoreError::Disk {
+        operation: "read",
+        location: shown(path),
+        source,
+    }
+}
+
+/// Returns the error of an entry that was listed, but does not exist: a link that leads nowhere.
+fn without_target(path: &Path) -> io::Error {
+    let problem = match std::fs::read_link(path) {
+        Ok(target) => format!("the link leads to {}, which does not exist", shown(&target)),
+        Err(_) => "it disappeared while its folder was listed".to_owned(),
+    };
+    io::Error::new(io::ErrorKind::NotFound, problem)
 }
 
 /// Creates a folder and its parents, and makes their names durable.

@@ -1,6 +1,7 @@
 //! [`Opener`]: stores for reading; each bucket is opened once and shared.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Address, LocalStore, RemoteSettings, Store, StoreError};
@@ -39,7 +40,7 @@ impl Opener {
     /// stores.
     pub fn open(&self, address: &Address) -> Result<Arc<dyn Store>, StoreError> {
         if let Address::Folder(path) = address {
-            return Ok(Arc::new(LocalStore::new(path).following_links()));
+            return Ok(Arc::new(self.local(path)));
         }
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let key = address.to_string();
@@ -49,6 +50,18 @@ impl Opener {
         let store = self.open_remote(address, &mut opened)?;
         opened.stores.insert(key, Arc::clone(&store));
         Ok(store)
+    }
+
+    /// Returns the store of a user's folder: follows links, and tries again after errors that may
+    /// pass, for as long as the settings allow a read to take.
+    #[must_use]
+    pub fn local(&self, folder: &Path) -> LocalStore {
+        let RemoteSettings {
+            retry_limit, tell, ..
+        } = &self.settings;
+        LocalStore::new(folder)
+            .following_links()
+            .retrying(*retry_limit, tell.clone())
     }
 
     #[cfg(feature = "full")]
@@ -71,7 +84,6 @@ impl Opener {
         address: &Address,
         _: &mut OpenStores,
     ) -> Result<Arc<dyn Store>, StoreError> {
-        let _ = &self.settings;
         Err(crate::open::not_in_this_build(address))
     }
 }

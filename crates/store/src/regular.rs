@@ -44,7 +44,8 @@ pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn check(metadata: &Metadata) -> io::Result<()> {
+/// Returns an error if a path is not a regular file.
+pub(crate) fn check(metadata: &Metadata) -> io::Result<()> {
     let kind = metadata.file_type();
     let (error_kind, found) = match kind {
         _ if kind.is_file() => return Ok(()),

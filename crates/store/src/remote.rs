@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 use futures_util::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 
+use crate::listing::object_name;
 use crate::{
-    Address, Condition, ObjectEntry, ObjectName, RemoteSettings, Store, StoreError, StoredObject,
-    Upload, Version,
+    Address, Condition, FolderListing, ObjectEntry, ObjectName, RemoteSettings, Store, StoreError,
+    StoredObject, UnusableCause, UnusableEntry, Upload, Version,
 };
 
 mod build;
@@ -92,6 +93,25 @@ impl RemoteStore {
             stamp: entry.stamp,
             meta,
         }))
+    }
+
+    /// Lists the objects in a folder.
+    fn found(&self, folder: Option<&ObjectName>) -> Result<Vec<ObjectMeta>, StoreError> {
+        self.not_on_the_web("list", folder, NO_LISTINGS)?;
+        let path = match folder {
+            Some(folder) => Some(self.client.path(folder)?),
+            None => self.client.prefix()?,
+        };
+        self.client.with_retries(&mut |retries| {
+            let (store, path) = (Arc::clone(&self.client.reading), path.clone());
+            let received = retries.received();
+            self.client.run_read("list", folder, retries, async move {
+                let entries = store.list(path.as_ref()).inspect_ok(|_| {
+                    received.fetch_add(1, Ordering::Relaxed);
+                });
+                entries.try_collect::<Vec<_>>().await
+            })
+        })
     }
 
     /// Returns the error of a web server, which supports only reading single files.
@@ -180,21 +200,7 @@ impl Store for RemoteStore {
     }
 
     fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<ObjectEntry>, StoreError> {
-        self.not_on_the_web("list", folder, NO_LISTINGS)?;
-        let path = match folder {
-            Some(folder) => Some(self.client.path(folder)?),
-            None => self.client.prefix()?,
-        };
-        let found = self.client.with_retries(&mut |retries| {
-            let (store, path) = (Arc::clone(&self.client.reading), path.clone());
-            let received = retries.received();
-            self.client.run_read("list", folder, retries, async move {
-                let entries = store.list(path.as_ref()).inspect_ok(|_| {
-                    received.fetch_add(1, Ordering::Relaxed);
-                });
-                entries.try_collect::<Vec<_>>().await
-            })
-        })?;
+        let found = self.found(folder)?;
         let start = self.client.prefix_bytes();
         let mut entries: Vec<ObjectEntry> = found
             .into_iter()
@@ -209,6 +215,39 @@ impl Store for RemoteStore {
             .collect();
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
+    }
+
+    fn list_files(
+        &self,
+        folder: Option<&ObjectName>,
+        _enters: &mut dyn FnMut(&str) -> bool,
+    ) -> Result<FolderListing, StoreError> {
+        let start = self.client.prefix_bytes();
+        let listed = folder.map_or(0, |folder| folder.as_str().len() + 1);
+        let mut listing = FolderListing::default();
+        for meta in self.found(folder)? {
+            // An object with the name of the prefix itself is a mark for the folder.
+            let Some(name) = meta.location.as_ref().get(start..) else {
+                continue;
+            };
+            if listing.add_hidden(name, listed) {
+                continue;
+            }
+            let location = || format!("{}/{name}", self.client.location(None));
+            match object_name(name, &location()) {
+                Ok(name) => listing.entries.push(ObjectEntry {
+                    name,
+                    bytes: meta.size,
+                    stamp: stamp(&meta),
+                }),
+                Err(error) => listing.unusable.push(UnusableEntry {
+                    name: name.to_owned(),
+                    cause: UnusableCause::File(error),
+                }),
+            }
+        }
+        listing.sort();
+        Ok(listing)
     }
 
     fn delete(&self, name: &ObjectName) -> Result<(), StoreError> {

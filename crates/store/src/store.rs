@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::{ObjectName, Stamp, StoreError};
+use crate::{FolderListing, ObjectName, Stamp, StoreError};
 
 /// The identifier of an object's contents for a conditional put; equal contents may have equal
 /// versions.
@@ -90,6 +90,24 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Errors
     /// Errors of the storage; a missing folder counts as empty.
     fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<ObjectEntry>, StoreError>;
+
+    /// Lists a user's folder: all files inside `folder`, and also what is not a readable file or
+    /// has no object name. On a disk, enters only the folders for which `enters` returns true; it
+    /// gets their names within the store.
+    ///
+    /// # Errors
+    /// As [`Store::list`].
+    fn list_files(
+        &self,
+        folder: Option<&ObjectName>,
+        enters: &mut dyn FnMut(&str) -> bool,
+    ) -> Result<FolderListing, StoreError> {
+        let _ = enters;
+        Ok(FolderListing {
+            entries: self.list(folder)?,
+            ..FolderListing::default()
+        })
+    }
 
     /// Removes an object; a missing object is not an error.
     ///

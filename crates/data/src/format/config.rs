@@ -85,11 +85,18 @@ impl std::str::FromStr for FormatKind {
 }
 
 impl FormatKind {
+    /// Returns a name in lower case without the ending of a compressed file.
+    pub(crate) fn without_compression(name: &str) -> &str {
+        let endings = [".gz", ".zst"];
+        let mut short = endings.iter().filter_map(|end| name.strip_suffix(end));
+        short.next().unwrap_or(name)
+    }
+
     /// Returns the format that a file name indicates.
     #[must_use]
     pub fn of(location: &str) -> Option<Self> {
         let name = location.rsplit('/').next()?.to_ascii_lowercase();
-        let name = name.strip_suffix(".gz").unwrap_or(&name);
+        let name = Self::without_compression(&name);
         if is_shard(name) {
             return Some(Self::TfRecord);
         }
@@ -139,7 +146,8 @@ pub enum FormatConfig {
 pub struct FormatTable {
     /// The name of the format.
     pub kind: FormatKind,
-    /// For CSV: whether the first line is a heading. If absent, it is a heading when none of its fields is a number.
+    /// For CSV: whether the first line is a heading. If absent, it is a heading when none of its fields is a number, and a first
+    /// line that may be both is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<bool>,
     /// For tokens: `u8`, `u16` or `u32`.
@@ -347,6 +355,11 @@ fn parquet(_: FieldSelection) -> Result<Arc<dyn Format>, DataError> {
 
 /// Returns the one format that the names indicate.
 fn inferred(locations: &[&str]) -> Result<FormatKind, DataError> {
+    if let Some(packed) = locations.iter().find(|location| location.ends_with(".zst")) {
+        return Err(invalid(format!(
+            "cannot read {packed}: files compressed by zstd are not supported: unpack them with `zstd -d`, or use gzip"
+        )));
+    }
     let mut kinds = locations
         .iter()
         .filter_map(|location| FormatKind::of(location).map(|kind| (kind, *location)));
@@ -413,6 +426,11 @@ mod tests {
                 .contains("set data.format")
         );
         assert!(format(&[]).is_err());
+        let error = format(&["b.csv", "c.csv.zst"]).unwrap_err().to_string();
+        assert!(
+            error.contains("c.csv.zst: files compressed by zstd"),
+            "{error}"
+        );
     }
 
     #[test]

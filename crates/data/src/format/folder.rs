@@ -19,6 +19,9 @@ use crate::names::{positions, standard_name, standard_names};
 /// File name extensions of images.
 const ENDINGS: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
 
+/// Describes the names of images, for messages.
+pub(crate) const IMAGE: &str = "an image (.jpg, .jpeg, .png or .webp)";
+
 /// The format of image folders.
 #[derive(Debug, Clone)]
 pub struct ImageFolder {
@@ -120,6 +123,10 @@ impl Format for ImageFolder {
 
     fn class_names(&self) -> Vec<String> {
         standard_names(&self.classes())
+    }
+
+    fn file_kind(&self) -> &'static str {
+        IMAGE
     }
 
     fn covers_content(&self) -> bool {

@@ -4,7 +4,8 @@
 //! and `a/7.cls` are the fields `jpg` and `cls` of one record, whose key is in `__key__`. TarMembers that are not regular
 //! files, or whose name has no dot, are ignored. Records are grouped into extents of up to 16 KiB; a `.tar.gz` is one
 //! extent, which is unpacked at once (at most 1 GiB). Hard links and sparse files make a record bad. Values in JSON members are fields, too: `json.label`. After a
-//! damaged header the rest of a file is unreadable.
+//! damaged header the rest of a file is unreadable. Archives that were joined into one file are read one after the other, as by
+//! `tar --ignore-zeros`; other bytes after an end mark are a bad record.
 //!
 //! The content hash covers names and bytes of all members that belong to records.
 //!
@@ -143,6 +144,7 @@ fn samples(bytes: &[u8]) -> Vec<TarSample> {
                 start,
                 data,
                 unsupported,
+                after_mark,
             })) => {
                 let Some((key, field)) = split(&name) else {
                     if members.skip(data.end - data.start, |_| {}).is_err() {
@@ -150,7 +152,8 @@ fn samples(bytes: &[u8]) -> Vec<TarSample> {
                     }
                     continue;
                 };
-                if samples.last().is_none_or(|sample| sample.key != key) {
+                let is_new = |sample: &TarSample| sample.key != key;
+                if after_mark.is_some() || samples.last().is_none_or(is_new) {
                     if is_bad {
                         samples.pop();
                     }

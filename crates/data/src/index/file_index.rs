@@ -9,7 +9,8 @@ use super::extents::{ExtentList, Extents};
 use crate::format::{BadRecord, EXTENT_BYTES_MAX, EvenLayout, Extent, ScanItem};
 
 const MAGIC: &[u8] = b"RONDEIDX";
-const VERSION: u32 = 2;
+/// Version 3: archives that follow the end mark of a tar file are read.
+const VERSION: u32 = 3;
 const HASH_BYTES: usize = 32;
 const EVEN: u64 = 1;
 const LISTED: u64 = 2;

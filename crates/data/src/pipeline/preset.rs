@@ -27,6 +27,7 @@ impl<'a> Pipeline<'a> {
                 FileOrigin::Embedded(DIGITS),
                 TestOrigin::From(DIGITS_FOR_TRAINING),
                 (&DIGIT_SHAPE, Some(DIGIT_LEVELS)),
+                Some(false),
                 DIGIT_CLASSES,
             )?)),
             DataConfig::Csv {
@@ -35,16 +36,24 @@ impl<'a> Pipeline<'a> {
                 shape,
                 classes,
                 scale,
+                header,
             } => Self::Decoded(Box::new(labelled_lines(
                 FileOrigin::Path(train),
                 test_file(test.as_deref()),
                 (shape, *scale),
+                *header,
                 *classes,
             )?)),
-            DataConfig::CsvValues { train, test, shape } => Self::Decoded(Box::new(lines(
+            DataConfig::CsvValues {
+                train,
+                test,
+                shape,
+                header,
+            } => Self::Decoded(Box::new(lines(
                 FileOrigin::Path(train),
                 test_file(test.as_deref()),
                 (shape, None),
+                *header,
                 Label::of_value,
             )?)),
             DataConfig::Text {
@@ -126,10 +135,11 @@ fn labelled_lines<'a>(
     train: FileOrigin<'a>,
     test: TestOrigin<'a>,
     (shape, scale): (&[usize], Option<f32>),
+    header: Option<bool>,
     classes: u32,
 ) -> Result<DecodedRecords<'a>, DataError> {
     check_form(shape, classes)?;
-    lines(train, test, (shape, scale), |column| Label {
+    lines(train, test, (shape, scale), header, |column| Label {
         field: column,
         ..Label::of_classes(classes)
     })
@@ -140,10 +150,11 @@ fn lines<'a>(
     train: FileOrigin<'a>,
     test: TestOrigin<'a>,
     (shape, scale): (&[usize], Option<f32>),
+    header: Option<bool>,
     label: impl FnOnce(Fields) -> Label,
 ) -> Result<DecodedRecords<'a>, DataError> {
     let elements = check_form(shape, 1)?;
-    let format = CsvLines::table(elements + 1);
+    let format = CsvLines::table(elements + 1, header);
     let mut columns = format.column_names();
     let last = columns.pop().unwrap_or_default();
     let features = NumberFeatures {

@@ -17,6 +17,7 @@ fn table() -> DataConfig {
         shape: vec![2],
         classes: 3,
         scale: Some(2.0),
+        header: None,
     }
 }
 
@@ -167,6 +168,7 @@ fn values_are_targets_without_conversion() {
         train: "train.csv".into(),
         test: None,
         shape: vec![2],
+        header: None,
     };
     let set = opened(&config, b"a,b,y\n1,2,-0.5\n3,4,1e3\n")
         .unwrap()
@@ -187,6 +189,26 @@ fn values_are_targets_without_conversion() {
 }
 
 #[test]
+fn a_heading_of_column_numbers_is_refused_unless_the_setting_says_what_it_is() {
+    let file = b"0,1,2\n0.5,1.5,1\n0.25,4.5,2\n";
+    for (kind, classes) in [("csv", "classes = 3\n"), ("csv_values", "")] {
+        let section = format!("source = '{kind}'\ntrain = 'train.csv'\nshape = [2]\n{classes}");
+        let config =
+            |header: &str| -> DataConfig { toml::from_str(&format!("{section}{header}")).unwrap() };
+        let error = opened(&config(""), file).unwrap_err().to_string();
+        assert!(
+            error.contains("line 1, `0,1,2`, may be a heading or a sample")
+                && error.contains("set data.header = true if it is a heading, or false"),
+            "{error}"
+        );
+        let set = opened(&config("header = true"), file).unwrap().train;
+        assert_eq!((set.len(), set.sample(0).unwrap().0), (2, vec![0.5, 1.5]));
+        let set = opened(&config("header = false"), file).unwrap().train;
+        assert_eq!((set.len(), set.sample(0).unwrap().0), (3, vec![0.0, 1.0]));
+    }
+}
+
+#[test]
 fn the_test_file_may_be_compressed() {
     let folder = tempfile::tempdir().unwrap();
     let text = b"16,8,1\n0,4,0\n";
@@ -199,6 +221,7 @@ fn the_test_file_may_be_compressed() {
         shape: vec![1, 2],
         classes: 2,
         scale: Some(16.0),
+        header: None,
     };
     let split = open(&config, &OpenContext::new(folder.path(), 0)).unwrap();
     let test = split.test.unwrap();

@@ -15,7 +15,7 @@ use crate::decode::{RecordDecoder, SampleUse, Schema};
 use crate::format::{Format, FormatConfig};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord};
 use crate::open_context::{DataEvent, OpenContext};
-use crate::source::{SourceFile, expand};
+use crate::source::{FolderNames, SourceFile, expand};
 use crate::stored::{ReadSettings, Selection, StoredDataset};
 use crate::tokenized::{self, Tokenization, tokenize};
 use crate::{DataError, Dataset, Split, Vocabulary};
@@ -39,12 +39,8 @@ pub(crate) fn open(config: &RecordsConfig, opening: &OpenContext) -> Result<Spli
     if let Some((key, problem)) = config.problems().into_iter().next() {
         return Err(DataError::Schema { key, problem });
     }
-    let opener = Opener::new(RemoteSettings {
+    let opener = opening.opener(RemoteSettings {
         retry_limit: Duration::from_secs_f64(config.retry_s),
-        tell: Some(Arc::new({
-            let report = Arc::clone(&opening.report);
-            move |message| report(&DataEvent::Notice(message.to_owned()))
-        })),
         ..opening.remote.clone()
     });
     let job = OpenTask {
@@ -108,16 +104,32 @@ impl OpenTask<'_> {
         addresses: &Addresses,
         like: Option<&IndexedFiles>,
     ) -> Result<IndexedFiles, DataError> {
-        let mut sources = expand(addresses.all(), &self.opening.base, &self.opener)?;
+        let names = match self.config.format {
+            Some(_) => FolderNames::All,
+            None => FolderNames::KnownFormats,
+        };
+        let addresses_all = addresses.all();
+        let mut found = expand(addresses_all, &self.opening.base, &self.opener, names)?;
         let (format, schema, tokenization) = match like {
             Some(like) => (
                 Arc::clone(&like.format),
                 like.schema.clone(),
                 like.tokenization.clone(),
             ),
-            None => self.format(&sources)?,
+            None => self.format(&found.files)?,
         };
-        sources.retain(|file| format.takes(&file.location()));
+        found.retain(addresses_all, format.file_kind(), |location| {
+            format.takes(location)
+        })?;
+        let setting = if like.is_some() {
+            "data.test"
+        } else {
+            "data.train"
+        };
+        for notice in found.notices(setting) {
+            (self.opening.report)(&DataEvent::Finding(notice));
+        }
+        let sources = found.files;
         // Text is read once; its tokens are stored on this machine.
         let is_remote = tokenization.is_none() && sources.iter().any(SourceFile::is_remote);
         let cache = if is_remote {

@@ -1,15 +1,20 @@
 //! Finds the files that patterns match: looks up names, lists folders, and reports missing files.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ronde_store::{Address, LocalStore, ObjectEntry, ObjectName, Opener, Stamp, Store, StoreError};
+use ronde_store::{
+    Address, ObjectEntry, ObjectName, Opener, Stamp, Store, StoreError, UnusableCause,
+    UnusableEntry,
+};
 
 use super::glob::Glob;
+use super::names::{is_writer_folder, is_writer_marker};
 use super::pattern::{Pattern, PatternChoice};
-use super::{SourceFile, SourceRoot};
+use super::{FolderNames, FoundFiles, LeftOut, SourceFile, SourceRoot};
 use crate::DataError;
 
 /// The maximum number of concurrent requests.
@@ -20,10 +25,12 @@ const NAMES_MAX: usize = 4;
 /// A root with the common folder of all its patterns.
 struct SearchRoot {
     root: Arc<SourceRoot>,
-    /// The local store, for listings that skip folders.
-    local: Option<LocalStore>,
+    is_local: bool,
     /// The segments of the common folder, which is the store's root for local files.
     shared: Vec<String>,
+    /// Which files of a folder are data.
+    names: FolderNames,
+    left_out: LeftOut,
 }
 
 /// The result of looking up a path.
@@ -37,7 +44,11 @@ enum PathLookup {
 }
 
 /// Returns the files of all patterns, the files of each pattern sorted by name.
-pub(super) fn find(patterns: &[Pattern], opener: &Opener) -> Result<Vec<SourceFile>, DataError> {
+pub(super) fn find(
+    patterns: &[Pattern],
+    opener: &Opener,
+    names: FolderNames,
+) -> Result<FoundFiles, DataError> {
     let found = patterns
         .iter()
         .map(|pattern| look_up(pattern, opener))
@@ -58,19 +69,21 @@ pub(super) fn find(patterns: &[Pattern], opener: &Opener) -> Result<Vec<SourceFi
             .or_insert(folder);
     }
     let mut roots = BTreeMap::new();
-    let mut files = Vec::new();
+    let (mut files, mut left_out) = (Vec::new(), LeftOut::default());
     for (pattern, found) in patterns.iter().zip(found) {
         let key = pattern.root.to_string();
         let root = match roots.entry(key) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::btree_map::Entry::Vacant(new) => {
                 let shared = shared.remove(new.key()).unwrap_or_default();
-                new.insert(SearchRoot::new(&pattern.root, shared, opener)?)
+                new.insert(SearchRoot::new(&pattern.root, shared, opener, names)?)
             }
         };
+        root.left_out = std::mem::take(&mut left_out);
         files.append(&mut root.files(pattern, found)?);
+        left_out = std::mem::take(&mut root.left_out);
     }
-    Ok(files)
+    Ok(FoundFiles { files, left_out })
 }
 
 /// Returns the folder that file names are relative to.
@@ -137,13 +150,16 @@ fn look_up_name(
                 return Ok(PathLookup::NoFile);
             }
             let (folder, last) = (whole.parent().unwrap_or(root), &name[name.len() - 1]);
-            LocalStore::new(folder).open(&ObjectName::new(last)?)
+            opener.local(folder).open(&ObjectName::new(last)?)
         }
         _ if path.is_empty() => return Ok(PathLookup::NoFile),
         remote => opener.open(remote)?.open(&ObjectName::new(path)?),
     };
     match opened {
         Err(StoreError::NotFound { .. }) => Ok(PathLookup::NoFile),
+        Err(StoreError::Disk { source, .. }) if source.kind() == ErrorKind::IsADirectory => {
+            Ok(PathLookup::NoFile)
+        }
         Err(error) => Err(error.into()),
         Ok(object) => Ok(PathLookup::File {
             bytes: object.bytes(),
@@ -153,29 +169,32 @@ fn look_up_name(
 }
 
 impl SearchRoot {
-    fn new(root: &Address, shared: Vec<String>, opener: &Opener) -> Result<Self, DataError> {
-        let (address, local) = match root {
-            Address::Folder(folder) => {
-                let folder = folder.join(shared.join("/"));
-                let local = LocalStore::new(&folder).following_links();
-                (Address::Folder(folder), Some(local))
-            }
-            remote => (remote.clone(), None),
+    fn new(
+        root: &Address,
+        shared: Vec<String>,
+        opener: &Opener,
+        names: FolderNames,
+    ) -> Result<Self, DataError> {
+        let (address, is_local) = match root {
+            Address::Folder(folder) => (Address::Folder(folder.join(shared.join("/"))), true),
+            remote => (remote.clone(), false),
         };
         let store = opener.open(&address)?;
         let root = Arc::new(SourceRoot { address, store });
         Ok(Self {
             root,
-            local,
+            is_local,
             shared,
+            names,
+            left_out: LeftOut::default(),
         })
     }
 
     /// Returns the object name of a path below the root; `None` for the store's root.
     fn object(&self, segments: &[String]) -> Result<Option<ObjectName>, DataError> {
-        let known = match self.local {
-            Some(_) => self.shared.len(),
-            None => 0,
+        let known = match self.is_local {
+            true => self.shared.len(),
+            false => 0,
         };
         let rest = segments.get(known..).unwrap_or_default();
         match rest.is_empty() {
@@ -184,9 +203,9 @@ impl SearchRoot {
         }
     }
 
-    fn file(&self, entry: ObjectEntry) -> SourceFile {
-        let name_at = match (&self.local, self.shared.is_empty()) {
-            (None, false) => self.shared.join("/").len() + 1,
+    fn file(&self, entry: ObjectEntry, is_named: bool) -> SourceFile {
+        let name_at = match (self.is_local, self.shared.is_empty()) {
+            (false, false) => self.shared.join("/").len() + 1,
             _ => 0,
         };
         SourceFile {
@@ -195,11 +214,12 @@ impl SearchRoot {
             name_at,
             bytes: entry.bytes,
             stamp: entry.stamp,
+            is_named,
         }
     }
 
     fn files(
-        &self,
+        &mut self,
         pattern: &Pattern,
         entries: Vec<PathLookup>,
     ) -> Result<Vec<SourceFile>, DataError> {
@@ -219,22 +239,23 @@ impl SearchRoot {
             let found = match (entry, self.object(&path)?) {
                 (PathLookup::File { bytes, stamp }, Some(name)) => {
                     // Some services represent a folder as an empty object.
-                    let below = match bytes == 0 && self.root.address.is_remote() {
-                        true => self.in_folder(&path, None)?,
+                    let below = match bytes == 0 && !self.is_local {
+                        true => self.in_folder(pattern, &path, None)?,
                         false => Vec::new(),
                     };
-                    match below.is_empty() {
-                        true => vec![ObjectEntry { name, bytes, stamp }],
-                        false => below,
+                    if below.is_empty() {
+                        files.push(self.file(ObjectEntry { name, bytes, stamp }, true));
+                        continue;
                     }
+                    below
                 }
                 _ if matches!(self.root.address, Address::Web { .. }) => Vec::new(),
-                _ => self.in_folder(&path, None)?,
+                _ => self.in_folder(pattern, &path, None)?,
             };
             if found.is_empty() {
                 missing.push(name.join("/"));
             }
-            files.extend(found.into_iter().map(|entry| self.file(entry)));
+            files.extend(found.into_iter().map(|entry| self.file(entry, false)));
         }
         if pattern.choices.len() > 1 && !missing.is_empty() {
             return Err(DataError::MissingFiles {
@@ -244,8 +265,8 @@ impl SearchRoot {
             });
         }
         for (folder, globs) in globs {
-            let found = self.in_folder(&folder, Some(&globs))?;
-            files.extend(found.into_iter().map(|entry| self.file(entry)));
+            let found = self.in_folder(pattern, &folder, Some(&globs))?;
+            files.extend(found.into_iter().map(|entry| self.file(entry, false)));
         }
         if files.is_empty() {
             return Err(DataError::NoFiles {
@@ -257,31 +278,60 @@ impl SearchRoot {
         Ok(files)
     }
 
-    /// Returns the files below a folder; only those that match one of `globs` if given.
+    /// Returns the data files below a folder; with `globs`, those that match one of them.
     fn in_folder(
-        &self,
+        &mut self,
+        pattern: &Pattern,
         folder: &[String],
         globs: Option<&[&Glob]>,
     ) -> Result<Vec<ObjectEntry>, DataError> {
         let name = self.object(folder)?;
         let start = name.as_ref().map_or(0, |name| name.as_str().len() + 1);
-        let mut entries = match &self.local {
-            Some(local) => local.list_where(name.as_ref(), &mut |inner| {
-                let inner = inner.get(start..).unwrap_or_default();
-                globs.is_none_or(|globs| globs.iter().any(|glob| glob.may_match_in(inner)))
-            })?,
-            None => without_folders(self.root.store.list(name.as_ref())?),
+        let selection = FolderSelection {
+            globs,
+            names: self.names,
         };
+        let mut skipped = Vec::new();
+        let listing = self.root.store.list_files(name.as_ref(), &mut |inner| {
+            let inner = inner.get(start..).unwrap_or_default();
+            let enters = selection.may_be_in(inner);
+            let is_writer = is_writer_folder(last(inner));
+            if enters && is_writer {
+                skipped.push(format!("{inner}/"));
+            }
+            enters && !is_writer
+        })?;
+        for entry in listing.unusable {
+            let path = entry.name.get(start..).unwrap_or_default().to_owned();
+            if selection.is_left_out(&path, entry)? {
+                skipped.push(path);
+            }
+        }
+        let mut entries = without_folders(listing.entries);
         entries.retain(|entry| {
             let path = entry.name.as_str().get(start..).unwrap_or_default();
-            match globs {
-                None => !is_writer_marker(entry.name.last()),
-                Some(globs) => {
-                    !is_writer_marker(entry.name.last())
-                        && globs.iter().any(|glob| glob.matches(path))
-                }
+            let choice = selection.choose(path);
+            if choice == EntryChoice::LeftOut {
+                skipped.push(path.to_owned());
             }
+            choice == EntryChoice::Data
         });
+        skipped.sort_unstable();
+        let mut left_out = LeftOut::default();
+        let shown = match pattern.is_plain {
+            true => pattern.shown.trim_end_matches('/').to_owned(),
+            false => folder.join("/"),
+        };
+        for path in skipped {
+            left_out.add(match shown.is_empty() {
+                true => path,
+                false => format!("{shown}/{path}"),
+            });
+        }
+        if globs.is_none() && entries.is_empty() && left_out.count > 0 {
+            return Err(left_out.error(&pattern.shown));
+        }
+        self.left_out.append(left_out);
         Ok(entries)
     }
 
@@ -292,28 +342,98 @@ impl SearchRoot {
             Some(name) => self.root.address.join(name)?,
             None => self.root.address.clone(),
         };
-        let entries = match (&self.local, &address) {
-            (Some(_), Address::Folder(path)) if !path.is_dir() => return Ok(no_folder(path)),
-            (Some(local), _) => {
-                // A few folders are enough for a message.
-                let mut folders = 0;
-                local.list_where(name.as_ref(), &mut |_| {
-                    folders += 1;
-                    folders <= NAMES_MAX
-                })?
-            }
-            (None, Address::Web { .. }) => return Ok("the server has no such file".to_owned()),
-            (None, _) => self.root.store.list(name.as_ref())?,
-        };
-        if entries.is_empty() {
+        match &address {
+            Address::Folder(path) if !path.is_dir() => return Ok(no_folder(path)),
+            Address::Web { .. } => return Ok("the server has no such file".to_owned()),
+            _ => {}
+        }
+        // A few folders are enough for a message.
+        let mut folders = 0;
+        let listing = self.root.store.list_files(name.as_ref(), &mut |_| {
+            folders += 1;
+            folders <= NAMES_MAX
+        })?;
+        let entries = listing.entries.iter().map(|entry| entry.name.as_str());
+        let unusable = listing.unusable.iter().map(|entry| entry.name.as_str());
+        let start = name.map_or(0, |name| name.as_str().len() + 1);
+        let names: Vec<&str> = entries
+            .chain(unusable)
+            .filter_map(|name| name.get(start..))
+            .collect();
+        if names.is_empty() {
             return Ok(format!("{address} is empty or does not exist"));
         }
-        let start = name.map_or(0, |name| name.as_str().len() + 1);
-        let names = entries
-            .iter()
-            .filter_map(|entry| entry.name.as_str().get(start..));
-        Ok(format!("{address} contains {}", first_names(names)))
+        let names = first_names(names.into_iter());
+        Ok(format!("{address} contains {names}"))
     }
+}
+
+/// Which entries of a folder are data.
+#[derive(Clone, Copy)]
+struct FolderSelection<'a> {
+    /// The wildcards, which take names as they are; `None` for a folder without wildcards.
+    globs: Option<&'a [&'a Glob]>,
+    names: FolderNames,
+}
+
+/// What a file of a folder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EntryChoice {
+    Data,
+    /// Not data because of its name.
+    LeftOut,
+    /// Not meant by the wildcards.
+    Other,
+}
+
+impl FolderSelection<'_> {
+    /// Returns whether a folder may contain data.
+    fn may_be_in(&self, path: &str) -> bool {
+        self.globs
+            .is_none_or(|globs| globs.iter().any(|glob| glob.may_match_in(path)))
+    }
+
+    fn choose(&self, path: &str) -> EntryChoice {
+        let is_meant = match self.globs {
+            Some(globs) if !globs.iter().any(|glob| glob.matches(path)) => {
+                return EntryChoice::Other;
+            }
+            Some(_) => true,
+            None => self.names.takes(last(path)),
+        };
+        match is_meant && !is_writer_marker(last(path)) {
+            true => EntryChoice::Data,
+            false => EntryChoice::LeftOut,
+        }
+    }
+
+    /// Returns whether an entry that cannot be read is left out because of its name.
+    ///
+    /// # Errors
+    /// The entry is data, or may be a folder with data.
+    fn is_left_out(&self, path: &str, entry: UnusableEntry) -> Result<bool, DataError> {
+        match entry.cause {
+            // Wildcards do not mean hidden files, as in a shell.
+            UnusableCause::Hidden => Ok(self.globs.is_none()),
+            UnusableCause::File(error) => match self.choose(path) {
+                EntryChoice::Data => Err(error.into()),
+                choice => Ok(choice == EntryChoice::LeftOut),
+            },
+            UnusableCause::Unknown(error) => {
+                let is_meant = self.choose(path) == EntryChoice::Data || self.may_be_in(path);
+                if is_meant {
+                    Err(error.into())
+                } else {
+                    Ok(false)
+                }
+            }
+        }
+    }
+}
+
+/// Returns the last segment of a path.
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Describes a missing folder by the contents of its nearest existing parent.
@@ -357,11 +477,4 @@ fn without_folders(entries: Vec<ObjectEntry>) -> Vec<ObjectEntry> {
     let mut files = entries;
     files.retain(|entry| entry.bytes > 0 || !folders.contains(entry.name.as_str()));
     files
-}
-
-/// Returns whether a file is a marker that Spark, Hive and similar tools write beside tables.
-fn is_writer_marker(name: &str) -> bool {
-    ["_SUCCESS", "_metadata", "_common_metadata"].contains(&name)
-        || name.starts_with("_committed_")
-        || name.starts_with("_started_")
 }

@@ -49,7 +49,7 @@ pub(super) fn read_all(
     let mut read = Vec::new();
     for text in patterns {
         match text.strip_prefix('@') {
-            None => read.push(Pattern::read(text, base)?),
+            None => read.push(Pattern::read(text, base, opener)?),
             Some(list) => read_list(list, base, opener, &mut read)?,
         }
     }
@@ -103,22 +103,24 @@ fn read_list(
         }
         if list_path.root.is_remote() && !line.contains("://") {
             let beside = list.rsplit_once('/').map_or("", |(folder, _)| folder);
-            into.push(Pattern::read(&format!("{beside}/{line}"), base)?);
+            into.push(Pattern::read(&format!("{beside}/{line}"), base, opener)?);
         } else {
-            into.push(Pattern::read(line, &folder)?);
+            into.push(Pattern::read(line, &folder, opener)?);
         }
     }
     Ok(())
 }
 
 impl Pattern {
-    fn read(text: &str, base: &Path) -> Result<Self, DataError> {
+    fn read(text: &str, base: &Path, opener: &Opener) -> Result<Self, DataError> {
         reject_secrets(text)?;
         let special = text.find(['*', '?', '[', '{', '}']);
-        let exists = || base.join(text).symlink_metadata().is_ok();
-        let Some(special) = special.filter(|_| text.contains("://") || !exists()) else {
+        let Some(special) = special else {
             return Self::plain(text, base);
         };
+        if !text.contains("://") && opener.local(base).contains(text)? {
+            return Self::plain(text, base);
+        }
         let cut = text[..special].rfind('/').map_or(0, |slash| slash + 1);
         let (fixed, rest) = text.split_at(cut);
         if text.contains("://") && (cut == 0 || fixed.ends_with("://")) {

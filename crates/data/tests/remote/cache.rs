@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ronde_data::DataError;
 use ronde_data::cache::{Cache, CacheEvent, CacheSettings};
-use ronde_data::source::{SourceFile, expand};
+use ronde_data::source::{FolderNames, SourceFile, expand};
 use ronde_store::{MasterKey, Opener, RemoteSettings};
 
 use crate::services::{WebServer, everywhere, pattern};
@@ -97,7 +97,8 @@ impl Set {
 fn find(address: &str, count: usize) -> Vec<SourceFile> {
     let patterns = [format!("{address}/set/{{0..{}}}.bin", count - 1)];
     let opener = Opener::new(RemoteSettings::default());
-    expand(&patterns, Path::new("."), &opener).unwrap()
+    let found = expand(&patterns, Path::new("."), &opener, FolderNames::All);
+    found.unwrap().files
 }
 
 fn pages_of(folder: &Path) -> Vec<PathBuf> {
@@ -120,7 +121,9 @@ fn every_service_is_read_once_and_never_again() {
     for service in everywhere(&named) {
         let folder = tempfile::tempdir().unwrap();
         let pattern = [format!("{}/set/{{0..2}}.bin", service.folder)];
-        let found = expand(&pattern, Path::new("."), &service.opener()).unwrap();
+        let opener = service.opener();
+        let found = expand(&pattern, Path::new("."), &opener, FolderNames::All);
+        let found = found.unwrap().files;
         for pass in 0..2 {
             let cache = Cache::open(folder.path(), settings()).unwrap();
             for (file, (_, contents)) in found.iter().zip(&contents) {
@@ -141,7 +144,9 @@ fn local_files_are_read_without_the_cache() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::open(folder.path(), settings()).unwrap();
     let opener = Opener::new(RemoteSettings::default());
-    let found = expand(&["set".to_owned()], set.place.path(), &opener).unwrap();
+    let (patterns, base) = (["set".to_owned()], set.place.path());
+    let found = expand(&patterns, base, &opener, FolderNames::All);
+    let found = found.unwrap().files;
     read_and_compare(&cache, &found[0], &set.files[0].1);
     assert_eq!(
         cache.counters(),

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ronde_data::cache::Cache;
-use ronde_data::source::expand;
+use ronde_data::source::{FolderNames, expand};
 use ronde_store::{ObjectName, Opener, RemoteSettings, StoreExt, open};
 
 use crate::cache::{PAGE, read_and_compare};
@@ -40,7 +40,9 @@ fn read_through_an_outage<S>(
     let place = tempfile::tempdir().unwrap();
     let cache = Cache::open(place.path(), crate::cache::settings()).unwrap();
     let opener = Opener::new(settings.clone());
-    let found = expand(&[format!("{folder}/*.bin")], Path::new("."), &opener).unwrap();
+    let patterns = [format!("{folder}/*.bin")];
+    let found = expand(&patterns, Path::new("."), &opener, FolderNames::All);
+    let found = found.unwrap().files;
     assert_eq!(found.len(), FILES);
     read_and_compare(&cache, &found[0], &contents(0));
     end();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use ronde_data::cache::{Cache, CacheSettings};
-use ronde_data::source::{SourceFile, expand};
+use ronde_data::source::{FolderNames, SourceFile, expand};
 use ronde_store::{Opener, RemoteSettings};
 
 use crate::cache::{PAGE, read_and_compare, settings};
@@ -24,7 +24,8 @@ fn contents(number: usize) -> Vec<u8> {
 fn found(address: &str) -> Vec<SourceFile> {
     let patterns = [format!("{address}/{{0..{}}}.bin", FILES - 1)];
     let opener = Opener::new(RemoteSettings::default());
-    expand(&patterns, Path::new("."), &opener).unwrap()
+    let found = expand(&patterns, Path::new("."), &opener, FolderNames::All);
+    found.unwrap().files
 }
 
 fn serve() -> (WebServer, tempfile::TempDir) {

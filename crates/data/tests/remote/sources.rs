@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ronde_data::DataError;
-use ronde_data::source::{SourceFile, expand};
+use ronde_data::source::{FolderNames, SourceFile, expand};
 use ronde_store::{Opener, RemoteSettings, StoreError};
 
 use crate::services::{azure, everywhere, pattern, s3};
@@ -75,7 +75,8 @@ fn the_same_patterns_find_the_same_files_with_the_same_names() {
         let find = |patterns: &[&str]| {
             let whole = |pattern: &&str| format!("{}/{pattern}", service.folder);
             let patterns: Vec<String> = patterns.iter().map(whole).collect();
-            expand(&patterns, Path::new("."), &service.opener())
+            let (base, opener) = (Path::new("."), service.opener());
+            expand(&patterns, base, &opener, FolderNames::All).map(|found| found.files)
         };
         let cases = NAMED
             .iter()
@@ -134,8 +135,9 @@ fn lists_may_be_stored_beside_the_files() {
             false => "list.txt",
         };
         let list = format!("@{}/{list}", service.folder);
-        let found = expand(&[list], Path::new("."), &service.opener()).unwrap();
-        let names: Vec<&str> = found.iter().map(SourceFile::name).collect();
+        let opener = service.opener();
+        let found = expand(&[list], Path::new("."), &opener, FolderNames::All).unwrap();
+        let names: Vec<&str> = found.files.iter().map(SourceFile::name).collect();
         assert_eq!(names, ["train/a b-00002.tar", "val/a b-00000.tar"]);
     }
 }
@@ -144,7 +146,8 @@ fn lists_may_be_stored_beside_the_files() {
 fn wrong_keys_and_missing_buckets_are_reported_by_the_first_request() {
     let find = |pattern: &str, settings: &RemoteSettings| {
         let opener = Opener::new(settings.clone());
-        expand(&[pattern.to_owned()], Path::new("."), &opener).unwrap_err()
+        let patterns = [pattern.to_owned()];
+        expand(&patterns, Path::new("."), &opener, FolderNames::All).unwrap_err()
     };
     for (bucket, settings, secret) in [
         ("s3://", s3(), "c29tZWJvZHkgZWxzZQ=="),

@@ -41,6 +41,9 @@ struct InspectArguments {
     /// Type of tokens: `u8`, `u16` or `u32`.
     #[arg(long, value_parser = number_type)]
     dtype: Option<NumberType>,
+    /// Whether the first line of CSV is a heading [default: it is if none of its fields is a number].
+    #[arg(long, value_name = "BOOLEAN")]
+    header: Option<bool>,
     /// `tokenizer.json` for text.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
@@ -163,14 +166,17 @@ impl From<std::io::Error> for DataFailure {
 }
 
 fn run_inspect(arguments: &InspectArguments, opening: &OpenContext) -> Result<(), DataFailure> {
-    let kind = match (arguments.format, arguments.dtype, &arguments.tokenizer) {
-        (None, Some(_), _) => Some(FormatKind::Tokens),
-        (None, None, Some(_)) => Some(FormatKind::Text),
-        (kind, _, _) => kind,
-    };
+    let implied = [
+        (arguments.dtype.is_some(), FormatKind::Tokens),
+        (arguments.tokenizer.is_some(), FormatKind::Text),
+        (arguments.header.is_some(), FormatKind::Csv),
+    ];
+    let implied = implied.into_iter().find(|(is_given, _)| *is_given);
+    let kind = arguments.format.or(implied.map(|(_, kind)| kind));
     let format = kind.map(|kind| {
         FormatConfig::Table(FormatTable {
             dtype: arguments.dtype,
+            header: arguments.header,
             tokenizer: arguments.tokenizer.clone(),
             ..FormatTable::of(kind)
         })

@@ -1,6 +1,7 @@
 //! Messages while a data set is opened: progress on a terminal, notices everywhere.
 
 use std::io::Write;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ronde_data::DataEvent;
@@ -39,6 +40,32 @@ pub(crate) fn show(json: bool) -> Arc<dyn Fn(&DataEvent) + Send + Sync> {
         }
         _ => {}
     })
+}
+
+/// The findings about the data while a set is opened, for output that is written later.
+pub(crate) type Findings = Arc<Mutex<Vec<String>>>;
+
+/// Does the same as [`show`], with each finding once; with `json`, collects the findings.
+pub(crate) fn collect(json: bool) -> (Arc<dyn Fn(&DataEvent) + Send + Sync>, Findings) {
+    let (findings, show) = (Findings::default(), show(json));
+    let (into, seen) = (Arc::clone(&findings), Mutex::new(HashSet::new()));
+    let report = move |news: &DataEvent| match news {
+        DataEvent::Finding(message) => {
+            let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if !seen.insert(message.clone()) {
+                return;
+            }
+            match json {
+                true => into
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(message.clone()),
+                false => show(news),
+            }
+        }
+        news => show(news),
+    };
+    (Arc::new(report), findings)
 }
 
 /// Formats the progress; complete progress is an empty line.

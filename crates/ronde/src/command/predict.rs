@@ -110,7 +110,7 @@ impl ScoringArguments {
                 let form = OutputForm::Outputs(form.map_err(failed)?);
                 let samples = match &source.test {
                     Some(test) if self.images.is_empty() => Arc::clone(test),
-                    _ => images::find(&self.images, &source.saved)?,
+                    _ => images::find(&self.images, &source.saved, quiet)?,
                 };
                 let data = samples.description().identity.clone();
                 (form, samples, data, settings)

@@ -1,15 +1,18 @@
 //! [`FolderWalk`]: a recursive walk over the files of a folder, and [`stamp_of`] a file.
 
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::retry::DiskRetry;
 use crate::Stamp;
 
 /// Returns the stamp of a file. It changes with each replacement, and with each change in place
 /// that is separated from the previous one by at least a tick of the file system's clock. The
 /// change time counts too, because programs can set the modification time back.
-pub(super) fn stamp_of(metadata: &std::fs::Metadata) -> Stamp {
+pub(super) fn stamp_of(metadata: &Metadata) -> Stamp {
     let numbers = [
         metadata.mtime() as u64,
         metadata.mtime_nsec() as u64,
@@ -21,74 +24,123 @@ pub(super) fn stamp_of(metadata: &std::fs::Metadata) -> Stamp {
     Stamp::of("file", &numbers.map(u64::to_le_bytes).concat())
 }
 
-/// A recursive walk. Files that are removed during it are left out.
+/// An entry of a folder.
+pub(super) enum FoundEntry<'a> {
+    File(&'a Metadata),
+    /// A folder that was not entered yet.
+    Folder,
+    /// Neither a file nor a folder.
+    Special(&'a Metadata),
+    /// An entry that cannot be examined, such as a link without a target.
+    Unknown(io::Error),
+}
+
+/// The name and path of an entry.
+pub(super) struct EntryPath {
+    pub(super) path: PathBuf,
+    /// The name within the store; bytes that are not UTF-8 are replaced.
+    pub(super) name: String,
+    /// Whether all of the name is UTF-8.
+    pub(super) is_text: bool,
+}
+
+/// A recursive walk, in the order of the names in each folder.
 pub(super) struct FolderWalk<'a> {
     pub(super) follows_links: bool,
-    /// Returns whether to enter the folder of this name.
-    pub(super) enters: &'a mut dyn FnMut(&str) -> bool,
-    /// Called with the path, name and metadata of each file.
-    pub(super) visit: &'a mut dyn FnMut(&Path, &str, &std::fs::Metadata) -> io::Result<()>,
+    pub(super) retry: &'a DiskRetry,
+    /// Called for each entry; returns whether to enter it if it is a folder.
+    pub(super) visit: &'a mut dyn FnMut(&EntryPath, FoundEntry<'_>) -> io::Result<bool>,
 }
 
 impl FolderWalk<'_> {
-    /// Walks `root`; file names are prefixed with `prefix`.
+    /// Walks `root`; names start with `prefix`, which is empty or ends in `/`.
     pub(super) fn through(&mut self, root: &Path, prefix: &str) -> io::Result<()> {
-        match std::fs::metadata(root) {
+        let listed = self.retry.run(root, || {
+            let metadata = std::fs::metadata(root)?;
+            Ok((identity(&metadata), names(root)?))
+        });
+        match listed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
-            Ok(found) => self.folder(root, prefix, &mut vec![identity(&found)]),
+            Ok((identity, names)) => {
+                let root = EntryPath {
+                    path: root.to_owned(),
+                    name: prefix.trim_end_matches('/').to_owned(),
+                    is_text: true,
+                };
+                self.entries(&root, names, &mut vec![identity])
+            }
         }
     }
 
-    /// `above` holds the enclosing folders, so that a cycle of links ends.
-    fn folder(
+    /// Visits the entries of a folder. `above` holds the enclosing folders, so that a cycle of links ends.
+    fn entries(
         &mut self,
-        folder: &Path,
-        prefix: &str,
+        folder: &EntryPath,
+        names_in: Vec<OsString>,
         above: &mut Vec<(u64, u64)>,
     ) -> io::Result<()> {
-        let entries = match std::fs::read_dir(folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other?,
-        };
-        for entry in entries {
-            let entry = entry?;
-            let path = entry.path();
-            let metadata = match entry.metadata() {
-                Ok(link) if link.is_symlink() && self.follows_links => {
-                    match std::fs::metadata(&path) {
-                        // A link that leads into a cycle is ignored; a folder that cannot be read
-                        // is an error.
-                        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => continue,
-                        other => other,
-                    }
-                }
-                other => other,
-            };
+        for file_name in names_in {
+            let entry = entry_in(folder, &file_name);
+            let metadata = self.retry.run(&entry.path, || self.metadata(&entry.path));
             let metadata = match metadata {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                other => other?,
-            };
-            let file_name = entry.file_name();
-            // Other names are not valid text and cannot be an `ObjectName`.
-            let Some(name) = file_name.to_str().map(|name| format!("{prefix}{name}")) else {
-                continue;
+                Err(error) => {
+                    (self.visit)(&entry, FoundEntry::Unknown(error))?;
+                    continue;
+                }
+                Ok(metadata) => metadata,
             };
             if metadata.is_file() {
-                (self.visit)(&path, &name, &metadata)?;
-                continue;
-            }
-            let folder = identity(&metadata);
-            if metadata.is_dir() && !above.contains(&folder) && (self.enters)(&name) {
-                above.push(folder);
-                self.folder(&path, &format!("{name}/"), above)?;
-                above.pop();
+                (self.visit)(&entry, FoundEntry::File(&metadata))?;
+            } else if !metadata.is_dir() {
+                (self.visit)(&entry, FoundEntry::Special(&metadata))?;
+            } else if !above.contains(&identity(&metadata))
+                && (self.visit)(&entry, FoundEntry::Folder)?
+            {
+                match self.retry.run(&entry.path, || names(&entry.path)) {
+                    Err(error) => {
+                        (self.visit)(&entry, FoundEntry::Unknown(error))?;
+                    }
+                    Ok(names) => {
+                        above.push(identity(&metadata));
+                        self.entries(&entry, names, above)?;
+                        above.pop();
+                    }
+                }
             }
         }
         Ok(())
     }
+
+    fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+        match std::fs::symlink_metadata(path) {
+            Ok(link) if link.is_symlink() && self.follows_links => std::fs::metadata(path),
+            other => other,
+        }
+    }
 }
 
-fn identity(folder: &std::fs::Metadata) -> (u64, u64) {
+/// Returns the sorted names of the entries of a folder.
+fn names(folder: &Path) -> io::Result<Vec<OsString>> {
+    let mut names = std::fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.file_name()))
+        .collect::<io::Result<Vec<_>>>()?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn entry_in(folder: &EntryPath, file_name: &OsStr) -> EntryPath {
+    let name = file_name.to_string_lossy();
+    EntryPath {
+        path: folder.path.join(file_name),
+        is_text: folder.is_text && file_name.to_str().is_some(),
+        name: match folder.name.is_empty() {
+            true => name.into_owned(),
+            false => format!("{}/{name}", folder.name),
+        },
+    }
+}
+
+fn identity(folder: &Metadata) -> (u64, u64) {
     (folder.dev(), folder.ino())
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ronde_core::Recovery;
-use ronde_store::{Condition, LocalStore, Store, StoreError, StoreExt};
+use ronde_store::{Condition, LocalStore, Store, StoreError, StoreExt, UnusableCause};
 
 use crate::{name, pattern};
 
@@ -119,8 +119,6 @@ fn listings_of_user_folders_follow_links() {
     symlink("../elsewhere/f", data.join("linked file")).unwrap();
     symlink("../elsewhere", data.join("linked")).unwrap();
     symlink("..", data.join("deep/circle")).unwrap();
-    symlink("nowhere", data.join("broken")).unwrap();
-    symlink("itself", data.join("itself")).unwrap();
     let names = |store: &LocalStore| -> Vec<String> {
         let entries = store.list(None).unwrap();
         entries.iter().map(|entry| entry.name.to_string()).collect()
@@ -137,9 +135,46 @@ fn listings_of_user_folders_follow_links() {
         b"elsewhere/f"
     );
     let some = following
-        .list_where(None, &mut |folder| folder != "deep")
+        .list_files(None, &mut |folder| folder != "deep")
         .unwrap();
-    assert_eq!(some.len(), 3);
+    assert_eq!(some.entries.len(), 3);
+    symlink("nowhere", data.join("broken")).unwrap();
+    symlink("itself", data.join("itself")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        data.join("pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    let whole = following.list_files(None, &mut |_| true).unwrap();
+    assert_eq!(whole.entries.len(), 4);
+    let unusable: Vec<(&str, String)> = whole
+        .unusable
+        .iter()
+        .map(|entry| {
+            let told = match &entry.cause {
+                UnusableCause::Hidden => "hidden".to_owned(),
+                UnusableCause::File(error) | UnusableCause::Unknown(error) => error.to_string(),
+            };
+            (entry.name.as_str(), told)
+        })
+        .collect();
+    let expected = [
+        (".e", "hidden"),
+        (".hidden/", "hidden"),
+        ("broken", "the link leads to nowhere, which does not exist"),
+        ("itself", "Too many levels of symbolic links"),
+        ("pipe", "it is not a regular file but a FIFO"),
+    ];
+    assert_eq!(unusable.len(), expected.len(), "{unusable:?}");
+    for ((name, told), (expected, words)) in unusable.iter().zip(expected) {
+        assert!(*name == expected && told.contains(words), "{unusable:?}");
+    }
+    // A named link that leads nowhere is not a missing file.
+    let error = following.open(&name("broken")).err().unwrap();
+    assert!(!error.is_not_found(), "{error}");
     // Sweeps do not follow links.
     std::fs::write(folder.path().join("elsewhere/.tmp-ronde-x"), b"x").unwrap();
     assert_eq!(following.sweep().unwrap(), 0);

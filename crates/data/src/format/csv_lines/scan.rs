@@ -1,14 +1,9 @@
-//! The heading of a file of comma-separated values, and the scan of its lines.
-
-use std::collections::HashSet;
-use std::sync::Arc;
-
-use ronde_store::StoredObject;
+//! The scan of the lines of comma-separated values.
 
 use super::super::object::failed;
 use super::super::window::ReadWindow;
 use super::lines::{LineSplitter, SplitOutcome};
-use super::{ByteStream, CsvFile, CsvLines, Heading, stream};
+use super::{ByteStream, CsvFile, stream};
 use crate::DataError;
 use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_MAX, ScanItem};
 
@@ -16,12 +11,9 @@ use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_
 const EXTENT_BYTES: u64 = 64 << 10;
 /// The number of bytes that are hashed at once.
 const HASHED_BYTES: usize = 64 << 10;
-/// The number of bytes that are checked for other encodings.
-const ENCODING_BYTES: usize = 64;
-const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// The next item in a stream of lines.
-enum NextLine {
+pub(super) enum NextLine {
     /// A line with its offset and its size including the line end.
     Line {
         offset: u64,
@@ -33,13 +25,13 @@ enum NextLine {
 }
 
 /// A reader of lines from a stream.
-struct LineReader {
-    window: ReadWindow<ByteStream>,
-    splitter: LineSplitter,
+pub(super) struct LineReader {
+    pub(super) window: ReadWindow<ByteStream>,
+    pub(super) splitter: LineSplitter,
 }
 
 impl LineReader {
-    fn new(window: ReadWindow<ByteStream>) -> Self {
+    pub(super) fn new(window: ReadWindow<ByteStream>) -> Self {
         Self {
             window,
             splitter: LineSplitter::new(),
@@ -47,7 +39,7 @@ impl LineReader {
     }
 
     /// Returns the next line that is not blank, and passes all bytes to `each`.
-    fn next(&mut self, mut each: impl FnMut(&[u8])) -> std::io::Result<NextLine> {
+    pub(super) fn next(&mut self, mut each: impl FnMut(&[u8])) -> std::io::Result<NextLine> {
         let start = self.window.position();
         loop {
             let buffered = self.window.look(1)?;
@@ -67,95 +59,9 @@ impl LineReader {
     }
 
     /// Returns whether the line has nothing but white space.
-    fn is_white(&self) -> bool {
+    pub(super) fn is_white(&self) -> bool {
         let field = self.splitter.field(0).unwrap_or_default();
         self.splitter.fields() == 1 && field.trim_ascii().is_empty()
-    }
-}
-
-/// Reads the columns from the first line.
-pub(super) fn heading(
-    file: &Arc<dyn StoredObject>,
-    is_packed: bool,
-    format: &CsvLines,
-) -> Result<Heading, DataError> {
-    let location = file.location();
-    let refused = |problem: String| DataError::Format {
-        file: location.to_owned(),
-        problem,
-    };
-    let mut window = ReadWindow::new(stream(file, is_packed));
-    let read = |error| failed(location, 0, error);
-    let start = window.look(ENCODING_BYTES).map_err(read)?;
-    check_encoding(start).map_err(refused)?;
-    let mark = match start.starts_with(BYTE_ORDER_MARK) {
-        true => BYTE_ORDER_MARK.len(),
-        false => 0,
-    };
-    window.advance(mark);
-    let mut lines = LineReader::new(window);
-    let (offset, bytes) = loop {
-        match lines.next(|_| {}).map_err(read)? {
-            NextLine::Line { .. } if format.columns.is_some() && lines.is_white() => {}
-            NextLine::Line { offset, bytes } => break (offset, bytes),
-            NextLine::Lost(problem) => {
-                return Err(refused(format!("cannot read the first line: {problem}")));
-            }
-            NextLine::End => {
-                return Ok(Heading {
-                    bytes: lines.window.position(),
-                    names: Vec::new(),
-                    has_names: false,
-                });
-            }
-        }
-    };
-    let fields = (0..lines.splitter.fields()).filter_map(|number| lines.splitter.field(number));
-    let texts = fields.map(|field| String::from_utf8_lossy(field.trim_ascii()).into_owned());
-    let texts: Vec<String> = texts.collect();
-    let is_name = |field: &String| !field.is_empty() && field.parse::<f64>().is_err();
-    let is_heading = format.header.unwrap_or_else(|| texts.iter().all(is_name));
-    match format.columns {
-        None if is_heading => check_names(&texts).map_err(refused)?,
-        Some(columns) if columns != texts.len() => {
-            return Err(refused(format!(
-                "line 1: expected {columns} columns (the features and the target), but the line has {}",
-                texts.len()
-            )));
-        }
-        _ => {}
-    }
-    Ok(match is_heading {
-        true => Heading {
-            bytes: offset + bytes,
-            names: texts,
-            has_names: true,
-        },
-        false => Heading {
-            bytes: offset,
-            names: (0..texts.len()).map(|column| column.to_string()).collect(),
-            has_names: false,
-        },
-    })
-}
-
-/// Refuses encodings other than UTF-8 and its subsets, as far as the start of a file shows them.
-fn check_encoding(start: &[u8]) -> Result<(), String> {
-    let start = &start[..start.len().min(ENCODING_BYTES)];
-    let has_mark = start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]);
-    match has_mark || start.contains(&0) {
-        true => Err("UTF-16 and UTF-32 are not supported: convert the file to UTF-8".to_owned()),
-        false => Ok(()),
-    }
-}
-
-/// Refuses a heading in which two columns have the same name.
-fn check_names(names: &[String]) -> Result<(), String> {
-    let mut seen = HashSet::new();
-    let mut named = names.iter().filter(|name| !name.is_empty());
-    match named.find(|name| !seen.insert(name.as_str())) {
-        Some(name) => Err(format!("two columns of the heading have the name {name:?}")),
-        None => Ok(()),
     }
 }
 

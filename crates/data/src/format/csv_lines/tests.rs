@@ -192,6 +192,71 @@ fn damage_changes_the_identity_and_never_panics() {
     }
 }
 
+#[test]
+fn a_first_line_that_may_be_a_heading_or_a_record_is_refused_unless_it_is_set() {
+    let floats = "0.12,-0.13,0.64,0.1\n0.36,1.3,0.94,1.5\n-0.7,-1.2,-0.6,2e-3\n";
+    let with_index = "0,0.12,-0.13,0.64\n1,0.36,1.3,0.94\n2,-0.7,-1.2,-0.6\n";
+    let integers = "4,5,6,7\n8,9,1,2\n3,4,5,6\n";
+    for (heading, rows) in [
+        // pandas: to_csv(index=False), to_csv(), two tables side by side, some columns, years.
+        ("0,1,2,3", floats),
+        ("0,1,2,3", integers),
+        (",0,1,2", with_index),
+        ("\"0\",\"1\",\"2\",\"3\"", integers),
+        ("0,1,2,0", integers),
+        ("0,2,5,7", floats),
+        ("2019,2020,2021,2022", floats),
+        ("label,0,1,2", integers),
+        ("0,1,2,label", integers),
+        ("0", "5\n6\n"),
+        (",0", "0,5\n1,6\n"),
+    ] {
+        let file = format!("{heading}\n{rows}");
+        let count = rows.lines().count();
+        for file in [file.as_bytes().to_vec(), gzip(file.as_bytes())] {
+            let error = read_all(&all(), &file).err().unwrap().to_string();
+            assert!(
+                error.contains("line 1, `") && error.contains("header = true }"),
+                "{heading}: {error}"
+            );
+            for (header, records) in [(true, count), (false, count + 1)] {
+                let format = CsvLines::new(Some(header), FieldSelection::All);
+                assert_eq!(texts(&format, &file).len(), records, "{heading}");
+            }
+        }
+    }
+    // First lines that are records for certain, or unlikely to be anything else.
+    for (file, records) in [
+        ("0.0,0,0\n0.1,1,1\n", 2),
+        ("1,2,3\n4,5,6\n7,8,9\n2,2,2\n", 4),
+        ("5,1,4\n0,0,1\n", 2),
+        ("0,0,0\n0,1,1\n", 2),
+        ("good film,1\nbad film,0\n", 2),
+        ("1,0\n0.5,1\n0.25,0\n", 3),
+        ("-0,1\n2,3\n", 2),
+        ("x,y\n0,1\n", 1),
+    ] {
+        assert_eq!(texts(&all(), file.as_bytes()).len(), records, "{file}");
+    }
+}
+
+#[test]
+fn a_text_above_texts_is_a_heading_only_if_a_column_is_named_by_it() {
+    let file = b"text,mood\ngood film,happy\nbad film,sad\n";
+    let read = |header, fields: &[&str]| {
+        let wanted = FieldSelection::fields(fields.iter().copied());
+        read_all(&CsvLines::new(header, wanted), file).map(|records| records.len())
+    };
+    assert_eq!(read(None, &["mood"]).unwrap(), 2);
+    let error = read(None, &["0", "1"]).unwrap_err().to_string();
+    assert!(
+        error.contains("line 1, `text,mood`, may be a heading"),
+        "{error}"
+    );
+    assert_eq!(read(Some(true), &["0", "1"]).unwrap(), 2);
+    assert_eq!(read(Some(false), &["0", "1"]).unwrap(), 3);
+}
+
 proptest! {
     #[test]
     fn written_lines_are_read_back(

@@ -1,6 +1,8 @@
 //! [`TarMembers`]: the files in a tar archive and the offsets of their data; nothing is unpacked.
 //!
-//! Supports ustar, GNU long names and pax headers, and verifies the checksums of headers.
+//! Supports ustar, GNU long names and pax headers, and verifies the checksums of headers. Reads on after an end mark, as `tar
+//! --ignore-zeros` does, so that archives that were joined with `cat` are one; what follows an end mark and is no archive is an
+//! error.
 //!
 //! The crate `tar` 0.4 does not serve: its archive reads names of any length into memory, takes a missing end mark for the
 //! end, and expands sparse files; its headers cut sizes of more than 64 bits, and its pax records end at a line feed in a value.
@@ -25,6 +27,8 @@ pub(super) struct TarMember {
     pub(super) data: Range<u64>,
     /// The reason why its data cannot be used.
     pub(super) unsupported: Option<&'static str>,
+    /// The offset of the end mark before it, if it is the first file of another archive.
+    pub(super) after_mark: Option<u64>,
 }
 
 const HARD_LINK: &str =
@@ -46,6 +50,8 @@ pub(super) struct TarError {
 /// An iterator over the files of an archive. The data of each must be skipped before the next call.
 pub(super) struct TarMembers<R> {
     window: ReadWindow<R>,
+    /// The offset of the last end mark, after which no file was found yet.
+    mark: Option<u64>,
 }
 
 /// The type of an entry.
@@ -70,6 +76,7 @@ impl<R: Read> TarMembers<R> {
     pub(super) fn new(reader: R) -> Self {
         Self {
             window: ReadWindow::new(reader),
+            mark: None,
         }
     }
 
@@ -96,25 +103,91 @@ impl<R: Read> TarMembers<R> {
         })
     }
 
-    /// Returns the next file, its data not yet skipped; `None` at the archive's end mark.
-    pub(super) fn next(&mut self) -> Result<Option<TarMember>, TarError> {
-        let (mut start, mut long_name, mut long_size) = (self.position(), None, None);
-        let mut is_sparse = false;
+    /// Returns the offset of the end mark, if only the end of the stream or what is no archive follows it.
+    pub(super) fn mark(&self) -> Option<u64> {
+        self.mark
+    }
+
+    /// Skips the zeros of an end mark. Returns whether the stream ends there.
+    fn skip_mark(&mut self) -> Result<bool, TarError> {
+        let mut zeros = 0;
         loop {
             let buffered = self.look(BLOCK)?;
-            let Some(block) = buffered.first_chunk::<BLOCK>().copied() else {
-                let problem = match buffered.len() {
-                    0 => "the archive has no end mark; it may be cut off",
-                    _ => "the file ends inside a header",
-                };
-                let is_inside = !buffered.is_empty() || long_name.is_some() || long_size.is_some();
-                return Err(self.broken(is_inside, problem));
-            };
-            if block == [0; BLOCK] {
-                return Ok(None);
+            let block = &buffered[..buffered.len().min(BLOCK)];
+            let (bytes, is_zero) = (block.len(), block.iter().all(|&byte| byte == 0));
+            // A few zeros alone are a header that is cut off.
+            if bytes == 0 || !is_zero || (zeros == 0 && bytes < BLOCK) {
+                break;
             }
-            let header = TarHeader::read(&block).map_err(|problem| self.broken(true, problem))?;
-            self.window.advance(BLOCK);
+            zeros += 1;
+            self.mark.get_or_insert(self.window.position());
+            self.window.advance(bytes);
+        }
+        let is_end = zeros > 0 && self.look(1)?.is_empty();
+        Ok(is_end)
+    }
+
+    /// Reads the header of an entry. `is_inside` states whether it belongs to an entry that has started.
+    fn header(&mut self, is_inside: bool) -> Result<TarHeader, TarError> {
+        let buffered = self.look(BLOCK)?;
+        let bytes = buffered.len();
+        let header = match buffered.first_chunk::<BLOCK>() {
+            Some(block) => TarHeader::read(block),
+            None => Err(match bytes {
+                0 => "the archive has no end mark; it may be cut off".to_owned(),
+                _ => "the file ends inside a header".to_owned(),
+            }),
+        };
+        match header {
+            Ok(header) => {
+                self.window.advance(BLOCK);
+                Ok(header)
+            }
+            Err(problem) => Err(match self.mark {
+                Some(mark) => self.no_archive(mark),
+                None => self.broken(is_inside || bytes > 0, problem),
+            }),
+        }
+    }
+
+    /// Returns the error for what follows an end mark and is no archive. Reads it, to count it.
+    fn no_archive(&mut self, mark: u64) -> TarError {
+        let offset = self.window.position();
+        loop {
+            let bytes = match self.look(STEP as usize) {
+                Ok(buffered) => buffered.len(),
+                Err(error) => return error,
+            };
+            if bytes == 0 {
+                break;
+            }
+            self.window.advance(bytes);
+        }
+        let bytes = self.window.position() - offset;
+        TarError {
+            offset: mark,
+            problem: format!(
+                "{bytes} bytes after the end of the archive, from byte {offset}, are not another archive"
+            ),
+            is_inside: false,
+            cause: None,
+        }
+    }
+
+    /// Returns the next file, its data not yet skipped; `None` at the end of the stream, after an end mark.
+    pub(super) fn next(&mut self) -> Result<Option<TarMember>, TarError> {
+        let (mut start, mut long_name, mut long_size) = (self.position(), None, None);
+        let (mut is_sparse, mut after_mark) = (false, None);
+        loop {
+            let is_inside = self.position() > start;
+            if !is_inside {
+                if self.skip_mark()? {
+                    return Ok(None);
+                }
+                start = self.position();
+            }
+            let header = self.header(is_inside)?;
+            after_mark = after_mark.or(self.mark.take());
             match header.kind {
                 EntryKind::LongName => {
                     let name = self.small(header.size)?;
@@ -144,6 +217,7 @@ impl<R: Read> TarMembers<R> {
                             EntryKind::HardLink => Some(HARD_LINK),
                             _ => is_sparse.then_some(SPARSE),
                         },
+                        after_mark,
                     }));
                 }
                 EntryKind::Other => {

@@ -99,6 +99,7 @@ impl TarScan<'_, '_> {
                 start,
                 data,
                 unsupported,
+                after_mark,
             } = match members.next() {
                 Ok(Some(member)) => member,
                 Ok(None) => break None,
@@ -111,9 +112,10 @@ impl TarScan<'_, '_> {
                 }
                 continue;
             };
-            if now.as_ref().is_none_or(|(sample, ..)| sample.key != key) {
+            let is_new = |(sample, ..): &(TarSample, _, _)| sample.key != key;
+            if after_mark.is_some() || now.as_ref().is_none_or(is_new) {
                 if let Some(whole) = now.take() {
-                    self.whole(whole, start)?;
+                    self.whole(whole, after_mark.unwrap_or(start))?;
                 }
                 now = Some((TarSample::new(start, key), blake3::Hasher::new(), None));
             }
@@ -137,7 +139,7 @@ impl TarScan<'_, '_> {
                 break Some(broken);
             }
         };
-        let end = members.position();
+        let end = members.mark().unwrap_or(members.position());
         match (now, broken) {
             (Some(whole), None) => self.whole(whole, end),
             (Some((sample, ..)), Some(broken)) if broken.is_inside => {

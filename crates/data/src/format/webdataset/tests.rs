@@ -226,6 +226,77 @@ fn damage_is_found_or_changes_the_identity() {
     }
 }
 
+/// Returns the keys of the records.
+fn keys(file: &[u8]) -> Vec<String> {
+    let records = read_all(&all(), file).unwrap();
+    let key = |record: &Record<'_>| String::from_utf8(fields(record)[0].1.clone()).unwrap();
+    records.iter().map(key).collect()
+}
+
+#[test]
+fn archives_in_one_file_are_read_one_after_the_other() {
+    let (first, second) = (
+        archive(&[entry("1.a", b'0', b"x"), entry("2.a", b'0', b"y")]),
+        archive(&[
+            entry("folder/", b'5', b""),
+            entry("2.a", b'0', b"z"),
+            entry("3.a", b'0', &[7; 900]),
+        ]),
+    );
+    let empty = archive(&[]);
+    let padded = [first.clone(), vec![0; 9 * 1024 + 100]].concat();
+    for (parts, expected) in [
+        // A record ends with its archive: the second one has a record of the same name.
+        (vec![&first, &second], &["1", "2", "2", "3"][..]),
+        (vec![&first, &empty, &second, &empty], &["1", "2", "2", "3"]),
+        (vec![&first, &first], &["1", "2", "1", "2"]),
+        (vec![&padded], &["1", "2"]),
+        (vec![&empty, &first], &["1", "2"]),
+    ] {
+        let joined = parts.iter().copied().flatten().copied().collect::<Vec<_>>();
+        for file in [joined.clone(), gzip(&joined)] {
+            let found = scanned(&all(), &file).unwrap();
+            assert!(found.bad.is_empty(), "{:?}", found.bad);
+            assert_eq!(keys(&file), expected);
+        }
+        let packed: Vec<u8> = parts.iter().flat_map(|part| gzip(part)).collect();
+        assert_eq!(keys(&packed), expected);
+    }
+    // The end mark and its padding belong to no extent.
+    let end = |file: &[u8]| {
+        let extents = scanned(&all(), file).unwrap().extents;
+        extents.last().map(|extent| extent.start + extent.bytes)
+    };
+    assert_eq!(end(&first), Some(2048));
+    assert_eq!(end(&padded), Some(2048));
+}
+
+#[test]
+fn what_follows_the_end_mark_and_is_no_archive_is_bad_with_its_length() {
+    let sound = archive(&[entry("1.a", b'0', b"x"), entry("2.a", b'0', b"y")]);
+    for rest in [
+        vec![b'#'; 700],
+        vec![b'#'; 3],
+        [vec![0; 512], vec![1; 77]].concat(),
+    ] {
+        let file = [sound.clone(), rest.clone()].concat();
+        let lost = rest.iter().filter(|byte| **byte != 0).count();
+        for file in [file.clone(), gzip(&file)] {
+            let found = scanned(&all(), &file).unwrap();
+            assert_eq!(found.bad.len(), 1);
+            let problem = &found.bad[0].problem;
+            let told = format!("{lost} bytes after the end of the archive, from byte");
+            assert!(problem.contains(&told), "{problem}");
+            assert_eq!(keys(&file), ["1", "2"]);
+        }
+    }
+    // The second archive is cut off inside its last member.
+    let cut = [sound.clone(), sound[..1024 + 700].to_vec()].concat();
+    let found = scanned(&all(), &cut).unwrap();
+    assert_eq!(found.bad.len(), 1);
+    assert_eq!(keys(&cut), ["1", "2", "1"]);
+}
+
 #[test]
 fn hostile_lengths_take_no_memory() {
     let mut header = entry("1.x", b'0', b"");

@@ -8,16 +8,26 @@ use ronde_data::Dataset;
 
 use ronde_model::SavedModel;
 
+#[cfg(feature = "full")]
+use crate::command::data_progress;
+
 /// Finds the images, which are converted as those on which the model was trained. Relative paths start from the current folder.
+/// With `quiet`, files that are left out are not reported.
 ///
 /// # Errors
 /// A message if the model has no use for images, or a pattern matches no file.
 #[cfg(feature = "full")]
-pub(super) fn find(patterns: &[String], model: &SavedModel) -> Result<Arc<dyn Dataset>, String> {
+pub(super) fn find(
+    patterns: &[String],
+    model: &SavedModel,
+    quiet: bool,
+) -> Result<Arc<dyn Dataset>, String> {
     let features = ronde_serve::image_features(model.manifest()).ok_or_else(refused)?;
     // As for data, so that an image has one name in all outputs.
     let here = PathBuf::from(".");
-    let opening = ronde::environment::opening(&here.canonicalize().unwrap_or(here), 0);
+    let here = here.canonicalize().unwrap_or(here);
+    let show = data_progress::show(quiet);
+    let opening = ronde::environment::surroundings().opening(&here, 0, show);
     let found = ronde_data::ImageFiles::find(patterns, &opening, &features);
     Ok(Arc::new(found.map_err(|error| format!("error: {error}"))?))
 }
@@ -27,7 +37,11 @@ pub(super) fn find(patterns: &[String], model: &SavedModel) -> Result<Arc<dyn Da
 /// # Errors
 /// Always.
 #[cfg(not(feature = "full"))]
-pub(super) fn find(_patterns: &[String], _model: &SavedModel) -> Result<Arc<dyn Dataset>, String> {
+pub(super) fn find(
+    _patterns: &[String],
+    _model: &SavedModel,
+    _quiet: bool,
+) -> Result<Arc<dyn Dataset>, String> {
     Err(
         "error: cannot use --images: this program was built without images\n  \
          help: build it with `--features full`"

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use ronde::comm::FlightRecord;
 use ronde::engine::{ModelSize, Recomputation};
@@ -30,7 +30,7 @@ use crate::command::capacity::{
     check_disk, check_memory, choose_recomputation_here, memory_per_worker,
 };
 use crate::command::console::{console, info};
-use crate::command::data_progress;
+use crate::command::data_progress::{self, Findings};
 use crate::command::resume::{self, ResumeSource, is_override};
 use crate::command::run_position::RunPosition;
 use crate::command::start_error::StartError;
@@ -79,6 +79,8 @@ pub(in crate::command) struct PlannedRun {
     memory_note: Option<String>,
     /// How classes and columns correspond to those of the model from which the run starts.
     name_notes: Vec<String>,
+    /// What was found in the data and not printed yet.
+    findings: Findings,
 }
 
 /// The arguments that determine a run.
@@ -126,13 +128,16 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         config.workers.count = 1;
         config.parallel = ParallelSection::default();
     }
-    if let Some(error) = document.refuse(check::files(&config.data, &base, &|path| path.exists())) {
+    if let Some(error) = document.refuse(check::files(&config.data, &base, &|path| {
+        // Any other error is reported when the file is opened.
+        path.try_exists().unwrap_or(true)
+    })) {
         return Err(error.render(colour).into());
     }
     let failed = |error: TrainError| format!("error: {error}");
     // The same path as in the workers, so that they find the indexes built here.
     let base = base.canonicalize().unwrap_or(base);
-    let progress = data_progress::show(arguments.json);
+    let (progress, findings) = data_progress::collect(arguments.json);
     let opening = ronde::environment::surroundings().opening(&base, config.run.seed, progress);
     let mut split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
     let ordered = in_order_of_initial(&config, &base, split.train.description()).map_err(failed)?;
@@ -197,6 +202,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         resumes: from.is_some(),
         memory_note,
         name_notes,
+        findings,
     })
 }
 
@@ -442,6 +448,9 @@ impl PlannedRun {
         notices.extend(self.config.train.precision_note());
         notices.extend(self.memory_note.clone());
         notices.extend(self.name_notes.iter().cloned());
+        let findings = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
+        notices.extend_from_slice(&findings);
+        drop(findings);
         let sent = self.config.run.output_address();
         notices.extend(sent.map(|to| format!("results are sent to {to}")));
         notices.extend(encryption_notices(&self.config, &self.base));
