@@ -72,7 +72,7 @@ pub fn inspect(
     found.retain(addresses, format.file_kind(), |location| {
         format.takes(location)
     })?;
-    let mut warnings = found.notices("the addresses");
+    let mut warnings = found.notices(&addresses.join(", "));
     let mut files: Vec<Arc<dyn DataFile>> = found
         .files
         .iter()

@@ -157,12 +157,18 @@ fn items(
 ) -> Result<(Vec<PackItem>, bool), DataError> {
     let opener = opening.opener(opening.remote.clone());
     let from = std::slice::from_ref(&settings.from);
-    let mut found = expand(from, &opening.base, &opener, FolderNames::KnownFormats)?;
+    let nothing = || {
+        let problem = "no images (.jpg, .jpeg, .png, .webp) and no texts (.txt) found";
+        invalid(&settings.from, problem)
+    };
+    let mut found = match expand(from, &opening.base, &opener, FolderNames::KnownFormats) {
+        Err(DataError::LeftOut { .. }) => return Err(nothing()),
+        found => found?,
+    };
     let is_packed_text = |location: &str| location.ends_with(".txt");
     let is_text = !found.files.iter().any(|file| is_image(file.name()));
     if is_text && !found.files.iter().any(|file| is_packed_text(file.name())) {
-        let problem = "no images (.jpg, .jpeg, .png, .webp) and no texts (.txt) found";
-        return Err(invalid(&settings.from, problem));
+        return Err(nothing());
     }
     match is_text {
         false => found.retain(from, IMAGE, is_image)?,

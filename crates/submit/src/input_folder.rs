@@ -112,10 +112,8 @@ impl InputFolder {
             if name.as_encoded_bytes().starts_with(b".") {
                 continue;
             }
-            // A link to a file is copied as a file; one that leads nowhere is left out.
-            let Ok(found) = std::fs::metadata(&path) else {
-                continue;
-            };
+            // A link to a file is copied as a file. One that leads nowhere is an error: the file may be data.
+            let found = std::fs::metadata(&path).map_err(SubmitError::file("read", &path))?;
             let inside = below.join(&name);
             if found.is_file() {
                 self.bytes = self.bytes.saturating_add(found.len());
@@ -172,7 +170,6 @@ mod tests {
         write("search/sweep.json", "{}");
         write("search/trials/0000/model.safetensors", "large");
         write(".git/config", "secret");
-        std::os::unix::fs::symlink("/nowhere", dir.path().join("broken")).unwrap();
         let read = || InputFolder::read(&dir.path().join("run.toml")).unwrap();
         let folder = read();
         assert_eq!(folder.files, ["data/a.csv", "run.toml"].map(PathBuf::from));
@@ -188,5 +185,10 @@ mod tests {
         let folder = read();
         std::fs::remove_file(dir.path().join("data/a.csv")).unwrap();
         assert!(folder.check_unchanged().is_err());
+        std::os::unix::fs::symlink("/nowhere", dir.path().join("data/b.csv")).unwrap();
+        let error = InputFolder::read(&dir.path().join("run.toml"))
+            .err()
+            .unwrap();
+        assert!(error.to_string().contains("data/b.csv"), "{error}");
     }
 }

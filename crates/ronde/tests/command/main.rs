@@ -8,6 +8,7 @@ mod bench;
 mod checkpoints;
 mod compression;
 mod data;
+mod data_files;
 mod dying;
 mod elastic;
 mod evaluate;

@@ -220,6 +220,10 @@ fn a_first_line_that_may_be_a_heading_or_a_record_is_refused_unless_it_is_set() 
                 "{heading}: {error}"
             );
             for (header, records) in [(true, count), (false, count + 1)] {
+                if header && heading == "0,1,2,0" {
+                    // Two columns of one name.
+                    continue;
+                }
                 let format = CsvLines::new(Some(header), FieldSelection::All);
                 assert_eq!(texts(&format, &file).len(), records, "{heading}");
             }
