@@ -1,7 +1,7 @@
 //! Messages while a data set is opened: progress on a terminal, notices everywhere.
 
-use std::io::Write;
 use std::collections::HashSet;
+use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ronde_data::DataEvent;
