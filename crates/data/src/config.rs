@@ -9,7 +9,7 @@ use crate::DataError;
 use crate::dataset::check_form;
 use crate::decode::check_divisor;
 use crate::demo::{RatingsConfig, SplitSizes, SquareImagesConfig};
-use crate::records::RecordsConfig;
+use crate::records::{Addresses, RecordsConfig};
 
 /// The `[data]` section of a run file; the key `source` selects the variant.
 ///
@@ -155,6 +155,32 @@ impl DataConfig {
         }
     }
 
+    /// Returns the relative paths from which training and test data are read, up to their first wildcard.
+    #[must_use]
+    pub fn relative_paths(&self) -> Vec<PathBuf> {
+        let mut paths: Vec<PathBuf> = self
+            .files()
+            .into_iter()
+            .map(|(_, path)| path.to_owned())
+            .collect();
+        if let Self::Records(records) = self {
+            let test = records.test.iter().flat_map(Addresses::all);
+            let addresses = records.train.all().iter().chain(test);
+            let addresses = addresses.filter(|address| !address.contains("://"));
+            paths.extend(addresses.map(|address| {
+                let address = address.strip_prefix('@').unwrap_or(address);
+                let special = address.find(['*', '?', '[', '{']);
+                let fixed = special.map_or(address, |special| {
+                    let slash = address[..special].rfind('/');
+                    slash.map_or(".", |slash| &address[..slash])
+                });
+                PathBuf::from(fixed)
+            }));
+        }
+        paths.retain(|path| path.is_relative());
+        paths
+    }
+
     /// Returns all errors that can be found without reading a file, each with its key in the section.
     #[must_use]
     pub fn problems(&self) -> Vec<(String, String)> {
@@ -242,6 +268,22 @@ pub(crate) fn check_masked(share: f64) -> Result<(), DataError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn relative_paths_end_before_a_wildcard() {
+        let section = "source = 'records'\ntrain = ['a/b-*.csv', '*.csv', '/abs/c', 's3://x/y']\ntest = '@list/of.txt'\n\
+                       features = { decode = 'numbers', field = '0..2', shape = [2] }\n\
+                       label = { field = '2', classes = 2 }";
+        let config: DataConfig = toml::from_str(section).unwrap();
+        assert_eq!(
+            config.relative_paths(),
+            ["a", ".", "list/of.txt"].map(PathBuf::from)
+        );
+        let config: DataConfig =
+            toml::from_str("source = 'csv_values'\ntrain = 'a'\ntest = 'b'\nshape = [2]").unwrap();
+        assert_eq!(config.relative_paths(), ["a", "b"].map(PathBuf::from));
+        assert!(DataConfig::default().relative_paths().is_empty());
+    }
 
     #[test]
     fn invalid_parameters_are_found_without_reading_files() {

@@ -6,7 +6,7 @@ use ronde_core::{DataSignature, Epoch};
 
 use crate::decode::ImageFeatures;
 use crate::decode::scratch::DecodeScratch;
-use crate::{DataError, Vocabulary};
+use crate::{DataError, OpenedPart, Vocabulary};
 
 /// The maximum number of elements of a sample.
 pub(crate) const SAMPLE_ELEMENTS_MAX: usize = 1 << 24;
@@ -147,6 +147,8 @@ pub struct DatasetDescription {
     pub images: Option<ImageFeatures>,
     /// The names and the units of the features and the targets. Not part of the identity: they do not change a bit.
     pub signature: DataSignature,
+    /// The part of the set that was opened, if a limit has ended that.
+    pub opened: Option<OpenedPart>,
 }
 
 impl DatasetDescription {
@@ -165,6 +167,7 @@ impl DatasetDescription {
             vocabulary: None,
             images: None,
             signature: DataSignature::default(),
+            opened: None,
         }
     }
 

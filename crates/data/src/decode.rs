@@ -106,6 +106,14 @@ impl RecordDecoder {
         })
     }
 
+    /// Sets that the run file has no keys for the label, so that messages do not name them.
+    pub(crate) fn without_keys(mut self) -> Self {
+        if let LabelDecoder::Number { has_keys, .. } = &mut self.label {
+            *has_keys = false;
+        }
+        self
+    }
+
     /// Returns the shape of one sample.
     #[must_use]
     pub fn sample_shape(&self) -> &[usize] {

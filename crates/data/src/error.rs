@@ -14,6 +14,14 @@ pub enum DataError {
     /// A folder or a bucket could not be opened or read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The folder of relative paths is not valid UTF-8, so that the addresses of its files have no text.
+    #[error(
+        "cannot use the path {path:?}: it is not valid UTF-8\n  help: rename the folder, or train in another one"
+    )]
+    Path {
+        /// The path.
+        path: PathBuf,
+    },
     /// A record cannot be used.
     #[error("{0}")]
     Record(BadRecord),
@@ -60,6 +68,12 @@ pub enum DataError {
     /// All files together have no sample.
     #[error("no samples in {addresses}")]
     Empty {
+        /// The addresses.
+        addresses: String,
+    },
+    /// No sample was found before a limit was reached.
+    #[error("cannot check {addresses}: no sample was found in the time for it")]
+    Unread {
         /// The addresses.
         addresses: String,
     },

@@ -20,7 +20,7 @@ use std::time::Duration;
 use ronde_store::StoredObject;
 use serde::{Deserialize, Serialize};
 
-use crate::DataError;
+use crate::{DataError, ReadLimit};
 use crate::format::{BadRecord, Extent, Format};
 use extents::Extents;
 pub(crate) use index_file::key_of;
@@ -71,6 +71,8 @@ pub struct IndexSettings {
     /// How long to wait for a file that another process scans, before it is scanned here, too. One second is added for
     /// every 10 MB.
     pub claim_timeout: Duration,
+    /// How much is read to check files; absent for all. The index of a file that is not scanned to its end is not stored.
+    pub limit: Option<Arc<ReadLimit>>,
 }
 
 impl Default for IndexSettings {
@@ -80,6 +82,7 @@ impl Default for IndexSettings {
             threads: 1,
             on_bad_record: OnBadRecord::Error,
             claim_timeout: Duration::from_secs(60),
+            limit: None,
         }
     }
 }
@@ -127,6 +130,8 @@ pub struct Index {
     warnings: Vec<String>,
     /// The content hash of each file; empty if files are records.
     file_hashes: Vec<[u8; 32]>,
+    /// The number of files that were not scanned to their end, because a limit was reached.
+    unfinished: usize,
 }
 
 /// Number and size of the records that are skipped because they cannot be used.
@@ -244,6 +249,12 @@ impl Index {
     #[must_use]
     pub fn skipped(&self) -> SkippedRecords {
         self.skipped
+    }
+
+    /// Returns the number of files that were not scanned to their end, because [`IndexSettings::limit`] was reached.
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        self.unfinished
     }
 
     /// Returns the average size of a sample in the files, in bytes; at least one.

@@ -81,7 +81,8 @@ pub fn inspect(
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     if let Some(tokenization) = tokenization {
         let token_store = tokenized::TokenStore::new(opening, None)?;
-        files = tokenize(&files, &tokenization, &token_store, threads, &|_| {})?;
+        let run = (threads, None);
+        (files, _) = tokenize(&files, &tokenization, &token_store, run, &|_| {})?;
     }
     let settings = IndexSettings {
         folder: opening.index_folder(),

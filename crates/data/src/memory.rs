@@ -6,7 +6,7 @@ use ronde_core::{DataSignature, Epoch};
 
 use crate::dataset::{DatasetDescription, FetchedSamples, FileContent, check_form};
 use crate::decode::{DecodeScratch, RecordDecoder};
-use crate::{DataError, Dataset, SampleOrigin, Targets};
+use crate::{DataError, Dataset, OpenedPart, SampleOrigin, Targets};
 
 /// Samples by number, without I/O.
 pub(crate) trait SampleSource: Send + Sync {
@@ -108,6 +108,12 @@ impl MemoryDataset {
                 signature.value_names = vec![target.clone()];
             }
         }
+        self
+    }
+
+    /// Marks the set as a part of its file.
+    pub(crate) fn with_part(mut self, part: OpenedPart) -> Self {
+        self.description.opened = Some(part);
         self
     }
 

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use ronde_store::{Opener, RemoteSettings};
 
+use crate::ReadLimit;
+
 /// The subfolder of the cache folder with indexes.
 const INDEX_FOLDER: &str = "index";
 
@@ -42,6 +44,8 @@ pub struct OpenContext {
     pub cache_folder: Option<PathBuf>,
     /// The receiver of events; called from any thread.
     pub report: Arc<dyn Fn(&DataEvent) + Send + Sync>,
+    /// How much is read to check a set; absent for all.
+    pub limit: Option<Arc<ReadLimit>>,
 }
 
 impl OpenContext {
@@ -55,6 +59,7 @@ impl OpenContext {
             variable: |_| None,
             cache_folder: None,
             report: Arc::new(|_| {}),
+            limit: None,
         }
     }
 

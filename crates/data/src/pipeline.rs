@@ -82,6 +82,11 @@ enum TestOrigin<'a> {
 /// # Errors
 /// Files that are missing or have no samples, and invalid parameters.
 pub fn open(config: &DataConfig, opening: &OpenContext) -> Result<Split, DataError> {
+    if opening.base.to_str().is_none() {
+        return Err(DataError::Path {
+            path: opening.base.clone(),
+        });
+    }
     match Pipeline::of(config)? {
         Pipeline::Stored(records) => records::open(records, opening),
         Pipeline::Decoded(records) => decoded::open(&records, opening),
@@ -106,10 +111,16 @@ impl FileOrigin<'_> {
             }),
             Self::Path(path) => {
                 let opener = opening.opener(opening.remote.clone());
-                let address = opening.base.join(path).to_string_lossy().into_owned();
-                let addresses = std::slice::from_ref(&address);
+                let path = opening.base.join(path);
+                let address = path.to_str().map(str::to_owned);
+                let address = address.ok_or_else(|| DataError::Path { path: path.clone() })?;
                 let names = FolderNames::KnownFormats;
-                let found = expand(addresses, &opening.base, &opener, names)?;
+                let found = expand(
+                    std::slice::from_ref(&address),
+                    &opening.base,
+                    &opener,
+                    names,
+                )?;
                 for notice in found.notices(&path.display().to_string()) {
                     (opening.report)(&DataEvent::Finding(notice));
                 }

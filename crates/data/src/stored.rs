@@ -17,7 +17,7 @@ use crate::dataset::{
 use crate::decode::RecordDecoder;
 use crate::format::Format;
 use crate::index::{DataFile, Index, SampleLocation};
-use crate::{DataError, DataEvent, Dataset, SampleOrigin, Vocabulary};
+use crate::{DataError, DataEvent, Dataset, OpenedPart, SampleOrigin, Vocabulary};
 
 mod fetch;
 mod files;
@@ -63,6 +63,8 @@ pub(crate) struct StoredDataset {
     description: DatasetDescription,
     pool: Arc<BufferPool>,
     cache: Option<ObservedCache>,
+    /// The estimated number of samples, if only a part of the files was opened.
+    estimated: Option<u64>,
 }
 
 /// A cache and the receiver of its events.
@@ -100,6 +102,7 @@ impl StoredDataset {
             vocabulary: None,
             images: decoder.images().cloned(),
             signature,
+            opened: None,
         };
         Self {
             files: OpenFiles::new(files, format),
@@ -110,7 +113,16 @@ impl StoredDataset {
             description,
             pool: Arc::new(BufferPool::new(POOL_BYTES)),
             cache: None,
+            estimated: None,
         }
+    }
+
+    /// Marks the set as a part of one with `share` times its samples.
+    pub(crate) fn with_part(mut self, part: OpenedPart, share: f64) -> Self {
+        let samples = self.selection.samples();
+        self.estimated = Some(((samples as f64 * share) as u64).max(samples));
+        self.description.opened = Some(OpenedPart { samples, ..part });
+        self
     }
 
     /// Sets the names of the files with hashes of their contents.
@@ -163,7 +175,7 @@ fn signature_of(decoder: &RecordDecoder, format: &dyn Format) -> DataSignature {
 
 impl Dataset for StoredDataset {
     fn len(&self) -> u64 {
-        self.selection.samples()
+        self.estimated.unwrap_or_else(|| self.selection.samples())
     }
 
     fn description(&self) -> &DatasetDescription {

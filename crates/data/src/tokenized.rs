@@ -10,7 +10,7 @@
 //! encoded at once, which takes up to 600 MiB.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use ronde_store::{
     Encrypted, LocalStore, MasterKey, ObjectName, Store, StoreError, StoredObject, Upload,
 };
 
-use crate::DataError;
+use crate::{DataError, ReadLimit};
 use crate::file_tasks::{Cancellation, ClaimOutcome, FileTask, TaskClaim, run_file_tasks};
 use crate::format::NumberType;
 use crate::index::{DataFile, key_of};
@@ -33,17 +33,21 @@ mod cuts {
 }
 mod documents;
 mod footer;
+mod sample;
 mod tokenizer;
 
 pub(crate) use documents::{DocumentLayout, UNCUT_BYTES_MAX};
 use documents::{DocumentPart, Documents};
 pub(crate) use footer::TokenFileFooter;
+use sample::SampleBytes;
 pub(crate) use tokenizer::Tokenizer;
 
 /// The subfolder of the cache folder with tokens.
 const FOLDER: &str = "tokens";
 /// The bytes of text per thread that are encoded at once.
 const BATCH_BYTES: usize = 1 << 20;
+/// These bytes if the time is limited.
+const LIMITED_BATCH_BYTES: usize = 64 << 10;
 /// The fixed part of the time to wait for another process that encodes a file.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// The minimum encoding speed that the wait allows for.
@@ -138,7 +142,8 @@ impl DataFile for TokenizedFile {
 }
 
 /// Returns the token files of text files, for [`crate::format::Text`] to read. Encodes missing ones on `threads` threads and
-/// reports the completed share to `progress`.
+/// reports the completed share to `progress`. With a limit, the tokens of the beginning of each text are kept in memory instead
+/// of those that are not stored; also returns how many files end early because of it.
 ///
 /// # Errors
 /// Text that cannot be read, and tokens that cannot be stored. Invalid documents are recorded in the token files.
@@ -146,9 +151,9 @@ pub(crate) fn tokenize(
     files: &[Arc<dyn DataFile>],
     tokenization: &Tokenization,
     token_store: &TokenStore,
-    threads: usize,
+    (threads, limit): (usize, Option<&ReadLimit>),
     progress: &(dyn Fn(f64) + Sync),
-) -> Result<Vec<Arc<dyn DataFile>>, DataError> {
+) -> Result<(Vec<Arc<dyn DataFile>>, usize), DataError> {
     let how = tokenization.identity();
     let name = |file: &Arc<dyn DataFile>| {
         let key = key_of("ronde tokens key, version 1", &**file, &how);
@@ -164,10 +169,13 @@ pub(crate) fn tokenize(
         token_store,
         threads: (threads / files.len().max(1)).max(1),
         progress,
+        limit,
+        cut: AtomicUsize::new(0),
         bytes: AtomicU64::new(0),
         bytes_total: files.iter().map(|file| file.bytes()).sum(),
     };
-    run_file_tasks(&encoding, files.len(), threads, "tokenize")
+    let encoded = run_file_tasks(&encoding, files.len(), threads, "tokenize")?;
+    Ok((encoded, encoding.cut.into_inner()))
 }
 
 /// The task of encoding the files without stored tokens.
@@ -179,6 +187,9 @@ struct EncodeTask<'a> {
     /// The number of threads per file.
     threads: usize,
     progress: &'a (dyn Fn(f64) + Sync),
+    limit: Option<&'a ReadLimit>,
+    /// The number of files that end early because of the limit.
+    cut: AtomicUsize,
     /// The bytes of files read so far.
     bytes: AtomicU64,
     bytes_total: u64,
@@ -202,6 +213,9 @@ impl FileTask for EncodeTask<'_> {
     }
 
     fn claim(&self, number: usize) -> ClaimOutcome {
+        if self.limit.is_some() {
+            return ClaimOutcome::Unavailable;
+        }
         let lock = self
             .token_store
             .folder
@@ -224,16 +238,23 @@ impl FileTask for EncodeTask<'_> {
         cancellation: &Cancellation<'_>,
     ) -> Result<Arc<dyn DataFile>, DataError> {
         let file = &self.files[number];
-        let upload = self.token_store.store.create(&self.names[number])?;
+        let sample = SampleBytes::default();
         let mut out = TokenWriter {
-            upload,
+            upload: match self.limit {
+                Some(_) => Box::new(sample.clone()),
+                None => self.token_store.store.create(&self.names[number])?,
+            },
             footer: TokenFileFooter::new(file.location(), self.tokenization.dtype()),
             hasher: blake3::Hasher::new(),
         };
         let mut documents = Documents::open(&**file, self.tokenization)?;
         let mut read = 0;
         loop {
-            let parts = documents.next_parts(self.threads * BATCH_BYTES)?;
+            if self.limit.is_some_and(ReadLimit::is_opening_over) {
+                self.cut.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
+            let parts = documents.next_parts(self.threads * self.batch_bytes())?;
             if parts.is_empty() {
                 break;
             }
@@ -245,6 +266,9 @@ impl FileTask for EncodeTask<'_> {
         }
         self.add_progress(file.bytes().saturating_sub(read));
         out.finish()?;
+        if self.limit.is_some() {
+            return Ok(Arc::new(sample.sample(file.location())));
+        }
         let what = || DataError::Format {
             file: file.location().to_owned(),
             problem: "its tokens were written, but cannot be read back".to_owned(),
@@ -266,6 +290,14 @@ impl FileTask for EncodeTask<'_> {
 }
 
 impl EncodeTask<'_> {
+    /// Returns the bytes of text per thread that are encoded at once: fewer if the time is limited.
+    fn batch_bytes(&self) -> usize {
+        match self.limit {
+            Some(_) => LIMITED_BATCH_BYTES,
+            None => BATCH_BYTES,
+        }
+    }
+
     fn add_progress(&self, bytes: u64) {
         let all = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         (self.progress)(all as f64 / self.bytes_total.max(1) as f64);

@@ -298,6 +298,7 @@ mod tests {
         manifest.blake3 = "ab".repeat(32);
         manifest.evaluation = Some(ModelEvaluation {
             steps: Some(7),
+            data: None,
             samples: 20,
             values: [("accuracy".to_owned(), 0.75)].into(),
             confusion: Some(vec![vec![9, 1], vec![4, 6]]),

@@ -97,6 +97,9 @@ pub struct ModelEvaluation {
     pub steps: Option<u64>,
     /// The number of samples.
     pub samples: u64,
+    /// The identity of the samples; absent in the models of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
     /// The mean loss as `loss`, and the metrics by name. Values that are not finite are left out.
     pub values: BTreeMap<String, f64>,
     /// For each true class, how often each class was predicted, if the run measured it.

@@ -90,7 +90,10 @@ pub(crate) fn manifest(
             .collect(),
         unrepeatable: plan.config.sync.unrepeatable().map(str::to_owned),
         blake3: String::new(),
-        evaluation: model.evaluation,
+        evaluation: model.evaluation.map(|evaluation| ModelEvaluation {
+            data: plan.test_data.clone(),
+            ..evaluation
+        }),
         best: model.best,
     })
 }
@@ -451,6 +454,7 @@ impl ModelDescription {
             ModelEvaluation {
                 steps: Some(trained.model_steps(steps)),
                 samples: found.samples,
+                data: None,
                 values: all.filter(|(_, value)| value.is_finite()).collect(),
                 confusion: found
                     .confusion

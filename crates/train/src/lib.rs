@@ -63,7 +63,7 @@ pub use objective::Objective;
 pub use plan::Plan;
 pub use predicted_stages::PredictedStages;
 pub use step_loop::{StepAction, StepLoop, StepLoopPlan};
-pub use task::WorkerTask;
+pub use task::{WorkerTask, text_path};
 pub use token_texts::check_tokens;
 pub use training::{
     LayerTimes, PartTimes, Training, TrainingResult, WorkerTimes, check_planned_fragments,

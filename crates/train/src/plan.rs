@@ -52,6 +52,8 @@ pub struct Plan {
     pub signature: DataSignature,
     /// Whether the run may evaluate: there is a test set, or none is known of yet.
     pub evaluates: bool,
+    /// The identity of the test data, if there is any.
+    pub test_data: Option<String>,
 }
 
 /// Returns the error of a run with more workers than it has shards or replicas for.
@@ -153,6 +155,7 @@ impl Plan {
             identity,
             signature: train.description().signature.clone(),
             evaluates: true,
+            test_data: None,
         })
     }
 
@@ -261,17 +264,28 @@ impl Plan {
         self.identity.part("model.kind") == Some(OWN)
     }
 
-    /// Checks that each parameter group contains a parameter and has valid numbers.
-    fn check_groups(&self, layout: &StateLayout) -> Result<(), TrainError> {
+    /// Checks that each parameter group contains a parameter that no earlier one contains, and has valid numbers. Called before
+    /// workers start, and by [`Plan::bind_model`].
+    ///
+    /// # Errors
+    /// [`TrainError::Impossible`] with the names of the parameters.
+    pub fn check_groups(&self, layout: &StateLayout) -> Result<(), TrainError> {
         // A group contains all parts of a tensor.
         let whole = layout.whole();
         let parameters = whole.tensors.iter().filter(|t| t.role == Role::Parameter);
         let names: Vec<&str> = parameters.map(|t| t.name.as_str()).collect();
-        for group in &self.config.train.parameter_groups {
+        let groups = &self.config.train.parameter_groups;
+        for (number, group) in groups.iter().enumerate() {
+            let is_taken = |name: &str| groups[..number].iter().any(|one| one.contains(name));
             let pattern = &group.tensors;
             let problem = match group.check() {
                 Err(problem) => format!("invalid parameter group `{pattern}`: {problem}"),
-                Ok(()) if names.iter().any(|name| group.contains(name)) => continue,
+                Ok(()) if names.iter().any(|name| group.contains(name) && !is_taken(name)) => {
+                    continue;
+                }
+                Ok(()) if names.iter().any(|name| group.contains(name)) => format!(
+                    "the group `{pattern}` has no effect: an earlier group contains each of its parameters"
+                ),
                 Ok(()) => format!("no parameter of the model matches the group `{pattern}`"),
             };
             return Err(TrainError::Impossible {
@@ -303,6 +317,7 @@ impl Plan {
     /// When the run acts on evaluations, and there is no test set or a metric is not measured.
     pub fn bind_evaluations(&mut self, test: Option<&dyn Dataset>) -> Result<(), TrainError> {
         self.evaluates = test.is_some_and(|test| !test.is_empty());
+        self.test_data = test.map(|test| test.description().identity.clone());
         let metrics = self.objective.metrics.iter().map(|metric| metric.name());
         let measured: Vec<&str> = std::iter::once(LOSS).chain(metrics).collect();
         for (key, metric) in self.config.train.evaluation_users() {

@@ -64,7 +64,7 @@ fn train_on_hosts<'a>(
                 local_rank: rank as u32,
                 local_world_size: world_size.get(),
                 peers: peers.clone(),
-                task: task.encode(),
+                task: task.encode().unwrap(),
             };
             std::thread::spawn(move || {
                 let access = worker::JobAccess {

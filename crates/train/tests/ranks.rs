@@ -78,7 +78,7 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
                 local_rank: rank as u32,
                 local_world_size: world_size.get(),
                 peers: peers.clone(),
-                task: task.encode(),
+                task: task.encode().unwrap(),
             };
             std::thread::spawn(move || {
                 let access = worker::JobAccess {

@@ -19,6 +19,8 @@ pub(super) enum LabelDecoder {
         field: String,
         classes: u32,
         first: i64,
+        /// Whether the run file has the keys `label.first` and `label.classes`.
+        has_keys: bool,
     },
     /// A name in a field.
     Name { field: String, names: ClassNames },
@@ -67,6 +69,7 @@ impl LabelDecoder {
                     field,
                     classes,
                     first,
+                    has_keys: true,
                 })
             }
             (None, Some(names), None) if is_one => by_name(field, names),
@@ -140,15 +143,13 @@ impl LabelDecoder {
                 field: name,
                 classes,
                 first,
+                has_keys,
             } => {
                 let number = number(name, field(record, name)?)?;
                 let class = number.checked_sub(*first);
                 let class = class.and_then(|class| u32::try_from(class).ok());
                 targets[0] = class.filter(|class| class < classes).ok_or_else(|| {
-                    let last = first.saturating_add(i64::from(classes - 1));
-                    format!(
-                        "field `{name}` holds class {number}, but classes are {first} to {last}"
-                    )
+                    out_of_range((name, number), (*first, *classes), *has_keys)
                 })?;
             }
             Self::Name { field: name, names } => {
@@ -177,6 +178,35 @@ impl LabelDecoder {
         }
         Ok(())
     }
+}
+
+/// Describes a class number that is out of range. The number before or after the range is likely to be the first or the last class.
+fn out_of_range(
+    (name, number): (&str, i64),
+    (first, classes): (i64, u32),
+    has_keys: bool,
+) -> String {
+    let end = first.saturating_add(i64::from(classes));
+    let last = end - 1;
+    let mut text =
+        format!("field `{name}` holds class {number}, but classes are {first} to {last}");
+    let start = match number {
+        1.. if number == end && first == 0 => 1,
+        number if number.checked_add(1) == Some(first) => number,
+        _ => return text,
+    };
+    let more = u64::from(classes) + 1;
+    text.push_str(&match has_keys {
+        true => format!(
+            "; if the numbers begin at {start}, set `first = {start}` in data.label; if there are {more} classes, set \
+             `classes = {more}`"
+        ),
+        false => format!(
+            "; if the numbers begin at {start}, read the file with `source = \"records\"`, where data.label has the key \
+             `first = {start}`; if there are {more} classes, set `data.classes = {more}`"
+        ),
+    });
+    text
 }
 
 fn by_name(field: String, names: &[String]) -> Result<LabelDecoder, DataError> {

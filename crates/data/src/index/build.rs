@@ -1,5 +1,6 @@
 //! Building an [`Index`]: scans files, divided among threads and processes.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use super::{
     BAD_LISTED_MAX, DataFile, Index, IndexLayout, IndexProgress, IndexSettings, OnBadRecord,
     SkippedRecords,
 };
-use crate::DataError;
+use crate::{DataError, ReadLimit};
 use crate::file_tasks::{Cancellation, ClaimOutcome, FileTask, TaskClaim, run_file_tasks};
 use crate::format::{BadRecord, Format, RecordFile};
 
@@ -96,6 +97,7 @@ fn empty() -> Index {
         skipped: SkippedRecords::default(),
         warnings: Vec::new(),
         file_hashes: Vec::new(),
+        unfinished: 0,
     }
 }
 
@@ -147,7 +149,7 @@ pub(super) fn scanned(
     let mut hasher = identity_hasher(format);
     let mut index = empty();
     let mut all = Vec::with_capacity(files.len());
-    for file in found.0 {
+    for file in found.files {
         let records = file.extents.records();
         index.file_hashes.push(file.hash);
         if records > 0 {
@@ -165,7 +167,8 @@ pub(super) fn scanned(
         index.samples = index.samples.checked_add(records).ok_or_else(too_many)?;
     }
     index.layout = IndexLayout::Files(all);
-    index.warnings = found.1;
+    index.warnings = found.warnings;
+    index.unfinished = found.unfinished;
     index.identify(&mut hasher);
     Ok(index)
 }
@@ -185,9 +188,16 @@ struct ScanState {
     /// The bytes of each file that are part of the progress although the file is not completed.
     partial: Vec<u64>,
     warnings: Vec<String>,
+    unfinished: usize,
 }
 
-type ScanResults = (Vec<FileIndex>, Vec<String>);
+/// The results of scanning files.
+struct ScanResults {
+    files: Vec<FileIndex>,
+    warnings: Vec<String>,
+    /// The number of files that were not scanned to their end.
+    unfinished: usize,
+}
 
 fn find(
     files: &[Arc<dyn DataFile>],
@@ -218,14 +228,17 @@ fn find(
             },
             partial: vec![0; files.len()],
             warnings,
+            unfinished: 0,
         }),
     };
-    let found = run_file_tasks(&scans, files.len(), settings.threads, "index")?;
+    let files = run_file_tasks(&scans, files.len(), settings.threads, "index")?;
     let state = scans.state.into_inner();
-    Ok((
-        found,
-        state.unwrap_or_else(PoisonError::into_inner).warnings,
-    ))
+    let state = state.unwrap_or_else(PoisonError::into_inner);
+    Ok(ScanResults {
+        files,
+        warnings: state.warnings,
+        unfinished: state.unfinished,
+    })
 }
 
 impl FileTask for FileScans<'_> {
@@ -252,7 +265,9 @@ impl FileTask for FileScans<'_> {
 
     fn wait_limit(&self, number: usize) -> Duration {
         let bytes = self.files[number].bytes();
-        self.settings.claim_timeout + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN)
+        let wait = self.settings.claim_timeout + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN);
+        let limit = self.settings.limit.as_ref();
+        limit.map_or(wait, |limit| wait.min(limit.left_for_opening()))
     }
 
     fn run(
@@ -261,7 +276,11 @@ impl FileTask for FileScans<'_> {
         claim: Option<&TaskClaim>,
         cancellation: &Cancellation<'_>,
     ) -> Result<FileIndex, DataError> {
-        let index = self.scan(number, cancellation)?;
+        let (index, is_whole) = self.scan(number, cancellation)?;
+        if !is_whole {
+            self.state().unfinished += 1;
+            return Ok(index);
+        }
         if let (Some(index_file), Some(claim)) = (self.index_file(number), claim) {
             self.or_warn(index_file.store(&index, claim));
         }
@@ -328,32 +347,50 @@ impl FileScans<'_> {
         (self.progress)(progress);
     }
 
-    fn scan(&self, number: usize, cancellation: &Cancellation<'_>) -> Result<FileIndex, DataError> {
+    /// Scans a file. Also returns whether it was scanned to its end.
+    fn scan(
+        &self,
+        number: usize,
+        cancellation: &Cancellation<'_>,
+    ) -> Result<(FileIndex, bool), DataError> {
+        let limit = self.settings.limit.as_deref();
+        let is_over = || limit.is_some_and(ReadLimit::is_opening_over);
         let file = &*self.files[number];
         let bytes = file.bytes();
-        if bytes == 0 {
-            return Ok(FileIndex::new());
+        if bytes == 0 || is_over() {
+            return Ok((FileIndex::new(), bytes == 0));
         }
         let read = Arc::default();
         let object = Arc::new(CountedObject::new(file.open()?, &read));
         let records: Box<dyn RecordFile> = self.format.open(object)?;
         let mut index = FileIndex::new();
         let mut next = PROGRESS_BYTES;
-        index.hash = records.scan(&mut |found| {
+        let is_stopped = Cell::new(false);
+        let scanned = records.scan(&mut |found| {
             cancellation.check(file.location())?;
             let read = AtomicU64::load(&read, Ordering::Relaxed).min(bytes);
             if read >= next {
                 next = read + PROGRESS_BYTES;
                 self.advance(number, read);
             }
-            index.add(found, bytes).ok_or_else(|| DataError::Format {
+            let failed = |problem: &str| DataError::Format {
                 file: file.location().to_owned(),
-                problem: "the file refers to records that exceed it or are too large".to_owned(),
-            })
-        })?;
+                problem: problem.to_owned(),
+            };
+            if is_over() {
+                is_stopped.set(true);
+                return Err(failed("the time is over"));
+            }
+            index
+                .add(found, bytes)
+                .ok_or_else(|| failed("the file refers to records that exceed it or are too large"))
+        });
+        if !is_stopped.get() {
+            index.hash = scanned?;
+        }
         if let super::Extents::Listed(listed) = &mut index.extents {
             listed.close();
         }
-        Ok(index)
+        Ok((index, !is_stopped.get()))
     }
 }

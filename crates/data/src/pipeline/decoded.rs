@@ -7,7 +7,7 @@ use crate::decode::{DecodeScratch, RecordDecoder, SampleUse};
 use crate::format::{
     BadRecord, CsvLines, Extent, Format, RecordFile, Records, ScanItem, SharedBytes,
 };
-use crate::{DataError, MemoryDataset, OpenContext, Split};
+use crate::{DataError, MemoryDataset, OpenContext, OpenedPart, ReadLimit, Split};
 
 /// The maximum number of features of a file: 8 GiB.
 const FEATURES_MAX: usize = 1 << 31;
@@ -18,16 +18,27 @@ pub(super) fn open(
     opening: &OpenContext,
 ) -> Result<Split, DataError> {
     let decoder = RecordDecoder::new(&records.schema, SampleUse::Test, opening.seed)?;
+    let decoder = decoder.without_keys();
+    let limit = opening.limit.as_deref();
     let read = |file: OpenedFile, format: &CsvLines| {
         let mut table = DecodedTable::new(&decoder);
-        table.read(&file, format)?;
-        Ok::<_, DataError>((table, file.name))
+        let is_whole = table.read(&file, format, limit)?;
+        Ok::<_, DataError>((table, file.name, is_whole))
     };
     let train = records.train.open(opening)?;
     let heading = records.format.heading(&train.object)?;
-    let set = |(table, name): (DecodedTable<'_>, Option<String>)| {
+    let set = |(table, name, is_whole): (DecodedTable<'_>, Option<String>, bool)| {
+        let samples = table.samples() as u64;
         let set = MemoryDataset::of_decoded(table.features, table.targets, &decoder);
         let set = set.with_heading(&heading);
+        let set = match is_whole {
+            true => set,
+            false => set.with_part(OpenedPart {
+                files: 0,
+                files_total: 1,
+                samples,
+            }),
+        };
         Arc::new(match name {
             Some(name) => set.with_file(name),
             None => set,
@@ -41,7 +52,7 @@ pub(super) fn open(
             let format = records.format.in_order_of(&heading);
             Some(read(origin.open(opening)?, &format)?)
         }
-        TestOrigin::From(sample) => Some((train.0.split_off(sample), train.1.clone())),
+        TestOrigin::From(sample) => Some((train.0.split_off(sample), train.1.clone(), train.2)),
     };
     Ok(Split {
         train: set(train),
@@ -57,7 +68,7 @@ pub(super) fn set(
 ) -> Result<MemoryDataset, DataError> {
     let decoder = RecordDecoder::new(&records.schema, SampleUse::Test, 0)?;
     let mut table = DecodedTable::new(&decoder);
-    table.read(file, &records.format)?;
+    table.read(file, &records.format, None)?;
     Ok(MemoryDataset::of_decoded(
         table.features,
         table.targets,
@@ -87,15 +98,26 @@ impl<'a> DecodedTable<'a> {
         self.features.len() / self.elements
     }
 
-    /// Decodes all records of a file. A bad record is an error, with its line if the format has lines.
-    fn read(&mut self, file: &OpenedFile, format: &dyn Format) -> Result<(), DataError> {
+    /// Decodes all records of a file, or those for which there is time; returns whether these are all. A bad record is an error,
+    /// with its line if the format has lines.
+    fn read(
+        &mut self,
+        file: &OpenedFile,
+        format: &dyn Format,
+        limit: Option<&ReadLimit>,
+    ) -> Result<bool, DataError> {
         let object = &file.object;
         let records = format.open(Arc::clone(object))?;
         let refused = |problem: String| DataError::Format {
             file: object.location().to_owned(),
             problem,
         };
+        let mut is_whole = true;
         for extent in extents(&*records)? {
+            if self.samples() > 0 && limit.is_some_and(ReadLimit::is_opening_over) {
+                is_whole = false;
+                break;
+            }
             let mut pieces = Vec::new();
             for range in records.ranges(&extent) {
                 let mut bytes = vec![0; (range.end - range.start) as usize];
@@ -125,7 +147,7 @@ impl<'a> DecodedTable<'a> {
             0 => Err(DataError::Empty {
                 addresses: object.location().to_owned(),
             }),
-            _ => Ok(()),
+            _ => Ok(is_whole),
         }
     }
 

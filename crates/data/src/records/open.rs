@@ -18,7 +18,7 @@ use crate::open_context::{DataEvent, OpenContext};
 use crate::source::{FolderNames, SourceFile, expand};
 use crate::stored::{ReadSettings, Selection, StoredDataset};
 use crate::tokenized::{self, Tokenization, tokenize};
-use crate::{DataError, Dataset, Split, Vocabulary};
+use crate::{DataError, Dataset, OpenedPart, Split, Vocabulary};
 
 /// The number of concurrent reads from another machine; each one mostly waits.
 const REMOTE_READS: usize = 8;
@@ -39,8 +39,10 @@ pub(crate) fn open(config: &RecordsConfig, opening: &OpenContext) -> Result<Spli
     if let Some((key, problem)) = config.problems().into_iter().next() {
         return Err(DataError::Schema { key, problem });
     }
+    let retry_limit = Duration::from_secs_f64(config.retry_s);
+    let limit = opening.limit.as_ref();
     let opener = opening.opener(RemoteSettings {
-        retry_limit: Duration::from_secs_f64(config.retry_s),
+        retry_limit: limit.map_or(retry_limit, |limit| retry_limit.min(limit.left_for_opening())),
         ..opening.remote.clone()
     });
     let job = OpenTask {
@@ -58,12 +60,15 @@ pub(crate) fn open(config: &RecordsConfig, opening: &OpenContext) -> Result<Spli
         }
         (None, Some(share)) => {
             let validation = train.select(|key| is_validation(key, share));
+            let validation = train.some_of_part(validation);
             Some(job.set(&train, validation, SampleUse::Test)?)
         }
         (None, None) => None,
     };
     let used = match (&config.test, config.validation) {
-        (None, Some(share)) => train.select(|key| !is_validation(key, share)),
+        (None, Some(share)) => {
+            train.some_of_part(train.select(|key| !is_validation(key, share)))
+        }
         _ => Selection::All(train.index.samples()),
     };
     Ok(Split {
@@ -95,6 +100,8 @@ struct IndexedFiles {
     tokenization: Option<Arc<Tokenization>>,
     schema: Schema,
     index: Arc<Index>,
+    /// The part of the files that was opened, and by how much all of them are larger, if a limit has ended that.
+    part: Option<(OpenedPart, f64)>,
 }
 
 impl OpenTask<'_> {
@@ -129,7 +136,11 @@ impl OpenTask<'_> {
         for notice in found.notices(setting) {
             (self.opening.report)(&DataEvent::Finding(notice));
         }
-        let sources = found.files;
+        let mut sources = found.files;
+        let (files_total, bytes_total) = (sources.len(), bytes_of(&sources));
+        if let Some(limit) = &self.opening.limit {
+            sources = limit.choose(sources);
+        }
         // Text is read once; its tokens are stored on this machine.
         let is_remote = tokenization.is_none() && sources.iter().any(SourceFile::is_remote);
         let cache = if is_remote {
@@ -141,14 +152,20 @@ impl OpenTask<'_> {
             Arc::new(RecordsFile::new(file, cache.clone()))
         };
         let mut files: Vec<Arc<dyn DataFile>> = sources.iter().map(file).collect();
+        let mut cut = 0;
         if let Some(tokenization) = &tokenization {
-            files = self.tokens(&files, tokenization)?;
+            (files, cut) = self.tokens(&files, tokenization)?;
         }
-        let index = self.index(&files, &*format)?;
+        let is_limited = self.opening.limit.is_some() && tokenization.is_some();
+        let index = self.index(&files, &*format, !is_limited)?;
+        cut += index.unfinished();
         self.check_bad(&index, &files, addresses)?;
         if index.samples() == 0 {
             let addresses = addresses.all().join(", ");
-            return Err(DataError::Empty { addresses });
+            return Err(match cut {
+                0 => DataError::Empty { addresses },
+                _ => DataError::Unread { addresses },
+            });
         }
         self.report_bad(&index);
         if !format.covers_content() {
@@ -158,7 +175,20 @@ impl OpenTask<'_> {
                     .to_owned(),
             ));
         }
+        let part = (cut > 0 || files_total > sources.len()).then(|| {
+            let part = OpenedPart {
+                files: sources.len() - cut,
+                files_total,
+                samples: index.samples(),
+            };
+            let read = match format.is_file_a_record() {
+                true => bytes_of(&sources),
+                false => index.sample_bytes().saturating_mul(index.samples()),
+            };
+            (part, bytes_total as f64 / read.max(1) as f64)
+        });
         Ok(IndexedFiles {
+            part,
             sources,
             is_remote,
             files,
@@ -169,12 +199,13 @@ impl OpenTask<'_> {
         })
     }
 
-    /// Returns the token files of text files; encodes those that were not encoded before.
+    /// Returns the token files of text files, and how many of them end early because of a limit; encodes those that were not
+    /// encoded before.
     fn tokens(
         &self,
         files: &[Arc<dyn DataFile>],
         tokenization: &Tokenization,
-    ) -> Result<Vec<Arc<dyn DataFile>>, DataError> {
+    ) -> Result<(Vec<Arc<dyn DataFile>>, usize), DataError> {
         let key = self.key()?;
         let token_store = tokenized::TokenStore::new(self.opening, key)?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -183,7 +214,8 @@ impl OpenTask<'_> {
             let what = what.clone();
             (self.opening.report)(&DataEvent::Progress { what, share });
         };
-        let made = tokenize(files, tokenization, &token_store, threads, &report);
+        let limit = self.opening.limit.as_deref();
+        let made = tokenize(files, tokenization, &token_store, (threads, limit), &report);
         report(1.0);
         made
     }
@@ -210,7 +242,9 @@ impl OpenTask<'_> {
                 self.cache.get_or_init(|| cache)
             }
         };
-        if let (Some(cache), CacheMode::DownloadFirst) = (cache, self.config.cache) {
+        if let (Some(cache), CacheMode::DownloadFirst, None) =
+            (cache, self.config.cache, &self.opening.limit)
+        {
             let what = format!("downloading {} files", sources.len());
             let progress = |share| {
                 let what = what.clone();
@@ -260,9 +294,16 @@ impl OpenTask<'_> {
         Ok((format, schema, None))
     }
 
-    fn index(&self, files: &[Arc<dyn DataFile>], format: &dyn Format) -> Result<Index, DataError> {
+    /// Indexes files. Indexes of tokens that are not stored must not be stored either.
+    fn index(
+        &self,
+        files: &[Arc<dyn DataFile>],
+        format: &dyn Format,
+        is_stored: bool,
+    ) -> Result<Index, DataError> {
         let settings = IndexSettings {
-            folder: self.opening.index_folder(),
+            folder: self.opening.index_folder().filter(|_| is_stored),
+            limit: self.opening.limit.clone(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             on_bad_record: self.config.on_bad_record,
             ..IndexSettings::default()
@@ -363,6 +404,10 @@ impl OpenTask<'_> {
                 .clone()
                 .map(|tokenization| Arc::new(Vocabulary::tokenizer(tokenization))),
         );
+        let set = match loaded.part {
+            Some((part, share)) => set.with_part(part, share),
+            None => set,
+        };
         let set = match self.cache.get().cloned().flatten() {
             Some(cache) if is_remote => set.with_cache(cache, Arc::clone(&self.opening.report)),
             _ => set,
@@ -409,6 +454,14 @@ impl IndexedFiles {
             .collect()
     }
 
+    /// Returns a selection, or all records if it has none and only a part of the files was opened.
+    fn some_of_part(&self, selection: Selection) -> Selection {
+        match self.part {
+            Some(_) if selection.samples() == 0 => Selection::All(self.index.samples()),
+            _ => selection,
+        }
+    }
+
     /// Selects the records whose keys are chosen. A key is derived from the name of a file and the number of the record in it,
     /// so that adding or removing files does not affect the records of other files.
     fn select(&self, is_chosen: impl Fn(u64) -> bool) -> Selection {
@@ -426,6 +479,10 @@ impl IndexedFiles {
             is_chosen(XxHash3_64::oneshot_with_seed(name, &number.to_le_bytes()))
         })
     }
+}
+
+fn bytes_of(files: &[SourceFile]) -> u64 {
+    files.iter().map(SourceFile::bytes).sum()
 }
 
 /// Returns whether a record with this key belongs to the evaluation share.

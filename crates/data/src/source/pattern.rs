@@ -75,11 +75,12 @@ fn read_list(
         Address::Folder(root) => {
             let whole = root.join(list_path.path().join("/"));
             let folder = whole.parent().unwrap_or(root).to_owned();
-            let name = whole
-                .file_name()
-                .map(|name| name.to_string_lossy().into_owned());
+            let name = whole.file_name().unwrap_or_default().to_str();
+            let name = name.map(str::to_owned);
             (
-                name.unwrap_or_default(),
+                name.ok_or_else(|| DataError::Path {
+                    path: whole.clone(),
+                })?,
                 folder.clone(),
                 Address::Folder(folder),
             )

@@ -48,7 +48,7 @@ impl Selection {
     }
 
     /// Returns the number of samples.
-    pub(super) fn samples(&self) -> u64 {
+    pub(crate) fn samples(&self) -> u64 {
         match self {
             Self::All(records) => *records,
             Self::Chosen(chosen) => chosen.samples,

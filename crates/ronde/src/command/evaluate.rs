@@ -47,9 +47,13 @@ fn evaluate(arguments: &EvaluateArguments) -> Result<(Evaluation, Vec<String>), 
         config,
         test,
         notes,
+        differences,
     } = arguments.source.open(arguments.json)?;
     for note in notes {
         message!("note: {note}");
+    }
+    for difference in &differences {
+        message!("{difference}");
     }
     if let Some(note) = engine_note(saved.manifest()) {
         message!("{note}");

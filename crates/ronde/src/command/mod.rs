@@ -41,6 +41,7 @@ mod rank_output;
 mod ray_job;
 mod resume;
 pub(crate) mod run;
+mod run_base;
 mod run_folder;
 mod run_position;
 mod run_status;

@@ -1,18 +1,19 @@
 //! A saved model and the data on which a command uses it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
 use clap::Args;
 use ronde::environment;
-use ronde_data::Dataset;
-use ronde_model::SavedModel;
+use ronde_data::{Dataset, Split};
+use ronde_model::{ModelManifest, SavedModel};
 use ronde_serve::DataForm;
 use ronde_train::config::{Document, LoaderSection, Override, RunConfig};
 
 use super::train::read_run_file;
-use super::{data_progress, model_names};
+use super::resume::is_override;
+use super::{data_progress, model_names, run_base};
 
 /// Arguments that name a saved model and its data.
 #[derive(Args, Clone)]
@@ -35,6 +36,8 @@ pub(crate) struct ModelData {
     pub(crate) test: Arc<dyn Dataset>,
     /// What was changed so that the data fits the model, and what cannot be compared.
     pub(crate) notes: Vec<String>,
+    /// How the data differs from that of the run, as messages.
+    pub(crate) differences: Vec<String>,
 }
 
 /// A saved model, what its outputs and tokens mean, and its test data where they are used.
@@ -45,6 +48,8 @@ pub(crate) struct UsedModel {
     pub(crate) test: Option<Arc<dyn Dataset>>,
     /// As in [`ModelData`].
     pub(crate) notes: Vec<String>,
+    /// How the data differs from that of the run, as messages.
+    pub(crate) differences: Vec<String>,
 }
 
 impl ModelDataArguments {
@@ -64,6 +69,7 @@ impl ModelDataArguments {
                     loader: LoaderSection::default(),
                     test: None,
                     notes: Vec::new(),
+                    differences: Vec::new(),
                 });
             }
         }
@@ -80,6 +86,7 @@ impl ModelDataArguments {
             config,
             test,
             notes,
+            differences,
         } = self.open(quiet)?;
         Ok(UsedModel {
             saved,
@@ -87,6 +94,7 @@ impl ModelDataArguments {
             loader: config.loader,
             test: Some(test),
             notes,
+            differences,
         })
     }
 
@@ -112,19 +120,20 @@ impl ModelDataArguments {
             ));
         }
         let (text, name, folder) = read_run_file(Some(file))?;
-        // The file beside the model is a copy: its paths do not start where it lies.
-        let base = self
-            .data
-            .as_ref()
-            .map_or_else(|| PathBuf::from("."), |_| folder);
         let sets: Vec<Override> = self.sets.iter().cloned().map(Override::Set).collect();
-        let (config, _) = Document::load(&text, &name, &environment::all(), &sets)
+        let (config, document) = Document::load(&text, &name, &environment::all(), &sets)
             .map_err(|error| error.render(false))?;
+        let base = self.base_folder(&config, &document, &folder)?;
         let base = base.canonicalize().unwrap_or(base);
         let progress = data_progress::show(quiet);
         let opening = environment::surroundings().opening(&base, config.run.seed, progress);
         let (split, notes) = model_names::open_for(&saved, &config.data, &opening)
             .map_err(|error| format!("error: cannot use the model on {name}: {error}"))?;
+        let is_of_run = self.data.is_none() && has_own_data(&document);
+        let differences = match is_of_run {
+            true => differences(saved.manifest(), &split, &base),
+            false => Vec::new(),
+        };
         let Some(test) = split.test else {
             return Err(format!(
                 "error: {name} has no test data\n  help: add `data.test`, or name it with --set data.test=FILE"
@@ -143,7 +152,29 @@ impl ModelDataArguments {
             config,
             test,
             notes,
+            differences,
         })
+    }
+
+    /// Returns the folder that relative paths of a run file start from. `folder` is that of the file.
+    fn base_folder(
+        &self,
+        config: &RunConfig,
+        document: &Document,
+        folder: &Path,
+    ) -> Result<PathBuf, String> {
+        if let Some(named) = run_base::named(config, document) {
+            return Ok(named);
+        }
+        let base = config.run.base_folder(folder);
+        if self.data.is_some() {
+            return Ok(base);
+        }
+        match config.run.base {
+            Some(_) => run_base::find(config, &[base]),
+            // Earlier releases did not save where paths start, and used the current folder.
+            None => run_base::find(config, &[PathBuf::from(".")]),
+        }
     }
 
     /// Adds these arguments to the command line of a process that this command starts.
@@ -156,4 +187,34 @@ impl ModelDataArguments {
         }
         command.arg("--").arg(&self.model);
     }
+}
+
+/// Returns whether the data is that of the run file, not changed by arguments or the environment.
+fn has_own_data(document: &Document) -> bool {
+    let mut origins = document.origins();
+    !origins.any(|(path, _)| path.starts_with("data.") && is_override(document, path))
+}
+
+/// Compares data with that of the run that trained a model.
+fn differences(manifest: &ModelManifest, split: &Split, base: &Path) -> Vec<String> {
+    let evaluation = manifest.evaluation.as_ref();
+    let test = split.test.as_ref().map(|test| test.description());
+    let sets = [
+        (
+            "training",
+            manifest.setting("data.identity"),
+            Some(split.train.description()),
+        ),
+        ("test", evaluation.and_then(|one| one.data.as_deref()), test),
+    ];
+    let differs = sets.into_iter().filter_map(|(what, of_run, found)| {
+        let (of_run, found) = (of_run?, &found?.identity);
+        (of_run != found).then(|| {
+            format!(
+                "warning: the {what} data in {} differs from that of the run\n  of the run: {of_run}\n  found:      {found}",
+                base.display()
+            )
+        })
+    });
+    differs.collect()
 }

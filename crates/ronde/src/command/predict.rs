@@ -220,6 +220,9 @@ fn predict(arguments: &PredictArguments, stop: &StopFlag) -> Result<JoinedOutput
     for note in &job.source.notes {
         message!("note: {note}");
     }
+    for difference in &job.source.differences {
+        message!("{difference}");
+    }
     if to.exists() {
         let finished = PartFolder::finish_joined(to, &job.identity);
         match finished.map_err(|error| user_error(format!("error: {error}")))? {

@@ -121,6 +121,11 @@ impl ResumeSource {
         })
     }
 
+    /// Returns the run's folder, if known.
+    pub(super) fn output(&self) -> Option<&Path> {
+        self.output.as_deref()
+    }
+
     /// Returns the run file stored in the checkpoint: its text, name and base folder.
     pub(super) fn run_file(&self) -> Result<(String, String, PathBuf), String> {
         let to = self.to.clone().unwrap_or_default();

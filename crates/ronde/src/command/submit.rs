@@ -252,6 +252,13 @@ pub(super) fn read_run(
                 .to_owned(),
         );
     }
+    if config.run.base.is_some() && !config.data.relative_paths().is_empty() {
+        return Err(
+            "error: cannot submit a run file with `run.base`: the files in its own folder are sent\n  \
+             help: submit the run file from which that run was started"
+                .to_owned(),
+        );
+    }
     let failed = |what: &str, error: std::io::Error| format!("error: cannot find {what}: {error}");
     let run_file = file.map(std::path::absolute).transpose();
     let checkpoint = &config.checkpoint;

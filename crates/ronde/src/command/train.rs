@@ -98,7 +98,7 @@ mod on_hosts;
 mod prepare;
 
 use prepare::PreparedRun;
-pub(super) use prepare::{PlanRequest, plan, read_run_file};
+pub(super) use prepare::{PlanRequest, PlannedRun, plan, read_run_file};
 
 pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
     if arguments.explain_environment {

@@ -53,6 +53,7 @@ impl ProcessContext {
             variable: self.variable,
             cache_folder: (self.cache_folder)(),
             report,
+            limit: None,
         }
     }
 }

@@ -34,7 +34,8 @@ impl RunFileText {
             .map_err(|e| e.render(false))?;
         let failed = |error: TrainError| format!("error: {error}");
         let progress = data_progress::show(is_quiet);
-        let base = self.base.canonicalize().unwrap_or(self.base.clone());
+        let base = config.run.base_folder(&self.base);
+        let base = base.canonicalize().unwrap_or(base);
         let opening = environment::surroundings().opening(&base, config.run.seed, progress);
         let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
         let plan = Plan::resolve(&config, WorldSize::ONE, &*split.train).map_err(failed)?;

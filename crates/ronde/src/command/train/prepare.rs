@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use ronde::comm::FlightRecord;
-use ronde::engine::{ModelSize, Recomputation};
+use ronde::engine::{ModelConfig, ModelSize, Recomputation};
 use ronde_core::WorldSize;
 use ronde_core::layout::StateLayout;
-use ronde_data::{InModelOrder, Split};
+use ronde_data::{DataEvent, InModelOrder, ReadLimit, Split};
 use ronde_monitor::Verbosity;
 use ronde_monitor::render::{bytes, count};
 use ronde_train::config::{
@@ -22,7 +22,7 @@ use ronde_train::recording::RecordingRequest;
 use ronde_train::results::StoredResults;
 use ronde_train::{
     Extension, ModelParts, Plan, PredictedStages, RunConfig, TrainError, WorkerTask,
-    check_planned_batch_norms, check_planned_fragments,
+    check_planned_batch_norms, check_planned_fragments, text_path,
 };
 
 use super::TrainArguments;
@@ -30,8 +30,10 @@ use crate::command::capacity::{
     check_disk, check_memory, choose_recomputation_here, memory_per_worker,
 };
 use crate::command::console::{console, info};
+use crate::command::check as check_command;
 use crate::command::data_progress::{self, Findings};
 use crate::command::resume::{self, ResumeSource, is_override};
+use crate::command::run_base;
 use crate::command::run_position::RunPosition;
 use crate::command::start_error::StartError;
 use ronde::output_folder::OutputFolder;
@@ -96,6 +98,8 @@ pub(in crate::command) struct PlanRequest<'a> {
     pub(in crate::command) overwrite: bool,
     /// Whether the run is planned for other machines: by one worker, whether it fits here or not.
     pub(in crate::command) for_forecast: bool,
+    /// How much of the data is read; absent for all.
+    pub(in crate::command) limit: Option<Arc<ReadLimit>>,
 }
 
 impl<'a> PlanRequest<'a> {
@@ -107,6 +111,7 @@ impl<'a> PlanRequest<'a> {
             json: arguments.json,
             overwrite: arguments.overwrite,
             for_forecast: false,
+            limit: None,
         }
     }
 }
@@ -128,6 +133,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         config.workers.count = 1;
         config.parallel = ParallelSection::default();
     }
+    let base = base_folder(&config, &document, from.as_ref(), base)?;
     if let Some(error) = document.refuse(check::files(&config.data, &base, &|path| {
         // Any other error is reported when the file is opened.
         path.try_exists().unwrap_or(true)
@@ -137,9 +143,11 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     let failed = |error: TrainError| format!("error: {error}");
     // The same path as in the workers, so that they find the indexes built here.
     let base = base.canonicalize().unwrap_or(base);
+    let output = config.run.output_folder();
+    let output = std::path::absolute(&output).unwrap_or(output);
+    text_path(&base).and_then(|_| text_path(&output)).map_err(failed)?;
     let (progress, findings) = data_progress::collect(arguments.json);
-    let opening = ronde::environment::surroundings().opening(&base, config.run.seed, progress);
-    let mut split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
+    let mut split = open_data(&config, &base, arguments, &progress)?;
     let ordered = in_order_of_initial(&config, &base, split.train.description()).map_err(failed)?;
     let InModelOrder {
         config: data,
@@ -147,7 +155,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     } = ordered.unwrap_or_default();
     if let Some(data) = data {
         config.data = data;
-        split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
+        split = open_data(&config, &base, arguments, &progress)?;
     }
     let world_size = WorldSize::new(config.workers.count)
         .ok_or_else(|| "error: invalid `workers.count`: expected at least 1 worker".to_owned())?;
@@ -163,8 +171,10 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     let size = model
         .size(&description.shape, description.classes)
         .map_err(|error| failed(TrainError::Model(error)))?;
-    bind_initial_weights(&mut plan, &base, (&description.shape, description.classes))
-        .map_err(failed)?;
+    let form = (&*description.shape, description.classes);
+    let layout = outline_layout(model, form).map_err(failed)?;
+    plan.check_groups(&layout).map_err(failed)?;
+    bind_initial_weights(&mut plan, &base, &layout).map_err(failed)?;
     if config.parallel.divides_model() {
         ModelParts::memory(&plan, &*split.train).map_err(failed)?;
     }
@@ -210,35 +220,112 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
 fn bind_initial_weights(
     plan: &mut Plan,
     base: &Path,
-    (shape, classes): (&[usize], u32),
+    layout: &StateLayout,
 ) -> Result<(), TrainError> {
     let section = &plan.config.model;
     let Some(file) = InitialWeightFile::of(&section.start, base, Some(&section.config)) else {
         return Ok(());
     };
-    let layers = section.config.outline(shape, classes);
-    let layers = layers.map_err(TrainError::Model)?;
-    let tensors = layers
-        .iter()
-        .flat_map(|layer| layer.layout().tensors.clone());
-    let layout = StateLayout {
-        tensors: tensors.collect(),
-    };
-    let weights = file.read(&layout)?;
+    let weights = file.read(layout)?;
     plan.bind_initial_weights(weights.blake3());
     Ok(())
 }
 
+/// Returns the tensors of a model for samples of a shape and a number of classes. No weights are allocated.
+fn outline_layout(
+    model: &ModelConfig,
+    (shape, classes): (&[usize], u32),
+) -> Result<StateLayout, TrainError> {
+    let layers = model.outline(shape, classes).map_err(TrainError::Model)?;
+    let tensors = layers
+        .iter()
+        .flat_map(|layer| layer.layout().tensors.clone());
+    Ok(StateLayout {
+        tensors: tensors.collect(),
+    })
+}
+
+/// Returns the folder that relative paths of a run start from. `base` is the folder of its run file, or the one that its checkpoint
+/// names. That of a run whose folder is known is found from there, because both may have been moved together.
+fn base_folder(
+    config: &RunConfig,
+    document: &Document,
+    from: Option<&ResumeSource>,
+    base: PathBuf,
+) -> Result<PathBuf, String> {
+    if let Some(named) = run_base::named(config, document) {
+        return Ok(named);
+    }
+    let Some(from) = from.filter(|from| from.newest.is_some()) else {
+        return Ok(config.run.base_folder(&base));
+    };
+    let of_run = config.run.base.is_some().then_some(from.output()).flatten();
+    let mut candidates: Vec<PathBuf> = of_run
+        .map(|output| config.run.base_folder(output))
+        .into_iter()
+        .collect();
+    candidates.push(base);
+    candidates.dedup();
+    run_base::find(config, &candidates)
+}
+
+/// Opens the data of a run, or the part of it that a limit allows.
+fn open_data(
+    config: &RunConfig,
+    base: &Path,
+    arguments: &PlanRequest<'_>,
+    progress: &Arc<dyn Fn(&DataEvent) + Send + Sync>,
+) -> Result<Split, String> {
+    let surroundings = ronde::environment::surroundings();
+    let mut opening = surroundings.opening(base, config.run.seed, Arc::clone(progress));
+    opening.limit = arguments.limit.clone();
+    let data = config.data.clone();
+    let open = move || ronde_data::open(&data, &opening);
+    let opened = match &arguments.limit {
+        None => open(),
+        Some(limit) => check_command::within(limit.left(), open).ok_or_else(|| {
+            "error: cannot check the data: it was not opened in the time for it; nothing of it was read\n  help: \
+             `ronde train` waits longer; see data.retry_s for files on other machines"
+                .to_owned()
+        })?,
+    };
+    opened.map_err(|error| format!("error: {}", TrainError::from(error)))
+}
+
 impl PlannedRun {
-    /// Returns the run file's name, steps, epochs and parameters, for `ronde check`.
+    /// Returns the steps, epochs and parameters, for `ronde check`.
     pub(in crate::command) fn summary(&self) -> String {
+        let description = self.split.train.description();
+        let about = description.opened.map_or("", |_| "about ");
         format!(
-            "{} is valid: {} steps in {} epochs, {} parameters",
-            self.name,
+            "{about}{} steps in {} epochs, {} parameters",
             count(self.plan.steps),
             count(self.plan.epochs),
             count(self.size.parameters),
         )
+    }
+
+    /// Returns the name of the run file.
+    pub(in crate::command) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the data.
+    pub(in crate::command) fn split(&self) -> &Split {
+        &self.split
+    }
+
+    /// Returns a note if the output folder has results, so that the run would not start in it.
+    pub(in crate::command) fn output_note(&self) -> Option<String> {
+        let folder = self.config.run.output_folder();
+        let is_taken = !self.is_example && OutputFolder::has_results(&folder);
+        is_taken.then(|| {
+            format!(
+                "note: {} has the results of a finished run: `ronde train` needs `--overwrite`, or another name: --set \
+                 run.name=NAME",
+                folder.display()
+            )
+        })
     }
 
     /// Returns the notices about the run file and its names, rendered; empty if there are none.
@@ -372,6 +459,7 @@ impl PlannedRun {
                 _ => resume::Start::New,
             },
         )?;
+        self.config.run.set_base(&self.base, output.path());
         self.write_run_file(output.path()).map_err(failed)?;
         let task = self.task(output.path()).map_err(failed)?;
         if !arguments.json {
@@ -398,7 +486,7 @@ impl PlannedRun {
         let mut task = task.map_err(|error| error.to_string())?;
         task.resumes = self.resumes;
         task.lineage = self.plan.identity.lineage();
-        Ok(task.encode())
+        task.encode().map_err(|error| error.to_string())
     }
 
     /// Writes the run file with all values resolved, so that displays show it while the run is under way.

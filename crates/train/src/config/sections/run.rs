@@ -1,6 +1,6 @@
 //! `[run]`: the name, the seed and the folder of a run.
 
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use ronde_store::Address;
 use serde::{Deserialize, Serialize};
@@ -34,6 +34,13 @@ pub struct RunSection {
         serialize_with = "ronde_core::outside_identity"
     )]
     pub folder: Option<PathBuf>,
+    /// The folder that relative paths of this file start from, such as those of data; a relative one starts from the folder of this
+    /// file; default: that folder. The run file in the folder of a run has it.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "ronde_core::outside_identity"
+    )]
+    pub base: Option<PathBuf>,
 }
 
 impl Default for RunSection {
@@ -43,11 +50,39 @@ impl Default for RunSection {
             seed: 42,
             output: None,
             folder: None,
+            base: None,
         }
     }
 }
 
 impl RunSection {
+    /// Returns the folder that relative paths start from; `folder` is that of the run file.
+    #[must_use]
+    pub fn base_folder(&self, folder: &Path) -> PathBuf {
+        match &self.base {
+            Some(base) => folder.join(base),
+            None => folder.to_owned(),
+        }
+    }
+
+    /// Sets the folder that relative paths start from, for a run file that is saved in `folder`: relative to it if both are in a
+    /// common folder besides the root, so that the common folder can be moved. Both paths are absolute.
+    pub fn set_base(&mut self, base: &Path, folder: &Path) {
+        let shared = base.components().zip(folder.components());
+        let shared = shared.take_while(|(one, other)| one == other).count();
+        let root = 1;
+        self.base = Some(if shared <= root {
+            base.to_owned()
+        } else {
+            let up = folder.components().skip(shared).map(|_| Component::ParentDir);
+            let relative: PathBuf = up.chain(base.components().skip(shared)).collect();
+            match relative.as_os_str().is_empty() {
+                true => PathBuf::from("."),
+                false => relative,
+            }
+        });
+    }
+
     /// Returns the folder for results on this host.
     #[must_use]
     pub fn output_folder(&self) -> PathBuf {
@@ -152,5 +187,25 @@ impl RunSection {
             );
             problems.push(ConfigProblem::error("run.seed", message));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_base_of_a_saved_run_file_is_relative_if_both_can_be_moved_together() {
+        let check = |base: &str, folder: &str, expected: &str| {
+            let mut section = RunSection::default();
+            section.set_base(Path::new(base), Path::new(folder));
+            assert_eq!(section.base, Some(PathBuf::from(expected)), "{base} {folder}");
+        };
+        check("/home/p", "/home/p/runs/x", "../..");
+        check("/home/p/examples", "/home/p/runs/x", "../../examples");
+        check("/home/p/runs/x", "/home/p/runs/x", ".");
+        check("/home/p/runs/x/y", "/home/p/runs/x", "y");
+        check("/home/p", "/scratch/x", "/home/p");
+        check("/", "/home/p/runs/x", "/");
     }
 }

@@ -1,0 +1,195 @@
+//! [`ReadLimit`]: how much of a data set is read to check it; [`read_samples`] reads that much.
+
+use std::time::Duration;
+
+use ronde_core::Epoch;
+
+use crate::clock::Stopwatch;
+use crate::decode::DecodeScratch;
+use crate::format::BadRecord;
+use crate::{DataError, Dataset};
+
+/// The number of samples that are read together.
+const SAMPLES_TOGETHER: usize = 64;
+/// The number of samples that are read of a set without files, whose samples are computed or were decoded when it was opened.
+const SAMPLES_WITHOUT_FILES: u64 = 256;
+
+/// How much of a data set is read to check it, where training would read all of it. The time runs from the construction; half
+/// of it is for finding files and samples, the rest for reading samples.
+#[derive(Debug)]
+pub struct ReadLimit {
+    files_max: usize,
+    time: Duration,
+    since: Stopwatch,
+}
+
+/// The part of a data set that was opened under a [`ReadLimit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenedPart {
+    /// The number of files that were opened to their end.
+    pub files: usize,
+    /// The number of files of the set.
+    pub files_total: usize,
+    /// The number of samples that were found; the length of the set is an estimate.
+    pub samples: u64,
+}
+
+/// The samples that [`read_samples`] has read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplesRead {
+    /// The number of samples that were read.
+    pub samples: u64,
+    /// Whether these are all samples of the set.
+    pub is_all: bool,
+    /// The number of bad records among them, if the run file permits to skip them.
+    pub bad: u64,
+    /// The first of these.
+    pub first_bad: Option<BadRecord>,
+}
+
+impl ReadLimit {
+    /// Creates a limit of a number of files for each list of files, and of a time for everything.
+    #[must_use]
+    pub fn new(files_max: usize, time: Duration) -> Self {
+        Self {
+            files_max,
+            time,
+            since: Stopwatch::start(),
+        }
+    }
+
+    /// Returns the remaining time.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        self.time.saturating_sub(self.since.elapsed())
+    }
+
+    /// Returns the remaining time for finding files and samples.
+    #[must_use]
+    pub fn left_for_opening(&self) -> Duration {
+        (self.time / 2).saturating_sub(self.since.elapsed())
+    }
+
+    /// Returns whether the time for finding files and samples is over.
+    pub(crate) fn is_opening_over(&self) -> bool {
+        self.left_for_opening().is_zero()
+    }
+
+    /// Returns files from the whole list, at equal distances, if there are more than the limit.
+    pub(crate) fn choose<T>(&self, files: Vec<T>) -> Vec<T> {
+        let (count, most) = (files.len(), self.files_max.max(1));
+        if count <= most {
+            return files;
+        }
+        let is_chosen = |at: usize| (at * most) / count != ((at + 1) * most) / count;
+        let files = files.into_iter().enumerate();
+        files
+            .filter(|(at, _)| is_chosen(*at))
+            .map(|(_, file)| file)
+            .collect()
+    }
+}
+
+/// Reads samples of a data set as training does: one of each file, then all others in their order, until the time is over.
+///
+/// # Errors
+/// The first sample that cannot be used, unless bad records are skipped, and a source that cannot be read.
+pub fn read_samples(dataset: &dyn Dataset, time: Duration) -> Result<SamplesRead, DataError> {
+    let since = Stopwatch::start();
+    let description = dataset.description();
+    let has_files = dataset.origin(0).is_some() && description.locality.is_some();
+    let found = description
+        .opened
+        .map_or(dataset.len(), |part| part.samples);
+    let skips = description.bad_records.skip_limit.is_some();
+    let mut read = SamplesRead {
+        samples: 0,
+        is_all: false,
+        bad: 0,
+        first_bad: None,
+    };
+    let mut firsts = match has_files {
+        true => first_of_files(dataset, found),
+        false => Vec::new(),
+    };
+    let end = match has_files {
+        true => found,
+        false => found.min(SAMPLES_WITHOUT_FILES),
+    };
+    let mut order = firsts.clone().into_iter().chain({
+        firsts.sort_unstable();
+        (0..end).filter(|sample| firsts.binary_search(sample).is_err())
+    });
+    let mut features = vec![0.0; description.sample_elements()];
+    let mut targets = vec![0; description.targets_per_sample];
+    let scratch = &mut DecodeScratch::default();
+    let mut is_over = false;
+    while !is_over {
+        let numbers: Vec<u64> = order.by_ref().take(SAMPLES_TOGETHER).collect();
+        if numbers.is_empty() {
+            break;
+        }
+        let fetched = dataset.fetch(&numbers)?;
+        for index in 0..numbers.len() {
+            is_over = since.elapsed() >= time && read.samples > 0;
+            if is_over {
+                break;
+            }
+            match fetched.decode(index, Epoch(0), scratch, &mut features, &mut targets) {
+                Err(DataError::Record(bad)) if skips => {
+                    read.bad += 1;
+                    read.first_bad.get_or_insert(bad);
+                }
+                outcome => outcome?,
+            }
+            read.samples += 1;
+        }
+    }
+    if !has_files {
+        read.samples = found;
+    }
+    read.is_all = read.samples == found && description.opened.is_none();
+    Ok(read)
+}
+
+/// Returns the first sample of each file. Cost: a binary search for each file.
+fn first_of_files(dataset: &dyn Dataset, samples: u64) -> Vec<u64> {
+    let mut firsts = Vec::new();
+    let mut next = 0;
+    while next < samples {
+        firsts.push(next);
+        let file = dataset.origin(next).map(|origin| origin.file);
+        let (mut low, mut high) = (next + 1, samples);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match dataset.origin(middle).map(|origin| origin.file) == file {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        next = low;
+    }
+    firsts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_files_are_spread_over_the_whole_list() {
+        let limit = ReadLimit::new(3, Duration::from_secs(1));
+        assert_eq!(limit.choose((0..3).collect()), [0, 1, 2]);
+        assert_eq!(limit.choose((0..9).collect()), [2, 5, 8]);
+        for count in 4..200 {
+            let chosen = limit.choose((0..count).collect());
+            assert_eq!((chosen.len(), chosen[2]), (3, count - 1), "{count}");
+        }
+    }
+
+    #[test]
+    fn no_time_is_left_after_the_limit() {
+        let limit = ReadLimit::new(3, Duration::ZERO);
+        assert!(limit.is_opening_over() && limit.left().is_zero());
+    }
+}
