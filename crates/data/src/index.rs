@@ -20,8 +20,8 @@ use std::time::Duration;
 use ronde_store::StoredObject;
 use serde::{Deserialize, Serialize};
 
-use crate::{DataError, ReadLimit};
 use crate::format::{BadRecord, Extent, Format};
+use crate::{DataError, ReadLimit};
 use extents::Extents;
 pub(crate) use index_file::key_of;
 

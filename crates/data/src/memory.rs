@@ -22,6 +22,8 @@ pub struct MemoryDataset {
     description: DatasetDescription,
     /// The file of which the samples are the records, if there is one.
     file: Option<String>,
+    /// The estimated number of samples, if only a part of the file was read.
+    estimated: Option<u64>,
 }
 
 /// Features and targets, row-major. Memory: 4 bytes for each.
@@ -80,6 +82,7 @@ impl MemoryDataset {
             samples,
             description,
             file: None,
+            estimated: None,
         }
     }
 
@@ -111,9 +114,15 @@ impl MemoryDataset {
         self
     }
 
-    /// Marks the set as a part of its file.
-    pub(crate) fn with_part(mut self, part: OpenedPart) -> Self {
-        self.description.opened = Some(part);
+    /// Marks the set as a part of its file, which is `larger` times as large.
+    pub(crate) fn with_part(mut self, larger: f64) -> Self {
+        self.estimated = Some(((self.samples as f64 * larger) as u64).max(self.samples));
+        self.description.opened = Some(OpenedPart {
+            files: 1,
+            unfinished: 1,
+            files_total: 1,
+            samples: self.samples,
+        });
         self
     }
 
@@ -200,7 +209,7 @@ fn identity(features: &[f32], labels: &[u32], shape: &[usize], classes: u32) -> 
 
 impl Dataset for MemoryDataset {
     fn len(&self) -> u64 {
-        self.samples
+        self.estimated.unwrap_or(self.samples)
     }
 
     fn description(&self) -> &DatasetDescription {

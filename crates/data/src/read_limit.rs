@@ -26,8 +26,10 @@ pub struct ReadLimit {
 /// The part of a data set that was opened under a [`ReadLimit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenedPart {
-    /// The number of files that were opened to their end.
+    /// The number of files that were opened.
     pub files: usize,
+    /// The number of those whose end was not reached.
+    pub unfinished: usize,
     /// The number of files of the set.
     pub files_total: usize,
     /// The number of samples that were found; the length of the set is an estimate.
@@ -70,6 +72,11 @@ impl ReadLimit {
         (self.time / 2).saturating_sub(self.since.elapsed())
     }
 
+    /// Returns whether the time for finding the records of a file is over whose samples are decoded when it is opened.
+    pub(crate) fn is_finding_over(&self) -> bool {
+        self.since.elapsed() >= self.time / 4
+    }
+
     /// Returns whether the time for finding files and samples is over.
     pub(crate) fn is_opening_over(&self) -> bool {
         self.left_for_opening().is_zero()
@@ -90,7 +97,8 @@ impl ReadLimit {
     }
 }
 
-/// Reads samples of a data set as training does: one of each file, then all others in their order, until the time is over.
+/// Reads samples of a data set as training does, until the time is over: the first one of each file, then blocks of neighbours that
+/// are spread over the set, and in the end all.
 ///
 /// # Errors
 /// The first sample that cannot be used, unless bad records are skipped, and a source that cannot be read.
@@ -108,18 +116,14 @@ pub fn read_samples(dataset: &dyn Dataset, time: Duration) -> Result<SamplesRead
         bad: 0,
         first_bad: None,
     };
-    let mut firsts = match has_files {
-        true => first_of_files(dataset, found),
-        false => Vec::new(),
+    let (firsts, end) = match has_files {
+        true => (first_of_files(dataset, found), found),
+        false => (Vec::new(), found.min(SAMPLES_WITHOUT_FILES)),
     };
-    let end = match has_files {
-        true => found,
-        false => found.min(SAMPLES_WITHOUT_FILES),
-    };
-    let mut order = firsts.clone().into_iter().chain({
-        firsts.sort_unstable();
-        (0..end).filter(|sample| firsts.binary_search(sample).is_err())
-    });
+    let block = description.locality.map_or(1, |one| one.block_samples);
+    let rest = spread(end, block.max(SAMPLES_TOGETHER as u64));
+    let rest = rest.filter(|sample| firsts.binary_search(sample).is_err());
+    let mut order = firsts.iter().copied().chain(rest);
     let mut features = vec![0.0; description.sample_elements()];
     let mut targets = vec![0; description.targets_per_sample];
     let scratch = &mut DecodeScratch::default();
@@ -152,7 +156,21 @@ pub fn read_samples(dataset: &dyn Dataset, time: Duration) -> Result<SamplesRead
     Ok(read)
 }
 
-/// Returns the first sample of each file. Cost: a binary search for each file.
+/// Returns the samples below `end` in blocks of neighbours: each further block is far from those before it, as the numbers of the blocks
+/// are counted with their bits in reverse order.
+fn spread(end: u64, block: u64) -> impl Iterator<Item = u64> {
+    let blocks = end.div_ceil(block);
+    let bits = u64::BITS - blocks.saturating_sub(1).leading_zeros();
+    let reversed = move |number: u64| match bits {
+        0 => 0,
+        bits => number.reverse_bits() >> (u64::BITS - bits),
+    };
+    let numbers = (0..1_u64 << bits).map(reversed);
+    let numbers = numbers.filter(move |number| *number < blocks);
+    numbers.flat_map(move |number| number * block..((number + 1) * block).min(end))
+}
+
+/// Returns the first sample of each file, in ascending order. Cost: a binary search for each file.
 fn first_of_files(dataset: &dyn Dataset, samples: u64) -> Vec<u64> {
     let mut firsts = Vec::new();
     let mut next = 0;
@@ -184,6 +202,26 @@ mod tests {
         for count in 4..200 {
             let chosen = limit.choose((0..count).collect());
             assert_eq!((chosen.len(), chosen[2]), (3, count - 1), "{count}");
+        }
+    }
+
+    #[test]
+    fn spread_samples_are_all_samples_once() {
+        for (end, block) in [
+            (0, 4),
+            (1, 4),
+            (4, 4),
+            (5, 4),
+            (64, 4),
+            (1000, 7),
+            (1000, 64),
+        ] {
+            let mut all: Vec<u64> = spread(end, block).collect();
+            if end == 64 {
+                assert_eq!(all[..12], [0, 1, 2, 3, 32, 33, 34, 35, 16, 17, 18, 19]);
+            }
+            all.sort_unstable();
+            assert_eq!(all, (0..end).collect::<Vec<u64>>(), "{end} {block}");
         }
     }
 

@@ -280,7 +280,11 @@ impl Plan {
             let pattern = &group.tensors;
             let problem = match group.check() {
                 Err(problem) => format!("invalid parameter group `{pattern}`: {problem}"),
-                Ok(()) if names.iter().any(|name| group.contains(name) && !is_taken(name)) => {
+                Ok(())
+                    if names
+                        .iter()
+                        .any(|name| group.contains(name) && !is_taken(name)) =>
+                {
                     continue;
                 }
                 Ok(()) if names.iter().any(|name| group.contains(name)) => format!(

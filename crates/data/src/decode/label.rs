@@ -148,9 +148,9 @@ impl LabelDecoder {
                 let number = number(name, field(record, name)?)?;
                 let class = number.checked_sub(*first);
                 let class = class.and_then(|class| u32::try_from(class).ok());
-                targets[0] = class.filter(|class| class < classes).ok_or_else(|| {
-                    out_of_range((name, number), (*first, *classes), *has_keys)
-                })?;
+                targets[0] = class
+                    .filter(|class| class < classes)
+                    .ok_or_else(|| out_of_range((name, number), (*first, *classes), *has_keys))?;
             }
             Self::Name { field: name, names } => {
                 let Value::Bytes(text) = field(record, name)? else {

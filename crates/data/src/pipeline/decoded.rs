@@ -7,7 +7,7 @@ use crate::decode::{DecodeScratch, RecordDecoder, SampleUse};
 use crate::format::{
     BadRecord, CsvLines, Extent, Format, RecordFile, Records, ScanItem, SharedBytes,
 };
-use crate::{DataError, MemoryDataset, OpenContext, OpenedPart, ReadLimit, Split};
+use crate::{DataError, MemoryDataset, OpenContext, ReadLimit, Split};
 
 /// The maximum number of features of a file: 8 GiB.
 const FEATURES_MAX: usize = 1 << 31;
@@ -22,22 +22,17 @@ pub(super) fn open(
     let limit = opening.limit.as_deref();
     let read = |file: OpenedFile, format: &CsvLines| {
         let mut table = DecodedTable::new(&decoder);
-        let is_whole = table.read(&file, format, limit)?;
-        Ok::<_, DataError>((table, file.name, is_whole))
+        let larger = table.read(&file, format, limit)?;
+        Ok::<_, DataError>((table, file.name, larger))
     };
     let train = records.train.open(opening)?;
     let heading = records.format.heading(&train.object)?;
-    let set = |(table, name, is_whole): (DecodedTable<'_>, Option<String>, bool)| {
-        let samples = table.samples() as u64;
+    let set = |(table, name, larger): (DecodedTable<'_>, Option<String>, f64)| {
         let set = MemoryDataset::of_decoded(table.features, table.targets, &decoder);
         let set = set.with_heading(&heading);
-        let set = match is_whole {
-            true => set,
-            false => set.with_part(OpenedPart {
-                files: 0,
-                files_total: 1,
-                samples,
-            }),
+        let set = match larger > 1.0 {
+            true => set.with_part(larger),
+            false => set,
         };
         Arc::new(match name {
             Some(name) => set.with_file(name),
@@ -98,26 +93,28 @@ impl<'a> DecodedTable<'a> {
         self.features.len() / self.elements
     }
 
-    /// Decodes all records of a file, or those for which there is time; returns whether these are all. A bad record is an error,
-    /// with its line if the format has lines.
+    /// Decodes all records of a file, or those for which there is time; returns by how much the file is larger than these, 1 if these
+    /// are all. A bad record is an error, with its line if the format has lines.
     fn read(
         &mut self,
         file: &OpenedFile,
         format: &dyn Format,
         limit: Option<&ReadLimit>,
-    ) -> Result<bool, DataError> {
+    ) -> Result<f64, DataError> {
         let object = &file.object;
         let records = format.open(Arc::clone(object))?;
         let refused = |problem: String| DataError::Format {
             file: object.location().to_owned(),
             problem,
         };
-        let mut is_whole = true;
-        for extent in extents(&*records)? {
+        let (extents, mut is_whole) = extents(&*records, limit)?;
+        let mut end = 0;
+        for extent in extents {
             if self.samples() > 0 && limit.is_some_and(ReadLimit::is_opening_over) {
                 is_whole = false;
                 break;
             }
+            end = extent.start + extent.bytes;
             let mut pieces = Vec::new();
             for range in records.ranges(&extent) {
                 let mut bytes = vec![0; (range.end - range.start) as usize];
@@ -147,7 +144,8 @@ impl<'a> DecodedTable<'a> {
             0 => Err(DataError::Empty {
                 addresses: object.location().to_owned(),
             }),
-            _ => Ok(is_whole),
+            _ if is_whole => Ok(1.0),
+            _ => Ok(object.bytes() as f64 / end.max(1) as f64),
         }
     }
 
@@ -185,10 +183,20 @@ impl<'a> DecodedTable<'a> {
     }
 }
 
-/// Finds the extents of a file; a bad record is an error.
-fn extents(records: &dyn RecordFile) -> Result<Vec<Extent>, DataError> {
+/// Finds the extents of a file, or those for which there is time; returns whether these are all. A bad record is an error.
+fn extents(
+    records: &dyn RecordFile,
+    limit: Option<&ReadLimit>,
+) -> Result<(Vec<Extent>, bool), DataError> {
     let mut extents = Vec::new();
+    let mut is_stopped = false;
     let found = records.scan(&mut |found| {
+        if !extents.is_empty() && limit.is_some_and(ReadLimit::is_finding_over) {
+            is_stopped = true;
+            return Err(DataError::Unread {
+                addresses: String::new(),
+            });
+        }
         match found {
             ScanItem::Extent(extent) => extents.push(extent),
             ScanItem::Even(even) => {
@@ -204,7 +212,8 @@ fn extents(records: &dyn RecordFile) -> Result<Vec<Extent>, DataError> {
         Ok(())
     });
     match found {
-        Ok(_) => Ok(extents),
+        _ if is_stopped => Ok((extents, false)),
+        Ok(_) => Ok((extents, true)),
         Err(DataError::Record(bad)) => Err(with_line(records, bad)),
         Err(other) => Err(other),
     }

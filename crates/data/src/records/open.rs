@@ -42,7 +42,9 @@ pub(crate) fn open(config: &RecordsConfig, opening: &OpenContext) -> Result<Spli
     let retry_limit = Duration::from_secs_f64(config.retry_s);
     let limit = opening.limit.as_ref();
     let opener = opening.opener(RemoteSettings {
-        retry_limit: limit.map_or(retry_limit, |limit| retry_limit.min(limit.left_for_opening())),
+        retry_limit: limit.map_or(retry_limit, |limit| {
+            retry_limit.min(limit.left_for_opening())
+        }),
         ..opening.remote.clone()
     });
     let job = OpenTask {
@@ -66,9 +68,7 @@ pub(crate) fn open(config: &RecordsConfig, opening: &OpenContext) -> Result<Spli
         (None, None) => None,
     };
     let used = match (&config.test, config.validation) {
-        (None, Some(share)) => {
-            train.some_of_part(train.select(|key| !is_validation(key, share)))
-        }
+        (None, Some(share)) => train.some_of_part(train.select(|key| !is_validation(key, share))),
         _ => Selection::All(train.index.samples()),
     };
     Ok(Split {
@@ -177,7 +177,8 @@ impl OpenTask<'_> {
         }
         let part = (cut > 0 || files_total > sources.len()).then(|| {
             let part = OpenedPart {
-                files: sources.len() - cut,
+                files: sources.len(),
+                unfinished: cut,
                 files_total,
                 samples: index.samples(),
             };

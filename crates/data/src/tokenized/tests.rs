@@ -84,9 +84,15 @@ fn tokens(
     threads: usize,
 ) -> Result<Vec<FileTokens>, DataError> {
     let files: Vec<Arc<dyn DataFile>> = files.iter().map(|file| file.clone() as _).collect();
-    let made = tokenize(&files, &tokenization(), token_store, (threads, None), &|share| {
-        assert!((0.0..=1.0).contains(&share), "{share}");
-    })?;
+    let made = tokenize(
+        &files,
+        &tokenization(),
+        token_store,
+        (threads, None),
+        &|share| {
+            assert!((0.0..=1.0).contains(&share), "{share}");
+        },
+    )?;
     let read = |file: &Arc<dyn DataFile>| {
         let object = file.open()?;
         let footer = TokenFileFooter::read(&*object).unwrap();

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::Args;
-use ronde_data::{Dataset, OpenedPart, ReadLimit, SamplesRead, read_samples};
+use ronde_data::{OpenedPart, ReadLimit, SamplesRead, read_samples};
 use ronde_monitor::render::count;
 use ronde_train::config::Override;
 
@@ -151,10 +151,13 @@ fn report(planned: &PlannedRun, sets: &[SetRead]) -> String {
         );
         if let Some(part) = set.opened {
             text += &format!(
-                " in {} of {} files",
+                " from {} of {} files",
                 count(part.files as u64),
                 count(part.files_total as u64)
             );
+            if part.unfinished > 0 {
+                text += &format!(", {} of them not to the end", count(part.unfinished as u64));
+            }
         }
         if let Some(first) = &set.read.first_bad {
             text += &format!("; {} bad, the first: {first}", count(set.read.bad));

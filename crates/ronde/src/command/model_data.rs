@@ -11,8 +11,8 @@ use ronde_model::{ModelManifest, SavedModel};
 use ronde_serve::DataForm;
 use ronde_train::config::{Document, LoaderSection, Override, RunConfig};
 
-use super::train::read_run_file;
 use super::resume::is_override;
+use super::train::read_run_file;
 use super::{data_progress, model_names, run_base};
 
 /// Arguments that name a saved model and its data.
@@ -123,7 +123,7 @@ impl ModelDataArguments {
         let sets: Vec<Override> = self.sets.iter().cloned().map(Override::Set).collect();
         let (config, document) = Document::load(&text, &name, &environment::all(), &sets)
             .map_err(|error| error.render(false))?;
-        let base = self.base_folder(&config, &document, &folder)?;
+        let (base, is_other) = self.base_folder(&config, &document, &folder)?;
         let base = base.canonicalize().unwrap_or(base);
         let progress = data_progress::show(quiet);
         let opening = environment::surroundings().opening(&base, config.run.seed, progress);
@@ -134,6 +134,13 @@ impl ModelDataArguments {
             true => differences(saved.manifest(), &split, &base),
             false => Vec::new(),
         };
+        if is_other && !differences.is_empty() {
+            return Err(format!(
+                "{}\n{}",
+                run_base::not_found(&config, &[config.run.base_folder(&folder)]),
+                differences.join("\n")
+            ));
+        }
         let Some(test) = split.test else {
             return Err(format!(
                 "error: {name} has no test data\n  help: add `data.test`, or name it with --set data.test=FILE"
@@ -156,24 +163,29 @@ impl ModelDataArguments {
         })
     }
 
-    /// Returns the folder that relative paths of a run file start from. `folder` is that of the file.
+    /// Returns the folder that relative paths of a run file start from, and whether it is the current folder in place of that of the
+    /// run, where the data is not: results that were copied from another host. `folder` is that of the file.
     fn base_folder(
         &self,
         config: &RunConfig,
         document: &Document,
         folder: &Path,
-    ) -> Result<PathBuf, String> {
+    ) -> Result<(PathBuf, bool), String> {
         if let Some(named) = run_base::named(config, document) {
-            return Ok(named);
+            return Ok((named, false));
         }
         let base = config.run.base_folder(folder);
         if self.data.is_some() {
-            return Ok(base);
+            return Ok((base, false));
         }
+        let here = PathBuf::from(".");
         match config.run.base {
-            Some(_) => run_base::find(config, &[base]),
+            Some(_) if !run_base::has_data(config, &base) && run_base::has_data(config, &here) => {
+                Ok((here, true))
+            }
+            Some(_) => Ok((run_base::find(config, &[base])?, false)),
             // Earlier releases did not save where paths start, and used the current folder.
-            None => run_base::find(config, &[PathBuf::from(".")]),
+            None => Ok((run_base::find(config, &[here])?, false)),
         }
     }
 
@@ -198,21 +210,24 @@ fn has_own_data(document: &Document) -> bool {
 /// Compares data with that of the run that trained a model.
 fn differences(manifest: &ModelManifest, split: &Split, base: &Path) -> Vec<String> {
     let evaluation = manifest.evaluation.as_ref();
-    let test = split.test.as_ref().map(|test| test.description());
+    let of_test = evaluation.and_then(|one| Some((one.data.as_deref()?, Some(one.samples))));
+    let of_train = manifest
+        .setting("data.identity")
+        .map(|identity| (identity, None));
     let sets = [
-        (
-            "training",
-            manifest.setting("data.identity"),
-            Some(split.train.description()),
-        ),
-        ("test", evaluation.and_then(|one| one.data.as_deref()), test),
+        ("training", of_train, Some(&split.train)),
+        ("test", of_test, split.test.as_ref()),
     ];
     let differs = sets.into_iter().filter_map(|(what, of_run, found)| {
-        let (of_run, found) = (of_run?, &found?.identity);
-        (of_run != found).then(|| {
+        let ((identity, samples), found) = (of_run?, found?);
+        let other = &found.description().identity;
+        let samples = samples.map_or_else(String::new, |samples| format!("{samples} samples, "));
+        (identity != other).then(|| {
             format!(
-                "warning: the {what} data in {} differs from that of the run\n  of the run: {of_run}\n  found:      {found}",
-                base.display()
+                "warning: the {what} data in {} differs from that of the run\n  of the run: {samples}{identity}\n  found: {} samples, \
+                 {other}",
+                base.display(),
+                found.len()
             )
         })
     });

@@ -10,7 +10,7 @@ use ronde_model::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 use ronde_store::{Address, Store};
 use ronde_train::checkpoints::{self, NewestCheckpoint};
 use ronde_train::config::{CheckpointSection, DEFAULT_RUN_FILE, Document, Override, ValueOrigin};
-use ronde_train::{Extension, Plan, RunConfig, TrainError};
+use ronde_train::{Extension, Plan, RunConfig, TrainError, text_path};
 
 use super::job;
 use super::run_position::RunPosition;
@@ -43,7 +43,7 @@ impl ResumeSource {
         let mut resumed = match argument {
             None => return Ok(None),
             Some(None) => match newest_run(file, overrides) {
-                Some(run) => Self::of(&run.display().to_string())?,
+                Some(run) => Self::of(text_path(&run).map_err(|error| format!("error: {error}"))?)?,
                 None => Self::of_file(file.map(Path::to_owned)),
             },
             Some(Some(value)) => Self::of(value)?,
@@ -116,7 +116,7 @@ impl ResumeSource {
         Ok(Self {
             file: None,
             output,
-            to: Some(absolute(&to)),
+            to: Some(absolute(&to)?),
             newest: None,
         })
     }
@@ -228,7 +228,7 @@ pub(super) fn check(
         .address(output)
         .map_err(|error| failed(&error))?;
     if let Address::Folder(folder) = &mut address {
-        *folder = PathBuf::from(absolute(folder));
+        *folder = PathBuf::from(absolute(folder)?);
         // A new run creates the folder of the run, and with it this one.
         let is_named = *folder != output.join(FOLDER);
         writable(folder, is_named && !resumes)?;
@@ -426,9 +426,10 @@ fn newest(store: &Arc<dyn Store>) -> Result<Option<NewestCheckpoint>, String> {
     checkpoints::newest(store).map_err(|error| format!("error: {error}"))
 }
 
-fn absolute(path: &Path) -> String {
+fn absolute(path: &Path) -> Result<String, String> {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    absolute.display().to_string()
+    let text = text_path(&absolute).map_err(|error| format!("error: {error}"))?;
+    Ok(text.to_owned())
 }
 
 /// Refuses a folder that cannot be written or, if it `creates` one, created, instead of failing at the first checkpoint.

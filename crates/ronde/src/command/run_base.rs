@@ -1,6 +1,6 @@
 //! The folder that the relative paths of a saved run start from.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use ronde_train::RunConfig;
 use ronde_train::config::Document;
@@ -25,22 +25,35 @@ pub(super) fn has_data(config: &RunConfig, base: &Path) -> bool {
 /// A message with all candidates, if none of them has the data.
 pub(super) fn find(config: &RunConfig, candidates: &[PathBuf]) -> Result<PathBuf, String> {
     let found = candidates.iter().find(|base| has_data(config, base));
-    found.cloned().ok_or_else(|| {
-        let looked: Vec<String> = candidates
-            .iter()
-            .map(|base| std::path::absolute(base).unwrap_or_else(|_| base.clone()))
-            .map(|base| base.canonicalize().unwrap_or(base).display().to_string())
-            .collect();
-        let paths = config.data.relative_paths();
-        let names: Vec<String> = paths
-            .iter()
-            .map(|path| format!("`{}`", path.display()))
-            .collect();
-        format!(
-            "error: cannot find the data of the run: looked for {} in {}\n  help: name the folder that has it with \
-             --set run.base=FOLDER, or the run file itself",
-            names.join(" and "),
-            looked.join(" and in ")
-        )
-    })
+    found.cloned().ok_or_else(|| not_found(config, candidates))
+}
+
+/// Returns the message about a run whose data is in none of the candidates.
+pub(super) fn not_found(config: &RunConfig, candidates: &[PathBuf]) -> String {
+    let mut looked: Vec<String> = candidates.iter().map(|base| shown(base)).collect();
+    looked.dedup();
+    let paths = config.data.relative_paths();
+    let names: Vec<String> = paths
+        .iter()
+        .map(|path| format!("`{}`", path.display()))
+        .collect();
+    format!(
+        "error: cannot find the data of the run: looked for {} in {}\n  help: name the folder that has it with \
+         --set run.base=FOLDER, or the run file itself",
+        names.join(" and "),
+        looked.join(" and in ")
+    )
+}
+
+/// Returns an absolute path without `..`, also if it does not exist.
+fn shown(path: &Path) -> String {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut short = PathBuf::new();
+    for component in absolute.components() {
+        match component {
+            Component::ParentDir => drop(short.pop()),
+            other => short.push(other),
+        }
+    }
+    short.display().to_string()
 }

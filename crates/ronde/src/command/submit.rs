@@ -10,8 +10,8 @@ use ronde_submit::{
     DocumentForm, JobPreview, JobProgram, NewJob, SubmitError, SubmitRequest, SubmittedJob, Target,
     TargetFile, TargetSettings,
 };
-use ronde_train::RunConfig;
 use ronde_train::config::{Document, Override, ValueOrigin};
+use ronde_train::{RunConfig, text_path};
 
 use super::console::{info, message, print};
 use super::submitted::SubmittedJobs;
@@ -261,6 +261,11 @@ pub(super) fn read_run(
     }
     let failed = |what: &str, error: std::io::Error| format!("error: cannot find {what}: {error}");
     let run_file = file.map(std::path::absolute).transpose();
+    let run_file = run_file.map_err(|error| failed("the run file", error))?;
+    let directory = std::env::current_dir().map_err(|error| failed("the current folder", error))?;
+    for path in run_file.iter().chain([&directory]) {
+        text_path(path).map_err(|error| format!("error: {error}"))?;
+    }
     let checkpoint = &config.checkpoint;
     let saves = checkpoint.at_end || checkpoint.every_steps > 0 || checkpoint.every_minutes > 0.0;
     let in_output = checkpoint
@@ -271,14 +276,14 @@ pub(super) fn read_run(
         most => most,
     };
     let request = SubmitRequest {
-        run_file: run_file.map_err(|error| failed("the run file", error))?,
+        run_file,
         workers: config.workers.count,
         workers_max: most.max(config.workers.count),
         sets: environment::sets()
             .into_iter()
             .chain(sets.iter().cloned())
             .collect(),
-        directory: std::env::current_dir().map_err(|error| failed("the current folder", error))?,
+        directory,
         is_elastic: config.elastic.enabled,
         saves_in_output: saves && in_output,
         output,

@@ -5,6 +5,7 @@
 mod attempts;
 mod bad_input;
 mod bench;
+mod checking;
 mod checkpoints;
 mod compression;
 mod data;
@@ -37,6 +38,7 @@ mod open_jobs;
 mod output;
 mod own_models;
 mod parameter_servers;
+mod paths;
 mod plan;
 mod predict;
 #[cfg(feature = "full")]

@@ -36,6 +36,7 @@ use crate::command::resume::{self, ResumeSource, is_override};
 use crate::command::run_base;
 use crate::command::run_position::RunPosition;
 use crate::command::start_error::StartError;
+use crate::command::{check as check_command, data_progress};
 use ronde::output_folder::OutputFolder;
 use ronde::results_address::stored_results;
 
@@ -100,6 +101,8 @@ pub(in crate::command) struct PlanRequest<'a> {
     pub(in crate::command) for_forecast: bool,
     /// How much of the data is read; absent for all.
     pub(in crate::command) limit: Option<Arc<ReadLimit>>,
+    /// The value of `--init-from`, which is also one of the overrides.
+    pub(in crate::command) init_from: Option<&'a Path>,
 }
 
 impl<'a> PlanRequest<'a> {
@@ -112,6 +115,7 @@ impl<'a> PlanRequest<'a> {
             overwrite: arguments.overwrite,
             for_forecast: false,
             limit: None,
+            init_from: arguments.init_from.as_deref(),
         }
     }
 }
@@ -119,6 +123,9 @@ impl<'a> PlanRequest<'a> {
 /// Reads the run file and the data and plans the run. The error is a complete message.
 pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun, StartError> {
     let colour = console().colour;
+    if let Some(init) = arguments.init_from {
+        text_path(init).map_err(|error| format!("error: {error}"))?;
+    }
     let overrides = &arguments.overrides;
     let from = ResumeSource::find(arguments.resume, arguments.file, overrides)?;
     let (text, name, base) = run_file(arguments.file, from.as_ref())?;

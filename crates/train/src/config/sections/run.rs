@@ -74,7 +74,10 @@ impl RunSection {
         self.base = Some(if shared <= root {
             base.to_owned()
         } else {
-            let up = folder.components().skip(shared).map(|_| Component::ParentDir);
+            let up = folder
+                .components()
+                .skip(shared)
+                .map(|_| Component::ParentDir);
             let relative: PathBuf = up.chain(base.components().skip(shared)).collect();
             match relative.as_os_str().is_empty() {
                 true => PathBuf::from("."),
@@ -199,7 +202,11 @@ mod tests {
         let check = |base: &str, folder: &str, expected: &str| {
             let mut section = RunSection::default();
             section.set_base(Path::new(base), Path::new(folder));
-            assert_eq!(section.base, Some(PathBuf::from(expected)), "{base} {folder}");
+            assert_eq!(
+                section.base,
+                Some(PathBuf::from(expected)),
+                "{base} {folder}"
+            );
         };
         check("/home/p", "/home/p/runs/x", "../..");
         check("/home/p/examples", "/home/p/runs/x", "../../examples");
