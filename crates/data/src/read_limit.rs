@@ -11,7 +11,7 @@ use crate::{DataError, Dataset};
 
 /// The number of samples that are read together.
 const SAMPLES_TOGETHER: usize = 64;
-/// The number of samples that are read of a set without files, whose samples are computed or were decoded when it was opened.
+/// The number of samples that are read of a set without files, whose samples are computed.
 const SAMPLES_WITHOUT_FILES: u64 = 256;
 
 /// How much of a data set is read to check it, where training would read all of it. The time runs from the construction; half
@@ -100,12 +100,18 @@ impl ReadLimit {
 /// Reads samples of a data set as training does, until the time is over: the first one of each file, then blocks of neighbours that
 /// are spread over the set, and in the end all.
 ///
+/// `check` receives the features and targets of each sample, and returns a problem if the model cannot use them.
+///
 /// # Errors
 /// The first sample that cannot be used, unless bad records are skipped, and a source that cannot be read.
-pub fn read_samples(dataset: &dyn Dataset, time: Duration) -> Result<SamplesRead, DataError> {
+pub fn read_samples(
+    dataset: &dyn Dataset,
+    time: Duration,
+    check: &dyn Fn(&[f32], &[u32]) -> Result<(), String>,
+) -> Result<SamplesRead, DataError> {
     let since = Stopwatch::start();
     let description = dataset.description();
-    let has_files = dataset.origin(0).is_some() && description.locality.is_some();
+    let has_files = dataset.origin(0).is_some();
     let found = description
         .opened
         .map_or(dataset.len(), |part| part.samples);
@@ -134,7 +140,7 @@ pub fn read_samples(dataset: &dyn Dataset, time: Duration) -> Result<SamplesRead
             break;
         }
         let fetched = dataset.fetch(&numbers)?;
-        for index in 0..numbers.len() {
+        for (index, number) in numbers.iter().enumerate() {
             is_over = since.elapsed() >= time && read.samples > 0;
             if is_over {
                 break;
@@ -144,7 +150,9 @@ pub fn read_samples(dataset: &dyn Dataset, time: Duration) -> Result<SamplesRead
                     read.bad += 1;
                     read.first_bad.get_or_insert(bad);
                 }
-                outcome => outcome?,
+                Err(error) => return Err(error),
+                Ok(()) => check(&features, &targets)
+                    .map_err(|problem| unusable(dataset, *number, problem))?,
             }
             read.samples += 1;
         }
@@ -154,6 +162,15 @@ pub fn read_samples(dataset: &dyn Dataset, time: Duration) -> Result<SamplesRead
     }
     read.is_all = read.samples == found && description.opened.is_none();
     Ok(read)
+}
+
+/// Returns the error of a sample that the model cannot use.
+fn unusable(dataset: &dyn Dataset, sample: u64, problem: String) -> DataError {
+    let file = match dataset.origin(sample) {
+        Some(origin) => format!("{}, record {}", origin.file, origin.record),
+        None => format!("sample {sample}"),
+    };
+    DataError::Format { file, problem }
 }
 
 /// Returns the samples below `end` in blocks of neighbours: each further block is far from those before it, as the numbers of the blocks

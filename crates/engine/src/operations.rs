@@ -33,6 +33,7 @@ pub(crate) use convolution::Convolve;
 pub(crate) use dropout::Dropout;
 pub(crate) use elementwise::{Activate, Add, Rectify};
 pub use embedding::SourcePadding;
+pub(crate) use factors::check_pairs;
 pub(crate) use group_norm::NormaliseGroups;
 pub(crate) use layer_norm::NormaliseRows;
 pub(crate) use linear::Linear;

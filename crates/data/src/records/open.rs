@@ -143,10 +143,9 @@ impl OpenTask<'_> {
         }
         // Text is read once; its tokens are stored on this machine.
         let is_remote = tokenization.is_none() && sources.iter().any(SourceFile::is_remote);
-        let cache = if is_remote {
-            self.cache(&sources)?
-        } else {
-            None
+        let cache = match is_remote {
+            true => self.cache(&sources)?,
+            false => None,
         };
         let file = |file: &SourceFile| -> Arc<dyn DataFile> {
             Arc::new(RecordsFile::new(file, cache.clone()))
@@ -168,28 +167,20 @@ impl OpenTask<'_> {
             });
         }
         self.report_bad(&index);
-        if !format.covers_content() {
-            (self.opening.report)(&DataEvent::Finding(
-                "changed images are not detected: the identity of the data covers the names and lengths of the image \
-                 files, not their contents; pack them with `ronde data pack` to cover the contents"
-                    .to_owned(),
-            ));
-        }
-        let part = (cut > 0 || files_total > sources.len()).then(|| {
-            let part = OpenedPart {
-                files: sources.len(),
-                unfinished: cut,
-                files_total,
-                samples: index.samples(),
-            };
-            let read = match format.is_file_a_record() {
-                true => bytes_of(&sources),
-                false => index.sample_bytes().saturating_mul(index.samples()),
-            };
-            (part, bytes_total as f64 / read.max(1) as f64)
-        });
+        self.report_content(&*format);
+        let found = match format.is_file_a_record() {
+            true => bytes_of(&sources),
+            false => index.sample_bytes().saturating_mul(index.samples()),
+        };
+        let part = OpenedPart {
+            files: sources.len(),
+            unfinished: cut,
+            files_total,
+            samples: index.samples(),
+        };
+        let is_part = cut > 0 || files_total > sources.len();
         Ok(IndexedFiles {
-            part,
+            part: is_part.then(|| (part, bytes_total as f64 / found.max(1) as f64)),
             sources,
             is_remote,
             files,
@@ -351,6 +342,17 @@ impl OpenTask<'_> {
                 })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Reports if changed contents of files are not detected.
+    fn report_content(&self, format: &dyn Format) {
+        if !format.covers_content() {
+            (self.opening.report)(&DataEvent::Finding(
+                "changed images are not detected: the identity of the data covers the names and lengths of the image \
+                 files, not their contents; pack them with `ronde data pack` to cover the contents"
+                    .to_owned(),
+            ));
         }
     }
 

@@ -19,6 +19,7 @@ use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 use serde::{Deserialize, Serialize};
 
+use crate::operations::check_pairs;
 use crate::{Chain, EngineError, GraphLayer, GraphOutline, Layer};
 
 pub use normalisation::Normalisation;
@@ -289,6 +290,18 @@ impl ModelConfig {
             Self::MatrixFactorisation { .. } => "matrix_factorisation",
             Self::Mlp { .. } => "mlp",
             Self::Linear {} => "linear",
+        }
+    }
+
+    /// Checks the features of samples, one after the other, whose values select rows of a table of the model; a training step finds the
+    /// same.
+    ///
+    /// # Errors
+    /// A number without a row.
+    pub fn check_features(&self, features: &[f32]) -> Result<(), EngineError> {
+        match *self {
+            Self::MatrixFactorisation { users, items, .. } => check_pairs(features, [users, items]),
+            _ => Ok(()),
         }
     }
 

@@ -15,24 +15,21 @@ pub(crate) struct FactorScores {
     factors: usize,
 }
 
-impl FactorScores {
-    /// Checks the numbers of the users and items of a shard.
-    fn check(&self, pairs: &Activation) -> Result<(), EngineError> {
-        let pairs = pairs.clone().on_host();
-        for (sample, pair) in pairs.as_slice().chunks_exact(2).enumerate() {
-            for ((what, number), rows) in ["user", "item"].into_iter().zip(pair).zip(self.rows) {
-                if !(number.fract() == 0.0 && (0.0..rows as f32).contains(number)) {
-                    return Err(EngineError::RowNumber {
-                        what,
-                        sample,
-                        number: number.to_string(),
-                        rows,
-                    });
-                }
+/// Checks pairs of the numbers of a user and an item, for a model with a number of rows for each.
+pub(crate) fn check_pairs(pairs: &[f32], rows: [usize; 2]) -> Result<(), EngineError> {
+    for (sample, pair) in pairs.chunks_exact(2).enumerate() {
+        for ((what, number), rows) in ["user", "item"].into_iter().zip(pair).zip(rows) {
+            if !(number.fract() == 0.0 && (0.0..rows as f32).contains(number)) {
+                return Err(EngineError::RowNumber {
+                    what,
+                    sample,
+                    number: number.to_string(),
+                    rows,
+                });
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 impl GraphOperation for FactorScores {
@@ -61,7 +58,7 @@ impl GraphOperation for FactorScores {
         _context: &ForwardContext,
     ) -> Result<(Activation, Activation), EngineError> {
         let pairs = only(inputs);
-        self.check(&pairs)?;
+        check_pairs(pairs.clone().on_host().as_slice(), self.rows)?;
         let mut y = tensors.unwritten(&[pairs.samples(), 1]);
         let (device, tables) = (tensors.device(), [0, 1, 2, 3, 4].map(|n| tensors.get(n)));
         let to = y.values_mut(device);

@@ -102,7 +102,8 @@ fn read(planned: &PlannedRun, limit: &ReadLimit) -> Result<Vec<SetRead>, String>
         left -= 1;
         let (samples_total, opened) = (dataset.len(), dataset.description().opened);
         let skip_limit = dataset.description().bad_records.skip_limit;
-        let read = within(time, move || read_samples(&*dataset, time)).ok_or_else(|| {
+        let check = planned.sample_check(&*dataset);
+        let read = within(time, move || read_samples(&*dataset, time, &check)).ok_or_else(|| {
             format!(
                 "error: cannot check the {what} data: its samples were not read in the time for it\n  help: `ronde train` \
                  waits longer; see data.retry_s for files on other machines"

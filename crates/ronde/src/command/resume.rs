@@ -229,6 +229,11 @@ pub(super) fn check(
         .map_err(|error| failed(&error))?;
     if let Address::Folder(folder) = &mut address {
         *folder = PathBuf::from(absolute(folder)?);
+        let own = output.join(FOLDER);
+        // The saved run file leaves out the folder of the run, which can be moved, also if another path leads to it.
+        if own.is_dir() && own.canonicalize().ok() == folder.canonicalize().ok() {
+            *folder = own;
+        }
         // A new run creates the folder of the run, and with it this one.
         let is_named = *folder != output.join(FOLDER);
         writable(folder, is_named && !resumes)?;

@@ -252,20 +252,7 @@ pub(super) fn read_run(
                 .to_owned(),
         );
     }
-    if config.run.base.is_some() && !config.data.relative_paths().is_empty() {
-        return Err(
-            "error: cannot submit a run file with `run.base`: the files in its own folder are sent\n  \
-             help: submit the run file from which that run was started"
-                .to_owned(),
-        );
-    }
-    let failed = |what: &str, error: std::io::Error| format!("error: cannot find {what}: {error}");
-    let run_file = file.map(std::path::absolute).transpose();
-    let run_file = run_file.map_err(|error| failed("the run file", error))?;
-    let directory = std::env::current_dir().map_err(|error| failed("the current folder", error))?;
-    for path in run_file.iter().chain([&directory]) {
-        text_path(path).map_err(|error| format!("error: {error}"))?;
-    }
+    let (run_file, directory) = paths(file, &config)?;
     let checkpoint = &config.checkpoint;
     let saves = checkpoint.at_end || checkpoint.every_steps > 0 || checkpoint.every_minutes > 0.0;
     let in_output = checkpoint
@@ -294,4 +281,23 @@ pub(super) fn read_run(
         },
     };
     Ok(RunToSubmit { config, request })
+}
+
+/// Returns the absolute paths of a run file and of the current folder, for the record of a job.
+fn paths(file: Option<&Path>, config: &RunConfig) -> Result<(Option<PathBuf>, PathBuf), String> {
+    if config.run.base.is_some() && !config.data.relative_paths().is_empty() {
+        return Err(
+            "error: cannot submit a run file with `run.base`: the files in its own folder are sent\n  \
+             help: submit the run file from which that run was started"
+                .to_owned(),
+        );
+    }
+    let failed = |what: &str, error: std::io::Error| format!("error: cannot find {what}: {error}");
+    let run_file = file.map(std::path::absolute).transpose();
+    let run_file = run_file.map_err(|error| failed("the run file", error))?;
+    let directory = std::env::current_dir().map_err(|error| failed("the current folder", error))?;
+    for path in run_file.iter().chain([&directory]) {
+        text_path(path).map_err(|error| format!("error: {error}"))?;
+    }
+    Ok((run_file, directory))
 }

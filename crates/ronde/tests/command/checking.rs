@@ -22,29 +22,34 @@ fn lines(count: usize, first: usize) -> String {
     text
 }
 
-#[test]
-fn what_training_would_refuse_is_found_without_training() {
-    let dir = TestFolder::new();
-    dir.write("zero.csv", &lines(300, 0));
-    dir.write("one.csv", &lines(300, 1));
-    dir.write("text.csv", &format!("{}abc,1,2\n", lines(299, 0)));
-    let label = "{ field = \"2\", classes = 3 }";
+/// Returns a run file for lines of two numbers and a value.
+fn values(model: &str, train: &str) -> String {
+    format!(
+        "[data]\nsource = \"csv_values\"\ntrain = \"values.csv\"\nshape = [2]\n[model]\n{model}\n\
+         [train]\nepochs = 1\nglobal_batch_size = 32\n{train}"
+    )
+}
+
+const LABEL: &str = "{ field = \"2\", classes = 3 }";
+
+/// Returns run files with a mistake each, and the words of the message about it.
+fn mistakes() -> Vec<(String, &'static [&'static str])> {
     let group = |pattern: &str| {
         format!("[[train.parameter_groups]]\ntensors = \"{pattern}\"\nfrozen = true\n")
     };
     let csv = "[data]\nsource = \"csv\"\ntrain = \"one.csv\"\nshape = [2]\nclasses = 3\n[model]\nkind = \"linear\"\n\
                [train]\nepochs = 1\n";
-    let cases = [
+    vec![
         (
             records("zero.csv", "0..2", 2, "{ field = \"9\", classes = 3 }", ""),
             &["has no field `9`"][..],
         ),
         (
-            records("zero.csv", "0..2", 3, label, ""),
+            records("zero.csv", "0..2", 3, LABEL, ""),
             &["hold 2 numbers, but the shape has 3"],
         ),
         (
-            records("one.csv", "0..2", 2, label, ""),
+            records("one.csv", "0..2", 2, LABEL, ""),
             &[
                 "holds class 3, but classes are 0 to 2",
                 "set `first = 1` in data.label",
@@ -72,11 +77,11 @@ fn what_training_would_refuse_is_found_without_training() {
             ],
         ),
         (
-            records("text.csv", "0..2", 2, label, ""),
+            records("text.csv", "0..2", 2, LABEL, ""),
             &["record 299", "holds \"abc\", which is not a finite number"],
         ),
         (
-            records("zero.csv", "0..2", 2, label, &group("nothing.*")),
+            records("zero.csv", "0..2", 2, LABEL, &group("nothing.*")),
             &[
                 "no parameter of the model matches the group `nothing.*`",
                 "output.bias",
@@ -87,13 +92,35 @@ fn what_training_would_refuse_is_found_without_training() {
                 "zero.csv",
                 "0..2",
                 2,
-                label,
+                LABEL,
                 &(group("*") + &group("*.bias")),
             ),
             &["the group `*.bias` has no effect"],
         ),
-    ];
-    for (text, words) in cases {
+        (
+            values(
+                "kind = \"matrix_factorisation\"\nusers = 2\nitems = 9\nfactors = 1",
+                "",
+            ),
+            &["invalid user `2`", "the model has 2 users"],
+        ),
+        (
+            values("kind = \"linear\"", "loss = \"binary_cross_entropy\"\n"),
+            &["of target `2`", "expected 0 to 1"],
+        ),
+    ]
+}
+
+#[test]
+fn what_training_would_refuse_is_found_without_training() {
+    let dir = TestFolder::new();
+    dir.write("zero.csv", &lines(300, 0));
+    dir.write("one.csv", &lines(300, 1));
+    dir.write("text.csv", &format!("{}abc,1,2\n", lines(299, 0)));
+    let mut numbers = "0,1,0.5\n".repeat(299);
+    numbers.push_str("2,1,2\n");
+    dir.write("values.csv", &numbers);
+    for (text, words) in mistakes() {
         dir.write("run.toml", &text);
         dir.run(&["check", "run.toml"]).expect(2, words);
         assert_eq!(dir.list("runs"), [""; 0]);
@@ -101,7 +128,7 @@ fn what_training_would_refuse_is_found_without_training() {
             .expect(2, words);
         std::fs::remove_dir_all(dir.path().join("runs")).ok();
     }
-    dir.write("run.toml", &records("zero.csv", "0..2", 2, label, ""));
+    dir.write("run.toml", &records("zero.csv", "0..2", 2, LABEL, ""));
     let valid = dir.run(&["check", "run.toml"]).expect(0, &[]);
     assert_eq!(
         valid.stdout,
@@ -133,8 +160,7 @@ fn data_that_was_not_read_is_not_called_valid() {
     for file in 0..300 {
         dir.write(&format!("data/{file:03}.csv"), &lines(20, 0));
     }
-    let label = "{ field = \"2\", classes = 3 }";
-    dir.write("run.toml", &records("data", "0..2", 2, label, ""));
+    dir.write("run.toml", &records("data", "0..2", 2, LABEL, ""));
     let part = dir.run(&["check", "run.toml"]).expect(0, &[]);
     for words in [
         "run.toml has no mistake in what was read of its data: about 188 steps",

@@ -43,6 +43,9 @@ fn serve(arguments: &ServeArguments, stop: &StopFlag) -> Result<(), String> {
     for note in &data.notes {
         message!("note: {note}");
     }
+    for difference in &data.differences {
+        message!("{difference}");
+    }
     let newer = Box::new(NewerModels::of(&arguments.source, &data.saved));
     let model = served(data)?;
     let listen = arguments.listen;

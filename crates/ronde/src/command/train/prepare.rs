@@ -9,7 +9,7 @@ use ronde::comm::FlightRecord;
 use ronde::engine::{ModelConfig, ModelSize, Recomputation};
 use ronde_core::WorldSize;
 use ronde_core::layout::StateLayout;
-use ronde_data::{DataEvent, InModelOrder, ReadLimit, Split};
+use ronde_data::{DataEvent, Dataset, InModelOrder, ReadLimit, Split, Targets};
 use ronde_monitor::Verbosity;
 use ronde_monitor::render::{bytes, count};
 use ronde_train::config::{
@@ -30,13 +30,12 @@ use crate::command::capacity::{
     check_disk, check_memory, choose_recomputation_here, memory_per_worker,
 };
 use crate::command::console::{console, info};
-use crate::command::check as check_command;
 use crate::command::data_progress::{self, Findings};
 use crate::command::resume::{self, ResumeSource, is_override};
 use crate::command::run_base;
 use crate::command::run_position::RunPosition;
 use crate::command::start_error::StartError;
-use crate::command::{check as check_command, data_progress};
+use crate::command::check as check_command;
 use ronde::output_folder::OutputFolder;
 use ronde::results_address::stored_results;
 
@@ -150,9 +149,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     let failed = |error: TrainError| format!("error: {error}");
     // The same path as in the workers, so that they find the indexes built here.
     let base = base.canonicalize().unwrap_or(base);
-    let output = config.run.output_folder();
-    let output = std::path::absolute(&output).unwrap_or(output);
-    text_path(&base).and_then(|_| text_path(&output)).map_err(failed)?;
+    check_paths(&config, &base).map_err(failed)?;
     let (progress, findings) = data_progress::collect(arguments.json);
     let mut split = open_data(&config, &base, arguments, &progress)?;
     let ordered = in_order_of_initial(&config, &base, split.train.description()).map_err(failed)?;
@@ -174,27 +171,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     if let Some(error) = document.refuse(check::samples(model, &*split.train)) {
         return Err(error.render(colour).into());
     }
-    let description = split.train.description();
-    let size = model
-        .size(&description.shape, description.classes)
-        .map_err(|error| failed(TrainError::Model(error)))?;
-    let form = (&*description.shape, description.classes);
-    let layout = outline_layout(model, form).map_err(failed)?;
-    plan.check_groups(&layout).map_err(failed)?;
-    bind_initial_weights(&mut plan, &base, &layout).map_err(failed)?;
-    if config.parallel.divides_model() {
-        ModelParts::memory(&plan, &*split.train).map_err(failed)?;
-    }
-    PredictedStages::planned(&plan, &*split.train).map_err(failed)?;
-    check_planned_fragments(&plan, &*split.train).map_err(failed)?;
-    check_planned_batch_norms(&plan, &*split.train).map_err(failed)?;
-    if matches!(
-        plan.config.train.recompute_activations.layers(),
-        Recomputation::Layers(_)
-    ) {
-        // Names that no layer has are refused.
-        plan.chain(&*split.train).map_err(failed)?;
-    }
+    let size = bind_outline(&mut plan, &base, &*split.train).map_err(failed)?;
     let mut memory_note = None;
     if !arguments.for_forecast {
         memory_note = choose_recomputation_here(&mut plan, &size, &*split.train).map_err(failed)?;
@@ -221,6 +198,44 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         name_notes,
         findings,
     })
+}
+
+/// Checks that the folders of a run are text, as its tasks and files need them.
+fn check_paths(config: &RunConfig, base: &Path) -> Result<(), TrainError> {
+    let output = config.run.output_folder();
+    let output = std::path::absolute(&output).unwrap_or(output);
+    text_path(base)?;
+    text_path(&output)?;
+    Ok(())
+}
+
+/// Checks everything in a plan that names layers or tensors against the model, and returns the size of the model. Adds the hash of the
+/// initial weights to the plan. No weights are allocated.
+fn bind_outline(
+    plan: &mut Plan,
+    base: &Path,
+    train: &dyn Dataset,
+) -> Result<ModelSize, TrainError> {
+    let (shape, classes) = (&train.description().shape, train.description().classes);
+    let model = &plan.config.model.config;
+    let size = model.size(shape, classes).map_err(TrainError::Model)?;
+    let layout = outline_layout(model, (shape, classes))?;
+    plan.check_groups(&layout)?;
+    bind_initial_weights(plan, base, &layout)?;
+    if plan.config.parallel.divides_model() {
+        ModelParts::memory(plan, train)?;
+    }
+    PredictedStages::planned(plan, train)?;
+    check_planned_fragments(plan, train)?;
+    check_planned_batch_norms(plan, train)?;
+    if matches!(
+        plan.config.train.recompute_activations.layers(),
+        Recomputation::Layers(_)
+    ) {
+        // Names that no layer has are refused.
+        plan.chain(train)?;
+    }
+    Ok(size)
 }
 
 /// Checks the file of `model.init`, if there is one, and adds its hash to the plan.
@@ -320,6 +335,26 @@ impl PlannedRun {
     /// Returns the data.
     pub(in crate::command) fn split(&self) -> &Split {
         &self.split
+    }
+
+    /// Returns a function that checks the features and the values of a sample as the model and the loss do in a step.
+    pub(in crate::command) fn sample_check(
+        &self,
+        dataset: &dyn Dataset,
+    ) -> impl Fn(&[f32], &[u32]) -> Result<(), String> + Send + 'static {
+        let model = self.config.model.config.clone();
+        let has_values = dataset.description().targets == Targets::Values;
+        let loss =
+            (model.uses_targets() && has_values).then(|| Arc::clone(&self.plan.objective.loss));
+        move |features, targets| {
+            let checked = model.check_features(features).and_then(|()| match &loss {
+                Some(loss) => loss
+                    .loss_and_gradient_in_place(&mut vec![0.0; targets.len()], targets, 1)
+                    .map(|_| ()),
+                None => Ok(()),
+            });
+            checked.map_err(|error| error.to_string())
+        }
     }
 
     /// Returns a note if the output folder has results, so that the run would not start in it.
