@@ -85,6 +85,9 @@ pub(in crate::command) struct PlannedRun {
     findings: Findings,
 }
 
+/// A function that checks the features and the targets of a sample.
+pub(in crate::command) type SampleCheck = Box<dyn Fn(&[f32], &[u32]) -> Result<(), String> + Send>;
+
 /// The arguments that determine a run.
 #[derive(Default)]
 pub(in crate::command) struct PlanRequest<'a> {
@@ -216,7 +219,8 @@ fn bind_outline(
     base: &Path,
     train: &dyn Dataset,
 ) -> Result<ModelSize, TrainError> {
-    let (shape, classes) = (&train.description().shape, train.description().classes);
+    let description = train.description();
+    let (shape, classes) = (&*description.shape, description.classes);
     let model = &plan.config.model.config;
     let size = model.size(shape, classes).map_err(TrainError::Model)?;
     let layout = outline_layout(model, (shape, classes))?;
@@ -338,15 +342,12 @@ impl PlannedRun {
     }
 
     /// Returns a function that checks the features and the values of a sample as the model and the loss do in a step.
-    pub(in crate::command) fn sample_check(
-        &self,
-        dataset: &dyn Dataset,
-    ) -> impl Fn(&[f32], &[u32]) -> Result<(), String> + Send + 'static {
+    pub(in crate::command) fn sample_check(&self, dataset: &dyn Dataset) -> SampleCheck {
         let model = self.config.model.config.clone();
         let has_values = dataset.description().targets == Targets::Values;
         let loss =
             (model.uses_targets() && has_values).then(|| Arc::clone(&self.plan.objective.loss));
-        move |features, targets| {
+        Box::new(move |features: &[f32], targets: &[u32]| {
             let checked = model.check_features(features).and_then(|()| match &loss {
                 Some(loss) => loss
                     .loss_and_gradient_in_place(&mut vec![0.0; targets.len()], targets, 1)
@@ -354,7 +355,7 @@ impl PlannedRun {
                 None => Ok(()),
             });
             checked.map_err(|error| error.to_string())
-        }
+        })
     }
 
     /// Returns a note if the output folder has results, so that the run would not start in it.
