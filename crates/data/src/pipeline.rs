@@ -23,7 +23,7 @@ use ronde_store::StoredObject;
 use crate::decode::Schema;
 use crate::demo::{EmbeddedFile, Generator, SplitSizes};
 use crate::format::object::{InMemory, ObjectReader, failed, is_gzip};
-use crate::format::{CsvLines, Format, RECORD_BYTES_MAX};
+use crate::format::{CsvLines, RECORD_BYTES_MAX};
 use crate::open_context::DataEvent;
 use crate::records::{self, RecordsConfig};
 use crate::source::{FolderNames, expand};

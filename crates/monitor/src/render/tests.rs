@@ -176,7 +176,7 @@ fn the_summary_shows_the_evaluation_of_the_saved_model_with_its_step() {
     assert_eq!(line(&view), format!("{earlier} (best loss)"));
     // A summary that is made from the totals shows the same.
     let mut restored = RunView::default();
-    restored.apply(&Event::RunTotals(view.totals(1.0)));
+    restored.apply(&Event::RunTotals(Box::new(view.totals(1.0))));
     assert_eq!(restored.best, view.best);
 }
 

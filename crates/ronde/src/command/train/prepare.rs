@@ -29,13 +29,13 @@ use super::TrainArguments;
 use crate::command::capacity::{
     check_disk, check_memory, choose_recomputation_here, memory_per_worker,
 };
+use crate::command::check as check_command;
 use crate::command::console::{console, info};
 use crate::command::data_progress::{self, Findings};
 use crate::command::resume::{self, ResumeSource, is_override};
 use crate::command::run_base;
 use crate::command::run_position::RunPosition;
 use crate::command::start_error::StartError;
-use crate::command::check as check_command;
 use ronde::output_folder::OutputFolder;
 use ronde::results_address::stored_results;
 
