@@ -102,7 +102,7 @@ fn tokens(
         let tokens = tokens.map(|two| u32::from(u16::from_le_bytes([two[0], two[1]])));
         Ok((tokens.collect(), footer.bad().collect()))
     };
-    made.iter().map(read).collect()
+    made.0.iter().map(read).collect()
 }
 
 #[test]
