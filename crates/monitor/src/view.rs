@@ -219,6 +219,42 @@ impl RunView {
         best.or(self.evaluation.as_ref())
     }
 
+    /// Updates the state by a committed step.
+    fn apply_step(&mut self, event: &Event) {
+        let Event::StepCommitted {
+            step,
+            epoch,
+            generation,
+            loss,
+            samples,
+            skipped,
+            learning_rate,
+            skipped_update,
+            duration_s,
+            ..
+        } = event
+        else {
+            return;
+        };
+        self.time_left.add(*generation, *epoch, *duration_s);
+        self.note_epoch(step.0, epoch.0, *samples);
+        self.progress = Some(StepView {
+            committed: step.0.saturating_add(1),
+            epoch: epoch.0,
+            loss: *loss,
+            learning_rate: *learning_rate,
+        });
+        self.remember("step", event);
+        if step.0 < self.counted_until {
+            self.throughput.add_again(*samples, *duration_s);
+        } else {
+            self.throughput.add(*samples, *duration_s);
+            self.skipped += skipped;
+            skipped_update.map(|skipped| self.skipped_updates.add(skipped));
+            self.counted = self.counted.max(step.0.saturating_add(1));
+        }
+    }
+
     /// Updates the state by an event.
     pub fn apply(&mut self, event: &Event) {
         match event {
@@ -243,36 +279,7 @@ impl RunView {
                 self.end_straggler(None);
                 self.shares = None;
             }
-            Event::StepCommitted {
-                step,
-                epoch,
-                generation,
-                loss,
-                samples,
-                skipped,
-                learning_rate,
-                skipped_update,
-                duration_s,
-                ..
-            } => {
-                self.time_left.add(*generation, *epoch, *duration_s);
-                self.note_epoch(step.0, epoch.0, *samples);
-                self.progress = Some(StepView {
-                    committed: step.0.saturating_add(1),
-                    epoch: epoch.0,
-                    loss: *loss,
-                    learning_rate: *learning_rate,
-                });
-                self.remember("step", event);
-                if step.0 < self.counted_until {
-                    self.throughput.add_again(*samples, *duration_s);
-                } else {
-                    self.throughput.add(*samples, *duration_s);
-                    self.skipped += skipped;
-                    skipped_update.map(|skipped| self.skipped_updates.add(skipped));
-                    self.counted = self.counted.max(step.0.saturating_add(1));
-                }
-            }
+            Event::StepCommitted { .. } => self.apply_step(event),
             Event::StepTimes {
                 rank,
                 step,

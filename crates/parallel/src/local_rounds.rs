@@ -51,7 +51,7 @@ pub enum InnerState {
 pub struct StreamingConfig {
     /// The number of fragments. Round `r` sums fragment `r` modulo this number.
     pub fragments: u32,
-    /// The share of its own weights that a replica keeps of a fragment when it receives the new ones, from 0 to 1.
+    /// The share of the present weights that a replica keeps of a fragment when it receives the new ones, from 0 to 1.
     pub own_share: f32,
 }
 
@@ -162,7 +162,7 @@ pub struct LocalRounds {
 }
 
 impl LocalRounds {
-    /// Creates the strategy. `inner` trains one replica: on a group of its own, with the micro-batches of an inner step as
+    /// Creates the strategy. `inner` trains one replica: on a separate group, with the micro-batches of an inner step as
     /// shards. The shards of `layout` are the replicas.
     ///
     /// # Panics
@@ -334,7 +334,7 @@ impl LocalRounds {
         }
     }
 
-    /// Returns the error of a replica of which a rank has said that it is not finite.
+    /// Returns the error of a replica that a rank has reported as not finite.
     fn diverged(&self, votes: &[Vec<u8>]) -> Option<ParallelError> {
         let losses = InnerLosses::decode(votes.iter().map(Vec::as_slice))?;
         let tensor = self
@@ -624,7 +624,7 @@ impl WholeReplica for LocalRounds {
             kept.keep();
         }
         if counts.targets == 0 {
-            // What was sent is not used, so the residuals stay, too.
+            // The sent values are not used, so the residuals stay, too.
             let unused = (reduced.parts, SentGradient::default());
             self.sum.keep(fragment, unused, step);
             return Ok(UpdateReport::WITHOUT_TARGETS);

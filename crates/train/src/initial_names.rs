@@ -22,7 +22,7 @@ pub fn in_order_of_initial(
     data: &DatasetDescription,
 ) -> Result<Option<InModelOrder>, TrainError> {
     let start = &config.model.start;
-    let Some(Initial { manifest, folder }) = Initial::of(start, base) else {
+    let Some(InitialModel { manifest, folder }) = InitialModel::of(start, base) else {
         return Ok(None);
     };
     let signature = manifest.signature;
@@ -71,7 +71,7 @@ pub fn check_own(
     base: &Path,
     data: &DataSignature,
 ) -> Result<(), TrainError> {
-    let initial = Initial::of(start, base).filter(|_| start.init_new.is_empty());
+    let initial = InitialModel::of(start, base).filter(|_| start.init_new.is_empty());
     let Some(model) = initial.map(|initial| initial.manifest.signature) else {
         return Ok(());
     };
@@ -93,12 +93,12 @@ pub fn check_own(
 }
 
 /// The model from which a run starts.
-struct Initial {
+struct InitialModel {
     manifest: ModelManifest,
     folder: PathBuf,
 }
 
-impl Initial {
+impl InitialModel {
     /// Reads the manifest beside the file of `model.init`; `None` if there is none. What is wrong with the files is reported when
     /// the weights are read.
     fn of(start: &StartSection, base: &Path) -> Option<Self> {

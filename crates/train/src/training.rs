@@ -253,16 +253,14 @@ fn strategy(
             clock::seconds,
         )));
     }
-    Ok(match rounds {
-        Some(rounds) => {
-            let rounds = LocalRoundsConfig {
-                compression,
-                ..rounds
-            };
-            Box::new(LocalRounds::new(strategy, group, mesh, rounds))
-        }
-        None => Box::new(strategy),
-    })
+    let Some(rounds) = rounds else {
+        return Ok(Box::new(strategy));
+    };
+    let rounds = LocalRoundsConfig {
+        compression,
+        ..rounds
+    };
+    Ok(Box::new(LocalRounds::new(strategy, group, mesh, rounds)))
 }
 
 /// Creates the session of a member, which compares the initial weights: ranks with different ones must not train.

@@ -126,8 +126,8 @@ fn broken(problem: String) -> SessionError {
     SessionError::BrokenVote { rank: 0, problem }
 }
 
-/// The position of a log.
-struct LogPosition {
+/// The decoded form of [`Transaction::snapshot`] and [`Transaction::cursor`].
+struct LogSnapshot {
     next: Step,
     samples: u64,
     updates: u64,
@@ -135,7 +135,7 @@ struct LogPosition {
     ledger: Vec<u64>,
 }
 
-fn read(bytes: &[u8]) -> Result<LogPosition, String> {
+fn read(bytes: &[u8]) -> Result<LogSnapshot, String> {
     let mut reader = ByteReader(bytes);
     let (next, samples, updates) = (Step(reader.u64()?), reader.u64()?, reader.u64()?);
     let (generation, ranks) = (Generation(reader.u64()?), reader.u64()?);
@@ -152,7 +152,7 @@ fn read(bytes: &[u8]) -> Result<LogPosition, String> {
         requests: VoteRequests::union(decoded.iter().map(|vote| vote.requests)),
         votes,
     };
-    Ok(LogPosition {
+    Ok(LogSnapshot {
         next,
         samples,
         updates,

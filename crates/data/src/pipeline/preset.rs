@@ -23,13 +23,7 @@ impl<'a> Pipeline<'a> {
     pub(crate) fn of(config: &'a DataConfig) -> Result<Self, DataError> {
         Ok(match config {
             DataConfig::Records(records) => Self::Stored(records),
-            DataConfig::Digits {} => Self::Decoded(Box::new(labelled_lines(
-                FileOrigin::Embedded(DIGITS),
-                TestOrigin::From(DIGITS_FOR_TRAINING),
-                (&DIGIT_SHAPE, Some(DIGIT_LEVELS)),
-                Some(false),
-                DIGIT_CLASSES,
-            )?)),
+            DataConfig::Digits {} => Self::Decoded(Box::new(digits()?)),
             DataConfig::Csv {
                 train,
                 test,
@@ -128,6 +122,17 @@ fn test_file(path: Option<&Path>) -> TestOrigin<'_> {
     path.map_or(TestOrigin::None, |path| {
         TestOrigin::File(FileOrigin::Path(path))
     })
+}
+
+/// Returns the records of the embedded handwritten digits.
+fn digits() -> Result<DecodedRecords<'static>, DataError> {
+    labelled_lines(
+        FileOrigin::Embedded(DIGITS),
+        TestOrigin::From(DIGITS_FOR_TRAINING),
+        (&DIGIT_SHAPE, Some(DIGIT_LEVELS)),
+        Some(false),
+        DIGIT_CLASSES,
+    )
 }
 
 /// Returns records that are lines of numbers, the class number last.

@@ -111,32 +111,7 @@ impl OpenTask<'_> {
         addresses: &Addresses,
         like: Option<&IndexedFiles>,
     ) -> Result<IndexedFiles, DataError> {
-        let names = match self.config.format {
-            Some(_) => FolderNames::All,
-            None => FolderNames::KnownFormats,
-        };
-        let addresses_all = addresses.all();
-        let mut found = expand(addresses_all, &self.opening.base, &self.opener, names)?;
-        let (format, schema, tokenization) = match like {
-            Some(like) => (
-                Arc::clone(&like.format),
-                like.schema.clone(),
-                like.tokenization.clone(),
-            ),
-            None => self.format(&found.files)?,
-        };
-        found.retain(addresses_all, format.file_kind(), |location| {
-            format.takes(location)
-        })?;
-        let setting = if like.is_some() {
-            "data.test"
-        } else {
-            "data.train"
-        };
-        for notice in found.notices(setting) {
-            (self.opening.report)(&DataEvent::Finding(notice));
-        }
-        let mut sources = found.files;
+        let (mut sources, (format, schema, tokenization)) = self.find(addresses, like)?;
         let (files_total, bytes_total) = (sources.len(), bytes_of(&sources));
         if let Some(limit) = &self.opening.limit {
             sources = limit.choose(sources);
@@ -189,6 +164,36 @@ impl OpenTask<'_> {
             schema,
             index: Arc::new(index),
         })
+    }
+
+    /// Finds files, and reports those that are left out. Returns them with the format and schema of `like` if given.
+    fn find(
+        &self,
+        addresses: &Addresses,
+        like: Option<&IndexedFiles>,
+    ) -> Result<(Vec<SourceFile>, RecordLayout), DataError> {
+        let names = match self.config.format {
+            Some(_) => FolderNames::All,
+            None => FolderNames::KnownFormats,
+        };
+        let addresses = addresses.all();
+        let mut found = expand(addresses, &self.opening.base, &self.opener, names)?;
+        let (layout, setting): (RecordLayout, _) = match like {
+            Some(like) => {
+                let format = Arc::clone(&like.format);
+                let layout = (format, like.schema.clone(), like.tokenization.clone());
+                (layout, "data.test")
+            }
+            None => (self.format(&found.files)?, "data.train"),
+        };
+        let format = &layout.0;
+        found.retain(addresses, format.file_kind(), |location| {
+            format.takes(location)
+        })?;
+        for notice in found.notices(setting) {
+            (self.opening.report)(&DataEvent::Finding(notice));
+        }
+        Ok((found.files, layout))
     }
 
     /// Returns the token files of text files, and how many of them end early because of a limit; encodes those that were not

@@ -39,9 +39,10 @@ fn mistakes() -> Vec<(String, &'static [&'static str])> {
     };
     let csv = "[data]\nsource = \"csv\"\ntrain = \"one.csv\"\nshape = [2]\nclasses = 3\n[model]\nkind = \"linear\"\n\
                [train]\nepochs = 1\n";
+    let zero = |label: &str, rest: &str| records("zero.csv", "0..2", 2, label, rest);
     vec![
         (
-            records("zero.csv", "0..2", 2, "{ field = \"9\", classes = 3 }", ""),
+            zero("{ field = \"9\", classes = 3 }", ""),
             &["has no field `9`"][..],
         ),
         (
@@ -56,13 +57,7 @@ fn mistakes() -> Vec<(String, &'static [&'static str])> {
             ],
         ),
         (
-            records(
-                "zero.csv",
-                "0..2",
-                2,
-                "{ field = \"2\", classes = 3, first = 1 }",
-                "",
-            ),
+            zero("{ field = \"2\", classes = 3, first = 1 }", ""),
             &[
                 "holds class 0, but classes are 1 to 3",
                 "set `first = 0` in data.label",
@@ -81,20 +76,14 @@ fn mistakes() -> Vec<(String, &'static [&'static str])> {
             &["record 299", "holds \"abc\", which is not a finite number"],
         ),
         (
-            records("zero.csv", "0..2", 2, LABEL, &group("nothing.*")),
+            zero(LABEL, &group("nothing.*")),
             &[
                 "no parameter of the model matches the group `nothing.*`",
                 "output.bias",
             ],
         ),
         (
-            records(
-                "zero.csv",
-                "0..2",
-                2,
-                LABEL,
-                &(group("*") + &group("*.bias")),
-            ),
+            zero(LABEL, &(group("*") + &group("*.bias"))),
             &["the group `*.bias` has no effect"],
         ),
         (

@@ -138,6 +138,21 @@ fn listings_of_user_folders_follow_links() {
         .list_files(None, &mut |folder| folder != "deep")
         .unwrap();
     assert_eq!(some.entries.len(), 3);
+    // Sweeps do not follow links.
+    std::fs::write(folder.path().join("elsewhere/.tmp-ronde-x"), b"x").unwrap();
+    assert_eq!(following.sweep().unwrap(), 0);
+}
+
+#[test]
+fn listings_of_user_folders_report_entries_that_cannot_be_read() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    std::fs::create_dir(data.join(".hidden")).unwrap();
+    for path in ["a", ".hidden/d", ".e"] {
+        std::fs::write(data.join(path), path).unwrap();
+    }
+    let following = LocalStore::new(data).following_links();
     symlink("nowhere", data.join("broken")).unwrap();
     symlink("itself", data.join("itself")).unwrap();
     rustix::fs::mknodat(
@@ -149,7 +164,7 @@ fn listings_of_user_folders_follow_links() {
     )
     .unwrap();
     let whole = following.list_files(None, &mut |_| true).unwrap();
-    assert_eq!(whole.entries.len(), 4);
+    assert_eq!(whole.entries.len(), 1);
     let unusable: Vec<(&str, String)> = whole
         .unusable
         .iter()
@@ -175,9 +190,6 @@ fn listings_of_user_folders_follow_links() {
     // A named link that leads nowhere is not a missing file.
     let error = following.open(&name("broken")).err().unwrap();
     assert!(!error.is_not_found(), "{error}");
-    // Sweeps do not follow links.
-    std::fs::write(folder.path().join("elsewhere/.tmp-ronde-x"), b"x").unwrap();
-    assert_eq!(following.sweep().unwrap(), 0);
 }
 
 #[test]

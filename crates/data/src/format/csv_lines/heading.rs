@@ -88,22 +88,13 @@ pub(super) fn heading(
     };
     window.advance(mark);
     let mut lines = LineReader::new(window);
-    let (offset, bytes) = loop {
-        match lines.next(|_| {}).map_err(read)? {
-            NextLine::Line { .. } if format.columns.is_some() && lines.is_white() => {}
-            NextLine::Line { offset, bytes } => break (offset, bytes),
-            NextLine::Lost(problem) => {
-                return Err(refused(format!("cannot read the first line: {problem}")));
-            }
-            NextLine::End => {
-                return Ok(Heading {
-                    bytes: lines.window.position(),
-                    names: Vec::new(),
-                    has_names: false,
-                    is_guess: false,
-                });
-            }
-        }
+    let Some((offset, bytes)) = first_line(&mut lines, format, location)? else {
+        return Ok(Heading {
+            bytes: lines.window.position(),
+            names: Vec::new(),
+            has_names: false,
+            is_guess: false,
+        });
     };
     let texts = fields(&lines);
     if let Some(columns) = format.columns.filter(|columns| *columns != texts.len()) {
@@ -143,6 +134,28 @@ pub(super) fn heading(
             is_guess,
         },
     })
+}
+
+/// Reads the first line that is not blank; returns its offset and its bytes, or `None` at the end of the file.
+fn first_line(
+    lines: &mut LineReader,
+    format: &CsvLines,
+    location: &str,
+) -> Result<Option<(u64, u64)>, DataError> {
+    loop {
+        let next = lines.next(|_| {});
+        match next.map_err(|error| failed(location, 0, error))? {
+            NextLine::Line { .. } if format.columns.is_some() && lines.is_white() => {}
+            NextLine::Line { offset, bytes } => return Ok(Some((offset, bytes))),
+            NextLine::Lost(problem) => {
+                return Err(DataError::Format {
+                    file: location.to_owned(),
+                    problem: format!("cannot read the first line: {problem}"),
+                });
+            }
+            NextLine::End => return Ok(None),
+        }
+    }
 }
 
 /// Returns the fields of the line that was read.

@@ -1,7 +1,7 @@
 //! [`TarMembers`]: the files in a tar archive and the offsets of their data; nothing is unpacked.
 //!
 //! Supports ustar, GNU long names and pax headers, and verifies the checksums of headers. Reads on after an end mark, as `tar
-//! --ignore-zeros` does, so that archives that were joined with `cat` are one; what follows an end mark and is no archive is an
+//! --ignore-zeros` does, so that archives that were joined with `cat` are one; other bytes after an end mark are an
 //! error.
 //!
 //! The crate `tar` 0.4 does not serve: its archive reads names of any length into memory, takes a missing end mark for the
@@ -103,7 +103,7 @@ impl<R: Read> TarMembers<R> {
         })
     }
 
-    /// Returns the offset of the end mark, if only the end of the stream or what is no archive follows it.
+    /// Returns the offset of the end mark, if only the end of the stream, or bytes that are not an archive, follow it.
     pub(super) fn mark(&self) -> Option<u64> {
         self.mark
     }
@@ -150,7 +150,7 @@ impl<R: Read> TarMembers<R> {
         }
     }
 
-    /// Returns the error for what follows an end mark and is no archive. Reads it, to count it.
+    /// Returns the error for bytes after an end mark that are not an archive. Reads them, to count them.
     fn no_archive(&mut self, mark: u64) -> TarError {
         let offset = self.window.position();
         loop {
