@@ -34,9 +34,15 @@ const NAMED: &[Case] = &[
         &["a b-00000.tar", "a b-00001.tar", "a b-00002.tar"],
     ),
     (&["train/a b-00001.tar"], &["a b-00001.tar"]),
+    // As in a shell, a name that is listed twice counts twice.
     (
         &["{train,val}/a b-0000{0,0}.tar"],
-        &["train/a b-00000.tar", "val/a b-00000.tar"],
+        &[
+            "train/a b-00000.tar",
+            "train/a b-00000.tar",
+            "val/a b-00000.tar",
+            "val/a b-00000.tar",
+        ],
     ),
 ];
 

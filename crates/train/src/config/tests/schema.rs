@@ -26,6 +26,7 @@ const OUTSIDE_IDENTITY: [&str; 31] = [
     "events",
     "loader",
     "parallel",
+    "run.base",
     "run.folder",
     "run.name",
     "run.output",
