@@ -95,7 +95,7 @@ const KINDS: [(&[&str], &[&str]); 18] = [
             "model={kind='mlp', hidden=[12], tensor_parts=2}",
             "parallel.tensor=2",
         ],
-        &["1", "2"],
+        &["2", "4"],
     ),
     (
         &["compression={codec='top_k', ratio=0.1, senders=3}"],

@@ -506,9 +506,13 @@ fn encoded_images_have_the_predictions_of_the_test_data() {
     dir.run(&["predict", "out", "--to", "test.jsonl"])
         .expect(0, &[]);
     copy_model(&dir, "out", "alone");
-    let images = ["predict", "alone", "--to", "images.jsonl", "--images"];
-    dir.run(&[&images[..], &["images", "--images", "images/*/a.jpg"]].concat())
+    let images = ["predict", "alone", "--images", "images", "--to"];
+    dir.run(&[&images[..], &["images.jsonl"]].concat())
         .expect(0, &["3 predictions"]);
+    // A file that is listed twice is predicted twice, and reported.
+    let twice = ["twice.jsonl", "--images", "images/*/a.jpg"];
+    dir.run(&[&images[..], &twice].concat())
+        .expect(0, &["4 predictions", "a.jpg, 2 times"]);
     let expected = predictions(&dir, "test.jsonl");
     assert_eq!(predictions(&dir, "images.jsonl"), expected);
     // Other files of a folder are left out.
