@@ -89,13 +89,16 @@ impl ModelFile {
                 let config = small_model();
                 let layout = layout(&config).map_err(failed)?;
                 let head = || vec!["head.*".to_owned()];
-                for (drawn, ignored) in [(vec![], vec![]), (head(), vec![]), (vec![], head())] {
+                let read = |drawn, ignored| {
                     let exclusions = TensorExclusions { drawn, ignored };
                     let found =
                         InitialWeights::new(file.clone(), Some(&config), &layout, &exclusions);
-                    found.map(|found| drop(found.summary()))?;
-                }
-                Ok(())
+                    found.map(|found| drop(found.summary()))
+                };
+                // Files with other names have no tensor of this one.
+                let _ignored = read(head(), head());
+                read(head(), vec![])?;
+                read(vec![], vec![])
             }
         }
     }

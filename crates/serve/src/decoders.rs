@@ -33,11 +33,13 @@ impl FuzzedRequest {
     /// Returns valid bodies, to start with.
     #[must_use]
     pub fn samples(self) -> Vec<Vec<u8>> {
+        let columns = (0..SHAPE.iter().product::<usize>()).map(|at| (format!("c{at}"), at.into()));
+        let row: serde_json::Map<String, serde_json::Value> = columns.collect();
         let bodies = match self {
             Self::Predict => vec![
                 json!({ "inputs": [[[[1.5, -2.0], [0.0, 1e-3]], [[1, 2], [3, 4]], [[0, 0], [0, 0]]]] }),
                 json!({ "inputs": [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]] }),
-                json!({ "rows": [{ "c0": 1, "c1": 2.5 }] }),
+                json!({ "rows": [row] }),
                 json!({ "images": [PIXEL] }),
             ],
             Self::Generate => vec![
