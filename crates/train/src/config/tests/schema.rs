@@ -8,7 +8,7 @@ use super::super::{identity, schema};
 use super::{DEFAULT_RUN_FILE, RunConfig, load};
 
 /// The sections and keys that do not change the trained bits.
-const OUTSIDE_IDENTITY: [&str; 31] = [
+const OUTSIDE_IDENTITY: [&str; 32] = [
     "check",
     "checkpoint",
     "comm",
