@@ -93,6 +93,10 @@ impl JpegHeader {
 
     /// Returns the meaning of the components, by the rules of libjpeg (`default_decompress_parms`); `None` for other numbers of
     /// components.
+    #[cfg_attr(
+        not(feature = "full"),
+        expect(dead_code, reason = "only the decoder of images uses it")
+    )]
     pub(crate) fn colours(&self) -> Option<JpegColours> {
         match (self.components.len(), self.adobe) {
             (1, _) => Some(JpegColours::Grey),

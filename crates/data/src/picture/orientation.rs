@@ -38,11 +38,19 @@ impl Orientation {
     }
 
     /// Returns whether the last stored row is shown first.
+    #[cfg_attr(
+        not(feature = "full"),
+        expect(dead_code, reason = "only the decoder of images uses it")
+    )]
     pub(crate) fn flips_rows(self) -> bool {
         matches!(self.0, 3 | 4 | 6 | 7)
     }
 
     /// Returns whether the last stored column is shown first.
+    #[cfg_attr(
+        not(feature = "full"),
+        expect(dead_code, reason = "only the decoder of images uses it")
+    )]
     pub(crate) fn flips_columns(self) -> bool {
         matches!(self.0, 2 | 3 | 7 | 8)
     }
