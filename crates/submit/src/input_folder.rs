@@ -185,7 +185,7 @@ mod tests {
         let folder = read();
         std::fs::remove_file(dir.path().join("data/a.csv")).unwrap();
         assert!(folder.check_unchanged().is_err());
-        std::os::unix::fs::symlink("/nowhere", dir.path().join("data/b.csv")).unwrap();
+        std::os::unix::fs::symlink("missing.csv", dir.path().join("data/b.csv")).unwrap();
         let error = InputFolder::read(&dir.path().join("run.toml"))
             .err()
             .unwrap();

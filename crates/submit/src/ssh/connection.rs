@@ -416,7 +416,8 @@ mod tests {
 
     #[test]
     fn failures_of_ssh_and_of_the_host_are_explained() {
-        let connection = SshConnection::new("gpu1", &[], Path::new("/nowhere"));
+        let dir = tempfile::tempdir().unwrap();
+        let connection = SshConnection::new("gpu1", &[], dir.path());
         for (text, help) in [
             (
                 "Host key verification failed.",

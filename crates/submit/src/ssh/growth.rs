@@ -287,7 +287,8 @@ mod tests {
 
     #[test]
     fn an_agent_needs_the_newest_coordinator_the_token_and_the_folder_of_the_data() {
-        let first = SshConnection::new("a", &[], Path::new("/nowhere-of-this-test"));
+        let dir = tempfile::tempdir().unwrap();
+        let first = SshConnection::new("a", &[], dir.path());
         let text = |address: &str| {
             format!(
                 "command {{\"arguments\":[\"train\",\"/x/inputs/abc/run.toml\"],\"directory\":\"/\"}}\n\
