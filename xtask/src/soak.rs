@@ -25,6 +25,7 @@ use report::{Reference, SoakReport};
 use workers::WorkerTracker;
 
 mod account;
+mod chaos;
 mod fault_kind;
 mod faults;
 mod hosts;
@@ -44,6 +45,9 @@ const STALL_LIMIT: Duration = Duration::from_secs(90);
 /// The argument that trains only the examples whose quality is known.
 const MODELS: &str = "models";
 
+/// The argument that trains shortly in every layout with many faults.
+const CHAOS: &str = "chaos";
+
 /// The seed of the reference run, which is the default of run files.
 const FIRST_SEED: u64 = 42;
 /// The number of trainings with whose mean accuracy that of exchanges without waiting is compared.
@@ -54,10 +58,14 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
     if matches!(arguments, [only] if only == MODELS) {
         return train_examples();
     }
+    if let [first, rest @ ..] = arguments
+        && first == CHAOS
+    {
+        build()?;
+        return chaos::run(rest);
+    }
     let options = SoakOptions::parse(arguments)?;
-    // The features of the tests, and the dependencies of examples, so that nothing is compiled twice.
-    let built = ["build", "--release", "--workspace", "--features", FULL];
-    cargo(&[&built[..], &["--bins", "--examples"]].concat())?;
+    build()?;
     run(&options)?;
     if let Some(seeds) = options.simulated_seeds() {
         cargo(&[
@@ -84,6 +92,12 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
         println!("fuzz targets: skipped: {reason}");
     }
     Ok(())
+}
+
+/// Builds the command with the features of the tests, and the dependencies of examples, so that nothing is compiled twice.
+fn build() -> Result<()> {
+    let built = ["build", "--release", "--workspace", "--features", FULL];
+    cargo(&[&built[..], &["--bins", "--examples"]].concat())
 }
 
 /// Runs tests of one suite, with the features of the tests.

@@ -115,6 +115,7 @@ fn report() -> WorkerReport {
         phase: WorkerPhase::Training,
         next: Some(Step(1284)),
         has_voted: true,
+        lacks_state: false,
         draining: false,
         trouble: Some(GroupFailure {
             suspect: None,

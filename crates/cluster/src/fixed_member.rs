@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use ronde_core::{
-    Assignment, Collectives, Departure, Generation, JobMember, MembershipError, MembershipPolicy,
-    Milestone, Rank, WorldSize,
+    Assignment, Collectives, Departure, Generation, GenerationPurpose, JobMember, MembershipError,
+    MembershipPolicy, Milestone, Rank, WorldSize,
 };
 use ronde_identity::{Authority, Identity, Member, Validity};
 
@@ -154,6 +154,8 @@ impl FixedMember {
                 local_rank: on_this_host(0..mine.rank.index()),
                 local_world_size: on_this_host(0..peers.len()),
                 peers,
+                purpose: GenerationPurpose::Train,
+                awaited: 0,
                 task,
             },
         }))

@@ -269,6 +269,8 @@ impl MembershipClient {
             local_rank: here(&assignment.members[..rank.index()]),
             local_world_size: here(&assignment.members),
             peers: assignment.members.iter().map(|m| m.address).collect(),
+            purpose: assignment.purpose,
+            awaited: assignment.awaited,
             task: self.terms.task.clone(),
         })
     }
@@ -385,6 +387,7 @@ impl JobMember for MembershipClient {
                 next,
                 is_whole,
             },
+            Milestone::LacksState => WorkerEvent::LacksState { generation },
             Milestone::Healed => WorkerEvent::Healed { generation },
             Milestone::Reduced(step) => WorkerEvent::Reduced { generation, step },
             Milestone::Voted { step, newest } => WorkerEvent::Voted {

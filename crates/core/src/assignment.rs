@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Generation, MembershipPolicy, Rank, WorldSize};
+use crate::{Generation, GenerationPurpose, MembershipPolicy, Rank, WorldSize};
 
 /// A worker's rank, peers and task in one generation of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,11 @@ pub struct Assignment {
     pub local_world_size: u32,
     /// The address on which each rank's data plane listens, by rank, including this worker's.
     pub peers: Vec<SocketAddr>,
+    /// What the members do.
+    pub purpose: GenerationPurpose,
+    /// The number of silent workers that may have parts of the state. While there are any, members that lack parts wait for them instead
+    /// of returning to a checkpoint.
+    pub awaited: u32,
     /// The task, opaque to the supervisor: the resolved run for `ronde train`, empty for a user's own
     /// program.
     pub task: String,
@@ -43,6 +48,8 @@ impl Assignment {
             local_rank: 0,
             local_world_size: 1,
             peers: Vec::new(),
+            purpose: GenerationPurpose::Train,
+            awaited: 0,
             task: String::new(),
         }
     }

@@ -562,6 +562,14 @@ pub enum Event {
         /// Newer checkpoints that cannot be used, with the reasons.
         skipped: Vec<String>,
     },
+    /// The run began again with its first step, because its workers had no complete state and there was no checkpoint. Recorded by
+    /// rank 0.
+    RunRestarted {
+        /// The number of committed steps that are computed again.
+        lost: Step,
+        /// The reason.
+        reason: String,
+    },
     /// The run stopped after a step on request. Recorded by rank 0.
     RunStopped {
         /// The number of committed steps, which is the number of the next step.

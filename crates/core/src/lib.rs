@@ -64,8 +64,8 @@ pub use header::FormatHeader;
 pub use identity::{OUTSIDE_IDENTITY, PlanIdentity, outside_identity};
 pub use lineage::ParentPlan;
 pub use membership::{
-    Departure, JobMember, LoneMember, MembershipError, MembershipPolicy, Milestone,
-    SuccessionPolicy,
+    Departure, GenerationPurpose, JobMember, LoneMember, MembershipError, MembershipPolicy,
+    Milestone, SuccessionPolicy,
 };
 pub use mesh::Mesh;
 pub use part_transfers::{PartTransfer, PartTransfers};

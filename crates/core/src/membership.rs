@@ -81,6 +81,17 @@ pub enum SuccessionPolicy {
     Majority,
 }
 
+/// What the members of a generation do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GenerationPurpose {
+    /// They train.
+    #[default]
+    Train,
+    /// They save the state that they have together, and end: the job stops.
+    Save,
+}
+
 /// The progress of a worker in a generation, as reported to the coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Milestone {
@@ -91,6 +102,9 @@ pub enum Milestone {
         /// Whether this worker's state is complete; false while it copies the state from other members.
         is_complete: bool,
     },
+    /// The members have only parts of a state together, and silent workers may have the others. All members leave the group and wait
+    /// for these.
+    LacksState,
     /// This worker has received the whole state.
     Healed,
     /// This worker holds the complete reduced gradient of a step.

@@ -339,6 +339,7 @@ impl RunHistory {
             | Event::Recovered { .. }
             | Event::AttemptStarted { .. }
             | Event::RunExtended { .. }
+            | Event::RunRestarted { .. }
             | Event::WorkerFailed { .. } => self.apply_member(t, event),
             Event::Notice { rank, message } => {
                 let is_warning = render::is_warning(event);
@@ -346,6 +347,16 @@ impl RunHistory {
             }
             _ => {}
         }
+    }
+
+    /// Drops what is known about steps from this one on, because they are computed again.
+    fn truncate(&mut self, step: u64) {
+        self.steps.truncate(step);
+        for history in self.ranks.values_mut() {
+            history.times.truncate(step);
+            history.memory.truncate(step);
+        }
+        self.evaluations.retain(|earlier| earlier.step < step);
     }
 
     fn apply_checkpoint(&mut self, t: f64, event: &Event) {
@@ -374,12 +385,7 @@ impl RunHistory {
                 address,
                 ..
             } => {
-                self.steps.truncate(step.0);
-                for history in self.ranks.values_mut() {
-                    history.times.truncate(step.0);
-                    history.memory.truncate(step.0);
-                }
-                self.evaluations.retain(|earlier| earlier.step < step.0);
+                self.truncate(step.0);
                 let from = address.as_deref().unwrap_or("the memory of the workers");
                 record("loaded", step.0, *bytes, *duration_s, 0.0, from)
             }
@@ -448,6 +454,14 @@ impl RunHistory {
                 Some(text) => record(None, None, text),
                 None => return,
             },
+            Event::RunRestarted { lost, .. } => {
+                self.truncate(0);
+                let text = format!(
+                    "run started again from its first step; {} steps lost",
+                    lost.0
+                );
+                record(None, None, text)
+            }
             Event::AttemptStarted { attempt } => {
                 record(None, None, format!("attempt {attempt} of the run started"))
             }

@@ -38,6 +38,8 @@ struct GenerationChange {
     reason: Reason,
     previous: Option<Generation>,
     previous_members: Vec<MemberInfo>,
+    /// The number of silent workers that may have parts of the state.
+    awaited: u32,
 }
 
 /// A wait for a new generation.
@@ -69,6 +71,8 @@ enum EndRequest {
     Stop { by: String },
     /// Without another checkpoint.
     Abandon { by: String },
+    /// After a last checkpoint, because the job cannot continue.
+    Fail { reason: Reason },
 }
 
 /// The progress of the end of the job.
@@ -372,6 +376,7 @@ impl CoordinatorMachine {
             reason: self.adopted_reason(newest),
             previous: generation,
             previous_members: members,
+            awaited: 0,
         });
         let reason = self.newest.as_ref().map(|newest| newest.reason.clone());
         let adopted = reason.filter(|reason| matches!(reason, Reason::Adopted { .. }));
@@ -441,7 +446,7 @@ impl CoordinatorMachine {
         }
     }
 
-    fn publish_checkpoint(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
+    pub(super) fn publish_checkpoint(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
         if self.checkpoint_written > self.record().checkpoint {
             let written = self.checkpoint_written;
             self.propose(now, out, |record| record.checkpoint = written);
@@ -463,12 +468,17 @@ impl CoordinatorMachine {
         true
     }
 
-    fn fail(&mut self, cause: Reason, out: &mut Vec<CoordinatorCommand>) {
-        let reason = Reason::Failed {
+    /// Returns why a job that lacks this condition fails.
+    fn failure(&self, cause: Reason) -> Reason {
+        Reason::Failed {
             cause: Box::new(cause),
             latest: self.latest_loss.clone().map(Box::new),
             given_up: self.given_up.clone().map(Box::new),
-        };
+        }
+    }
+
+    fn fail(&mut self, cause: Reason, out: &mut Vec<CoordinatorCommand>) {
+        let reason = self.failure(cause);
         let term = self.record().term;
         for report in self.workers.all_live() {
             let message = ToWorker::End {

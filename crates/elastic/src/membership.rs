@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ronde_core::{Generation, Rank, Step};
+use ronde_core::{Generation, GenerationPurpose, Rank, Step};
 use serde::{Deserialize, Serialize};
 
 use crate::Reason;
@@ -89,6 +89,12 @@ pub struct GenerationAssignment {
     pub members: Vec<MemberInfo>,
     /// The start of members without a state, when no member has one.
     pub start: StartFrom,
+    /// What the members do.
+    #[serde(default)]
+    pub purpose: GenerationPurpose,
+    /// The number of silent workers that may have parts of the state.
+    #[serde(default)]
+    pub awaited: u32,
     /// When members leave the previous generation.
     pub when: SwitchTiming,
     /// The reason for the new generation.

@@ -49,6 +49,9 @@ pub struct WorkerReport {
     /// Whether it has voted on a step in `generation`. Without the vote of every member, a generation
     /// has committed nothing.
     pub has_voted: bool,
+    /// Whether the members of `generation` have found that they lack parts of the state, for which they wait.
+    #[serde(default)]
+    pub lacks_state: bool,
     /// Whether it is leaving the job in good order.
     pub draining: bool,
     /// The failure that made it leave the group of `generation`.

@@ -40,6 +40,8 @@ pub struct WorkerLoss {
 pub enum WaitEnd {
     /// The first generation starts with fewer workers.
     StartWithFewer,
+    /// The workers return to an earlier state.
+    ReturnToEarlier,
     /// The job fails.
     Fail,
 }
@@ -163,6 +165,11 @@ pub enum Reason {
         /// The number of unreachable workers that may hold it.
         unreachable: u32,
     },
+    /// The remaining workers have only parts of the state, and silent ones may have the others.
+    LacksState {
+        /// The number of silent workers.
+        silent: u32,
+    },
     /// A new generation cannot be formed yet.
     Waiting {
         /// The missing condition.
@@ -227,6 +234,13 @@ pub enum Reason {
         by: String,
         /// The next step of the checkpoint that was published for it.
         checkpoint: Option<Step>,
+    },
+    /// The remaining workers save the state together before the job ends.
+    Saves {
+        /// The last generation.
+        generation: Generation,
+        /// The number of its members.
+        workers: u32,
     },
     /// All steps are committed.
     Finished {

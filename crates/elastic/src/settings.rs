@@ -66,6 +66,11 @@ pub struct Settings {
     pub orphan_limit: Duration,
     /// The job fails when no generation could be formed for this long.
     pub wait_limit: Duration,
+    /// Members that lack parts of the state wait this long for silent workers that may have them.
+    pub state_wait: Duration,
+    /// Whether workers may have different parts of the state, so that one alone cannot save it.
+    #[serde(default)]
+    pub is_divided: bool,
     /// The rule that decides which workers may continue.
     pub succession: SuccessionPolicy,
     /// Limits on restarting failed workers.
@@ -89,6 +94,8 @@ impl Settings {
             rendezvous: Duration::from_secs(60),
             orphan_limit: Duration::from_secs(600),
             wait_limit: Duration::from_secs(600),
+            state_wait: Duration::from_secs(30),
+            is_divided: false,
             succession: SuccessionPolicy::Lease,
             restart: RestartLimits::default(),
         }

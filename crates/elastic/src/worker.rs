@@ -44,6 +44,8 @@ pub struct WorkerMachine {
     holds_gradient: bool,
     /// The newest generation in which this worker has voted on a step.
     voted_in: Option<Generation>,
+    /// The newest generation whose members lacked parts of the state.
+    lacked_in: Option<Generation>,
     draining: bool,
     trouble: Option<GroupFailure>,
     /// When the last report that a coordinator answered was sent.
@@ -78,6 +80,7 @@ impl WorkerMachine {
             is_whole: false,
             holds_gradient: false,
             voted_in: None,
+            lacked_in: None,
             draining: false,
             trouble: None,
             contact: now,
@@ -189,6 +192,11 @@ impl WorkerMachine {
                     // No further vote will occur.
                     self.phase = WorkerPhase::Complete;
                     self.enter_pending(out);
+                }
+            }
+            WorkerEvent::LacksState { generation } => {
+                if self.is_in(generation, WorkerPhase::Forming) {
+                    self.lacked_in = Some(generation);
                 }
             }
             WorkerEvent::Healed { generation } => {
@@ -433,6 +441,7 @@ impl WorkerMachine {
             phase: self.phase,
             next: self.next_step(),
             has_voted: self.voted_in.is_some() && self.voted_in == self.generation,
+            lacks_state: self.lacked_in.is_some() && self.lacked_in == self.generation,
             draining: self.draining,
             trouble: self.trouble.clone(),
         }));

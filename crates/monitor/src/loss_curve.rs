@@ -46,12 +46,16 @@ impl LossCurve {
                 self.train.add(step.0.saturating_add(1), *loss)
             }
             Event::Evaluated { step, loss, .. } => self.test.add(step.0.saturating_add(1), *loss),
-            Event::CheckpointLoaded { step, .. } => {
-                self.train.remove_after(step.0);
-                self.test.remove_after(step.0);
-            }
+            Event::CheckpointLoaded { step, .. } => self.restart_at(step.0),
+            Event::RunRestarted { .. } => self.restart_at(0),
             _ => {}
         }
+    }
+
+    /// Removes the points after `steps` committed steps, which are computed again.
+    fn restart_at(&mut self, steps: u64) {
+        self.train.remove_after(steps);
+        self.test.remove_after(steps);
     }
 
     /// Returns the number of committed steps and the loss of each point of the training.

@@ -22,6 +22,7 @@ pub use tensorboard::{RunDescription, TensorboardFiles};
 fn restart(event: &ronde_core::Event) -> Option<u64> {
     match event {
         ronde_core::Event::CheckpointLoaded { step, .. } => Some(step.0),
+        ronde_core::Event::RunRestarted { .. } => Some(0),
         _ => None,
     }
 }

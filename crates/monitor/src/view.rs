@@ -293,9 +293,10 @@ impl RunView {
                 }
                 worker.add_bytes(*bytes_sent);
             }
-            Event::AttemptStarted { .. } | Event::RunTotals(_) | Event::CheckpointLoaded { .. } => {
-                self.apply_restart(event)
-            }
+            Event::AttemptStarted { .. }
+            | Event::RunTotals(_)
+            | Event::CheckpointLoaded { .. }
+            | Event::RunRestarted { .. } => self.apply_restart(event),
             _ => self.apply_result(event),
         }
     }
@@ -321,6 +322,12 @@ impl RunView {
                 }
                 if let Some(progress) = &mut self.progress {
                     progress.committed = step.0;
+                }
+            }
+            Event::RunRestarted { .. } => {
+                self.counted_until = self.counted;
+                if let Some(progress) = &mut self.progress {
+                    progress.committed = 0;
                 }
             }
             Event::RunTotals(totals) => {

@@ -359,7 +359,7 @@ pub trait Strategy: Send {
     /// caller writes them.
     fn hold(&mut self, elements: HeldRanges);
 
-    /// Writes the initial weights and buffers of the elements that this rank stores, before the first step. Changes take effect
+    /// Writes the initial weights and buffers of the elements that this rank stores. Changes take effect
     /// with [`Strategy::reload`].
     ///
     /// # Errors

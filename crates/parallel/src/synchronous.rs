@@ -496,7 +496,6 @@ impl Strategy for SynchronousStrategy {
         } else {
             self.whole_trust(&parts, &factors.update)?
         };
-        self.loaded = None;
         self.gathered = 0;
         self.update(&parts, &factors.update, &trust);
         if counts.targets == 0 {

@@ -86,7 +86,7 @@ impl Replica {
             has_state: is_complete && next > Step(0),
             term: 0,
             next,
-            holds_gradient: self.holds_gradient() || claims_gradient,
+            holds_gradient: is_complete && self.holds_gradient() || claims_gradient,
             held: self.slices.held().clone(),
         }
     }

@@ -140,6 +140,16 @@ pub enum TrainError {
         /// The cause of the failure.
         cause: String,
     },
+    /// The members of a generation lack parts of the state that silent workers may have.
+    #[error(
+        "the remaining workers have only parts of the state before step {step}; waiting for {workers} without an answer"
+    )]
+    LacksState {
+        /// The next step.
+        step: Step,
+        /// The number of silent workers.
+        workers: u32,
+    },
     /// More samples were skipped than the data set allows.
     #[error(
         "{skipped} of {of} samples were skipped up to step {step}, more than data.bad_record_limit = {limit} allows\n  \
@@ -187,17 +197,6 @@ pub enum TrainError {
     NoCheckpoint {
         /// The address of the checkpoint store.
         address: String,
-    },
-    /// Every member that held a slice of the state was lost, and there is no checkpoint.
-    #[error(
-        "cannot continue before step {step}: the state of the elements {} to {} was lost with the worker that held it, and \
-         there is no checkpoint", .elements.start, .elements.end
-    )]
-    SliceLost {
-        /// The next step.
-        step: Step,
-        /// The first lost elements of the flat state.
-        elements: std::ops::Range<usize>,
     },
     /// Rank 0 could not load the checkpoint to resume from.
     #[error("rank 0 cannot load the checkpoint")]
@@ -326,6 +325,7 @@ impl TrainError {
             | Self::Heal(source)
             | Self::ClockAlignment(source)
             | Self::Farewell(source) => source.recovery(),
+            Self::LacksState { .. } => Recovery::Rejoin,
             _ => Recovery::Abort,
         }
     }
@@ -335,7 +335,10 @@ impl TrainError {
     pub fn is_secondary(&self) -> bool {
         matches!(
             self,
-            Self::Membership(_) | Self::NotLoaded | Self::InitialWeightsNotRead { .. }
+            Self::Membership(_)
+                | Self::NotLoaded
+                | Self::LacksState { .. }
+                | Self::InitialWeightsNotRead { .. }
         ) || self.collective().is_some_and(saw_another)
     }
 
@@ -345,13 +348,6 @@ impl TrainError {
         if let Self::File { .. } = self {
             return Some(
                 "check that the disk has space and the folder exists, or choose another with --set run.output=FOLDER"
-                    .to_owned(),
-            );
-        }
-        if let Self::SliceLost { .. } = self {
-            return Some(
-                "save checkpoints (`[checkpoint]`), from which a run continues after such a loss; or let each part be on two workers: `parallel.copies` = 2 \
-                 for a divided state, `elastic.copy_steps` for residuals and replicas of local SGD"
                     .to_owned(),
             );
         }

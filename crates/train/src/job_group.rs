@@ -15,8 +15,8 @@ use ronde_core::session::{
 };
 use ronde_core::shards::ShardPlan;
 use ronde_core::{
-    Assignment, CollectiveError, Generation, Group, LoneMember, MembershipPolicy, Milestone, Rank,
-    Tracker, WorldSize,
+    Assignment, CollectiveError, Generation, GenerationPurpose, Group, LoneMember,
+    MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
 };
 
 use crate::TrainError;
@@ -35,6 +35,10 @@ pub struct JobGroup {
     pub rank: Rank,
     /// Whether a later generation may follow; with fixed members the loss of a peer ends the training.
     pub policy: MembershipPolicy,
+    /// What the members of this generation do.
+    pub purpose: GenerationPurpose,
+    /// The number of silent workers that may have parts of the state.
+    pub awaited: u32,
     /// The tracker of this worker's events.
     pub tracker: Arc<dyn Tracker>,
     connector: GenerationConnector,
@@ -56,6 +60,8 @@ impl JobGroup {
             generation: assignment.generation,
             rank: assignment.rank,
             policy: assignment.policy,
+            purpose: assignment.purpose,
+            awaited: assignment.awaited,
             tracker,
             connector,
         })
@@ -74,6 +80,8 @@ impl JobGroup {
             group,
             generation: Generation::FIRST,
             policy: MembershipPolicy::Fixed,
+            purpose: GenerationPurpose::Train,
+            awaited: 0,
             tracker,
             connector: GenerationConnector::new(Arc::new(LoneMember), None, Box::new(connect)),
         }
@@ -95,6 +103,7 @@ impl JobGroup {
         self.group = group;
         self.generation = assignment.generation;
         self.rank = assignment.rank;
+        (self.purpose, self.awaited) = (assignment.purpose, assignment.awaited);
         Ok(())
     }
 
@@ -197,6 +206,11 @@ impl JobGroup {
     #[must_use]
     pub fn world_size(&self) -> Option<WorldSize> {
         WorldSize::new(self.group.size() as u32)
+    }
+
+    /// Reports that the members lack parts of the state, before all of them leave the group to wait for silent workers.
+    pub(crate) fn lacks_state(&self) {
+        self.reached(Milestone::LacksState);
     }
 
     fn reached(&self, milestone: Milestone) {

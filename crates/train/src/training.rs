@@ -11,7 +11,7 @@ use ronde_core::holdings::HeldRanges;
 use ronde_core::session::{CommittedStep, Session, SliceExchange};
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Step};
+use ronde_core::{CollectivesExt, Epoch, Event, GenerationPurpose, Group, Rank, Recovery, Step};
 use ronde_data::{Dataset, DatasetDescription, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Chain, ComputeEngine, Device, Precision, ProductMethod};
 use ronde_parallel::{
@@ -20,6 +20,7 @@ use ronde_parallel::{
     SynchronousStrategy, VectorKind, ZeroLevel,
 };
 
+use self::beginning::Beginning;
 use self::buckets::BucketTuning;
 use self::initial::SharedInitialWeights;
 use self::restoration::CopyRestoration;
@@ -44,6 +45,7 @@ use crate::state_transfer::StateTransfer;
 use crate::{JobGroup, ModelParts, Plan, TrainError, export};
 
 mod balancing;
+mod beginning;
 mod buckets;
 mod evaluation;
 mod generations;
@@ -152,6 +154,8 @@ pub struct Training {
     /// The step whose weights [`Strategy::gathered`] means; `None`: they are of no step.
     gathered: Option<Step>,
     transfer: StateTransfer,
+    /// The state before the first step; `None` before it is known.
+    beginning: Option<Beginning>,
     /// The copies of the state in the memory of this worker.
     state_copies: StateCopies,
     /// The elements of the state that this rank has. The strategy may have memory for more of them while they are received.
@@ -217,7 +221,7 @@ fn strategy(
     config.order = plan.config.parallel.shard_order();
     let compression = plan.config.compression.settings();
     config.compression = compression.filter(|_| plan.rounds.is_none());
-    (config.sample_shape, config.may_reset) = (data.shape.clone(), slices::has_parts(plan));
+    (config.sample_shape, config.may_reset) = (data.shape.clone(), plan.config.has_slices());
     config.targets_per_sample = data.targets_per_sample;
     config.shard_samples_max = plan.shard_samples_max();
     let (own_group, own_mesh) = match &plan.rounds {
@@ -326,6 +330,7 @@ impl Training {
             unfinished: None,
             gathered: None,
             transfer: StateTransfer::default(),
+            beginning: None,
             state_copies: StateCopies::default(),
             slices,
             restoration: CopyRestoration::default(),
@@ -496,7 +501,12 @@ impl Training {
         // A worker that joins a running job has to catch up first.
         let mut ready = self.synchronize();
         loop {
-            let ended = ready.and_then(|()| self.run_generation(publish, &begun));
+            let ended = ready.and_then(|()| match self.member.purpose {
+                GenerationPurpose::Train => self.run_generation(publish, &begun),
+                GenerationPurpose::Save => {
+                    self.save_and_end().map(|()| GenerationEnd::NextGeneration)
+                }
+            });
             let cause = match ended {
                 Ok(GenerationEnd::RunComplete(trained)) => return Ok(*trained),
                 Ok(GenerationEnd::NextGeneration) => "the membership changes".to_owned(),

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use ronde_core::{Assignment, Generation, MembershipPolicy, Rank, WorldSize};
+use ronde_core::{Assignment, Generation, GenerationPurpose, MembershipPolicy, Rank, WorldSize};
 use ronde_engine::Layer;
 use ronde_model::SavedModel;
 use ronde_train::checkpoints::ProcessContext;
@@ -64,6 +64,8 @@ fn train_on_hosts<'a>(
                 local_rank: rank as u32,
                 local_world_size: world_size.get(),
                 peers: peers.clone(),
+                purpose: GenerationPurpose::Train,
+                awaited: 0,
                 task: task.encode().unwrap(),
             };
             std::thread::spawn(move || {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use ronde_comm::ProcessGroup;
 use ronde_comm::testing::spawn_ranks;
 use ronde_core::{
-    Assignment, Collectives, Generation, GroupRank, MembershipPolicy, NullTracker, Rank, Step,
-    WorldSize,
+    Assignment, Collectives, Generation, GenerationPurpose, GroupRank, MembershipPolicy,
+    NullTracker, Rank, Step, WorldSize,
 };
 use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, OpenContext};
 use ronde_parallel::HeldVector;
@@ -78,6 +78,8 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
                 local_rank: rank as u32,
                 local_world_size: world_size.get(),
                 peers: peers.clone(),
+                purpose: GenerationPurpose::Train,
+                awaited: 0,
                 task: task.encode().unwrap(),
             };
             std::thread::spawn(move || {

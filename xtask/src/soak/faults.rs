@@ -88,7 +88,7 @@ impl FaultSequence {
             FaultKind::Leaderless => chance * GAP_S_MAX,
             FaultKind::Kill | FaultKind::Half | FaultKind::Coordinator => 0.0,
         };
-        let draw = SoakRandom(self.random.next());
+        let draw = self.random.split();
         SoakFault {
             kind,
             after_s,
@@ -100,9 +100,18 @@ impl FaultSequence {
 
 /// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct SoakRandom(u64);
+pub(super) struct SoakRandom(u64);
 
 impl SoakRandom {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Returns the beginning of another sequence.
+    pub(super) fn split(&mut self) -> Self {
+        Self(self.next())
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -112,11 +121,11 @@ impl SoakRandom {
     }
 
     /// Returns a number in `[0, 1)`.
-    fn unit(&mut self) -> f64 {
+    pub(super) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
 }

@@ -12,6 +12,7 @@ pub(crate) const USAGE: &str = "\
 cargo xtask soak [--mode MODE] [--minutes M] [--workers N] [--every S] [--epochs E] [--faults KIND,KIND..]
                  [--seed S] [--set KEY=VALUE]... [--simulate C] [--fuzz F]
 cargo xtask soak models
+cargo xtask soak chaos [--runs N] [--seed S]
 
   trains repeatedly for M minutes with N workers on this machine; a fault occurs about every S seconds; each
   training has E epochs; then C clusters are simulated (default 20,000; 0: none), and each fuzz target runs for F
@@ -19,6 +20,9 @@ cargo xtask soak models
 
   models                   only trains examples to their end, without faults, and compares the quality of the last
                            evaluation with the stated one; a part of every soak with simulated clusters
+
+  chaos                    trains N times (default 300) for some seconds with 2 to 5 workers in every layout, with up to six
+                           faults each from the first millisecond on
 
   every_step (default)     exchange gradients in every step, with any --set of a layout
   compression, local_sgd, synthetic_gradients    other exchanges with the same bits as one worker

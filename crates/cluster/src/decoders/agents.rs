@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use ronde_core::{Event, Generation, Rank, Step};
+use ronde_core::{Event, Generation, GenerationPurpose, Rank, Step};
 use ronde_elastic::{
     GenerationAssignment, JobEnding, LossCause, MemberInfo, Reason, Settings, SlotStatus,
     StartFrom, SwitchTiming, Term, ToWorker, WorkerId, WorkerLoss, WorkerSlot,
@@ -116,6 +116,8 @@ pub(super) fn to_agent() -> Vec<ToAgent> {
             address,
         }],
         start: StartFrom::Checkpoint(Some(Step(1200))),
+        purpose: GenerationPurpose::Train,
+        awaited: 0,
         when: SwitchTiming::Boundary,
         reason: reason.clone(),
     };

@@ -13,7 +13,8 @@ pub struct MemberState {
     pub term: u64,
     /// The member's next step.
     pub next: Step,
-    /// Whether the member holds the reduced gradient of that step, of all elements that it holds.
+    /// Whether the member has a complete state, which may be that before the first step, and the reduced gradient of its next step, of
+    /// all elements that it holds.
     pub holds_gradient: bool,
     /// The elements of the state that the member holds.
     pub held: HeldRanges,
@@ -56,8 +57,8 @@ impl MemberState {
 
     /// Returns whether the member has the state before step `next`, possibly after it applies the gradient that it holds.
     fn reaches(&self, next: Step) -> bool {
-        let applies = self.holds_gradient && self.next.next() == next;
-        self.has_state && (self.next == next || applies)
+        let has_applied = self.has_state && self.next == next;
+        has_applied || self.holds_gradient && self.next.next() == next
     }
 }
 
@@ -148,6 +149,11 @@ mod tests {
         assert_eq!(
             source(&[member(7, false, 0..6), member(6, true, 4..10)]),
             at(7)
+        );
+        assert_eq!(
+            source(&[member(1, false, 0..6), member(0, true, 4..10)]),
+            at(1),
+            "the gradient of the first step"
         );
         let lost = StateSource::Checkpoint;
         assert_eq!(

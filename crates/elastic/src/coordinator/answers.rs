@@ -1,6 +1,6 @@
 //! The answer to a worker's report, which contains everything that the worker may have missed.
 
-use ronde_core::Generation;
+use ronde_core::{Generation, GenerationPurpose};
 
 use super::{CoordinatorCommand, CoordinatorMachine, GenerationChange};
 use crate::membership::rank_of;
@@ -74,6 +74,14 @@ impl CoordinatorMachine {
             .then_some(ToWorker::Fence { term, generation })
     }
 
+    /// Returns what the members of a generation do.
+    fn purpose(&self, change: &GenerationChange) -> GenerationPurpose {
+        match self.record().phase == JobPhase::Stopping && !change.members.is_empty() {
+            true => GenerationPurpose::Save,
+            false => GenerationPurpose::Train,
+        }
+    }
+
     /// Returns a generation as it is announced to a worker in generation `was`.
     pub(super) fn assignment(
         &self,
@@ -87,6 +95,8 @@ impl CoordinatorMachine {
             generation: change.generation,
             members: change.members.clone(),
             start: record.start,
+            purpose: self.purpose(change),
+            awaited: change.awaited,
             when: if is_next {
                 change.when
             } else {

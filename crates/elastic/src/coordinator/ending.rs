@@ -1,9 +1,14 @@
 //! The end of a job: a stop with a checkpoint, or all steps committed.
 
+use ronde_core::{MembershipPolicy, Step};
+
 use super::{
     CoordinatorCommand, CoordinatorMachine, EndProgress, EndRequest, GenerationChange, JobEnding,
 };
-use crate::{JobPhase, Reason, StartFrom, SwitchTiming, Time, ToWorker, WorkerPhase};
+use crate::{
+    JobPhase, MemberInfo, Reason, StartFrom, SwitchTiming, Time, ToWorker, WorkerPhase,
+    WorkerReport,
+};
 
 impl CoordinatorMachine {
     /// Proposes a generation without members, which all members enter after the same step.
@@ -37,11 +42,79 @@ impl CoordinatorMachine {
                 reason,
                 previous,
                 previous_members,
+                awaited: 0,
             });
         }
     }
 
-    /// When all members have left, requests a checkpoint from the most advanced one; once it is
+    /// Ends a job that cannot continue, after a last checkpoint if a worker has a newer state than the published one.
+    pub(super) fn give_up(&mut self, cause: Reason, out: &mut Vec<CoordinatorCommand>) {
+        let checkpoint = self.record().checkpoint.unwrap_or(Step(0));
+        let is_newer = |report: &WorkerReport| report.next.is_some_and(|next| next > checkpoint);
+        let has_newer = self.workers.all_live().any(is_newer);
+        if !has_newer {
+            return self.fail(cause, out);
+        }
+        let reason = self.failure(cause);
+        self.end_request = Some(EndRequest::Fail { reason });
+    }
+
+    /// Lets the remaining workers save the state together, in a last generation, if each may have only a part of it. Returns
+    /// whether they still do.
+    fn save_together(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) -> bool {
+        if self.checkpoint_written > self.record().checkpoint {
+            self.publish_checkpoint(now, out);
+            return true;
+        }
+        let record = self.record();
+        let (members, checkpoint) = (&record.members, record.checkpoint);
+        let is_whole = self.workers.losses(members).is_empty();
+        if !members.is_empty() && is_whole {
+            let generation = record.generation;
+            let mut reports = members.iter().filter_map(|m| self.workers.live(m.worker));
+            // A member leaves the last generation only when its group has failed.
+            let is_intact = |report: &WorkerReport| {
+                report.generation < generation || report.phase != WorkerPhase::Idle
+            };
+            if reports.all(is_intact) {
+                return true;
+            }
+        }
+        let holders: Vec<_> = self
+            .workers
+            .all_live()
+            .filter(|r| r.next.is_some())
+            .collect();
+        let is_saved = holders.iter().all(|report| report.next <= checkpoint);
+        if is_saved {
+            return false;
+        }
+        let next_members: Vec<MemberInfo> = holders.iter().map(|r| r.member.clone()).collect();
+        let (previous, previous_members) = (record.generation, members.clone());
+        let generation = record.next_generation();
+        let reason = Reason::Saves {
+            generation,
+            workers: next_members.len() as u32,
+        };
+        let proposed = self.propose(now, out, |record| {
+            record.generation = Some(generation);
+            record.members.clone_from(&next_members);
+        });
+        if proposed {
+            self.proposed = Some(GenerationChange {
+                generation,
+                members: next_members,
+                when: SwitchTiming::Now,
+                reason,
+                previous,
+                previous_members,
+                awaited: 0,
+            });
+        }
+        true
+    }
+
+    /// When all members have left, requests a checkpoint from the most advanced one, or from all together; once it is
     /// published, stops the job.
     pub(super) fn finish_stopping(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
         let (since, requested) = match self.end {
@@ -59,7 +132,13 @@ impl CoordinatorMachine {
             .workers
             .all_live()
             .all(|report| report.phase == WorkerPhase::Idle && report.generation == generation);
-        if !is_late && (waits_for_members || !all_left) {
+        let is_saving = !self.record().members.is_empty();
+        if !is_late && !is_saving && (waits_for_members || !all_left) {
+            return;
+        }
+        let is_fixed = self.settings.policy == MembershipPolicy::Fixed;
+        let save_together = self.settings.is_divided && !is_fixed && !is_late;
+        if save_together && self.save_together(now, out) {
             return;
         }
         let farthest = self
@@ -118,6 +197,7 @@ impl CoordinatorMachine {
         if all_gone && !is_first || now.since(since) > self.settings.silence * 2 {
             let ending = match self.record().phase {
                 JobPhase::Finished => JobEnding::Finished,
+                _ if matches!(self.end_request, Some(EndRequest::Fail { .. })) => JobEnding::Failed,
                 _ => JobEnding::Stopped,
             };
             self.end = EndProgress::Over;
@@ -134,6 +214,7 @@ impl CoordinatorMachine {
         }
         let by = match &self.end_request {
             Some(EndRequest::Stop { by } | EndRequest::Abandon { by }) => by.clone(),
+            Some(EndRequest::Fail { reason }) => return reason.clone(),
             None => "an earlier coordinator".to_owned(),
         };
         Reason::Stopped {

@@ -64,6 +64,7 @@ impl CoordinatorMachine {
             reason: self.adopted_reason(generation),
             previous: before.map(|before| before.generation),
             previous_members: before.map_or_else(Vec::new, |before| before.members.clone()),
+            awaited: 0,
         });
         (self.broken_since, self.waiting) = (None, None);
         out.push(CoordinatorCommand::Log(change.reason.clone()));
@@ -187,7 +188,7 @@ impl CoordinatorMachine {
         let in_vain = now.since(since) > self.settings.wait_limit
             || self.slots.are_exhausted() && self.workers.all_live().next().is_none();
         if in_vain {
-            return self.fail(reason, out);
+            return self.give_up(reason, out);
         }
         let last = self
             .waiting
@@ -227,9 +228,14 @@ impl CoordinatorMachine {
         let start = self.leads_since().after(self.settings.rendezvous);
         let has_minimum =
             matches!(cause, Reason::TooFew { have, .. } if have >= self.settings.workers_min);
-        let (then, end) = match is_first && has_minimum && now < start {
-            true => (WaitEnd::StartWithFewer, start),
-            false => (WaitEnd::Fail, since.after(self.settings.wait_limit)),
+        let silent = self.situation(now).silent_holders().into_iter().max();
+        let (then, end) = match (&cause, silent) {
+            (Reason::LacksState { .. }, Some(lost)) => (
+                WaitEnd::ReturnToEarlier,
+                lost.after(self.settings.state_wait),
+            ),
+            _ if is_first && has_minimum && now < start => (WaitEnd::StartWithFewer, start),
+            _ => (WaitEnd::Fail, since.after(self.settings.wait_limit)),
         };
         Reason::Waiting {
             cause: Box::new(cause),
@@ -264,6 +270,7 @@ impl CoordinatorMachine {
             start,
             is_urgent,
         } = plan;
+        let awaited = self.situation(now).silent_holders().len() as u32;
         let mut open: Vec<OpenGeneration> = self.situation(now).open().cloned().collect();
         let next_members = members.clone();
         let workers = members.iter().map(|member| member.worker).collect();
@@ -295,6 +302,7 @@ impl CoordinatorMachine {
                 reason,
                 previous,
                 previous_members,
+                awaited,
             });
         }
     }

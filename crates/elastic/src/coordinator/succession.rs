@@ -185,7 +185,8 @@ impl DecisionInputs<'_> {
         if have < need {
             return Err(Reason::TooFew { have, need });
         }
-        match self.blocking_generation(members) {
+        let blocks = self.blocking_generation(members);
+        match blocks.or_else(|| self.awaited_state(members)) {
             Some(reason) => Err(reason),
             None => self.source(members),
         }
@@ -241,6 +242,35 @@ impl DecisionInputs<'_> {
             unreachable => Err(Reason::NoState {
                 unreachable: unreachable as u32,
             }),
+        }
+    }
+
+    /// Returns for whom the members wait if they lack parts of the state: silent workers that may have these, until one of them is
+    /// back or they have been silent for too long.
+    fn awaited_state(&self, members: &[MemberInfo]) -> Option<Reason> {
+        let generation = self.record.generation?;
+        let report = |member: &MemberInfo| self.workers.live(member.worker);
+        let lacks =
+            |report: &WorkerReport| report.lacks_state && report.generation == Some(generation);
+        let lack_state = self.record.members.iter().filter_map(report).any(lacks);
+        let is_back = |member: &MemberInfo| {
+            rank_of(&self.record.members, member.worker).is_none()
+                && report(member).is_some_and(|report| report.next.is_some())
+        };
+        if !lack_state || members.iter().any(is_back) {
+            return None;
+        }
+        let silent = self.silent_holders().len() as u32;
+        (silent > 0).then_some(Reason::LacksState { silent })
+    }
+
+    /// Returns when the workers were lost that may have parts of the state and have not been silent for too long. Their processes may
+    /// still run.
+    pub(super) fn silent_holders(&self) -> Vec<Time> {
+        let limit = self.settings.state_wait;
+        match self.settings.is_divided {
+            true => self.workers.silent_holders(limit, self.now),
+            false => Vec::new(),
         }
     }
 

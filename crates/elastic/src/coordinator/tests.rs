@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::{GroupFailure, Term, WorkerReport, WorkerSlot};
 
+mod divided;
 mod leading;
 mod restarts;
 mod state;
@@ -35,6 +36,7 @@ fn report(worker: u64) -> WorkerReport {
         phase: WorkerPhase::Idle,
         next: None,
         has_voted: false,
+        lacks_state: false,
         draining: false,
         trouble: None,
     }

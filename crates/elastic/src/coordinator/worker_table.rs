@@ -184,6 +184,16 @@ impl WorkerTable {
         matches!(cause, LossCause::Silent(_)).then_some(*at)
     }
 
+    /// Returns when workers were lost that reported a state and may still run, as far as this was within `limit`.
+    pub(super) fn silent_holders(&self, limit: Duration, now: Time) -> Vec<Time> {
+        let lost = self.lost.iter().filter(|(worker, (at, _))| {
+            let report = self.last_report(**worker);
+            let has_state = report.is_some_and(|report| report.next.is_some() && !report.draining);
+            has_state && !self.gone.contains(worker) && now.since(*at) < limit
+        });
+        lost.map(|(_, (at, _))| *at).collect()
+    }
+
     /// Returns whether a worker has reported that it left a generation for a later one.
     pub(super) fn has_left(&self, worker: WorkerId, generation: Generation) -> bool {
         self.seen

@@ -138,6 +138,7 @@ impl std::fmt::Display for Reason {
             | Self::TooFew { .. }
             | Self::NoSuccession { .. }
             | Self::NoState { .. }
+            | Self::LacksState { .. }
             | Self::NoProgress { .. } => self.wait_sentence(f),
             _ => self.generation_sentence(f),
         }
@@ -196,6 +197,7 @@ impl Reason {
                 }
                 let consequence = match then {
                     WaitEnd::StartWithFewer => "starting with fewer workers",
+                    WaitEnd::ReturnToEarlier => "returning to an earlier state",
                     WaitEnd::Fail => "giving up",
                 };
                 write!(f, "; {consequence} in {:.0} s", left.as_secs_f64())
@@ -226,6 +228,11 @@ impl Reason {
                 f,
                 "waiting: no reachable worker holds the state; {} that cannot be reached may hold it",
                 workers(*unreachable)
+            ),
+            Self::LacksState { silent } => write!(
+                f,
+                "waiting: the remaining workers have only parts of the state; {} without an answer may have the others",
+                workers(*silent)
             ),
             _ => Ok(()),
         }
@@ -273,6 +280,14 @@ impl Reason {
                 moved(*joined, *left, f)?;
                 write!(f, "; now {} (generation {generation})", workers(*n))
             }
+            Self::Saves {
+                generation,
+                workers: n,
+            } => write!(
+                f,
+                "saving the state with {} before the job ends (generation {generation})",
+                workers(*n)
+            ),
             Self::Adopted {
                 generation,
                 workers: n,

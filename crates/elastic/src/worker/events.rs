@@ -25,6 +25,11 @@ pub enum WorkerEvent {
         /// Whether this worker's state is complete; false while it still copies it.
         is_whole: bool,
     },
+    /// The members of the group have only parts of a state together, and wait for silent workers that may have the others.
+    LacksState {
+        /// The group's generation.
+        generation: Generation,
+    },
     /// The worker has finished copying the state.
     Healed {
         /// The group's generation.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use ronde_core::GenerationPurpose;
+
 use super::*;
 use crate::{StartFrom, WorkerId, WorkerSlot};
 
@@ -25,6 +27,8 @@ fn assignment(
         generation: Generation(generation),
         members: workers.iter().map(|worker| member(*worker)).collect(),
         start: StartFrom::Checkpoint(None),
+        purpose: GenerationPurpose::Train,
+        awaited: 0,
         when,
         reason: Reason::Drained,
     }

@@ -215,6 +215,10 @@ fn of_checkpoints(event: &Event) -> Option<String> {
             .collect::<Vec<_>>()
             .join("\n"),
         ),
+        Event::RunRestarted { lost, reason } => Some(format!(
+            "starting again from the first step: {reason}; {} computed again",
+            counted(lost.0, "step")
+        )),
         Event::RunStopped { step, .. } => {
             Some(format!("training stopped after {}", counted(step.0, "step")))
         }

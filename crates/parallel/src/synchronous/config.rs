@@ -50,8 +50,7 @@ pub struct SynchronousConfig {
     /// Whether only the parts of tables are exchanged whose gradient is not zero, where that sends fewer bytes; `None`: between
     /// hosts. The bits are the same.
     pub sparse_tables: Option<bool>,
-    /// Whether [`Strategy::reset`](crate::Strategy::reset) may be called. A model whose weights were loaded before is then kept
-    /// until the first update.
+    /// Whether [`Strategy::reset`](crate::Strategy::reset) may be called. A model whose weights were loaded before is then kept.
     pub may_reset: bool,
 }
 

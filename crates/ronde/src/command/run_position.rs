@@ -107,6 +107,7 @@ impl Tracker for RunPosition {
                     reached.is_usable = true;
                 }
             }
+            Event::RunRestarted { .. } => reached.steps = Some(0),
             _ => {}
         }
     }

@@ -505,6 +505,8 @@ fn settings(config: &RunConfig) -> ElasticSettings {
         rendezvous: RENDEZVOUS_TIMEOUT,
         succession: elastic.succession,
         wait_limit: seconds(elastic.wait_s),
+        state_wait: seconds(elastic.state_wait_s),
+        is_divided: config.has_slices(),
         orphan_limit: seconds(elastic.contact_s),
         restart: RestartLimits {
             restarts_max: elastic.max_restarts,

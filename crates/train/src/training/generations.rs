@@ -47,6 +47,7 @@ impl Training {
         self.share_initial_weights()?;
         if std::mem::take(&mut self.is_starting) {
             self.record_start();
+            self.keep_beginning();
         }
         self.find_state()?;
         let next = self.session.next_step();
@@ -93,7 +94,6 @@ impl Training {
         if all_compute {
             self.catch_up()?;
         }
-        self.copy_initial_state();
         self.record_resumed(&catch_up.each);
         Ok(())
     }

@@ -23,6 +23,13 @@ pub(super) struct SharedInitialWeights {
     is_loaded: bool,
 }
 
+impl SharedInitialWeights {
+    /// Notes that this member does not have the weights any more.
+    pub(super) fn give_up(&mut self) {
+        self.is_loaded = false;
+    }
+}
+
 /// What the members of a generation need of the initial weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SharedPart {
@@ -174,9 +181,22 @@ impl Training {
             });
         }
         if let Some(weights) = &read {
+            self.check_unchanged(weights)?;
             self.report_initial_weights(weights);
         }
         Ok(read)
+    }
+
+    /// Returns an error if a run that begins again finds another file than at first.
+    fn check_unchanged(&self, weights: &InitialWeights) -> Result<(), TrainError> {
+        let before = self.initial_hash();
+        if before.is_empty() || before == weights.blake3() {
+            return Ok(());
+        }
+        Err(TrainError::Impossible {
+            problem: "the run cannot begin again: the file of `model.init` has changed".to_owned(),
+            hint: "restore the file, or start a new run".to_owned(),
+        })
     }
 
     /// Adds the weights that this member has read to the plan, and reports them.

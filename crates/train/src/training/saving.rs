@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup};
 use ronde_core::holdings::HeldRanges;
-use ronde_core::session::{CommittedStep, LoadAgreement, StateSource, VoteRequests};
-use ronde_core::{CollectivesExt, Event, Generation, GroupRank, Rank, Step, weight_hash};
+use ronde_core::session::{CommittedStep, LoadAgreement, MemberState, StateSource, VoteRequests};
+use ronde_core::{
+    CollectivesExt, Event, Generation, GenerationPurpose, GroupRank, Rank, Step, weight_hash,
+};
 
 use super::{Training, slices, vectors, vectors_mut};
 use crate::TrainError;
@@ -94,7 +96,7 @@ impl Training {
             }
         }
         if committed.requests.stop {
-            return self.stop(committed.step);
+            return self.stop_before(committed.step.next());
         }
         let leaves = committed.requests.leaves && self.member.ends_after(committed);
         if leaves && self.is_divided() && self.checkpoints.is_some() {
@@ -113,9 +115,8 @@ impl Training {
         Ok(())
     }
 
-    /// Stops the run after a step, with a checkpoint.
-    fn stop(&mut self, last: Step) -> Result<(), TrainError> {
-        let next = last.next();
+    /// Stops the run before a step, with a checkpoint.
+    fn stop_before(&mut self, next: Step) -> Result<(), TrainError> {
         let saved = self.save_last(next)?;
         if self.member.rank == Rank(0) {
             let stopped = Event::RunStopped { step: next, saved };
@@ -159,8 +160,7 @@ impl Training {
     /// and saves it in a generation in which no worker trains.
     ///
     /// # Errors
-    /// The checkpoint cannot be saved; [`TrainError::Stopped`] if this worker has only some slices of the state, when members
-    /// were lost before they could save theirs together.
+    /// The checkpoint cannot be saved.
     pub(super) fn save_alone(&mut self, generation: Generation) -> Result<(), TrainError> {
         let left = self.member.generation;
         let job = self.plan.config.run.name.clone();
@@ -172,12 +172,9 @@ impl Training {
             saving.enter(&now, None);
         }
         let step = self.session.next_step();
-        if self.slices.held().len() < slices::len(&*self.strategy) {
-            let saved = self.checkpoints.as_ref().and_then(RunCheckpoints::saved) == Some(step);
-            let stopped = Event::RunStopped { step, saved };
-            self.member.tracker.record(stopped);
-            return Err(TrainError::Stopped { step, saved });
-        }
+        // The worker that recorded the last steps may be lost.
+        self.finish_unfinished();
+        self.report_history();
         let saved = self.save_last(step)?;
         let tracker = &self.member.tracker;
         tracker.record(Event::RunStopped { step, saved });
@@ -260,14 +257,14 @@ impl Training {
     /// # Errors
     /// A peer was lost, or the checkpoints cannot be used.
     pub(super) fn find_state(&mut self) -> Result<(), TrainError> {
-        if self.checkpoints.is_none() && !self.is_divided() {
-            return Ok(());
-        }
         let term = self.checkpoints.as_ref().and_then(RunCheckpoints::term);
         let members = self.member_states(term)?;
         let term = members.iter().map(|member| member.term).max();
         let term = term.filter(|term| *term > 0);
         let source = StateSource::of(&members, slices::len(&*self.strategy));
+        if !matches!(source, StateSource::Members(_)) {
+            self.wait_for_state(&members)?;
+        }
         if source.is_before(self.session.next_step()) {
             self.session.give_up_state();
         }
@@ -281,9 +278,12 @@ impl Training {
             StateSource::Initial if self.resume == Resume::Never && !is_later => false,
             StateSource::Initial => self.load_together()?,
         };
-        if has_loaded {
+        if has_loaded || !matches!(source, StateSource::Members(_)) {
             self.history.clear();
             (self.held, self.unfinished) = (None, None);
+        }
+        if !has_loaded && !matches!(source, StateSource::Members(_)) {
+            self.begin_again(&members)?;
         }
         if let Some((saving, now)) = self.checkpoints() {
             saving.enter(&now, term);
@@ -292,6 +292,46 @@ impl Training {
             }
         }
         Ok(())
+    }
+
+    /// Leaves the group to wait for silent workers that may have the state, or ends the run if it was to be saved. Returns if the
+    /// members may return to an earlier state. All members call it together.
+    ///
+    /// # Errors
+    /// As described.
+    fn wait_for_state(&mut self, members: &[MemberState]) -> Result<(), TrainError> {
+        let step = members.iter().map(|member| member.next).max();
+        let Some(step) = step.filter(|step| *step > Step(0)) else {
+            return Ok(());
+        };
+        let awaited = self.gather_words(&[u64::from(self.member.awaited)])?;
+        let workers = awaited.into_iter().max().unwrap_or_default() as u32;
+        if self.member.purpose == GenerationPurpose::Save {
+            return self.end_without_state(step);
+        }
+        if workers == 0 {
+            return Ok(());
+        }
+        self.member.lacks_state();
+        Err(TrainError::LacksState { step, workers })
+    }
+
+    /// Ends a run whose state is lost.
+    fn end_without_state(&mut self, step: Step) -> Result<(), TrainError> {
+        let saved = false;
+        if self.member.rank == Rank(0) {
+            let stopped = Event::RunStopped { step, saved };
+            self.member.tracker.record(stopped);
+        }
+        self.member.group.barrier().map_err(TrainError::Farewell)?;
+        Err(TrainError::Stopped { step, saved })
+    }
+
+    /// Saves the state that the members of a last generation have together, and ends the run.
+    pub(super) fn save_and_end(&mut self) -> Result<(), TrainError> {
+        self.catch_up()?;
+        let next = self.session.next_step();
+        self.stop_before(next)
     }
 
     /// Loads the newest checkpoint: on rank 0 while the remaining ranks wait, which copy the state from it later; or on

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ronde_core::holdings::{HeldRanges, Move};
-use ronde_core::session::{CatchUp, CatchUpPlan, MemberState, SliceExchangeError};
+use ronde_core::session::{CatchUp, CatchUpPlan, MemberState};
 use ronde_core::{CollectivesExt, Step};
 use ronde_parallel::{DistributedVector, HeldVector, LossScaling, Strategy, VectorKind, ZeroLevel};
 
@@ -110,7 +110,7 @@ impl Training {
                 "{part} is on 1 worker, so all workers load the newest checkpoint after the loss of one"
             ),
             false => format!(
-                "{part} is on 1 worker and no checkpoints are saved, so the loss of a worker ends the run"
+                "{part} is on 1 worker and no checkpoints are saved, so the run begins again after the loss of one"
             ),
         }
     }
@@ -122,7 +122,7 @@ impl Training {
             has_state: !self.session.is_fresh() && self.session.is_complete(),
             term: term.unwrap_or_default(),
             next,
-            holds_gradient: self.holds_gradient(next),
+            holds_gradient: self.session.is_complete() && self.holds_gradient(next),
             held: self.slices.held().clone(),
         };
         let all = self.gather_words(&mine.encode())?;
@@ -145,13 +145,7 @@ impl Training {
         let reports = self.gather_words(&self.slices.report())?;
         let layout = self.next_layout(catch_up, &reports);
         let moves = self.slices.plan(catch_up, &reports, &layout, me);
-        let moves = moves.map_err(|error| match error {
-            SliceExchangeError::InvalidReport => inconsistent("slices of its members"),
-            SliceExchangeError::Lost(lost) => TrainError::SliceLost {
-                step: catch_up.next,
-                elements: lost.elements,
-            },
-        })?;
+        let moves = moves.map_err(|_| inconsistent("slices of its members"))?;
         let is_fresh = catch_up.next == Step(0);
         let last = Step(catch_up.next.0.saturating_sub(1));
         let gathered = match is_fresh {

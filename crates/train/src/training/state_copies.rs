@@ -1,6 +1,6 @@
 //! Copies of the state in the memory of the workers of a [`Training`], from which they continue after a loss without a checkpoint.
 //!
-//! Before and after the first step and every `elastic.copy_steps` steps, each rank copies what it has of the state, and sends the parts that no other rank has to another
+//! After the first step and every `elastic.copy_steps` steps, each rank copies what it has of the state, and sends the parts that no other rank has to another
 //! one, if possible on another host. The messages travel during the next step, before whose vote every rank waits for them. So after
 //! that vote the copy is complete on all ranks, and only then the one before is dropped: a loss at any moment leaves a complete copy
 //! with the remaining ranks, unless a rank and the one that has its parts are lost together.
@@ -40,17 +40,14 @@ struct StateCopy {
 }
 
 impl StateCopy {
-    /// Describes the copy to all members. Before the first step, a member has all elements: those that it does not hold are zeros.
-    fn report(&self, elements: usize) -> MemberState {
+    /// Describes the copy to all members.
+    fn report(&self) -> MemberState {
         MemberState {
             has_state: true,
             term: 0,
             next: self.next,
             holds_gradient: false,
-            held: match self.next {
-                Step(0) => HeldRanges::new(std::iter::once(0..elements)),
-                _ => self.held.clone(),
-            },
+            held: self.held.clone(),
         }
     }
 }
@@ -175,16 +172,6 @@ impl Training {
         Ok(())
     }
 
-    /// Keeps a copy of the state before the first step, which needs no messages. Weights of a file are not restored: workers that join
-    /// receive them before it is known that the run begins again.
-    pub(super) fn copy_initial_state(&mut self) {
-        if self.keeps_copies() && self.session.is_fresh() && self.initial.is_none() {
-            let copy = self.copy_of_state(Step(0));
-            self.state_copies.replace(copy);
-            self.state_copies.confirm();
-        }
-    }
-
     /// Returns a copy of what this rank has of the state before a step.
     fn copy_of_state(&self, next: Step) -> StateCopy {
         let vectors = vectors(&*self.strategy, &self.copies);
@@ -256,7 +243,7 @@ impl Training {
         let saved = saved.map_or(-1, |step| step.0 as i64);
         let saved = group.all_gather(&[saved]).map_err(TrainError::Heal)?;
         let elements = slices::len(&*self.strategy);
-        let mine = (self.state_copies.all()).map(|copy| copy.report(elements));
+        let mine = (self.state_copies.all()).map(|copy| copy.report());
         let words: Vec<u64> = mine.flat_map(|copy| copy.encode()).collect();
         let all = MemberState::decode_all(&self.gather_words(&words)?).unwrap_or_default();
         let StateSource::Members(step) = StateSource::of(&all, elements) else {

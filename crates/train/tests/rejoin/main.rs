@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use ronde_core::holdings::HeldRanges;
 use ronde_core::{
-    Assignment, Collectives, Departure, Event, Generation, GroupRank, JobMember, MembershipError,
-    MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
+    Assignment, Collectives, Departure, Event, Generation, GenerationPurpose, GroupRank, JobMember,
+    MembershipError, MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
 };
 use ronde_data::OpenContext;
 use ronde_parallel::ZeroLevel;
@@ -162,6 +162,8 @@ impl TestMember {
             local_rank: rank as u32,
             local_world_size: world_size.get(),
             peers: members.present.iter().map(|(_, at)| *at).collect(),
+            purpose: GenerationPurpose::Train,
+            awaited: 0,
             task: String::new(),
         })
     }
@@ -364,8 +366,6 @@ fn ronde_comm_alone() -> ronde_comm::ProcessGroup {
 struct JobResult {
     bits: Vec<Bits>,
     events: Vec<Event>,
-    /// The number of workers that ended because a slice of the state was lost.
-    lost: usize,
 }
 
 /// Trains with `count` workers. `deaths` lists which worker dies at which of its operations; with `replaced`, a
@@ -409,7 +409,7 @@ fn train_job(
         .zip(0..)
         .map(|(listener, id)| (id, start(job, id, listener, fault(id))))
         .collect();
-    let (mut bits, mut lost) = (Vec::new(), 0);
+    let mut bits = Vec::new();
     // In the order of their deaths, so that no thread join waits for a later one.
     let mut dying: Vec<(u32, u32)> = deaths.to_vec();
     dying.sort_by_key(|death| death.1);
@@ -448,12 +448,17 @@ fn train_job(
     for (id, thread) in workers {
         match thread.join().unwrap() {
             Ok(end) => bits.push(end),
-            Err(TrainError::SliceLost { .. }) => lost += 1,
             Err(error) => panic!("worker {id}: {error}"),
         }
     }
     let events = std::mem::take(&mut *job.events.lock().unwrap());
-    JobResult { bits, events, lost }
+    JobResult { bits, events }
+}
+
+/// Returns how often the run began again with its first step.
+fn restarts(events: &[Event]) -> usize {
+    let is_restart = |event: &&Event| matches!(event, Event::RunRestarted { .. });
+    events.iter().filter(is_restart).count()
 }
 
 /// Returns the steps that any worker recorded as committed, without duplicates.

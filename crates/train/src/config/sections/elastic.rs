@@ -42,6 +42,9 @@ pub struct ElasticSection {
     pub succession: SuccessionPolicy,
     /// How long the job waits for `min_workers` before it ends; default 600 seconds.
     pub wait_s: f64,
+    /// How long workers that have only parts of the state wait for silent ones that may have the others, before they return to a
+    /// checkpoint or to the beginning; default 30 seconds.
+    pub state_wait_s: f64,
     /// With several hosts: how long a host trains without contact to any coordinator before its workers end; default
     /// 600 seconds.
     pub contact_s: f64,
@@ -73,6 +76,7 @@ impl Default for ElasticSection {
             lease_s: 3.0,
             succession: SuccessionPolicy::Lease,
             wait_s: 600.0,
+            state_wait_s: 30.0,
             contact_s: 600.0,
             copy_steps: 0,
         }
@@ -108,6 +112,7 @@ impl ElasticSection {
             ("elastic.lease_s", self.lease_s, LEASE_S_MIN),
             ("elastic.restart_window_s", self.restart_window_s, 0.0),
             ("elastic.wait_s", self.wait_s, 0.0),
+            ("elastic.state_wait_s", self.state_wait_s, 0.0),
             (
                 "elastic.contact_s",
                 self.contact_s,

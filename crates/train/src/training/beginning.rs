@@ -1,0 +1,99 @@
+//! [`Beginning`]: the state of a [`Training`] before its first step. It is the checkpoint that every run has.
+
+use ronde_core::session::MemberState;
+use ronde_core::{Event, Rank, Step};
+use ronde_parallel::VectorKind;
+
+use super::state_copies::StateCopies;
+use super::{Training, slices};
+use crate::TrainError;
+use crate::model_copies::{ModelCopies, held_weights};
+use crate::progress::RunProgress;
+
+/// What the seed or the initial file do not determine of the state before the first step. All vectors that are not here are zeros,
+/// apart from the weights.
+pub(super) struct Beginning {
+    session: Vec<u8>,
+    progress: String,
+    /// The vectors that every rank holds completely, such as the loss scale, with their numbers.
+    whole: Vec<(usize, Vec<f32>)>,
+}
+
+impl Training {
+    /// Keeps what [`Training::begin_again`] needs, before the first step or any checkpoint. Memory: the vectors that every rank
+    /// holds completely, besides the weights.
+    pub(super) fn keep_beginning(&mut self) {
+        let vectors = self.strategy.vectors().into_iter().enumerate().skip(1);
+        let whole = vectors.filter(|(_, vector)| vector.kind == VectorKind::Whole);
+        let whole = whole.map(|(number, vector)| (number, vector.values.to_vec()));
+        self.beginning = Some(Beginning {
+            session: self.session.cursor(),
+            progress: self.progress.encode(&self.callbacks),
+            whole: whole.collect(),
+        });
+    }
+
+    /// Returns to the state before the first step, if a member has left it: `members` have no complete state together, and there is
+    /// no checkpoint. All members call it together.
+    ///
+    /// # Errors
+    /// A peer was lost, a layer does not know its initial values any more, or the initial file cannot be read again.
+    pub(super) fn begin_again(&mut self, members: &[MemberState]) -> Result<(), TrainError> {
+        let lost = members.iter().map(|member| member.next).max();
+        let Some(lost) = lost.filter(|lost| *lost > Step(0)) else {
+            return Ok(());
+        };
+        let even = self.even_mesh()?;
+        self.regroup(even)?;
+        self.slices.give_up();
+        let mine = slices::layout(&*self.strategy).swap_remove(self.member.group.rank().index());
+        self.hold(mine.clone());
+        self.strategy.reset().map_err(|source| TrainError::Step {
+            step: Step(0),
+            source: Box::new(source),
+        })?;
+        self.load_beginning()?;
+        self.slices.loaded(mine);
+        if let Some(initial) = &mut self.initial {
+            initial.give_up();
+        }
+        self.share_initial_weights()?;
+        if self.member.rank == Rank(0) {
+            self.member.tracker.record(Event::RunRestarted {
+                lost,
+                reason: format!(
+                    "a part of the state before step {lost} was lost with the workers that held it, and there is no checkpoint"
+                ),
+            });
+        }
+        Ok(())
+    }
+
+    /// Loads everything but the weights.
+    fn load_beginning(&mut self) -> Result<(), TrainError> {
+        let Some(beginning) = &self.beginning else {
+            return Ok(());
+        };
+        let mut vectors = self.strategy.vectors_mut();
+        for vector in vectors.iter_mut().skip(1) {
+            vector.values.fill(0.0);
+        }
+        for (number, values) in &beginning.whole {
+            vectors[*number].values.copy_from_slice(values);
+        }
+        drop(vectors);
+        self.strategy.reload();
+        self.copies = ModelCopies::new(&self.plan.config.train, held_weights(&*self.strategy));
+        self.progress = RunProgress::decode(&beginning.progress, &mut self.callbacks)?;
+        self.state_copies = StateCopies::default();
+        (self.gathered, self.last) = (None, None);
+        let digest = self.strategy.digest(None);
+        if !self.session.resume(&beginning.session, digest) {
+            return Err(TrainError::Impossible {
+                problem: "the state before the first step is inconsistent".to_owned(),
+                hint: "this is a bug of ronde; please report it".to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
