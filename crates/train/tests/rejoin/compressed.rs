@@ -176,16 +176,7 @@ fn replicas_with_residuals_have_the_same_bits_on_any_number_of_workers() {
 #[test]
 fn without_checkpoints_the_loss_of_residuals_begins_the_run_again() {
     for (run, _) in CODECS {
-        let undisturbed = alone(run);
-        let mut restarted = 0;
-        for (operation, is_replaced) in [(40, false), (60, true), (80, false)] {
-            let end = train_with(run, 3, &[(1, operation)], is_replaced, None);
-            let same = |bits: &Bits| bits.agree_with(&undisturbed);
-            assert!(end.bits.len() >= 2 && end.bits.iter().all(same), "{run:?}");
-            assert_eq!(steps(&end.events), (0..STEPS).collect::<Vec<_>>());
-            restarted += restarts(&end.events);
-        }
-        assert!(restarted > 0, "{run:?}");
+        begins_again(run, 3, &alone(run));
     }
 }
 

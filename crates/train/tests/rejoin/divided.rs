@@ -186,52 +186,31 @@ fn without_a_second_copy_the_workers_load_the_newest_checkpoint_or_begin_again()
 
 #[test]
 fn without_checkpoints_the_loss_of_a_part_begins_the_run_again() {
-    for sets in [
-        &[
-            WIDE,
-            "parallel.zero=1",
-            "parallel.copies=1",
-            "train.average_decay=0.9",
-        ][..],
-        &[
-            WIDE,
-            "parallel.zero=2",
-            "parallel.copies=1",
-            "optimizer.kind=adam",
-        ],
-        &[
-            WIDE,
-            "parallel.zero=3",
-            "parallel.copies=1",
-            "optimizer.kind=adam",
-        ],
-        &[WIDE, "parallel.pipeline=3"],
-        &[WIDE, "parallel.servers=1"],
-        &[WIDE, "parallel.pipeline=2", "parallel.zero=3"],
-        &[WIDE, "model.tensor_parts=2", "parallel.tensor=2"],
-        &[
-            WIDE,
-            "model.tensor_parts=2",
-            "parallel.tensor=2",
-            "parallel.pipeline=2",
-        ],
+    const ONE: &str = "parallel.copies=1";
+    const TENSOR: &str = "model.tensor_parts=2";
+    for (count, sets) in [
+        (
+            3,
+            &[WIDE, ONE, "parallel.zero=1", "train.average_decay=0.9"][..],
+        ),
+        (3, &[WIDE, ONE, "parallel.zero=2", "optimizer.kind=adam"]),
+        (3, &[WIDE, ONE, "parallel.zero=3", "optimizer.kind=adam"]),
+        (3, &[WIDE, ONE, "parallel.pipeline=3"]),
+        (4, &[WIDE, ONE, "parallel.pipeline=2", "parallel.zero=3"]),
+        (3, &[WIDE, ONE, TENSOR, "parallel.tensor=2"]),
+        (
+            4,
+            &[
+                WIDE,
+                ONE,
+                TENSOR,
+                "parallel.tensor=2",
+                "parallel.pipeline=2",
+            ],
+        ),
     ] {
         let run = RunSettings { steps: STEPS, sets };
-        let undisturbed = alone(run);
-        let mut restarted = 0;
-        for (id, operation) in [(0, 40), (1, 60), (1, 90), (0, 130)] {
-            for is_replaced in [false, true] {
-                let count = if sets.len() > 3 { 4 } else { 3 };
-                let end = train_with(run, count, &[(id, operation)], is_replaced, None);
-                let place = format!("{id} at {operation} with {sets:?}");
-                let same = |bits: &Bits| bits.agree_with(&undisturbed);
-                assert!(end.bits.len() >= 2 && end.bits.iter().all(same), "{place}");
-                let expected: Vec<u64> = (0..STEPS).collect();
-                assert_eq!(steps(&end.events), expected, "{place}");
-                restarted += restarts(&end.events);
-            }
-        }
-        assert!(restarted > 0, "{sets:?}");
+        begins_again(run, count, &alone(run));
     }
 }
 

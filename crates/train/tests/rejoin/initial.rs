@@ -76,19 +76,15 @@ fn a_run_that_begins_again_reads_the_file_again() {
     for more in [
         &["parallel.zero=2", "parallel.copies=1"][..],
         &["parallel.zero=3", "parallel.copies=1"],
-        &["parallel.pipeline=3"],
-        &["compression.codec=top_k"],
+        &["parallel.pipeline=3", "parallel.copies=1"],
+        &[
+            "compression.codec=top_k",
+            "compression.senders=4",
+            "compression.ratio=0.2",
+        ],
     ] {
         let run = from_file(&folder, more);
         let whole = train_with(run, 1, &[], false, None);
-        let mut restarted = 0;
-        for (lost, operation, is_replaced) in [(0, 60, false), (1, 90, true), (1, 130, false)] {
-            let end = train_with(run, 3, &[(lost, operation)], is_replaced, None);
-            let same = |bits: &Bits| bits.agree_with(&whole.bits[0]);
-            assert!(end.bits.len() >= 2 && end.bits.iter().all(same), "{more:?}");
-            assert_eq!(steps(&end.events), steps(&whole.events));
-            restarted += restarts(&end.events);
-        }
-        assert!(restarted > 0, "{more:?}");
+        begins_again(run, 3, &whole.bits[0]);
     }
 }

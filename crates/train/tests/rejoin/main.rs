@@ -461,6 +461,28 @@ fn restarts(events: &[Event]) -> usize {
     events.iter().filter(is_restart).count()
 }
 
+/// Lets one of `count` workers die at different operations, some of which lose a part of the state. Every run must end with the bits of
+/// `undisturbed`, and some must begin again.
+fn begins_again(run: RunSettings, count: u32, undisturbed: &Bits) {
+    let mut restarted = 0;
+    for operation in (18..66).step_by(6) {
+        let is_replaced = operation % 4 == 0;
+        let id = u32::from(operation % 9 != 0);
+        let end = train_with(run, count, &[(id, operation)], is_replaced, None);
+        let place = format!("{id} at {operation} with {run:?}");
+        let same = |bits: &Bits| bits.agree_with(undisturbed);
+        assert!(end.bits.len() >= 2 && end.bits.iter().all(same), "{place}");
+        let steps = steps(&end.events);
+        assert_eq!(
+            steps,
+            (0..steps.len() as u64).collect::<Vec<_>>(),
+            "{place}"
+        );
+        restarted += restarts(&end.events);
+    }
+    assert!(restarted > 0, "{run:?}");
+}
+
 /// Returns the steps that any worker recorded as committed, without duplicates.
 fn steps(events: &[Event]) -> Vec<u64> {
     let mut steps: Vec<u64> = events
