@@ -322,6 +322,9 @@ impl World {
             rendezvous: Duration::from_secs(2),
             orphan_limit: Duration::from_secs(5),
             wait_limit: Duration::from_secs(3600),
+            // Simulated workers exit instead of waiting for silent ones or saving together.
+            state_wait: Duration::ZERO,
+            is_divided: false,
             succession,
             restart: RestartLimits {
                 restarts_max: 1000,

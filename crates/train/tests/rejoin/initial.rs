@@ -79,7 +79,7 @@ fn a_run_that_begins_again_reads_the_file_again() {
         &["parallel.pipeline=3", "parallel.copies=1"],
         &[
             "compression.codec=top_k",
-            "compression.senders=4",
+            "compression.senders=5",
             "compression.ratio=0.2",
         ],
     ] {
