@@ -232,7 +232,7 @@ impl WorkerLink {
 impl Drop for WorkerLink {
     fn drop(&mut self) {
         if let Some(member) = self.member.get() {
-            member.lose("this worker has ended");
+            member.leave();
         }
         lock(&self.loss).finished = true;
         self.queue.close();
@@ -322,13 +322,16 @@ fn read(stream: &TcpStream, loss: &Mutex<LossState>, member: &OnceLock<Arc<Membe
         }
     };
     let end = StopNotice { reason, has_failed };
-    let call = {
+    let (call, is_finished) = {
         let mut loss = lock(loss);
         loss.end = Some(end.clone());
-        loss.call.take().filter(|_| !loss.finished)
+        (loss.call.take().filter(|_| !loss.finished), loss.finished)
     };
-    if let Some(member) = member.get() {
-        member.lose(&end.reason);
+    match member.get() {
+        // The supervisor closes the connection of a worker that has finished.
+        Some(member) if is_finished => member.leave(),
+        Some(member) => member.lose(&end.reason),
+        None => {}
     }
     if let Some(call) = call {
         call(&end);

@@ -21,6 +21,9 @@ use crate::wire::JobTerms;
 
 /// Number of generations whose members are remembered.
 const GENERATIONS_MAX: usize = 8;
+/// Time before a requested drain takes effect. If the signal that requests it has also reached the launcher, the launcher
+/// stops the whole job meanwhile, and this worker takes part in that.
+const DRAIN_DELAY: Duration = Duration::from_millis(500);
 
 /// A worker's membership in the job, as far as this process knows.
 pub(crate) struct MembershipClient {
@@ -44,6 +47,8 @@ struct ClientState {
     over: Option<String>,
     /// The newest request to write a checkpoint.
     checkpoint: Option<CheckpointRequest>,
+    /// When a requested drain takes effect.
+    drain_at: Option<Time>,
 }
 
 /// A coordinator's request to write a checkpoint, in this generation.
@@ -116,6 +121,7 @@ impl MembershipClient {
                 group: None,
                 over: None,
                 checkpoint: None,
+                drain_at: None,
             }),
             changed: Condvar::new(),
         }))
@@ -144,6 +150,20 @@ impl MembershipClient {
         }
     }
 
+    /// Forgets the group without aborting it, because this worker needs it no more and may leave in good order while other
+    /// members still use it. A member that does need this worker learns from its group that it has left.
+    fn release_group(&self) {
+        let group = self.lock().group.take();
+        // Outside of the lock: the last owner of a group waits until its messages are sent.
+        drop(group);
+    }
+
+    /// Ends the membership of a worker that leaves by itself.
+    pub(crate) fn leave(&self) {
+        self.release_group();
+        self.lose("this worker has ended");
+    }
+
     /// Sends reports when they are due, until the job is over. Runs on its own thread.
     pub(crate) fn tick(&self) {
         loop {
@@ -151,6 +171,12 @@ impl MembershipClient {
             let Some(wake) = state.machine.wake_at().filter(|_| state.over.is_none()) else {
                 return;
             };
+            if state.drain_at.take_if(|at| *at <= self.now()).is_some() {
+                drop(state);
+                self.handle(WorkerEvent::Drain, EventOrigin::Other);
+                continue;
+            }
+            let wake = state.drain_at.map_or(wake, |at| at.min(wake));
             let wait = wake.since(self.now());
             if !wait.is_zero() {
                 let waited = self.changed.wait_timeout(state, wait);
@@ -404,6 +430,7 @@ impl JobMember for MembershipClient {
             return true;
         };
         self.handle(WorkerEvent::Ended { generation }, EventOrigin::Training);
+        self.release_group();
         if self.terms.settings.policy == MembershipPolicy::Fixed {
             // No other member can need this worker again.
             return true;
@@ -422,7 +449,9 @@ impl JobMember for MembershipClient {
 
     fn drain(&self) {
         if self.terms.settings.policy == MembershipPolicy::Elastic {
-            self.handle(WorkerEvent::Drain, EventOrigin::Other);
+            let at = self.now().after(DRAIN_DELAY);
+            self.lock().drain_at.get_or_insert(at);
+            self.changed.notify_all();
         }
     }
 }

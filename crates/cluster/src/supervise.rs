@@ -155,6 +155,7 @@ fn supervise_for(
         last_words: LastReports::default(),
         activity_checked: Duration::ZERO,
         stopped_by: None,
+        has_trained: false,
         unresponsive: Vec::new(),
     };
     supervisor.start_watchdog();
@@ -190,6 +191,8 @@ struct Supervisor<'a> {
     activity_checked: Duration,
     /// The signal that requested the end of the job.
     stopped_by: Option<i32>,
+    /// Whether a worker has started to train, so that there are steps to save. It stays true when workers are replaced.
+    has_trained: bool,
     unresponsive: Vec<Rank>,
 }
 
@@ -322,6 +325,7 @@ impl Supervisor<'_> {
                 ControlEvent::Reported(rank, report) => self.reported(rank, *report),
                 ControlEvent::Recorded(rank, event) => {
                     self.roster.recorded(rank, &event, now);
+                    self.note_course(&event);
                     let events = self.coordination.recorded(now, event);
                     events.into_iter().for_each(|e| self.sinks.record(e));
                 }

@@ -47,6 +47,8 @@ pub struct WorkerMachine {
     /// The newest generation whose members lacked parts of the state.
     lacked_in: Option<Generation>,
     draining: bool,
+    /// Whether the newest assignment has no members, because the whole job stops.
+    job_stops: bool,
     trouble: Option<GroupFailure>,
     /// When the last report that a coordinator answered was sent.
     contact: Time,
@@ -82,6 +84,7 @@ impl WorkerMachine {
             voted_in: None,
             lacked_in: None,
             draining: false,
+            job_stops: false,
             trouble: None,
             contact: now,
             next_report: now,
@@ -172,6 +175,8 @@ impl WorkerMachine {
         match event {
             WorkerEvent::Tick | WorkerEvent::Connected => {}
             WorkerEvent::Coordinator(message) => self.apply_message(message, out),
+            // The whole job stops, and this worker may have to save its state.
+            WorkerEvent::Drain if self.job_stops => {}
             WorkerEvent::Drain => {
                 self.draining = true;
                 if self.generation.is_none() {
@@ -307,6 +312,7 @@ impl WorkerMachine {
             return;
         }
         let is_training = self.phase == WorkerPhase::Training;
+        self.job_stops = assignment.members.is_empty();
         self.pending = Some(assignment);
         let waits = self
             .pending

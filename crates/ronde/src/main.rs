@@ -10,9 +10,9 @@ use ronde_cluster::StopFlag;
 use command::console::{ConsoleArguments, message};
 use command::{
     autoscale, bench, cancel, check, checkpoint, coordinator, dashboard, data, doctor, evaluate,
-    export, fetch, flight, image, init, job_process, jobs, join, logs, plan, predict, run, scale,
-    schema, serve, shell, status, submit, sweep, trace, track, train, usage, wait, watchdog,
-    worker,
+    export, fetch, flight, image, init, job_process, jobs, join, launched, logs, plan, predict,
+    run, scale, schema, serve, shell, status, submit, sweep, trace, track, train, usage, wait,
+    watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -136,6 +136,9 @@ fn execute(command: RondeCommand) -> i32 {
         RondeCommand::Train(arguments) => with_signals(|stop| train::train(arguments, stop)),
         RondeCommand::Run(arguments) => supervising(|stop| run::run(arguments, stop)),
         RondeCommand::Bench(arguments) => supervising(|stop| bench::bench(&arguments, stop)),
+        RondeCommand::Coordinator(arguments) if arguments.launched => {
+            launched::under_launcher(|stop| coordinator::coordinator(&arguments, stop))
+        }
         RondeCommand::Coordinator(arguments) => {
             supervising(|stop| coordinator::coordinator(&arguments, stop))
         }

@@ -15,7 +15,7 @@ use ronde_core::session::{
 };
 use ronde_core::shards::ShardPlan;
 use ronde_core::{
-    Assignment, CollectiveError, Generation, GenerationPurpose, Group, LoneMember,
+    Assignment, CollectiveError, CollectivesExt, Generation, GenerationPurpose, Group, LoneMember,
     MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
 };
 
@@ -189,11 +189,24 @@ impl JobGroup {
         committed.newest > self.generation
     }
 
-    /// Ends the membership after all members have reached the end of the run. Returns false if a member has not
-    /// received the last outcome and needs this worker in a later generation.
+    /// Ends the membership after all members have reached the end of the run, for example by a barrier. Returns false if a
+    /// member has not received the last outcome and needs this worker in a later generation. Waits until no member needs
+    /// the connections of this one.
     #[must_use]
     pub fn finish(&self) -> bool {
+        if self.policy == MembershipPolicy::Fixed {
+            self.part();
+        }
         self.connector.member().farewell()
+    }
+
+    /// Waits until all members know the outcome of the operations before, so that none closes its connections while
+    /// another one still waits for it. Members of an elastic job learn that from the coordinator.
+    ///
+    /// The outcome of this last barrier does not matter: a member that fails in it has learned that all have entered it, or
+    /// has lost one that has left it, and both mean that the operations before have succeeded on all members.
+    pub(crate) fn part(&self) {
+        let _parted = self.group.barrier();
     }
 
     /// Returns whether the job stops after this generation.

@@ -1,6 +1,6 @@
 //! Lets the workers of a job end by themselves, after a last checkpoint.
 
-use ronde_core::MembershipPolicy;
+use ronde_core::{Event, MembershipPolicy};
 
 use super::{Supervisor, SupervisorPhase};
 use crate::launcher::StopSignal;
@@ -8,7 +8,9 @@ use crate::outcome::signal_name;
 use crate::stop::StopLevel;
 
 /// Signals that request an end in good order: SIGHUP, SIGINT (Ctrl-C) and SIGTERM.
-const GRACEFUL: [i32; 3] = [1, 2, 15];
+const GRACEFUL: [i32; 3] = [1, 2, TERMINATED];
+/// SIGTERM.
+const TERMINATED: i32 = 15;
 
 impl Supervisor<'_> {
     /// Returns whether the workers are ending by themselves; requests that on the first call. False
@@ -28,7 +30,7 @@ impl Supervisor<'_> {
         let now = self.now();
         let since = match self.phase {
             SupervisorPhase::Finishing { since } => since,
-            _ if self.is_before_first_step() => return false,
+            _ if self.has_nothing_to_save() => return false,
             _ => {
                 self.phase = SupervisorPhase::Finishing { since: now };
                 self.stopped_by = Some(signal);
@@ -43,7 +45,7 @@ impl Supervisor<'_> {
                 };
                 self.notice(
                     None,
-                    format!("received {signal}: {may}; a second signal ends them at once"),
+                    format!("received {signal}: {may}; after a second, Ctrl-C ends them at once"),
                 );
                 self.request_finish();
                 now
@@ -52,12 +54,26 @@ impl Supervisor<'_> {
         now < since + limit
     }
 
-    /// Returns whether the workers train, but none has committed a step, so that there is nothing to save. Programs
-    /// without a task do not report their steps.
-    fn is_before_first_step(&self) -> bool {
-        let mut ranks = self.spec.world_size.ranks();
-        !self.spec.task.is_empty()
-            && ranks.all(|rank| self.roster.member(rank).last_step().is_none())
+    /// Returns whether the workers prepare to train. Programs without a task do not report whether they do.
+    fn has_nothing_to_save(&self) -> bool {
+        !self.spec.task.is_empty() && !self.has_trained
+    }
+
+    /// Notes from an event of a worker that the run has started, or that its workers have stopped it by themselves. Programs
+    /// without a task may stop their training for other reasons.
+    pub(super) fn note_course(&mut self, event: &Event) {
+        match event {
+            Event::RunStarted { .. } | Event::StepCommitted { .. } => self.has_trained = true,
+            Event::RunStopped { .. } if !self.spec.task.is_empty() => self.note_stopped(),
+            _ => {}
+        }
+    }
+
+    /// Notes that a job has ended before its time although this process has received no signal: its workers have.
+    pub(super) fn note_stopped(&mut self) {
+        if self.coordination.ends_the_job() {
+            self.stopped_by.get_or_insert(TERMINATED);
+        }
     }
 
     fn request_finish(&mut self) {

@@ -141,13 +141,21 @@ impl Supervisor<'_> {
                     self.start_rank(rank, worker);
                 }
                 SupervisorAction::Kill(rank) => self.launcher.signal(rank, StopSignal::Kill),
-                SupervisorAction::Record(event) => self.sinks.record(event),
+                SupervisorAction::Record(event) => {
+                    self.note_course(&event);
+                    self.sinks.record(event);
+                }
                 SupervisorAction::End(JobEnding::Failed, reason) => {
                     let now = self.now();
                     let cause = FailureCause::Supervisor(reason.to_string());
                     self.roster.fail(Rank(0), cause, false, now);
                 }
-                SupervisorAction::End(_, reason) => self.end_silent_workers(reason),
+                SupervisorAction::End(ending, reason) => {
+                    if ending == JobEnding::Stopped {
+                        self.note_stopped();
+                    }
+                    self.end_silent_workers(reason);
+                }
             }
         }
     }

@@ -34,7 +34,7 @@ impl CoordinatorMachine {
             } else {
                 SwitchTiming::Now
             };
-            let reason = self.final_reason();
+            let reason = self.stopped(None);
             self.proposed = Some(GenerationChange {
                 generation,
                 members: Vec::new(),
@@ -212,14 +212,16 @@ impl CoordinatorMachine {
         if record.phase == JobPhase::Finished {
             return Reason::Finished { steps: complete };
         }
+        self.stopped(record.checkpoint)
+    }
+
+    /// Returns the reason of a stop, with the checkpoint that was published for it; none before it is.
+    fn stopped(&self, checkpoint: Option<Step>) -> Reason {
         let by = match &self.end_request {
             Some(EndRequest::Stop { by } | EndRequest::Abandon { by }) => by.clone(),
             Some(EndRequest::Fail { reason }) => return reason.clone(),
             None => "an earlier coordinator".to_owned(),
         };
-        Reason::Stopped {
-            by,
-            checkpoint: record.checkpoint,
-        }
+        Reason::Stopped { by, checkpoint }
     }
 }

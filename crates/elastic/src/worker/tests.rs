@@ -409,3 +409,26 @@ fn messages_are_single_lines_of_json() {
     );
     assert_eq!(serde_json::from_str::<ToWorker>(&line).unwrap(), message);
 }
+
+#[test]
+fn a_worker_of_a_job_that_stops_does_not_leave_before_its_checkpoint() {
+    for drains_first in [false, true] {
+        let mut worker = Worker::training();
+        let stops = assign(1, 3, &[], SwitchTiming::Now);
+        let events = match drains_first {
+            true => [WorkerEvent::Drain, stops],
+            false => [stops, WorkerEvent::Drain],
+        };
+        for event in events {
+            let commands = worker.send(event);
+            let ends = |command: &WorkerCommand| matches!(command, WorkerCommand::End(_));
+            assert!(!commands.iter().any(ends), "{commands:?}");
+        }
+        let term = Term(1);
+        let commands = worker.send(WorkerEvent::Coordinator(ToWorker::Checkpoint { term }));
+        let generation = Generation(3);
+        let next = Step(3);
+        assert_eq!(commands, [WorkerCommand::Checkpoint { generation, next }]);
+        assert_eq!(worker.machine.draining, drains_first);
+    }
+}

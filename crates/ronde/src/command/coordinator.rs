@@ -20,6 +20,9 @@ pub(crate) struct CoordinatorArguments {
     /// Listen at this address only [default: the last coordinator's address if it is free].
     #[arg(long, value_name = "ADDRESS", value_parser = listen_address)]
     listen: Option<SocketAddr>,
+    /// A launcher has started this coordinator, and decides when it ends.
+    #[arg(long, hide = true)]
+    pub(crate) launched: bool,
 }
 
 /// Parses `ADDRESS` or `ADDRESS:PORT`.

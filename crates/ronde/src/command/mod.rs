@@ -26,6 +26,7 @@ pub(crate) mod job_process;
 pub(crate) mod jobs;
 pub(crate) mod join;
 mod kubernetes_pod;
+pub(crate) mod launched;
 mod layouts;
 pub(crate) mod logs;
 mod loss_plot;

@@ -2,10 +2,11 @@
 //! The launcher is the agent of its host and restarts the coordinator.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -17,7 +18,7 @@ use ronde_cluster::{Agent, ClusterError, Invitation, JobCredentials, JobFolder, 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::coordinator::listen_address;
-use super::exit;
+use super::{exit, launched};
 use crate::command::console::message;
 
 /// Time limit for the coordinator's start.
@@ -134,9 +135,16 @@ fn refuse_running(path: &Path) -> Result<(), i32> {
     }
 }
 
+/// The process of a coordinator.
+struct RunningCoordinator {
+    pid: u32,
+    /// The pipe through which it learns that the job is over.
+    input: Option<ChildStdin>,
+}
+
 /// Restarts the coordinator whenever it dies, until the job is over.
 pub(crate) struct CoordinatorSupervisor {
-    running: Arc<Mutex<Option<u32>>>,
+    running: Arc<Mutex<Option<RunningCoordinator>>>,
     /// Dropped when the job is over.
     over: Option<Sender<()>>,
     /// Receives the exit code of a coordinator that is not restarted; closed when the thread ends.
@@ -146,7 +154,7 @@ pub(crate) struct CoordinatorSupervisor {
 
 impl CoordinatorSupervisor {
     fn start(job: PathBuf, listen: SocketAddr, notify: impl Fn(&str) + Send + 'static) -> Self {
-        let running = Arc::<Mutex<Option<u32>>>::default();
+        let running = Arc::<Mutex<Option<RunningCoordinator>>>::default();
         let (over, receiver) = channel::<()>();
         let (ended, done) = channel::<i32>();
         let pid = Arc::clone(&running);
@@ -179,11 +187,21 @@ impl CoordinatorSupervisor {
         Ok(())
     }
 
-    fn signal(&self, signal: Signal) {
-        let running = *self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pid) = running.and_then(|pid| Pid::from_raw(pid.cast_signed())) {
+    /// Lets the coordinator end.
+    fn release(&self) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut input) = running.as_mut().and_then(|running| running.input.take()) {
             // It may have ended just now.
-            let _ = kill_process(pid, signal);
+            let _ = input.write_all(format!("{}\n", launched::DONE).as_bytes());
+        }
+    }
+
+    fn kill(&self) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let pid = running.as_ref().map(|running| running.pid.cast_signed());
+        if let Some(pid) = pid.and_then(Pid::from_raw) {
+            // As above.
+            let _ = kill_process(pid, Signal::KILL);
         }
     }
 }
@@ -192,10 +210,10 @@ impl Drop for CoordinatorSupervisor {
     /// Ends the coordinator of a job that is over on this host.
     fn drop(&mut self) {
         self.over = None;
-        self.signal(Signal::TERM);
+        self.release();
         if self.done.recv_timeout(END_MAX) == Err(RecvTimeoutError::Timeout) {
             // It is stopped or hangs.
-            self.signal(Signal::KILL);
+            self.kill();
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -207,7 +225,7 @@ impl Drop for CoordinatorSupervisor {
 fn supervise(
     job: &Path,
     listen: SocketAddr,
-    running: &Mutex<Option<u32>>,
+    running: &Mutex<Option<RunningCoordinator>>,
     over: &Receiver<()>,
     notify: &dyn Fn(&str),
 ) -> i32 {
@@ -222,7 +240,10 @@ fn supervise(
                 return exit::GAVE_UP;
             }
         };
-        *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(child.id());
+        *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(RunningCoordinator {
+            pid: child.id(),
+            input: child.stdin.take(),
+        });
         let (ended, intervals) = wait(&mut child, over);
         *running.lock().unwrap_or_else(PoisonError::into_inner) = None;
         immediate_deaths = if intervals < LIVES_MIN {
@@ -269,7 +290,7 @@ fn wait(child: &mut Child, over: &Receiver<()>) -> (std::io::Result<ExitStatus>,
         }
         intervals = intervals.saturating_add(1);
         if over.recv_timeout(POLL_INTERVAL) != Err(RecvTimeoutError::Timeout) {
-            // It ends by itself, or by a signal from `drop`.
+            // It ends by itself, or is released or killed by `drop`.
             return (child.wait(), intervals);
         }
     }
@@ -280,6 +301,7 @@ fn spawn(job: &Path, listen: Option<SocketAddr>) -> std::io::Result<Child> {
     command
         .arg("coordinator")
         .arg("--quiet")
+        .arg("--launched")
         .arg("--job")
         .arg(job);
     if let Some(listen) = listen {
@@ -287,7 +309,7 @@ fn spawn(job: &Path, listen: Option<SocketAddr>) -> std::io::Result<Child> {
     }
     // A separate process group, so that Ctrl-C only reaches the launcher.
     command
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .process_group(0)
         .spawn()

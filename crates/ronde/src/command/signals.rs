@@ -4,7 +4,7 @@ use crate::command::console::message;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ronde_cluster::StopFlag;
+use ronde_cluster::{StopFlag, StopLevel};
 use ronde_core::JobMember;
 use ronde_train::flight_records::FlightRecordWriter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -34,14 +34,15 @@ pub(crate) fn stop_on_request(stop: Arc<AtomicBool>) -> std::io::Result<()> {
     signal_hook::flag::register(SIGTERM, stop).map(|_| ())
 }
 
-/// Makes SIGTERM and Ctrl-C request the end of the run after the current step; a second one ends the process at once.
+/// Makes SIGTERM, Ctrl-C and SIGHUP request the end of the run after the current step. No supervisor ends this process, so that
+/// it ends itself at once when the [`StopFlag`] of [`forward`] requires it.
 ///
 /// # Errors
 /// The system refuses a handler.
-pub(crate) fn stop_member_on_request(stop: Arc<AtomicBool>) -> std::io::Result<()> {
-    for signal in [SIGTERM, SIGINT] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())?;
-        signal_hook::flag::register(signal, stop.clone())?;
+pub(crate) fn stop_member_on_request(stop: &Arc<AtomicBool>) -> std::io::Result<()> {
+    IS_ALONE.store(true, Ordering::SeqCst);
+    for signal in handled() {
+        signal_hook::flag::register(signal, Arc::clone(stop))?;
     }
     Ok(())
 }
@@ -70,6 +71,9 @@ pub(crate) fn record_on_request(flights: Arc<FlightRecordWriter>) -> std::io::Re
 /// opening a data set cannot be interrupted in any other way.
 static IS_SUPERVISING: AtomicBool = AtomicBool::new(false);
 
+/// Whether this process is a worker without a supervisor.
+static IS_ALONE: AtomicBool = AtomicBool::new(false);
+
 /// Makes further signals set the stop flag instead of ending the process at once.
 pub(crate) fn begin_supervision() {
     IS_SUPERVISING.store(true, Ordering::SeqCst);
@@ -81,11 +85,7 @@ pub(crate) fn begin_supervision() {
 /// # Errors
 /// The system refuses the handler.
 pub(crate) fn forward(stop: &StopFlag) -> std::io::Result<()> {
-    let mut handled = vec![SIGINT, SIGTERM];
-    if !is_ignored(SIGHUP) {
-        handled.push(SIGHUP);
-    }
-    let mut signals = Signals::new(handled)?;
+    let mut signals = Signals::new(handled())?;
     let stop = stop.clone();
     std::thread::Builder::new()
         .name("signals".to_owned())
@@ -96,9 +96,19 @@ pub(crate) fn forward(stop: &StopFlag) -> std::io::Result<()> {
                     end_now(128 + signal);
                 }
                 stop.request(signal);
+                if IS_ALONE.load(Ordering::SeqCst) && stop.level() == StopLevel::KillNow {
+                    end_now(128 + stop.signal());
+                }
             }
         })?;
     Ok(())
+}
+
+/// Returns the signals that request an end. A SIGHUP that this process ignores, as under `nohup`, is none.
+fn handled() -> Vec<i32> {
+    let all = [SIGINT, SIGTERM, SIGHUP].into_iter();
+    all.filter(|signal| *signal != SIGHUP || !is_ignored(SIGHUP))
+        .collect()
 }
 
 #[expect(clippy::disallowed_methods, reason = "the command owns its process")]

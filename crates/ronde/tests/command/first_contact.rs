@@ -177,18 +177,20 @@ fn an_ignored_hangup_stays_ignored() {
 }
 
 #[test]
-fn a_second_interrupt_ends_the_run_at_once() {
-    let dir = TestFolder::new();
-    let running = long_run(&dir, "");
-    let workers = running.workers();
-    // A stopped worker cannot finish its step, so only the second signal ends the run.
-    crate::support::send(workers[&1], Signal::STOP);
-    running.signal(Signal::INT);
-    let mut running = running;
-    running.wait_stdout("a second signal ends them at once", 1);
-    running.signal(Signal::INT);
-    running.wait().expect(130, &["interrupted at step "]);
-    gone(workers.into_values());
+fn later_signals_end_the_run_at_once() {
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let dir = TestFolder::new();
+        let mut running = long_run(&dir, "");
+        let workers = running.workers();
+        // A stopped worker cannot finish its step, so only a later signal ends the run.
+        crate::support::send(workers[&1], Signal::STOP);
+        running.signal(signal);
+        running.wait_stdout("Ctrl-C ends them at once", 1);
+        // Signals within a second count as one; Ctrl-C counts as the second one, SIGTERM as the third.
+        running.repeat_until_end(signal);
+        running.wait().expect(code, &["interrupted at step "]);
+        gone(workers.into_values());
+    }
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::sync::Mutex;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Ended, RONDE, Running, TestFolder, events, gone, of_kind, send, until};
+use crate::support::{
+    Ended, RONDE, Running, TestFolder, events, gone, of_kind, send, stopped, terminate, until,
+};
 
 const EPOCHS: u64 = 60;
 const STEPS_OF_EPOCH: u64 = 23;
@@ -533,4 +535,43 @@ fn a_coordinator_that_cannot_listen_ends_the_run_at_once() {
         let errors = ended.stderr.matches("error: ").count();
         assert_eq!(errors, 1, "{}", ended.stderr);
     }
+}
+
+#[test]
+fn the_launcher_decides_when_its_coordinator_ends() {
+    let mut job = Job::start("2", "2", &[]);
+    job.running().after_steps(5);
+    let coordinator = the_coordinator(&job.dir);
+    terminate(coordinator);
+    job.running().after_steps(60);
+    assert_eq!(coordinators(&job.dir), BTreeSet::from([coordinator]));
+    // As when a manager of hosts ends all processes of the job.
+    let running = job.running.take().unwrap();
+    running.children().into_iter().for_each(terminate);
+    running.signal(Signal::TERM);
+    let ended = running.wait().expect(143, &["; checkpoint saved; "]);
+    assert!(
+        !ended.stdout.contains("starting another one"),
+        "{}",
+        ended.stdout
+    );
+    assert!(!ended.stdout.contains("departure"), "{}", ended.stdout);
+    gone([coordinator]);
+}
+
+#[test]
+fn a_second_signal_ends_the_coordinator_of_a_stopped_launcher() {
+    let mut job = Job::start("2", "2", &[]);
+    job.running().after_steps(5);
+    let coordinator = the_coordinator(&job.dir);
+    let launcher = job.running().pid();
+    send(launcher, Signal::STOP);
+    stopped(launcher);
+    terminate(coordinator);
+    job.running()
+        .wait_stderr("; a second signal ends process ", 1);
+    terminate(coordinator);
+    gone([coordinator]);
+    send(launcher, Signal::CONT);
+    job.whole();
 }

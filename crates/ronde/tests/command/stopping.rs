@@ -2,7 +2,9 @@
 
 use rustix::process::Signal;
 
-use crate::support::{RONDE, Running, TestFolder, gone, send, until};
+use crate::support::{
+    Ended, RONDE, Running, TestFolder, events, gone, of_kind, send, terminate, until,
+};
 
 /// The first failure ends the run.
 const FRAGILE: &str = "elastic.enabled=false";
@@ -50,6 +52,128 @@ fn a_signal_ends_all_processes_and_leaves_no_incomplete_file() {
         );
         assert!(!ended.stdout.contains("no checkpoint"), "{}", ended.stdout);
         assert_eq!(dir.list("out"), ["checkpoints", "events.jsonl", "run.toml"]);
+    }
+}
+
+/// Checks that an interrupted run with `--json` has saved its last step and names it.
+#[track_caller]
+fn saved(dir: &TestFolder, ended: &Ended) {
+    let all = std::fs::read_to_string(dir.path().join("out/events.jsonl")).unwrap();
+    let all = events(&all);
+    let last = |kind: &str| {
+        of_kind(&all, kind)
+            .last()
+            .map(|event| event["step"].clone())
+    };
+    let committed = last("step_committed").unwrap().as_u64().unwrap() + 1;
+    assert_eq!(
+        last("checkpoint_saved").unwrap(),
+        committed,
+        "{}",
+        ended.stdout
+    );
+    let shown = &ended.stderr;
+    for words in [
+        "interrupted at step ",
+        "; checkpoint saved; resume with `ronde train --resume out`",
+    ] {
+        assert!(shown.contains(words), "{words} in {shown}");
+    }
+}
+
+#[test]
+fn signals_within_a_second_keep_the_step() {
+    let mut pairs = vec![
+        (Signal::TERM, Signal::TERM),
+        (Signal::INT, Signal::INT),
+        (Signal::TERM, Signal::INT),
+    ];
+    if !ignores_hangups() {
+        pairs.push((Signal::TERM, Signal::HUP));
+    }
+    for (first, second) in pairs {
+        let dir = TestFolder::new();
+        let mut running = start(&dir, "2", &[]);
+        let workers = running.after_steps(5);
+        running.signal(first);
+        running.signal(second);
+        let ended = running.wait();
+        // The system delivers signals that wait at the same time in the order of their numbers.
+        let codes = [first, second].map(|signal| 128 + signal.as_raw());
+        assert!(
+            codes.contains(&ended.code),
+            "{}: {}",
+            ended.code,
+            ended.stderr
+        );
+        saved(&dir, &ended);
+        gone(workers.into_values());
+    }
+}
+
+#[test]
+fn a_signal_in_the_first_step_leaves_a_run_that_can_be_resumed() {
+    for sets in [&[][..], &[FRAGILE]] {
+        let dir = TestFolder::new();
+        let mut running = start(&dir, "2", sets);
+        running.wait_stdout(r#""event":"run_started""#, 1);
+        running.signal(Signal::TERM);
+        running
+            .wait()
+            .expect(143, &["resume with `ronde train --resume out`"]);
+        let arguments = [
+            "train",
+            "--resume",
+            "out",
+            "--json",
+            "--set",
+            "train.epochs=1",
+        ];
+        dir.run(&arguments).expect(0, &[]);
+    }
+}
+
+#[test]
+fn a_run_whose_workers_are_all_asked_to_leave_is_not_a_finished_one() {
+    for sets in [&[][..], &[FRAGILE], &["parallel.zero=3"]] {
+        let dir = TestFolder::new();
+        let mut running = start(&dir, "3", sets);
+        let workers = running.after_steps(5);
+        workers.values().copied().for_each(terminate);
+        let ended = running.wait().expect(143, &[]);
+        saved(&dir, &ended);
+        assert!(
+            !ended.stdout.contains("checkpoint at step"),
+            "an older one: {}",
+            ended.stdout
+        );
+        gone(workers.into_values());
+    }
+}
+
+#[test]
+fn the_launcher_decides_if_its_workers_get_the_signal_too() {
+    for sets in [&[][..], &[FRAGILE], &["parallel.zero=3"]] {
+        let dir = TestFolder::new();
+        let mut running = start(&dir, "3", sets);
+        let workers = running.after_steps(5);
+        // The workers and the watchdog.
+        running.children().into_iter().for_each(terminate);
+        running.signal(Signal::TERM);
+        let ended = running.wait().expect(143, &[]);
+        saved(&dir, &ended);
+        assert!(!ended.stdout.contains("departure"), "{}", ended.stdout);
+        gone(workers.into_values());
+    }
+}
+
+#[test]
+fn a_finished_run_of_fixed_members_is_a_success() {
+    // A rank that ends first must not abort the last barrier of the others. This does not happen every time.
+    for workers in ["3", "5", "3", "5", "3", "5"] {
+        let dir = TestFolder::new();
+        let sets = [FRAGILE, "comm.transport=tcp", "train.epochs=1"];
+        start(&dir, workers, &sets).wait().expect(0, &[]);
     }
 }
 

@@ -232,6 +232,21 @@ impl Running {
         send(self.child.id(), signal);
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal again and again until the process has ended.
+    pub(crate) fn repeat_until_end(&mut self, signal: Signal) {
+        until("the signals end the command", || {
+            let has_ended = self.child.try_wait().unwrap().is_some();
+            if !has_ended {
+                self.signal(signal);
+            }
+            has_ended
+        });
+    }
+
     /// Waits until a run with `--json` has committed `steps` steps, and returns its worker processes by rank.
     #[track_caller]
     pub(crate) fn after_steps(&mut self, steps: u64) -> BTreeMap<u32, u32> {
@@ -320,6 +335,19 @@ impl Drop for Running {
 
 pub(crate) fn send(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
+}
+
+/// Sends SIGTERM to a process that may have ended.
+pub(crate) fn terminate(pid: u32) {
+    let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::TERM);
+}
+
+/// Waits until a process is stopped.
+#[track_caller]
+pub(crate) fn stopped(pid: u32) {
+    until("the process is stopped", || {
+        state(pid).is_some_and(|(state, _)| state == 'T')
+    });
 }
 
 /// Returns the state and the parent of a process, or `None` when it has ended.

@@ -123,6 +123,7 @@ impl Training {
             self.member.tracker.record(stopped);
         }
         self.member.group.barrier().map_err(TrainError::Farewell)?;
+        self.member.part();
         Err(TrainError::Stopped { step: next, saved })
     }
 

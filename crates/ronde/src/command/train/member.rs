@@ -14,6 +14,7 @@ use ronde_core::{Event, Rank, Tracker};
 use ronde_train::TrainError;
 use ronde_train::config::Override;
 use ronde_train::training::TrainingResult;
+use signal_hook::consts::SIGTERM;
 
 use super::{PlanRequest, RunOutputs, TrainArguments, conclude, exit_code, prepare};
 use crate::command::console::{info, message};
@@ -132,7 +133,7 @@ fn train_other(start: &MemberStart<'_>, stop: &StopFlag) -> i32 {
     let mine = start.mine;
     match work_and_report(start) {
         Ok(_) => exit::DONE,
-        Err(Error::Train(TrainError::Stopped { .. })) => 128 + stop.signal(),
+        Err(Error::Train(TrainError::Stopped { .. })) => 128 + stopped_by(stop),
         Err(error) => {
             message!("error: rank {}: {}", mine.rank, explain(&error));
             match is_user_error(&error) {
@@ -177,10 +178,10 @@ fn train_as(
     }
     let surroundings = environment::surroundings();
     // From here on, signals request the end of the run after the step.
-    signals::begin_supervision();
-    if let Err(error) = signals::stop_member_on_request(surroundings.stop.clone()) {
+    if let Err(error) = signals::stop_member_on_request(&surroundings.stop) {
         message!("note: cannot install the signal handlers: {error}");
     }
+    signals::begin_supervision();
     Ok(ronde_train::worker::run(
         worker.take_access(),
         &surroundings,
@@ -196,7 +197,7 @@ fn outcome(
     let (exit, failures) = match trained {
         Ok(_) => (JobExit::Done, Vec::new()),
         Err(Error::Train(TrainError::Stopped { .. })) => {
-            let signal = stop.signal();
+            let signal = stopped_by(stop);
             (JobExit::Stopped { signal }, Vec::new())
         }
         Err(error) => {
@@ -222,6 +223,14 @@ fn outcome(
         exit,
         failures,
         unresponsive: Vec::new(),
+    }
+}
+
+/// Returns the signal that has stopped the run: SIGTERM if only another rank has received one.
+fn stopped_by(stop: &StopFlag) -> i32 {
+    match stop.signal() {
+        0 => SIGTERM,
+        signal => signal,
     }
 }
 
