@@ -82,16 +82,27 @@ fn a_preempted_job_is_queued_again_and_resumes_from_its_checkpoint() {
         .submit("nodes = 1", &long)
         .expect(0, &["job long on cluster"]);
     cluster.events("long", "step_committed", 5);
-    let number = cluster.number("long");
     // As at the time limit: a signal to the batch script.
-    cluster.slurm("scancel", &["--batch", "--signal=TERM", &number]);
-    until("the job is queued again", || {
-        cluster.state("long") == "queued"
-    });
+    let preempt = |receivers: &str| {
+        let number = cluster.number("long");
+        cluster.slurm("scancel", &[receivers, "--signal=TERM", &number]);
+        until("the job is queued again", || {
+            cluster.state("long") == "queued"
+        });
+    };
+    preempt("--batch");
     cluster.start_again("long");
     cluster.events("long", "\"event\":\"checkpoint_loaded\"", 1);
     cluster.events("long", "step_committed", 5);
     assert_eq!(cluster.state("long"), "running");
+    // As at a preemption: a signal to all processes of the job. The launcher decides.
+    preempt("--full");
+    let logs = cluster.ronde(&["logs", "long"]).expect(0, &[]);
+    let shown = &logs.stdout;
+    assert_eq!(shown.matches("; checkpoint saved; ").count(), 2, "{shown}");
+    for words in ["starting another one", "departure"] {
+        assert!(!shown.contains(words), "{words} in {shown}");
+    }
     cluster
         .ronde(&["cancel", "--now", "long"])
         .expect(0, &["cancelled"]);
