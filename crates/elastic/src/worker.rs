@@ -47,7 +47,7 @@ pub struct WorkerMachine {
     /// The newest generation whose members lacked parts of the state.
     lacked_in: Option<Generation>,
     draining: bool,
-    /// Whether the newest assignment has no members, because the whole job stops.
+    /// Whether an assignment had no members, because the whole job stops.
     job_stops: bool,
     trouble: Option<GroupFailure>,
     /// When the last report that a coordinator answered was sent.
@@ -175,14 +175,7 @@ impl WorkerMachine {
         match event {
             WorkerEvent::Tick | WorkerEvent::Connected => {}
             WorkerEvent::Coordinator(message) => self.apply_message(message, out),
-            // The whole job stops, and this worker may have to save its state.
-            WorkerEvent::Drain if self.job_stops => {}
-            WorkerEvent::Drain => {
-                self.draining = true;
-                if self.generation.is_none() {
-                    self.end(Reason::Drained, out);
-                }
-            }
+            WorkerEvent::Drain => self.drain(out),
             WorkerEvent::CaughtUp {
                 generation,
                 next,
@@ -245,6 +238,14 @@ impl WorkerMachine {
                     self.enter_pending(out);
                 }
             }
+        }
+    }
+
+    /// Leaves after the step, unless the whole job stops: then this worker may have to save its state.
+    fn drain(&mut self, out: &mut Vec<WorkerCommand>) {
+        self.draining |= !self.job_stops;
+        if self.generation.is_none() {
+            self.end(Reason::Drained, out);
         }
     }
 
@@ -312,7 +313,7 @@ impl WorkerMachine {
             return;
         }
         let is_training = self.phase == WorkerPhase::Training;
-        self.job_stops = assignment.members.is_empty();
+        self.job_stops |= assignment.members.is_empty();
         self.pending = Some(assignment);
         let waits = self
             .pending

@@ -230,3 +230,40 @@ impl JobGroup {
         self.connector.member().reached(milestone);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use ronde_comm::testing::spawn_ranks;
+    use ronde_core::{Collectives, GroupRank, NullTracker};
+
+    use super::*;
+
+    #[test]
+    fn no_member_leaves_before_all_have_what_they_need() {
+        const RANKS: usize = 3;
+        let (entered, ready) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let counts = Arc::new((entered, ready));
+        let over = spawn_ranks(RANKS, Duration::from_secs(60), move |group| {
+            let (entered, ready) = &*counts;
+            let is_last = group.rank() == GroupRank(1);
+            let member = JobGroup::of(Arc::new(group), Arc::new(NullTracker));
+            member.group.barrier()?;
+            while is_last && ready.load(Ordering::SeqCst) < RANKS - 1 {
+                std::thread::yield_now();
+            }
+            // The others wait for this member, or have left by now.
+            for _ in 0..if is_last { 1_000 } else { 0 } {
+                std::thread::yield_now();
+            }
+            entered.fetch_add(1, Ordering::SeqCst);
+            ready.fetch_add(1, Ordering::SeqCst);
+            let is_over = member.finish();
+            assert_eq!(entered.load(Ordering::SeqCst), RANKS);
+            Ok::<_, CollectiveError>(is_over)
+        });
+        assert_eq!(over, [true; RANKS]);
+    }
+}

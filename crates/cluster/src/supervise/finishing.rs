@@ -59,12 +59,15 @@ impl Supervisor<'_> {
         !self.spec.task.is_empty() && !self.has_trained
     }
 
-    /// Notes from an event of a worker that the run has started, or that its workers have stopped it by themselves. Programs
-    /// without a task may stop their training for other reasons.
+    /// Notes from an event of a worker that the run has started, or that its workers have stopped it by themselves. The
+    /// coordinator of an elastic job reports the latter. Programs without a task may stop their training for other reasons.
     pub(super) fn note_course(&mut self, event: &Event) {
+        let is_fixed = self.policy == MembershipPolicy::Fixed;
         match event {
             Event::RunStarted { .. } | Event::StepCommitted { .. } => self.has_trained = true,
-            Event::RunStopped { .. } if !self.spec.task.is_empty() => self.note_stopped(),
+            Event::RunStopped { .. } if is_fixed && !self.spec.task.is_empty() => {
+                self.note_stopped();
+            }
             _ => {}
         }
     }

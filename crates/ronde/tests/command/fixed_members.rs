@@ -76,12 +76,23 @@ fn sigterm_to_a_rank_saves_a_checkpoint_from_which_any_launcher_resumes() {
     let dir = TestFolder::new();
     let mut ranks = start(&dir, 2, RONDE, &["train", "--json"]);
     ranks[0].after_steps(20);
-    for rank in &ranks {
+    // Launchers send it to all ranks, some of them twice.
+    for rank in [&ranks, &ranks].into_iter().flatten() {
         rank.signal(Signal::TERM);
     }
     for rank in ranks {
         rank.wait().expect(128 + 15, &[]);
     }
+    let one = TestFolder::new();
+    let mut ranks = start(&one, 2, RONDE, &["train", "--json"]);
+    ranks[0].after_steps(20);
+    ranks[1].signal(Signal::TERM);
+    let mut ended = ranks.into_iter().map(Running::wait);
+    ended
+        .next()
+        .unwrap()
+        .expect(128 + 15, &["; checkpoint saved; "]);
+    ended.next().unwrap().expect(128 + 15, &[]);
     let resumed = dir.run(&["train", "--json", "-n", "3", "--resume", "runs/digits"]);
     let whole = TestFolder::new().run(&["train", "--json"]);
     assert_eq!(resumed.expect(0, &[]).blake3(), whole.blake3());

@@ -112,24 +112,18 @@ fn signals_within_a_second_keep_the_step() {
 }
 
 #[test]
-fn a_signal_in_the_first_step_leaves_a_run_that_can_be_resumed() {
+fn a_signal_in_the_first_step_loses_no_step() {
     for sets in [&[][..], &[FRAGILE]] {
         let dir = TestFolder::new();
         let mut running = start(&dir, "2", sets);
         running.wait_stdout(r#""event":"run_started""#, 1);
         running.signal(Signal::TERM);
-        running
-            .wait()
-            .expect(143, &["resume with `ronde train --resume out`"]);
-        let arguments = [
-            "train",
-            "--resume",
-            "out",
-            "--json",
-            "--set",
-            "train.epochs=1",
-        ];
-        dir.run(&arguments).expect(0, &[]);
+        let ended = running.wait().expect(143, &["interrupted "]);
+        // Elastic members may not have reached the first step yet.
+        match ended.stdout.contains(r#""event":"step_committed""#) {
+            true => saved(&dir, &ended),
+            false => drop(ended.expect(143, &["interrupted before the first step"])),
+        }
     }
 }
 
