@@ -1,7 +1,12 @@
 //! The Rust test suites: built once, run side by side where they may, all of them even when one fails.
 
+mod harness_output;
+mod report;
+
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::BufRead;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
@@ -12,6 +17,9 @@ use serde_json::Value;
 
 use crate::steps::Steps;
 use crate::{FULL, cargo_with, clock, root};
+
+use harness_output::{TestEnd, TestEnds, is_result, listed, skips, unfinished_test};
+use report::{SuiteReport, durations, summary};
 
 const STEP: &str = "test suites";
 /// A suite that runs for longer hangs.
@@ -37,9 +45,13 @@ pub(crate) fn run(variables: &[(String, String)], steps: &mut Steps) -> Result<(
     let suites = build()?;
     let (alone, shared): (Vec<_>, Vec<_>) = suites.into_iter().partition(|suite| suite.is_alone);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut reports = Vec::new();
     for (suites, threads) in [(shared, cores), (alone, 1)] {
-        for (step, problem, repeat) in run_all(suites, variables, threads) {
-            steps.fail(step, problem, repeat);
+        for (report, failures) in run_all(suites, variables, threads) {
+            reports.push(report);
+            for SuiteFailure { problem, repeat } in failures {
+                steps.fail(STEP, problem, repeat);
+            }
         }
     }
     let doc = [
@@ -54,6 +66,7 @@ pub(crate) fn run(variables: &[(String, String)], steps: &mut Steps) -> Result<(
         let repeat = format!("cargo {}", doc.join(" "));
         steps.fail("documentation tests", format!("{error:#}"), repeat);
     }
+    print!("{}", summary(&reports));
     Ok(())
 }
 
@@ -121,51 +134,105 @@ fn suite(message: &Value) -> Option<Suite> {
     })
 }
 
-/// Runs suites by several threads and returns (step, problem, command that repeats it) of each failure.
+/// A failed test or suite.
+struct SuiteFailure {
+    problem: String,
+    /// The command that repeats it.
+    repeat: String,
+}
+
+/// How a test program ended.
+struct ProgramEnd {
+    /// `None`: it did not end in time.
+    status: Option<ExitStatus>,
+    /// Its standard output and error.
+    text: String,
+    /// The tests in the order in which they ended, and when.
+    tests: Vec<(String, TestEnd, Duration)>,
+}
+
+/// Runs suites by several threads.
 fn run_all(
     suites: Vec<Suite>,
     variables: &[(String, String)],
     threads: usize,
-) -> Vec<(&'static str, String, String)> {
+) -> Vec<(SuiteReport, Vec<SuiteFailure>)> {
     let queue = Mutex::new(VecDeque::from(suites));
-    let failures = Mutex::new(Vec::new());
+    let results = Mutex::new(Vec::new());
     let next = || queue.lock().ok()?.pop_front();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(suite) = next() {
-                    let failed = suite.run(variables);
-                    if let (Err(failed), Ok(mut failures)) = (failed, failures.lock()) {
-                        failures.extend(failed);
+                    let result = suite.run(variables);
+                    if let Ok(mut results) = results.lock() {
+                        results.push(result);
                     }
                 }
             });
         }
     });
-    failures.into_inner().unwrap_or_default()
+    results.into_inner().unwrap_or_default()
 }
 
 impl Suite {
     /// Runs the suite and prints its output when it has ended: all of it after a failure, else the test harness's
-    /// result.
-    fn run(
-        &self,
-        variables: &[(String, String)],
-    ) -> Result<(), Vec<(&'static str, String, String)>> {
+    /// result. Returns what it has run, and its failures.
+    fn run(&self, variables: &[(String, String)]) -> (SuiteReport, Vec<SuiteFailure>) {
         let name = format!("{} {}", self.package, self.target);
-        let failed = |problem: String, repeat: String| Err(vec![(STEP, problem, repeat)]);
-        let start = clock::now();
-        let (status, output) = match self.output(variables) {
-            Ok(ended) => ended,
-            Err(error) => return failed(format!("{name}: {error:#}"), self.repeat(None)),
+        let mut report = SuiteReport {
+            package: self.package.clone(),
+            target: self.target.clone(),
+            ..SuiteReport::default()
         };
-        let text = String::from_utf8_lossy(&output);
+        let start = clock::now();
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let order = self.order(variables);
+        let ended = match self.output(variables, threads) {
+            Ok(ended) => ended,
+            Err(error) => {
+                let failure = SuiteFailure {
+                    problem: format!("{name}: {error:#}"),
+                    repeat: self.repeat(None),
+                };
+                return (report, vec![failure]);
+            }
+        };
+        report.duration = start.elapsed();
+        let times: Vec<(String, Duration)> = ended
+            .tests
+            .iter()
+            .map(|(name, _, at)| (name.clone(), *at))
+            .collect();
+        let durations = durations(&order, threads, &times);
+        report.tests = ended.tests;
+        for (test, duration) in report.tests.iter_mut().zip(durations) {
+            test.2 = duration;
+        }
+        report.skips = skips(&ended.text);
+        let failures = self.conclude(ended.status, &ended.text, &report);
+        (report, failures)
+    }
+
+    /// Prints the output of the suite, and returns its failures.
+    fn conclude(
+        &self,
+        status: Option<ExitStatus>,
+        text: &str,
+        report: &SuiteReport,
+    ) -> Vec<SuiteFailure> {
+        let name = format!("{} {}", self.package, self.target);
+        let failed = |problem: String| SuiteFailure {
+            problem,
+            repeat: self.repeat(None),
+        };
         let Some(status) = status else {
             print!("   {name}\n{text}");
             let minutes = SUITE_TIME_MAX.as_secs() / 60;
-            let running = unfinished_test(&text).unwrap_or_default();
-            let problem = format!("{name}: did not end within {minutes} minutes{running}");
-            return failed(problem, self.repeat(None));
+            let running = unfinished_test(text).unwrap_or_default();
+            return vec![failed(format!(
+                "{name}: did not end within {minutes} minutes{running}"
+            ))];
         };
         if status.success() {
             let shown: String = text
@@ -173,50 +240,88 @@ impl Suite {
                 .filter(|line| is_result(line))
                 .map(|line| format!("{line}\n"))
                 .collect();
-            print!("   {name} ({} s)\n{shown}", start.elapsed().as_secs());
-            return Ok(());
+            print!("   {name} ({} s)\n{shown}", report.duration.as_secs());
+            return Vec::new();
         }
         print!("   {name}\n{text}");
-        let tests = failed_tests(&text);
-        if tests.is_empty() {
-            return failed(format!("{name}: {status}"), self.repeat(None));
+        let tests = report.tests.iter();
+        let failures: Vec<SuiteFailure> = tests
+            .filter(|(_, end, _)| *end == TestEnd::Failed)
+            .map(|(test, ..)| SuiteFailure {
+                problem: format!("{name}: {test}"),
+                repeat: self.repeat(Some(test)),
+            })
+            .collect();
+        match failures.is_empty() {
+            true => vec![failed(format!("{name}: {status}"))],
+            false => failures,
         }
-        let failures = tests
-            .iter()
-            .map(|test| (STEP, format!("{name}: {test}"), self.repeat(Some(test))));
-        Err(failures.collect())
     }
 
-    /// Runs the program; returns how it ended (`None`: it did not end in time) and its standard output and error.
-    fn output(&self, variables: &[(String, String)]) -> Result<(Option<ExitStatus>, Vec<u8>)> {
-        // A file, not a pipe: a process that a test leaves behind must not keep the suite open.
-        let mut file = tempfile::tempfile().context("cannot make a file for the output")?;
-        let mut child = Command::new(&self.program)
+    /// Returns the command that runs the program as cargo does.
+    fn command(&self, variables: &[(String, String)]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .env("CARGO", env!("CARGO"))
             .envs(variables.iter().cloned())
-            .stdin(Stdio::null())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Returns the tests in the order in which the program runs them; nothing if it cannot list them.
+    fn order(&self, variables: &[(String, String)]) -> Vec<String> {
+        let output = self.command(variables).arg("--list").output();
+        output.map_or_else(
+            |_| Vec::new(),
+            |output| listed(&String::from_utf8_lossy(&output.stdout)),
+        )
+    }
+
+    /// Runs the program with a number of threads.
+    fn output(&self, variables: &[(String, String)], threads: usize) -> Result<ProgramEnd> {
+        // A file, not a pipe: a process that a test leaves behind must not keep the suite open.
+        let file = tempfile::tempfile().context("cannot make a file for the output")?;
+        let mut child = self
+            .command(variables)
+            .arg(format!("--test-threads={threads}"))
             .stdout(file.try_clone()?)
             .stderr(file.try_clone()?)
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
         let start = clock::now();
+        let (mut output, mut lines) = (Vec::new(), 0);
+        let (mut ends, mut tests) = (TestEnds::default(), Vec::new());
+        let mut look = |output: &mut Vec<u8>| -> Result<()> {
+            let at = start.elapsed();
+            read_more(&file, output)?;
+            while let Some(end) = output[lines..].iter().position(|byte| *byte == b'\n') {
+                let line = String::from_utf8_lossy(&output[lines..lines + end]);
+                lines += end + 1;
+                tests.extend(ends.line(&line).map(|(name, end)| (name, end, at)));
+            }
+            Ok(())
+        };
         let status = loop {
-            if let Some(status) = child.try_wait()? {
-                break Some(status);
+            let status = child.try_wait()?;
+            look(&mut output)?;
+            if status.is_some() {
+                break status;
             }
             if start.elapsed() > SUITE_TIME_MAX {
                 child.kill()?;
                 child.wait()?;
+                look(&mut output)?;
                 break None;
             }
             clock::pause(Duration::from_millis(20));
         };
-        let mut output = Vec::new();
-        std::io::Seek::rewind(&mut file)?;
-        std::io::Read::read_to_end(&mut file, &mut output)?;
-        Ok((status, output))
+        Ok(ProgramEnd {
+            status,
+            text: String::from_utf8_lossy(&output).into_owned(),
+            tests,
+        })
     }
 
     /// Returns the command that runs the suite, or one of its tests, again with what has been built.
@@ -234,34 +339,15 @@ impl Suite {
     }
 }
 
-/// Returns whether a passed suite's line is shown: the number of tests, the result, and reasons for skips.
-fn is_result(line: &str) -> bool {
-    let is_skip = line.contains("skipped") && !line.starts_with("test ");
-    is_skip || line.starts_with("running ") || line.starts_with("test result:")
-}
-
-/// Names the tests that the harness reports as slow and that have no result.
-fn unfinished_test(output: &str) -> Option<String> {
-    let slow = output.lines().filter_map(|line| {
-        let rest = line.strip_prefix("test ")?;
-        rest.split_once(" has been running for over")
-            .map(|(test, _)| test)
-    });
-    let has_result = |test: &&str| output.contains(&format!("test {test} ... "));
-    let tests: Vec<&str> = slow.filter(|test| !has_result(test)).collect();
-    (!tests.is_empty()).then(|| format!("; still running: {}", tests.join(", ")))
-}
-
-/// Returns the names of the tests that the harness lists as failed.
-fn failed_tests(output: &str) -> Vec<String> {
-    let mut tests = Vec::new();
-    for line in output.lines() {
-        let name = line
-            .strip_prefix("test ")
-            .and_then(|rest| rest.strip_suffix(" ... FAILED"));
-        tests.extend(name.map(|name| name.split(" - ").next().unwrap_or(name).to_owned()));
+/// Reads what a program has appended to its output. The position of the file is the program's own, so it is not used.
+fn read_more(file: &File, output: &mut Vec<u8>) -> std::io::Result<()> {
+    let mut bytes = [0; 1 << 16];
+    loop {
+        match file.read_at(&mut bytes, output.len() as u64)? {
+            0 => return Ok(()),
+            length => output.extend_from_slice(&bytes[..length]),
+        }
     }
-    tests
 }
 
 #[cfg(test)]
@@ -269,9 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_tests_are_named_with_the_command_that_repeats_them() {
-        let output = "running 2 tests\ntest a::b ... ok\ntest a::c ... FAILED\ntest d - should panic ... FAILED\n";
-        assert_eq!(failed_tests(output), ["a::c", "d"]);
+    fn a_failed_test_has_the_command_that_repeats_it() {
         let suite = Suite {
             package: "ronde-comm".to_owned(),
             target: "--test group".to_owned(),
@@ -285,14 +369,6 @@ mod tests {
                 "cargo test --release -p ronde -p ronde-comm --features {FULL} --test group -- --exact a::c"
             )
         );
-    }
-
-    #[test]
-    fn tests_that_have_no_result_are_named() {
-        let output = "test a::b has been running for over 60 seconds\ntest a::c has been running for over 60 seconds\ntest a::b ... ok\n";
-        let running = unfinished_test(output);
-        assert_eq!(running.as_deref(), Some("; still running: a::c"));
-        assert_eq!(unfinished_test("test a::b ... ok\n"), None);
     }
 
     #[test]

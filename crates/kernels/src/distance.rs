@@ -204,9 +204,19 @@ mod tests {
     #[test]
     fn no_points_and_no_elements_are_allowed() {
         at_every_level(|| {
+            // Without points or without centres there is no distance, and no gradient comes from one.
             squared_distances(&[], &[1.0], 1, &mut []);
-            squared_distances(&[], &[], 0, &mut []);
+            squared_distances(&[1.0], &[], 1, &mut []);
             point_gradients(&[], &[], &[1.0], 1, &mut []);
+            let mut of_points = [f32::NAN; 2];
+            point_gradients(&[], &[1.0, 2.0], &[], 1, &mut of_points);
+            assert_eq!(of_points, [0.0; 2]);
+            let mut of_centres = [3.0];
+            add_centre_gradients(&[], &[], &[1.0], 1, &mut of_centres);
+            assert_eq!(of_centres, [3.0], "nothing is added");
+            squared_distances(&[], &[], 0, &mut []);
+            let of_no_width = || squared_distances(&[1.0], &[], 0, &mut []);
+            assert!(std::panic::catch_unwind(of_no_width).is_err());
         });
     }
 }

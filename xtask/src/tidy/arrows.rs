@@ -122,6 +122,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("ronde-burn", &["ronde-core", "ronde-engine"]),
     ("ronde-sim", &["ronde-core", "ronde-elastic"]),
+    ("ronde-testing", &[]),
     ("xtask", &[]),
 ];
 

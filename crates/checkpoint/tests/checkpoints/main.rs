@@ -4,7 +4,7 @@
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "tests panic on failures, print what they skip, and time their kills"
+    reason = "tests panic on failures, report to other tests, and time their kills"
 )]
 
 mod child;

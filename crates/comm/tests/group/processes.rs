@@ -318,8 +318,7 @@ fn messages_between_processes_arrive_whole_and_in_order() {
 #[test]
 fn messages_arrive_between_processes_of_which_one_cannot_read_the_other() {
     if !rustix::process::getuid().is_root() {
-        eprintln!("skipped: only root can start a process of another user");
-        return;
+        return ronde_testing::skip("only root can start a process of another user");
     }
     for member in &mut start(2, "messages_of_two_users") {
         assert_eq!(member.receive(), "fine");

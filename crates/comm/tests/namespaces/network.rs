@@ -1,6 +1,5 @@
 //! [`Network`]: hosts that are network namespaces on a bridge, and cuts between them.
 
-use std::io::Write;
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
@@ -36,7 +35,7 @@ impl Network {
         match network.set_up() {
             Ok(()) => Some(network),
             Err(problem) => {
-                let _ = writeln!(std::io::stderr(), "skipped: {problem}");
+                ronde_testing::skip(&problem);
                 None
             }
         }

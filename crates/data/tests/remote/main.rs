@@ -7,7 +7,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test may panic, and prints what it skips"
+    reason = "a test may panic, and reports to another one"
 )]
 
 mod cache;

@@ -71,7 +71,7 @@ impl Service {
 pub(crate) fn variable(name: &str) -> Option<String> {
     let value = std::env::var_os(name).and_then(|value| value.into_string().ok());
     if value.is_none() {
-        println!("skipped: {name} does not name a server");
+        ronde_testing::skip(&format!("{name} does not name a server"));
     }
     value
 }

@@ -201,7 +201,7 @@ mod tests {
     fn device(threads: usize) -> Option<crate::HostDevice> {
         let device = ComputeEngine::OneDnn.device(threads, crate::ProductMethod::default());
         device
-            .inspect_err(|cause| eprintln!("skipped: {cause}"))
+            .inspect_err(|cause| ronde_testing::skip(&cause.to_string()))
             .ok()
     }
 

@@ -146,8 +146,7 @@ impl Drop for Hosts {
 #[test]
 fn two_hosts_train_over_tls_and_a_cut_link_heals() {
     let Some(hosts) = Hosts::new() else {
-        eprintln!("skipped: cannot create network namespaces");
-        return;
+        return ronde_testing::skip("cannot create network namespaces");
     };
     let dir = TestFolder::new();
     let (mut running, agent) = hosts.train(&dir, 1, EPOCHS, &[]);
@@ -179,8 +178,7 @@ fn two_hosts_train_over_tls_and_a_cut_link_heals() {
 #[test]
 fn half_of_the_hosts_is_not_a_majority() {
     let Some(hosts) = Hosts::new() else {
-        eprintln!("skipped: cannot create network namespaces");
-        return;
+        return ronde_testing::skip("cannot create network namespaces");
     };
     let dir = TestFolder::new();
     let sets = ["elastic.succession=\"majority\""];
@@ -203,8 +201,7 @@ fn half_of_the_hosts_is_not_a_majority() {
 #[test]
 fn a_divided_state_survives_the_loss_of_a_host() {
     let Some(hosts) = Hosts::new() else {
-        eprintln!("skipped: cannot create network namespaces");
-        return;
+        return ronde_testing::skip("cannot create network namespaces");
     };
     let dir = TestFolder::new();
     let sets = ["parallel.zero=2", "checkpoint.every_steps=1000000"];
@@ -232,8 +229,7 @@ fn a_divided_state_survives_the_loss_of_a_host() {
 #[test]
 fn ranks_of_another_launcher_on_two_hosts_train_over_tls_with_a_common_secret() {
     let Some(hosts) = Hosts::new() else {
-        eprintln!("skipped: cannot create network namespaces");
-        return;
+        return ronde_testing::skip("cannot create network namespaces");
     };
     let short = ["train", "--json", "--set", "train.epochs=2"];
     let expected = TestFolder::new().run(&short).expect(0, &[]).blake3();

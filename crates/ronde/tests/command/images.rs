@@ -4,7 +4,6 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::ssh_hosts::skipped;
 use crate::support::TestFolder;
 
 /// Runs a program of the system and returns its output.
@@ -59,7 +58,7 @@ fn other_tools_read_the_archive_and_its_program_trains_without_root() {
         .iter()
         .any(|tool| !Path::new(tool).exists())
     {
-        return skipped("skopeo and umoci are not installed");
+        return ronde_testing::skip("skopeo and umoci are not installed");
     }
     let archive = format!("oci-archive:{}", path("image.tar"));
     let inspected = tool("skopeo", &["inspect", &archive]);
@@ -88,7 +87,7 @@ fn other_tools_read_the_archive_and_its_program_trains_without_root() {
         assert!(!root.join(name).exists(), "{name}");
     }
     if tool("id", &["-u"]).trim() != "0" {
-        return skipped("only root can change the root folder");
+        return ronde_testing::skip("only root can change the root folder");
     }
     // The folders above must be readable for the user of the image.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -120,11 +119,13 @@ fn other_tools_read_the_archive_and_its_program_trains_without_root() {
 fn container_engines_load_the_archive_by_name_and_run_it() {
     for program in ["/usr/bin/podman", "/usr/bin/buildah"] {
         if !Path::new(program).exists() {
-            return skipped(&format!("there is no {program}"));
+            return ronde_testing::skip(&format!("there is no {program}"));
         }
     }
     if tool("id", &["-u"]).trim() != "0" {
-        return skipped("only root can use the storage of images without further settings");
+        return ronde_testing::skip(
+            "only root can use the storage of images without further settings",
+        );
     }
     let dir = TestFolder::new();
     let path = |name: &str| dir.path().join(name).display().to_string();

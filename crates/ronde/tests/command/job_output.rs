@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::jobs::{ronde, states};
-use crate::ssh_hosts::{SshHosts, skipped};
+use crate::ssh_hosts::SshHosts;
 use crate::support::{RONDE, Running, TestFolder, until};
 
 /// A run that lasts until it is ended.
@@ -28,7 +28,7 @@ impl SmallDisk {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]);
         if !mount.arg(&path).status().is_ok_and(|ended| ended.success()) {
-            skipped("cannot mount a disk");
+            ronde_testing::skip("cannot mount a disk");
             return None;
         }
         Some(Self(path))

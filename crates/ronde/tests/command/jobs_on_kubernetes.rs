@@ -8,7 +8,6 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::ssh_hosts::skipped;
 use crate::support::{Ended, RONDE, Running, TestFolder, send, until};
 
 /// A run that lasts until it is ended.
@@ -36,7 +35,7 @@ impl TestCluster {
     /// Does the same with a Secret `store` that has these variables.
     pub(crate) fn with_store(variables: &[(&str, &str)]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            skipped("only root can start the pods of Kubernetes");
+            ronde_testing::skip("only root can start the pods of Kubernetes");
             return None;
         }
         let dir = TestFolder::new();

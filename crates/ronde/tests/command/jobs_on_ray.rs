@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::ssh_hosts::skipped;
 use crate::support::{Ended, RONDE, TestFolder, holds_within, until};
 
 /// The token of the cluster.
@@ -49,7 +48,7 @@ impl RayCluster {
         let target = Path::new(RONDE).parent().and_then(Path::parent).unwrap();
         let python = target.join("python-ray/bin/python3");
         if !python.exists() {
-            skipped(&format!("there is no {}", python.display()));
+            ronde_testing::skip(&format!("there is no {}", python.display()));
             return None;
         }
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,7 +6,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use crate::ssh_hosts::skipped;
 use crate::support::{Ended, RONDE, TestFolder, until};
 use crate::test_network::{TestNetwork, address};
 
@@ -47,14 +46,14 @@ impl SlurmCluster {
             "/usr/sbin/munged",
         ];
         if let Some(missing) = programs.iter().find(|path| !Path::new(path).exists()) {
-            skipped(&format!(
+            ronde_testing::skip(&format!(
                 "there is no {missing}; install slurmctld, slurmd and munge"
             ));
             return None;
         }
         let id = Command::new("id").arg("-u").output().unwrap();
         if id.stdout.trim_ascii() != b"0" {
-            skipped("only root can start the nodes of Slurm");
+            ronde_testing::skip("only root can start the nodes of Slurm");
             return None;
         }
         let mut cluster = Self {
@@ -64,7 +63,7 @@ impl SlurmCluster {
         };
         if has_network {
             cluster.network = Some(TestNetwork::new(NODES + 1).or_else(|| {
-                skipped("cannot create network namespaces");
+                ronde_testing::skip("cannot create network namespaces");
                 None
             })?);
         }

@@ -11,11 +11,6 @@ use crate::test_network::{TestNetwork, address};
 /// The server; it must be started by its full path.
 const SSHD: &str = "/usr/sbin/sshd";
 
-#[expect(clippy::print_stderr, reason = "a test reports why it is skipped")]
-pub(crate) fn skipped(reason: &str) {
-    eprintln!("skipped: {reason}");
-}
-
 /// A submitting machine and hosts `h1`, `h2`, ... on one network, each with its own namespace. They share the disk.
 pub(crate) struct SshHosts {
     pub(crate) dir: TestFolder,
@@ -27,11 +22,11 @@ impl SshHosts {
     /// Returns `None` with a message where it cannot be made.
     pub(crate) fn new(count: usize) -> Option<Self> {
         if !Path::new(SSHD).exists() {
-            skipped("there is no /usr/sbin/sshd; install openssh-server");
+            ronde_testing::skip("there is no /usr/sbin/sshd; install openssh-server");
             return None;
         }
         let Some(network) = TestNetwork::new(count + 1) else {
-            skipped("cannot create network namespaces");
+            ronde_testing::skip("cannot create network namespaces");
             return None;
         };
         let mut hosts = Self {

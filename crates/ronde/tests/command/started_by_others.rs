@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::slurm_cluster::{NODES, SlurmCluster};
-use crate::ssh_hosts::{SshHosts, make_executable, skipped};
+use crate::ssh_hosts::{SshHosts, make_executable};
 use crate::support::{Ended, RONDE, TestFolder};
 use crate::test_network::address;
 
@@ -25,7 +25,7 @@ fn expected() -> String {
 fn exists(program: &Path) -> bool {
     let exists = program.exists();
     if !exists {
-        skipped(&format!("there is no {}", program.display()));
+        ronde_testing::skip(&format!("there is no {}", program.display()));
     }
     exists
 }

@@ -4,8 +4,6 @@
 //! `crates/store/tests/servers.py` starts the servers and writes the variables that name them, which `cargo xtask
 //! test` sets; without these variables the tests print that they are skipped.
 
-use std::io::Write;
-
 use rustix::process::Signal;
 
 use crate::jobs_on_kubernetes::TestCluster;
@@ -27,7 +25,7 @@ impl Remote {
     fn variable(name: &str) -> Option<String> {
         let value = std::env::var_os(name).and_then(|value| value.into_string().ok());
         if value.is_none() {
-            let _ = writeln!(std::io::stderr(), "skipped: {name} is not set");
+            ronde_testing::skip(&format!("{name} is not set"));
         }
         value
     }

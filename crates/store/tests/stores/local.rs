@@ -226,11 +226,11 @@ impl SmallDisk {
         match mounted {
             Ok(output) if output.status.success() => Some(Self(folder)),
             Ok(output) => {
-                println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+                ronde_testing::skip(&String::from_utf8_lossy(&output.stderr));
                 None
             }
             Err(error) => {
-                println!("skipped: cannot run mount: {error}");
+                ronde_testing::skip(&format!("cannot run mount: {error}"));
                 None
             }
         }

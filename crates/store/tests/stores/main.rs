@@ -1,10 +1,6 @@
 //! The guarantees of every store, and features that only some have: locks, full disks, keys.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests may panic and print why they are skipped"
-)]
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 #[cfg(feature = "full")]
 mod certificates;

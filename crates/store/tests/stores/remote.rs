@@ -26,7 +26,7 @@ const AZURITE: [(&str, &str); 2] = [
 pub(crate) fn server(variable: &str) -> Option<String> {
     let address = std::env::var_os(variable).and_then(|value| value.into_string().ok());
     if address.is_none() {
-        println!("skipped: {variable} does not name a server");
+        ronde_testing::skip(&format!("{variable} does not name a server"));
     }
     address
 }

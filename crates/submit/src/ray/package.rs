@@ -201,8 +201,7 @@ mod tests {
             .arg(&path)
             .output()
         else {
-            println!("skipped: there is no python3");
-            return;
+            return ronde_testing::skip("there is no python3");
         };
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(
