@@ -31,11 +31,17 @@ parser.add_argument("--budget", type=float, default=0.25, help="seconds per back
 parser.add_argument("--buffers", type=int, default=4, help="buffers used in rotation from 1 MiB upward")
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--json")
+parser.add_argument("--ranks", type=int, help="the number of ranks that mpirun starts; another number is an error")
 parser.add_argument("--turns", metavar="SOCKET", help="take turns with `ronde bench` over this socket")
 args = parser.parse_args()
 
 world = MPI.COMM_WORLD
 rank, world_size = world.Get_rank(), world.Get_size()
+if args.ranks not in (None, world_size):
+    sys.exit(
+        f"mpirun has started {args.ranks} ranks, but mpi4py finds {world_size}: it was built for another MPI, "
+        f"{MPI.Get_library_version().splitlines()[0]}"
+    )
 backends = args.backends.split(",")
 REUSES = 8
 

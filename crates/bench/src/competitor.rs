@@ -3,12 +3,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::mpi_launcher::MpiLauncher;
 use crate::output_tail::tail;
 use crate::settings::Competitor;
 use crate::turns::{CompetitorReply, CompetitorTurn, LineConnection};
@@ -46,6 +46,8 @@ pub struct CompetitorLaunch<'a> {
 /// The comparison script under mpirun.
 pub struct CompetitorProcess {
     child: Child,
+    /// The MPI of its ranks, with its version.
+    mpi: String,
     /// The connections, indexed by rank.
     lines: Vec<Option<LineConnection>>,
     /// The thread that collects the end of its error output.
@@ -70,26 +72,15 @@ impl CompetitorProcess {
     /// [`BenchError::Competitor`] with the missing program or Python module and what to install.
     pub fn start(start: &CompetitorLaunch<'_>) -> Result<Self, BenchError> {
         check_modules(start)?;
+        let launcher = MpiLauncher::find()?;
+        launcher.check_python(start.python)?;
         let script = start.folder.join("gloo_and_mpi_all_reduce.py");
         crate::report::write(&script, SCRIPT)?;
         let foreign = start.against.iter().filter(|one| one.is_foreign());
         let names: Vec<&str> = foreign.map(|one| one.name()).collect();
         let mut command = Command::new("mpirun");
         command
-            .args([
-                "--allow-run-as-root",
-                "--oversubscribe",
-                "--bind-to",
-                "none",
-            ])
-            .args([
-                "--mca",
-                "mpi_yield_when_idle",
-                "1",
-                "--mca",
-                "btl",
-                "self,vader",
-            ])
+            .args(launcher.arguments())
             .args(["-n", &start.ranks.to_string()])
             .arg(start.python)
             .arg(script)
@@ -100,8 +91,11 @@ impl CompetitorProcess {
                 &names.join(","),
                 "--seed",
                 &start.seed.to_string(),
+                "--ranks",
+                &start.ranks.to_string(),
             ])
             .env("OMP_NUM_THREADS", "1")
+            .envs(launcher.variables().iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
@@ -111,23 +105,26 @@ impl CompetitorProcess {
                 command.env_remove(name);
             }
         }
-        let mut child = command.spawn().map_err(|error| match error.kind() {
-            ErrorKind::NotFound => missing(
-                "mpirun is not installed",
-                "install Open MPI: apt install openmpi-bin libopenmpi-dev",
-            ),
-            _ => missing(
+        let mut child = command.spawn().map_err(|error| {
+            missing(
                 &format!("cannot start mpirun: {error}"),
                 "check that it is executable",
-            ),
+            )
         })?;
         let errors = child.stderr.take();
         let errors = errors.map(|pipe| std::thread::spawn(move || tail(pipe, TAIL_BYTES)));
         Ok(Self {
             child,
+            mpi: launcher.title().to_owned(),
             lines: (0..start.ranks).map(|_| None).collect(),
             errors,
         })
+    }
+
+    /// Returns the MPI of the ranks, with its version.
+    #[must_use]
+    pub fn mpi(&self) -> &str {
+        &self.mpi
     }
 
     /// Returns whether all ranks are connected.
@@ -263,7 +260,7 @@ fn check_modules(start: &CompetitorLaunch<'_>) -> Result<(), BenchError> {
     }
 }
 
-fn missing(problem: &str, hint: &str) -> BenchError {
+pub(crate) fn missing(problem: &str, hint: &str) -> BenchError {
     BenchError::Competitor {
         problem: problem.to_owned(),
         hint: hint.to_owned(),

@@ -24,6 +24,7 @@ mod hub;
 mod kernels;
 mod machine;
 mod measure;
+mod mpi_launcher;
 mod operation;
 mod output_tail;
 mod plain_loop;

@@ -72,7 +72,7 @@ impl Implementation {
             }
             Self::Other { name } => match name {
                 Competitor::Gloo => "Gloo".to_owned(),
-                Competitor::Mpi => "Open MPI".to_owned(),
+                Competitor::Mpi => "MPI".to_owned(),
                 Competitor::Loop => "plain loop, the bound".to_owned(),
             },
         }

@@ -71,7 +71,7 @@ impl BufferMemory {
 pub enum Competitor {
     /// Gloo, through PyTorch.
     Gloo,
-    /// Open MPI.
+    /// The MPI whose `mpirun` is first in the path.
     Mpi,
     /// A plain loop that reads, adds and writes the same bytes: the lower bound of a sum in memory.
     Loop,

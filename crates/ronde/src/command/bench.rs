@@ -205,7 +205,6 @@ fn compete(
     if !settings.against.iter().any(|one| one.is_foreign()) {
         return Ok(());
     }
-    message!("starting {} for {ranks} ranks", names(&settings.against));
     let start = CompetitorLaunch {
         python: &prepared.python,
         against: &settings.against,
@@ -215,6 +214,11 @@ fn compete(
         folder,
     };
     let others = CompetitorProcess::start(&start)?;
+    message!(
+        "starting {} for {ranks} ranks with {}",
+        names(&settings.against),
+        others.mpi()
+    );
     hub.compete(others, &|| stop.signal() == 0)
 }
 

@@ -4,6 +4,7 @@ use ronde_bench::TrainingCase;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::ssh_hosts::make_executable;
 use crate::support::{RONDE, TestFolder, gone, until};
 
 /// Arguments of a short run.
@@ -212,6 +213,49 @@ fn mistakes_are_told_before_anything_is_started() {
         assert!(ended.stderr.contains("error: "), "{}", ended.stderr);
         assert_eq!(ended.stdout, "");
     }
+}
+
+#[test]
+fn a_python_of_another_mpi_than_mpirun_is_refused_before_anything_is_started() {
+    let dir = TestFolder::new();
+    let program = |name: &str, script: &str| {
+        dir.write(name, &format!("#!/bin/sh\n{script}\n"));
+        make_executable(&dir.path().join(name));
+        dir.path().join(name).to_str().unwrap().to_owned()
+    };
+    let python = |library: &str| {
+        let version = format!("case \"$2\" in *Get_library_version*) echo '{library}';; esac");
+        program("python", &version)
+    };
+    let path = format!("{}:/usr/bin:/bin", dir.path().display());
+    let refused = |python: String, words: &[&str]| {
+        let against = ["bench", "-n2", "--against=gloo", "--python", &python];
+        dir.start(RONDE, &against, &[("PATH", &path)])
+            .wait()
+            .expect(2, words);
+    };
+    let started = "[ \"$1\" = --version ] || touch started";
+    program(
+        "mpirun",
+        &format!("echo 'Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 1'; {started}"),
+    );
+    let other = "was built for another MPI than mpirun: Open MPI v4.1.4, but mpirun is of Intel MPI 2021.11";
+    refused(
+        python("Open MPI v4.1.4, package: x"),
+        &[other, "put the mpirun of that MPI first"],
+    );
+    program(
+        "mpirun",
+        &format!("echo 'mpirun (Open MPI) 4.1.4'; {started}"),
+    );
+    let other = "MPICH Version: 4.0.2, but mpirun is of Open MPI 4.1.4";
+    refused(python("MPICH Version: 4.0.2"), &[other]);
+    assert!(!dir.path().join("started").exists());
+    program("mpirun", "echo 'no license' >&2; exit 1");
+    refused(
+        python("MPICH Version: 4.0.2"),
+        &["mpirun --version does not work: no license"],
+    );
 }
 
 #[test]
