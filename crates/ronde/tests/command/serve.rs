@@ -321,6 +321,32 @@ fn requests_that_have_arrived_are_answered_before_the_end() {
 }
 
 #[test]
+fn requests_that_have_not_arrived_do_not_hold_up_the_end() {
+    let dir = trained();
+    let server = Server::start(&dir, "out");
+    let mut head = server.connect();
+    head.write_all(b"GET /v1/mod").unwrap();
+    let mut body = server.connect();
+    body.write_all(
+        b"POST /v1/predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\nexpect: 100-continue\r\n\r\n",
+    )
+    .unwrap();
+    let mut continued = [0; 21];
+    body.read_exact(&mut continued).unwrap();
+    assert_eq!(&continued, b"HTTP/1.1 100 Continue", "the body is read");
+    body.write_all(b"{").unwrap();
+    server.running.signal(Signal::TERM);
+    let mut answer = String::new();
+    body.read_to_string(&mut answer).unwrap();
+    // Not 408, the answer after the time for a body.
+    assert!(answer.contains("HTTP/1.1 503 "), "{answer}");
+    answer.clear();
+    head.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "");
+    server.running.wait().expect(0, &["stopped"]);
+}
+
+#[test]
 fn translations_are_those_of_the_command() {
     let dir = TestFolder::new();
     let run = "[data]\nsource = \"number_words\"\nsamples = 200\ntest_samples = 30\n[model]\nkind = \"transformer\"\n\

@@ -12,6 +12,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{Event as StreamEvent, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use futures_util::future::{Either, select};
 use ronde_identity::AccessToken;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -161,8 +162,11 @@ async fn read_body(state: &ServingState, body: Body) -> Result<Bytes, Refusal> {
     let read = timeout(
         state.settings.read_timeout,
         axum::body::to_bytes(body, limit),
-    )
-    .await;
+    );
+    let read = match select(std::pin::pin!(read), std::pin::pin!(state.stopped())).await {
+        Either::Left((read, _)) => read,
+        Either::Right(_) => return Err(busy()),
+    };
     let Ok(read) = read else {
         let message = "the body was not received in time".to_owned();
         return Err(Refusal(StatusCode::REQUEST_TIMEOUT, message));

@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use futures_util::future::{Either, select};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use ronde_identity::AccessToken;
@@ -29,6 +30,8 @@ use crate::ServeError;
 
 /// The time between two looks at the request to stop.
 const STOP_POLL: Duration = Duration::from_millis(100);
+/// The time in which the rest of a request must arrive once the server stops.
+pub(super) const STOP_GRACE: Duration = Duration::from_millis(300);
 /// The time between two looks for a newer model.
 const NEWER_POLL: Duration = Duration::from_secs(1);
 /// The pause after a connection could not be accepted, as when the process has no more file descriptors.
@@ -84,6 +87,14 @@ pub(super) struct ServingState {
 impl ServingState {
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the server stops, and then for the rest of requests.
+    pub(super) async fn stopped(&self) {
+        while !self.is_stopping() {
+            tokio::time::sleep(STOP_POLL).await;
+        }
+        tokio::time::sleep(STOP_GRACE).await;
     }
 
     /// Returns the present model and its queues. A request whose queue is closed takes the next one.
@@ -145,7 +156,7 @@ impl ServingState {
 }
 
 /// Serves a model until `is_stopping` returns true, which is called every 100 ms. Then, requests that have arrived are
-/// answered before it returns. `ready` receives the address. A newer model of `source` replaces the present one: no request is
+/// answered before it returns; of others, the rest must arrive within 300 ms. `ready` receives the address. A newer model of `source` replaces the present one: no request is
 /// dropped, and each is computed by one model, which its answer names.
 ///
 /// # Errors
@@ -282,7 +293,12 @@ async fn serve_requests(
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new());
     server.header_read_timeout(read_timeout);
-    let service = TowerToHyperService::new(router);
+    let has_request = AtomicBool::new(false);
+    let inner = TowerToHyperService::new(router);
+    let service = service_fn(|request| {
+        has_request.store(true, Ordering::Relaxed);
+        inner.call(request)
+    });
     let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
     let stop = async { stopped.wait_for(|stopped| *stopped).await.is_ok() };
     let stop = std::pin::pin!(stop);
@@ -290,6 +306,10 @@ async fn serve_requests(
     let is_stopping = matches!(select(connection.as_mut(), stop).await, Either::Right(_));
     if is_stopping {
         connection.as_mut().graceful_shutdown();
-        let _ = connection.await;
+        let ended = tokio::time::timeout(STOP_GRACE, connection.as_mut()).await;
+        // The head of its first request has not arrived.
+        if ended.is_err() && has_request.load(Ordering::Relaxed) {
+            let _ = connection.await;
+        }
     }
 }
