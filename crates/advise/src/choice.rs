@@ -120,34 +120,6 @@ impl LayoutChoice {
             self.order != ShardOrder::ByShard,
         )
     }
-
-    /// Returns the arguments of `ronde train` that choose the layout.
-    #[must_use]
-    pub fn arguments(&self) -> String {
-        let mut text = format!("--workers {}", self.workers());
-        if self.pipeline > 1 {
-            text.push_str(&format!(" --set parallel.pipeline={}", self.pipeline));
-            if self.schedule != PipelineSchedule::default() {
-                text.push_str(&format!(
-                    " --set parallel.schedule={}",
-                    name_of(self.schedule)
-                ));
-            }
-        }
-        if self.tensor > 1 {
-            text.push_str(&format!(" --set parallel.tensor={}", self.tensor));
-        }
-        if self.zero > 0 {
-            text.push_str(&format!(" --set parallel.zero={}", self.zero));
-        }
-        if self.order == ShardOrder::ByLayer {
-            text.push_str(" --set parallel.order=by_layer");
-        }
-        if self.is_held_once() && self.copies != self.usual_copies() {
-            text.push_str(&format!(" --set parallel.copies={}", self.copies));
-        }
-        text
-    }
 }
 
 impl fmt::Display for LayoutChoice {
@@ -332,7 +304,6 @@ mod tests {
         for choice in choices.iter().filter(by_layer) {
             assert!(choice.zero >= 2 && choice.pipeline == 1, "{choice}");
             assert!(choice.to_string().contains("by layer"));
-            assert!(choice.arguments().contains("parallel.order=by_layer"));
         }
         let one_each = layout_choices(&limits(4, 1, 4));
         let full = one_each.iter().filter(|choice| choice.data == 4);
@@ -414,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_is_described_and_has_arguments() {
+    fn a_layout_is_described() {
         let choice = LayoutChoice {
             data: 4,
             zero: 2,
@@ -429,11 +400,6 @@ mod tests {
             choice.to_string(),
             "8 workers: 4 x data, zero 2, 2 x pipeline (zero_bubble), 1 copy"
         );
-        assert_eq!(
-            choice.arguments(),
-            "--workers 8 --set parallel.pipeline=2 --set parallel.schedule=zero_bubble --set parallel.zero=2 \
-             --set parallel.copies=1"
-        );
         let in_parts = LayoutChoice {
             tensor: 2,
             ..choice
@@ -441,11 +407,6 @@ mod tests {
         assert_eq!(
             in_parts.to_string(),
             "16 workers: 4 x data, zero 2, 2 x pipeline (zero_bubble), 2 x tensor, 1 copy"
-        );
-        let arguments = in_parts.arguments();
-        assert!(
-            arguments.contains(" --set parallel.tensor=2"),
-            "{arguments}"
         );
         assert_eq!(LayoutChoice::ONE.to_string(), "one worker");
     }

@@ -6,7 +6,7 @@ use ronde_schedule::ShardOrder;
 use serde::Serialize;
 
 use crate::choice::name_of;
-use crate::{ExchangeForecast, LayoutForecast, RunForecast, ScalingCurve};
+use crate::{ExchangeForecast, LayoutChoice, LayoutForecast, RunForecast, ScalingCurve};
 
 /// The number of layouts in a table unless all are requested.
 const ROWS: usize = 12;
@@ -104,9 +104,9 @@ const TENSOR_COLUMN: usize = 5;
 const RECOMPUTED_COLUMN: usize = 7;
 
 /// Returns the layouts as a table with one line each; only the best ones unless `all` is set. Below it are the best layout and
-/// the advice.
+/// the advice. `command` returns the command that trains the run in a layout.
 #[must_use]
-pub fn table(found: &RunForecast, all: bool) -> String {
+pub fn table(found: &RunForecast, all: bool, command: &dyn Fn(&LayoutChoice) -> String) -> String {
     let shown = shown(found, all);
     let has_price = found.cluster.price_per_hour.is_some();
     let mut rows: Vec<Vec<String>> = vec![HEADS.map(str::to_owned).to_vec()];
@@ -158,20 +158,16 @@ pub fn table(found: &RunForecast, all: bool) -> String {
             _ => String::new(),
         }
     );
-    let _ = writeln!(
-        text,
-        "  start it with: ronde train {}",
-        found.best.choice.arguments()
-    );
+    let _ = writeln!(text, "  start it with: {}", command(&found.best.choice));
     for advice in &found.advice {
         let _ = writeln!(text, "advice: {}", advice.message);
     }
-    text.push_str(&exchanges(&found.other_exchanges));
+    text.push_str(&exchanges(&found.other_exchanges, command));
     text
 }
 
 /// Returns a line for each other exchange that pays, or one line if none does.
-fn exchanges(all: &[ExchangeForecast]) -> String {
+fn exchanges(all: &[ExchangeForecast], command: &dyn Fn(&LayoutChoice) -> String) -> String {
     let paying: Vec<&ExchangeForecast> = all.iter().filter(|other| other.pays()).collect();
     match (paying.as_slice(), all.first()) {
         ([], None) => String::new(),
@@ -181,16 +177,20 @@ fn exchanges(all: &[ExchangeForecast]) -> String {
         ),
         (paying, _) => {
             let line = |other: &&ExchangeForecast| {
+                let workers = LayoutChoice {
+                    data: other.workers,
+                    ..LayoutChoice::ONE
+                };
                 format!(
-                    "  {:.1} times as fast: --workers {} {}; {}{}\n",
+                    "  {:.1} times as fast; {}{}:\n    {} {}\n",
                     other.speedup,
-                    other.workers,
-                    other.settings,
                     other.accuracy,
                     match other.has_same_bits {
                         true => "",
                         false => "; the trained bits differ from run to run",
-                    }
+                    },
+                    command(&workers),
+                    other.settings,
                 )
             };
             let lines: String = paying.iter().map(line).collect();
@@ -253,7 +253,7 @@ pub fn json(found: &RunForecast, curve: &ScalingCurve) -> serde_json::Result<Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ClusterShape, HostLink, LayoutChoice, RunLength, ScalingPoint};
+    use crate::{ClusterShape, HostLink, RunLength, ScalingPoint};
 
     fn found() -> RunForecast {
         let layout = |data: u32, step_s: f64, fits| LayoutForecast {
@@ -299,9 +299,15 @@ mod tests {
         }
     }
 
+    fn shown_table(found: &RunForecast, all: bool) -> String {
+        table(found, all, &|choice| {
+            format!("train with {}", choice.workers())
+        })
+    }
+
     #[test]
     fn the_table_has_the_first_layouts_the_best_one_and_one_worker() {
-        let text = table(&found(), false);
+        let text = shown_table(&found(), false);
         let lines: Vec<&str> = text.lines().collect();
         assert!(
             lines[0].starts_with("workers") && lines[0].ends_with("price"),
@@ -317,12 +323,12 @@ mod tests {
         );
         assert!(text.contains("... and 7 more layouts"), "{text}");
         assert!(text.contains("best: 19 workers: 19 x data"), "{text}");
-        assert!(text.contains("ronde train --workers 19"), "{text}");
+        assert!(text.contains("start it with: train with 19\n"), "{text}");
         assert!(
             text.contains("1.50 GiB, and sends 3072 KiB in a step"),
             "{text}"
         );
-        let all = table(&found(), true);
+        let all = shown_table(&found(), true);
         assert!(
             all.contains("does not fit") && !all.contains("more layouts"),
             "{all}"
@@ -331,10 +337,10 @@ mod tests {
 
     #[test]
     fn the_table_of_a_model_in_parts_has_their_division() {
-        assert!(!table(&found(), false).contains("tensor"));
+        assert!(!shown_table(&found(), false).contains("tensor"));
         let mut found = found();
         found.layouts[0].choice.tensor = 4;
-        let text = table(&found, false);
+        let text = shown_table(&found, false);
         assert!(text.contains("schedule  tensor  copies"), "{text}");
         assert!(text.contains("       4       1  "), "{text}");
     }

@@ -61,6 +61,7 @@ pub use process_folder::{ProcessCommand, ProcessFolder, ProcessGuard, ProcessSta
 pub use process_identity::ProcessIdentity;
 pub use ray::{RayAccess, RayAllocation, RaySettings, RayTarget, keep_package, remove_package};
 pub use registry::{JobListing, JobRegistry, NewJob};
+pub use shell_words::shell_word;
 pub use slurm::{SlurmAllocation, SlurmSettings, SlurmTarget, slurm_node_address};
 pub use ssh::{HostFacts, SshSettings, SshTarget, StartOrder, StartReport};
 pub use state::JobState;

@@ -2,12 +2,13 @@
 
 /// Returns the words as a command line; a shell reads each as one word, whatever characters it has.
 pub(crate) fn join<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
-    let quoted: Vec<String> = words.into_iter().map(quote).collect();
+    let quoted: Vec<String> = words.into_iter().map(shell_word).collect();
     quoted.join(" ")
 }
 
 /// Returns `word` so that a shell reads it as one word.
-pub(crate) fn quote(word: &str) -> String {
+#[must_use]
+pub fn shell_word(word: &str) -> String {
     let is_plain = |sign: char| {
         sign.is_ascii_alphanumeric()
             || matches!(

@@ -13,6 +13,7 @@ use ronde_core::layout::Role;
 use ronde_core::{NameList, Step};
 use ronde_monitor::render::{bytes, count};
 use ronde_store::Store;
+use ronde_submit::shell_word;
 use ronde_train::config::Override;
 
 use super::{exit, resume};
@@ -199,7 +200,8 @@ fn newest(store: &Arc<dyn Store>, address: &str) -> Result<Step, CheckpointFailu
         .map(|listed| listed.step)
         .ok_or_else(|| {
             let message = format!(
-                "error: no complete checkpoint in {address}\n  help: see `ronde checkpoint ls {address}`"
+                "error: no complete checkpoint in {address}\n  help: see `ronde checkpoint ls {}`",
+                shell_word(address)
             );
             CheckpointFailure(exit::USER_ERROR, message)
         })
@@ -366,7 +368,8 @@ fn verify_everything(location: &CheckpointLocation) -> Result<(), CheckpointFail
     }
     if !report.is_damaged() && !has_intact {
         problems.push(format!(
-            "error: no complete checkpoint in {address}\n  help: see `ronde checkpoint ls {address}`"
+            "error: no complete checkpoint in {address}\n  help: see `ronde checkpoint ls {}`",
+            shell_word(address)
         ));
         return Err(CheckpointFailure(exit::USER_ERROR, problems.join("\n")));
     }

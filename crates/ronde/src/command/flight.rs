@@ -7,6 +7,7 @@ use ronde::comm::{FlightRecord, merge_report};
 use ronde_train::flight_records::FlightRecordWriter;
 
 use super::exit;
+use super::pasted::path_word;
 use crate::command::console::{message, print};
 
 /// Arguments of `ronde flight`.
@@ -60,7 +61,7 @@ pub(crate) fn show(folder: &Path) {
         Ok(Some(report)) => {
             message!(
                 "last operations of the ranks (`ronde flight {}`):",
-                folder.display()
+                path_word(folder)
             );
             for line in report.lines() {
                 message!("  {line}");

@@ -8,6 +8,7 @@ use clap::Args;
 use ronde_train::config::DEFAULT_RUN_FILE;
 
 use super::exit;
+use super::pasted::path_word;
 use crate::command::console::{info, message};
 
 /// Arguments of `ronde init`.
@@ -25,7 +26,7 @@ pub(crate) fn init(arguments: &InitArguments) -> i32 {
             info!(
                 "wrote {}; train with: ronde train {}",
                 path.display(),
-                path.display()
+                path_word(path)
             );
             exit::DONE
         }

@@ -12,11 +12,12 @@ use ronde_core::step_layout::PipelineStage;
 use ronde_data::Dataset;
 use ronde_monitor::render::bytes;
 use ronde_parallel::{ModelState, bucket};
-use ronde_schedule::{PipelineSchedule, ShardOrder};
-use ronde_train::config::{OrderName, ParallelSection, ScheduleName};
+use ronde_schedule::ShardOrder;
+use ronde_train::config::{OrderName, ParallelSection};
 use ronde_train::{ModelParts, Plan};
 
 use super::capacity::{DIVIDED_BUCKET_BYTES, choose_recomputation, with_margin, worker_estimates};
+use super::layout_arguments::{layout_arguments, schedule_name};
 
 /// Builds the layouts of a run. Nothing is allocated for the model's weights.
 pub(super) struct LayoutBuilder<'a> {
@@ -87,12 +88,7 @@ impl<'a> LayoutBuilder<'a> {
             servers: 0,
             pipeline: choice.pipeline,
             tensor: choice.tensor,
-            schedule: match choice.schedule {
-                PipelineSchedule::GPipe => ScheduleName::GPipe,
-                PipelineSchedule::OneForwardOneBackward => ScheduleName::OneForwardOneBackward,
-                PipelineSchedule::Interleaved => ScheduleName::Interleaved,
-                PipelineSchedule::ZeroBubble => ScheduleName::ZeroBubble,
-            },
+            schedule: schedule_name(choice.schedule).0,
             stages_per_worker: (choice.stages_per_worker > 1).then_some(choice.stages_per_worker),
             order: match choice.order {
                 ShardOrder::ByShard => OrderName::ByShard,
@@ -211,15 +207,11 @@ impl<'a> LayoutBuilder<'a> {
                 choice.zero,
             )
         });
-        let own = choices
+        let first_fewer = choices
             .iter()
             .position(|choice| choice.workers() < workers.get());
-        let (same, fewer) = choices.split_at(own.unwrap_or(choices.len()));
-        // In these layouts, every worker computes.
-        let without_servers = match self.plan.config.parallel.servers {
-            0 => "",
-            _ => " --set parallel.servers=0",
-        };
+        let (same, fewer) = choices.split_at(first_fewer.unwrap_or(choices.len()));
+        let own = self.plan.config.parallel.clone();
         let mut found = |choices: &[LayoutChoice]| {
             choices.iter().find_map(|choice| {
                 let candidate = self.candidate(choice)?;
@@ -229,9 +221,9 @@ impl<'a> LayoutBuilder<'a> {
                 let most = candidate.memory_bytes.iter().max()?;
                 (needed <= memory_bytes).then(|| {
                     format!(
-                        "this layout fits, {choice}, with {} for the largest worker: {}{without_servers}",
+                        "this layout fits, {choice}, with {} for the largest worker: {}",
                         bytes(*most),
-                        choice.arguments()
+                        layout_arguments(choice, &own)
                     )
                 })
             })

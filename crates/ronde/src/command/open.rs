@@ -18,6 +18,7 @@ use ronde_cluster::{Agent, ClusterError, Invitation, JobCredentials, JobFolder, 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::coordinator::listen_address;
+use super::pasted::path_word;
 use super::{exit, launched};
 use crate::command::console::message;
 
@@ -103,8 +104,8 @@ pub(crate) fn open(
     let at = folder.coordinators().unwrap_or_default();
     let at = at.first().map_or_else(String::new, ToString::to_string);
     let notice = format!(
-        "the coordinator listens at {at}; other hosts join with\n  ronde join {at} --token-file {}/token",
-        folder.path().display()
+        "the coordinator listens at {at}; other hosts join with\n  ronde join {at} --token-file {}",
+        path_word(&folder.path().join("token"))
     );
     Ok(OpenJob {
         agent,
@@ -127,7 +128,7 @@ fn refuse_running(path: &Path) -> Result<(), i32> {
                  help: see `ronde status {}`; end that coordinator, or choose another folder",
                 path.display(),
                 status.job,
-                path.display()
+                path_word(path)
             );
             Err(exit::USER_ERROR)
         }

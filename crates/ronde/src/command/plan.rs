@@ -17,13 +17,14 @@ use ronde_advise::{
 use ronde_data::Split;
 use ronde_engine::{RateScaling, ScheduleConfig};
 use ronde_monitor::render::{bytes, count};
-use ronde_train::config::{Override, RecomputedLayers};
+use ronde_train::config::{Override, ParallelSection, RecomputedLayers};
 use ronde_train::{Plan, WorkerTimes};
 
 use self::measure::{Measured, codec_costs, crowded_s, measure};
 use super::capacity::memory_per_worker;
 use super::console::{info, message, print};
 use super::exit;
+use super::layout_arguments::train_command;
 use super::layouts::LayoutBuilder;
 use super::start_error::StartError;
 use super::train::{PlanRequest, plan as read_plan};
@@ -91,7 +92,9 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
         for_forecast: true,
         ..PlanRequest::default()
     };
-    let (plan, size, split, name) = read_plan(&request)?.into_parts();
+    let planned = read_plan(&request)?;
+    let own = planned.written_parallel().clone();
+    let (plan, size, split, name) = planned.into_parts();
     check_settings(&name, &plan)?;
     let threads = plan.config.workers.threads;
     let workers = cluster.workers_per_host(threads).map_err(failed)?;
@@ -142,7 +145,7 @@ fn run(arguments: &PlanArguments) -> Result<String, StartError> {
         let mut build = |choice: &_, shards| builder.shape(choice, shards);
         ScalingCurve::simulate(found.best.choice, limits, &request.step, &mut build)
     };
-    report(arguments, &found, curve)
+    report(arguments, &own, &found, curve)
 }
 
 /// Returns a plan in which layers keep their activations that the run file leaves open: layers are measured so.
@@ -183,11 +186,15 @@ fn check_settings(name: &str, plan: &Plan) -> Result<(), StartError> {
 /// Returns what the command prints, and writes the drawing.
 fn report(
     arguments: &PlanArguments,
+    own: &ParallelSection,
     found: &RunForecast,
     curve: impl FnOnce() -> Result<ScalingCurve, AdviseError>,
 ) -> Result<String, StartError> {
+    let command =
+        |choice: &_| train_command(arguments.file.as_deref(), &arguments.sets, own, choice);
+    let table = || table(found, arguments.all, &command);
     if !arguments.json && arguments.plot.is_none() {
-        return Ok(table(found, arguments.all));
+        return Ok(table());
     }
     let curve = curve().map_err(|error| format!("error: {error}"))?;
     if let Some(path) = &arguments.plot {
@@ -203,7 +210,7 @@ fn report(
         true => Ok(
             json(found, &curve).map_err(|error| format!("error: cannot write JSON: {error}"))?
         ),
-        false => Ok(table(found, arguments.all)),
+        false => Ok(table()),
     }
 }
 

@@ -8,6 +8,7 @@ use ronde_checkpoint::{CheckpointEntry, CheckpointStatus, list};
 use ronde_core::{PlanIdentity, Step};
 use ronde_model::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 use ronde_store::{Address, Store};
+use ronde_submit::shell_word;
 use ronde_train::checkpoints::{self, NewestCheckpoint};
 use ronde_train::config::{CheckpointSection, DEFAULT_RUN_FILE, Document, Override, ValueOrigin};
 use ronde_train::{Extension, Plan, RunConfig, TrainError, text_path};
@@ -274,15 +275,20 @@ pub(super) fn check(
             output.join(WEIGHTS_FILE).display(),
             model.blake3
         ))),
-        (None, Start::New) => Err(StartError::Invalid(format!(
-            "error: this run is not finished: {shown} has a checkpoint at step {}\n  \
-             help: resume with `ronde train --resume {resume}`; start again with `--overwrite`, or choose \
-             another folder: --set run.output=FOLDER",
-            newest.step
-        ))),
+        (None, Start::New) => Err(unfinished(&shown, &resume, newest.step).into()),
         (None, Start::Resume(_)) => position(Some(newest.step)),
         (_, Start::New | Start::Overwrite) => position(None),
     }
+}
+
+/// Returns the message for a new run in the folder of one that is not finished.
+fn unfinished(address: &str, resume: &str, step: Step) -> String {
+    format!(
+        "error: this run is not finished: {address} has a checkpoint at step {step}\n  \
+         help: resume with `ronde train --resume {}`; start again with `--overwrite`, or choose \
+         another folder: --set run.output=FOLDER",
+        shell_word(resume)
+    )
 }
 
 /// Binds a plan with other settings to the checkpoint that it continues from, and returns the step of the checkpoint;
@@ -371,7 +377,8 @@ fn unusable(store: &Arc<dyn Store>, address: &str) -> String {
     if problems.is_empty() {
         return format!(
             "error: cannot resume: no checkpoint in {address}\n  \
-             help: list them with `ronde checkpoint ls {address}`; without --resume a run starts at step 0"
+             help: list them with `ronde checkpoint ls {}`; without --resume a run starts at step 0",
+            shell_word(address)
         );
     }
     let is_of_other_version = |entry: &CheckpointEntry| {
@@ -391,7 +398,7 @@ fn unusable(store: &Arc<dyn Store>, address: &str) -> String {
 fn none_usable(problems: &[String], address: &str) -> String {
     format!(
         "error: cannot resume: none of the {} checkpoints in {address} can be used\n  {}\n  \
-         help: `ronde checkpoint verify {address}` lists all damage; restore the files of a checkpoint from a copy, or \
+         help: `ronde checkpoint verify {}` lists all damage; restore the files of a checkpoint from a copy, or \
          start a new run in another folder",
         problems.len(),
         problems
@@ -399,7 +406,8 @@ fn none_usable(problems: &[String], address: &str) -> String {
             .take(PROBLEMS_MAX)
             .map(String::as_str)
             .collect::<Vec<_>>()
-            .join("\n  ")
+            .join("\n  "),
+        shell_word(address)
     )
 }
 

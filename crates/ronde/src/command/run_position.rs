@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ronde_core::{Event, Step, Tracker};
 use ronde_monitor::render::count;
+use ronde_submit::shell_word;
 
 /// The progress of a run and its newest checkpoint, from its events.
 #[derive(Clone)]
@@ -70,7 +71,7 @@ impl RunPosition {
         if !reached.is_usable {
             return Some(format!(
                 "help: `ronde checkpoint verify {}` checks the checkpoints",
-                self.resume
+                shell_word(&self.resume)
             ));
         }
         Some(format!(
@@ -81,7 +82,10 @@ impl RunPosition {
     }
 
     fn resume_with(&self) -> String {
-        format!("resume with `ronde train --resume {}`", self.resume)
+        format!(
+            "resume with `ronde train --resume {}`",
+            shell_word(&self.resume)
+        )
     }
 
     fn reached(&self) -> Reached {

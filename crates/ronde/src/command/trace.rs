@@ -11,6 +11,7 @@ use ronde_train::recording::RecordingRequest;
 
 use super::exit;
 use super::job::newest_run;
+use super::pasted::path_word;
 use super::run_folder::EVENT_FILE;
 use crate::command::console::message;
 
@@ -87,7 +88,7 @@ fn traced(arguments: &TraceArguments) -> Result<(), String> {
         message!(
             "recording {}; `ronde trace {} --stop` stops it",
             run.display(),
-            run.display()
+            path_word(&run)
         );
         return Ok(());
     }
@@ -107,7 +108,7 @@ fn traced(arguments: &TraceArguments) -> Result<(), String> {
             return Err(format!(
                 "error: {} is not being recorded\n  help: `ronde trace {} --start` starts a recording",
                 run.display(),
-                run.display()
+                path_word(&run)
             ));
         }
         if is_running(&run) {
@@ -130,7 +131,7 @@ fn request(run: &Path, limit: Option<Duration>) -> Result<(), String> {
         return Err(format!(
             "error: {} is being recorded already\n  help: `ronde trace {} --stop` stops it",
             run.display(),
-            run.display()
+            path_word(run)
         ));
     }
     let submitted = RecordingRequest::submit(run, limit);
@@ -153,7 +154,7 @@ fn export(run: &Path, to: Option<&Path>) -> Result<(), String> {
              help: `ronde trace {} --for 10s` records a run that is under way, and `ronde train --trace` one from its \
              start",
             run.display(),
-            run.display()
+            path_word(run)
         ));
     }
     let timeline = RunTimeline::read(&files);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::TestFolder;
+use crate::support::{RONDE, TestFolder};
 
 const RUN: &str = "[run]\nname = \"planned\"\n[data]\nsource = \"digits\"\n[model]\nkind = \"mlp\"\nhidden = [64, 64]\n\
                    [train]\nepochs = 2\n[workers]\nlogical_shards = 8\n[parallel]\nzero = 1\n";
@@ -88,11 +88,49 @@ fn the_table_names_the_best_layout_and_how_to_start_it() {
         "workers  data  zero",
         "best: ",
         "why: ",
-        "start it with: ronde train --workers",
+        "start it with: ronde train run.toml --workers",
     ] {
         assert!(ended.stdout.contains(words), "{}", ended.stdout);
     }
     assert_eq!(dir.list("."), ["run.toml"]);
+}
+
+#[test]
+fn the_command_that_starts_the_best_layout_can_be_pasted() {
+    let dir = TestFolder::new();
+    // Settings that the best layout of one worker or of several does not have.
+    let parallel = "pipeline = 3\ncuts = [\"hidden_1\", \"output\"]\nzero = 2";
+    dir.write("my run.toml", &RUN.replace("zero = 1", parallel));
+    let set = ["--set", "run.output=it's mine"];
+    let planned = dir
+        .run(
+            &[
+                &["plan", "my run.toml", "--seconds", "1", "--all"],
+                &set[..],
+            ]
+            .concat(),
+        )
+        .expect(0, &[]);
+    let command = planned.stdout.lines().find_map(|line| {
+        let (_, command) = line.split_once("start it with: ")?;
+        Some(command.to_owned())
+    });
+    let command = command.unwrap_or_else(|| panic!("{}", planned.stdout));
+    assert!(
+        command.starts_with("ronde train 'my run.toml' --set "),
+        "{command}"
+    );
+    let folder = std::path::Path::new(RONDE).parent().unwrap();
+    let path = format!("{}:/usr/bin:/bin", folder.display());
+    let trained = dir
+        .start("sh", &["-c", &command], &[("PATH", &path)])
+        .wait()
+        .expect(0, &["planned finished"]);
+    let workers = command.split("--workers ").nth(1).unwrap();
+    let workers = workers.split(' ').next().unwrap();
+    let on = format!("on {workers} worker");
+    assert!(trained.stderr.contains(&on), "{}", trained.stderr);
+    assert!(dir.path().join("it's mine/model.json").is_file());
 }
 
 #[test]

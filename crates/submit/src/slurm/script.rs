@@ -20,7 +20,7 @@ pub(super) fn text(
     slots: u32,
 ) -> String {
     let output = paths.process(0).output().display().to_string();
-    let output = format!("--output={}", shell_words::quote(&output));
+    let output = format!("--output={}", shell_words::shell_word(&output));
     let mut text = head(settings, name, &[output], slots);
     let (program, folder) = (
         program.display().to_string(),
@@ -59,7 +59,7 @@ pub(super) fn array_text(
         let folder = folder.display().to_string();
         text.push_str(&format!(
             "{task}) folder={} ;;\n",
-            shell_words::quote(&folder)
+            shell_words::shell_word(&folder)
         ));
     }
     let output = JobPaths::new("").process(0).output();
@@ -96,7 +96,7 @@ fn head(settings: &SlurmSettings, name: &str, more: &[String], slots: u32) -> St
         ("time", &settings.time),
     ] {
         if let Some(value) = value {
-            option(format!("--{key}={}", shell_words::quote(value)));
+            option(format!("--{key}={}", shell_words::shell_word(value)));
         }
     }
     for further in &settings.options {

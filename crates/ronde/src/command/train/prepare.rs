@@ -65,6 +65,8 @@ pub(in crate::command) struct PlannedRun {
     config: RunConfig,
     world_size: WorldSize,
     plan: Plan,
+    /// The division among workers that the run file and the arguments specify, also for forecasts.
+    written_parallel: ParallelSection,
     size: ModelSize,
     /// Folder that relative paths start from.
     base: PathBuf,
@@ -138,6 +140,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         resumed.check_output(&config, is_override(&document, "run.output"))?;
         resumed.redirect(&mut config);
     }
+    let written_parallel = config.parallel.clone();
     if arguments.for_forecast {
         config.workers.count = 1;
         config.parallel = ParallelSection::default();
@@ -190,6 +193,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         config,
         world_size,
         plan,
+        written_parallel,
         size,
         base,
         split,
@@ -379,6 +383,11 @@ impl PlannedRun {
             let _ = write!(notices, "{end}note: {note}");
         }
         notices
+    }
+
+    /// Returns the division among workers that the run file and the arguments specify.
+    pub(in crate::command) fn written_parallel(&self) -> &ParallelSection {
+        &self.written_parallel
     }
 
     /// Returns the plan, the size of the model, the data and the name of the run file, for forecasts.
