@@ -28,6 +28,7 @@
 //! [`Session`], the step as a transaction, is the basis of both.
 
 mod aws_files;
+pub mod created_folders;
 pub mod environment;
 mod error;
 mod finished_run;

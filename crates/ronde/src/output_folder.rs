@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use ronde_core::{Event, Tracker};
 
+use crate::created_folders::CreatedFolders;
+
 /// The results of a run, besides a model card, which may be a file of the user.
 const RESULTS: [&str; 15] = [
     ronde_model::WEIGHTS_FILE,
@@ -40,6 +42,11 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct OutputFolder {
     path: PathBuf,
+    created: CreatedFolders,
+    /// Whether the folder was empty when it was locked.
+    was_empty: bool,
+    /// The run has recorded an event, so its files stay.
+    has_started: AtomicBool,
     /// The run has committed a step.
     has_step: AtomicBool,
     _lock: File,
@@ -55,7 +62,7 @@ impl OutputFolder {
         let failed = |what: &str, error: &std::io::Error| {
             format!("{what} {}: {error}\n  help: {hint}", path.display())
         };
-        std::fs::create_dir_all(path)
+        let created = CreatedFolders::create(path)
             .map_err(|error| failed("cannot create output folder", &error))?;
         let path = path
             .canonicalize()
@@ -65,8 +72,12 @@ impl OutputFolder {
             File::open(&path).map_err(|error| failed("cannot read output folder", &error))?;
         match try_lock(&lock) {
             Ok(()) => {
+                let entries = std::fs::read_dir(&path);
                 let folder = Self {
+                    was_empty: entries.is_ok_and(|mut entries| entries.next().is_none()),
                     path,
+                    created,
+                    has_started: AtomicBool::new(false),
                     has_step: AtomicBool::new(false),
                     _lock: lock,
                 };
@@ -148,16 +159,21 @@ impl OutputFolder {
             return;
         };
         let of_run = RESULTS.map(|name| self.path.join(name));
-        for path in of_run {
-            let _ = match path.is_dir() {
-                true => std::fs::remove_dir_all(&path),
-                false => std::fs::remove_file(&path),
-            };
-        }
+        of_run.iter().for_each(|path| remove(path));
         for entry in entries.flatten() {
             let _ = std::fs::rename(entry.path(), self.path.join(entry.file_name()));
         }
         let _ = std::fs::remove_dir(&replaced);
+    }
+
+    /// Removes the files of a run that was refused, and the folder if this process has created it.
+    fn remove_refused_run(&self) {
+        if self.was_empty && !self.has_started.load(SeqCst) {
+            for name in RESULTS {
+                remove(&self.path.join(name));
+            }
+        }
+        self.created.remove_empty();
     }
 
     /// Returns the absolute path of the folder.
@@ -181,6 +197,14 @@ impl OutputFolder {
     }
 }
 
+/// Removes a file or a folder, if it exists.
+fn remove(path: &Path) {
+    let _ = match path.is_dir() {
+        true => std::fs::remove_dir_all(path),
+        false => std::fs::remove_file(path),
+    };
+}
+
 /// Takes the lock. Retries for a moment: a display holds a shared lock for microseconds while it looks whether a run has it.
 #[expect(
     clippy::disallowed_methods,
@@ -198,6 +222,9 @@ fn try_lock(folder: &File) -> Result<(), std::fs::TryLockError> {
 
 impl Tracker for OutputFolder {
     fn record(&self, event: Event) {
+        if !matches!(event, Event::AttemptStarted { .. }) {
+            self.has_started.store(true, SeqCst);
+        }
         if matches!(event, Event::StepCommitted { .. }) && !self.has_step.swap(true, SeqCst) {
             self.remove_replaced_results();
         }
@@ -209,6 +236,7 @@ impl Drop for OutputFolder {
         self.restore_results();
         self.finish_removal();
         self.remove_temporary_files();
+        self.remove_refused_run();
     }
 }
 
@@ -264,6 +292,32 @@ mod tests {
         assert!(!path.join(ronde_model::WEIGHTS_FILE).exists());
         assert!(path.join("events.jsonl").exists());
         assert!(path.join("notes.txt").exists());
+    }
+
+    #[test]
+    fn a_refused_run_leaves_nothing_and_a_failed_one_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("runs/digits");
+        let lock = || {
+            let folder = OutputFolder::lock(&path).unwrap();
+            std::fs::write(path.join("run.toml"), "x").unwrap();
+            std::fs::create_dir_all(path.join("logs")).unwrap();
+            folder
+        };
+        drop(lock());
+        assert!(!dir.path().join("runs").exists());
+        std::fs::create_dir_all(&path).unwrap();
+        drop(lock());
+        let left = std::fs::read_dir(&path).unwrap().count();
+        assert_eq!(left, 0, "a folder of the user stays");
+        let failed = lock();
+        failed.record(Event::Notice {
+            rank: None,
+            message: String::new(),
+        });
+        drop(failed);
+        drop(lock());
+        assert!(path.join("run.toml").exists() && path.join("logs").exists());
     }
 
     #[test]

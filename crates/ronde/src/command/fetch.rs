@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ronde::created_folders::CreatedFolders;
 use ronde_submit::SubmitError;
 
 use super::console::info;
@@ -38,7 +39,8 @@ pub(crate) fn fetch(arguments: &FetchArguments) -> i32 {
     let default = || Path::new(RUNS).join(name);
     let to = arguments.to.clone().unwrap_or_else(default);
     let copied = match is_address {
-        true => claim(&to, job).and_then(|()| stored_results::copy(job, &to).map(|_| ())),
+        true => claim(&to, job)
+            .and_then(|claimed| claimed.keep_if(stored_results::copy(job, &to).map(|_| ()))),
         false => copy(job, &to),
     };
     match copied {
@@ -67,22 +69,22 @@ pub(super) fn remove_copy(name: &str, to: &Path) -> Result<(), SubmitError> {
 pub(super) fn copy(name: &str, to: &Path) -> Result<(), SubmitError> {
     let jobs = SubmittedJobs::open()?;
     let (job, target) = jobs.find(name)?;
-    claim(to, &format!("{name} {}", job.submitted_ms))?;
-    match &job.output {
+    let claimed = claim(to, &format!("{name} {}", job.submitted_ms))?;
+    claimed.keep_if(match &job.output {
         Some(address) => stored_results::copy(address, to).map(|_| ()),
         None => target.fetch(&job, to),
-    }
+    })
 }
 
 /// Creates the folder for the results of a job that is about to start. The error's help is `help`.
-pub(super) fn reserve(to: &Path, help: &str) -> Result<(), SubmitError> {
+pub(super) fn reserve(to: &Path, help: &str) -> Result<CreatedFolders, SubmitError> {
     if !is_empty(to) {
         return Err(SubmitError::Invalid {
             problem: format!("cannot write {}: it is not empty", to.display()),
             help: help.to_owned(),
         });
     }
-    std::fs::create_dir_all(to).map_err(|cause| SubmitError::File {
+    CreatedFolders::create(to).map_err(|cause| SubmitError::File {
         action: "create",
         path: to.to_owned(),
         cause,
@@ -93,8 +95,28 @@ fn is_empty(folder: &Path) -> bool {
     std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
 }
 
+/// The folder of a copy that has a mark and nothing else, or an earlier copy.
+struct ClaimedCopy {
+    marker: PathBuf,
+    created: CreatedFolders,
+}
+
+impl ClaimedCopy {
+    /// Removes the mark and the new folders if nothing was copied. Returns the result of copying.
+    fn keep_if(self, copied: Result<(), SubmitError>) -> Result<(), SubmitError> {
+        let folder = self.marker.parent();
+        let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok());
+        let has_mark_only = entries.is_some_and(|entries| entries.count() == 1);
+        if copied.is_err() && has_mark_only {
+            let _ = std::fs::remove_file(&self.marker);
+            self.created.remove_empty();
+        }
+        copied
+    }
+}
+
 /// Creates a folder for a copy with this mark; it is empty or has an earlier copy.
-fn claim(to: &Path, mark: &str) -> Result<(), SubmitError> {
+fn claim(to: &Path, mark: &str) -> Result<ClaimedCopy, SubmitError> {
     let marker = to.join(MARKER_FILE);
     let is_copy = std::fs::read_to_string(&marker).is_ok_and(|text| text == mark);
     if !is_empty(to) && !is_copy {
@@ -108,8 +130,9 @@ fn claim(to: &Path, mark: &str) -> Result<(), SubmitError> {
         path: marker.clone(),
         cause,
     };
-    std::fs::create_dir_all(to).map_err(failed)?;
-    std::fs::write(&marker, mark).map_err(failed)
+    let created = CreatedFolders::create(to).map_err(failed)?;
+    std::fs::write(&marker, mark).map_err(failed)?;
+    Ok(ClaimedCopy { marker, created })
 }
 
 #[cfg(test)]

@@ -17,6 +17,48 @@ fn a_folder_that_cannot_be_created_is_refused() {
 }
 
 #[test]
+fn a_command_that_refuses_leaves_no_folder() {
+    let dir = TestFolder::new();
+    dir.write("hosts", "");
+    dir.write(
+        "sweep.toml",
+        "name = \"x\"\nrun = \"none.toml\"\nmetric = \"loss\"\n",
+    );
+    let before = dir.list(".");
+    for arguments in [
+        &["train", "--resume", "--set", "run.output=o"][..],
+        &["train", "--resume", "--set", "checkpoint.to=o"],
+        &["train", "--set", "checkpoint.to=/proc/o"],
+        &["train", "--set", "tracking.mlflow=nowhere"],
+        &["train", "-n", "99"],
+        &["train", "-n", "4", "--hosts", "localhost"],
+        &["train", "--init-from", "none"],
+        &["fetch", "s3://none/none"],
+        &["fetch", "none"],
+        &["sweep", "sweep.toml"],
+        &["predict", "none", "--to", "o"],
+        &["export", "none", "--to", "o"],
+        &["evaluate", "none"],
+        &["top"],
+    ] {
+        let ended = dir.run(arguments);
+        assert_ne!(ended.code, 0, "{arguments:?}: {ended:#?}");
+        assert_eq!(dir.list("."), before, "{arguments:?}: {ended:#?}");
+    }
+    // Beside a run in another folder, whose run file names the usual one.
+    let train = ["train", "--set", "train.epochs=1"];
+    dir.run(&train).expect(0, &[]);
+    let rename = |from: &str, to: &str| {
+        std::fs::rename(dir.path().join(from), dir.path().join(to)).unwrap();
+    };
+    rename("runs/digits", "runs/other");
+    rename("runs/other/checkpoints", "away");
+    dir.run(&["train", "--resume"])
+        .expect(2, &["cannot resume"]);
+    assert_eq!(dir.list("runs"), ["other"]);
+}
+
+#[test]
 fn a_folder_is_locked_by_one_run_at_a_time() {
     let dir = TestFolder::new();
     let forever = ["train", "--json", "--set", "train.epochs=1000000"];
@@ -56,14 +98,13 @@ struct SmallDisk<'a>(&'a TestFolder);
 
 impl<'a> SmallDisk<'a> {
     /// Mounts the file system, or returns `None` without the permission.
-    #[expect(clippy::print_stderr, reason = "a skipped test prints the reason")]
     fn mount(dir: &'a TestFolder, size: &str) -> Option<Self> {
         std::fs::create_dir(dir.path().join("disk")).unwrap();
         let options = format!("size={size}");
         let arguments = ["-t", "tmpfs", "-o", &options, "tmpfs", "disk"];
         let mounted = dir.start("mount", &arguments, &[]).wait();
         if mounted.code != 0 {
-            eprintln!("skipped: cannot mount a file system: {mounted:?}");
+            ronde_testing::skip(&format!("cannot mount a file system: {mounted:?}"));
             return None;
         }
         Some(Self(dir))

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use ronde::created_folders::CreatedFolders;
 use ronde_submit::{ProcessIdentity, SubmitError};
 use ronde_sweep::{RunScore, Sweep, SweepRun, csv, svg};
 use serde_json::Value;
@@ -20,7 +21,15 @@ const EVENT_BYTES_MAX: u64 = 4 << 30;
 /// The locked folder of a sweep. The lock ends with the process.
 pub(super) struct SweepFolder {
     path: PathBuf,
+    created: CreatedFolders,
     _lock: File,
+}
+
+impl Drop for SweepFolder {
+    fn drop(&mut self) {
+        // Of a sweep that was refused.
+        self.created.remove_empty();
+    }
 }
 
 impl SweepFolder {
@@ -33,11 +42,12 @@ impl SweepFolder {
                 cause,
             }
         };
-        std::fs::create_dir_all(path).map_err(failed("create"))?;
+        let created = CreatedFolders::create(path).map_err(failed("create"))?;
         let lock = File::open(path).map_err(failed("open"))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self {
                 path: path.to_owned(),
+                created,
                 _lock: lock,
             }),
             Err(std::fs::TryLockError::WouldBlock) => Err(SubmitError::Invalid {

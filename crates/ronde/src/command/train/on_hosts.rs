@@ -59,8 +59,9 @@ pub(super) fn train(arguments: &TrainArguments, list: &str, stop: &StopFlag) -> 
         if arguments.file.is_none() && !resume::names_run(&overrides(arguments)) {
             to = free_folder(&to);
         }
-        fetch::reserve(&to, FOLDER_HELP)?;
-        let name = submit::place(TARGET, settings, None, arguments.file.as_deref(), &run)?;
+        let reserved = fetch::reserve(&to, FOLDER_HELP)?;
+        let placed = submit::place(TARGET, settings, None, arguments.file.as_deref(), &run);
+        let name = placed.inspect_err(|_| reserved.remove_empty())?;
         follow(&name, stop, &to)
     });
     trained.unwrap_or_else(|error| submit_failure(&error))
