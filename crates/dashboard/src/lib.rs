@@ -23,4 +23,4 @@ pub use history::{
 pub use library::{RunLibrary, RunSnapshot, RunSummary};
 pub use server::{ServerSettings, serve};
 pub use settings::{flat_settings, masked};
-pub use terminal::{print_lines, show};
+pub use terminal::{print_lines, restore_input, show};

@@ -1,17 +1,20 @@
 //! [`show`]: the runs of a folder in the terminal, live; [`print_lines`]: the same as lines, where there is no terminal.
 
+mod keys;
 mod lines;
 mod screen;
 mod views;
 
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::error::DashboardError;
 use crate::library::{RunLibrary, RunSummary};
 
+use keys::{KeyReader, TerminalInput};
 pub use lines::print_lines;
 
 /// Longest time without a look at the keys and the runs.
@@ -123,17 +126,20 @@ impl TopState {
     }
 }
 
-/// Restores the terminal when the display ends, also by an error.
-struct ScreenGuard;
+/// The terminal in raw mode. It is restored when the display ends, also by an error. It is never dropped: on a terminal that
+/// has hung up, `ratatui` would then print the error, and panic where standard error is that terminal.
+struct TopScreen(ManuallyDrop<DefaultTerminal>);
 
-impl Drop for ScreenGuard {
+impl Drop for TopScreen {
     fn drop(&mut self) {
-        ratatui::restore();
+        // A terminal that has hung up has nothing to restore.
+        let _ = self.0.show_cursor();
+        let _ = ratatui::try_restore();
     }
 }
 
-/// Shows the runs until the user presses `q` or `is_stopping` returns true, which is called four times a second. The terminal
-/// is restored at the end and on a panic.
+/// Shows the runs until the user presses `q`, the terminal hangs up, its input ends, or `is_stopping` returns true, which is
+/// called four times a second. Keys are read from standard input. The terminal is restored at the end and on a panic.
 ///
 /// # Errors
 /// [`DashboardError::Terminal`] if the terminal cannot be used.
@@ -143,21 +149,33 @@ pub fn show(
     is_stopping: &dyn Fn() -> bool,
 ) -> Result<(), DashboardError> {
     let failed = |cause| DashboardError::Terminal { cause };
-    let mut terminal = ratatui::try_init().map_err(failed)?;
-    let _guard = ScreenGuard;
+    let mut screen = TopScreen(ManuallyDrop::new(ratatui::try_init().map_err(failed)?));
+    let mut keys = KeyReader::new(std::io::stdin());
     let mut state = TopState::new(colour);
     while !state.is_over && !is_stopping() {
-        step(&mut terminal, library, &mut state).map_err(failed)?;
+        let drawn = draw(&mut screen.0, library, &state);
+        let limit = if drawn.is_ok() { FRAME } else { Duration::ZERO };
+        // A terminal that has hung up cannot be drawn on either; that is not an error.
+        let TerminalInput::Keys(pressed) = keys.wait(limit).map_err(failed)? else {
+            break;
+        };
+        let runs = drawn.map_err(failed)?;
+        pressed.into_iter().for_each(|key| state.press(key, &runs));
     }
     Ok(())
 }
 
-/// Draws a frame and handles the keys until the next one.
-fn step(
+/// Makes the terminal usable for a shell where [`show`] cannot end because the terminal accepts no output.
+pub fn restore_input() {
+    let _ = ratatui::crossterm::terminal::disable_raw_mode();
+}
+
+/// Draws a frame and returns the runs that it shows.
+fn draw(
     terminal: &mut DefaultTerminal,
     library: &RunLibrary,
-    state: &mut TopState,
-) -> std::io::Result<()> {
+    state: &TopState,
+) -> std::io::Result<Vec<RunSummary>> {
     let (_, runs, problem) = library.summaries();
     let at = state.position(&runs);
     let id = runs.get(at).map_or("", |run| &*run.id);
@@ -173,16 +191,7 @@ fn step(
             .map(drop);
     }
     drawn?;
-    let mut wait = FRAME;
-    while event::poll(wait)? {
-        if let Event::Key(key) = event::read()?
-            && key.kind != KeyEventKind::Release
-        {
-            state.press(key, &runs);
-        }
-        wait = Duration::ZERO;
-    }
-    Ok(())
+    Ok(runs)
 }
 
 #[cfg(test)]

@@ -155,9 +155,9 @@ fn execute(command: RondeCommand) -> i32 {
         RondeCommand::Serve(arguments) => with_signals(|stop| serve::run(&arguments, stop)),
         RondeCommand::Export(arguments) => export::run(&arguments),
         RondeCommand::Dashboard(arguments) => {
-            supervising(|stop| dashboard::dashboard(&arguments, stop))
+            showing(|stop| dashboard::dashboard(&arguments, stop))
         }
-        RondeCommand::Top(arguments) => supervising(|stop| dashboard::top(&arguments, stop)),
+        RondeCommand::Top(arguments) => showing(|stop| dashboard::top(&arguments, stop)),
         RondeCommand::Track(arguments) => track::track(&arguments),
         RondeCommand::Flight(arguments) => flight::flight(&arguments),
         RondeCommand::Trace(arguments) => trace::trace(&arguments),
@@ -193,6 +193,12 @@ fn exit_code(code: i32) -> ExitCode {
 /// Runs a command with a stop flag that signals set from the beginning.
 fn supervising(run: impl FnOnce(&StopFlag) -> i32) -> i32 {
     command::signals::begin_supervision();
+    with_signals(run)
+}
+
+/// Runs a command that only shows something: a signal ends it soon in any case.
+fn showing(run: impl FnOnce(&StopFlag) -> i32) -> i32 {
+    command::signals::begin_display();
     with_signals(run)
 }
 

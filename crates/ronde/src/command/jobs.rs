@@ -10,8 +10,11 @@ use ronde_submit::{JobListing, JobState, SubmitError, SubmittedJob, TargetSettin
 use serde_json::json;
 
 use super::console::{Printable, info};
-use super::exit;
 use super::submitted::{self, SubmittedJobs};
+use super::{exit, hang_up};
+
+/// Interval between two looks at the jobs.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Arguments of `ronde jobs`.
 #[derive(Args)]
@@ -19,6 +22,9 @@ pub(crate) struct JobsArguments {
     /// Print a line of JSON for each job.
     #[arg(long)]
     json: bool,
+    /// Print the list again when it changes, until all jobs are over.
+    #[arg(long, conflicts_with = "remove")]
+    watch: bool,
     /// Remove a job that is over: its record, its results and its logs on this machine.
     #[arg(long, value_name = "JOB")]
     remove: Option<String>,
@@ -39,6 +45,7 @@ struct JobRow {
 pub(crate) fn jobs(arguments: &JobsArguments) -> i32 {
     let result = match &arguments.remove {
         Some(name) => remove(name, arguments.force),
+        None if arguments.watch => watch(arguments.json),
         None => list(arguments.json),
     };
     match result {
@@ -90,6 +97,42 @@ fn remove(name: &str, is_forced: bool) -> Result<(), SubmitError> {
 
 fn list(is_json: bool) -> Result<(), SubmitError> {
     let jobs = SubmittedJobs::open()?;
+    let listed = listed(&jobs)?;
+    let states = states(&jobs, &listed);
+    print(&listed, &states, is_json);
+    Ok(())
+}
+
+/// Prints the list whenever it has changed, until all jobs are over.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bounded pause between two looks at the jobs; the user ends the wait"
+)]
+fn watch(is_json: bool) -> Result<(), SubmitError> {
+    hang_up::end_with_reader();
+    let jobs = SubmittedJobs::open()?;
+    let mut printed = None;
+    loop {
+        let listed = listed(&jobs)?;
+        let states = states(&jobs, &listed);
+        let names: Vec<String> = listed.iter().map(|(name, _)| name.clone()).collect();
+        let is_over = states.iter().all(JobState::is_over);
+        let found = Some((names, states));
+        if found != printed {
+            if let Some((_, states)) = &found {
+                print(&listed, states, is_json);
+            }
+            printed = found;
+        }
+        if is_over {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Returns the jobs, with complete records as far as their targets answer.
+fn listed(jobs: &SubmittedJobs) -> Result<Vec<JobListing>, SubmitError> {
     let mut listed = jobs.registry.list()?;
     for (_, listing) in &mut listed {
         let Ok(job) = listing else { continue };
@@ -98,10 +141,13 @@ fn list(is_json: bool) -> Result<(), SubmitError> {
             *listing = Err(error);
         }
     }
-    let states = states(&jobs, &listed);
+    Ok(listed)
+}
+
+fn print(listed: &[JobListing], states: &[JobState], is_json: bool) {
     let mut out = Printable(std::io::stdout());
     if is_json {
-        for ((name, job), state) in listed.iter().zip(&states) {
+        for ((name, job), state) in listed.iter().zip(states) {
             let job = job.as_ref().ok();
             let line = json!({
                 "job": name,
@@ -115,16 +161,16 @@ fn list(is_json: bool) -> Result<(), SubmitError> {
             // The reader may have closed the pipe, such as `head`.
             let _ = writeln!(out, "{line}");
         }
-        return Ok(());
+        return;
     }
     if listed.is_empty() {
         info!("no jobs; `ronde submit` starts one");
-        return Ok(());
+        return;
     }
     let now_ms = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0.0, |since| since.as_secs_f64() * 1e3);
-    let rows = listed.iter().zip(&states).map(|((name, job), state)| {
+    let rows = listed.iter().zip(states).map(|((name, job), state)| {
         let job = job.as_ref().ok();
         JobRow {
             name: name.clone(),
@@ -138,7 +184,6 @@ fn list(is_json: bool) -> Result<(), SubmitError> {
         }
     });
     let _ = write!(out, "{}", table(&rows.collect::<Vec<_>>()));
-    Ok(())
 }
 
 /// Returns the states of the jobs that are not over on targets that answer for several jobs at once, by position.

@@ -9,7 +9,7 @@ use ronde_submit::{JobState, LogRequest, SubmitError};
 use super::console::message;
 use super::run_folder::EVENT_FILE;
 use super::submitted::SubmittedJobs;
-use super::{exit, stored_results};
+use super::{exit, hang_up, stored_results};
 
 /// Arguments of `ronde logs`.
 #[derive(Args)]
@@ -25,6 +25,9 @@ pub(crate) struct LogsArguments {
 }
 
 pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
+    if arguments.follow {
+        hang_up::end_with_reader();
+    }
     let request = LogRequest {
         rank: arguments.rank,
         follow: arguments.follow,

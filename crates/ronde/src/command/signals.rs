@@ -1,14 +1,17 @@
 //! Signal handlers: Ctrl-C, SIGTERM and SIGHUP as requests to stop, SIGUSR1 for flight records.
 
-use crate::command::console::message;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use ronde_cluster::{StopFlag, StopLevel};
 use ronde_core::JobMember;
 use ronde_train::flight_records::FlightRecordWriter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+
+use super::console::message;
+use super::exit;
 
 /// Makes SIGTERM request that this worker leaves its job after its step.
 ///
@@ -74,9 +77,22 @@ static IS_SUPERVISING: AtomicBool = AtomicBool::new(false);
 /// Whether this process is a worker without a supervisor.
 static IS_ALONE: AtomicBool = AtomicBool::new(false);
 
+/// Whether the command only shows something and has nothing to save.
+static IS_DISPLAY: AtomicBool = AtomicBool::new(false);
+
+/// Time in which a display ends after a signal. Then the process ends although it waits for a terminal that accepts no
+/// output, or for a server.
+const DISPLAY_END_MAX: Duration = Duration::from_millis(700);
+
 /// Makes further signals set the stop flag instead of ending the process at once.
 pub(crate) fn begin_supervision() {
     IS_SUPERVISING.store(true, Ordering::SeqCst);
+}
+
+/// Makes further signals set the stop flag, and end the process soon after the first one or at the second one.
+pub(crate) fn begin_display() {
+    IS_DISPLAY.store(true, Ordering::SeqCst);
+    begin_supervision();
 }
 
 /// Handles SIGINT, SIGTERM and SIGHUP: they end the process at once, or set `stop` after [`begin_supervision`]. A SIGHUP
@@ -95,9 +111,15 @@ pub(crate) fn forward(stop: &StopFlag) -> std::io::Result<()> {
                     message!("interrupted before anything was started");
                     end_now(128 + signal);
                 }
+                let is_first = stop.signal() == 0;
                 stop.request(signal);
                 if IS_ALONE.load(Ordering::SeqCst) && stop.level() == StopLevel::KillNow {
                     end_now(128 + stop.signal());
+                }
+                match (IS_DISPLAY.load(Ordering::SeqCst), is_first) {
+                    (true, true) => drop(std::thread::Builder::new().spawn(end_display)),
+                    (true, false) => end_now(exit::DONE),
+                    (false, _) => {}
                 }
             }
         })?;
@@ -111,13 +133,25 @@ fn handled() -> Vec<i32> {
         .collect()
 }
 
+/// Ends a display that has not ended by itself.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bounded wait for the end of the process"
+)]
+fn end_display() {
+    std::thread::sleep(DISPLAY_END_MAX);
+    #[cfg(feature = "full")]
+    ronde_dashboard::restore_input();
+    end_now(exit::DONE);
+}
+
 #[expect(clippy::disallowed_methods, reason = "the command owns its process")]
-fn end_now(code: i32) {
+pub(super) fn end_now(code: i32) {
     std::process::exit(code);
 }
 
 /// Returns whether this process ignores a signal; false where the system does not report it.
-fn is_ignored(signal: i32) -> bool {
+pub(super) fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_mask(&status).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }

@@ -22,6 +22,7 @@ pub(crate) struct WaitArguments {
 }
 
 pub(crate) fn wait(arguments: &WaitArguments) -> i32 {
+    super::hang_up::end_with_terminal();
     match until_over(&arguments.job) {
         Ok(state) => {
             info!("job {}: {state}", arguments.job);

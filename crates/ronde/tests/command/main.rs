@@ -32,6 +32,8 @@ mod jobs_on_ray;
 mod jobs_on_slurm;
 mod ledger;
 mod local_sgd;
+#[cfg(feature = "full")]
+mod lost_terminals;
 mod model_quality;
 mod names;
 mod open_jobs;

@@ -5,15 +5,15 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::support::{RONDE, TestFolder};
 
-/// Runs `ronde` with a terminal as standard error, and returns all that was written to it.
-fn on_terminal(columns: u16, variables: &[(&str, &str)], arguments: &[&str]) -> String {
-    let dir = TestFolder::new();
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+/// Opens a terminal: returns the end of its user and that of programs.
+pub(crate) fn open_terminal(columns: u16) -> (File, File) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
     let size = Winsize {
@@ -24,7 +24,16 @@ fn on_terminal(columns: u16, variables: &[(&str, &str)], arguments: &[&str]) -> 
     };
     tcsetwinsize(&master, size).unwrap();
     let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-    let terminal = File::options().read(true).write(true).open(name).unwrap();
+    // Not the controlling terminal of the tests.
+    let terminal = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let terminal = rustix::fs::open(name, terminal, Mode::empty()).unwrap();
+    (File::from(master), File::from(terminal))
+}
+
+/// Runs `ronde` with a terminal as standard error, and returns all that was written to it.
+fn on_terminal(columns: u16, variables: &[(&str, &str)], arguments: &[&str]) -> String {
+    let dir = TestFolder::new();
+    let (mut master, terminal) = open_terminal(columns);
     let mut command = Command::new(RONDE);
     command
         .args(arguments)
@@ -40,7 +49,7 @@ fn on_terminal(columns: u16, variables: &[(&str, &str)], arguments: &[&str]) -> 
     drop(command);
     let mut written = Vec::new();
     // The read fails when the last process has closed the terminal.
-    let _ = File::from(master).read_to_end(&mut written);
+    let _ = master.read_to_end(&mut written);
     child.wait().unwrap();
     String::from_utf8_lossy(&written).replace("\r\n", "\n")
 }

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ronde_cluster::{ClusterError, EventLines, Invitation, event_lines, status};
@@ -23,8 +22,9 @@ const NEXT: Duration = Duration::from_millis(1);
 /// A temporary folder with the events of a job, which a thread requests from its coordinator. While the coordinator answers, the
 /// folder of the run inside it is locked like that of a run under way. Dropping it removes the folder.
 pub(super) struct JobMirror {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// The thread ends without it, after its present request, which may wait for a coordinator that does not answer. It only
+    /// appends to an open file, so the folder can be removed before.
+    _stop: Sender<()>,
     folder: TempDir,
 }
 
@@ -56,12 +56,11 @@ impl JobMirror {
                 let mut events = JobEvents::create(&folder.path().join(file_name(&job.job)))?;
                 events.append(&first)?;
                 let (stop, stopped) = mpsc::channel();
-                let thread = std::thread::Builder::new()
+                std::thread::Builder::new()
                     .name("job-events".to_owned())
                     .spawn(move || events.follow(&invitation, &stopped))?;
                 Ok(Self {
-                    stop: Some(stop),
-                    thread: Some(thread),
+                    _stop: stop,
                     folder,
                 })
             });
@@ -76,16 +75,6 @@ impl JobMirror {
     /// Returns the folder that contains the folder of the run.
     pub(super) fn runs(&self) -> &Path {
         self.folder.path()
-    }
-}
-
-impl Drop for JobMirror {
-    fn drop(&mut self) {
-        self.stop.take();
-        if let Some(thread) = self.thread.take() {
-            // It ends after its present request.
-            let _ended = thread.join();
-        }
     }
 }
 
