@@ -23,6 +23,9 @@ const state = {
 };
 
 const TABS = [["curves", "Curves"], ["classes", "Classes"], ["ranks", "Ranks"], ["members", "Members"], ["checkpoints", "Checkpoints"], ["logs", "Logs"], ["settings", "Run file"]];
+/** The views that fetch what they show; the curves need the series of the runs, the remaining views the details of one. */
+const FETCHING = ["logs", "settings"];
+const needsDetail = (tab) => tab !== "curves" && !FETCHING.includes(tab);
 
 async function get(path, query = {}) {
   const answer = await fetch(`${path}?${new URLSearchParams(query)}`, { credentials: "same-origin" });
@@ -117,8 +120,9 @@ function drawFocus() {
     run.parameters ? `${count(run.parameters)} parameters` : "", run.damaged_lines ? `${count(run.damaged_lines)} damaged lines` : "",
     state.data.get(run.id)?.skipped_updates ? `no update in ${state.data.get(run.id).skipped_updates}` : ""].filter(Boolean).join(" · ");
   const failure = run.problem ?? (run.phase === "failed" ? run.failure : null);
+  const help = failure && !run.problem && run.help ? `help: ${run.help}` : "";
   $("run-failure").hidden = !failure;
-  $("run-failure").textContent = failure ?? "";
+  $("run-failure").textContent = [failure, help].filter(Boolean).join("\n");
   const evaluation = run.evaluation ?? {};
   const metric = ["accuracy", ...Object.keys(evaluation).filter((name) => name !== "loss")].find((name) => evaluation[name] !== undefined && evaluation[name] !== null);
   const took = state.data.get(run.id)?.taken;
@@ -174,6 +178,8 @@ function drawPanel() {
     state.panel.update(chosen.map(({ id, at, data }) => ({ name: id, colour: colour(at), steps: data.steps, evaluations: data.evaluations, start: data.start })));
   } else if (state.tab === "settings") {
     state.panel.update([state.focus, ...[...state.selected.keys()].filter((id) => id !== state.focus)].map((id) => ({ id, name: id })));
+  } else if (state.tab === "logs") {
+    if (state.focus) state.panel.update();
   } else if (focused?.detail) {
     state.panel.update(focused.detail);
   }
@@ -200,12 +206,11 @@ async function refresh() {
   if (loading) { again = true; return; }
   loading = true;
   const points = Math.max(128, Math.min(1024, 2 ** Math.floor(Math.log2(POINTS_IN_ALL / Math.max(1, state.selected.size)))));
-  const needsDetail = ["classes", "ranks", "members", "checkpoints"].includes(state.tab);
   let drawn = performance.now();
   await Promise.all([...state.selected.keys()].map(async (id) => {
     const run = state.runs.find((run) => run.id === id);
     const old = state.data.get(id);
-    const detail = needsDetail && id === state.focus;
+    const detail = needsDetail(state.tab) && id === state.focus;
     if (old && old.version === run?.version && old.points === points && (!detail || old.detail)) return;
     const query = { id, points };
     if (old && old.points === points && old.steps.step.length > 0) Object.assign(query, { from: old.steps.step.at(-1), width: old.steps.width });

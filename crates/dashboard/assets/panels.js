@@ -168,8 +168,11 @@ export class LogsPanel {
   }
 
   async refresh() {
-    const answer = await this.load(this.text.value, this.rank.value);
-    if (!answer) return;
+    const answer = await this.load(this.text.value, this.rank.value).catch(() => null);
+    if (!answer) {
+      if (!this.lines.hasChildNodes()) fill(this.lines, note("The logs cannot be read at present."));
+      return;
+    }
     const known = new Set([...this.rank.options].map((option) => option.value));
     const ranks = new Set([...answer.ranks, ...answer.messages.map((line) => line.rank).filter(Boolean)]);
     [...ranks].sort((a, b) => a - b).filter((rank) => !known.has(rank))

@@ -1,5 +1,6 @@
 //! [`RunLibrary`]: the runs of a folder, followed by a thread while they grow.
 
+mod newest_start;
 mod summary;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,8 @@ use crate::clock;
 use crate::error::DashboardError;
 use crate::follow::EventFollower;
 use crate::history::RunHistory;
+
+use newest_start::NewestStart;
 
 pub use summary::RunSummary;
 
@@ -71,6 +74,8 @@ struct RunEntry {
     seen: Option<(f64, u64)>,
     is_running: bool,
     followed: Option<FollowedRun>,
+    /// The newest start of an attempt, for summaries without a history.
+    newest_start: NewestStart,
     requested: Option<Instant>,
 }
 
@@ -252,9 +257,10 @@ fn scan(shared: &SharedLibrary) {
         if is_known && was_running == Some(runs) {
             continue;
         }
+        let mut start = take_newest_start(shared, &id);
         let summary = match is_followed {
             true => None,
-            false => Some(RunSummary::read(&id, &folder, seen, runs)),
+            false => Some(RunSummary::read(&id, &folder, (seen, runs), &mut start)),
         };
         let mut state = shared.lock();
         state.version += 1;
@@ -265,9 +271,10 @@ fn scan(shared: &SharedLibrary) {
             seen: None,
             is_running: runs,
             followed: None,
+            newest_start: NewestStart::default(),
             requested: None,
         });
-        (run.seen, run.is_running) = (seen, runs);
+        (run.seen, run.is_running, run.newest_start) = (seen, runs, start);
         match (summary, &mut run.followed) {
             (Some(summary), _) => run.summary = summary,
             (None, Some(followed)) => {
@@ -279,6 +286,15 @@ fn scan(shared: &SharedLibrary) {
         run.summary.version = version;
     }
     forget(&mut shared.lock());
+}
+
+/// Takes what is known about the newest start of an attempt out of the library, while the file is read without its lock.
+fn take_newest_start(shared: &SharedLibrary, id: &str) -> NewestStart {
+    let mut state = shared.lock();
+    let run = state.runs.get_mut(id);
+    run.map_or_else(NewestStart::default, |run| {
+        std::mem::take(&mut run.newest_start)
+    })
 }
 
 /// Forgets the histories that were not requested for a while, if there are many; they are read again on request.

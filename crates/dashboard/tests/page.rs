@@ -144,9 +144,69 @@ fn run(root: &Path, name: &str, rate: f64) {
     .unwrap();
 }
 
+/// A run that has failed before its first step.
+fn failed_run(root: &Path) {
+    let folder = root.join("broken");
+    std::fs::create_dir(&folder).unwrap();
+    let message = "training diverged at step 1\n  help: try a lower train.learning_rate,\n  or train.clip_norm";
+    let failed = json!({"t": 1.0, "event": "worker_failed", "rank": 0, "message": message, "last_step": null,
+        "secondary": false, "user_error": false});
+    std::fs::write(folder.join("events.jsonl"), format!("{failed}\n")).unwrap();
+    std::fs::write(folder.join("run.toml"), "[train]\nlearning_rate = 9.0\n").unwrap();
+}
+
+/// The views, and what each shows of the run `slow`.
+const VIEWS: [(&str, &str); 8] = [
+    ("curves", "Loss"),
+    ("classes", "8 of 9 right"),
+    ("classes", "dog"),
+    ("ranks", "here (pid 7)"),
+    ("members", "all workers have joined"),
+    ("checkpoints", "no checkpoint"),
+    ("logs", "<img src=x onerror=alert(1)>"),
+    ("settings", "train.learning_rate"),
+];
+
+/// Waits until the panel shows a text.
+fn shows(browser: &mut Browser, text: &str) {
+    let text = json!(text);
+    browser.until(&format!(
+        "document.getElementById('panel').innerText.includes({text})"
+    ));
+}
+
+/// Opens a run and a view in a new page, as a reload does: no other view was open before.
+fn open_first(browser: &mut Browser, run: &str, tab: &str) {
+    let page = browser.value("location.origin");
+    browser.call("Page.navigate", &json!({"url": "about:blank"}));
+    browser.until("location.href === 'about:blank'");
+    let url = format!("{}/#run={run}&tab={tab}", page.as_str().unwrap());
+    browser.call("Page.navigate", &json!({"url": url}));
+    browser.until(&format!(
+        "document.getElementById('tab-{tab}')?.getAttribute('aria-selected') === 'true'"
+    ));
+}
+
+/// Each view shows its contents also when it is the first one.
+fn check_first_views(browser: &mut Browser) {
+    for (tab, text) in VIEWS {
+        open_first(browser, "slow", tab);
+        shows(browser, text);
+    }
+    for (tab, _) in VIEWS {
+        open_first(browser, "broken", tab);
+        let failure = "rank 0: training diverged at step 1\nhelp: try a lower train.learning_rate, or train.clip_norm";
+        let failure = json!(failure);
+        browser.until(&format!(
+            "document.getElementById('run-failure').innerText === {failure}"
+        ));
+    }
+    assert_eq!(browser.problems, [""; 0]);
+}
+
 fn check(browser: &mut Browser) {
     browser.until("document.querySelectorAll('#panel canvas').length >= 5");
-    browser.until("document.querySelectorAll('.run').length === 2");
+    browser.until("document.querySelectorAll('.run').length === 3");
     browser.until("document.querySelector('.tiles').innerText.includes('87.5')");
     assert_eq!(
         browser.value("location.search"),
@@ -161,20 +221,9 @@ fn check(browser: &mut Browser) {
     browser.value("document.querySelectorAll('.run input')[1].click()");
     browser.until("document.querySelectorAll('.chart')[0].innerText.includes('slow')");
     browser.until("document.querySelectorAll('.chart')[0].innerText.includes('fast')");
-    for (tab, text) in [
-        ("classes", "8 of 9 right"),
-        ("classes", "dog"),
-        ("ranks", "here (pid 7)"),
-        ("members", "all workers have joined"),
-        ("checkpoints", "no checkpoint"),
-        ("logs", "<img src=x onerror=alert(1)>"),
-        ("settings", "train.learning_rate"),
-    ] {
+    for (tab, text) in VIEWS {
         browser.value(&format!("document.getElementById('tab-{tab}').click()"));
-        let text = json!(text);
-        browser.until(&format!(
-            "document.getElementById('panel').innerText.includes({text})"
-        ));
+        shows(browser, text);
     }
     browser.until("document.querySelectorAll('.differs').length === 2");
     browser.value("document.getElementById('theme').click()");
@@ -193,6 +242,7 @@ fn the_page_draws_every_view_of_two_runs() {
     let dir = tempfile::tempdir().unwrap();
     let runs = dir.path().join("runs");
     std::fs::create_dir(&runs).unwrap();
+    failed_run(&runs);
     run(&runs, "slow", 0.1);
     run(&runs, "fast", 0.5);
     let library = Arc::new(RunLibrary::open(&runs).unwrap());
@@ -210,8 +260,11 @@ fn the_page_draws_every_view_of_two_runs() {
         let url = started.recv().unwrap();
         let checked =
             std::panic::catch_unwind(|| match Browser::open(&dir.path().join("profile"), &url) {
-                Some(mut browser) => check(&mut browser),
-                None => eprintln!("skipped: the program `chromium` is not installed"),
+                Some(mut browser) => {
+                    check(&mut browser);
+                    check_first_views(&mut browser);
+                }
+                None => ronde_testing::skip("the program `chromium` is not installed"),
             });
         stop.store(true, Ordering::SeqCst);
         served.join().unwrap().unwrap();

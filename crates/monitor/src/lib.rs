@@ -37,5 +37,6 @@ pub use terminal::{Terminal, Verbosity};
 pub use throughput::Throughput;
 pub use timeline::RunTimeline;
 pub use view::{
-    EpochView, EvaluationView, ModelView, RunView, SharesView, StepView, StragglerView, WorkerView,
+    EpochView, EvaluationView, FailureView, ModelView, RunView, SharesView, StepView,
+    StragglerView, WorkerView,
 };

@@ -76,14 +76,45 @@ pub struct RunView {
     last: BTreeMap<&'static str, Event>,
     /// Number of workers that failed first-hand, not counting those that only noticed a peer's failure.
     pub failures: u64,
-    /// The first failure of the current attempt: the rank and the first line of its message.
-    pub failure: Option<(Rank, String)>,
+    /// The first failure of the current attempt.
+    pub failure: Option<FailureView>,
     /// Whether the run has stopped after a step on request.
     pub is_stopped: bool,
     /// Number of steps in the newest checkpoint.
     pub checkpoint: Option<u64>,
     /// Host and process id of the newest process of each worker slot.
     pub processes: BTreeMap<u32, (String, u32)>,
+}
+
+/// The first failure of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailureView {
+    /// The worker.
+    pub rank: Rank,
+    /// The first line of its message.
+    pub cause: String,
+    /// The next action for the user, if the message has one.
+    pub help: Option<String>,
+}
+
+impl FailureView {
+    /// Parses the message of a worker: the cause, then indented lines, of which the last ones may start with `help: `.
+    fn parse(rank: Rank, message: &str) -> Self {
+        let mut lines = message.lines().map(str::trim);
+        let cause = lines.next().unwrap_or_default().to_owned();
+        let first = lines.find_map(|line| line.strip_prefix("help: "));
+        let help = first.map(|first| {
+            let all: Vec<&str> = std::iter::once(first).chain(lines).collect();
+            all.join(" ").trim_end().to_owned()
+        });
+        Self { rank, cause, help }
+    }
+}
+
+impl std::fmt::Display for FailureView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rank {}: {}", self.rank, self.cause)
+    }
 }
 
 /// The last committed step.
@@ -414,7 +445,13 @@ impl RunView {
                 });
             }
             Event::CheckpointSaved { step, .. } => self.checkpoint = Some(step.0),
-            Event::RunStopped { .. } => self.is_stopped = true,
+            Event::RunStopped { step, .. } => {
+                self.is_stopped = true;
+                // Not every step is recorded.
+                if let Some(progress) = &mut self.progress {
+                    progress.committed = progress.committed.max(step.0);
+                }
+            }
             Event::RunFinished {
                 duration_s,
                 skipped,
@@ -485,9 +522,8 @@ impl RunView {
                 ..
             } => {
                 self.failures += 1;
-                let cause = message.lines().next().unwrap_or_default();
                 self.failure
-                    .get_or_insert_with(|| (*rank, cause.to_owned()));
+                    .get_or_insert_with(|| FailureView::parse(*rank, message));
             }
             Event::WorkerStarted { place, host, pid } => {
                 self.processes.insert(*place, (host.clone(), *pid));

@@ -8,6 +8,7 @@ use ronde_monitor::RunView;
 use serde::Serialize;
 
 use super::EVENT_FILE;
+use super::newest_start::NewestStart;
 use crate::follow::ends;
 
 /// Bytes at each end of an event file that are read for a summary.
@@ -56,6 +57,8 @@ pub struct RunSummary {
     pub blake3: Option<String>,
     /// The first failure.
     pub failure: Option<String>,
+    /// The next action after that failure.
+    pub help: Option<String>,
     /// Time of the first event in seconds since 1970.
     pub started_t: Option<f64>,
     /// Time of the last change in seconds since 1970.
@@ -71,12 +74,13 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
-    /// Reads the ends of the event file of a run. `seen`: its modification time and length.
+    /// Reads the ends of the event file of a run. `seen`: its modification time and length. `newest_start` searches the middle
+    /// for the attempt whose steps are at the end.
     pub(super) fn read(
         id: &str,
         folder: &Path,
-        seen: Option<(f64, u64)>,
-        is_running: bool,
+        (seen, is_running): (Option<(f64, u64)>, bool),
+        newest_start: &mut NewestStart,
     ) -> Self {
         let mut view = RunView::default();
         let mut started_t = None;
@@ -92,6 +96,21 @@ impl RunSummary {
                 }
             },
         );
+        if let Ok(Some(Event::RunStarted {
+            plan,
+            steps,
+            epochs,
+            ..
+        })) = newest_start.read(&folder.join(EVENT_FILE))
+        {
+            view.plan.clone_from(plan);
+            (view.steps, view.epochs) = (*steps, *epochs);
+        }
+        // The start of this attempt was not read: its number of steps is not known.
+        let committed = view.progress.map_or(0, |now| now.committed);
+        if view.steps < committed {
+            view.steps = 0;
+        }
         let mut summary = Self {
             id: id.to_owned(),
             started_t,
@@ -133,15 +152,16 @@ impl RunSummary {
         self.checkpoint = view.checkpoint;
         self.blake3 = view.model.as_ref().map(|model| model.blake3.clone());
         let failure = view.failure.as_ref();
-        self.failure = failure.map(|(rank, cause)| format!("rank {rank}: {cause}"));
+        self.failure = failure.map(ToString::to_string);
+        self.help = failure.and_then(|failure| failure.help.clone());
         self.updated_t = seen.map_or(self.updated_t, |(modified, _)| modified);
     }
 
-    /// Returns why the run cannot be read or has failed.
-    pub(crate) fn trouble(&self) -> Option<&String> {
-        let failure = self.failure.as_ref();
-        let failure = failure.filter(|_| self.phase == "failed");
-        self.problem.as_ref().or(failure)
+    /// Returns why the run cannot be read or has failed, and the next action if there is one.
+    pub(crate) fn trouble(&self) -> Option<(&str, Option<&str>)> {
+        let problem = self.problem.as_deref().map(|problem| (problem, None));
+        let failure = self.failure.as_deref().filter(|_| self.phase == "failed");
+        problem.or(failure.map(|failure| (failure, self.help.as_deref())))
     }
 
     /// Returns whether the run is over and its event file was read to its end.

@@ -59,6 +59,32 @@ fn summaries_are_complete_when_the_library_is_open() {
 }
 
 #[test]
+fn the_totals_of_an_extended_run_are_those_of_its_newest_attempt() {
+    let dir = tempfile::tempdir().unwrap();
+    let extended = STARTED
+        .replace("40000", "60000")
+        .replace("\"ab\"", "\"cd\"");
+    let mut lines = vec![STARTED.to_owned()];
+    lines.extend((38_000..40_000).map(step));
+    lines.push(extended);
+    lines.extend((40_000..41_000).map(step));
+    let folder = run(dir.path(), "extended", &lines);
+    let library = RunLibrary::open(dir.path()).unwrap();
+    let summary = find(&library, "extended");
+    assert_eq!((summary.step, summary.steps), (41_000, 60_000));
+    assert_eq!(summary.plan, "cd");
+    let mut file = std::fs::File::options()
+        .append(true)
+        .open(folder.join(EVENT_FILE))
+        .unwrap();
+    let again = STARTED.replace("40000", "90000");
+    let more: Vec<String> = (41_000..43_000).map(step).collect();
+    write!(file, "{again}\n{}\n", more.join("\n")).unwrap();
+    until(|| find(&library, "extended").steps == 90_000);
+    assert_eq!(find(&library, "extended").step, 43_000);
+}
+
+#[test]
 fn a_requested_run_is_read_and_followed_and_a_removed_one_disappears() {
     let dir = tempfile::tempdir().unwrap();
     let mut lines = vec![STARTED.to_owned()];

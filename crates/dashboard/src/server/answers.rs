@@ -27,6 +27,7 @@ pub(super) fn list(library: &RunLibrary) -> Value {
     let (version, mut summaries, problem) = library.summaries();
     for summary in &mut summaries {
         summary.failure = summary.failure.as_deref().map(masked);
+        summary.help = summary.help.as_deref().map(masked);
     }
     json!({
         "version": version,

@@ -36,8 +36,11 @@ pub(super) fn line(run: &RunSummary) -> String {
     if let Some(left) = run.left_s {
         add(format!("{} left", render::duration(left)));
     }
-    if let Some(trouble) = run.trouble() {
+    if let Some((trouble, help)) = run.trouble() {
         add(masked(trouble));
+        if let Some(help) = help {
+            line.push_str(&format!("; help: {}", masked(help)));
+        }
     }
     line
 }

@@ -113,6 +113,29 @@ fn the_views_show_the_run_without_secrets() {
 }
 
 #[test]
+fn a_failed_run_is_shown_with_its_help_on_every_width() {
+    let mut failed = runs().remove(1);
+    failed.failure = Some("rank 1: the loss is not finite".to_owned());
+    failed.help = Some("try a lower train.learning_rate, a longer warm-up".to_owned());
+    assert!(lines::line(&failed).ends_with(
+        "rank 1: the loss is not finite; help: try a lower train.learning_rate, a longer warm-up"
+    ));
+    let state = TopState::new(false);
+    for width in [30, 120] {
+        let mut terminal = Terminal::new(TestBackend::new(width, 30)).unwrap();
+        let (runs, history) = ([failed.clone()], history());
+        terminal
+            .draw(|frame| screen::draw(frame, &state, &runs, Some(&history), None))
+            .unwrap();
+        let text = terminal.backend().to_string();
+        let words: Vec<&str> = text.split(|c: char| !c.is_alphanumeric()).collect();
+        for word in ["finite", "help", "lower", "warm"] {
+            assert!(words.contains(&word), "{width}: {word} in\n{text}");
+        }
+    }
+}
+
+#[test]
 fn narrow_screens_keep_the_names_of_the_runs() {
     let mut state = TopState::new(false);
     state.open(Tab::Curves);

@@ -13,6 +13,8 @@ use super::{Tab, TopState};
 use crate::history::{RunHistory, StepBucket};
 use crate::library::RunSummary;
 
+/// Largest number of rows above a view.
+const STATUS_ROWS_MAX: usize = 8;
 /// Width of the bar of a rank in characters.
 const BAR_COLUMNS: usize = 30;
 
@@ -24,8 +26,7 @@ pub(super) fn draw(
     run: &RunSummary,
     history: &RunHistory,
 ) {
-    let [status, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
-    frame.render_widget(status_line(state, run, history), status);
+    let body = draw_status(frame, area, state, run, history);
     match state.tab {
         Tab::Curves => draw_curves(frame, body, state, history),
         Tab::Ranks => draw_ranks(frame, body, state, history),
@@ -86,7 +87,30 @@ pub(super) fn draw(
     }
 }
 
-fn status_line<'a>(state: &TopState, run: &RunSummary, history: &RunHistory) -> Paragraph<'a> {
+/// Draws the progress or the failure, and returns the area below.
+fn draw_status(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    state: &TopState,
+    run: &RunSummary,
+    history: &RunHistory,
+) -> Rect {
+    let lines = status_lines(state, run, history);
+    let width = usize::from(area.width.max(1));
+    let rows = lines.iter().map(|line| line.width().div_ceil(width).max(1));
+    // A failure and its help are shown whole; a word that moves to the next row can take one more.
+    let rows = match run.trouble() {
+        Some(_) => (rows.sum::<usize>() + 1).min(STATUS_ROWS_MAX),
+        None => 2,
+    };
+    let [status, body] =
+        Layout::vertical([Constraint::Length(rows as u16), Constraint::Min(1)]).areas(area);
+    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), status);
+    body
+}
+
+/// Returns the progress, and why the run has failed, its straggler or its evaluation.
+fn status_lines(state: &TopState, run: &RunSummary, history: &RunHistory) -> Vec<Line<'static>> {
     let mut first = match history.view.progress {
         Some(_) => render::progress(&history.view),
         None => "no step is committed yet".to_owned(),
@@ -94,18 +118,22 @@ fn status_line<'a>(state: &TopState, run: &RunSummary, history: &RunHistory) -> 
     if run.read_share < 1.0 {
         first = format!("reading {:.0} %   {first}", 100.0 * run.read_share);
     }
-    let problem = run.trouble();
     let straggler = history.view.straggler();
     let straggler = straggler.filter(|_| run.phase == "running");
-    let second = match (problem, straggler) {
-        (Some(problem), _) => Span::styled(shown(problem), state.coloured(Color::Red)),
+    let mut lines = vec![Line::raw(first)];
+    match (run.trouble(), straggler) {
+        (Some((trouble, help)), _) => {
+            let red = state.coloured(Color::Red);
+            lines.push(Line::styled(shown(trouble), red));
+            lines.extend(help.map(|help| Line::raw(format!("help: {}", shown(help)))));
+        }
         (None, Some(straggler)) => {
             let text = format!("straggler: {}", render::straggler(straggler));
-            Span::styled(text, state.coloured(Color::Yellow))
+            lines.push(Line::styled(text, state.coloured(Color::Yellow)));
         }
-        (None, None) => Span::raw(evaluation(history)),
-    };
-    Paragraph::new(vec![Line::raw(first), Line::from(second)])
+        (None, None) => lines.push(Line::raw(evaluation(history))),
+    }
+    lines
 }
 
 /// Returns the evaluation of the model that the run saves as text: the best one, or the last one.

@@ -232,6 +232,33 @@ fn only_notable_events_are_announced() {
 }
 
 #[test]
+fn the_first_failure_keeps_its_help() {
+    for (message, cause, help) in [
+        (
+            "disk full\n  where: rank 2\n  help: remove files,\n  or use another disk\n",
+            "disk full",
+            Some("remove files, or use another disk"),
+        ),
+        ("disk full\n  where: rank 2", "disk full", None),
+        ("", "", None),
+    ] {
+        let mut view = run(2, 1, 10);
+        for rank in [1, 0] {
+            view.apply(&Event::WorkerFailed {
+                rank: Rank(rank),
+                message: message.to_owned(),
+                last_step: None,
+                secondary: false,
+                user_error: false,
+            });
+        }
+        let failure = view.failure.unwrap();
+        assert_eq!(failure.to_string(), format!("rank 1: {cause}"));
+        assert_eq!(failure.help.as_deref(), help);
+    }
+}
+
+#[test]
 fn only_the_first_of_several_failures_is_announced() {
     let mut view = run(2, 1, 10);
     let mut announced = Vec::new();

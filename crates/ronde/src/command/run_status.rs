@@ -64,12 +64,6 @@ impl RunStatus {
         self.view.phase(self.is_running)
     }
 
-    /// Returns the first failure: the rank and its cause.
-    fn failure(&self) -> Option<String> {
-        let failure = self.view.failure.as_ref();
-        failure.map(|(rank, cause)| format!("rank {rank}: {cause}"))
-    }
-
     /// Returns a line for each worker process that exists.
     pub(super) fn workers(&self) -> impl Iterator<Item = String> {
         let running = self.processes().into_iter();
@@ -121,7 +115,8 @@ impl RunStatus {
                 "shard_s": shares.ranks.iter().map(|(_, time)| time).collect::<Vec<_>>(),
             })),
             "workers": workers,
-            "failure": self.failure(),
+            "failure": self.view.failure.as_ref().map(ToString::to_string),
+            "help": self.view.failure.as_ref().and_then(|failure| failure.help.as_ref()),
             "model": self.view.model.as_ref().map(|model| &model.path),
             "blake3": self.view.model.as_ref().map(|model| &model.blake3),
         })
@@ -161,8 +156,11 @@ impl fmt::Display for RunStatus {
         if let Some(shares) = self.view.shares.as_ref().filter(|_| self.is_running) {
             line("shares", render::shares(shares))?;
         }
-        if let Some(failure) = self.failure().filter(|_| !self.is_running) {
-            line("failure", failure)?;
+        if let Some(failure) = self.view.failure.as_ref().filter(|_| !self.is_running) {
+            line("failure", failure.to_string())?;
+            if let Some(help) = &failure.help {
+                line("help", help.clone())?;
+            }
         }
         if let Some(model) = self.view.model.as_ref().filter(|_| !self.is_running) {
             line("model", model.path.clone())?;
