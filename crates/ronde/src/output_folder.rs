@@ -168,12 +168,20 @@ impl OutputFolder {
 
     /// Removes the files of a run that was refused, and the folder if this process has created it.
     fn remove_refused_run(&self) {
-        if self.was_empty && !self.has_started.load(SeqCst) {
+        if self.has_started.load(SeqCst) {
+            return;
+        }
+        if self.was_empty {
             for name in RESULTS {
                 remove(&self.path.join(name));
             }
         }
         self.created.remove_empty();
+    }
+
+    /// Keeps the folder also if no event is recorded here, because the run is written by other processes.
+    pub(crate) fn keep(&self) {
+        self.has_started.store(true, SeqCst);
     }
 
     /// Returns the absolute path of the folder.

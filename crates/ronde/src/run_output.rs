@@ -128,6 +128,8 @@ impl RunOutput {
 
 #[cfg(test)]
 mod tests {
+    use ronde_core::Event;
+
     use super::*;
 
     #[test]
@@ -136,7 +138,7 @@ mod tests {
         let folder = dir.path().join("runs").join("one");
         let check = |resumes, overwrites| RunOutput::check(&folder, resumes, overwrites);
         assert!(check(false, false).is_ok(), "a new folder");
-        std::fs::create_dir(folder.join("checkpoints")).unwrap();
+        std::fs::create_dir_all(folder.join("checkpoints")).unwrap();
         let problem = check(false, false).unwrap_err();
         assert!(
             problem.contains("has the results of an earlier run"),
@@ -164,6 +166,12 @@ mod tests {
         let lines = |resumes| {
             let settings = RunConfig::example();
             let output = RunOutput::open(dir.path(), &settings, resumes, false).unwrap();
+            let tracker = output.tracker(Arc::new(Fanout(Vec::new())));
+            tracker.record(Event::Notice {
+                rank: None,
+                message: "begun".to_owned(),
+            });
+            drop(tracker);
             output.finish();
             let text = std::fs::read_to_string(dir.path().join(EVENT_FILE)).unwrap();
             text.lines().count()

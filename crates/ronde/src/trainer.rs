@@ -317,7 +317,9 @@ impl<'a> Trainer<'a> {
         if self.worker.assignment().generation.0 <= 1 {
             let folder = RunOutput::check(&folder, resumes, self.overwrites);
             // The results of this run go through the supervisor.
-            folder.map_err(Error::Output)?.remove_replaced_results();
+            let folder = folder.map_err(Error::Output)?;
+            folder.keep();
+            folder.remove_replaced_results();
         }
         Ok(None)
     }
