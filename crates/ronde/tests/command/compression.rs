@@ -2,10 +2,13 @@
 
 use rustix::process::Signal;
 
-use crate::support::{RONDE, Running, TestFolder, events, of_kind, send};
+use crate::run_files::RunFile;
+use crate::support::{RONDE, TestFolder, events, of_kind, send};
 
 /// Convolutions, batch normalisation, dropout and clipping.
-const RUN: &str = r#"
+const RUN: RunFile = RunFile {
+    name: "compressed.toml",
+    text: r#"
 [run]
 name = "compressed"
 output = "out"
@@ -23,19 +26,8 @@ clip_norm = 1.0
 [compression]
 codec = "top_k"
 senders = 4
-"#;
-
-fn start(dir: &TestFolder, workers: &str, sets: &[&str]) -> Running {
-    dir.write("compressed.toml", RUN);
-    let mut arguments = vec!["train", "compressed.toml", "--json", "-n", workers];
-    for set in sets {
-        match set.strip_prefix("--") {
-            Some(_) => arguments.push(set),
-            None => arguments.extend(["--set", set]),
-        }
-    }
-    dir.start(RONDE, &arguments, &[])
-}
+"#,
+};
 
 #[test]
 fn senders_have_the_same_bits_on_any_number_of_processes() {
@@ -49,7 +41,7 @@ fn senders_have_the_same_bits_on_any_number_of_processes() {
         &["compression.codec=power_sgd", "compression.senders=4"],
     ] {
         let run = |workers: &str| {
-            let ended = start(&TestFolder::new(), workers, sets).wait();
+            let ended = RUN.start(&TestFolder::new(), workers, sets).wait();
             ended.expect(0, &[]).blake3()
         };
         let alone = run("1");
@@ -57,17 +49,20 @@ fn senders_have_the_same_bits_on_any_number_of_processes() {
             assert!(run(workers) == alone, "{workers} workers, {sets:?}");
         }
     }
-    let ended = start(&TestFolder::new(), "5", &[]).wait();
+    let ended = RUN.start(&TestFolder::new(), "5", &[]).wait();
     ended.expect(2, &["5 workers cannot share 4 senders"]);
 }
 
 #[test]
 fn after_a_worker_is_killed_all_load_the_newest_checkpoint() {
     let sets = ["train.epochs=12", "checkpoint.every_steps=10"];
-    let alone = start(&TestFolder::new(), "1", &sets).wait().expect(0, &[]);
+    let alone = RUN
+        .start(&TestFolder::new(), "1", &sets)
+        .wait()
+        .expect(0, &[]);
     for killed in [1, 0] {
         let dir = TestFolder::new();
-        let mut running = start(&dir, "3", &sets);
+        let mut running = RUN.start(&dir, "3", &sets);
         running.wait_stdout("\"event\":\"checkpoint_saved\"", 1);
         let workers = running.after_steps(20);
         send(workers[&killed], Signal::KILL);
@@ -84,15 +79,18 @@ fn after_a_worker_is_killed_all_load_the_newest_checkpoint() {
 fn a_run_continues_from_a_checkpoint_with_another_number_of_workers() {
     for codec in ["compression.codec=top_k", "compression.codec=power_sgd"] {
         let sets = [codec, "compression.senders=4"];
-        let alone = start(&TestFolder::new(), "1", &sets).wait().expect(0, &[]);
+        let alone = RUN
+            .start(&TestFolder::new(), "1", &sets)
+            .wait()
+            .expect(0, &[]);
         let dir = TestFolder::new();
         let part = [codec, "compression.senders=4", "train.epochs=1"];
-        start(&dir, "3", &part).wait().expect(0, &[]);
+        RUN.start(&dir, "3", &part).wait().expect(0, &[]);
         let more = [codec, "compression.senders=4", "--resume"];
-        let resumed = start(&dir, "2", &more).wait().expect(0, &[]);
+        let resumed = RUN.start(&dir, "2", &more).wait().expect(0, &[]);
         assert_eq!(resumed.blake3(), alone.blake3(), "{codec}");
         let changed = [codec, "compression.senders=2", "train.epochs=3", "--resume"];
-        start(&dir, "2", &changed)
+        RUN.start(&dir, "2", &changed)
             .wait()
             .expect(2, &["compression.senders", "it determines the residuals"]);
     }
@@ -107,7 +105,10 @@ fn the_largest_elements_take_few_bytes_and_int8_a_quarter() {
             "model.channels=64",
         ];
         all.extend(sets);
-        let ended = start(&TestFolder::new(), "4", &all).wait().expect(0, &[]);
+        let ended = RUN
+            .start(&TestFolder::new(), "4", &all)
+            .wait()
+            .expect(0, &[]);
         let all = ended.events();
         let of_rank = of_kind(&all, "step_times").filter(|event| event["rank"] == 2);
         let sent: Vec<u64> = of_rank
@@ -125,7 +126,7 @@ fn the_largest_elements_take_few_bytes_and_int8_a_quarter() {
 #[test]
 fn forecasts_are_refused_and_a_dry_run_counts_senders() {
     let dir = TestFolder::new();
-    dir.write("compressed.toml", RUN);
+    dir.write(RUN.name, RUN.text);
     let planned = dir.start(RONDE, &["plan", "compressed.toml"], &[]).wait();
     planned.expect(2, &["cannot forecast", "--set compression.codec=none"]);
     let arguments = ["train", "compressed.toml", "--dry-run"];

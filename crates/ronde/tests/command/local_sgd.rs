@@ -2,10 +2,13 @@
 
 use rustix::process::Signal;
 
-use crate::support::{Ended, RONDE, Running, TestFolder, events, of_kind, send};
+use crate::run_files::RunFile;
+use crate::support::{Ended, RONDE, TestFolder, events, of_kind, send};
 
 /// Convolutions, batch normalisation, dropout, clipping, and epochs of 7 rounds of 4 steps and one of a single step.
-const RUN: &str = r#"
+const RUN: RunFile = RunFile {
+    name: "local.toml",
+    text: r#"
 [run]
 name = "local"
 output = "out"
@@ -24,19 +27,8 @@ clip_norm = 1.0
 kind = "local_sgd"
 inner_steps = 4
 replicas = 4
-"#;
-
-fn start(dir: &TestFolder, workers: &str, sets: &[&str]) -> Running {
-    dir.write("local.toml", RUN);
-    let mut arguments = vec!["train", "local.toml", "--json", "-n", workers];
-    for set in sets {
-        match set.strip_prefix("--") {
-            Some(_) => arguments.push(set),
-            None => arguments.extend(["--set", set]),
-        }
-    }
-    dir.start(RONDE, &arguments, &[])
-}
+"#,
+};
 
 /// Returns the hash of the model and the losses of the inner steps.
 fn bits(ended: &Ended) -> (String, Vec<String>) {
@@ -66,7 +58,7 @@ fn replicas_have_the_same_bits_on_any_number_of_processes() {
     ] {
         let run = |workers: &str| {
             bits(
-                &start(&TestFolder::new(), workers, sets)
+                &RUN.start(&TestFolder::new(), workers, sets)
                     .wait()
                     .expect(0, &[]),
             )
@@ -84,17 +76,20 @@ fn replicas_have_the_same_bits_on_any_number_of_processes() {
         }
     }
     let dir = TestFolder::new();
-    let ended = start(&dir, "5", &[]).wait();
+    let ended = RUN.start(&dir, "5", &[]).wait();
     ended.expect(2, &["5 workers cannot share 4 replicas"]);
 }
 
 #[test]
 fn after_a_worker_is_killed_the_others_compute_its_replicas() {
     let sets = ["train.epochs=30", "elastic.max_restarts=0"];
-    let alone = start(&TestFolder::new(), "1", &sets).wait().expect(0, &[]);
+    let alone = RUN
+        .start(&TestFolder::new(), "1", &sets)
+        .wait()
+        .expect(0, &[]);
     for killed in [1, 0] {
         let dir = TestFolder::new();
-        let mut running = start(&dir, "3", &sets);
+        let mut running = RUN.start(&dir, "3", &sets);
         let workers = running.after_steps(20);
         send(workers[&killed], Signal::KILL);
         running.wait_stdout("\"event\":\"recovered\"", 1);
@@ -108,7 +103,7 @@ fn after_a_worker_is_killed_the_others_compute_its_replicas() {
     }
     // A replacement joins and takes over replicas again.
     let dir = TestFolder::new();
-    let mut running = start(&dir, "3", &["train.epochs=30"]);
+    let mut running = RUN.start(&dir, "3", &["train.epochs=30"]);
     let workers = running.after_steps(20);
     send(workers[&2], Signal::KILL);
     let ended = running.wait().expect(0, &[]);
@@ -123,10 +118,13 @@ fn after_a_worker_is_killed_all_return_to_copies_in_memory() {
         "sync.fragments=2",
         "elastic.copy_steps=2",
     ];
-    let alone = start(&TestFolder::new(), "1", &sets).wait().expect(0, &[]);
+    let alone = RUN
+        .start(&TestFolder::new(), "1", &sets)
+        .wait()
+        .expect(0, &[]);
     for killed in [1, 0] {
         let dir = TestFolder::new();
-        let mut running = start(&dir, "3", &sets);
+        let mut running = RUN.start(&dir, "3", &sets);
         let workers = running.after_steps(20);
         send(workers[&killed], Signal::KILL);
         let ended = running.wait().expect(0, &[]);
@@ -152,16 +150,20 @@ fn a_run_continues_from_a_checkpoint_with_another_number_of_workers() {
     ] {
         let sets = |more: &[&'static str]| [&[state, optimizer], more].concat();
         let dir = TestFolder::new();
-        let alone = start(&dir, "1", &sets(&[])).wait().expect(0, &[]).blake3();
+        let alone = RUN
+            .start(&dir, "1", &sets(&[]))
+            .wait()
+            .expect(0, &[])
+            .blake3();
         let dir = TestFolder::new();
-        start(&dir, "3", &sets(&["train.epochs=1"]))
+        RUN.start(&dir, "3", &sets(&["train.epochs=1"]))
             .wait()
             .expect(0, &[]);
-        let resumed = start(&dir, "2", &sets(&["--resume"]));
+        let resumed = RUN.start(&dir, "2", &sets(&["--resume"]));
         let resumed = resumed.wait().expect(0, &[]);
         assert_eq!(resumed.blake3(), alone, "{state} {optimizer}");
         let changed = sets(&["train.epochs=3", "sync.inner_steps=2", "--resume"]);
-        start(&dir, "2", &changed)
+        RUN.start(&dir, "2", &changed)
             .wait()
             .expect(2, &["sync.inner_steps", "it determines the steps"]);
     }
@@ -170,10 +172,10 @@ fn a_run_continues_from_a_checkpoint_with_another_number_of_workers() {
 #[test]
 fn forecasts_and_long_rounds_are_refused_with_a_sentence() {
     let dir = TestFolder::new();
-    dir.write("local.toml", RUN);
+    dir.write(RUN.name, RUN.text);
     let planned = dir.start(RONDE, &["plan", "local.toml"], &[]).wait();
     planned.expect(2, &["cannot forecast", "--set sync.kind=every_step"]);
-    let ended = start(&dir, "1", &["sync.inner_steps=30"]).wait();
+    let ended = RUN.start(&dir, "1", &["sync.inner_steps=30"]).wait();
     ended.expect(
         2,
         &["rounds of 30 steps are longer than an epoch, which has 29 steps"],
@@ -183,7 +185,7 @@ fn forecasts_and_long_rounds_are_refused_with_a_sentence() {
         "sync.inner_state=keep",
         "sync.fragments=24",
     ];
-    let ended = start(&dir, "1", &many).wait();
+    let ended = RUN.start(&dir, "1", &many).wait();
     ended.expect(
         2,
         &[

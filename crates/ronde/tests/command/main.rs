@@ -46,6 +46,7 @@ mod predict;
 #[cfg(feature = "full")]
 mod remote_data;
 mod run;
+mod run_files;
 mod same_bits;
 mod scaled_layouts;
 #[cfg(feature = "full")]

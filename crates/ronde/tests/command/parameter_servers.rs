@@ -3,10 +3,13 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Ended, RONDE, Running, TestFolder, events, of_kind, send};
+use crate::run_files::{RunFile, check_epochs, last_accuracy};
+use crate::support::{Ended, RONDE, TestFolder, events, of_kind, send};
 
 /// Epochs of 58 updates: a round of 40 and one of 18.
-const RUN: &str = r#"
+const RUN: RunFile = RunFile {
+    name: "served.toml",
+    text: r#"
 [run]
 name = "served"
 output = "out"
@@ -25,31 +28,13 @@ clip_norm = 1.0
 kind = "parameter_server"
 round_updates = 40
 servers = 2
-"#;
-
-fn start(dir: &TestFolder, workers: &str, sets: &[&str]) -> Running {
-    dir.write("served.toml", RUN);
-    let mut arguments = vec!["train", "served.toml", "--json", "-n", workers];
-    for set in sets {
-        match set.strip_prefix("--") {
-            Some(_) => arguments.push(set),
-            None => arguments.extend(["--set", set]),
-        }
-    }
-    dir.start(RONDE, &arguments, &[])
-}
+"#,
+};
 
 /// Checks that each sample counts once in each epoch, and returns the last evaluation's accuracy.
 fn check(ended: &Ended) -> f64 {
     let all = events(&ended.stdout);
-    for epoch in of_kind(&all, "epoch_finished") {
-        assert_eq!(epoch["used_once"], 1437, "{epoch}");
-        assert_eq!(
-            (&epoch["missing"], &epoch["repeated"]),
-            (&0.into(), &0.into())
-        );
-    }
-    assert!(of_kind(&all, "epoch_finished").count() >= 2);
+    check_epochs(&all);
     for round in of_kind(&all, "staleness") {
         let counts = |worker: &Value| {
             let counts = worker["counts"].as_array().cloned().unwrap_or_default();
@@ -63,16 +48,13 @@ fn check(ended: &Ended) -> f64 {
             .sum();
         assert!([40, 18, 57, 1].contains(&updates), "{round}");
     }
-    let evaluated = of_kind(&all, "evaluated").last().cloned();
-    evaluated
-        .and_then(|event| event["accuracy"].as_f64())
-        .unwrap_or(0.0)
+    last_accuracy(&all)
 }
 
 #[test]
 fn a_single_computing_worker_trains_the_bits_of_a_run_without_servers() {
     let dir = TestFolder::new();
-    let text = RUN.split("[sync]").next().unwrap_or_default();
+    let text = RUN.without("[sync]");
     dir.write("plain.toml", text);
     let arguments = ["train", "plain.toml", "--json"];
     let plain_hash = dir
@@ -83,7 +65,8 @@ fn a_single_computing_worker_trains_the_bits_of_a_run_without_servers() {
     for workers in ["1", "2", "3"] {
         // The updates of an epoch have the samples of its steps.
         let sets = ["sync.round_updates=57"];
-        let ended = start(&TestFolder::new(), workers, &sets)
+        let ended = RUN
+            .start(&TestFolder::new(), workers, &sets)
             .wait()
             .expect(0, &[]);
         check(&ended);
@@ -97,7 +80,7 @@ fn any_process_may_be_killed_and_each_sample_counts_once() {
         let dir = TestFolder::new();
         let restarts = format!("elastic.max_restarts={restarts}");
         let sets = ["train.epochs=40", &*restarts];
-        let mut running = start(&dir, "5", &sets);
+        let mut running = RUN.start(&dir, "5", &sets);
         let workers = running.after_steps(4);
         send(workers[&killed], Signal::KILL);
         running.wait_stdout("\"event\":\"recovered\"", 1);
@@ -110,14 +93,16 @@ fn any_process_may_be_killed_and_each_sample_counts_once() {
 #[test]
 fn a_run_continues_from_a_checkpoint_and_says_that_it_is_not_repeatable() {
     let dir = TestFolder::new();
-    start(&dir, "4", &["train.epochs=1"]).wait().expect(0, &[]);
+    RUN.start(&dir, "4", &["train.epochs=1"])
+        .wait()
+        .expect(0, &[]);
     let sets = [
         "train.epochs=3",
         "sync.servers=1",
         "sync.copies=1",
         "--resume",
     ];
-    let ended = start(&dir, "3", &sets).wait().expect(0, &[]);
+    let ended = RUN.start(&dir, "3", &sets).wait().expect(0, &[]);
     let manifest = std::fs::read_to_string(dir.path().join("out/model.json")).unwrap();
     let manifest: Value = serde_json::from_str(&manifest).unwrap();
     let reason = manifest["unrepeatable"].as_str().unwrap_or_default();
@@ -148,9 +133,9 @@ fn settings_that_cannot_work_are_refused_with_a_sentence() {
             "longer than an epoch, which has 58 updates",
         ),
     ] {
-        start(&dir, "2", &[set]).wait().expect(2, &[part]);
+        RUN.start(&dir, "2", &[set]).wait().expect(2, &[part]);
     }
-    dir.write("served.toml", RUN);
+    dir.write(RUN.name, RUN.text);
     let planned = dir.start(RONDE, &["plan", "served.toml"], &[]).wait();
     planned.expect(2, &["cannot forecast", "--set sync.kind=every_step"]);
 }

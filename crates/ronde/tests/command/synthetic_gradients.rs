@@ -4,10 +4,13 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Ended, RONDE, Running, TestFolder, events, gone, of_kind, send};
+use crate::run_files::RunFile;
+use crate::support::{Ended, RONDE, TestFolder, events, gone, of_kind, send};
 
 /// Dropout-free layers, clipping, and epochs of 2 rounds of 20 batches and one of 18.
-const RUN: &str = r#"
+const RUN: RunFile = RunFile {
+    name: "predicted.toml",
+    text: r#"
 [run]
 name = "predicted"
 output = "out"
@@ -28,19 +31,8 @@ kind = "synthetic_gradients"
 stages = 4
 round_steps = 20
 hidden = 32
-"#;
-
-fn start(dir: &TestFolder, workers: &str, sets: &[&str]) -> Running {
-    dir.write("predicted.toml", RUN);
-    let mut arguments = vec!["train", "predicted.toml", "--json", "-n", workers];
-    for set in sets {
-        match set.strip_prefix("--") {
-            Some(_) => arguments.push(set),
-            None => arguments.extend(["--set", set]),
-        }
-    }
-    dir.start(RONDE, &arguments, &[])
-}
+"#,
+};
 
 /// Returns the hash of the model, and what the predictors predicted.
 fn bits(ended: &Ended) -> (String, Vec<String>) {
@@ -78,8 +70,10 @@ fn stages_have_the_same_bits_on_any_number_of_processes() {
         let run = |workers: &str| {
             let dir = TestFolder::new();
             let text = match is_cnn {
-                true => RUN.replace("hidden = [48, 40, 32]\n", "channels = 4\n"),
-                false => RUN.to_owned(),
+                true => RUN
+                    .text
+                    .replace("hidden = [48, 40, 32]\n", "channels = 4\n"),
+                false => RUN.text.to_owned(),
             };
             dir.write("run.toml", &text);
             let mut arguments = vec!["train", "run.toml", "--json", "-n", workers];
@@ -103,10 +97,13 @@ fn stages_have_the_same_bits_on_any_number_of_processes() {
 #[test]
 fn after_a_worker_is_killed_the_others_compute_its_stages() {
     let sets = ["train.epochs=60", "elastic.max_restarts=0"];
-    let alone = start(&TestFolder::new(), "1", &sets).wait().expect(0, &[]);
+    let alone = RUN
+        .start(&TestFolder::new(), "1", &sets)
+        .wait()
+        .expect(0, &[]);
     for killed in [2, 0] {
         let dir = TestFolder::new();
-        let mut running = start(&dir, "4", &sets);
+        let mut running = RUN.start(&dir, "4", &sets);
         let workers = running.after_steps(20);
         send(workers[&killed], Signal::KILL);
         running.wait_stdout("\"event\":\"recovered\"", 1);
@@ -120,7 +117,7 @@ fn after_a_worker_is_killed_the_others_compute_its_stages() {
     }
     // A replacement joins and takes over stages again.
     let dir = TestFolder::new();
-    let mut running = start(&dir, "3", &["train.epochs=60"]);
+    let mut running = RUN.start(&dir, "3", &["train.epochs=60"]);
     let workers = running.after_steps(20);
     send(workers[&1], Signal::KILL);
     let ended = running.wait().expect(0, &[]);
@@ -130,21 +127,23 @@ fn after_a_worker_is_killed_the_others_compute_its_stages() {
 #[test]
 fn a_run_continues_from_a_checkpoint_with_another_number_of_workers() {
     let dir = TestFolder::new();
-    let alone = start(&dir, "1", &[]).wait().expect(0, &[]).blake3();
+    let alone = RUN.start(&dir, "1", &[]).wait().expect(0, &[]).blake3();
     let dir = TestFolder::new();
-    start(&dir, "4", &["train.epochs=1"]).wait().expect(0, &[]);
-    let resumed = start(&dir, "2", &["--resume"]).wait().expect(0, &[]);
+    RUN.start(&dir, "4", &["train.epochs=1"])
+        .wait()
+        .expect(0, &[]);
+    let resumed = RUN.start(&dir, "2", &["--resume"]).wait().expect(0, &[]);
     assert_eq!(resumed.blake3(), alone);
     let changed = ["train.epochs=3", "sync.hidden=16", "--resume"];
-    start(&dir, "2", &changed)
+    RUN.start(&dir, "2", &changed)
         .wait()
         .expect(2, &["sync.hidden", "it determines the steps"]);
     // All workers are killed in a round; the run goes back to the newest checkpoint.
     let sets = ["train.epochs=40", "checkpoint.every_steps=7"];
     let dir = TestFolder::new();
-    let alone = start(&dir, "1", &sets).wait().expect(0, &[]).blake3();
+    let alone = RUN.start(&dir, "1", &sets).wait().expect(0, &[]).blake3();
     let dir = TestFolder::new();
-    let mut running = start(&dir, "3", &sets);
+    let mut running = RUN.start(&dir, "3", &sets);
     running.wait_stdout("\"event\":\"checkpoint_saved\"", 1);
     let workers = running.after_steps(20);
     running.signal(Signal::KILL);
@@ -152,14 +151,14 @@ fn a_run_continues_from_a_checkpoint_with_another_number_of_workers() {
     // The watchdog ends the workers, which may still write until then.
     gone(workers.into_values());
     let sets = ["train.epochs=40", "checkpoint.every_steps=7", "--resume"];
-    let resumed = start(&dir, "4", &sets).wait().expect(0, &[]);
+    let resumed = RUN.start(&dir, "4", &sets).wait().expect(0, &[]);
     assert_eq!(resumed.blake3(), alone);
 }
 
 #[test]
 fn the_saved_model_has_no_predictors_and_the_run_describes_its_stages() {
     let dir = TestFolder::new();
-    let ended = start(&dir, "2", &[]).wait().expect(0, &[]);
+    let ended = RUN.start(&dir, "2", &[]).wait().expect(0, &[]);
     let all = ended.events();
     let notices = of_kind(&all, "notice").map(|event| event["message"].to_string());
     let notices = notices.collect::<Vec<_>>().join("\n");
@@ -203,11 +202,11 @@ fn settings_that_cannot_work_are_refused_with_a_sentence() {
         ("model.tensor_parts=2", "layers are in parts"),
         ("sync.inner_steps=2", "inner_steps"),
     ] {
-        start(&dir, "2", &[set]).wait().expect(2, &[part]);
+        RUN.start(&dir, "2", &[set]).wait().expect(2, &[part]);
     }
-    let ended = start(&dir, "5", &[]).wait();
+    let ended = RUN.start(&dir, "5", &[]).wait();
     ended.expect(2, &["5 workers cannot share 4 stages"]);
-    dir.write("predicted.toml", RUN);
+    dir.write(RUN.name, RUN.text);
     let planned = dir.start(RONDE, &["plan", "predicted.toml"], &[]).wait();
     planned.expect(2, &["cannot forecast", "--set sync.kind=every_step"]);
 }
