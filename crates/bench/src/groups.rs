@@ -23,7 +23,7 @@ const BETWEEN_TURNS: Duration = Duration::from_secs(15 * 60);
 /// The time for which the costs of TLS are measured.
 const CALIBRATION: Duration = Duration::from_millis(30);
 /// The validity of a run's certificates.
-const CERTIFICATES: Duration = Duration::from_secs(24 * 60 * 60);
+const CERTIFICATES: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// A transport and a requested algorithm.
 type GroupKey = (BenchTransport, Option<Algorithm>);

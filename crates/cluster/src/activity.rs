@@ -4,13 +4,34 @@
 /// may be silent only because its host is overloaded. False for a stopped process, for one that waits
 /// for something else, and on systems without `/proc`.
 pub(crate) fn is_busy(pid: u32) -> bool {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
-        return false;
-    };
-    threads.flatten().any(|thread| {
+    thread_states(pid).iter().any(is_active)
+}
+
+/// Returns whether all threads of the process are stopped or wait for something other than a core or a disk. False on
+/// systems without `/proc`.
+pub(crate) fn is_idle(pid: u32) -> bool {
+    let states = thread_states(pid);
+    !states.is_empty() && !states.iter().any(is_active)
+}
+
+/// Returns whether all threads of the process are stopped, by a signal or by a debugger. False on systems without `/proc`.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let states = thread_states(pid);
+    !states.is_empty() && states.iter().all(|state| b"Tt".contains(state))
+}
+
+fn is_active(state: &u8) -> bool {
+    b"RD".contains(state)
+}
+
+fn thread_states(pid: u32) -> Vec<u8> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let state_of = |thread: std::fs::DirEntry| {
         let stat = std::fs::read(thread.path().join("stat")).unwrap_or_default();
-        matches!(state(&stat), Some(b'R' | b'D'))
-    })
+        state(&stat)
+    };
+    threads.filter_map(state_of).collect()
 }
 
 /// Returns whether the process is ending: its connections may be closed before its end can be observed.
@@ -64,14 +85,17 @@ mod tests {
         let mut waiting = Command::new("sleep").arg("600").spawn().unwrap();
         is(computing.id(), true);
         is(waiting.id(), false);
+        assert!(is_idle(waiting.id()) && !is_stopped(waiting.id()));
         kill_process(Pid::from_child(&computing), Signal::STOP).unwrap();
-        is(computing.id(), false);
+        while !is_stopped(computing.id()) {}
+        assert!(is_idle(computing.id()) && !is_busy(computing.id()));
         for child in [&mut computing, &mut waiting] {
             child.kill().unwrap();
             // Its exit status is left: a zombie has ended, too.
             while !is_exiting(child.id()) {}
             child.wait().unwrap();
-            assert!(!is_busy(child.id()) && !is_exiting(child.id()));
+            let is_anything = [is_busy, is_idle, is_stopped, is_exiting].map(|is| is(child.id()));
+            assert_eq!(is_anything, [false; 4]);
         }
     }
 }

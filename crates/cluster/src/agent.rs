@@ -1,8 +1,9 @@
 //! [`Agent`]: this host's part of a job whose coordinator is another process, here or on another
 //! host. It starts and watches workers for the coordinator, and forwards their messages.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ronde_elastic::{JobPhase, Settings};
 use ronde_identity::{Identity, JoinToken, Member};
@@ -10,18 +11,22 @@ use ronde_identity::{Identity, JoinToken, Member};
 use crate::clock;
 use crate::error::ClusterError;
 use crate::job::{JobFolder, job_error};
+use crate::long_wait::{LongWait, WaitSettings};
 use crate::messages::{PROTOCOL, RequestBody, TokenReply, TokenRequest};
+use crate::peer_address::PeerAddress;
 use crate::remote_coordinator::{AgentIdentity, Dialer, RemoteCoordinator};
 use crate::secure::{DialError, call};
 
 /// Time limit for one request for a certificate.
 const CALL_MAX: Duration = Duration::from_secs(5);
+/// Pause between two rounds of attempts to reach a coordinator.
+const REPEAT_AFTER: Duration = Duration::from_millis(50);
 
 /// The data needed to find and join a job.
 #[derive(Debug, Clone)]
 pub struct Invitation {
-    /// The addresses of coordinators.
-    pub addresses: Vec<SocketAddr>,
+    /// The addresses of coordinators, whose names are resolved again for each connection.
+    pub addresses: Vec<PeerAddress>,
     /// Authorizes this host to join, and identifies the job's authority.
     pub token: JoinToken,
     /// The job's folder if this host has it; it lists the current coordinators.
@@ -41,7 +46,7 @@ impl Invitation {
         })
     }
 
-    /// Sends a request to the leading coordinator, within `limit`.
+    /// Sends a request to the leading coordinator, within the limit of `wait`.
     ///
     /// # Errors
     /// Returns [`ClusterError::Over`] if no coordinator answers and the folder shows that the job
@@ -49,20 +54,15 @@ impl Invitation {
     pub(crate) fn ask(
         &self,
         question: &mut dyn FnMut() -> RequestBody,
-        limit: Duration,
+        wait: WaitSettings<'_>,
     ) -> Result<TokenReply, ClusterError> {
-        let deadline = clock::now() + limit;
+        let deadline = clock::now() + wait.timeout;
+        let mut long = LongWait::begin("a coordinator".to_owned(), deadline, wait.notify);
         let mut hints = Vec::new();
         loop {
-            let (mut tried, mut may_appear) = (Vec::new(), false);
-            let listed = self
-                .folder
-                .as_ref()
-                .and_then(|folder| folder.coordinators().ok());
-            let listed = listed.unwrap_or_default();
-            let addresses = listed.iter().chain(&self.addresses).chain(&hints);
-            let mut addresses: Vec<SocketAddr> = addresses.copied().collect();
-            addresses.dedup();
+            let (addresses, mut tried) = self.candidates(&hints, deadline);
+            // A name may get its address later.
+            let mut may_appear = !tried.is_empty();
             for address in addresses {
                 let question = TokenRequest {
                     protocol: PROTOCOL,
@@ -82,7 +82,7 @@ impl Invitation {
                     }
                     Ok(answer) => return Ok(answer),
                     Err(DialError::Never(why)) => tried.push(format!("{address}: {why}")),
-                    Err(DialError::Later(why)) => {
+                    Err(DialError::Later(why) | DialError::Absent(why)) => {
                         may_appear = true;
                         tried.push(format!("{address}: {why}"));
                     }
@@ -97,8 +97,36 @@ impl Invitation {
                 }
                 return Err(ClusterError::NoCoordinator { tried });
             }
-            clock::pause(Duration::from_millis(50));
+            long.continues(&match tried.is_empty() {
+                true => "none is listed".to_owned(),
+                false => tried.join("; "),
+            });
+            clock::pause(REPEAT_AFTER);
         }
+    }
+
+    /// Returns the addresses to try now, and why names have none.
+    fn candidates(
+        &self,
+        hints: &[SocketAddr],
+        deadline: Instant,
+    ) -> (Vec<SocketAddr>, Vec<String>) {
+        let listed = self
+            .folder
+            .as_ref()
+            .and_then(|folder| folder.coordinators().ok());
+        let (mut found, mut problems) = (listed.unwrap_or_default(), Vec::new());
+        for address in &self.addresses {
+            let left = deadline.saturating_duration_since(clock::now());
+            match address.resolve(left) {
+                Ok(addresses) => found.extend(addresses),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        found.extend(hints);
+        let mut seen = BTreeSet::new();
+        found.retain(|address| seen.insert(*address));
+        (found, problems)
     }
 }
 
@@ -126,7 +154,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Joins a job as `host` with `slots` slots for workers, within `timeout`. With `follows`, the
+    /// Joins a job as `host` with `slots` slots for workers, within the limit of `wait`. With `follows`, the
     /// sinks receive all events of the job, not only those of this host's workers.
     ///
     /// # Errors
@@ -137,13 +165,18 @@ impl Agent {
         host: &str,
         slots: u32,
         follows: bool,
-        timeout: Duration,
+        wait: WaitSettings<'_>,
     ) -> Result<Self, ClusterError> {
+        let WaitSettings { timeout, notify } = wait;
         let deadline = clock::now() + timeout;
         let mut asks = || RequestBody::Certificate {
             host: host.to_owned(),
         };
-        let (job, text) = match invitation.ask(&mut asks, timeout)? {
+        let asking = WaitSettings {
+            timeout,
+            notify: &mut *notify,
+        };
+        let (job, text) = match invitation.ask(&mut asks, asking)? {
             TokenReply::Certificate { job, identity } => (job, identity),
             _ => {
                 return Err(ClusterError::Protocol {
@@ -161,7 +194,8 @@ impl Agent {
             slots,
             follows: follows.then_some(0),
         };
-        let remote = RemoteCoordinator::begin(dialer, me, deadline, timeout)?;
+        let wait = WaitSettings { timeout, notify };
+        let remote = RemoteCoordinator::begin(dialer, me, deadline, wait)?;
         Ok(Self { remote })
     }
 

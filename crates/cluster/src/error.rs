@@ -26,6 +26,12 @@ pub enum ClusterError {
         /// The supervisor's reason.
         reason: String,
     },
+    /// An address is not valid.
+    #[error("invalid address `{address}`: expected HOST:PORT, such as 10.0.0.1:4711")]
+    Address {
+        /// The invalid address.
+        address: String,
+    },
     /// The workers of another launcher did not meet.
     #[error("cannot meet the other workers at {address}: {problem}")]
     Rendezvous {
@@ -103,6 +109,7 @@ impl ClusterError {
             Self::Connect { .. } | Self::NoCoordinator { .. } => Recovery::Retry,
             Self::Store { source } => source.recovery(),
             Self::Refused { .. }
+            | Self::Address { .. }
             | Self::Rendezvous { .. }
             | Self::Environment { .. }
             | Self::Lost { .. }

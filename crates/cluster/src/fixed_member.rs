@@ -10,9 +10,9 @@
 //! derive the authority of the job from it, so that they meet over TLS 1.3 with certificates on both sides, and the token is
 //! never sent.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use ronde_core::{
     Assignment, Collectives, Departure, Generation, GenerationPurpose, JobMember, MembershipError,
@@ -22,11 +22,15 @@ use ronde_identity::{Authority, Identity, Member, Validity};
 
 use crate::clock;
 use crate::error::ClusterError;
+use crate::long_wait::WaitSettings;
+use crate::peer_address::PeerAddress;
 
 mod meeting;
+mod rank_0;
 mod stream;
 
 use meeting::{Meeting, MemberHello};
+use rank_0::Rank0;
 use stream::MeetingStream;
 
 /// The job in the certificates of members that have a secret in common. Their own name is compared when they meet.
@@ -35,9 +39,6 @@ const STARTED: &str = "started";
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 /// The shortest secret for connections between hosts, in characters.
 const TOKEN_LENGTH_MIN: usize = 16;
-
-/// Pause between two attempts to reach rank 0.
-const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// The rank of a worker in a job of another launcher, and where its workers meet.
 #[derive(Clone, PartialEq, Eq)]
@@ -94,39 +95,43 @@ pub struct FixedMember {
 }
 
 impl FixedMember {
-    /// Meets the other workers at the address of rank 0, for at most `timeout`. `bind` returns a listener for the data
-    /// plane on an address of this host, and its address; it is called once. `task` is passed to all workers by rank 0
-    /// and ignored on others. With a secret, the connections use TLS with certificates on both sides. Cost: one connection
-    /// and one message each way per worker.
+    /// Meets the other workers at the address of rank 0, whose name is resolved again at each attempt. `bind` returns a
+    /// listener for the data plane on an address of this host, and its address; it is called once. `task` is passed to all
+    /// workers by rank 0 and ignored on others. With a secret, the connections use TLS with certificates on both sides.
+    /// Cost: one connection and one message each way per worker.
     ///
     /// # Errors
-    /// Returns [`ClusterError::Rendezvous`] if the workers did not meet in time or do not fit each other.
+    /// Returns [`ClusterError::Address`] for an address without a port, and [`ClusterError::Rendezvous`] if the workers did
+    /// not meet in time or do not fit each other.
     pub fn meet(
         mine: &FixedRank,
         task: &str,
         bind: impl FnOnce(IpAddr) -> std::io::Result<SocketAddr>,
-        timeout: Duration,
+        wait: WaitSettings<'_>,
     ) -> Result<Arc<Self>, ClusterError> {
-        let deadline = clock::now() + timeout;
+        let deadline = clock::now() + wait.timeout;
         let failed = |problem: String| ClusterError::Rendezvous {
             address: mine.rendezvous.clone(),
             problem,
         };
         let identity = mine.identity()?;
+        let address: PeerAddress = mine.rendezvous.parse()?;
+        let rank_0 = Rank0 {
+            address: &address,
+            deadline,
+        };
         let meeting = Meeting {
             mine,
             deadline,
             identity: identity.as_ref(),
         };
         let (peers, task) = if mine.rank == Rank(0) {
-            let at = resolve(&mine.rendezvous).map_err(failed)?;
-            let listener =
-                TcpListener::bind(at).map_err(|e| failed(format!("cannot listen: {e}")))?;
+            let (listener, at) = rank_0.listen(wait.notify).map_err(failed)?;
             let data = bind(at.ip()).map_err(|e| failed(e.to_string()))?;
-            let peers = meeting.host(&listener, data, task).map_err(failed)?;
-            (peers, task.to_owned())
+            let peers = meeting.host(&listener, data, task, wait.notify);
+            (peers.map_err(failed)?, task.to_owned())
         } else {
-            let stream = connect(mine, deadline).map_err(failed)?;
+            let stream = rank_0.connect(wait.notify).map_err(failed)?;
             let here = stream.local_addr().map_err(|e| failed(e.to_string()))?;
             let data_address = bind(here.ip()).map_err(|e| failed(e.to_string()))?;
             let hello = MemberHello::of(mine, data_address);
@@ -136,7 +141,8 @@ impl FixedMember {
                     MeetingStream::to_rank_0(stream, identity, deadline).map_err(failed)?
                 }
             };
-            meeting.attend(&mut stream, &hello).map_err(failed)?
+            let met = meeting.attend(&mut stream, &hello, wait.notify);
+            met.map_err(failed)?
         };
         check_secret(mine, &peers).map_err(failed)?;
         let ip = |rank: usize| peers[rank].ip();
@@ -204,32 +210,6 @@ impl JobMember for FixedMember {
     }
 
     fn drain(&self) {}
-}
-
-/// Returns the first address of `host:port`.
-fn resolve(address: &str) -> Result<SocketAddr, String> {
-    let mut found = address
-        .to_socket_addrs()
-        .map_err(|error| format!("not a valid address `host:port`: {error}"))?;
-    found
-        .next()
-        .ok_or_else(|| "the host has no address".to_owned())
-}
-
-/// Connects to rank 0, which may not listen yet.
-fn connect(mine: &FixedRank, deadline: Instant) -> Result<TcpStream, String> {
-    loop {
-        let at = resolve(&mine.rendezvous)?;
-        let left = deadline.saturating_duration_since(clock::now());
-        let tried = TcpStream::connect_timeout(&at, left.max(Duration::from_millis(1)));
-        match tried {
-            Ok(stream) => return Ok(stream),
-            Err(error) if clock::now() + RETRY_PAUSE >= deadline => {
-                return Err(format!("cannot reach rank 0 in time: {error}"));
-            }
-            Err(_) => clock::pause(RETRY_PAUSE),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -11,18 +11,23 @@ use std::time::{Duration, Instant};
 
 use ronde_core::{Event as RunEvent, Rank};
 use ronde_elastic::{
-    JobEnding, LossCause, Reason, SlotStatus, ToWorker, WorkerId, WorkerReport, WorkerSlot,
+    JobEnding, LossCause, Reason, SlotStatus, ToWorker, WorkerId, WorkerPhase, WorkerReport,
+    WorkerSlot,
 };
 
 use crate::clock;
 use crate::error::ClusterError;
 use crate::local_coordinator::SupervisorAction;
+use crate::long_wait::{LongWait, WaitSettings};
 use crate::messages::{FromAgent, ToAgent, Welcome};
 use crate::outcome::ProcessExit;
 
+mod addresses;
+mod contact;
 mod dialer;
 mod link;
 
+use contact::CoordinatorContact;
 pub(crate) use dialer::Dialer;
 use dialer::DialerEvent;
 pub(crate) use link::AgentIdentity;
@@ -34,6 +39,8 @@ const ALIVE_EVERY: Duration = Duration::from_millis(250);
 const STANDBY_MAX: Duration = Duration::from_secs(1);
 /// Time limit for the end of a job; it allows for the restart of a coordinator that dies meanwhile.
 const FINISH_MAX: Duration = Duration::from_secs(12);
+/// Interval at which a wait for the first answer is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Maximum number of events that wait for a coordinator; beyond it, step times are dropped.
 const EVENTS_MAX: usize = 65_536;
 
@@ -63,8 +70,7 @@ pub(crate) struct RemoteCoordinator {
     events: VecDeque<(u64, RunEvent)>,
     next_event: u64,
     begun: Instant,
-    /// When the last message of the coordinator was received.
-    heard: Duration,
+    contact: CoordinatorContact,
     /// When the last message was sent to it.
     said: Duration,
     requested_end: Option<RequestedEnd>,
@@ -81,8 +87,11 @@ impl RemoteCoordinator {
         dialer: Dialer,
         me: AgentIdentity,
         deadline: Instant,
-        timeout: Duration,
+        wait: WaitSettings<'_>,
     ) -> Result<Self, ClusterError> {
+        let timeout = wait.timeout;
+        let what = "the coordinator to accept this host".to_owned();
+        let mut long = LongWait::begin(what, deadline, wait.notify);
         let (mut connected, mut tried) = (None, Vec::new());
         loop {
             let left = deadline.saturating_duration_since(clock::now());
@@ -90,7 +99,7 @@ impl RemoteCoordinator {
                 tried.push(format!("time limit of {timeout:.1?}"));
                 return Err(ClusterError::NoCoordinator { tried });
             }
-            match dialer.wait(left) {
+            match dialer.wait(left.min(LOOK_EVERY)) {
                 Some(DialerEvent::Connected(outbox, address)) => {
                     outbox.send(&me.hello(None));
                     connected = Some((outbox, address));
@@ -113,7 +122,7 @@ impl RemoteCoordinator {
                             events: VecDeque::new(),
                             next_event: 1,
                             begun: clock::now(),
-                            heard: Duration::ZERO,
+                            contact: CoordinatorContact::default(),
                             said: Duration::ZERO,
                             requested_end: None,
                             leaves: false,
@@ -124,11 +133,15 @@ impl RemoteCoordinator {
                     ToAgent::Refused { reason } => return Err(ClusterError::Refused { reason }),
                     _ => {}
                 },
-                Some(DialerEvent::Disconnected(why) | DialerEvent::Failed(why)) => {
+                Some(DialerEvent::Disconnected(why) | DialerEvent::Failed { why, .. }) => {
                     tried = vec![why]
                 }
                 None => {}
             }
+            long.continues(&match tried.is_empty() {
+                true => "it has not answered yet".to_owned(),
+                false => tried.join("; "),
+            });
         }
     }
 
@@ -137,7 +150,7 @@ impl RemoteCoordinator {
     }
 
     fn silence(&self) -> Duration {
-        self.now().saturating_sub(self.heard)
+        self.contact.silence(self.now())
     }
 
     /// Returns whether no coordinator has answered for as long as workers wait for one.
@@ -183,6 +196,7 @@ impl RemoteCoordinator {
     /// Stops offering slots.
     pub(crate) fn leave(&mut self) {
         self.leaves = true;
+        self.contact.stop_requested(self.now());
         self.offer();
     }
 
@@ -298,22 +312,54 @@ impl RemoteCoordinator {
                 // Another coordinator may lead; the thread tries the next one.
                 outbox.close();
                 self.link = CoordinatorLink::Disconnected;
+                if silence > self.welcome.settings.lease {
+                    self.contact.cut();
+                }
             }
-        } else if self.is_cut_off() {
-            actions.push(SupervisorAction::End(
-                JobEnding::Failed,
-                Reason::NoCoordinator { silence },
-            ));
+        } else {
+            self.await_coordinator(&mut actions);
         }
         actions
     }
 
+    /// Reports how long this host waits for a coordinator, and ends its part of the job if none is expected any more.
+    fn await_coordinator(&mut self, actions: &mut Vec<SupervisorAction>) {
+        let (now, silence) = (self.now(), self.silence());
+        let has_ended =
+            self.me.follows.is_none() && !self.trains() && self.contact.has_job_ended(now);
+        let reason = if has_ended {
+            Reason::NoCoordinatorRuns { silence }
+        } else if self.is_cut_off() {
+            Reason::NoCoordinator { silence }
+        } else {
+            let limit = self.welcome.settings.certain_end();
+            actions.extend(self.contact.notice(now, limit).map(notice));
+            return;
+        };
+        actions.push(SupervisorAction::End(JobEnding::Failed, reason));
+    }
+
+    /// Returns whether a worker of this host trains, according to its last report.
+    fn trains(&self) -> bool {
+        let mut reports = self.reports.values();
+        reports.any(|report| report.phase == WorkerPhase::Training)
+    }
+
+    /// Returns whether this host must end without an answer to its request to leave, because no coordinator is in contact.
+    pub(crate) fn ends_alone(&self) -> bool {
+        let settings = &self.welcome.settings;
+        let restart = settings.lease * 2 + settings.silence;
+        self.contact.ends_alone(self.now(), self.trains(), restart)
+    }
+
     /// Waits after the end of all workers until all recorded events are stored, and the coordinator
-    /// has sent all of its messages. A host that is cut off does not wait for another coordinator.
+    /// has sent all of its messages. A host that is cut off does not wait for another coordinator, nor does one that ends
+    /// because no coordinator has answered its request to leave.
     pub(crate) fn finish(&mut self, say: &mut dyn FnMut(RunEvent)) {
         let deadline = clock::now() + FINISH_MAX;
         let mut is_done = false;
         let is_over = |remote: &Self, is_done: bool| match remote.link.outbox() {
+            _ if remote.ends_alone() || remote.contact.has_job_ended(remote.now()) => true,
             Some(_) => false,
             None => is_done || remote.is_cut_off(),
         };
@@ -347,21 +393,25 @@ impl RemoteCoordinator {
                 outbox.send(&self.me.hello(Some(self.welcome.first)));
                 self.link = CoordinatorLink::Greeting(outbox);
                 // A new coordinator gets as much time as an existing one that becomes silent.
-                self.heard = self.now();
+                self.contact.heard(self.now());
             }
             DialerEvent::Message(message) => {
-                self.heard = self.now();
+                self.contact.answered(self.now());
                 self.receive(*message, actions);
             }
             DialerEvent::Disconnected(why) => {
                 self.link = CoordinatorLink::Disconnected;
                 if !self.is_over && !std::mem::replace(&mut self.is_loss_reported, true) {
                     actions.push(notice(format!(
-                        "lost the coordinator ({why}); workers continue, but membership cannot change until a coordinator leads"
+                        "lost the coordinator ({why}); workers continue, but membership cannot change until a coordinator leads; \
+                         this host waits for one for at most {:.0} s",
+                        self.welcome.settings.certain_end().as_secs_f64()
                     )));
                 }
             }
-            DialerEvent::Failed(_) => {}
+            DialerEvent::Failed { why, is_absent } => {
+                self.contact.failed(self.now(), why, is_absent);
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use crate::coordinator::CoordinatorState;
 use crate::error::ClusterError;
 use crate::job::{JobFolder, job_error};
 use crate::journal::{self, EventLines};
+use crate::long_wait::WaitSettings;
 use crate::messages::{RequestBody, TokenReply};
 use crate::status::{Status, StatusBoard};
 
@@ -16,7 +17,7 @@ use crate::status::{Status, StatusBoard};
 /// Returns [`ClusterError::NoCoordinator`] if no leading coordinator answers,
 /// [`ClusterError::Refused`] for a wrong token.
 pub fn status(invitation: &Invitation, limit: Duration) -> Result<Status, ClusterError> {
-    match invitation.ask(&mut || RequestBody::Status, limit)? {
+    match invitation.ask(&mut || RequestBody::Status, silent(limit, &mut |_| ()))? {
         TokenReply::Status(status) => Ok(*status),
         _ => Err(unexpected_reply()),
     }
@@ -32,7 +33,7 @@ pub fn event_lines(
     from: u64,
     limit: Duration,
 ) -> Result<EventLines, ClusterError> {
-    match invitation.ask(&mut || RequestBody::Events { from }, limit)? {
+    match invitation.ask(&mut || RequestBody::Events { from }, silent(limit, &mut |_| ()))? {
         TokenReply::Events(lines) => Ok(lines),
         _ => Err(unexpected_reply()),
     }
@@ -72,12 +73,17 @@ pub fn status_of_folder(folder: &JobFolder) -> Result<Status, ClusterError> {
 pub fn scale(
     invitation: &Invitation,
     workers: u32,
-    limit: Duration,
+    wait: WaitSettings<'_>,
 ) -> Result<String, ClusterError> {
-    match invitation.ask(&mut || RequestBody::Scale { workers }, limit)? {
+    match invitation.ask(&mut || RequestBody::Scale { workers }, wait)? {
         TokenReply::Done { note } => Ok(note),
         _ => Err(unexpected_reply()),
     }
+}
+
+/// Returns a wait without messages.
+fn silent<'a>(timeout: Duration, notify: &'a mut dyn FnMut(String)) -> WaitSettings<'a> {
+    WaitSettings { timeout, notify }
 }
 
 fn unexpected_reply() -> ClusterError {

@@ -151,6 +151,7 @@ fn supervise_for(
         begun: clock::now(),
         endings: ProcessGroups::new(spec.world_size, spec.stop_grace),
         rendezvous: RendezvousState::Expected,
+        rendezvous_notice: Duration::ZERO,
         phase: SupervisorPhase::Running,
         last_words: LastReports::default(),
         activity_checked: Duration::ZERO,
@@ -184,6 +185,8 @@ struct Supervisor<'a> {
     begun: Instant,
     endings: ProcessGroups,
     rendezvous: RendezvousState,
+    /// When the missing ranks are reported next.
+    rendezvous_notice: Duration,
     phase: SupervisorPhase,
     /// Whether the job is over, and when each worker reported.
     last_words: LastReports,

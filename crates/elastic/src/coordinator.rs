@@ -275,7 +275,10 @@ impl CoordinatorMachine {
                 }
             }
             CoordinatorEvent::Report(report) => self.take_report(now, report, out),
-            CoordinatorEvent::Busy { worker } => self.workers.busy(worker, now),
+            CoordinatorEvent::Busy { worker } => {
+                self.workers.busy(worker, now);
+                self.slots.busy(worker, now);
+            }
             CoordinatorEvent::Disconnected { worker, cause } => {
                 self.workers
                     .lose(worker, LossCause::Disconnected(cause), now);
@@ -439,7 +442,7 @@ impl CoordinatorMachine {
             && self
                 .slots
                 .workers()
-                .all(|(_, worker, _)| self.workers.knows(worker));
+                .all(|placed| self.workers.knows(placed.worker));
         if !members.is_empty() && members.iter().all(leaves) && none_is_expected {
             let by = "the departure of all workers".to_owned();
             self.end_request = Some(EndRequest::Stop { by });

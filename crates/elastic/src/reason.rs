@@ -226,6 +226,11 @@ pub enum Reason {
         /// The time without an answer.
         silence: Duration,
     },
+    /// A host that was cut off has reached the hosts of the coordinators again, and no coordinator runs there.
+    NoCoordinatorRuns {
+        /// The time without an answer.
+        silence: Duration,
+    },
     /// A worker left in good order.
     Drained,
     /// A stop of the whole job was requested.

@@ -58,9 +58,13 @@ pub struct Settings {
     pub lease: Duration,
     /// Time after which an unanswered request to the store is followed by a new read.
     pub store_timeout: Duration,
-    /// Time that the first generation waits for all target workers, and that a started worker may
-    /// take to send its first report.
+    /// Time that the first generation waits for all target workers, and that a started worker whose process makes
+    /// progress may take to send its first report.
     pub rendezvous: Duration,
+    /// Time that a started worker may take to send its first report while its process makes no progress, because it is
+    /// stopped or hung. It is then replaced, and the first generation does not wait for it.
+    #[serde(default = "default_first_report")]
+    pub first_report: Duration,
     /// A worker without an answer from any coordinator for this long ends itself. Until then, a
     /// group without failures continues to train.
     pub orphan_limit: Duration,
@@ -75,6 +79,11 @@ pub struct Settings {
     pub succession: SuccessionPolicy,
     /// Limits on restarting failed workers.
     pub restart: RestartLimits,
+}
+
+/// Returns the default of [`Settings::first_report`], also for jobs that were started without this setting.
+fn default_first_report() -> Duration {
+    Duration::from_secs(10)
 }
 
 impl Settings {
@@ -92,6 +101,7 @@ impl Settings {
             lease: Duration::from_secs(3),
             store_timeout: Duration::from_secs(1),
             rendezvous: Duration::from_secs(60),
+            first_report: default_first_report(),
             orphan_limit: Duration::from_secs(600),
             wait_limit: Duration::from_secs(600),
             state_wait: Duration::from_secs(30),

@@ -17,8 +17,8 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::member::job_label;
 use crate::{Fingerprint, Identity, IdentityError, JoinToken, Member, SecretText, bundle};
 
-/// The allowed difference between the clocks of hosts.
-const CLOCK_SKEW: Duration = Duration::from_secs(300);
+/// The allowed difference between the clocks of hosts, and the longest time by which a clock may be set back while a job runs.
+const CLOCK_SKEW: Duration = Duration::from_secs(2 * 86_400);
 
 /// The rounds of the derivation of a key from a secret.
 const SECRET_ROUNDS: NonZeroU32 = NonZeroU32::new(100_000).unwrap();
@@ -37,7 +37,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Valid for `time` from now; begins five minutes earlier, for hosts whose clocks are late.
+    /// Valid for `time` from now; starts two days earlier, for hosts whose clocks are late or are set back.
     #[must_use]
     pub fn from_now(now: SystemTime, time: Duration) -> Self {
         Self {

@@ -49,7 +49,7 @@ pub use error::Error;
 pub use finished_run::FinishedRun;
 #[cfg(feature = "burn")]
 pub use ronde_burn as burn;
-pub use ronde_cluster::FixedRank;
+pub use ronde_cluster::{FixedRank, WaitSettings};
 pub use ronde_comm as comm;
 pub use ronde_core as core;
 pub use ronde_core::session::Session;

@@ -145,7 +145,7 @@ fn execute(command: RondeCommand) -> i32 {
         RondeCommand::Autoscale(arguments) => {
             with_signals(|stop| autoscale::autoscale(&arguments, stop))
         }
-        RondeCommand::Join(arguments) => supervising(|stop| join::join(&arguments, stop)),
+        RondeCommand::Join(arguments) => with_signals(|stop| join::join(&arguments, stop)),
         RondeCommand::Plan(arguments) => plan::plan(&arguments),
         RondeCommand::Scale(arguments) => scale::scale(&arguments),
         RondeCommand::Status(arguments) => status::status(&arguments),

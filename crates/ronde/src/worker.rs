@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_cluster::{FixedMember, FixedRank, WorkerLink};
+use ronde_cluster::{FixedMember, FixedRank, WaitSettings, WorkerLink};
 use ronde_comm::{GroupConfig, ProcessGroup, Security};
 use ronde_core::{
     Assignment, CollectiveError, Event, Group, GroupRank, JobMember, MembershipPolicy, Rank, Step,
@@ -12,6 +12,7 @@ use ronde_core::{
 };
 use ronde_data::Split;
 use ronde_identity::{Identity, Member};
+use ronde_monitor::{Terminal, Verbosity};
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::worker::{JobAccess, LINGER_FAILED, SecurityPolicy, join_job, on_one_host};
 use ronde_train::{
@@ -57,18 +58,38 @@ impl Worker {
     /// Joins a job whose processes another launcher starts, such as mpirun, srun or torchrun: its members are never
     /// replaced. Rank 0 passes `task` to all workers. Connections between hosts use TLS 1.3 with certificates on both sides,
     /// by an authority that all workers derive from their token; without a token they are refused unless
-    /// [`environment::RONDE_ALLOW_PLAIN`] is set.
+    /// [`environment::RONDE_ALLOW_PLAIN`] is set. The ranks wait for each other for at most a minute; what they wait for is
+    /// printed to standard error after 2 s.
     ///
     /// # Errors
     /// Not all ranks met in time.
     pub fn fixed(mine: &FixedRank, task: &str) -> Result<Self, Error> {
+        let terminal = Terminal::stderr(false, Verbosity::Normal);
+        let wait = WaitSettings {
+            timeout: CONNECT_TIMEOUT,
+            notify: &mut |message| terminal.line(message),
+        };
+        let worker = Self::fixed_within(mine, task, wait);
+        terminal.finish();
+        worker
+    }
+
+    /// As [`fixed`](Self::fixed), with another limit and another receiver of messages.
+    ///
+    /// # Errors
+    /// Not all ranks met in time.
+    pub fn fixed_within(
+        mine: &FixedRank,
+        task: &str,
+        wait: WaitSettings<'_>,
+    ) -> Result<Self, Error> {
         let mut listener = None;
         let bind = |ip| {
             let (bound, address) = ronde_comm::bind(ip).map_err(std::io::Error::other)?;
             listener = Some(bound);
             Ok(address)
         };
-        let member = FixedMember::meet(mine, task, bind, CONNECT_TIMEOUT)?;
+        let member = FixedMember::meet(mine, task, bind, wait)?;
         let job = JobAccess {
             assignment: member.next(None).map_err(TrainError::Membership)?,
             secure: match (environment::allows_plain(), member.identity()) {

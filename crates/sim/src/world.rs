@@ -320,6 +320,7 @@ impl World {
             lease: Duration::from_millis(900),
             store_timeout: Duration::from_millis(250),
             rendezvous: Duration::from_secs(2),
+            first_report: Duration::from_secs(1),
             orphan_limit: Duration::from_secs(5),
             wait_limit: Duration::from_secs(3600),
             // Simulated workers exit instead of waiting for silent ones or saving together.

@@ -22,6 +22,8 @@ use crate::clock;
 use crate::clock_alignment::ClockAlignment;
 use crate::flight_records::FlightRecordWriter;
 
+/// The allowed difference between the clocks of hosts, in milliseconds.
+const CLOCK_SKEW_MS: u64 = 3_600_000;
 /// How often the thread looks for a request.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often spans are written.
@@ -107,10 +109,17 @@ impl RecordingRequest {
         })
     }
 
-    /// Returns whether the recording has not ended yet.
+    /// Returns whether the recording has not ended yet. One with a limit has also ended if the clock was set back since:
+    /// it would last too long.
     #[must_use]
     pub fn is_active(&self) -> bool {
-        self.until_ms.is_none_or(|until| clock::unix_ms() < until)
+        self.is_active_at(clock::unix_ms())
+    }
+
+    fn is_active_at(&self, now_ms: u64) -> bool {
+        let is_before_start = now_ms.saturating_add(CLOCK_SKEW_MS) < self.id;
+        self.until_ms
+            .is_none_or(|until| now_ms < until && !is_before_start)
     }
 }
 
@@ -386,5 +395,29 @@ fn section(recording: u64, group: &ProcessGroup, alignment: ClockAlignment) -> R
         pid: std::process::id(),
         offset_ns: alignment.offset_ns,
         error_ns: alignment.error_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_with_a_limit_ends_in_time_and_when_the_clock_is_set_back() {
+        let day = 86_400_000;
+        let request = RecordingRequest {
+            id: 10 * day,
+            until_ms: Some(10 * day + 5_000),
+        };
+        let active = |now_ms: u64| request.is_active_at(now_ms);
+        assert!(active(10 * day) && active(10 * day + 4_999));
+        // Another host's clock is late.
+        assert!(active(10 * day - 60_000));
+        assert!(!active(10 * day + 5_000) && !active(11 * day) && !active(9 * day));
+        let unlimited = RecordingRequest {
+            until_ms: None,
+            ..request
+        };
+        assert!(unlimited.is_active_at(9 * day));
     }
 }

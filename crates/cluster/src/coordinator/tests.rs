@@ -12,6 +12,7 @@ use ronde_store::{RemoteSettings, StoreExt};
 
 use super::*;
 use crate::agent::{Agent, Invitation};
+use crate::long_wait::WaitSettings;
 use crate::job::JobSpec;
 
 /// A limit that only a failure reaches.
@@ -44,7 +45,11 @@ fn held_by_another(folder: &JobFolder) {
 
 fn first_slot(folder: &JobFolder, host: &str) -> WorkerSlot {
     let invitation = Invitation::of(folder).unwrap();
-    let agent = Agent::join(invitation, host, 2, false, LIMIT).unwrap();
+    let wait = WaitSettings {
+        timeout: LIMIT,
+        notify: &mut |_| (),
+    };
+    let agent = Agent::join(invitation, host, 2, false, wait).unwrap();
     agent.remote.welcome.first
 }
 

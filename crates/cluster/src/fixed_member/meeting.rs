@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::FixedRank;
 use super::stream::MeetingStream;
 use crate::clock;
+use crate::long_wait::LongWait;
 use crate::wire::{HELLO_BYTES_MAX, SUPERVISOR_BYTES_MAX};
 
 /// Version of these messages; mixed versions are refused.
@@ -76,15 +77,18 @@ impl Meeting<'_> {
         listener: &TcpListener,
         data_address: SocketAddr,
         task: &str,
+        notify: &mut dyn FnMut(String),
     ) -> Result<Vec<SocketAddr>, String> {
         let text = |error: std::io::Error| error.to_string();
         listener.set_nonblocking(true).map_err(text)?;
         let mut members = BTreeMap::from([(Rank(0), (data_address, None))]);
+        let mut wait = LongWait::begin("the other ranks".to_owned(), self.deadline, notify);
         while members.len() < self.mine.world_size.len() {
             if clock::now() >= self.deadline {
                 return Err(self.refuse_all(members));
             }
             let Ok((stream, _)) = listener.accept() else {
+                wait.continues(&self.missing(&members));
                 clock::pause(LOOK_EVERY);
                 continue;
             };
@@ -97,7 +101,7 @@ impl Meeting<'_> {
             let Ok(mut stream) = stream else {
                 continue;
             };
-            let Ok(hello) = stream.next::<MemberHello>(HELLO_BYTES_MAX, limit) else {
+            let Ok(hello) = stream.next::<MemberHello>(HELLO_BYTES_MAX, limit, &mut || ()) else {
                 continue;
             };
             let admitted = self.admit(&hello, |rank| members.contains_key(&rank));
@@ -157,14 +161,19 @@ impl Meeting<'_> {
         Ok(rank)
     }
 
-    /// Tells the members that came in vain, and returns the reason.
-    fn refuse_all(&self, members: BTreeMap<Rank, (SocketAddr, Option<MeetingStream>)>) -> String {
+    /// Returns the ranks that have not arrived, as words.
+    fn missing<T>(&self, members: &BTreeMap<Rank, T>) -> String {
         let ranks = self.mine.world_size.ranks();
         let missing: Vec<String> = ranks
             .filter(|rank| !members.contains_key(rank))
             .map(|rank| rank.to_string())
             .collect();
-        let reason = format!("not ready in time: rank {}", missing.join(", "));
+        format!("rank {}", missing.join(", "))
+    }
+
+    /// Tells the members that came in vain, and returns the reason.
+    fn refuse_all(&self, members: BTreeMap<Rank, (SocketAddr, Option<MeetingStream>)>) -> String {
+        let reason = format!("not ready in time: {}", self.missing(&members));
         let limit = clock::now() + HELLO_MAX;
         for mut stream in members.into_values().filter_map(|(_, stream)| stream) {
             let reason = reason.clone();
@@ -179,11 +188,14 @@ impl Meeting<'_> {
         &self,
         stream: &mut MeetingStream,
         hello: &MemberHello,
+        notify: &mut dyn FnMut(String),
     ) -> Result<(Vec<SocketAddr>, String), String> {
         // Rank 0 reports the missing ranks when the time is up for it, which may be later.
         let limit = self.deadline + HELLO_MAX;
         stream.send(hello, limit)?;
-        match stream.next(SUPERVISOR_BYTES_MAX, limit) {
+        let mut wait = LongWait::begin("the other ranks".to_owned(), self.deadline, notify);
+        let mut waiting = || wait.continues("rank 0 has not met all of them");
+        match stream.next(SUPERVISOR_BYTES_MAX, limit, &mut waiting) {
             Ok(MeetingReply::Complete { peers, task })
                 if peers.len() == self.mine.world_size.len() =>
             {

@@ -14,6 +14,8 @@ use crate::clock;
 
 /// The ALPN protocol of the meeting.
 const PROTOCOL: &[u8] = b"ronde-meeting/1";
+/// The interval between two reports of a wait for a message.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
 
@@ -133,11 +135,13 @@ impl MeetingStream {
         sent.map_err(|error| error.to_string())
     }
 
-    /// Returns the next message of at most `limit` bytes. The error is a sentence.
+    /// Returns the next message of at most `limit` bytes; calls `waiting` now and then before it arrives. The error is a
+    /// sentence.
     pub(super) fn next<M: DeserializeOwned>(
         &mut self,
         limit: usize,
         until: Instant,
+        waiting: &mut dyn FnMut(),
     ) -> Result<M, String> {
         loop {
             if let Some(end) = self.held.iter().position(|byte| *byte == b'\n') {
@@ -150,7 +154,7 @@ impl MeetingStream {
             let mut bytes = vec![0; READ_BYTES];
             let mut socket = TimedSocket {
                 stream: &self.stream,
-                until,
+                until: until.min(clock::now() + LOOK_EVERY),
             };
             let read = match &mut self.tls {
                 None => socket.read(&mut bytes),
@@ -160,6 +164,7 @@ impl MeetingStream {
                 Ok(0) => return Err("the connection was closed".to_owned()),
                 Ok(count) => self.held.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_late(&error) && clock::now() < until => waiting(),
                 Err(error) => return Err(refused(&error)),
             }
         }
@@ -205,11 +210,14 @@ fn read_tls(
     }
 }
 
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
 /// Returns the problem of a connection; one of the certificates means that the secrets differ.
 fn refused(error: &std::io::Error) -> String {
-    match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => return "no answer in time".to_owned(),
-        _ => {}
+    if is_late(error) {
+        return "no answer in time".to_owned();
     }
     let inner = error
         .get_ref()

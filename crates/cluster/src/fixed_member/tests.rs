@@ -1,7 +1,7 @@
 //! Fixed members as threads that meet, and some that do not fit.
 
 use std::io::Write;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 
 use super::*;
@@ -27,7 +27,11 @@ fn fixed(rank: u32, size: u32, rendezvous: &str) -> FixedRank {
 fn meet(mine: &FixedRank, timeout: Duration) -> Result<Assignment, String> {
     let data = |ip| Ok(SocketAddr::new(ip, 5000 + mine.rank.0 as u16));
     let task = format!("the task of rank {}", mine.rank);
-    let member = FixedMember::meet(mine, &task, data, timeout);
+    let wait = WaitSettings {
+        timeout,
+        notify: &mut |_| (),
+    };
+    let member = FixedMember::meet(mine, &task, data, wait);
     let member = member.map_err(|error| error.to_string())?;
     Ok(member.next(None).unwrap())
 }
@@ -116,7 +120,7 @@ fn an_absent_rank_0_and_an_invalid_address_are_reported() {
     let error = meet(&absent, Duration::from_millis(120)).unwrap_err();
     assert!(error.contains("cannot reach rank 0 in time"), "{error}");
     let error = meet(&fixed(0, 1, "nowhere"), LIMIT).unwrap_err();
-    assert!(error.contains("not a valid address `host:port`"), "{error}");
+    assert!(error.contains("invalid address `nowhere`: expected HOST:PORT"), "{error}");
 }
 
 #[test]

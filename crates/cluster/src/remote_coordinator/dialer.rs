@@ -3,21 +3,25 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use ronde_identity::{Identity, Member};
 
+use super::addresses::CoordinatorAddresses;
 use crate::clock;
 use crate::job::JobFolder;
 use crate::messages::ToAgent;
+use crate::peer_address::PeerAddress;
 use crate::secure::{ConnectionEnd, DialError, MEMBERS, Outbox, connect, pump};
 
 /// Time limit for the handshake with one coordinator, which a stopped one never completes.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same when no name can be resolved.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 /// Maximum number of queued messages for the agent; beyond it the coordinator's socket fills up.
 const DELIVERIES_MAX: usize = 4_096;
 
@@ -29,8 +33,12 @@ pub(super) enum DialerEvent {
     Message(Box<ToAgent>),
     /// The connection ended, with the reason.
     Disconnected(String),
-    /// No connection could be established, with the reason.
-    Failed(String),
+    /// No connection could be established.
+    Failed {
+        why: String,
+        /// Whether no process listens at the address.
+        is_absent: bool,
+    },
 }
 
 /// A thread that connects and forwards messages.
@@ -41,22 +49,19 @@ pub(crate) struct Dialer {
 
 struct DialerShared {
     identity: Identity,
-    folder: Option<JobFolder>,
-    /// All known addresses of coordinators.
-    known: Mutex<Vec<SocketAddr>>,
+    addresses: CoordinatorAddresses,
     closing: AtomicBool,
 }
 
 impl Dialer {
     pub(crate) fn start(
         identity: Identity,
-        known: Vec<SocketAddr>,
+        named: Vec<PeerAddress>,
         folder: Option<JobFolder>,
     ) -> Self {
         let shared = Arc::new(DialerShared {
             identity,
-            folder,
-            known: Mutex::new(known),
+            addresses: CoordinatorAddresses::new(named, folder),
             closing: AtomicBool::new(false),
         });
         let (sender, deliveries) = sync_channel(DELIVERIES_MAX);
@@ -77,21 +82,12 @@ impl Dialer {
 
     /// Adds addresses of coordinators.
     pub(super) fn learn(&self, more: Vec<SocketAddr>) {
-        let mut known = self
-            .shared
-            .known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        for address in more {
-            if !known.contains(&address) {
-                known.push(address);
-            }
-        }
+        self.shared.addresses.learn(more);
     }
 
     /// Returns the number of known coordinators.
     pub(super) fn knows(&self) -> usize {
-        self.shared.candidates().len()
+        self.shared.addresses.candidates().len()
     }
 }
 
@@ -102,43 +98,46 @@ impl Drop for Dialer {
 }
 
 impl DialerShared {
-    /// Returns the addresses to try: those in the job's folder, the newest first, then the others.
-    fn candidates(&self) -> Vec<SocketAddr> {
-        let listed = self
-            .folder
-            .as_ref()
-            .and_then(|folder| folder.coordinators().ok());
-        let mut all = listed.unwrap_or_default();
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        all.extend(known.iter());
-        let mut seen = Vec::new();
-        all.retain(|address| {
-            !seen.contains(address) && {
-                seen.push(*address);
-                true
-            }
-        });
-        all
-    }
-
     fn run(&self, sender: &SyncSender<DialerEvent>) {
         let mut last = None;
         while !self.closing.load(Ordering::SeqCst) {
-            let all = self.candidates();
+            let mut all = self.addresses.candidates();
             // The address after the last one that was tried.
             let at = all.iter().position(|address| Some(*address) == last);
-            let next = at.map_or(0, |at| (at + 1) % all.len());
+            let mut next = at.map_or(0, |at| (at + 1) % all.len());
+            let mut problems = Vec::new();
+            if next == 0 {
+                problems = self.addresses.resolve(CONNECT_MAX);
+                (all, next) = (self.addresses.candidates(), 0);
+            }
             let delivery = match all.get(next) {
-                None => DialerEvent::Failed("no address of a coordinator is known".to_owned()),
+                None => {
+                    if problems.is_empty() {
+                        problems.push("no address of a coordinator is known".to_owned());
+                    }
+                    failed(problems.join("; "))
+                }
                 Some(&address) => {
                     last = Some(address);
-                    self.visit(address, sender)
+                    match self.visit(address, sender) {
+                        DialerEvent::Failed { why, is_absent } => {
+                            let is_absent = is_absent && problems.is_empty();
+                            problems.push(why);
+                            let why = problems.join("; ");
+                            DialerEvent::Failed { why, is_absent }
+                        }
+                        other => other,
+                    }
                 }
+            };
+            let pause = match all.is_empty() {
+                true => RESOLVE_PAUSE,
+                false => PAUSE,
             };
             if sender.send(delivery).is_err() {
                 return;
             }
-            clock::pause(PAUSE);
+            clock::pause(pause);
         }
     }
 
@@ -152,14 +151,20 @@ impl DialerShared {
             .and_then(|(config, name)| connect(address, config, name, CONNECT_MAX));
         let (mut tls, stream) = match connected {
             Ok(connected) => connected,
+            Err(DialError::Absent(why)) => {
+                return DialerEvent::Failed {
+                    why: format!("{address}: {why}"),
+                    is_absent: true,
+                };
+            }
             Err(DialError::Later(why) | DialError::Never(why)) => {
-                return DialerEvent::Failed(format!("{address}: {why}"));
+                return failed(format!("{address}: {why}"));
             }
         };
         let prepared = Outbox::new().and_then(|outbox| Ok((outbox, stream.local_addr()?.ip())));
         let (outbox, here) = match prepared {
             Ok((outbox, here)) => (Arc::new(outbox), here),
-            Err(error) => return DialerEvent::Failed(format!("{address}: {error}")),
+            Err(error) => return failed(format!("{address}: {error}")),
         };
         if sender
             .send(DialerEvent::Connected(Arc::clone(&outbox), here))
@@ -181,5 +186,12 @@ impl DialerShared {
                 DialerEvent::Disconnected(format!("{address}: {why}"))
             }
         }
+    }
+}
+
+fn failed(why: String) -> DialerEvent {
+    DialerEvent::Failed {
+        why,
+        is_absent: false,
     }
 }

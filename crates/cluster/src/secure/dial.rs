@@ -19,13 +19,18 @@ use crate::clock;
 pub(crate) enum DialError {
     /// A temporary failure.
     Later(String),
+    /// No process listens at the address now.
+    Absent(String),
     /// A permanent failure: the coordinator belongs to another job or rejects this client.
     Never(String),
 }
 
 impl From<std::io::Error> for DialError {
     fn from(error: std::io::Error) -> Self {
-        Self::Later(error.to_string())
+        match error.kind() {
+            ErrorKind::ConnectionRefused => Self::Absent(error.to_string()),
+            _ => Self::Later(error.to_string()),
+        }
     }
 }
 

@@ -34,6 +34,11 @@ impl LastReports {
         self.heard.remove(&rank);
     }
 
+    /// Returns whether a worker has ever reported.
+    pub(super) fn has_reported(&self, rank: Rank) -> bool {
+        self.heard.contains_key(&rank)
+    }
+
     /// Returns whether the job is over.
     pub(super) fn is_over(&self) -> bool {
         self.reason.is_some()

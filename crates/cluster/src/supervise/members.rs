@@ -93,7 +93,7 @@ impl Supervisor<'_> {
     }
 
     /// Notifies the coordinator of workers that are silent because their process lacks CPU time, or
-    /// because this process has not read their reports yet.
+    /// because this process has not read their reports yet, and of those that have not reported but make progress.
     fn report_busy_workers(&mut self, now: Duration) {
         let silence = self.coordination.settings().silence;
         if now < self.activity_checked + silence / 8 {
@@ -101,16 +101,19 @@ impl Supervisor<'_> {
         }
         self.activity_checked = now;
         for rank in self.endings.running() {
-            if !self.last_words.is_silent(rank, now, silence * 5 / 8) {
+            let has_reported = self.last_words.has_reported(rank);
+            if has_reported && !self.last_words.is_silent(rank, now, silence * 5 / 8) {
                 continue;
             }
-            let pid = self
-                .roster
-                .member(rank)
-                .started
-                .as_ref()
-                .map(|started| started.pid);
-            let is_busy = self.control.has_unread(rank) || pid.is_some_and(activity::is_busy);
+            let started = self.roster.member(rank).started.as_ref();
+            let is_active = |pid| match (has_reported, self.spec.task.is_empty()) {
+                (true, _) => activity::is_busy(pid),
+                (false, false) => !activity::is_idle(pid),
+                // A program may do anything before it joins the job, such as wait for a download.
+                (false, true) => !activity::is_stopped(pid),
+            };
+            let is_busy = self.control.has_unread(rank)
+                || started.is_some_and(|started| is_active(started.pid));
             let worker = self.coordination.worker_at(rank);
             if let Some(worker) = worker.filter(|_| is_busy) {
                 self.with(|coordination| coordination.busy(now, worker));
@@ -171,7 +174,7 @@ impl Supervisor<'_> {
     }
 
     /// Lets this host leave a job that continues elsewhere, after the current step of its workers.
-    /// Returns false if a stop request ends the whole job.
+    /// Returns false if a stop request ends the whole job, or if no coordinator answers.
     pub(super) fn leave(&mut self) -> bool {
         let CoordinatorClient::Remote(remote) = &mut self.coordination else {
             return false;
@@ -188,7 +191,14 @@ impl Supervisor<'_> {
                 self.roster.signalled(rank, StopSignal::Terminate);
                 self.launcher.signal(rank, StopSignal::Terminate);
             }
+            return true;
         }
-        true
+        // Workers cannot leave in good order without a coordinator.
+        let ends_alone = remote.ends_alone();
+        if ends_alone {
+            let message = "no coordinator answers: the workers of this host end without it";
+            self.notice(None, message.to_owned());
+        }
+        !ends_alone
     }
 }

@@ -8,7 +8,12 @@ use std::time::Duration;
 use ronde_core::{MembershipPolicy, Rank};
 
 use super::Supervisor;
-use crate::outcome::{FailureCause, ProcessExit};
+use crate::outcome::{FailureCause, ProcessExit, ranks};
+
+/// The time before the first message about the ranks that are missing.
+const NOTICE_AFTER: Duration = Duration::from_secs(2);
+/// The time between two messages.
+const NOTICE_EVERY: Duration = Duration::from_secs(10);
 
 /// The progress of the rendezvous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,8 +48,8 @@ impl Supervisor<'_> {
             RendezvousState::Expected => return,
             RendezvousState::Waiting { since } => since,
         };
-        let ranks = self.spec.world_size.ranks();
-        let unreported: Vec<Rank> = ranks
+        let all = self.spec.world_size.ranks();
+        let unreported: Vec<Rank> = all
             .filter(|rank| !self.roster.member(*rank).has_reported)
             .collect();
         if unreported.is_empty() {
@@ -56,8 +61,19 @@ impl Supervisor<'_> {
             matches!(ended, Some((_, ProcessExit::Code(0))))
         };
         let mut missing: Vec<Rank> = unreported.iter().copied().filter(has_left).collect();
-        if missing.is_empty() && now >= since + self.spec.settings.rendezvous {
+        let end = since + self.spec.settings.rendezvous;
+        if missing.is_empty() && now >= end {
             missing = unreported;
+        } else if missing.is_empty() && now >= self.rendezvous_notice.max(since + NOTICE_AFTER) {
+            self.rendezvous_notice = now + NOTICE_EVERY;
+            self.notice(
+                None,
+                format!(
+                    "waiting for the first report of {}, for at most {:.0} s more",
+                    ranks(&unreported),
+                    (end - now).as_secs_f64()
+                ),
+            );
         }
         if let Some(&first) = missing.first() {
             self.rendezvous = RendezvousState::Over;

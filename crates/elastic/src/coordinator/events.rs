@@ -34,7 +34,8 @@ pub enum CoordinatorEvent {
     Store(StoreReply),
     /// A worker's report was received.
     Report(WorkerReport),
-    /// A worker's process lacks CPU time, according to its host, and therefore does not report.
+    /// A worker's process makes progress, according to its host, but does not report: it lacks CPU time, or has not
+    /// reported yet.
     Busy {
         /// The worker.
         worker: WorkerId,

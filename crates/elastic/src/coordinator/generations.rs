@@ -25,6 +25,7 @@ impl CoordinatorMachine {
             workers: &self.workers,
             dismissed: &self.dismissed,
             target: self.target,
+            first_due: self.first_generation_due(),
             broken_since: self.broken_since,
         }
     }
@@ -219,13 +220,13 @@ impl CoordinatorMachine {
             let unreported = self
                 .slots
                 .workers()
-                .filter(|(_, worker, _)| !self.workers.knows(*worker));
-            unreported.map(|(slot, ..)| slot.0).collect()
+                .filter(|placed| !self.workers.knows(placed.worker));
+            unreported.map(|placed| placed.slot.0).collect()
         } else {
             let losses = self.workers.losses(&record.members);
             losses.iter().map(|loss| u64::from(loss.rank.0)).collect()
         };
-        let start = self.leads_since().after(self.settings.rendezvous);
+        let start = self.first_generation_due();
         let has_minimum =
             matches!(cause, Reason::TooFew { have, .. } if have >= self.settings.workers_min);
         let silent = self.situation(now).silent_holders().into_iter().max();

@@ -11,8 +11,13 @@ use crate::{LossCause, Reason, RestartLimits, Time, WorkerId, WorkerSlot};
 enum SlotContent {
     /// No worker; one may be started from then on.
     Empty { from: Time },
-    /// A worker that was started then and may not have reported yet.
-    Worker { worker: WorkerId, started: Time },
+    /// A worker that was started then and may not have reported yet, and when its process was last known to make
+    /// progress.
+    Worker {
+        worker: WorkerId,
+        started: Time,
+        active: Time,
+    },
     /// No worker, and none will be started.
     Closed,
 }
@@ -45,6 +50,16 @@ pub(super) struct EndedWorker<'a> {
     pub(super) cause: &'a LossCause,
     /// Whether it had reported to the coordinator.
     pub(super) joined: bool,
+}
+
+/// A worker in a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SlotWorker {
+    pub(super) slot: WorkerSlot,
+    pub(super) worker: WorkerId,
+    pub(super) started: Time,
+    /// When its process was started, or was last known to make progress.
+    pub(super) active: Time,
 }
 
 /// A worker start that is due.
@@ -96,16 +111,14 @@ impl SlotTable {
         host.clone_into(&mut entry.host);
         entry.content = match (entry.content, worker) {
             (
-                SlotContent::Worker {
-                    worker: held,
-                    started,
-                },
+                held @ SlotContent::Worker { worker: before, .. },
                 Some(worker),
-            ) if held == worker => SlotContent::Worker { worker, started },
+            ) if before == worker => held,
             (SlotContent::Closed, None) => SlotContent::Closed,
             (_, Some(worker)) => SlotContent::Worker {
                 worker,
                 started: now,
+                active: now,
             },
             (SlotContent::Worker { started, .. }, None) if now.since(started) > start_limit => {
                 SlotContent::Empty { from: now }
@@ -229,16 +242,37 @@ impl SlotTable {
             entry.content = SlotContent::Worker {
                 worker,
                 started: now,
+                active: now,
             };
         }
     }
 
-    /// Returns all workers in slots and when they were started.
-    pub(super) fn workers(&self) -> impl Iterator<Item = (WorkerSlot, WorkerId, Time)> {
+    /// Notes that the process of a worker makes progress, although it does not report.
+    pub(super) fn busy(&mut self, busy: WorkerId, now: Time) {
+        for entry in self.slots.values_mut() {
+            if let SlotContent::Worker { worker, active, .. } = &mut entry.content
+                && *worker == busy
+            {
+                *active = now;
+            }
+        }
+    }
+
+    /// Returns all workers in slots, when they were started, and when their processes were last known to make progress.
+    pub(super) fn workers(&self) -> impl Iterator<Item = SlotWorker> {
         self.slots
             .iter()
             .filter_map(|(slot, entry)| match entry.content {
-                SlotContent::Worker { worker, started } => Some((*slot, worker, started)),
+                SlotContent::Worker {
+                    worker,
+                    started,
+                    active,
+                } => Some(SlotWorker {
+                    slot: *slot,
+                    worker,
+                    started,
+                    active,
+                }),
                 _ => None,
             })
     }

@@ -2,7 +2,7 @@
 
 use ronde_core::MembershipPolicy;
 
-use super::slots::EndedWorker;
+use super::slots::{EndedWorker, SlotWorker};
 use super::{CoordinatorCommand, CoordinatorMachine, ExitReason};
 use crate::membership::rank_of;
 use crate::{JobPhase, LossCause, Reason, Time, ToWorker, WorkerId, WorkerPhase, WorkerSlot};
@@ -61,7 +61,7 @@ impl CoordinatorMachine {
 
     /// Returns the number of workers that run or are being started, as far as is known.
     fn count(&self) -> u32 {
-        let placed = self.slots.workers().map(|(_, worker, _)| worker);
+        let placed = self.slots.workers().map(|placed| placed.worker);
         let placed = placed.filter(|worker| self.workers.lost(*worker).is_none());
         let live = self.workers.all_live().map(|report| report.member.worker);
         let mut workers: Vec<WorkerId> = placed.chain(live).collect();
@@ -80,30 +80,58 @@ impl CoordinatorMachine {
         }
         let situation = self.situation(now);
         let (certain, leads_since) = (self.settings.certain_end(), self.leads_since());
-        let is_unresponsive = |(slot, worker, started): &(WorkerSlot, WorkerId, Time)| {
-            let Some(responds) = self.slots.responds_since(*slot) else {
+        let is_unresponsive = |placed: &SlotWorker| {
+            let worker = placed.worker;
+            let Some(responds) = self.slots.responds_since(placed.slot) else {
                 return false;
             };
             let waited = |since: Time| now.since(since.max(responds));
-            let never = !self.workers.knows(*worker)
-                && waited((*started).max(leads_since)) > self.settings.rendezvous;
-            let silent = self.workers.silent_since(*worker);
+            let never =
+                !self.workers.knows(worker) && now > self.first_report_due(placed, responds);
+            let silent = self.workers.silent_since(worker);
             never
                 || silent.is_some_and(|since| waited(since) > self.settings.silence * 4)
-                    && situation.is_dispensable(*worker)
-                || self.workers.is_gone(*worker, leads_since, certain, now)
+                    && situation.is_dispensable(worker)
+                || self.workers.is_gone(worker, leads_since, certain, now)
         };
         let unresponsive: Vec<(WorkerSlot, WorkerId)> = self
             .slots
             .workers()
             .filter(is_unresponsive)
-            .map(|(slot, worker, _)| (slot, worker))
+            .map(|placed| (placed.slot, placed.worker))
             .collect();
         for (slot, worker) in unresponsive {
             if self.killed.insert(worker) {
                 out.push(CoordinatorCommand::Kill { slot, worker });
             }
         }
+    }
+
+    /// Returns when a worker that has never reported is given up: soon if its process makes no progress. `since` is a time
+    /// before which its reports could not arrive.
+    fn first_report_due(&self, placed: &SlotWorker, since: Time) -> Time {
+        let since = since.max(self.leads_since());
+        let idle = placed.active.max(since).after(self.settings.first_report);
+        let at_most = placed.started.max(since).after(self.settings.rendezvous);
+        idle.min(at_most)
+    }
+
+    /// Returns until when the first generation waits for the target number of workers. Workers of which none can be
+    /// replaced and all are given up, such as those of a host that does not respond, are not waited for; they join later.
+    pub(super) fn first_generation_due(&self) -> Time {
+        let at_most = self.leads_since().after(self.settings.rendezvous);
+        if self.count() < self.target {
+            return at_most;
+        }
+        let unreported = self
+            .slots
+            .workers()
+            .filter(|placed| !self.workers.knows(placed.worker));
+        let replaced = |placed: SlotWorker| {
+            let due = self.first_report_due(&placed, Time(0));
+            due.after(self.settings.silence * 2)
+        };
+        unreported.map(replaced).max().unwrap_or(at_most).min(at_most)
     }
 
     /// Dismisses workers that are not members of a generation of full size.

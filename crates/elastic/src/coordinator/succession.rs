@@ -22,6 +22,8 @@ pub(super) struct DecisionInputs<'a> {
     pub(super) dismissed: &'a BTreeSet<WorkerId>,
     /// The target number of workers.
     pub(super) target: u32,
+    /// Until when the first generation waits for the target number of workers.
+    pub(super) first_due: Time,
     /// When the group of this generation was first observed to have failed without a loss.
     pub(super) broken_since: Option<Time>,
 }
@@ -177,8 +179,7 @@ impl DecisionInputs<'_> {
     fn start(&self, members: &[MemberInfo]) -> Result<StartFrom, Reason> {
         let have = members.len() as u32;
         let is_first = self.record.generation.is_none();
-        let all_in = self.now >= self.leads_since.after(self.settings.rendezvous);
-        let need = match is_first && !all_in {
+        let need = match is_first && self.now < self.first_due {
             true => self.target,
             false => self.settings.workers_min,
         };

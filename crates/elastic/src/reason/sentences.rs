@@ -101,6 +101,12 @@ impl std::fmt::Display for Reason {
                 "no answer from any coordinator for {:.1} s",
                 silence.as_secs_f64()
             ),
+            Self::NoCoordinatorRuns { silence } => write!(
+                f,
+                "the job has ended while this host was cut off: no coordinator has answered for {:.1} s, and none runs \
+                 any more",
+                silence.as_secs_f64()
+            ),
             Self::Begun {
                 generation,
                 workers: n,

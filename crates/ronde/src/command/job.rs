@@ -1,11 +1,10 @@
 //! Finds the job of a command: by folder, or by a coordinator's address and a token.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ronde::environment;
-use ronde_cluster::{Invitation, JobFolder};
+use ronde_cluster::{ClusterError, Invitation, JobFolder, PeerAddress};
 use ronde_identity::JoinToken;
 
 use super::run_folder::{EVENT_FILE, JOB_FOLDER, RUNS};
@@ -119,7 +118,7 @@ pub(crate) fn find(job: Option<&str>, token: &TokenArguments) -> Result<Resolved
         return Err(not_found(job));
     }
     let invitation = Invitation {
-        addresses: addresses(job)?,
+        addresses: vec![address(job)?],
         token: token.read()?,
         folder: None,
     };
@@ -142,13 +141,13 @@ fn not_found(job: &str) -> String {
     }
 }
 
-/// Resolves `HOST:PORT`.
+/// Parses `HOST:PORT`.
 ///
 /// # Errors
-/// A message: the text is not a valid address, or the name cannot be resolved.
-pub(crate) fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
-    let found = text.to_socket_addrs().map(Vec::from_iter);
-    found.map_err(|error| format!("error: invalid address `{text}`: expected HOST:PORT: {error}"))
+/// A message: the text is not a valid address.
+pub(crate) fn address(text: &str) -> Result<PeerAddress, String> {
+    text.parse()
+        .map_err(|error: ClusterError| format!("error: {error}"))
 }
 
 /// Opens the folder of a job, or the job folder inside a run's output folder.

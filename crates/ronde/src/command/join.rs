@@ -1,26 +1,27 @@
 //! `ronde join`: joins this host to a running job.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use ronde::environment;
-use ronde_cluster::{Agent, Invitation, LaunchSpec, LocalLauncher, LogSink, StopFlag};
+use ronde_cluster::{
+    Agent, Invitation, LaunchSpec, LocalLauncher, LogSink, PeerAddress, StopFlag, WaitSettings,
+};
 use ronde_core::WorldSize;
 use ronde_monitor::Terminal;
 use ronde_train::WorkerTask;
 use ronde_train::results::{ResultsUpload, StoredResults, UploadSource};
 
-use super::job::{TokenArguments, addresses};
+use super::job::{TokenArguments, address};
 use super::preemption::NoticeSource;
 use super::rank_logs::RankLogs;
 use super::rank_output::{RankPrefixLog, report_failure};
 use super::run_folder::LOGS_FOLDER;
-use super::{exit, open};
-use crate::command::console::{console, message};
+use super::{exit, open, signals};
+use crate::command::console::{console, info, message};
 
 /// Time limit for a coordinator to admit this host.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -51,12 +52,12 @@ pub(crate) struct JoinArguments {
 
 /// Joins, and runs workers until the job is over. On SIGTERM the workers finish their step and leave.
 pub(crate) fn join(arguments: &JoinArguments, stop: &StopFlag) -> i32 {
-    let found: Result<Vec<Vec<SocketAddr>>, String> = arguments
+    let found: Result<Vec<PeerAddress>, String> = arguments
         .coordinators
         .iter()
-        .map(|text| addresses(text))
+        .map(|text| address(text))
         .collect();
-    let prepared = found.and_then(|found| Ok((found.concat(), arguments.token.read()?)));
+    let prepared = found.and_then(|found| Ok((found, arguments.token.read()?)));
     let (addresses, token) = match prepared {
         Ok(prepared) => prepared,
         Err(message) => {
@@ -70,7 +71,13 @@ pub(crate) fn join(arguments: &JoinArguments, stop: &StopFlag) -> i32 {
         folder: None,
     };
     let host = arguments.host.clone().unwrap_or_else(open::host_name);
-    let joined = Agent::join(invitation, &host, arguments.workers, false, LIMIT);
+    let wait = WaitSettings {
+        timeout: LIMIT,
+        notify: &mut |message| info!("{message}"),
+    };
+    let joined = Agent::join(invitation, &host, arguments.workers, false, wait);
+    // Before it has joined, a signal ends this process at once.
+    signals::begin_supervision();
     let (agent, slots) = match (joined, WorldSize::new(arguments.workers)) {
         (Ok(agent), Some(slots)) => (agent, slots),
         (Err(error), _) => return super::job_failure(&error),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde::environment;
-use ronde_cluster::Invitation;
+use ronde_cluster::{ClusterError, Invitation, PeerAddress};
 use ronde_submit::{JobPaths, KubernetesPod, LogRequest, PodFolders, ProcessFolder, SubmitError};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -24,6 +24,8 @@ use crate::command::console::message;
 const JOIN_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which the process of an agent is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Time limit for one attempt to resolve the name of the launcher.
+const RESOLVE_MAX: Duration = Duration::from_secs(2);
 /// Time limit for the coordinator's answer to a probe.
 const PROBE_MAX: Duration = Duration::from_secs(5);
 
@@ -93,15 +95,21 @@ fn follow(pod: &KubernetesPod, arguments: &PodArguments) -> Result<i32, SubmitEr
             signalled.drain();
         }
     });
-    let mut is_reported = false;
+    let leader: PeerAddress = arguments
+        .leader
+        .parse()
+        .map_err(|error: ClusterError| SubmitError::Invalid {
+            problem: error.to_string(),
+            help: "`ronde submit --on TARGET` starts this command in a pod".to_owned(),
+        })?;
+    let mut reported = None;
     loop {
         if agent.is_drained.load(Ordering::SeqCst) {
             return Ok(128 + SIGTERM);
         }
-        let found = job::addresses(&arguments.leader).unwrap_or_default();
-        let connect = |address| TcpStream::connect_timeout(address, JOIN_EVERY).is_ok();
-        if found.iter().any(connect) {
-            is_reported = false;
+        let problem = reach(&leader).err();
+        if problem.is_none() {
+            reported = None;
             let words = pod.agent(&arguments.leader, arguments.slots, &arguments.drain_on);
             let code = agent.run(words)?;
             if code == 128 + SIGTERM {
@@ -113,11 +121,25 @@ fn follow(pod: &KubernetesPod, arguments: &PodArguments) -> Result<i32, SubmitEr
                     "the agent ended with exit code {code}; joining again if the run continues"
                 );
             }
-        } else if !std::mem::replace(&mut is_reported, true) {
-            message!("waiting for the launcher at {}", arguments.leader);
+        } else if problem != reported {
+            let why = problem.as_deref().unwrap_or_default();
+            message!("waiting for the launcher at {leader}, until this pod is ended: {why}");
+            reported = problem;
         }
         pause(JOIN_EVERY);
     }
+}
+
+/// Connects to the launcher. The error is a sentence.
+fn reach(leader: &PeerAddress) -> Result<(), String> {
+    let mut problem = String::new();
+    for address in leader.resolve(RESOLVE_MAX)? {
+        match TcpStream::connect_timeout(&address, JOIN_EVERY) {
+            Ok(_) => return Ok(()),
+            Err(error) => problem = format!("cannot connect to {address}: {error}"),
+        }
+    }
+    Err(problem)
 }
 
 /// The agent of this pod.

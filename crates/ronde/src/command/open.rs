@@ -14,13 +14,15 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde::environment;
-use ronde_cluster::{Agent, ClusterError, Invitation, JobCredentials, JobFolder, JobSpec};
+use ronde_cluster::{
+    Agent, ClusterError, Invitation, JobCredentials, JobFolder, JobSpec, WaitSettings,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::coordinator::listen_address;
 use super::pasted::path_word;
 use super::{exit, launched};
-use crate::command::console::message;
+use crate::command::console::{info, message};
 
 /// Time limit for the coordinator's start.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -100,7 +102,11 @@ pub(crate) fn open(
     coordinator.wait_until_listening(&folder)?;
     let slots = arguments.here.unwrap_or(spec.settings.workers);
     let invitation = Invitation::of(&folder).map_err(failed)?;
-    let agent = Agent::join(invitation, &host_name(), slots, true, LIMIT).map_err(failed)?;
+    let wait = WaitSettings {
+        timeout: LIMIT,
+        notify: &mut |message| info!("{message}"),
+    };
+    let agent = Agent::join(invitation, &host_name(), slots, true, wait).map_err(failed)?;
     let at = folder.coordinators().unwrap_or_default();
     let at = at.first().map_or_else(String::new, ToString::to_string);
     let notice = format!(

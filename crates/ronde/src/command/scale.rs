@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
+use ronde_cluster::WaitSettings;
 use ronde_submit::{JobState, SubmitError, SubmittedJob, Target};
 
 use super::exit;
 use super::job::{TokenArguments, find};
 use super::submitted::{self, SubmittedJobs};
-use crate::command::console::message;
+use crate::command::console::{info, message};
 
 /// Time limit for the coordinator's answer; a coordinator that has just started acquires the lease first.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -57,7 +58,11 @@ pub(crate) fn scale(arguments: &ScaleArguments) -> i32 {
             return exit::USER_ERROR;
         }
     };
-    match ronde_cluster::scale(&found.invitation, arguments.workers, LIMIT) {
+    let wait = WaitSettings {
+        timeout: LIMIT,
+        notify: &mut |message| info!("{message}"),
+    };
+    match ronde_cluster::scale(&found.invitation, arguments.workers, wait) {
         Ok(note) => {
             message!("{note}");
             exit::DONE

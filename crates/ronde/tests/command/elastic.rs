@@ -316,3 +316,19 @@ fn a_worker_that_gets_sigterm_finishes_its_step_and_no_step_is_recomputed() {
         assert!(reason(&changes[0]).contains("worker left"), "{changes:?}");
     }
 }
+
+#[test]
+fn a_worker_that_is_stopped_at_its_start_is_replaced_soon() {
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "2", &[]);
+    running.wait_stdout("\"event\":\"worker_started\"", 2);
+    let before = running.workers();
+    send(before[&1], Signal::STOP);
+    // The other limit of a start is longer than this test may take.
+    running.wait_stdout("\"event\":\"worker_started\"", 3);
+    let after = running.workers();
+    assert_eq!(unchanged(&before, &after), [0]);
+    gone([before[&1]]);
+    let ended = running.wait().expect(0, &[]);
+    assert_eq!(ended.blake3(), undisturbed(), "{}", ended.stdout);
+}

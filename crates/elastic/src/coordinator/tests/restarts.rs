@@ -158,6 +158,8 @@ fn a_silent_worker_that_may_have_received_the_only_state_is_not_killed() {
     for is_copied in [false, true] {
         let settings = Settings {
             workers_max: 2,
+            // The replacement of worker 1 does not report either.
+            first_report: Duration::from_secs(60),
             ..Settings::new(1)
         };
         let mut job = Job::training(settings, 1);
@@ -236,4 +238,58 @@ fn workers_are_not_killed_for_the_silence_of_their_host() {
     assert!(pass_with(&mut job, 1, &[3]).is_empty());
     // Worker 1 hangs by itself.
     assert_eq!(pass_with(&mut job, 10, &[2, 3]), [1]);
+}
+
+/// Starts a job of two workers, of which worker 2 never reports. Returns after how many half seconds it is killed, and when
+/// the first generation starts without it.
+fn without_a_first_report(host_of_2: &str, each_time: &[CoordinatorEvent]) -> (Job, [Option<u64>; 2]) {
+    let mut job = Job::new(Settings::new(2));
+    for (host, worker) in [("host 1", 1), (host_of_2, 2)] {
+        let slots = vec![SlotStatus {
+            slot: WorkerSlot(worker),
+            worker: Some(WorkerId(worker)),
+            ended: None,
+        }];
+        let host = host.to_owned();
+        job.send(CoordinatorEvent::HostUp { host, slots });
+    }
+    let (mut killed, mut begun) = (None, None);
+    for time in 1..=130 {
+        job.now = job.now.after(Duration::from_millis(500));
+        let mut commands = job.report(1, |_| {});
+        for event in each_time {
+            commands.extend(job.send(event.clone()));
+        }
+        commands.extend(job.pass(Duration::ZERO));
+        let is_kill = |command: &CoordinatorCommand| {
+            matches!(command, CoordinatorCommand::Kill { worker, .. } if worker.0 == 2)
+        };
+        if commands.iter().any(is_kill) {
+            killed.get_or_insert(time);
+        }
+        if job.stored.generation.is_some() {
+            begun.get_or_insert(time);
+        }
+    }
+    (job, [killed, begun])
+}
+
+#[test]
+fn a_worker_that_makes_no_progress_before_its_first_report_delays_the_start_little() {
+    // Its process is stopped, and cannot be killed either.
+    let (_, stopped) = without_a_first_report("host 1", &[]);
+    assert_eq!(stopped, [Some(21), Some(24)]);
+    // Its process loads from a slow disk.
+    let worker = WorkerId(2);
+    let (_, slow) = without_a_first_report("host 1", &[CoordinatorEvent::Busy { worker }]);
+    assert_eq!(slow, [Some(121), Some(120)]);
+    // Its host does not respond.
+    let host = "host 2".to_owned();
+    let silent = [CoordinatorEvent::HostSilent { host: host.clone() }];
+    let (mut job, times) = without_a_first_report("host 2", &silent);
+    assert_eq!(times, [None, Some(24)]);
+    job.train(1);
+    job.send(CoordinatorEvent::HostResponds { host });
+    job.report(2, |_| {});
+    assert_eq!(job.members(), [1, 2], "it joins later");
 }

@@ -10,14 +10,16 @@ use std::time::Duration;
 use ronde::environment::RONDE_STARTED_BY;
 use ronde::{Error, FixedRank, Worker};
 use ronde_bench::{BenchError, CollectivesReport, Hub};
-use ronde_cluster::{StartDecision, StopFlag};
+use ronde_cluster::{StartDecision, StopFlag, WaitSettings};
 use ronde_core::Rank;
 
 use super::arguments::BenchArguments;
 use super::prepare::{PreparedBench, prepare};
 use super::{compete, conclude, exit, print, refuse, take, take_part, temporary_folder};
-use crate::command::console::message;
+use crate::command::console::{info, message};
 
+/// How long the ranks wait for each other.
+const MEETING_MAX: Duration = Duration::from_secs(60);
 /// The interval between looks at the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -33,7 +35,7 @@ pub(super) fn bench(
         return exit::USER_ERROR;
     }
     if mine.rank != Rank(0) {
-        let worker = match Worker::fixed(mine, "") {
+        let worker = match meet(mine, "") {
             Ok(worker) => worker,
             Err(error) => return report(mine, &error),
         };
@@ -79,6 +81,15 @@ fn conflict(
     }
 }
 
+/// Meets the other ranks.
+fn meet(mine: &FixedRank, task: &str) -> Result<Worker, Error> {
+    let wait = WaitSettings {
+        timeout: MEETING_MAX,
+        notify: &mut |message| info!("{message}"),
+    };
+    Worker::fixed_within(mine, task, wait)
+}
+
 /// Meets the other ranks, starts the competitors, and measures as rank 0.
 fn measure(
     mine: &FixedRank,
@@ -88,7 +99,7 @@ fn measure(
     stop: &StopFlag,
 ) -> Result<i32, Error> {
     let mut hub = Hub::new(folder)?;
-    let worker = Worker::fixed(mine, &prepared.task(&hub)?)?;
+    let worker = meet(mine, &prepared.task(&hub)?)?;
     let ranks = mine.world_size.len();
     let here = worker.assignment().local_world_size as usize;
     check_competitors(prepared, here)?;

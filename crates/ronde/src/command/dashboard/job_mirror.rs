@@ -43,7 +43,7 @@ impl JobMirror {
             );
         };
         let invitation = Invitation {
-            addresses: job::addresses(address)?,
+            addresses: vec![job::address(address)?],
             token: job::read_token(token_file)?,
             folder: None,
         };

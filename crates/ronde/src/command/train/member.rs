@@ -3,25 +3,30 @@
 //! Rank 0 prepares the run, passes it to the other ranks, and writes progress, events and results.
 
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use ronde::{Error, FixedRank, Worker, environment};
 use ronde_cluster::{
-    ClusterError, FailureCause, JobExit, JobOutcome, StartDecision, StopFlag, WorkerFailure,
+    ClusterError, FailureCause, JobExit, JobOutcome, StartDecision, StopFlag, WaitSettings,
+    WorkerFailure,
 };
 use ronde_core::{Event, Rank, Tracker};
 use ronde_train::TrainError;
-use ronde_train::config::Override;
+use ronde_train::config::{Document, Override, ValueOrigin};
 use ronde_train::training::TrainingResult;
 use signal_hook::consts::SIGTERM;
 
-use super::{PlanRequest, RunOutputs, TrainArguments, conclude, exit_code, prepare};
+use super::prepare::overrides;
+use super::{
+    PlanRequest, RunOutputs, TrainArguments, conclude, exit_code, prepare, read_run_file,
+};
 use crate::command::console::{info, message};
 use crate::command::{exit, signals};
 
-/// Time after which a rank other than 0 reports what it waits for.
-const NOTICE_AFTER: Duration = Duration::from_secs(5);
+/// How long the ranks wait for each other if the run file does not say it.
+const MEETING_MAX: Duration = Duration::from_secs(60);
+/// The shortest wait: processes of several hosts do not start at the same moment.
+const MEETING_MIN: Duration = Duration::from_secs(10);
 
 /// Trains as one rank and returns the exit code of this process.
 pub(super) fn train(
@@ -37,6 +42,7 @@ pub(super) fn train(
     let start = MemberStart {
         mine,
         notice: notice(mine, decision),
+        limit: meeting_limit(arguments),
     };
     match mine.rank {
         Rank(0) => train_first(&start, arguments, stop),
@@ -48,6 +54,25 @@ pub(super) fn train(
 struct MemberStart<'a> {
     mine: &'a FixedRank,
     notice: String,
+    /// The longest wait for the other ranks.
+    limit: Duration,
+}
+
+/// Returns how long the ranks wait for each other: `comm.timeout_s`, if it is set. A host without the run file, which rank 0
+/// passes to all ranks, waits for [`MEETING_MAX`].
+fn meeting_limit(arguments: &TrainArguments) -> Duration {
+    let loaded = read_run_file(arguments.file.as_deref())
+        .ok()
+        .and_then(|(text, name, _)| {
+            let sets = overrides(arguments);
+            Document::load(&text, &name, &environment::all(), &sets).ok()
+        });
+    match loaded {
+        Some((config, document)) if document.origin("comm.timeout_s") != ValueOrigin::Default => {
+            config.comm.timeout().max(MEETING_MIN)
+        }
+        _ => MEETING_MAX,
+    }
 }
 
 /// Returns the message about the origin of the rank, and what it waits for.
@@ -122,7 +147,7 @@ fn train_first(start: &MemberStart<'_>, arguments: &TrainArguments, stop: &StopF
         Err(code) => return code,
     };
     info!("{}", start.notice);
-    let trained = work(mine, &prepared.task, Some(outputs.tracker.clone()));
+    let trained = work(start, &prepared.task, Some(outputs.tracker.clone()));
     let outcome = outcome(mine, trained, stop);
     let code = conclude(&prepared, &outcome, outputs.finish(exit_code(&outcome)));
     prepared.output.remove_temporary_files();
@@ -131,7 +156,7 @@ fn train_first(start: &MemberStart<'_>, arguments: &TrainArguments, stop: &StopF
 
 fn train_other(start: &MemberStart<'_>, stop: &StopFlag) -> i32 {
     let mine = start.mine;
-    match work_and_report(start) {
+    match work(start, "", None) {
         Ok(_) => exit::DONE,
         Err(Error::Train(TrainError::Stopped { .. })) => 128 + stopped_by(stop),
         Err(error) => {
@@ -144,29 +169,24 @@ fn train_other(start: &MemberStart<'_>, stop: &StopFlag) -> i32 {
     }
 }
 
-/// As [`work`], but prints the message if rank 0 is not there for a while.
-fn work_and_report(start: &MemberStart<'_>) -> Result<TrainingResult, Error> {
-    let (met, waiting) = channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            if waiting.recv_timeout(NOTICE_AFTER) == Err(RecvTimeoutError::Timeout) {
-                info!("{}", start.notice);
-            }
-        });
-        let worker = Worker::fixed(start.mine, "");
-        drop(met);
-        worker
-    })
-    .and_then(|worker| train_as(worker, None))
-}
-
 /// Meets the other ranks and trains the run of rank 0.
 fn work(
-    mine: &FixedRank,
+    start: &MemberStart<'_>,
     task: &str,
     tracker: Option<Arc<dyn Tracker>>,
 ) -> Result<TrainingResult, Error> {
-    train_as(Worker::fixed(mine, task)?, tracker)
+    // Rank 0 has printed it.
+    let mut is_announced = start.mine.rank == Rank(0);
+    let wait = WaitSettings {
+        timeout: start.limit,
+        notify: &mut |message| {
+            if !std::mem::replace(&mut is_announced, true) {
+                info!("{}", start.notice);
+            }
+            info!("{message}");
+        },
+    };
+    train_as(Worker::fixed_within(start.mine, task, wait)?, tracker)
 }
 
 fn train_as(
@@ -235,5 +255,9 @@ fn stopped_by(stop: &StopFlag) -> i32 {
 }
 
 fn is_user_error(error: &Error) -> bool {
-    matches!(error, Error::Train(error) if error.is_user_error())
+    match error {
+        Error::Cluster(ClusterError::Address { .. }) => true,
+        Error::Train(error) => error.is_user_error(),
+        _ => false,
+    }
 }
