@@ -6,7 +6,7 @@ use ronde_core::{Epoch, Event, Generation, Step, StragglerDetector};
 use ronde_elastic::{Reason, StartFrom};
 
 /// Time that workers may take to start before it is reported.
-const START_QUIET: Duration = Duration::from_secs(5);
+const START_QUIET: Duration = Duration::from_secs(2);
 
 /// The events reported so far and an unrecovered loss.
 #[derive(Default)]

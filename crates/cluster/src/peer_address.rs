@@ -114,11 +114,25 @@ mod tests {
 
     #[test]
     fn names_and_addresses_are_kept_as_they_were_written() {
-        for text in ["10.0.0.1:4711", "[::1]:80", "trainer-0.trainer:29500", "h_1:0"] {
+        for text in [
+            "10.0.0.1:4711",
+            "[::1]:80",
+            "trainer-0.trainer:29500",
+            "h_1:0",
+        ] {
             assert_eq!(text.parse::<PeerAddress>().unwrap().to_string(), text);
         }
         let long = format!("{}:1", "x".repeat(256));
-        for text in ["", "host", ":1", "host:", "host:65536", "::1:80x", "a b:1", &long] {
+        for text in [
+            "",
+            "host",
+            ":1",
+            "host:",
+            "host:65536",
+            "::1:80x",
+            "a b:1",
+            &long,
+        ] {
             let error = text.parse::<PeerAddress>().unwrap_err().to_string();
             let expected = format!("invalid address `{text}`: expected HOST:PORT");
             assert!(error.starts_with(&expected), "{error}");
@@ -131,7 +145,11 @@ mod tests {
         let local: PeerAddress = "localhost:7".parse().unwrap();
         let found = local.resolve(limit).unwrap();
         assert!(local.is_name());
-        assert!(found.iter().all(|at| at.ip().is_loopback() && at.port() == 7));
+        assert!(
+            found
+                .iter()
+                .all(|at| at.ip().is_loopback() && at.port() == 7)
+        );
         let numeric: PeerAddress = "[::1]:7".parse().unwrap();
         assert!(!numeric.is_name());
         assert_eq!(

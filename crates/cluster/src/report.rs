@@ -6,6 +6,9 @@ use ronde_core::Event;
 
 use crate::outcome::{FailureCause, JobExit, JobOutcome, WorkerFailure, ranks};
 
+/// The end of the error of a process that may not open another file.
+const TOO_MANY_FILES: &str = "(os error 24)";
+
 /// Maximum number of further failures that are listed.
 const OTHERS_MAX: usize = 5;
 /// Maximum length of another failure's cause, in characters.
@@ -178,6 +181,9 @@ fn hint(cause: &FailureCause) -> Option<&'static str> {
             std::io::ErrorKind::WouldBlock => {
                 "the system has too many processes: start fewer workers"
             }
+            _ if error.to_string().contains(TOO_MANY_FILES) => {
+                "raise the limit of open files, such as with `ulimit -n 4096`, or start fewer workers"
+            }
             _ => return None,
         }),
         FailureCause::RendezvousTimeout { .. } => {
@@ -329,6 +335,15 @@ error: rank 1: loss is NaN at step 3
     fn a_program_that_is_not_there_has_a_hint_and_success_has_no_report() {
         let mut missing = failure(0, FailureCause::Spawn(std::io::ErrorKind::NotFound.into()));
         missing.pid = 0;
+        let full = std::io::Error::other(std::io::Error::from_raw_os_error(24).to_string());
+        let text = report(
+            JobExit::Failed(0),
+            vec![failure(0, FailureCause::Spawn(full))],
+        );
+        assert!(
+            text.unwrap()
+                .contains("help: raise the limit of open files")
+        );
         let text = report(JobExit::Failed(0), vec![missing]).unwrap();
         assert!(text.contains("rank 0 cannot be started"), "{text}");
         assert!(text.contains("help: is the program installed"), "{text}");

@@ -33,7 +33,10 @@ pub fn event_lines(
     from: u64,
     limit: Duration,
 ) -> Result<EventLines, ClusterError> {
-    match invitation.ask(&mut || RequestBody::Events { from }, silent(limit, &mut |_| ()))? {
+    match invitation.ask(
+        &mut || RequestBody::Events { from },
+        silent(limit, &mut |_| ()),
+    )? {
         TokenReply::Events(lines) => Ok(lines),
         _ => Err(unexpected_reply()),
     }

@@ -12,8 +12,8 @@ use ronde_store::{RemoteSettings, StoreExt};
 
 use super::*;
 use crate::agent::{Agent, Invitation};
-use crate::long_wait::WaitSettings;
 use crate::job::JobSpec;
+use crate::long_wait::WaitSettings;
 
 /// A limit that only a failure reaches.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -120,7 +120,10 @@ fn an_absent_rank_0_and_an_invalid_address_are_reported() {
     let error = meet(&absent, Duration::from_millis(120)).unwrap_err();
     assert!(error.contains("cannot reach rank 0 in time"), "{error}");
     let error = meet(&fixed(0, 1, "nowhere"), LIMIT).unwrap_err();
-    assert!(error.contains("invalid address `nowhere`: expected HOST:PORT"), "{error}");
+    assert!(
+        error.contains("invalid address `nowhere`: expected HOST:PORT"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -159,4 +162,34 @@ fn a_member_proves_its_rank_and_a_short_secret_is_for_one_host_only() {
         check_secret(&fixed(0, 2, "10.0.0.1:1"), &[at("10.0.0.1:1")]),
         Ok(())
     );
+}
+
+#[test]
+fn a_name_without_an_address_is_waited_for_and_reported() {
+    for rank in [0, 1] {
+        let mine = fixed(rank, 2, "no-such-host.invalid:4711");
+        let mut said = Vec::new();
+        let wait = WaitSettings {
+            timeout: Duration::from_secs(4),
+            notify: &mut |message| said.push(message),
+        };
+        let data = |ip| Ok(SocketAddr::new(ip, 5000));
+        let error = FixedMember::meet(&mine, "", data, wait).unwrap_err();
+        let problem = "cannot resolve the name `no-such-host.invalid`: ";
+        let late = ["cannot listen in time: ", "cannot reach rank 0 in time: "][rank as usize];
+        assert!(
+            error.to_string().contains(&format!("{late}{problem}")),
+            "{error}"
+        );
+        assert!(
+            said.iter()
+                .all(|message| message.starts_with("waiting for "))
+        );
+        // A resolver that is slow itself uses all of the time.
+        let is_slow = error.to_string().contains("did not answer");
+        assert!(
+            is_slow || said.iter().any(|message| message.contains(problem)),
+            "{said:?}"
+        );
+    }
 }

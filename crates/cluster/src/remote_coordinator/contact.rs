@@ -168,7 +168,12 @@ mod tests {
         assert_eq!(notice, expected);
         contact.failed(ms(4_000), "no route".to_owned(), false);
         assert_eq!(contact.notice(ms(22_999), limit), None);
-        assert!(contact.notice(ms(23_000), limit).unwrap().ends_with("no route"));
+        assert!(
+            contact
+                .notice(ms(23_000), limit)
+                .unwrap()
+                .ends_with("no route")
+        );
         assert_eq!(contact.notice(ms(82_999), limit), None);
         assert!(contact.notice(ms(83_000), limit).is_some());
     }

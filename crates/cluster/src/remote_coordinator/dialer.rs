@@ -1,9 +1,9 @@
 //! [`Dialer`]: keeps an agent connected to any coordinator of its job.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 

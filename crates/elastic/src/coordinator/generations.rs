@@ -12,6 +12,8 @@ use super::{
 use crate::membership::rank_of;
 use crate::{JobPhase, OpenGeneration, Reason, StartFrom, SwitchTiming, Time, ToWorker, WaitEnd};
 
+/// Time after which a wait is reported again for the first time; shorter ones are usual.
+const WAIT_IS_LONG: Duration = Duration::from_secs(2);
 /// Interval between two messages about the same wait.
 const WAIT_NOTICE: Duration = Duration::from_secs(10);
 
@@ -195,8 +197,13 @@ impl CoordinatorMachine {
             .waiting
             .as_ref()
             .map(|waiting| (&waiting.cause, waiting.logged));
-        let recent =
-            last.filter(|(last, logged)| **last == reason && now.since(*logged) < WAIT_NOTICE);
+        let recent = last.filter(|(last, logged)| {
+            let interval = match *logged == since {
+                true => WAIT_IS_LONG,
+                false => WAIT_NOTICE,
+            };
+            **last == reason && now.since(*logged) < interval
+        });
         let logged = recent.map_or(now, |(_, logged)| logged);
         let is_recent = recent.is_some();
         let notice = self.waiting_notice(now, since, reason.clone());

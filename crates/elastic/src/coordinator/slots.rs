@@ -110,10 +110,11 @@ impl SlotTable {
         });
         host.clone_into(&mut entry.host);
         entry.content = match (entry.content, worker) {
-            (
-                held @ SlotContent::Worker { worker: before, .. },
-                Some(worker),
-            ) if before == worker => held,
+            (held @ SlotContent::Worker { worker: before, .. }, Some(worker))
+                if before == worker =>
+            {
+                held
+            }
             (SlotContent::Closed, None) => SlotContent::Closed,
             (_, Some(worker)) => SlotContent::Worker {
                 worker,

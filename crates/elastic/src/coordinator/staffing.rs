@@ -131,7 +131,11 @@ impl CoordinatorMachine {
             let due = self.first_report_due(&placed, Time(0));
             due.after(self.settings.silence * 2)
         };
-        unreported.map(replaced).max().unwrap_or(at_most).min(at_most)
+        unreported
+            .map(replaced)
+            .max()
+            .unwrap_or(at_most)
+            .min(at_most)
     }
 
     /// Dismisses workers that are not members of a generation of full size.

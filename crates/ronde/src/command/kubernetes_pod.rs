@@ -95,13 +95,14 @@ fn follow(pod: &KubernetesPod, arguments: &PodArguments) -> Result<i32, SubmitEr
             signalled.drain();
         }
     });
-    let leader: PeerAddress = arguments
-        .leader
-        .parse()
-        .map_err(|error: ClusterError| SubmitError::Invalid {
-            problem: error.to_string(),
-            help: "`ronde submit --on TARGET` starts this command in a pod".to_owned(),
-        })?;
+    let leader: PeerAddress =
+        arguments
+            .leader
+            .parse()
+            .map_err(|error: ClusterError| SubmitError::Invalid {
+                problem: error.to_string(),
+                help: "`ronde submit --on TARGET` starts this command in a pod".to_owned(),
+            })?;
     let mut reported = None;
     loop {
         if agent.is_drained.load(Ordering::SeqCst) {

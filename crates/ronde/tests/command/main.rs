@@ -65,3 +65,4 @@ mod terminals;
 mod test_network;
 mod traces;
 mod trackers;
+mod unreachable;

@@ -137,7 +137,7 @@ pub(crate) fn the_coordinator(dir: &TestFolder) -> u32 {
 }
 
 /// Returns the output of `ronde status --json`.
-fn status(dir: &TestFolder) -> Value {
+pub(crate) fn status(dir: &TestFolder) -> Value {
     let ended = dir.run(&["status", "out", "--json"]).expect(0, &[]);
     serde_json::from_str(&ended.stdout).unwrap()
 }
@@ -338,7 +338,7 @@ fn a_job_at_an_address_is_shown_until_it_ends() {
 }
 
 /// Starts an agent for one worker as another host.
-fn join(dir: &TestFolder, host: &str, token_file: &str) -> Running {
+pub(crate) fn join(dir: &TestFolder, host: &str, token_file: &str) -> Running {
     let status = status(dir);
     let address = status["coordinator"].as_str().unwrap();
     let arguments = ["join", address, "--token-file", token_file, "--host", host];

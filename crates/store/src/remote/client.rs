@@ -10,7 +10,7 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use super::IoThread;
 use super::build::{self, Limits, Service};
-use super::failure::FailedOperation;
+use super::failure::{FailedOperation, temporary_if_unknown_host};
 use super::io_thread::{PendingResponse, ProgressLimit};
 use crate::clock::RetryLimit;
 use crate::settings::NoticeCallback;
@@ -221,7 +221,13 @@ impl RemoteClient {
     ) -> Result<T, StoreError> {
         let mut retries = RetryLimit::new(self.retry_limit, Arc::default());
         loop {
-            let problem = match attempt(&mut retries) {
+            let answer = attempt(&mut retries).map_err(|problem| {
+                match self.has_answered.load(Ordering::Relaxed) {
+                    true => temporary_if_unknown_host(problem),
+                    false => problem,
+                }
+            });
+            let problem = match answer {
                 Err(problem @ StoreError::Unavailable { .. }) => problem,
                 Err(problem @ StoreError::Settings { .. }) => return Err(problem),
                 answer => {

@@ -9,24 +9,18 @@ pub(crate) struct FailedOperation {
     pub(crate) location: String,
 }
 
+/// The advice about a name without an address.
+const NO_SUCH_HOST: &str = "no such host; check the address";
+
 /// Parts of responses that only other settings can fix, with advice. The first match counts.
 const SETTINGS: &[(&str, &str)] = &[
     (
         "certificate",
         "the service's certificate is not trusted; set RONDE_CA_FILE or AWS_CA_BUNDLE to a file of trusted certificate authorities",
     ),
-    (
-        "Name or service not known",
-        "no such host; check the address",
-    ),
-    (
-        "nodename nor servname provided",
-        "no such host; check the address",
-    ),
-    (
-        "No address associated with hostname",
-        "no such host; check the address",
-    ),
+    ("Name or service not known", NO_SUCH_HOST),
+    ("nodename nor servname provided", NO_SUCH_HOST),
+    ("No address associated with hostname", NO_SUCH_HOST),
     (
         "Account must be specified",
         "set AZURE_STORAGE_ACCOUNT_NAME to the name of the account",
@@ -116,6 +110,23 @@ impl FailedOperation {
             location: self.location.clone(),
             cause,
         }
+    }
+}
+
+/// Returns an error as a temporary one if the name of the host has no address: the address of a service that has answered
+/// before is right, and its name is resolved again.
+pub(crate) fn temporary_if_unknown_host(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Settings {
+            operation,
+            location,
+            cause,
+        } if cause.starts_with(NO_SUCH_HOST) => StoreError::Unavailable {
+            operation,
+            location,
+            cause,
+        },
+        other => other,
     }
 }
 
@@ -218,6 +229,12 @@ mod tests {
             assert!(matches!(error, StoreError::Settings { .. }), "{error}");
             assert!(error.to_string().contains(advice), "{error}");
         }
+        let unknown = sorted("dns error: Name or service not known");
+        let later = temporary_if_unknown_host(unknown);
+        assert!(matches!(later, StoreError::Unavailable { .. }), "{later}");
+        let rejected = sorted("401 Unauthorized");
+        let later = temporary_if_unknown_host(rejected);
+        assert!(matches!(later, StoreError::Settings { .. }), "{later}");
         let error = sorted("Server returned non-2xx status code: 416 Range Not Satisfiable");
         assert!(error.is_conflict(), "{error}");
     }

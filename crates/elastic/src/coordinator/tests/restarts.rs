@@ -242,7 +242,10 @@ fn workers_are_not_killed_for_the_silence_of_their_host() {
 
 /// Starts a job of two workers, of which worker 2 never reports. Returns after how many half seconds it is killed, and when
 /// the first generation starts without it.
-fn without_a_first_report(host_of_2: &str, each_time: &[CoordinatorEvent]) -> (Job, [Option<u64>; 2]) {
+fn without_a_first_report(
+    host_of_2: &str,
+    each_time: &[CoordinatorEvent],
+) -> (Job, [Option<u64>; 2]) {
     let mut job = Job::new(Settings::new(2));
     for (host, worker) in [("host 1", 1), (host_of_2, 2)] {
         let slots = vec![SlotStatus {
@@ -261,9 +264,7 @@ fn without_a_first_report(host_of_2: &str, each_time: &[CoordinatorEvent]) -> (J
             commands.extend(job.send(event.clone()));
         }
         commands.extend(job.pass(Duration::ZERO));
-        let is_kill = |command: &CoordinatorCommand| {
-            matches!(command, CoordinatorCommand::Kill { worker, .. } if worker.0 == 2)
-        };
+        let is_kill = |command: &CoordinatorCommand| matches!(command, CoordinatorCommand::Kill { worker, .. } if worker.0 == 2);
         if commands.iter().any(is_kill) {
             killed.get_or_insert(time);
         }

@@ -17,9 +17,7 @@ use ronde_train::training::TrainingResult;
 use signal_hook::consts::SIGTERM;
 
 use super::prepare::overrides;
-use super::{
-    PlanRequest, RunOutputs, TrainArguments, conclude, exit_code, prepare, read_run_file,
-};
+use super::{PlanRequest, RunOutputs, TrainArguments, conclude, exit_code, prepare, read_run_file};
 use crate::command::console::{info, message};
 use crate::command::{exit, signals};
 
