@@ -80,6 +80,10 @@ pub struct EventFile {
     clock: RunClock,
 }
 
+/// A longer time between two events of an attempt, in seconds, means that the clock was set: some event is written in each
+/// step, and steps take less.
+const CLOCK_WAS_SET_S: f64 = 12.0 * 3600.0;
+
 /// The duration of a run over all its attempts, from the times of its events.
 #[derive(Debug, Clone, Copy, Default)]
 struct RunClock {
@@ -92,6 +96,11 @@ struct RunClock {
 
 impl RunClock {
     fn tick(&mut self, t: f64, event: &Event) {
+        if self.since.is_some() && !(0.0..CLOCK_WAS_SET_S).contains(&(t - self.last)) {
+            // The time between the two events is unknown.
+            self.earlier_s = self.elapsed_s();
+            self.since = Some(t);
+        }
         match event {
             Event::AttemptStarted { .. } => {
                 self.earlier_s = self.elapsed_s();

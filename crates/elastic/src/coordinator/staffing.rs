@@ -61,8 +61,13 @@ impl CoordinatorMachine {
 
     /// Returns the number of workers that run or are being started, as far as is known.
     fn count(&self) -> u32 {
+        self.started_workers(|worker| self.workers.lost(worker).is_none())
+    }
+
+    /// Returns the number of workers that report, and of those in slots that fulfil a condition.
+    fn started_workers(&self, counts: impl Fn(WorkerId) -> bool) -> u32 {
         let placed = self.slots.workers().map(|placed| placed.worker);
-        let placed = placed.filter(|worker| self.workers.lost(*worker).is_none());
+        let placed = placed.filter(|worker| counts(*worker));
         let live = self.workers.all_live().map(|report| report.member.worker);
         let mut workers: Vec<WorkerId> = placed.chain(live).collect();
         workers.sort_unstable();
@@ -116,26 +121,25 @@ impl CoordinatorMachine {
         idle.min(at_most)
     }
 
-    /// Returns until when the first generation waits for the target number of workers. Workers of which none can be
-    /// replaced and all are given up, such as those of a host that does not respond, are not waited for; they join later.
+    /// Returns until when the first generation waits for the target number of workers. If all are started, and some of them
+    /// cannot be replaced because their host does not respond, it does not wait for these: they join later.
     pub(super) fn first_generation_due(&self) -> Time {
         let at_most = self.leads_since().after(self.settings.rendezvous);
-        if self.count() < self.target {
+        if self.started_workers(|_| true) < self.target {
             return at_most;
         }
-        let unreported = self
-            .slots
-            .workers()
-            .filter(|placed| !self.workers.knows(placed.worker));
-        let replaced = |placed: SlotWorker| {
-            let due = self.first_report_due(&placed, Time(0));
+        let due = |placed: SlotWorker| {
+            let due = match self.workers.lost(placed.worker) {
+                Some((lost, _)) => lost.after(self.settings.first_report),
+                None => self.first_report_due(&placed, Time(0)),
+            };
             due.after(self.settings.silence * 2)
         };
-        unreported
-            .map(replaced)
-            .max()
-            .unwrap_or(at_most)
-            .min(at_most)
+        let missing = self
+            .slots
+            .workers()
+            .filter(|placed| self.workers.live(placed.worker).is_none());
+        missing.map(due).max().unwrap_or(at_most).min(at_most)
     }
 
     /// Dismisses workers that are not members of a generation of full size.

@@ -96,17 +96,7 @@ impl std::fmt::Display for Reason {
             Self::LeftGroup { generation, cause } => {
                 write!(f, "left the group of generation {generation}: {cause}")
             }
-            Self::NoCoordinator { silence } => write!(
-                f,
-                "no answer from any coordinator for {:.1} s",
-                silence.as_secs_f64()
-            ),
-            Self::NoCoordinatorRuns { silence } => write!(
-                f,
-                "the job has ended while this host was cut off: no coordinator has answered for {:.1} s, and none runs \
-                 any more",
-                silence.as_secs_f64()
-            ),
+            Self::NoCoordinator { .. } | Self::NoCoordinatorRuns { .. } => self.contact_sentence(f),
             Self::Begun {
                 generation,
                 workers: n,
@@ -152,6 +142,23 @@ impl std::fmt::Display for Reason {
 }
 
 impl Reason {
+    fn contact_sentence(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoCoordinator { silence } => write!(
+                f,
+                "no answer from any coordinator for {:.1} s",
+                silence.as_secs_f64()
+            ),
+            Self::NoCoordinatorRuns { silence } => write!(
+                f,
+                "the job has ended while this host was cut off: no coordinator has answered for {:.1} s, and none runs \
+                 any more",
+                silence.as_secs_f64()
+            ),
+            _ => Ok(()),
+        }
+    }
+
     fn start_sentence(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Starts {

@@ -258,3 +258,21 @@ fn the_result_of_a_run_survives_a_rotation_but_not_the_next_attempt() {
     let view = EventFile::append(&path, EventFileSettings::default()).unwrap();
     assert_eq!((&view.view().model, view.view().finished_s), (&None, None));
 }
+
+#[test]
+fn the_duration_of_a_run_does_not_include_changes_of_the_clock() {
+    let (mut clock, day) = (RunClock::default(), 86_400.0);
+    let event = Event::Notice {
+        rank: None,
+        message: String::new(),
+    };
+    let start = 20_000.0 * day;
+    // 5 s and 3 s, and after the clock is set by a day in each direction 4 s and 6 s.
+    for t in [0.0, 5.0, 8.0, day, day + 4.0, 10.0, 16.0] {
+        clock.tick(start + t, &event);
+    }
+    assert_eq!(clock.elapsed_s(), 18.0);
+    clock.tick(start + 2.0 * day, &Event::AttemptStarted { attempt: 2 });
+    clock.tick(start + 2.0 * day + 7.0, &event);
+    assert_eq!(clock.elapsed_s(), 25.0);
+}

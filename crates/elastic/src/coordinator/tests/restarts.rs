@@ -294,3 +294,32 @@ fn a_worker_that_makes_no_progress_before_its_first_report_delays_the_start_litt
     job.report(2, |_| {});
     assert_eq!(job.members(), [1, 2], "it joins later");
 }
+
+#[test]
+fn the_first_generation_does_not_wait_for_a_host_that_became_silent() {
+    let mut job = Job::new(Settings::new(3));
+    for (host, workers) in [("host 1", vec![1]), ("host 2", vec![2, 3])] {
+        let slots = workers.iter().map(|worker| SlotStatus {
+            slot: WorkerSlot(*worker),
+            worker: Some(WorkerId(*worker)),
+            ended: None,
+        });
+        let (host, slots) = (host.to_owned(), slots.collect());
+        job.send(CoordinatorEvent::HostUp { host, slots });
+    }
+    // Only one worker of the silent host has reported before.
+    job.report(2, |_| {});
+    let host = "host 2".to_owned();
+    job.send(CoordinatorEvent::HostSilent { host });
+    let begun = (1..=130).find(|_| {
+        job.now = job.now.after(Duration::from_millis(500));
+        job.report(1, |_| {});
+        job.stored.generation.is_some()
+    });
+    // 10 s after its loss, and twice the silence of 1 s.
+    assert!(
+        begun.is_some_and(|begun| (26..=28).contains(&begun)),
+        "{begun:?}"
+    );
+    assert_eq!(job.members(), [1]);
+}
