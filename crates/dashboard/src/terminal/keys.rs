@@ -106,7 +106,11 @@ fn first_key(bytes: &[u8], is_end: bool) -> Option<(Option<KeyEvent>, usize)> {
         }
         [first, ..] => {
             // The number of leading ones is the length of a character in UTF-8.
-            let length = (first.leading_ones() as usize).max(1);
+            let length = match first.leading_ones() {
+                0 => 1,
+                length @ 2..=4 => length as usize,
+                _ => return Some((None, 1)),
+            };
             let character = bytes.get(..length)?;
             let letter = std::str::from_utf8(character).ok();
             let letter = letter.and_then(|letter| letter.chars().next());
