@@ -454,29 +454,37 @@ impl RunHistory {
                 Some(text) => record(None, None, text),
                 None => return,
             },
-            Event::RunRestarted { lost, .. } => {
-                self.truncate(0);
-                let text = format!(
-                    "run started again from its first step; {} steps lost",
-                    lost.0
-                );
-                record(None, None, text)
-            }
-            Event::AttemptStarted { attempt } => {
-                record(None, None, format!("attempt {attempt} of the run started"))
-            }
-            Event::RunExtended { step, changes, .. } => {
-                let text = format!("run extended from step {}: {changes}", step.0);
-                record(None, None, shortened(&text))
-            }
             Event::WorkerFailed { rank, message, .. } => {
                 self.message(t, Some(*rank), true, message);
                 let cause = message.lines().next().unwrap_or_default();
                 record(None, None, format!("worker {rank} failed: {cause}"))
             }
-            _ => return,
+            _ => match self.beginning_text(event) {
+                Some(text) => record(None, None, text),
+                None => return,
+            },
         };
         push(&mut self.members, record);
+    }
+
+    /// Returns the sentence about an event with which a run begins or continues.
+    fn beginning_text(&mut self, event: &Event) -> Option<String> {
+        match event {
+            Event::RunRestarted { lost, .. } => {
+                self.truncate(0);
+                let steps = lost.0;
+                Some(format!(
+                    "run started again from its first step; {steps} steps lost"
+                ))
+            }
+            Event::AttemptStarted { attempt } => {
+                Some(format!("attempt {attempt} of the run started"))
+            }
+            Event::RunExtended { step, changes, .. } => {
+                Some(format!("run extended from step {}: {changes}", step.0))
+            }
+            _ => None,
+        }
     }
 
     /// Returns the sentence about an event that concerns the speed of ranks.

@@ -155,7 +155,7 @@ struct ChaosFault {
 
 /// The hash of the model, and the loss and the gradient norm of each step as last recorded.
 #[derive(Debug, Default, PartialEq)]
-struct Outcome {
+struct TrainedRun {
     model: Option<String>,
     steps: BTreeMap<u64, String>,
 }
@@ -180,7 +180,7 @@ pub(super) fn run(arguments: &[String]) -> Result<()> {
     // A copy, so that a concurrent build does not change the program that is restarted.
     let ronde = folder.join("ronde");
     std::fs::copy(target.join("release/ronde"), &ronde).context("copying the built program")?;
-    let mut references: BTreeMap<&str, Outcome> = BTreeMap::new();
+    let mut references: BTreeMap<&str, TrainedRun> = BTreeMap::new();
     let (mut faults, mut failed) = (0, Vec::new());
     for number in 0..runs {
         let plan = &PLANS[(number % PLANS.len() as u64) as usize];
@@ -214,19 +214,19 @@ pub(super) fn run(arguments: &[String]) -> Result<()> {
 }
 
 /// Trains a plan on one worker without faults.
-fn undisturbed(ronde: &Path, folder: &Path, plan: &ChaosPlan) -> Result<Outcome> {
+fn undisturbed(ronde: &Path, folder: &Path, plan: &ChaosPlan) -> Result<TrainedRun> {
     let folder = fresh(&folder.join("reference"), RUN_FILE)?;
     let mut child = start(ronde, &folder, &[plan.bits], 1, false)?;
     let status = child.wait().context("waiting for the reference run")?;
-    let outcome = Outcome::read(&folder)?;
-    if !status.success() || outcome.model.is_none() {
+    let trained = TrainedRun::read(&folder)?;
+    if !status.success() || trained.model.is_none() {
         bail!(
             "the reference of {} failed ({status})\n{}",
             plan.name,
             job::log_ends(&folder)
         );
     }
-    Ok(outcome)
+    Ok(trained)
 }
 
 /// A training with faults.
@@ -383,11 +383,11 @@ impl Disturbed {
     }
 
     /// Returns everything that is wrong.
-    fn problems(&self, reference: &Outcome) -> Vec<String> {
+    fn problems(&self, reference: &TrainedRun) -> Vec<String> {
         let mut found: Vec<String> = self.failure.iter().cloned().collect();
-        match Outcome::read(&self.folder) {
+        match TrainedRun::read(&self.folder) {
             Err(error) => found.push(format!("{error:#}")),
-            Ok(outcome) if self.failure.is_none() => found.extend(outcome.differences(reference)),
+            Ok(trained) if self.failure.is_none() => found.extend(trained.differences(reference)),
             Ok(_) => {}
         }
         let begun = clock::now();
@@ -410,25 +410,25 @@ impl Disturbed {
     }
 }
 
-impl Outcome {
+impl TrainedRun {
     /// Reads the events of the run in a folder.
     fn read(folder: &Path) -> Result<Self> {
         let path = folder.join("out/events.jsonl");
         let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path:?}"))?;
-        let mut outcome = Self::default();
+        let mut trained = Self::default();
         for line in text.lines() {
             let event: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
             match event["event"].as_str() {
                 Some("step_committed") => {
                     let values = format!("{} {}", event["loss"], event["gradient_norm"]);
                     let step = event["step"].as_u64().unwrap_or_default();
-                    outcome.steps.insert(step, values);
+                    trained.steps.insert(step, values);
                 }
-                Some("model_saved") => outcome.model = event["blake3"].as_str().map(str::to_owned),
+                Some("model_saved") => trained.model = event["blake3"].as_str().map(str::to_owned),
                 _ => {}
             }
         }
-        Ok(outcome)
+        Ok(trained)
     }
 
     fn differences(&self, reference: &Self) -> Vec<String> {
@@ -516,19 +516,19 @@ mod tests {
 
     #[test]
     fn every_difference_from_the_reference_is_reported() {
-        let outcome = |model: &str, steps: &[(u64, &str)]| Outcome {
+        let trained = |model: &str, steps: &[(u64, &str)]| TrainedRun {
             model: Some(model.to_owned()),
             steps: steps
                 .iter()
                 .map(|(step, values)| (*step, (*values).to_owned()))
                 .collect(),
         };
-        let reference = outcome("aa", &[(0, "1 2"), (1, "1 3")]);
+        let reference = trained("aa", &[(0, "1 2"), (1, "1 3")]);
         assert_eq!(reference.differences(&reference), [""; 0]);
         for (other, expected) in [
-            (outcome("bb", &[(0, "1 2"), (1, "1 3")]), "the model is"),
-            (outcome("aa", &[(0, "1 2")]), "lack 1 steps from step 1 on"),
-            (outcome("aa", &[(0, "1 2"), (1, "1 4")]), "step 1 has"),
+            (trained("bb", &[(0, "1 2"), (1, "1 3")]), "the model is"),
+            (trained("aa", &[(0, "1 2")]), "lack 1 steps from step 1 on"),
+            (trained("aa", &[(0, "1 2"), (1, "1 4")]), "step 1 has"),
         ] {
             let found = other.differences(&reference).join("\n");
             assert!(found.contains(expected), "{found}");

@@ -10,6 +10,7 @@ use serde_json::Value;
 /// Crate, and the crates of ours that it may use. Tests may use more.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-core", &[]),
+    ("ronde-testing", &[]),
     ("ronde-schedule", &["ronde-core"]),
     ("ronde-identity", &["ronde-core"]),
     ("ronde-store", &["ronde-core"]),

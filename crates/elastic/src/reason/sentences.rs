@@ -135,6 +135,7 @@ impl std::fmt::Display for Reason {
             | Self::NoSuccession { .. }
             | Self::NoState { .. }
             | Self::LacksState { .. }
+            | Self::Saves { .. }
             | Self::NoProgress { .. } => self.wait_sentence(f),
             _ => self.generation_sentence(f),
         }
@@ -242,6 +243,14 @@ impl Reason {
                 "waiting: no reachable worker holds the state; {} that cannot be reached may hold it",
                 workers(*unreachable)
             ),
+            Self::Saves {
+                generation,
+                workers: n,
+            } => write!(
+                f,
+                "saving the state with {} before the job ends (generation {generation})",
+                workers(*n)
+            ),
             Self::LacksState { silent } => write!(
                 f,
                 "waiting: the remaining workers have only parts of the state; {} without an answer may have the others",
@@ -293,14 +302,6 @@ impl Reason {
                 moved(*joined, *left, f)?;
                 write!(f, "; now {} (generation {generation})", workers(*n))
             }
-            Self::Saves {
-                generation,
-                workers: n,
-            } => write!(
-                f,
-                "saving the state with {} before the job ends (generation {generation})",
-                workers(*n)
-            ),
             Self::Adopted {
                 generation,
                 workers: n,
