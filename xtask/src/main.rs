@@ -110,11 +110,12 @@ fn test() -> Result<()> {
     install_programs(&mut steps);
     // The servers install while the programs build.
     let mut stores = Stores::start();
-    // Tests start the command as users do, so it is built first, with the features of the tests.
+    // Tests start the command and examples, so these are built first: together with the tests, because another build would compile
+    // all dependencies a second time with other features.
     run_cargo(
         &mut steps,
         "build",
-        "build --release --workspace --features ronde/full,ronde/burn --bins --examples",
+        "test --release --workspace --features ronde/full,ronde/burn --no-run",
     );
     let mut variables = Vec::new();
     steps.run("servers of object stores", "cargo xtask test", || {

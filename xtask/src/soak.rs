@@ -96,8 +96,8 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
 
 /// Builds the command with the features of the tests, and the dependencies of examples, so that nothing is compiled twice.
 fn build() -> Result<()> {
-    let built = ["build", "--release", "--workspace", "--features", FULL];
-    cargo(&[&built[..], &["--bins", "--examples"]].concat())
+    let built = ["test", "--release", "--workspace", "--features", FULL];
+    cargo(&[&built[..], &["--no-run"]].concat())
 }
 
 /// Runs tests of one suite, with the features of the tests.

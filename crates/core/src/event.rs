@@ -156,6 +156,9 @@ pub struct RunTotals {
     /// The counted steps that have updated no parameter.
     #[serde(default)]
     pub skipped_updates: SkippedUpdates,
+    /// How often the run began again with its first step.
+    #[serde(default)]
+    pub restarts: u64,
     /// The sum of the durations of all steps, in seconds.
     #[serde(deserialize_with = "number_or_null")]
     pub steps_s: f64,

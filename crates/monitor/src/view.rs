@@ -63,6 +63,8 @@ pub struct RunView {
     pub skipped: u64,
     /// Number of steps that have updated no parameter.
     pub skipped_updates: SkippedUpdates,
+    /// How often the run began again with its first step.
+    pub restarts: u64,
     time_left: TimeLeft,
     /// The number of samples of an epoch.
     samples: u64,
@@ -356,6 +358,7 @@ impl RunView {
                 }
             }
             Event::RunRestarted { .. } => {
+                self.restarts += 1;
                 self.counted_until = self.counted;
                 if let Some(progress) = &mut self.progress {
                     progress.committed = 0;
@@ -367,6 +370,7 @@ impl RunView {
                 self.earlier_s = totals.elapsed_s;
                 self.skipped = totals.skipped;
                 self.skipped_updates = totals.skipped_updates;
+                self.restarts = totals.restarts;
                 self.failures = totals.failures;
                 self.counted = totals.steps;
                 self.counted_until = totals.counted_until;
@@ -398,6 +402,7 @@ impl RunView {
             samples: self.throughput.samples(),
             skipped: self.skipped,
             skipped_updates: self.skipped_updates,
+            restarts: self.restarts,
             steps_s: self.throughput.seconds(),
             workers: self
                 .workers

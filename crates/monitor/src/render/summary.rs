@@ -60,6 +60,11 @@ pub fn summary(view: &RunView, columns: usize) -> String {
     if let Some(text) = skipped_updates(&view.skipped_updates) {
         lines.extend(field("no update", &[text], columns));
     }
+    if view.restarts > 0 {
+        let times = counted(view.restarts, "time");
+        let text = format!("{times} from the first step, because a part of the state was lost");
+        lines.extend(field("restarted", &[text], columns));
+    }
     lines.extend(staleness(view, columns));
     lines.extend([consensus(view, columns), predictions(view, columns)].concat());
     lines.extend(table(view, columns));

@@ -462,3 +462,25 @@ fn metrics_of_a_program_are_fields_of_the_event_and_shown_by_name() {
     let text = announcement(&view, &event).unwrap();
     assert!(text.contains("loss 0.5000, recall 0.2500"), "{text}");
 }
+
+#[test]
+fn a_run_that_begins_again_is_announced_and_counted() {
+    let restarted = Event::RunRestarted {
+        lost: Step(17),
+        reason: "a part of the state was lost".into(),
+    };
+    assert_eq!(
+        announcement(&RunView::default(), &restarted).unwrap(),
+        "starting again from the first step: a part of the state was lost; 17 steps computed again"
+    );
+    let mut view = RunView::default();
+    view.apply(&restarted);
+    let mut later = RunView::default();
+    later.apply(&Event::RunTotals(Box::new(view.totals(1.0))));
+    assert_eq!(later.restarts, 1);
+    let text = summary(&later, 100);
+    assert!(
+        text.contains("restarted      1 time from the first step"),
+        "{text}"
+    );
+}
