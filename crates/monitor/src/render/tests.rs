@@ -475,7 +475,7 @@ fn a_run_that_begins_again_is_announced_and_counted() {
     );
     let mut view = RunView::default();
     view.apply(&restarted);
-    let mut later = RunView::default();
+    let mut later = run(2, 3, 230);
     later.apply(&Event::RunTotals(Box::new(view.totals(1.0))));
     assert_eq!(later.restarts, 1);
     let text = summary(&later, 100);

@@ -52,14 +52,14 @@ impl OnTerminal {
     /// Starts a command; `is_session`: it leads a session whose controlling terminal it has.
     fn start(dir: &TestFolder, arguments: &[&str], is_session: bool) -> Self {
         let (user, terminal) = open_terminal(100);
-        let mut command = match is_session {
-            true => Command::new("setsid"),
-            false => Command::new(RONDE),
-        };
+        // The tests may run under `nohup`, whose children ignore SIGHUP.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP");
         if is_session {
-            command.args(["--ctty", RONDE]);
+            command.args(["setsid", "--ctty"]);
         }
         command
+            .arg(RONDE)
             .args(arguments)
             .env("TERM", "xterm-256color")
             .env("XDG_STATE_HOME", dir.path().join(".state"))
