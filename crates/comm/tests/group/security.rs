@@ -139,7 +139,7 @@ fn a_certificate_that_is_not_valid_yet_is_refused() {
     refused(
         |authority| {
             let day = Duration::from_secs(86_400);
-            let future = Validity::from_now(SystemTime::now() + day, day);
+            let future = Validity::from_now(SystemTime::now() + 4 * day, day);
             Security::tls(authority.issue(&member(1), future).unwrap())
         },
         &["is not valid yet", "clocks"],

@@ -60,11 +60,7 @@ pub fn summary(view: &RunView, columns: usize) -> String {
     if let Some(text) = skipped_updates(&view.skipped_updates) {
         lines.extend(field("no update", &[text], columns));
     }
-    if view.restarts > 0 {
-        let times = counted(view.restarts, "time");
-        let text = format!("{times} from the first step, because a part of the state was lost");
-        lines.extend(field("restarted", &[text], columns));
-    }
+    lines.extend(restarts(view, columns));
     lines.extend(staleness(view, columns));
     lines.extend([consensus(view, columns), predictions(view, columns)].concat());
     lines.extend(table(view, columns));
@@ -81,6 +77,16 @@ pub fn summary(view: &RunView, columns: usize) -> String {
         lines.extend(hash(&model.blake3, columns));
     }
     lines.join("\n")
+}
+
+/// Returns the lines about how often the run began again.
+fn restarts(view: &RunView, columns: usize) -> Vec<String> {
+    if view.restarts == 0 {
+        return Vec::new();
+    }
+    let times = counted(view.restarts, "time");
+    let text = format!("{times} from the first step, because a part of the state was lost");
+    field("restarted", &[text], columns)
 }
 
 /// Describes the steps that have updated no parameter, such as `3 steps: 2 overflows of f16, 1 without counted targets`; `None`
