@@ -445,24 +445,28 @@ fn train_job(
             }
         }
     }
-    let mut ends: Vec<_> = workers
-        .into_iter()
+    bits.extend(ends(workers));
+    let events = std::mem::take(&mut *job.events.lock().unwrap());
+    JobResult { bits, events }
+}
+
+/// Waits for the remaining workers, which must reach the end.
+fn ends(workers: Vec<(u32, JoinHandle<Result<Bits, TrainError>>)>) -> Vec<Bits> {
+    let ends = workers.into_iter();
+    let mut ends: Vec<_> = ends
         .map(|(id, thread)| (id, thread.join().unwrap()))
         .collect();
     if ends.iter().any(|(id, end)| *id < 100 && end.is_ok()) {
         // A worker died in the last operation of the run, after which nobody waits for its replacement.
-        let is_too_late =
+        let is_late =
             |end: &Result<Bits, TrainError>| matches!(end, Err(TrainError::Membership(_)));
-        ends.retain(|(id, end)| *id < 100 || !is_too_late(end));
+        ends.retain(|(id, end)| *id < 100 || !is_late(end));
     }
-    for (id, end) in ends {
-        match end {
-            Ok(end) => bits.push(end),
-            Err(error) => panic!("worker {id}: {error}"),
-        }
-    }
-    let events = std::mem::take(&mut *job.events.lock().unwrap());
-    JobResult { bits, events }
+    let end = |(id, end): (u32, Result<Bits, TrainError>)| match end {
+        Ok(end) => end,
+        Err(error) => panic!("worker {id}: {error}"),
+    };
+    ends.into_iter().map(end).collect()
 }
 
 /// Returns how often the run began again with its first step.
