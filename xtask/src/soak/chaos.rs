@@ -31,7 +31,7 @@ const WORKERS_MAX: u32 = 5;
 /// The largest number of faults of a training.
 const FAULTS_MAX: usize = 6;
 /// The seconds from the start of a training within which faults begin.
-const FAULTS_WITHIN_S: f64 = 6.0;
+const FAULTS_WITHIN_S: f64 = 2.0;
 /// The seconds for which a worker is stopped: it may count as lost or not.
 const STOP_S_MAX: f64 = 4.0;
 /// How often a training that was stopped is resumed.
@@ -109,7 +109,7 @@ const fn plan(
     }
 }
 
-/// The run file: about 360 steps, which take some seconds, with dropout and moments of the optimizer.
+/// The run file: about 920 steps, which take some seconds, with dropout and moments of the optimizer.
 const RUN_FILE: &str = "\
 [run]
 name = \"chaos\"
@@ -126,7 +126,7 @@ kind = \"mlp\"
 hidden = [300, 64]
 
 [train]
-epochs = 15
+epochs = 40
 
 [optimizer]
 kind = \"adam\"
