@@ -97,17 +97,20 @@ impl ReadLimit {
     }
 }
 
+/// Returns a problem if a model cannot use the features and targets of a sample.
+type CheckSample = dyn Fn(&[f32], &[u32]) -> Result<(), String>;
+
 /// Reads samples of a data set as training does, until the time is over: the first one of each file, then blocks of neighbours that
 /// are spread over the set, and in the end all.
 ///
-/// `check` receives the features and targets of each sample, and returns a problem if the model cannot use them.
+/// `check` receives each sample.
 ///
 /// # Errors
 /// The first sample that cannot be used, unless bad records are skipped, and a source that cannot be read.
 pub fn read_samples(
     dataset: &dyn Dataset,
     time: Duration,
-    check: &dyn Fn(&[f32], &[u32]) -> Result<(), String>,
+    check: &CheckSample,
 ) -> Result<SamplesRead, DataError> {
     let since = Stopwatch::start();
     let description = dataset.description();

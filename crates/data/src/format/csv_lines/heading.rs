@@ -115,7 +115,8 @@ pub(super) fn heading(
         if inferred == FirstLine::Integers && has_fractions(&below) {
             return Err(unclear(location, &texts, format.columns.is_some()));
         }
-        is_guess = is_heading && !below.is_empty() && below.iter().flatten().all(is_name);
+        is_guess =
+            is_heading && !below.is_empty() && below.iter().flatten().all(|text| is_name(text));
     }
     if is_heading && format.columns.is_none() {
         check_names(&texts).map_err(refused)?;
@@ -196,7 +197,7 @@ enum FirstLine {
 
 impl FirstLine {
     fn of(texts: &[String]) -> Self {
-        if texts.iter().all(is_name) {
+        if texts.iter().all(|text| is_name(text)) {
             return Self::Names;
         }
         let integers: Vec<u64> = texts.iter().filter_map(|text| integer(text)).collect();
@@ -227,7 +228,7 @@ impl FirstLine {
     }
 }
 
-fn is_name(text: &String) -> bool {
+fn is_name(text: &str) -> bool {
     !text.is_empty() && text.parse::<f64>().is_err()
 }
 
