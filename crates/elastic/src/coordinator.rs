@@ -424,20 +424,22 @@ impl CoordinatorMachine {
         if !record.members.is_empty() && record.members.iter().all(complete) {
             self.propose(now, out, |record| record.phase = JobPhase::Finished);
         } else {
-            self.stop_if_all_leave();
+            self.stop_if_all_leave(now);
             self.next_generation(now, out);
         }
     }
 
     /// Stops the job with a checkpoint if all members are leaving and no replacement is expected.
-    fn stop_if_all_leave(&mut self) {
+    fn stop_if_all_leave(&mut self, now: Time) {
         let leaves = |member: &MemberInfo| {
             self.workers
                 .live(member.worker)
                 .is_some_and(|report| report.draining)
         };
         let members = &self.record().members;
+        // Silent workers may come back with parts of the state.
         let none_is_expected = self.workers.all_live().all(|report| report.draining)
+            && self.situation(now).silent_holders().is_empty()
             && self.slots.next_start().is_none()
             && self
                 .slots

@@ -4,11 +4,7 @@
 //! tests are skipped with a message. Web servers are started here.
 
 #![cfg(feature = "full")]
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test may panic, and reports to another one"
-)]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cache;
 mod outages;

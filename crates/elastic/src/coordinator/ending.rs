@@ -90,6 +90,10 @@ impl CoordinatorMachine {
             return false;
         }
         let next_members: Vec<MemberInfo> = holders.iter().map(|r| r.member.clone()).collect();
+        if self.situation(now).awaited_state(&next_members).is_some() {
+            return true;
+        }
+        let awaited = self.situation(now).silent_holders().len() as u32;
         let (previous, previous_members) = (record.generation, members.clone());
         let generation = record.next_generation();
         let reason = Reason::Saves {
@@ -108,7 +112,7 @@ impl CoordinatorMachine {
                 reason,
                 previous,
                 previous_members,
-                awaited: 0,
+                awaited,
             });
         }
         true

@@ -248,7 +248,7 @@ impl DecisionInputs<'_> {
 
     /// Returns for whom the members wait if they lack parts of the state: silent workers that may have these, until one of them is
     /// back or they have been silent for too long.
-    fn awaited_state(&self, members: &[MemberInfo]) -> Option<Reason> {
+    pub(super) fn awaited_state(&self, members: &[MemberInfo]) -> Option<Reason> {
         let generation = self.record.generation?;
         let report = |member: &MemberInfo| self.workers.live(member.worker);
         let lacks =

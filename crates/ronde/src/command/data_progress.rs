@@ -45,8 +45,11 @@ pub(crate) fn show(json: bool) -> Arc<dyn Fn(&DataEvent) + Send + Sync> {
 /// The findings about the data while a set is opened, for output that is written later.
 pub(crate) type Findings = Arc<Mutex<Vec<String>>>;
 
+/// Receives the news of a data set that is opened.
+pub(crate) type NewsReport = Arc<dyn Fn(&DataEvent) + Send + Sync>;
+
 /// Does the same as [`show`], with each finding once; with `json`, collects the findings.
-pub(crate) fn collect(json: bool) -> (Arc<dyn Fn(&DataEvent) + Send + Sync>, Findings) {
+pub(crate) fn collect(json: bool) -> (NewsReport, Findings) {
     let (findings, show) = (Findings::default(), show(json));
     let (into, seen) = (Arc::clone(&findings), Mutex::new(HashSet::new()));
     let report = move |news: &DataEvent| match news {

@@ -307,11 +307,11 @@ impl Training {
         };
         let awaited = self.gather_words(&[u64::from(self.member.awaited)])?;
         let workers = awaited.into_iter().max().unwrap_or_default() as u32;
-        if self.member.purpose == GenerationPurpose::Save {
-            return self.end_without_state(step);
-        }
         if workers == 0 {
-            return Ok(());
+            return match self.member.purpose {
+                GenerationPurpose::Save => self.end_without_state(step),
+                GenerationPurpose::Train => Ok(()),
+            };
         }
         self.member.lacks_state();
         Err(TrainError::LacksState { step, workers })

@@ -162,6 +162,40 @@ fn remaining_workers_save_together_when_a_job_stops_that_waits_for_others() {
 }
 
 #[test]
+fn a_job_that_stops_waits_for_silent_workers_with_parts_of_the_state() {
+    let (mut job, _) = one_of_three_remains(divided(3));
+    job.send(CoordinatorEvent::Stop {
+        by: "a test".to_owned(),
+    });
+    let commands = leave(&mut job, 1);
+    assert_eq!(job.members(), [1]);
+    assert!(awaited(&commands).contains(&2));
+    lack_state(&mut job);
+    let generation = job.stored.generation;
+    job.pass(SETTLE);
+    assert_eq!(
+        (job.stored.generation, job.stored.phase),
+        (generation, JobPhase::Stopping)
+    );
+    job.report(2, |report| report.phase = WorkerPhase::Idle);
+    job.pass(SETTLE);
+    assert_eq!(job.members(), [1, 2]);
+    assert!(job.stored.generation > generation);
+}
+
+#[test]
+fn a_job_whose_remaining_worker_leaves_waits_for_silent_ones() {
+    let (mut job, _) = one_of_three_remains(divided(3));
+    job.report(1, |report| report.draining = true);
+    job.pass(SETTLE);
+    assert_eq!(job.stored.phase, JobPhase::Running);
+    job.killed(2);
+    job.killed(3);
+    job.pass(SETTLE);
+    assert_eq!(job.stored.phase, JobPhase::Stopping);
+}
+
+#[test]
 fn a_job_that_waits_in_vain_saves_its_state_and_fails() {
     for is_divided in [false, true] {
         let settings = Settings {
