@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 use crate::histogram::{TensorValues, ValueHistogram};
 use crate::served::WorkerStaleness;
@@ -210,7 +211,7 @@ impl SampleUnit {
 
 /// An event of a run. Recorded by workers and supervisors; displayed and stored by sinks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
+#[serde(tag = "event", rename_all = "snake_case", remote = "Self")]
 #[non_exhaustive]
 pub enum Event {
     /// A run is resumed. Recorded by the launcher at the beginning of the second and later attempts.
@@ -613,6 +614,25 @@ pub enum Event {
         #[serde(deserialize_with = "number_or_null")]
         duration_s: f64,
     },
+}
+
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Event::serialize(self, serializer)
+    }
+}
+
+/// Reads a JSON value first. So the many functions that read the variants of an event are compiled once, not in every crate that reads one.
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::from_value(Value::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+impl Event {
+    fn from_value(value: Value) -> serde_json::Result<Self> {
+        Event::deserialize(value)
+    }
 }
 
 /// A sink for events. It cannot fail and must not block: a full sink drops events and counts them.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use ronde_core::{Generation, Rank, Step};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 use crate::{StartFrom, Term, WorkerId, WorkerSlot};
 
@@ -48,7 +50,7 @@ pub enum WaitEnd {
 
 /// The cause of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "reason", rename_all = "snake_case")]
+#[serde(tag = "reason", rename_all = "snake_case", remote = "Self")]
 #[non_exhaustive]
 pub enum Reason {
     /// A coordinator has taken the lease.
@@ -263,6 +265,25 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         given_up: Option<Box<Reason>>,
     },
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Reason::serialize(self, serializer)
+    }
+}
+
+/// Reads a JSON value first. So the many functions that read the variants of a reason are compiled once, not in every crate that reads one.
+impl<'de> Deserialize<'de> for Reason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::from_value(Value::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+impl Reason {
+    fn from_value(value: Value) -> serde_json::Result<Self> {
+        Reason::deserialize(value)
+    }
 }
 
 /// Returns what the messages of coordinators without the field mean.

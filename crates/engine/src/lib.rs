@@ -38,6 +38,7 @@ mod precision;
 mod predictions;
 mod recomputation;
 mod recomputed;
+mod shard_map;
 mod shared_state;
 mod step_memory;
 #[cfg(test)]

@@ -1,17 +1,16 @@
 //! [`PendingShards`]: the values that a layer keeps of each shard between forward and backward.
 
-use std::collections::BTreeMap;
-
 use ronde_core::Shard;
 
 use crate::EngineError;
+use crate::shard_map::ShardMap;
 
 /// The shards of one layer between forward and backward, with the checks of their use: for
 /// implementations of [`Layer`](crate::Layer).
 #[derive(Debug)]
 pub struct PendingShards<T> {
     layer: String,
-    shards: BTreeMap<Shard, T>,
+    shards: ShardMap<T>,
 }
 
 impl<T> PendingShards<T> {
@@ -20,7 +19,7 @@ impl<T> PendingShards<T> {
     pub fn new(layer: &str) -> Self {
         Self {
             layer: layer.to_owned(),
-            shards: BTreeMap::new(),
+            shards: ShardMap::new(),
         }
     }
 

@@ -1,12 +1,12 @@
 //! [`Recomputed`]: a layer that keeps only its input between forward and backward.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use ronde_core::layout::StateLayout;
 use ronde_core::{PartTransfers, Shard};
 
+use crate::shard_map::ShardMap;
 use crate::{
     Activation, BatchNormValues, Device, EngineError, ForwardContext, HostDevice, KeptText, Layer,
     LayerCost, LockStep, Mode, PartPlace, PassEnds, Precision, ShardGradient, ShardInput,
@@ -22,7 +22,7 @@ use crate::{
 pub struct Recomputed {
     inner: Box<dyn Layer>,
     device: Arc<dyn Device>,
-    in_flight: BTreeMap<Shard, (Activation, ForwardContext)>,
+    in_flight: ShardMap<(Activation, ForwardContext)>,
     /// The parts that this process computes; `None` for all.
     own_parts: Option<Range<u32>>,
     /// Whether the next state is the same as the one before.
@@ -41,7 +41,7 @@ impl Recomputed {
         Self {
             inner,
             device,
-            in_flight: BTreeMap::new(),
+            in_flight: ShardMap::new(),
             own_parts: None,
             is_suspended: false,
         }

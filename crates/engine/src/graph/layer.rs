@@ -7,7 +7,6 @@ mod planned;
 mod rounding;
 mod tokens;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,6 +26,7 @@ use crate::device::{Device, HostDevice};
 use crate::initial::fill_tensor;
 use crate::lock_step::SingleRankSums;
 use crate::pending_shards::PendingShards;
+use crate::shard_map::ShardMap;
 use crate::{
     Activation, BatchNormValues, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode,
     Precision, ShardGradient, ShardInput, ShardSums, SharedState, TokenShares,
@@ -46,7 +46,7 @@ pub struct GraphLayer {
     /// Whether each value depends on tensors, so that its gradient is needed even if that of the input is not.
     needs_gradient: Vec<bool>,
     /// These values of pending shards.
-    again: BTreeMap<Shard, Vec<ValueAgain>>,
+    again: ShardMap<Vec<ValueAgain>>,
     /// The parts that this process computes.
     place: PartPlace,
     /// The gradients of values that several parts read, during a backward pass.
@@ -66,7 +66,7 @@ pub struct GraphLayer {
     has_initial: bool,
     pending: PendingShards<PendingGraph>,
     /// The output gradients of each operation, for shards between the two backward passes.
-    deferred: BTreeMap<Shard, (PendingState, Vec<Option<Activation>>)>,
+    deferred: ShardMap<(PendingState, Vec<Option<Activation>>)>,
 }
 
 /// The state with which a pending shard is computed; `None` if it is that of the layer, which was suspended meanwhile.
@@ -126,12 +126,12 @@ impl GraphLayer {
             has_numbers: outline.number_values(),
             is_again: outline.values_computed_again(),
             needs_gradient: outline.values_of_tensors(),
-            again: BTreeMap::new(),
+            again: ShardMap::new(),
             place: PartPlace::all(outline.parts),
             part_gradients: PartGradients::new(),
             token_sums: TokenSums::new(),
             pending: PendingShards::new(&outline.name),
-            deferred: BTreeMap::new(),
+            deferred: ShardMap::new(),
             outline,
         }
     }

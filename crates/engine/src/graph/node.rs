@@ -1,12 +1,11 @@
 //! [`GraphNode`]: an operation in a graph, with the values that it keeps of each shard.
 
-use std::collections::BTreeMap;
-
 use ronde_core::Shard;
 
 use super::Computation;
 use super::operation::{GraphOperation, KeptValues};
 use super::{KeptPositions, PartPlace, TensorGradients, Tensors, TokenDivision};
+use crate::shard_map::ShardMap;
 use crate::{Activation, EngineError, ForwardContext, Mode, ShardSums};
 
 /// The gradient of a node's output for one shard.
@@ -134,14 +133,14 @@ pub(crate) trait GraphNode: Send {
 /// An operation that runs each shard on its own.
 pub(crate) struct PerShard<O: GraphOperation> {
     operation: O,
-    saved: BTreeMap<Shard, O::Saved>,
+    saved: ShardMap<O::Saved>,
 }
 
 impl<O: GraphOperation> PerShard<O> {
     pub(crate) fn new(operation: O) -> Self {
         Self {
             operation,
-            saved: BTreeMap::new(),
+            saved: ShardMap::new(),
         }
     }
 }

@@ -1,12 +1,11 @@
 //! [`NormaliseBatchWide`]: batch normalisation by the statistics of the whole global batch.
 
-use std::collections::BTreeMap;
-
 use ronde_core::Shard;
 
 use super::AfterNorm;
 use super::batch_norm::{ChannelNorm, EPSILON, known_statistics, move_statistics};
 use crate::graph::{GraphNode, KeptValues, NodeGradient, TensorGradients, Tensors};
+use crate::shard_map::ShardMap;
 use crate::{Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
 
 /// Normalises channels over all samples of a step, then adds a value and rectifies if configured.
@@ -18,7 +17,7 @@ use crate::{Activation, Computation, EngineError, ForwardContext, Mode, NotSumme
 pub(crate) struct NormaliseBatchWide {
     name: String,
     norm: ChannelNorm,
-    saved: BTreeMap<Shard, SavedBatchWideNorm>,
+    saved: ShardMap<SavedBatchWideNorm>,
 }
 
 /// The values that backward of a shard needs.
@@ -48,7 +47,7 @@ impl NormaliseBatchWide {
         Self {
             name,
             norm,
-            saved: BTreeMap::new(),
+            saved: ShardMap::new(),
         }
     }
 

@@ -1,6 +1,5 @@
 //! [`CentreDistances`]: squared distances from the centres of clusters.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ronde_core::Shard;
@@ -9,6 +8,7 @@ use super::only;
 use crate::graph::{GraphBuilder, GraphNode, GraphValue, KeptValues, NodeGradient};
 use crate::graph::{TensorGradients, Tensors};
 use crate::loss::nearest;
+use crate::shard_map::ShardMap;
 use crate::{Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
 
 /// The squared distance of each sample from each centre.
@@ -22,7 +22,7 @@ pub(crate) struct CentreDistances {
     name: String,
     centres: usize,
     width: usize,
-    saved: BTreeMap<Shard, SavedDistances>,
+    saved: ShardMap<SavedDistances>,
 }
 
 /// The values that backward of a shard needs.
@@ -169,7 +169,7 @@ impl GraphBuilder {
             name: tensor.entry.name.clone(),
             centres,
             width,
-            saved: BTreeMap::new(),
+            saved: ShardMap::new(),
         };
         self.add_node(Box::new(node), &[x], vec![centres], vec![tensor])
     }

@@ -5,7 +5,6 @@
 //! runs the output layer first, whose part of a shard's gradient is kept until the embedding adds
 //! its own. So the two parts are always added in the same order.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ronde_core::Shard;
@@ -13,6 +12,7 @@ use ronde_core::Shard;
 use super::only;
 use crate::device::{Device, DeviceSliceMut};
 use crate::graph::{GraphBuilder, GraphOperation, GraphValue, KeptValues, SharedTensor, Tensors};
+use crate::shard_map::ShardMap;
 use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// The connection between an embedding and the output layer that shares its vectors.
@@ -26,9 +26,9 @@ struct TiedValues {
     /// The number of tokens and the width of the embedding's vectors.
     size: [usize; 2],
     /// The vectors that the embedding used, until the output layer takes them.
-    offered: BTreeMap<Shard, SharedTensor>,
+    offered: ShardMap<SharedTensor>,
     /// The output layer's gradients of the vectors, until the embedding adds its own.
-    gradients: BTreeMap<Shard, Activation>,
+    gradients: ShardMap<Activation>,
 }
 
 impl TiedTable {

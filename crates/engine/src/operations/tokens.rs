@@ -1,7 +1,5 @@
 //! [`GatherTokens`], [`SliceTokens`] and [`ConcatenateTokens`]: values that are divided along their tokens in training.
 
-use std::collections::BTreeMap;
-
 use ronde_core::Shard;
 
 use super::{Concatenate, TakeSlice, only};
@@ -9,6 +7,7 @@ use crate::graph::{
     GraphNode, GraphOperation, KeptPositions, KeptValues, NodeGradient, PartPlace, TensorGradients,
     Tensors, TokenDivision, copy_run,
 };
+use crate::shard_map::ShardMap;
 use crate::{Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
 
 /// All tokens of a divided value, for operations of parts. Its gradient is that of the own tokens already: the layer sums the
@@ -17,7 +16,7 @@ pub(crate) struct GatherTokens {
     pub(crate) layer: String,
     pub(crate) division: TokenDivision,
     pub(crate) place: PartPlace,
-    pub(crate) saved: BTreeMap<Shard, Activation>,
+    pub(crate) saved: ShardMap<Activation>,
 }
 
 impl GatherTokens {

@@ -1,12 +1,12 @@
 //! Values that are divided along their tokens: which operations compute them, and how parts read them.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{GraphBuilder, GraphOutline, GraphValue, NodeEntry};
 use crate::TokenShares;
 use crate::graph::{GraphOperation, OwnTokens, PartPlace, TokenDivision};
 use crate::operations::{GatherTokens, PartsForm};
+use crate::shard_map::ShardMap;
 
 impl GraphOutline {
     /// Returns an operation, with the own tokens of its output if this is divided in training.
@@ -129,7 +129,7 @@ impl GraphBuilder {
             layer: self.outline.name.clone(),
             division,
             place: PartPlace::all(self.outline.parts),
-            saved: BTreeMap::new(),
+            saved: ShardMap::new(),
         };
         let shape = self.shape(value).to_vec();
         self.add_node(Box::new(node), &[value], shape, Vec::new())

@@ -49,7 +49,7 @@ impl GraphLayer {
         }
         let of_training = outputs.iter().zip(contexts);
         for (output, context) in of_training.filter(|(_, context)| context.mode == Mode::Train) {
-            let known = self.again.entry(context.shard).or_default();
+            let known = self.again.get_or_default(context.shard);
             if is_own {
                 known.push(ValueAgain {
                     value: index + 1,

@@ -1,18 +1,18 @@
 //! Layers whose values are divided along their tokens: the gradients of tensors as sums over the tokens of each part, then
 //! along the tree over the parts.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ronde_core::Shard;
 
 use super::GraphLayer;
 use crate::graph::{LoadedState, NodeGradient, TensorGradients, Tensors};
+use crate::shard_map::ShardMap;
 use crate::{Activation, EngineError, Mode, NotSummed};
 
 /// The operations of a shard in the order of its backward pass, each with the sums of the complete subtrees of the own parts:
 /// vectors of the elements of its tensors.
-pub(super) type TokenSums = BTreeMap<Shard, Vec<(usize, Vec<Vec<f32>>)>>;
+pub(super) type TokenSums = ShardMap<Vec<(usize, Vec<Vec<f32>>)>>;
 
 /// Returns places of the same lengths one after the other, and their sum.
 fn one_after_another(ranges: &[Range<usize>]) -> (Vec<Range<usize>>, usize) {
@@ -75,8 +75,7 @@ impl GraphLayer {
         let subtrees = self.place.vector_subtrees(own.clone().map(of_part));
         failed?;
         self.token_sums
-            .entry(shard)
-            .or_default()
+            .get_or_default(shard)
             .push((index, subtrees));
         Ok(())
     }
