@@ -386,13 +386,12 @@ impl CoordinatorShell<'_> {
             _ => {}
         }
         let newest = self.machine.record().generation;
-        let Some(event) = self.narration.say(self.now(), reason, newest) else {
-            return;
-        };
-        match reason {
-            // The journal belongs to another coordinator now.
-            Reason::Deposed { .. } | Reason::StandsBy { .. } => self.tell.record(event),
-            _ => self.publish(event),
+        for event in self.narration.say(self.now(), reason, newest) {
+            match reason {
+                // The journal belongs to another coordinator now.
+                Reason::Deposed { .. } | Reason::StandsBy { .. } => self.tell.record(event),
+                _ => self.publish(event),
+            }
         }
     }
 

@@ -23,10 +23,12 @@ pub(crate) struct JobHistory {
 /// The recorded progress: a new rank 0 repeats some events of its predecessor.
 #[derive(Default)]
 struct RecordedProgress {
-    /// The generation in which the job started from a checkpoint; later events of older ones are
-    /// ignored.
+    /// The first generation that may commit steps again, after the job returned to an earlier step; steps of older ones are
+    /// ignored from then on.
     anew: Option<Generation>,
     step: Option<Step>,
+    /// The generation that committed `step`.
+    committed_in: Option<Generation>,
     epoch: Option<Epoch>,
     evaluated: Option<Step>,
     started: bool,
@@ -48,18 +50,33 @@ impl RecordedProgress {
             Event::RunFinished { .. } => !std::mem::replace(&mut self.finished, true),
             Event::StepCommitted {
                 step, generation, ..
-            } => Some(*generation) >= self.anew && newer(&mut self.step, *step),
+            } => {
+                let is_new = Some(*generation) >= self.anew && newer(&mut self.step, *step);
+                if is_new {
+                    self.committed_in = Some(*generation);
+                }
+                is_new
+            }
             Event::EpochFinished { epoch, .. } => newer(&mut self.epoch, *epoch),
             Event::Evaluated { step, .. } => newer(&mut self.evaluated, *step),
+            Event::CheckpointLoaded { step, .. } => self.returns_to(Some(*step)),
+            Event::RunRestarted { .. } => self.returns_to(None),
             _ => true,
         }
     }
-}
 
-impl RecordedProgress {
+    /// Expects the steps from a checkpoint on again, which the workers have loaded together after the newest step.
+    fn returns_to(&mut self, checkpoint: Option<Step>) -> bool {
+        let later = self
+            .committed_in
+            .map(|Generation(newest)| Generation(newest + 1));
+        self.start_from(later, checkpoint);
+        true
+    }
+
     /// Expects the steps from a checkpoint on again, committed in `generation` or later.
-    fn start_from(&mut self, generation: Generation, checkpoint: Option<Step>) {
-        self.anew = Some(generation);
+    fn start_from(&mut self, generation: Option<Generation>, checkpoint: Option<Step>) {
+        self.anew = self.anew.max(generation);
         self.step = checkpoint.and_then(|next| next.0.checked_sub(1)).map(Step);
         (self.epoch, self.evaluated) = (None, None);
     }
@@ -105,8 +122,28 @@ impl JobHistory {
         }
     }
 
-    /// Returns the event that reports a decision. `newest` is the newest generation.
+    /// Returns the events that report a decision. `newest` is the newest generation.
     pub(crate) fn say(
+        &mut self,
+        now: Duration,
+        reason: &Reason,
+        newest: Option<Generation>,
+    ) -> Vec<Event> {
+        let restarted = match reason {
+            Reason::StateLost {
+                checkpoint: None, ..
+            } => self.seen.step,
+            _ => None,
+        };
+        let restarted = restarted.map(|Step(last)| Event::RunRestarted {
+            lost: Step(last + 1),
+            reason: reason.to_string(),
+        });
+        let said = self.sentence(now, reason, newest);
+        said.into_iter().chain(restarted).collect()
+    }
+
+    fn sentence(
         &mut self,
         now: Duration,
         reason: &Reason,
@@ -131,7 +168,7 @@ impl JobHistory {
                 workers,
                 checkpoint,
             } => {
-                self.seen.start_from(*generation, *checkpoint);
+                self.seen.start_from(Some(*generation), *checkpoint);
                 (*generation, *workers)
             }
             Reason::Adopted { generation, .. } if self.is_reported(*generation) => return None,
@@ -141,7 +178,7 @@ impl JobHistory {
                 start,
             } => {
                 if let StartFrom::Checkpoint(checkpoint) = start {
-                    self.seen.start_from(*generation, *checkpoint);
+                    self.seen.start_from(Some(*generation), *checkpoint);
                 }
                 (*generation, *workers)
             }
@@ -211,7 +248,7 @@ mod tests {
         };
         assert_eq!(
             narration.say(Duration::ZERO, &lost, Some(Generation(1))),
-            None
+            []
         );
         let mut recovered = |step, generation, newest| {
             let event = committed(generation, step);
@@ -234,8 +271,8 @@ mod tests {
         };
         let mut narration = JobHistory::default();
         let mut say = |reason: &Reason, newest| {
-            let event = narration.say(Duration::ZERO, reason, Some(Generation(newest)));
-            event.map(|event| match event {
+            let events = narration.say(Duration::ZERO, reason, Some(Generation(newest)));
+            events.into_iter().next().map(|event| match event {
                 Event::MembershipChanged { generation, .. } => generation.0,
                 other => panic!("{other:?}"),
             })
@@ -254,8 +291,8 @@ mod tests {
         narration.remember(&committed(3, 9));
         let from = StartFrom::Checkpoint(Some(Step(5)));
         for (reason, is_reported) in [(adopted(3, from), false), (adopted(4, from), true)] {
-            let event = narration.say(Duration::ZERO, &reason, Some(Generation(4)));
-            assert_eq!(event.is_some(), is_reported, "{reason:?}");
+            let events = narration.say(Duration::ZERO, &reason, Some(Generation(4)));
+            assert_eq!(!events.is_empty(), is_reported, "{reason:?}");
         }
         let events = narration.recorded(Duration::ZERO, committed(4, 5), Some(Generation(4)));
         assert_eq!(events.len(), 1, "committed again");
@@ -284,5 +321,56 @@ mod tests {
         };
         assert!(!is_new(2, 8), "from a lost state");
         assert!(is_new(3, 5) && is_new(3, 6) && !is_new(3, 6));
+    }
+
+    #[test]
+    fn steps_that_workers_compute_again_are_recorded_again() {
+        let mut narration = JobHistory::default();
+        let mut records = |event: Event, newest| {
+            let events = narration.recorded(Duration::ZERO, event, Some(Generation(newest)));
+            !events.is_empty()
+        };
+        let restarted = || Event::RunRestarted {
+            lost: Step(3),
+            reason: String::new(),
+        };
+        assert!(records(committed(1, 1), 1) && records(committed(1, 2), 1));
+        assert!(records(restarted(), 2));
+        assert!(!records(committed(1, 3), 2), "late, of the lost state");
+        assert!(records(committed(2, 0), 2) && !records(committed(2, 0), 2));
+        let loaded = Event::CheckpointLoaded {
+            step: Step(1),
+            duration_s: 0.1,
+            address: None,
+            skipped: Vec::new(),
+        };
+        assert!(records(committed(2, 1), 2) && records(loaded, 3));
+        assert!(!records(committed(2, 2), 3) && records(committed(3, 1), 3));
+    }
+
+    #[test]
+    fn a_job_whose_workers_all_lost_the_state_before_a_checkpoint_reports_a_restart() {
+        let lost = |generation| Reason::StateLost {
+            generation: Generation(generation),
+            workers: 2,
+            checkpoint: None,
+        };
+        let mut narration = JobHistory::default();
+        let say = |narration: &mut JobHistory, reason| {
+            narration.say(Duration::ZERO, &reason, Some(Generation(2)))
+        };
+        let [Event::MembershipChanged { .. }] = say(&mut narration, lost(1))[..] else {
+            panic!("no step was committed");
+        };
+        narration.recorded(Duration::ZERO, committed(1, 6), Some(Generation(1)));
+        let events = say(&mut narration, lost(2));
+        let [
+            Event::MembershipChanged { .. },
+            Event::RunRestarted { lost, .. },
+        ] = events[..]
+        else {
+            panic!("{events:?}");
+        };
+        assert_eq!(lost, Step(7));
     }
 }

@@ -213,8 +213,8 @@ impl LocalCoordinator {
             }
             CoordinatorCommand::Log(Reason::Leads { .. }) => {}
             CoordinatorCommand::Log(reason) => {
-                let event = self.narration.say(now, &reason, self.record.generation);
-                actions.extend(event.map(SupervisorAction::Record));
+                let events = self.narration.say(now, &reason, self.record.generation);
+                actions.extend(events.into_iter().map(SupervisorAction::Record));
             }
             CoordinatorCommand::End { ending, reason } => {
                 actions.push(SupervisorAction::End(ending, reason))

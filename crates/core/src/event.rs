@@ -566,8 +566,7 @@ pub enum Event {
         /// Newer checkpoints that cannot be used, with the reasons.
         skipped: Vec<String>,
     },
-    /// The run began again with its first step, because its workers had no complete state and there was no checkpoint. Recorded by
-    /// rank 0.
+    /// The run began again with its first step, because its workers had no complete state and there was no checkpoint.
     RunRestarted {
         /// The number of committed steps that are computed again.
         lost: Step,

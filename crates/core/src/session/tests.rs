@@ -256,7 +256,7 @@ fn requests_and_notes_of_any_rank_reach_all_ranks_once() {
     assert_eq!(committed.notes, [vec![1, 2], vec![3]]);
     let committed = two.commit(peer(1, None, 1, &[4, 5, 6, 7])).unwrap();
     assert_eq!(committed.requests, VoteRequests::default());
-    assert_eq!(committed.notes, [vec![], vec![]]);
+    assert_eq!(committed.notes, [Vec::<u8>::new(), Vec::new()]);
 }
 
 #[test]
