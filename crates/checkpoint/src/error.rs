@@ -142,6 +142,16 @@ impl CheckpointError {
         }
     }
 
+    /// Returns whether the same operation can succeed later: the storage is not available now, or a person can free space or
+    /// restore the access while the process waits.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Store(error) => error.may_pass(),
+            _ => self.recovery() == Recovery::Retry,
+        }
+    }
+
     /// Returns whether stored files cannot be used, because they are damaged or another version of ronde wrote them, so that an
     /// older checkpoint may still be usable.
     #[must_use]

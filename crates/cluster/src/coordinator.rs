@@ -31,11 +31,13 @@ use crate::stop::{StopFlag, StopLevel};
 
 mod agents;
 mod connections;
+mod journaling;
 mod requests;
 mod state;
 
 use agents::{AgentTable, DisconnectedAgents};
 use connections::{AgentHello, ConnectionHandler, CoordinatorInput};
+use journaling::Unwritten;
 pub(crate) use state::CoordinatorState;
 
 /// Maximum number of queued inputs; beyond it the agents' sockets fill up.
@@ -123,6 +125,7 @@ pub fn coordinate(
         narration: JobHistory::default(),
         board: StatusBoard::default(),
         journal: None,
+        unwritten: Unwritten::default(),
         agents: AgentTable::default(),
         disconnected: DisconnectedAgents::default(),
         waiting_agents: Vec::new(),
@@ -165,6 +168,8 @@ struct CoordinatorShell<'a> {
     board: StatusBoard,
     /// The journal, only while this coordinator leads.
     journal: Option<Journal>,
+    /// The events that wait because the journal cannot be written.
+    unwritten: Unwritten,
     agents: AgentTable,
     /// Agents that were disconnected recently.
     disconnected: DisconnectedAgents,
@@ -286,6 +291,7 @@ impl CoordinatorShell<'_> {
         }
         self.give_up_disconnected();
         self.serve_waiting_agents();
+        self.reopen_journal();
         let now = self.now();
         if self.looked.is_none_or(|at| now >= at + LOOK_EVERY) {
             self.looked = Some(now);
@@ -322,6 +328,7 @@ impl CoordinatorShell<'_> {
         self.agents.send_all(&ToAgent::Alive {
             leads: self.leads().then_some(term),
             coordinators: self.coordinators.clone(),
+            problem: self.storage_problem(),
         });
     }
 
@@ -373,7 +380,9 @@ impl CoordinatorShell<'_> {
     fn decided(&mut self, reason: &Reason) {
         match reason {
             Reason::Leads { .. } => self.begin_to_lead(),
-            Reason::Deposed { .. } => self.journal = None,
+            Reason::Deposed { .. } => {
+                (self.journal, self.unwritten) = (None, Unwritten::default());
+            }
             Reason::Starts {
                 slot,
                 after: Some(_),
@@ -400,18 +409,10 @@ impl CoordinatorShell<'_> {
         if let Some(before) = self.ended.take() {
             liveness_lock::forget(self.folder.path(), before);
         }
-        (self.narration, self.board) = Default::default();
-        let (narration, board) = (&mut self.narration, &mut self.board);
-        let opened = Journal::open(&self.folder.events(), &mut |event| {
-            narration.remember(event);
-            board.take(event);
-        });
-        match opened {
+        self.unwritten = Unwritten::default();
+        match self.open_journal() {
             Ok(journal) => self.journal = Some(journal),
-            Err(error) => self.mention(format!(
-                "cannot write events to {}: {error}",
-                self.folder.events().display()
-            )),
+            Err(error) => self.journal_failed(&error),
         }
         match CoordinatorState::read(self.folder) {
             Ok(state) => {
@@ -427,30 +428,20 @@ impl CoordinatorShell<'_> {
         for (slot, ages) in self.state.deaths(clock::unix_ms()) {
             self.feed(CoordinatorEvent::DiedBefore { slot, ages });
         }
-        if let Some(journal) = &self.journal {
-            self.agents.replay(journal);
-        }
-        // Agents that did not notice the time without a leader also repeat unacknowledged events.
-        self.agents.send_all(&ToAgent::Alive {
-            leads: None,
-            coordinators: Vec::new(),
-        });
-        self.greet();
+        self.replay_journal();
     }
 
     /// Stores an event and sends it to followers.
     fn publish(&mut self, event: RunEvent) {
         self.board.take(&event);
-        let written = self.journal.as_mut().map(|journal| journal.append(&event));
-        match written {
+        match self.journal.as_mut().map(|journal| journal.append(&event)) {
             Some(Ok(number)) => self.agents.happened(number, &event),
             Some(Err(error)) => {
                 self.journal = None;
-                self.mention(format!(
-                    "cannot write events: {error}; later events are missing"
-                ));
+                self.journal_failed(&error);
+                self.unwritten.add(&event);
             }
-            None => {}
+            None => self.unwritten.add(&event),
         }
         if matches!(
             event,

@@ -116,6 +116,7 @@ fn report() -> WorkerReport {
         next: Some(Step(1284)),
         has_voted: true,
         lacks_state: false,
+        cannot_save: false,
         draining: false,
         trouble: Some(GroupFailure {
             suspect: None,

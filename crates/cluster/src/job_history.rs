@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ronde_core::{Epoch, Event, Generation, Step, StragglerDetector};
-use ronde_elastic::{Reason, StartFrom};
+use ronde_elastic::{LossCause, Reason, StartFrom};
 
 /// Time that workers may take to start before it is reported.
 const START_QUIET: Duration = Duration::from_secs(2);
@@ -149,7 +149,16 @@ impl JobHistory {
         reason: &Reason,
         newest: Option<Generation>,
     ) -> Option<Event> {
-        let message = reason.to_string();
+        let mut message = reason.to_string();
+        if let Reason::SlotGivenUp {
+            cause: LossCause::Signal(9),
+            ..
+        } = reason
+        {
+            message.push_str(
+                "; the kernel kills processes when memory runs out, and `dmesg` shows it",
+            );
+        }
         let (generation, world_size) = match reason {
             Reason::Begun { .. } | Reason::Finished { .. } => return None,
             Reason::Leads { .. } if newest.is_none() => return None,

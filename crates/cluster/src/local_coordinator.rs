@@ -52,6 +52,7 @@ impl LocalCoordinator {
                 .orphan_limit
                 .saturating_sub(settings.silence)
                 .max(settings.lease),
+            hosts_may_join: false,
             ..settings
         };
         Ok(Self {

@@ -413,6 +413,7 @@ impl JobMember for MembershipClient {
                 next,
                 is_whole,
             },
+            Milestone::NotSaved(generation) => WorkerEvent::NotSaved { generation },
             Milestone::LacksState => WorkerEvent::LacksState { generation },
             Milestone::Healed => WorkerEvent::Healed { generation },
             Milestone::Reduced(step) => WorkerEvent::Reduced { generation, step },

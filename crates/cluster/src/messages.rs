@@ -145,6 +145,9 @@ pub(crate) enum ToAgent {
         leads: Option<Term>,
         /// The addresses of the job's coordinators.
         coordinators: Vec<SocketAddr>,
+        /// Why it cannot store events or the record, if so.
+        #[serde(default)]
+        problem: Option<String>,
     },
     /// The job is over.
     End { ending: JobEnding, reason: Reason },

@@ -41,6 +41,8 @@ const STANDBY_MAX: Duration = Duration::from_secs(1);
 const FINISH_MAX: Duration = Duration::from_secs(12);
 /// Interval at which a wait for the first answer is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The time before a report that the end of a job waits for the coordinator.
+const REPORT_AFTER: Duration = Duration::from_secs(2);
 /// Maximum number of events that wait for a coordinator; beyond it, step times are dropped.
 const EVENTS_MAX: usize = 65_536;
 
@@ -78,6 +80,8 @@ pub(crate) struct RemoteCoordinator {
     leaves: bool,
     /// Whether the loss of the last coordinator was reported, and no other one has led since.
     is_loss_reported: bool,
+    /// Why the coordinator cannot store anything, if so.
+    storage_problem: Option<String>,
     is_over: bool,
 }
 
@@ -127,6 +131,7 @@ impl RemoteCoordinator {
                             requested_end: None,
                             leaves: false,
                             is_loss_reported: false,
+                            storage_problem: None,
                             is_over: false,
                         });
                     }
@@ -357,6 +362,7 @@ impl RemoteCoordinator {
     /// because no coordinator has answered its request to leave.
     pub(crate) fn finish(&mut self, say: &mut dyn FnMut(RunEvent)) {
         let deadline = clock::now() + FINISH_MAX;
+        let mut report_at = Some(clock::now() + REPORT_AFTER);
         let mut is_done = false;
         let is_over = |remote: &Self, is_done: bool| match remote.link.outbox() {
             _ if remote.ends_alone() || remote.contact.has_job_ended(remote.now()) => true,
@@ -369,6 +375,17 @@ impl RemoteCoordinator {
                     say(event);
                 }
             }
+            if report_at.take_if(|at| clock::now() >= *at).is_some() && !self.events.is_empty() {
+                let (count, left) = (self.events.len(), deadline - clock::now());
+                say(RunEvent::Notice {
+                    rank: None,
+                    message: format!(
+                        "waiting for the coordinator to store the last {count} events of this host, for at most {:.0} s more{}",
+                        left.as_secs_f64(),
+                        self.storage_cause()
+                    ),
+                });
+            }
             if self.events.is_empty() && self.link.accepted().is_some() && !is_done {
                 is_done = true;
                 self.send(&FromAgent::Bye);
@@ -379,10 +396,12 @@ impl RemoteCoordinator {
             clock::pause(Duration::from_millis(2));
         }
         if !self.events.is_empty() {
-            let count = self.events.len();
+            let (count, cause) = (self.events.len(), self.storage_cause());
             say(RunEvent::Notice {
                 rank: None,
-                message: format!("no coordinator stored the last {count} events of this host"),
+                message: format!(
+                    "no coordinator stored the last {count} events of this host{cause}"
+                ),
             });
         }
     }
@@ -457,8 +476,10 @@ impl RemoteCoordinator {
             ToAgent::Alive {
                 leads,
                 coordinators,
+                problem,
             } => {
                 self.dialer.learn(coordinators);
+                actions.extend(self.storage_changed(problem).map(notice));
                 let now = self.now();
                 if self.link.heard_term(leads, now) {
                     self.send_everything(actions);
@@ -469,6 +490,25 @@ impl RemoteCoordinator {
                 actions.push(SupervisorAction::End(ending, reason));
             }
         }
+    }
+
+    /// Returns the end of a sentence about events that are not stored.
+    fn storage_cause(&self) -> String {
+        let problem = self.storage_problem.as_ref();
+        problem.map_or_else(String::new, |problem| {
+            format!(": the coordinator {problem}")
+        })
+    }
+
+    /// Notes whether the coordinator can store what it has to. Returns a message when it cannot any more.
+    fn storage_changed(&mut self, problem: Option<String>) -> Option<String> {
+        let is_new = self.storage_problem.is_none();
+        self.storage_problem = problem;
+        let problem = self.storage_problem.as_ref().filter(|_| is_new)?;
+        Some(format!(
+            "the coordinator {problem}; workers continue, but neither the membership nor the progress shown here changes until \
+             it can be written"
+        ))
     }
 
     fn tell(&self, to: WorkerId, body: ToWorker, actions: &mut Vec<SupervisorAction>) {

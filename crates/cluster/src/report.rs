@@ -22,6 +22,9 @@ const GIVEN_UP: &str = "find out from the output above why the workers end; `ela
 /// The same if the last worker was killed.
 const KILLED_OFTEN: &str = "the kernel kills processes when memory runs out, and `dmesg` shows it; `elastic.max_restarts`, \
                             or `--max-restarts` of `ronde run`, limits the restarts of a slot in ten minutes";
+/// The hint for a worker that the system has refused memory.
+const OUT_OF_MEMORY: &str = "a worker needs more memory than it may have: raise the limit (`ulimit -v`, or that of the container), \
+                             or use fewer workers or a smaller model or batch";
 /// The hint for an elastic job whose program is not part of it.
 const NEVER_JOINED: &str = "`--elastic` needs a program that joins the job with `Worker::join`, `Worker::step_loop` or \
                             `Worker::trainer`; start any other program without `--elastic`";
@@ -71,7 +74,7 @@ impl JobOutcome {
                 ranks(&self.unresponsive)
             );
         }
-        if let Some(hint) = hint(&first.cause) {
+        if let Some(hint) = hint_of_output(first).or_else(|| hint(&first.cause)) {
             let _ = write!(text, "\n  help: {hint}");
         }
         Some(text)
@@ -150,6 +153,14 @@ fn list(first: &WorkerFailure, others: &[&WorkerFailure]) -> String {
         named.push(format!("and {more} more"));
     }
     named.join(", ")
+}
+
+/// Returns the hint for what a failed worker has printed last.
+fn hint_of_output(failure: &WorkerFailure) -> Option<&'static str> {
+    let is_allocation =
+        |line: &String| line.contains("memory allocation of ") && line.contains(" failed");
+    let lines = &failure.last_lines;
+    lines.iter().any(is_allocation).then_some(OUT_OF_MEMORY)
 }
 
 fn hint(cause: &FailureCause) -> Option<&'static str> {
@@ -254,6 +265,17 @@ error: rank 2 was killed by signal 9 (SIGKILL)
   also failed: rank 0 (exit code 1), rank 3 (exit code 1), rank 4 (exit code 1), rank 5 (exit code 1), rank 6 (exit code 1), and 3 more
   help: the kernel does this when memory runs out; `dmesg` shows it";
         assert_eq!(report(JobExit::Failed(1), failures).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_worker_that_gets_no_memory_has_the_hint() {
+        let mut aborted = failure(1, FailureCause::Signal(6, signal_name(6)));
+        aborted.last_lines = vec!["memory allocation of 1626624 bytes failed".into()];
+        let text = report(JobExit::Failed(0), vec![aborted]).unwrap();
+        assert!(
+            text.contains("help: a worker needs more memory than it may have"),
+            "{text}"
+        );
     }
 
     #[test]

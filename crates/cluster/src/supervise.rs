@@ -124,7 +124,10 @@ fn supervise_for(
     let (token, control, master_port, coordination) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            let problem = format!("cannot listen for workers: {error}");
+            let mut problem = format!("cannot listen for workers: {error}");
+            if error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) {
+                problem.push_str("\n  help: raise the limit of open files: `ulimit -n 4096`");
+            }
             roster.fail(
                 Rank(0),
                 FailureCause::Supervisor(problem),

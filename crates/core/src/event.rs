@@ -540,7 +540,7 @@ pub enum Event {
         /// The address of the checkpoint.
         address: String,
     },
-    /// A checkpoint could not be saved; training continues and earlier checkpoints remain. Recorded by rank 0.
+    /// A checkpoint could not be saved; earlier checkpoints remain. Recorded by rank 0.
     CheckpointFailed {
         /// The number of steps that the checkpoint would have contained.
         step: Step,
@@ -548,6 +548,9 @@ pub enum Event {
         rank: Rank,
         /// The error.
         message: String,
+        /// Whether it is the last checkpoint of a run that ends; otherwise training continues.
+        #[serde(default)]
+        is_last: bool,
     },
     /// The run resumed from a checkpoint, or from copies in the memory of its workers. Recorded by the rank that loaded it.
     CheckpointLoaded {

@@ -105,6 +105,9 @@ pub enum Milestone {
     /// The members have only parts of a state together, and silent workers may have the others. All members leave the group and wait
     /// for these.
     LacksState,
+    /// This worker has given up saving the last checkpoint that [`MembershipError::CheckpointRequested`] of this generation
+    /// requested.
+    NotSaved(Generation),
     /// This worker has received the whole state.
     Healed,
     /// This worker holds the complete reduced gradient of a step.

@@ -393,6 +393,7 @@ impl RunHistory {
                 step,
                 rank,
                 message,
+                ..
             } => {
                 self.message(t, Some(*rank), true, message);
                 record("failed", step.0, 0, 0.0, 0.0, message)

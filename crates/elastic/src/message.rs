@@ -52,6 +52,9 @@ pub struct WorkerReport {
     /// Whether the members of `generation` have found that they lack parts of the state, for which they wait.
     #[serde(default)]
     pub lacks_state: bool,
+    /// Whether it cannot write the checkpoint that [`ToWorker::Checkpoint`] requested in `generation`.
+    #[serde(default)]
+    pub cannot_save: bool,
     /// Whether it is leaving the job in good order.
     pub draining: bool,
     /// The failure that made it leave the group of `generation`.

@@ -75,6 +75,9 @@ pub struct Settings {
     /// Whether workers may have different parts of the state, so that one alone cannot save it.
     #[serde(default)]
     pub is_divided: bool,
+    /// Whether hosts can join later, and with them more workers than the slots that are known.
+    #[serde(default = "hosts_may_join")]
+    pub hosts_may_join: bool,
     /// The rule that decides which workers may continue.
     pub succession: SuccessionPolicy,
     /// Limits on restarting failed workers.
@@ -84,6 +87,11 @@ pub struct Settings {
 /// Returns the default of [`Settings::first_report`], also for jobs that were started without this setting.
 fn default_first_report() -> Duration {
     Duration::from_secs(10)
+}
+
+/// Returns the default of [`Settings::hosts_may_join`].
+fn hosts_may_join() -> bool {
+    true
 }
 
 impl Settings {
@@ -106,6 +114,7 @@ impl Settings {
             wait_limit: Duration::from_secs(600),
             state_wait: Duration::from_secs(30),
             is_divided: false,
+            hosts_may_join: hosts_may_join(),
             succession: SuccessionPolicy::Lease,
             restart: RestartLimits::default(),
         }

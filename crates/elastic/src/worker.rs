@@ -46,6 +46,8 @@ pub struct WorkerMachine {
     voted_in: Option<Generation>,
     /// The newest generation whose members lacked parts of the state.
     lacked_in: Option<Generation>,
+    /// The newest generation in which this worker could not save the state.
+    unsaved_in: Option<Generation>,
     draining: bool,
     /// Whether an assignment had no members, because the whole job stops.
     job_stops: bool,
@@ -83,6 +85,7 @@ impl WorkerMachine {
             holds_gradient: false,
             voted_in: None,
             lacked_in: None,
+            unsaved_in: None,
             draining: false,
             job_stops: false,
             trouble: None,
@@ -148,7 +151,7 @@ impl WorkerMachine {
         if self.is_over {
             return out;
         }
-        let before = (self.phase, self.generation, self.draining, self.is_whole);
+        let before = self.status();
         // An acknowledgement extends the limit before it is checked; other events do not.
         self.note_ack(now, &event);
         let silence = now.since(self.contact);
@@ -164,11 +167,18 @@ impl WorkerMachine {
         }
         let is_linked = event == WorkerEvent::Connected;
         self.apply(event, &mut out);
-        let changed = before != (self.phase, self.generation, self.draining, self.is_whole);
+        let changed = before != self.status();
         if !self.is_over && (changed || is_linked || now >= self.next_report) {
             self.report(now, &mut out);
         }
         out
+    }
+
+    /// Returns what a report is sent for at once when it changes.
+    fn status(&self) -> impl PartialEq + use<> {
+        let (phase, generation) = (self.phase, self.generation);
+        let unsaved_in = self.unsaved_in;
+        (phase, generation, self.draining, self.is_whole, unsaved_in)
     }
 
     fn apply(&mut self, event: WorkerEvent, out: &mut Vec<WorkerCommand>) {
@@ -196,6 +206,9 @@ impl WorkerMachine {
                 if self.is_in(generation, WorkerPhase::Forming) {
                     self.lacked_in = Some(generation);
                 }
+            }
+            WorkerEvent::NotSaved { generation } => {
+                self.unsaved_in = self.unsaved_in.max(Some(generation));
             }
             WorkerEvent::Healed { generation } => {
                 self.is_whole |= self.is_in(generation, WorkerPhase::Training)
@@ -449,6 +462,7 @@ impl WorkerMachine {
             next: self.next_step(),
             has_voted: self.voted_in.is_some() && self.voted_in == self.generation,
             lacks_state: self.lacked_in.is_some() && self.lacked_in == self.generation,
+            cannot_save: self.unsaved_in.is_some() && self.unsaved_in == self.generation,
             draining: self.draining,
             trouble: self.trouble.clone(),
         }));

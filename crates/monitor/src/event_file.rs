@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ronde_core::{Event, FormatHeader};
@@ -206,7 +207,7 @@ impl EventFile {
         let t = crate::clock::unix_s();
         let mut archive = || {
             append_file(path, &previous(path))?;
-            file.begin_new(t)?;
+            file.begin_new(t, false)?;
             file.write(t, &attempt)?;
             file.flush()
         };
@@ -245,18 +246,49 @@ impl EventFile {
     /// Renames the file and begins a new one with the totals.
     fn rotate(&mut self, t: f64) -> std::io::Result<()> {
         self.writer.flush()?;
-        std::fs::rename(&self.path, previous(&self.path))?;
-        self.begin_new(t)
+        self.begin_new(t, true)
     }
 
-    /// Begins a new file with the totals, which replaces the one at the path once they are written.
-    fn begin_new(&mut self, t: f64) -> std::io::Result<()> {
+    /// Begins a new file with the totals, which replaces the one at the path once they are written. `keeps_current`: the one at the
+    /// path becomes the previous one. After an error, the current file continues.
+    fn begin_new(&mut self, t: f64, keeps_current: bool) -> std::io::Result<()> {
         let next = self.path.with_extension("next");
         remove(&next)?;
-        self.writer = BufWriter::with_capacity(64 << 10, File::create_new(&next)?);
+        let writer = BufWriter::with_capacity(64 << 10, File::create_new(&next)?);
+        let (current, bytes) = (std::mem::replace(&mut self.writer, writer), self.bytes);
         self.bytes = 0;
-        self.begin_with_totals(t)?;
-        std::fs::rename(next, &self.path)
+        let begun = self.begin_with_totals(t).and_then(|()| {
+            let previous = previous(&self.path);
+            if keeps_current {
+                std::fs::rename(&self.path, &previous)?;
+            }
+            let renamed = std::fs::rename(&next, &self.path);
+            if renamed.is_err() && keeps_current {
+                std::fs::rename(&previous, &self.path)?;
+            }
+            renamed
+        });
+        if begun.is_err() {
+            let failed = std::mem::replace(&mut self.writer, current);
+            self.bytes = bytes;
+            // Without another attempt to write its lines.
+            drop(failed.into_parts());
+        }
+        begun
+    }
+
+    /// Ends an incomplete last line, which readers then skip.
+    fn end_line(&mut self) -> std::io::Result<()> {
+        let mut last = [b'\n'];
+        let file = File::open(&self.path)?;
+        if let Some(at) = file.metadata()?.len().checked_sub(1) {
+            file.read_exact_at(&mut last, at)?;
+        }
+        if last != [b'\n'] {
+            self.writer.write_all(b"\n")?;
+            self.bytes += 1;
+        }
+        Ok(())
     }
 
     /// Writes the header and the totals of a new file completely, so that it can be continued without the previous one.
@@ -299,6 +331,20 @@ impl EventWriter for EventFile {
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
+        self.writer.flush()
+    }
+
+    fn skip(&mut self, t: f64, event: &Event) {
+        self.view.apply(event);
+        self.clock.tick(t, event);
+    }
+
+    fn resume(&mut self, t: f64) -> std::io::Result<()> {
+        self.writer.flush()?;
+        self.end_line()?;
+        self.start()?;
+        // They cover the events that are missing.
+        self.write_totals(t)?;
         self.writer.flush()
     }
 }

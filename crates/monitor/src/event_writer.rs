@@ -8,7 +8,8 @@ pub trait EventWriter: Send {
     /// Begins the output.
     ///
     /// # Errors
-    /// The output cannot be written. Nothing more is called then.
+    /// The output cannot be written. Until [`EventWriter::resume`] has succeeded, only that and [`EventWriter::skip`] are called
+    /// then.
     fn start(&mut self) -> std::io::Result<()>;
 
     /// Writes one event.
@@ -22,4 +23,19 @@ pub trait EventWriter: Send {
     /// # Errors
     /// As [`EventWriter::start`].
     fn flush(&mut self) -> std::io::Result<()>;
+
+    /// Notes an event that is not written because an earlier write has failed.
+    fn skip(&mut self, t: f64, event: &Event) {
+        let _ = (t, event);
+    }
+
+    /// Continues the output after a write has failed: what was accepted is written, and later events follow. Called every two
+    /// seconds until it succeeds. By default an output does not continue.
+    ///
+    /// # Errors
+    /// The output still cannot be written.
+    fn resume(&mut self, t: f64) -> std::io::Result<()> {
+        let _ = t;
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
 }

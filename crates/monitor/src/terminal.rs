@@ -110,6 +110,11 @@ impl Terminal {
         push(&mut self.screen.lock(), line.into());
     }
 
+    /// Prints a warning above the bar, also if the terminal is quiet.
+    pub fn warning(&self, line: impl Into<String>) {
+        push(&mut self.screen.lock(), line.into());
+    }
+
     /// Prints a line of a rank's output above the bar: `[rank 1] line`. Unlike recording this blocks
     /// while the queue is full, so that no output is lost.
     pub fn rank_line(&self, rank: Rank, line: &str) {

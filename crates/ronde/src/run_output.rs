@@ -12,7 +12,7 @@ use ronde_train::results::{ResultsUpload, UploadSource};
 use crate::environment;
 use crate::output_folder::OutputFolder;
 use crate::results_address::stored_results;
-use crate::trackers::RunTrackers;
+use crate::trackers::{ProblemReport, RunTrackers};
 
 /// The name of the event file in the folder of a run.
 pub(crate) const EVENT_FILE: &str = "events.jsonl";
@@ -57,11 +57,17 @@ impl RunOutput {
             terminal.resume(file.view().clone());
         }
         let earlier = continues.then(|| file.view());
-        let trackers = RunTrackers::open(config, folder.path(), earlier)?;
+        let terminal = Arc::new(terminal);
+        let report: ProblemReport = {
+            let terminal = Arc::clone(&terminal);
+            Arc::new(move |problem: &str| terminal.warning(format!("warning: {problem}")))
+        };
+        let trackers = RunTrackers::open(config, folder.path(), earlier, &report)?;
         for notice in trackers.notices() {
             terminal.line(notice.clone());
         }
         let events = BackgroundWriter::event_file(file);
+        let events = events.reporting(move |problem| report(problem));
         if let Some(attempt) = attempt {
             events.record(attempt);
         }
@@ -70,7 +76,7 @@ impl RunOutput {
         Ok(Self {
             upload: upload.transpose()?,
             folder: Arc::new(folder),
-            terminal: Arc::new(terminal),
+            terminal,
             events: Arc::new(events),
             trackers,
         })

@@ -8,8 +8,11 @@ use ronde_monitor::track::{
     CsvFiles, EverySteps, MlflowSpool, MlflowThread, PrometheusEndpoint, RunDescription,
     RunMetrics, TensorboardFiles,
 };
-use ronde_monitor::{BackgroundWriter, EventWriter, RunView};
+use ronde_monitor::{BackgroundWriter, RunView};
 use ronde_train::RunConfig;
+
+/// Receives a message about a file of a run that cannot be written, or can be written again, while the run is under way.
+pub type ProblemReport = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The trackers of a run: TensorBoard, CSV, Prometheus and MLflow. They receive the events of all workers in one process.
 pub struct RunTrackers {
@@ -22,7 +25,7 @@ pub struct RunTrackers {
 
 impl RunTrackers {
     /// Opens the trackers of a run with the folder `output`. `earlier` is the state of a run that resumes; such a run
-    /// continues the files of its earlier attempts.
+    /// continues the files of its earlier attempts. `report` receives problems of the files.
     ///
     /// # Errors
     /// A message with a help line: the address for Prometheus cannot be used.
@@ -30,6 +33,7 @@ impl RunTrackers {
         config: &RunConfig,
         output: &Path,
         earlier: Option<&RunView>,
+        report: &ProblemReport,
     ) -> Result<Self, String> {
         let section = &config.track;
         let resumes = earlier.is_some();
@@ -64,11 +68,13 @@ impl RunTrackers {
             let host = rustix::system::uname();
             let host = host.nodename().to_string_lossy().into_owned();
             let files = TensorboardFiles::new(&folder, description(config), &host, resumes);
-            all.add("TensorBoard events", section.every_steps, Box::new(files));
+            let writer = BackgroundWriter::start("TensorBoard events", Box::new(files));
+            all.add(section.every_steps, writer, report);
         }
         if section.csv {
             let files = CsvFiles::new(output, resumes);
-            all.add("metrics in CSV", section.every_steps, Box::new(files));
+            let writer = BackgroundWriter::start("metrics in CSV", Box::new(files));
+            all.add(section.every_steps, writer, report);
         }
         if let Some(address) = &section.mlflow {
             if !resumes {
@@ -77,7 +83,8 @@ impl RunTrackers {
             }
             let sender = crate::mlflow::open_sender(output, address, section.mlflow_experiment())?;
             let spool = MlflowSpool::new(output, description(config));
-            all.add("the spool for MLflow", section.every_steps, Box::new(spool));
+            let writer = BackgroundWriter::start("the spool for MLflow", Box::new(spool));
+            all.add(section.every_steps, writer, report);
             let thread = MlflowThread::start(sender);
             all.mlflow = Some(thread.map_err(|error| format!("cannot start a thread: {error}"))?);
         }
@@ -85,8 +92,9 @@ impl RunTrackers {
     }
 
     /// Adds a tracker that writes on a thread of its own.
-    fn add(&mut self, what: &'static str, every_steps: u64, writer: Box<dyn EventWriter>) {
-        let writer = Arc::new(BackgroundWriter::start(what, writer));
+    fn add(&mut self, every_steps: u64, writer: BackgroundWriter, report: &ProblemReport) {
+        let report = Arc::clone(report);
+        let writer = Arc::new(writer.reporting(move |problem| report(problem)));
         let sampled = EverySteps::new(every_steps, writer.clone());
         self.trackers.push(Arc::new(sampled));
         self.writers.push(writer);

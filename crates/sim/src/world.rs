@@ -325,6 +325,7 @@ impl World {
             wait_limit: Duration::from_secs(3600),
             // Simulated workers exit instead of waiting for silent ones or saving together.
             state_wait: Duration::ZERO,
+            hosts_may_join: true,
             is_divided: false,
             succession,
             restart: RestartLimits {

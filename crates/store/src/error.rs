@@ -138,6 +138,16 @@ impl StoreError {
         }
     }
 
+    /// Returns whether the same operation can succeed later: the storage is not available now, or a person can free space or
+    /// restore the access while the process waits.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Disk { source, .. } if may_pass(source.kind()) => true,
+            _ => self.recovery() == Recovery::Retry,
+        }
+    }
+
     /// Returns whether the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
@@ -166,11 +176,25 @@ impl StoreError {
     }
 }
 
+/// Returns whether a write that failed with this error can succeed once a person has freed space or restored the access.
+#[must_use]
+pub fn may_pass(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::PermissionDenied
+    )
+}
+
 /// Returns a suggestion for an error of the system.
 fn hint(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::StorageFull => "; free some space or choose another folder",
-        io::ErrorKind::QuotaExceeded => "; the disk quota is exhausted",
+        io::ErrorKind::QuotaExceeded => {
+            "; the disk quota is exhausted: remove files or raise the quota"
+        }
         io::ErrorKind::ReadOnlyFilesystem => "; choose a writable folder",
         io::ErrorKind::Unsupported => {
             "; this file system does not support file locks: choose another folder"

@@ -30,7 +30,7 @@ mod store;
 
 pub use address::Address;
 pub use encrypted::Encrypted;
-pub use error::StoreError;
+pub use error::{StoreError, may_pass};
 pub use key::MasterKey;
 pub use key_source::KeySource;
 pub use listing::{FolderListing, UnusableCause, UnusableEntry};

@@ -1,7 +1,7 @@
 //! Writes the model of a run: its weights, and a manifest with the settings of the plan.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -19,6 +19,7 @@ use ronde_model::{
 };
 use ronde_parallel::ModelState;
 
+use crate::clock::LapTimer;
 use crate::training::whole_model::pieces;
 use crate::{Plan, TrainError, Training, TrainingResult};
 
@@ -194,8 +195,31 @@ const WAIT: u8 = 2;
 /// The time between two attempts to write a model to a full disk.
 const SPACE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Writes the trained model as [`save`] does. While the disk is full, waits for space until the run is asked to stop: only
-/// the memory of the workers has the trained weights.
+/// A wait until a model can be written.
+#[derive(Debug, Default)]
+struct SpaceWait {
+    /// When it was last reported, in seconds since its start.
+    reported_s: Option<f64>,
+}
+
+impl SpaceWait {
+    /// The longest wait, in seconds.
+    const LIMIT_S: f64 = 3600.0;
+    /// The time between two reports, in seconds.
+    const REPORT_EVERY_S: f64 = 600.0;
+
+    /// Returns the seconds that are left if the wait, which has taken `waited_s`, is to be reported now.
+    fn report(&mut self, waited_s: f64) -> Option<f64> {
+        let is_due = (self.reported_s).is_none_or(|at| waited_s >= at + Self::REPORT_EVERY_S);
+        is_due.then(|| {
+            self.reported_s = Some(waited_s);
+            Self::LIMIT_S - waited_s
+        })
+    }
+}
+
+/// Writes the trained model as [`save`] does. While the disk is full or cannot be written to, waits up to an hour, or until the
+/// run is asked to stop: only the memory of the workers has the trained weights.
 ///
 /// # Errors
 /// A file cannot be written, or a rank was lost.
@@ -206,15 +230,20 @@ pub(crate) fn save_when_there_is_space(
     model: &ModelDescription,
     tracker: &dyn Tracker,
 ) -> Result<PublishedModel, TrainError> {
-    let mut has_waited = false;
+    let (since, mut wait) = (LapTimer::start(), SpaceWait::default());
     loop {
-        let error = match save(folder, training, steps, model.clone()) {
-            Err(error) if is_disk_full(&error) && !training.is_asked_to_stop() => error,
+        let outcome = save(folder, training, steps, model.clone());
+        let waited_s = since.total_s();
+        let is_over = waited_s >= SpaceWait::LIMIT_S || training.is_asked_to_stop();
+        let error = match outcome {
+            Err(error) if may_pass(&error) && !is_over => error,
             outcome => return outcome,
         };
-        if !std::mem::replace(&mut has_waited, true) {
+        if let Some(left_s) = wait.report(waited_s) {
             let message = format!(
-                "{error}; training is finished, and the workers keep the model until there is space; Ctrl-C gives it up"
+                "{error}; training is finished, and the workers keep the model until it can be written, for at most {:.0} minutes; \
+                 Ctrl-C gives it up",
+                left_s / 60.0
             );
             let rank = Some(training.rank());
             tracker.record(Event::Notice { rank, message });
@@ -228,12 +257,12 @@ pub(crate) fn save_when_there_is_space(
     }
 }
 
-fn is_disk_full(error: &TrainError) -> bool {
+/// Returns whether a person can remove the cause of an error while the workers wait.
+fn may_pass(error: &TrainError) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<io::Error>() {
-            let kind = error.kind();
-            return matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+            return ronde_store::may_pass(error.kind());
         }
         cause = error.source();
     }
@@ -472,5 +501,21 @@ impl ModelDescription {
             best,
             ..self
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_for_space_is_reported_at_once_and_then_every_ten_minutes() {
+        let mut wait = SpaceWait::default();
+        let reported = |second: u32| {
+            wait.report(f64::from(second))
+                .map(|left_s| (second, left_s))
+        };
+        let reports: Vec<(u32, f64)> = (0..1300).filter_map(reported).collect();
+        assert_eq!(reports, [(0, 3600.0), (600, 3000.0), (1200, 2400.0)]);
     }
 }

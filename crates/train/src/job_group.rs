@@ -226,6 +226,11 @@ impl JobGroup {
         self.reached(Milestone::LacksState);
     }
 
+    /// Reports that this worker cannot save the last checkpoint that the coordinator has requested for a generation.
+    pub(crate) fn not_saved(&self, generation: Generation) {
+        self.reached(Milestone::NotSaved(generation));
+    }
+
     fn reached(&self, milestone: Milestone) {
         self.connector.member().reached(milestone);
     }

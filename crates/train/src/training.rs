@@ -52,6 +52,7 @@ mod generations;
 mod gossip;
 mod histograms;
 mod initial;
+mod last_save;
 mod measuring;
 mod rehearsal;
 mod restoration;

@@ -321,28 +321,27 @@ impl CoordinatorShell<'_> {
     }
 
     fn recorded(&mut self, number: u64, sent: u64, event: RunEvent) {
+        let newest = self.machine.record().generation;
+        // It counts at once, also if the event cannot be stored yet.
+        if let (RunEvent::CheckpointSaved { step: next, .. }, Some(generation)) = (&event, newest) {
+            let next = *next;
+            self.feed(CoordinatorEvent::CheckpointWritten { generation, next });
+        }
         // Events sent at the end of the job are still stored.
         let leads = self.leads() || self.over.is_some();
+        let is_stored = leads && self.journal.is_some();
         let Some(agent) = self.agents.0.get_mut(&number) else {
             return;
         };
         // Events are stored in order: after a gap, all events from the first missing one are sent
         // again.
-        if !leads || agent.expects.is_some_and(|next| sent > next) {
+        if !is_stored || agent.expects.is_some_and(|next| sent > next) {
             agent.expects = Some(agent.expects.map_or(sent, |next| next.min(sent)));
             return;
         }
         (agent.expects, agent.unacknowledged) = (Some(sent + 1), Some(sent));
-        let newest = self.machine.record().generation;
-        let written = match &event {
-            RunEvent::CheckpointSaved { step, .. } => Some(*step),
-            _ => None,
-        };
         for event in self.narration.recorded(self.now(), event, newest) {
             self.publish(event);
-        }
-        if let (Some(generation), Some(next)) = (newest, written) {
-            self.feed(CoordinatorEvent::CheckpointWritten { generation, next });
         }
     }
 

@@ -59,12 +59,13 @@ impl CoordinatorState {
         deaths.drain(..surplus);
     }
 
-    /// Returns the age of each failure in each slot.
+    /// Returns the age of each failure in each slot. A failure in the future was stored before the clock was set back, so its age
+    /// is unknown and it does not count.
     pub(super) fn deaths(&self, now_ms: u64) -> Vec<(WorkerSlot, Vec<Duration>)> {
-        let age = |at: &u64| Duration::from_millis(now_ms.saturating_sub(*at));
+        let age = |at: &u64| now_ms.checked_sub(*at).map(Duration::from_millis);
         let slots = self.deaths.iter();
         slots
-            .map(|(slot, deaths)| (*slot, deaths.iter().map(age).collect()))
+            .map(|(slot, deaths)| (*slot, deaths.iter().filter_map(age).collect()))
             .collect()
     }
 
@@ -106,6 +107,12 @@ mod tests {
         let (slot, ages) = &deaths[0];
         assert_eq!((*slot, ages.len()), (WorkerSlot(3), DEATHS_MAX));
         assert_eq!(ages.last(), Some(&Duration::from_secs(1)));
+        let set_back = state.deaths(148_500);
+        assert_eq!(
+            set_back[0].1.len(),
+            DEATHS_MAX - 1,
+            "the newest is in the future"
+        );
         // Written by an older version.
         let old: CoordinatorState =
             serde_json::from_str(r#"{"workers":2,"hosts":{"a":0}}"#).unwrap();

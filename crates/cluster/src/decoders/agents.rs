@@ -157,6 +157,7 @@ pub(super) fn to_agent() -> Vec<ToAgent> {
         ToAgent::Alive {
             leads: Some(Term(2)),
             coordinators: vec![address],
+            problem: Some("cannot write events.jsonl: no space".to_owned()),
         },
         ToAgent::End {
             ending: JobEnding::Stopped,

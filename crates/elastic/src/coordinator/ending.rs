@@ -148,6 +148,7 @@ impl CoordinatorMachine {
         let farthest = self
             .workers
             .all_live()
+            .filter(|report| !report.cannot_save)
             .filter_map(|report| Some((report.next?, report.member.worker)));
         let newest = farthest.min_by_key(|(next, worker)| (std::cmp::Reverse(*next), *worker));
         let checkpoint = self.record().checkpoint;

@@ -188,7 +188,10 @@ impl CoordinatorMachine {
 
     fn wait(&mut self, now: Time, reason: Reason, out: &mut Vec<CoordinatorCommand>) {
         let since = self.waiting.as_ref().map_or(now, |waiting| waiting.since);
+        let too_few = matches!(reason, Reason::TooFew { .. })
+            && self.slots.are_fewer_than(self.settings.workers_min);
         let in_vain = now.since(since) > self.settings.wait_limit
+            || too_few && !self.settings.hosts_may_join
             || self.slots.are_exhausted() && self.workers.all_live().next().is_none();
         if in_vain {
             return self.give_up(reason, out);

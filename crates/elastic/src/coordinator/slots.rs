@@ -220,6 +220,13 @@ impl SlotTable {
         !self.slots.is_empty() && self.slots.values().all(is_closed)
     }
 
+    /// Returns whether fewer workers can run than `workers`. False if there are no slots at all.
+    pub(super) fn are_fewer_than(&self, workers: u32) -> bool {
+        let is_usable = |slot: &&SlotEntry| slot.content != SlotContent::Closed;
+        let usable = self.slots.values().filter(is_usable).count();
+        !self.slots.is_empty() && usable < workers as usize
+    }
+
     /// Returns the next worker start that is due. The caller must then call [`SlotTable::filled`].
     pub(super) fn due(&self, now: Time) -> Option<WorkerStart> {
         let is_due =

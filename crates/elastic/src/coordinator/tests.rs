@@ -37,6 +37,7 @@ fn report(worker: u64) -> WorkerReport {
         next: None,
         has_voted: false,
         lacks_state: false,
+        cannot_save: false,
         draining: false,
         trouble: None,
     }

@@ -30,6 +30,11 @@ pub enum WorkerEvent {
         /// The group's generation.
         generation: Generation,
     },
+    /// The worker cannot write the checkpoint that [`WorkerCommand::Checkpoint`] requested.
+    NotSaved {
+        /// The generation of the request.
+        generation: Generation,
+    },
     /// The worker has finished copying the state.
     Healed {
         /// The group's generation.
@@ -129,7 +134,8 @@ pub enum WorkerCommand {
         /// The step.
         step: Step,
     },
-    /// Write the state as a checkpoint, and notify the coordinator when it is complete.
+    /// Write the state as a checkpoint, and notify the coordinator when it is complete. Answer with
+    /// [`WorkerEvent::NotSaved`] if that fails for good.
     Checkpoint {
         /// The newest generation, for [`crate::CoordinatorEvent::CheckpointWritten`].
         generation: Generation,

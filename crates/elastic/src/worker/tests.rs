@@ -432,3 +432,18 @@ fn a_worker_of_a_job_that_stops_does_not_leave_before_its_checkpoint() {
         assert_eq!(worker.machine.draining, drains_first);
     }
 }
+
+#[test]
+fn a_worker_reports_at_once_that_it_cannot_save_until_it_enters_another_generation() {
+    let mut worker = Worker::training();
+    worker.send(assign(1, 3, &[], SwitchTiming::Now));
+    let generation = Generation(3);
+    let commands = worker.send(WorkerEvent::NotSaved { generation });
+    let [WorkerCommand::Report(report)] = &*commands else {
+        panic!("{commands:?}");
+    };
+    assert!(report.cannot_save);
+    let commands = worker.send(assign(1, 4, &[], SwitchTiming::Now));
+    let is_cleared = |command: &WorkerCommand| matches!(command, WorkerCommand::Report(report) if !report.cannot_save);
+    assert!(commands.iter().any(is_cleared), "{commands:?}");
+}

@@ -154,3 +154,76 @@ fn a_file_that_cannot_be_created_is_named() {
     .unwrap();
     assert!(error.to_string().contains("/no/such/folder/events.jsonl"));
 }
+
+#[test]
+fn writing_continues_when_a_full_disk_has_space_and_both_are_reported() {
+    struct Disk {
+        is_full: Arc<AtomicBool>,
+        steps: Arc<Mutex<Vec<(u64, bool)>>>,
+    }
+    impl Disk {
+        fn check(&self) -> std::io::Result<()> {
+            match self.is_full.load(Ordering::Relaxed) {
+                true => Err(std::io::ErrorKind::StorageFull.into()),
+                false => Ok(()),
+            }
+        }
+        fn note(&self, event: &Event, is_written: bool) {
+            if let Event::StepTimes { step, .. } = event {
+                self.steps.lock().unwrap().push((step.0, is_written));
+            }
+        }
+    }
+    impl EventWriter for Disk {
+        fn start(&mut self) -> std::io::Result<()> {
+            self.check()
+        }
+        fn write(&mut self, _: f64, event: &Event) -> std::io::Result<()> {
+            self.check()?;
+            self.note(event, true);
+            Ok(())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            self.check()
+        }
+        fn skip(&mut self, _: f64, event: &Event) {
+            self.note(event, false);
+        }
+        fn resume(&mut self, _: f64) -> std::io::Result<()> {
+            self.check()
+        }
+    }
+    let (is_full, steps) = (Arc::<AtomicBool>::default(), Arc::default());
+    let disk = Disk {
+        is_full: Arc::clone(&is_full),
+        steps: Arc::clone(&steps),
+    };
+    let reports = Arc::<Mutex<Vec<String>>>::default();
+    let reported = Arc::clone(&reports);
+    let lines = BackgroundWriter::start("numbers", Box::new(disk));
+    let lines = lines.reporting(move |text| reported.lock().unwrap().push(text.to_owned()));
+    lines.record(times(1, 0.5));
+    assert!(lines.finish());
+    is_full.store(true, Ordering::Relaxed);
+    assert!(!lines.finish());
+    lines.record(times(2, 0.5));
+    assert!(!lines.finish());
+    is_full.store(false, Ordering::Relaxed);
+    assert!(!lines.finish(), "an event is missing");
+    lines.record(times(3, 0.5));
+    lines.finish();
+    assert_eq!(*steps.lock().unwrap(), [(1, true), (2, false), (3, true)]);
+    let reports = reports.lock().unwrap();
+    assert_eq!(reports.len(), 2, "{reports:?}");
+    assert!(
+        reports[0].starts_with("cannot write numbers: "),
+        "{reports:?}"
+    );
+    assert_eq!(reports[1], "can write numbers again; 1 events are missing");
+    let problem = lines.problem().unwrap();
+    assert!(
+        problem.starts_with("could not write numbers for a time: "),
+        "{problem}"
+    );
+    assert!(problem.ends_with("1 events are missing"), "{problem}");
+}

@@ -185,9 +185,12 @@ fn of_checkpoints(event: &Event) -> Option<String> {
             step,
             rank,
             message,
+            is_last,
         } => Some(format!(
-            "warning: checkpoint at step {} not saved, training continues; rank {rank}: {message}",
-            count(step.0)
+            "warning: {} at step {} not saved{}; rank {rank}: {message}",
+            if *is_last { "last checkpoint" } else { "checkpoint" },
+            count(step.0),
+            if *is_last { "" } else { ", training continues" },
         )),
         Event::CheckpointLoaded {
             step,

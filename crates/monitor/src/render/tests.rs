@@ -414,6 +414,7 @@ fn checkpoint_events_are_announced() {
         step: Step(1_200),
         rank: Rank(3),
         message: "no space left".into(),
+        is_last: false,
     };
     let loaded = Event::CheckpointLoaded {
         step: Step(1_200),

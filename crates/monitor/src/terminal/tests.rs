@@ -86,6 +86,7 @@ fn a_quiet_terminal_prints_warnings_only_and_a_verbose_one_processes() {
                 step: Step(3),
                 rank: Rank(0),
                 message: "disk\u{1b}[2J full".into(),
+                is_last: true,
             },
             Event::RunStopped {
                 step: Step(3),

@@ -90,6 +90,11 @@ impl EventWriter for CsvFiles {
         self.steps.flush()?;
         self.evaluations.flush()
     }
+
+    fn resume(&mut self, _: f64) -> std::io::Result<()> {
+        self.steps.resume()?;
+        self.evaluations.resume()
+    }
 }
 
 /// Returns a field of CSV, in quotation marks where it needs them (RFC 4180).
@@ -134,6 +139,14 @@ impl CsvTable {
         std::fs::rename(&next, &self.path)?;
         self.writer = Some(writer);
         Ok(())
+    }
+
+    /// Writes the rest of the accepted lines, or opens the file if that has failed.
+    fn resume(&mut self) -> std::io::Result<()> {
+        match self.writer {
+            Some(_) => self.flush(),
+            None => self.open(u64::MAX),
+        }
     }
 
     fn line(&mut self, line: &str) -> std::io::Result<()> {

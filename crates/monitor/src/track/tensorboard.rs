@@ -130,6 +130,13 @@ impl EventWriter for TensorboardFiles {
     fn flush(&mut self) -> std::io::Result<()> {
         self.writer.as_mut().map_or(Ok(()), Write::flush)
     }
+
+    fn resume(&mut self, _: f64) -> std::io::Result<()> {
+        match self.writer {
+            Some(_) => self.flush(),
+            None => self.start(),
+        }
+    }
 }
 
 /// The metrics that the hparams plugin shows beside the parameters.

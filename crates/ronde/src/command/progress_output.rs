@@ -3,6 +3,7 @@
 use crate::command::console::{console, message};
 use std::sync::Arc;
 
+use ronde::trackers::ProblemReport;
 use ronde_cluster::{LogSink, OutputStream};
 use ronde_core::{Event, Rank, Tracker};
 use ronde_monitor::{BackgroundWriter, RunView, Terminal};
@@ -49,6 +50,18 @@ impl ProgressOutput {
                 message: message.to_owned(),
             }),
         }
+    }
+
+    /// Returns a function that shows problems of the files of a run while it is under way.
+    pub(super) fn problem_report(self: &Arc<Self>) -> ProblemReport {
+        let output = Arc::clone(self);
+        Arc::new(move |problem: &str| {
+            let message = format!("warning: {problem}");
+            match &*output {
+                Self::Terminal(terminal) => terminal.warning(message),
+                Self::Json(_) => output.notice(&message),
+            }
+        })
     }
 
     /// Prints all queued output.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde::environment::{self, WorkerEnvironment};
-use ronde::trackers::RunTrackers;
+use ronde::trackers::{ProblemReport, RunTrackers};
 use ronde_cluster::{
     ElasticSettings, JobExit, JobOutcome, JobSpec, LaunchSpec, LocalLauncher, LogSink,
     RestartLimits, StopFlag, supervise,
@@ -188,9 +188,11 @@ impl RunOutputs {
             progress.resume(file.view().clone());
         }
         let earlier = prepared.resumes.then(|| file.view());
-        let trackers = open_trackers(prepared, earlier)?;
+        let report = progress.problem_report();
+        let trackers = open_trackers(prepared, earlier, &report)?;
         let position = Arc::new(prepared.position.clone());
-        let events = Arc::new(BackgroundWriter::event_file(file));
+        let events = BackgroundWriter::event_file(file);
+        let events = Arc::new(events.reporting(move |problem| report(problem)));
         let output = Arc::clone(&prepared.output);
         let mut sinks: Vec<Arc<dyn Tracker>> =
             vec![output, progress.tracker(), position, events.clone()];
@@ -259,8 +261,13 @@ fn loss_plot(prepared: &PreparedRun, arguments: &TrainArguments) -> Option<LossP
 }
 
 /// Opens the trackers that the run file names. The error is the exit code; a message has been printed.
-fn open_trackers(prepared: &PreparedRun, earlier: Option<&RunView>) -> Result<RunTrackers, i32> {
-    RunTrackers::open(&prepared.config, prepared.output.path(), earlier).map_err(|problem| {
+fn open_trackers(
+    prepared: &PreparedRun,
+    earlier: Option<&RunView>,
+    report: &ProblemReport,
+) -> Result<RunTrackers, i32> {
+    let folder = prepared.output.path();
+    RunTrackers::open(&prepared.config, folder, earlier, report).map_err(|problem| {
         message!("error: {problem}");
         exit::USER_ERROR
     })
@@ -364,7 +371,8 @@ fn supervise_open_run(
         return exit::USER_ERROR;
     }
     let earlier = prepared.resumes.then(RunView::default);
-    let trackers = match open_trackers(prepared, earlier.as_ref()) {
+    let report = output.problem_report();
+    let trackers = match open_trackers(prepared, earlier.as_ref(), &report) {
         Ok(trackers) => trackers,
         Err(code) => return code,
     };

@@ -93,12 +93,64 @@ fn a_folder_is_locked_by_one_run_at_a_time() {
     assert_eq!(found.len(), 2 + 2 + 2 * 2 + 2 + 4, "{events}");
 }
 
+#[test]
+fn runs_that_start_at_the_same_time_do_not_share_a_folder() {
+    let dir = TestFolder::new();
+    let short = ["--json", "--set", "train.steps=20"];
+    let all = |arguments: &[&str]| -> Vec<Ended> {
+        let arguments = [arguments, &short[..]].concat();
+        let started: Vec<Running> = (0..3).map(|_| dir.start(RONDE, &arguments, &[])).collect();
+        started.into_iter().map(Running::wait).collect()
+    };
+    // The example takes another folder.
+    let hashes: Vec<String> = all(&["train"])
+        .into_iter()
+        .map(|ended| ended.expect(0, &[]).blake3())
+        .collect();
+    assert_eq!(dir.list("runs"), ["digits", "digits-2", "digits-3"]);
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]));
+    dir.run(&["init", "my.toml"]).expect(0, &[]);
+    dir.run(&[
+        "train",
+        "my.toml",
+        "--set",
+        "run.name=same",
+        "--set",
+        "train.steps=10",
+    ])
+    .expect(0, &[]);
+    for begin in [
+        &["train", "--resume", "runs/same"][..],
+        &["train", "--resume", "runs/same", "--listen"],
+    ] {
+        for ended in all(begin) {
+            // A process may also start after another one has finished.
+            if ended.code != 0 {
+                ended.expect(
+                    2,
+                    &["another run is writing to it", "help: wait for that run"],
+                );
+            }
+        }
+    }
+    let other = dir.run(&[
+        "train",
+        "my.toml",
+        "--json",
+        "--set",
+        "run.name=other",
+        "--set",
+        "train.steps=20",
+    ]);
+    assert_eq!(other.expect(0, &[]).blake3(), hashes[0]);
+}
+
 /// A file system of a given size, unmounted when dropped.
-struct SmallDisk<'a>(&'a TestFolder);
+pub(crate) struct SmallDisk<'a>(&'a TestFolder);
 
 impl<'a> SmallDisk<'a> {
     /// Mounts the file system, or returns `None` without the permission.
-    fn mount(dir: &'a TestFolder, size: &str) -> Option<Self> {
+    pub(crate) fn mount(dir: &'a TestFolder, size: &str) -> Option<Self> {
         std::fs::create_dir(dir.path().join("disk")).unwrap();
         let options = format!("size={size}");
         let arguments = ["-t", "tmpfs", "-o", &options, "tmpfs", "disk"];
@@ -111,10 +163,15 @@ impl<'a> SmallDisk<'a> {
     }
 
     /// Changes the size.
-    fn grow(&self, size: &str) {
-        let options = format!("remount,size={size}");
-        let grown = self.0.start("mount", &["-o", &options, "disk"], &[]);
-        grown.wait().expect(0, &[]);
+    pub(crate) fn grow(&self, size: &str) {
+        assert!(self.remount(&format!("size={size}")));
+    }
+
+    /// Changes an option, and returns whether that was possible: a file may be open for writing.
+    pub(crate) fn remount(&self, option: &str) -> bool {
+        let option = format!("remount,{option}");
+        let remounted = self.0.start("mount", &["-o", &option, "disk"], &[]);
+        remounted.wait().code == 0
     }
 }
 
@@ -197,7 +254,7 @@ fn trackers_on_a_full_disk_do_not_stop_training_and_continue_after_it() {
 /// Runs `ronde` until it waits for space for the model.
 fn waiting_for_space(dir: &TestFolder, arguments: &[&str]) -> Running {
     let mut running = dir.start(RONDE, arguments, &[]);
-    running.wait_stderr("the workers keep the model until there is space", 1);
+    running.wait_stderr("the workers keep the model until it can be written", 1);
     running
 }
 
@@ -220,7 +277,7 @@ fn a_trained_model_is_written_when_a_full_disk_has_space_again() {
     // The remaining worker keeps the model, too.
     let workers = running.workers();
     crate::support::send(workers[&0], Signal::KILL);
-    running.wait_stderr("the workers keep the model until there is space", 2);
+    running.wait_stderr("the workers keep the model until it can be written", 2);
     disk.grow("64m");
     running.wait().expect(0, &["blake3"]);
     assert!(dir.path().join("disk/out/model.safetensors").exists());

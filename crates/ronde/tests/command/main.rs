@@ -5,6 +5,7 @@
 mod attempts;
 mod bad_input;
 mod bench;
+mod changed_data;
 mod checking;
 mod checkpoints;
 mod compression;
@@ -15,9 +16,11 @@ mod elastic;
 mod evaluate;
 mod examples;
 mod extending;
+mod few_files;
 mod first_contact;
 mod fixed_members;
 mod folders;
+mod full_disks;
 mod gossip;
 mod help;
 mod hosts;
@@ -30,6 +33,7 @@ mod jobs_on_kubernetes;
 #[cfg(feature = "full")]
 mod jobs_on_ray;
 mod jobs_on_slurm;
+mod killed_often;
 mod ledger;
 mod local_sgd;
 #[cfg(feature = "full")]

@@ -1,8 +1,8 @@
 //! [`LocalObject`]: a file that is open for reading.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,6 +16,8 @@ pub(super) struct LocalObject {
     file: Mutex<Arc<File>>,
     bytes: u64,
     stamp: Stamp,
+    /// The modification time of its contents, in seconds and nanoseconds.
+    modified: (i64, i64),
     location: String,
     retry: DiskRetry,
 }
@@ -29,6 +31,7 @@ impl LocalObject {
             file: Mutex::new(Arc::new(file)),
             bytes: metadata.len(),
             stamp: stamp_of(&metadata),
+            modified: modified(&metadata),
             location: path.display().to_string(),
             retry: retry.clone(),
         })
@@ -36,6 +39,13 @@ impl LocalObject {
 
     fn file(&self) -> Arc<File> {
         Arc::clone(&self.file.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns whether the contents have been changed in place. A file that is deleted, renamed or replaced by another one keeps
+    /// its contents for this reader. Cost: one system call.
+    fn is_written_to(&self) -> bool {
+        let metadata = self.file().metadata();
+        metadata.is_ok_and(|now| (modified(&now), now.len()) != (self.modified, self.bytes))
     }
 
     /// Opens the file again, because a stale handle stays stale. Returns false if it is another file now.
@@ -50,6 +60,11 @@ impl LocalObject {
         }
         is_same
     }
+}
+
+/// Returns the modification time of a file.
+fn modified(metadata: &Metadata) -> (i64, i64) {
+    (metadata.mtime(), metadata.mtime_nsec())
 }
 
 impl StoredObject for LocalObject {
@@ -81,6 +96,11 @@ impl StoredObject for LocalObject {
             read
         });
         match read {
+            // After the read, so that a write before or during it is seen.
+            Ok(()) if self.is_written_to() => Err(damaged(
+                "a program has written to it since it was opened; restore the file as it was"
+                    .to_owned(),
+            )),
             Err(_) if was_replaced => Err(StoreError::Conflict {
                 location: self.location.clone(),
                 found: "it was replaced while it was read",

@@ -212,6 +212,41 @@ fn truncation_during_a_read_is_reported() {
     );
 }
 
+#[test]
+fn a_file_that_is_written_to_in_place_is_reported_and_one_that_is_replaced_is_read_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    let (old, new) = (pattern(1, 5_000), pattern(2, 5_000));
+    std::fs::write(&path, &old).unwrap();
+    let store = LocalStore::new(folder.path());
+    let object = store.open(&name("x")).unwrap();
+    // Renamed, replaced and deleted: the open file has its contents.
+    std::fs::rename(&path, folder.path().join("y")).unwrap();
+    std::fs::write(&path, &new).unwrap();
+    std::fs::remove_file(folder.path().join("y")).unwrap();
+    let mut read = vec![0; 5_000];
+    object.read_at(0, &mut read).unwrap();
+    assert_eq!(read, old);
+    // The length stays the same.
+    let object = store.open(&name("x")).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_at(&file, &[1], 4_000).unwrap();
+    // The time of a file system advances in ticks of some milliseconds.
+    let changed = std::time::SystemTime::UNIX_EPOCH;
+    file.set_modified(changed).unwrap();
+    let error = object.read_at(50, &mut [0; 50]).unwrap_err().to_string();
+    let path = path.display().to_string();
+    assert!(
+        error.contains(&path) && error.contains("a program has written to it"),
+        "{error}"
+    );
+    store
+        .open(&name("x"))
+        .unwrap()
+        .read_at(50, &mut [0; 50])
+        .unwrap();
+}
+
 /// A mounted file system of `bytes`, unmounted when dropped; `None`, with the reason printed, where
 /// mounting fails.
 struct SmallDisk(tempfile::TempDir);

@@ -26,4 +26,4 @@ pub use run_checkpoints::RunCheckpoints;
 pub(crate) use layout::{ReplicaLayout, other_names, vector_names};
 pub(crate) use load::{LoadedCheckpoint, load};
 pub(crate) use run_checkpoints::{RankPosition, StateSnapshot};
-pub(crate) use wait::{poll_interval, wait_for_all};
+pub(crate) use wait::{SlowWait, poll_interval, wait_for_all};

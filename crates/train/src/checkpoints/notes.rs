@@ -1,6 +1,6 @@
 //! [`SaveNote`]: a message about a save that a rank sends to all ranks with its votes.
 
-use ronde_checkpoint::SavedPart;
+use ronde_checkpoint::{CheckpointError, SavedPart};
 use ronde_core::Step;
 use serde::{Deserialize, Serialize};
 
@@ -13,9 +13,41 @@ pub(crate) enum SaveNote {
     /// This rank's share has been written.
     Saved { part: SavedPart, held_up_s: f64 },
     /// This rank could not write or publish its part.
-    Failed { step: Step, problem: String },
+    Failed {
+        step: Step,
+        #[serde(flatten)]
+        failure: SaveFailure,
+    },
     /// The checkpoint has been published.
     Published { step: Step },
+}
+
+/// Why a save failed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SaveFailure {
+    /// The error, as text.
+    pub(crate) problem: String,
+    /// [`CheckpointError::may_pass`].
+    pub(crate) may_pass: bool,
+}
+
+impl From<&CheckpointError> for SaveFailure {
+    fn from(error: &CheckpointError) -> Self {
+        Self {
+            problem: error.to_string(),
+            may_pass: error.may_pass(),
+        }
+    }
+}
+
+impl SaveFailure {
+    /// Returns a failure that another attempt would repeat.
+    pub(crate) fn lasting(problem: String) -> Self {
+        Self {
+            problem,
+            may_pass: false,
+        }
+    }
 }
 
 /// Encodes notes as JSON; returns no bytes if there are none.
@@ -42,7 +74,7 @@ mod tests {
             SaveNote::Term(3),
             SaveNote::Failed {
                 step: Step(7),
-                problem: "disk full".to_owned(),
+                failure: SaveFailure::lasting("disk full".to_owned()),
             },
             SaveNote::Published { step: Step(8) },
         ];

@@ -13,6 +13,7 @@ use ronde_core::spans::SpanKind;
 use ronde_core::{DataSignature, Epoch, Generation, PlanIdentity, Step, WorldSize};
 use ronde_store::{ObjectName, Store, StoreError};
 
+use super::notes::SaveFailure;
 use crate::clock;
 
 /// A task of the thread. Tasks run in the order in which they are submitted.
@@ -51,11 +52,11 @@ pub(super) enum PublishTaskResult {
     /// The files of a cancelled save were removed, as far as possible.
     Discarded,
     /// A claim failed, with the reason.
-    NotClaimed(Step, String),
+    NotClaimed(Step, SaveFailure),
     /// A checkpoint was published; the text is a warning from the retention policy.
     Published(Step, Option<String>),
     /// A checkpoint could not be published, with the reason.
-    NotPublished(Step, String),
+    NotPublished(Step, SaveFailure),
 }
 
 /// The thread `ronde-publish`. Dropping this handle does not wait for the thread, because publishing is atomic.
@@ -145,7 +146,7 @@ fn serve(
         PublishTask::ClaimTerm(generation, from) => {
             match Lineage::claim_next(&**store, generation, from, run) {
                 Ok(fence) => PublishTaskResult::Term(fence),
-                Err(error) => PublishTaskResult::NotClaimed(from, error.to_string()),
+                Err(error) => PublishTaskResult::NotClaimed(from, SaveFailure::from(&error)),
             }
         }
         PublishTask::Claim(fence, from) => {
@@ -174,22 +175,22 @@ fn serve(
 }
 
 /// Describes an error, with the name of the other run if one saves to the same store.
-fn explain(store: &Arc<dyn Store>, error: &CheckpointError) -> String {
+fn explain(store: &Arc<dyn Store>, error: &CheckpointError) -> SaveFailure {
     let theirs = match error {
         CheckpointError::Superseded { mine, theirs, .. } if theirs.term != mine.term => theirs,
-        _ => return error.to_string(),
+        _ => return SaveFailure::from(error),
     };
     let other = list(&**store).ok().and_then(|all| {
         let mut manifests = all.into_iter().filter_map(|entry| entry.manifest);
         manifests.find(|manifest| manifest.fence.term == theirs.term)
     });
-    match other {
+    SaveFailure::lasting(match other {
         Some(manifest) => format!(
             "{error}; the run `{}` saves to the same store and has published step {}",
             manifest.run, manifest.step
         ),
         None => format!("{error}; another run or attempt saves to the same store"),
-    }
+    })
 }
 
 /// Removes the files of an unpublished save to free space. The retention policy handles files that remain,

@@ -18,14 +18,17 @@ use ronde_store::Store;
 
 use super::ReplicaLayout;
 use super::cursor::TrainingCursor;
-use super::notes::{self, SaveNote};
+use super::notes::{self, SaveFailure, SaveNote};
 use super::publish_thread::{PublishTask, PublishThread};
-use super::wait::wait_for_all;
+use super::wait::{SlowWait, wait_for_all};
 use crate::clock::LapTimer;
 use crate::config::CheckpointSection;
 
 /// The longest time that a vote waits for the term if the first checkpoint of a run is due at once.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
+
+/// The longest wait for a checkpoint to be written and published, after which it counts as failed.
+const WRITE_LIMIT: Duration = Duration::from_secs(3600);
 
 /// One rank's part in the checkpoints of a run.
 pub struct RunCheckpoints {
@@ -53,6 +56,12 @@ pub struct RunCheckpoints {
     is_postponement_reported: bool,
     /// The step of the newest checkpoint that this rank knows to be published.
     saved: Option<Step>,
+    /// Whether the cause of the newest failure since the last request to save may pass, as far as this rank knows.
+    failed: Option<bool>,
+    /// The step of the newest failure that was reported.
+    reported_failure: Option<Step>,
+    /// Whether no step follows the next save.
+    is_last: bool,
     /// The recorder of the threads that write and publish.
     spans: Arc<BackgroundSpans>,
 }
@@ -126,6 +135,9 @@ impl RunCheckpoints {
             is_overdue: false,
             is_postponement_reported: false,
             saved: None,
+            failed: None,
+            reported_failure: None,
+            is_last: false,
             spans: Arc::new(BackgroundSpans::off()),
         }
     }
@@ -164,6 +176,16 @@ impl RunCheckpoints {
     /// Returns whether a save has begun and is not known to have ended. Equal on all ranks.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending.is_some()
+    }
+
+    /// Notes that no step follows the next save.
+    pub(crate) fn begin_last(&mut self) {
+        self.is_last = true;
+    }
+
+    /// Returns whether the last save has failed and another attempt may succeed. Known on rank 0.
+    pub(crate) fn may_save_later(&self) -> bool {
+        self.failed == Some(true)
     }
 
     /// Returns whether training waits for each save.
@@ -258,6 +280,7 @@ impl RunCheckpoints {
         group: &dyn Group,
         interval: Duration,
     ) -> Result<(), CollectiveError> {
+        self.failed = None;
         if now.rank == Rank(0) {
             self.claim_term(now);
         }
@@ -269,7 +292,8 @@ impl RunCheckpoints {
             match PublishThread::start(self.store.clone(), &self.name, self.spans.clone()) {
                 Ok(publisher) => self.publisher = Some(publisher),
                 Err(error) => {
-                    return self.record_failure(now, now.next, now.rank, error.to_string());
+                    let failure = SaveFailure::from(&error);
+                    return self.record_failure(now, now.next, now.rank, failure);
                 }
             }
         }
@@ -278,12 +302,23 @@ impl RunCheckpoints {
         }
     }
 
-    fn record_failure(&self, now: &RankPosition<'_>, step: Step, rank: Rank, message: String) {
-        now.tracker.record(Event::CheckpointFailed {
-            step,
-            rank,
-            message,
-        });
+    /// Reports a failure, once for each step: further attempts usually fail in the same way.
+    fn record_failure(
+        &mut self,
+        now: &RankPosition<'_>,
+        step: Step,
+        rank: Rank,
+        failure: SaveFailure,
+    ) {
+        self.failed = Some(failure.may_pass);
+        if self.reported_failure.replace(step) != Some(step) {
+            now.tracker.record(Event::CheckpointFailed {
+                step,
+                rank,
+                message: failure.problem,
+                is_last: self.is_last,
+            });
+        }
     }
 
     /// Copies this rank's share of the state, which a thread then writes. All ranks call it after the same step.
@@ -313,13 +348,13 @@ impl RunCheckpoints {
         let (weights, progress) = (snapshot.weights, snapshot.progress);
         let cursor = TrainingCursor::new(run, weights, progress, snapshot.session).encode();
         let problem = match (begun, &cursor) {
-            (Err(error), _) => Some(error.to_string()),
-            (Ok(_), Err(problem)) => Some(problem.clone()),
+            (Err(error), _) => Some(SaveFailure::from(&error)),
+            (Ok(_), Err(problem)) => Some(SaveFailure::lasting(problem.clone())),
             (Ok(_), Ok(_)) => None,
         };
-        self.notes.extend(problem.map(|problem| SaveNote::Failed {
+        self.notes.extend(problem.map(|failure| SaveNote::Failed {
             step: now.next,
-            problem,
+            failure,
         }));
         self.pending = Some(PendingSave {
             step: now.next,
@@ -361,23 +396,38 @@ impl RunCheckpoints {
         group: &dyn Group,
         interval: Duration,
     ) -> Result<(), CollectiveError> {
-        wait_for_all(group, interval, |limit| {
+        let step = self.pending.as_ref().map_or(now.next, |save| save.step);
+        let (since, limit_s) = (LapTimer::start(), WRITE_LIMIT.as_secs_f64());
+        let slow = |what: &str| {
+            let what = format!(
+                "{what} of the checkpoint at step {step} in {}",
+                self.address
+            );
+            SlowWait::start(what, now.rank, now.tracker).until(limit_s)
+        };
+        let (mut writes, mut publishes) = (slow("the files"), slow("the publication"));
+        wait_for_all(group, interval, &mut writes, |limit| {
             let Some(saver) = &mut self.saver else {
                 return Some(());
             };
             if saver.under_way().is_some() {
                 match saver.wait(limit) {
-                    Err(CheckpointError::Timeout { .. }) => return None,
+                    Err(CheckpointError::Timeout { .. }) if since.total_s() < limit_s => {
+                        return None;
+                    }
+                    Err(CheckpointError::Timeout { step, .. }) => {
+                        self.share_written(Err(CheckpointError::Timeout { step, limit_s }));
+                    }
                     outcome => self.share_written(outcome),
                 }
             }
             Some(())
         })?;
         self.exchange(now, group)?;
-        wait_for_all(group, interval, |limit| {
+        wait_for_all(group, interval, &mut publishes, |limit| {
             self.poll(now, limit);
             let idle = self.publisher.as_ref().is_none_or(PublishThread::is_idle);
-            idle.then_some(())
+            (idle || since.total_s() >= limit_s).then_some(())
         })?;
         self.exchange(now, group)?;
         self.pending = None;

@@ -161,12 +161,14 @@ impl Training {
             tensors: tensors.map(|tensor| tensor.entry.clone()).collect(),
         };
         let (sender, receiver) = mpsc::channel();
+        let what = "the file of `model.init` to be read".to_owned();
+        let mut slow = checkpoints::SlowWait::start(what, self.member.rank, &*self.member.tracker);
         let read = std::thread::scope(|scope| {
             if reads {
                 // The receiver is gone if a peer was lost; the file is then read again.
                 scope.spawn(move || drop(sender.send(initial.file.read(&layout))));
             }
-            checkpoints::wait_for_all(&*group, interval, |limit| match reads {
+            checkpoints::wait_for_all(&*group, interval, &mut slow, |limit| match reads {
                 true => receiver.recv_timeout(limit).ok().map(Some),
                 false => Some(None),
             })

@@ -14,7 +14,7 @@ use ronde_core::{
 use super::{Training, slices, vectors, vectors_mut};
 use crate::TrainError;
 use crate::checkpoints::{
-    self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, StateSnapshot,
+    self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, SlowWait, StateSnapshot,
 };
 use crate::progress::RunProgress;
 
@@ -31,6 +31,13 @@ impl Training {
             tracker: &*self.member.tracker,
         };
         self.checkpoints.as_mut().map(|saving| (saving, now))
+    }
+
+    /// Notes that no step follows the next save.
+    pub(super) fn begin_last_save(&mut self) {
+        if let Some(saving) = &mut self.checkpoints {
+            saving.begin_last();
+        }
     }
 
     pub(super) fn poll_interval(&self) -> Duration {
@@ -117,7 +124,7 @@ impl Training {
 
     /// Stops the run before a step, with a checkpoint.
     fn stop_before(&mut self, next: Step) -> Result<(), TrainError> {
-        let saved = self.save_last(next)?;
+        let saved = self.save_while_possible(next)?;
         if self.member.rank == Rank(0) {
             let stopped = Event::RunStopped { step: next, saved };
             self.member.tracker.record(stopped);
@@ -131,6 +138,7 @@ impl Training {
     pub(super) fn save_at_end(&mut self) -> Result<(), TrainError> {
         let saves = self.checkpoints.as_ref();
         if saves.is_some_and(RunCheckpoints::saves_at_end) {
+            self.begin_last_save();
             self.save_last(self.session.next_step())?;
             return Ok(());
         }
@@ -139,7 +147,7 @@ impl Training {
 
     /// Saves the state before step `next`, unless it is already saved, and waits for the end. Returns whether it is
     /// saved.
-    fn save_last(&mut self, next: Step) -> Result<bool, TrainError> {
+    pub(super) fn save_last(&mut self, next: Step) -> Result<bool, TrainError> {
         let (group, interval) = (self.member.group.clone(), self.poll_interval());
         if let Some((saving, now)) = self.checkpoints() {
             saving
@@ -176,9 +184,12 @@ impl Training {
         // The worker that recorded the last steps may be lost.
         self.finish_unfinished();
         self.report_history();
-        let saved = self.save_last(step)?;
+        let saved = self.save_while_possible(step)?;
         let tracker = &self.member.tracker;
         tracker.record(Event::RunStopped { step, saved });
+        if !saved {
+            self.member.not_saved(generation);
+        }
         self.member.generation = left;
         Ok(())
     }
@@ -378,6 +389,8 @@ impl Training {
         let (store, identity, shape) = (saving.store(), &self.plan.identity, &self.layout);
         let address = saving.address().to_owned();
         let (sender, receiver) = mpsc::channel();
+        let what = format!("the newest checkpoint in {address} to be loaded");
+        let mut slow = SlowWait::start(what, self.member.rank, &*self.member.tracker);
         let mut vectors = vectors_mut(&mut *self.strategy, &mut self.copies);
         let loaded = std::thread::scope(|scope| {
             if loads {
@@ -387,7 +400,7 @@ impl Training {
                     let _ = sender.send(loaded);
                 });
             }
-            checkpoints::wait_for_all(&*group, interval, |limit| match loads {
+            checkpoints::wait_for_all(&*group, interval, &mut slow, |limit| match loads {
                 true => receiver.recv_timeout(limit).ok().map(Some),
                 false => Some(None),
             })

@@ -4,6 +4,7 @@
 
 mod choices;
 mod disturbed_store;
+mod troubled_store;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -156,6 +157,7 @@ impl RunResult {
                 step,
                 rank,
                 message,
+                ..
             } => Some((step.0, rank.0, message.clone())),
             _ => None,
         };

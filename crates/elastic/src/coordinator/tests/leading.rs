@@ -185,3 +185,37 @@ fn fixed_members_that_have_all_finished_are_dismissed_together() {
     });
     assert_eq!(ended.count(), 2);
 }
+
+#[test]
+fn a_job_stops_without_a_checkpoint_once_every_worker_has_failed_to_save_it() {
+    let mut job = Job::training(Settings::new(2), 2);
+    let by = "SIGTERM".to_owned();
+    job.send(CoordinatorEvent::Stop { by });
+    let generation = job.stored.generation;
+    let requested = |commands: &[CoordinatorCommand]| {
+        let to = |command: &CoordinatorCommand| match command {
+            CoordinatorCommand::Send {
+                to,
+                message: ToWorker::Checkpoint { .. },
+            } => Some(to.0),
+            _ => None,
+        };
+        commands.iter().find_map(to)
+    };
+    let left = |report: &mut WorkerReport| {
+        (report.generation, report.phase) = (generation, WorkerPhase::Idle);
+        report.next = Some(Step(9));
+    };
+    job.report(1, left);
+    assert_eq!(requested(&job.report(2, left)), Some(1));
+    let commands = job.report(1, |report| report.cannot_save = true);
+    assert_eq!(requested(&commands), None, "at most one per heartbeat");
+    let commands = job.pass(job.machine.settings.heartbeat);
+    assert_eq!(requested(&commands), Some(2), "it may write elsewhere");
+    assert_eq!(job.stored.phase, JobPhase::Stopping);
+    job.report(2, |report| report.cannot_save = true);
+    assert_eq!(
+        (job.stored.phase, job.stored.checkpoint),
+        (JobPhase::Stopped, None)
+    );
+}

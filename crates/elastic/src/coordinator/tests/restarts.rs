@@ -323,3 +323,28 @@ fn the_first_generation_does_not_wait_for_a_host_that_became_silent() {
     );
     assert_eq!(job.members(), [1]);
 }
+
+#[test]
+fn a_job_that_no_host_can_join_does_not_wait_for_workers_of_slots_that_are_given_up() {
+    for hosts_may_join in [false, true] {
+        let mut settings = Settings::new(2);
+        (settings.workers_min, settings.hosts_may_join) = (2, hosts_may_join);
+        settings.restart.restarts_max = 0;
+        let mut job = Job::training(settings, 2);
+        let slot = |number: u64| SlotStatus {
+            slot: WorkerSlot(number),
+            worker: Some(WorkerId(number)),
+            ended: None,
+        };
+        job.send(CoordinatorEvent::HostUp {
+            host: "a".to_owned(),
+            slots: vec![slot(1), slot(2)],
+        });
+        job.killed(2);
+        job.pass(settings.settle);
+        job.pass(settings.settle);
+        // The remaining worker saves its state first.
+        let is_stopping = job.stored.phase == JobPhase::Stopping;
+        assert_eq!(is_stopping, !hosts_may_join);
+    }
+}

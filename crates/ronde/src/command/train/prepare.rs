@@ -10,8 +10,8 @@ use ronde::engine::{ModelConfig, ModelSize, Recomputation};
 use ronde_core::WorldSize;
 use ronde_core::layout::StateLayout;
 use ronde_data::{DataEvent, Dataset, InModelOrder, ReadLimit, Split, Targets};
-use ronde_monitor::Verbosity;
 use ronde_monitor::render::{bytes, count};
+use ronde_monitor::{Verbosity, is_running};
 use ronde_train::config::{
     DEFAULT_RUN_FILE, Document, Override, ParallelSection, RecomputedLayers, ValueOrigin, check,
 };
@@ -462,19 +462,33 @@ impl PlannedRun {
         text
     }
 
+    /// Locks the output folder: for the embedded example, the first one that no run has used. Another run may begin in it at the
+    /// same time.
+    fn lock_folder(&mut self) -> Result<OutputFolder, String> {
+        let first = self.config.run.output_folder();
+        let mut attempts = 0..NUMBERED_FOLDERS_MAX;
+        loop {
+            if self.is_example {
+                self.config.run.output = Some(free_folder(&first));
+            }
+            let folder = self.config.run.output_folder();
+            let locked = check_disk(&folder, self.size.parameters)
+                .and_then(|()| OutputFolder::lock(&folder));
+            let is_taken = self.is_example && locked.is_err() && is_running(&folder);
+            if !is_taken || attempts.next().is_none() {
+                return locked;
+            }
+        }
+    }
+
     /// Locks the output folder and checks the checkpoints in it.
     pub(super) fn claim_folder(
         mut self,
         arguments: &TrainArguments,
     ) -> Result<PreparedRun, StartError> {
         let failed = |message: String| StartError::Invalid(format!("error: {message}"));
-        if self.is_example {
-            self.config.run.output = Some(free_folder(&self.config.run.output_folder()));
-        }
+        let output = self.lock_folder().map_err(failed)?;
         let folder = self.config.run.output_folder();
-        let output = check_disk(&folder, self.size.parameters)
-            .and_then(|()| OutputFolder::lock(&folder))
-            .map_err(failed)?;
         if arguments.overwrite {
             output.replace_results().map_err(failed)?;
         } else if !self.resumes && OutputFolder::has_results(output.path()) {
@@ -640,7 +654,9 @@ pub(super) fn free_folder(folder: &Path) -> PathBuf {
         }
     };
     let is_free = |folder: &PathBuf| {
-        std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
+        let is_empty =
+            std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
+        is_empty && !is_running(folder)
     };
     let mut folders = (1..=NUMBERED_FOLDERS_MAX).map(numbered);
     folders.find(is_free).unwrap_or_else(|| folder.to_owned())

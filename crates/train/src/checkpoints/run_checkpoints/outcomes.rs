@@ -6,7 +6,7 @@ use ronde_checkpoint::{CheckpointError, Fence, SavedPart, Saver};
 use ronde_core::{Event, Rank};
 
 use super::{RankPosition, RunCheckpoints};
-use crate::checkpoints::notes::{self, SaveNote};
+use crate::checkpoints::notes::{self, SaveFailure, SaveNote};
 use crate::checkpoints::publish_thread::{CompleteSave, PublishTask, PublishTaskResult, retention};
 use crate::clock::LapTimer;
 
@@ -39,7 +39,7 @@ impl RunCheckpoints {
             Ok(_) => {}
             Err(error) => self.notes.push(SaveNote::Failed {
                 step,
-                problem: error.to_string(),
+                failure: SaveFailure::from(&error),
             }),
         }
     }
@@ -65,11 +65,11 @@ impl RunCheckpoints {
                     );
                 }
             }
-            PublishTaskResult::NotClaimed(step, problem) => {
+            PublishTaskResult::NotClaimed(step, failure) => {
                 self.claiming = false;
                 // Do not try again at every step.
                 (self.is_overdue, self.since) = (false, LapTimer::start());
-                self.record_failure(now, step, now.rank, problem);
+                self.record_failure(now, step, now.rank, failure);
             }
             PublishTaskResult::Published(step, notice) => {
                 if let Some(message) = notice {
@@ -88,8 +88,8 @@ impl RunCheckpoints {
                 });
                 self.notes.push(SaveNote::Published { step });
             }
-            PublishTaskResult::NotPublished(step, problem) => {
-                self.notes.push(SaveNote::Failed { step, problem })
+            PublishTaskResult::NotPublished(step, failure) => {
+                self.notes.push(SaveNote::Failed { step, failure })
             }
         }
     }
@@ -130,12 +130,12 @@ impl RunCheckpoints {
                     save.parts.push(part);
                 }
             }
-            SaveNote::Failed { step, problem } => {
+            SaveNote::Failed { step, failure } => {
                 let cancelled = self.pending.take_if(|save| save.step == step);
                 if let Some(save) = cancelled
                     && now.rank == Rank(0)
                 {
-                    self.record_failure(now, step, rank, problem);
+                    self.record_failure(now, step, rank, failure);
                     if !save.published {
                         self.submit(now, PublishTask::Discard(save.parts));
                     }
