@@ -349,6 +349,8 @@ mod tests {
         assert!(records(committed(2, 0), 2) && !records(committed(2, 0), 2));
         let loaded = Event::CheckpointLoaded {
             step: Step(1),
+            world_size: 2,
+            bytes: 8,
             duration_s: 0.1,
             address: None,
             skipped: Vec::new(),
