@@ -43,6 +43,7 @@ mod image_files;
 pub mod index;
 pub mod inspect;
 pub mod loader;
+mod local_files;
 mod memory;
 mod model_order;
 mod names;
@@ -67,6 +68,7 @@ pub use error::DataError;
 #[cfg(feature = "full")]
 pub use image_files::ImageFiles;
 pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBatches};
+pub use local_files::files_of_patterns;
 pub use memory::MemoryDataset;
 pub use model_order::{InModelOrder, ModelForm, SignatureError};
 pub use names::standard_name;

@@ -1,23 +1,18 @@
-//! [`InputFolder`]: the run file and the data beside it, as they are copied to other hosts.
+//! [`InputFolder`]: the run file and the files beside it that the run names, as they are copied to other machines.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::SubmitError;
+use crate::secrets;
+use crate::target::SubmitRequest;
 
 /// The maximum number of files.
 const FILES_MAX: usize = 100_000;
 /// The maximum size of all files.
 const BYTES_MAX: u64 = 16 << 30;
-/// The maximum depth of folders.
-const DEPTH_MAX: u32 = 32;
-/// The files that the folder of a run's results, and that of a sweep, has.
-const OUTPUT_FILES: [&str; 2] = ["events.jsonl", "sweep.json"];
-/// The names of folders with the results of runs, and with those of sweeps.
-const OUTPUT_FOLDERS: [&str; 2] = ["runs", "sweeps"];
-
-/// The files of a run, relative to the folder of its run file. Hidden files and folders with the results of runs and
-/// sweeps are left out.
+/// The files of a run, relative to the folder of its run file: the run file, and those that it names. None of them looks like a
+/// credential or leads out of the folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InputFolder {
     pub(crate) base: PathBuf,
@@ -54,21 +49,34 @@ impl FileStamp {
 }
 
 impl InputFolder {
-    /// Reads the folder of a run file. Costs one read of all files.
-    pub(crate) fn read(run_file: &Path) -> Result<Self, SubmitError> {
+    /// Reads the files of a request; `None` for the embedded example. Costs one read of all files.
+    ///
+    /// # Errors
+    /// A file is missing, looks like a credential or leads out of the folder, or the run file, an override or the address of
+    /// the results has a secret inside.
+    pub(crate) fn of(request: &SubmitRequest) -> Result<Option<Self>, SubmitError> {
+        request.check_secrets()?;
+        let Some(run_file) = &request.run_file else {
+            return Ok(None);
+        };
+        Self::read(run_file, request.inputs.find()?).map(Some)
+    }
+
+    fn read(run_file: &Path, mut files: Vec<PathBuf>) -> Result<Self, SubmitError> {
         let base = run_file.parent().unwrap_or(Path::new("/")).to_owned();
         let name = run_file.file_name().unwrap_or_default();
+        files.push(PathBuf::from(name));
+        files.sort();
+        files.dedup();
         let mut folder = Self {
-            files: vec![PathBuf::from(name)],
+            files,
             bytes: 0,
             hash: String::new(),
             run_file: PathBuf::from(name),
             base,
             stamps: Vec::new(),
         };
-        folder.scan(Path::new(""), DEPTH_MAX)?;
-        folder.files.sort();
-        folder.files.dedup();
+        folder.check_files()?;
         let mut hasher = blake3::Hasher::new();
         for file in &folder.files {
             let path = folder.base.join(file);
@@ -103,27 +111,21 @@ impl InputFolder {
         Ok(())
     }
 
-    fn scan(&mut self, below: &Path, depth: u32) -> Result<(), SubmitError> {
-        let folder = self.base.join(below);
-        let entries = std::fs::read_dir(&folder).map_err(SubmitError::file("read", &folder))?;
-        for entry in entries {
-            let entry = entry.map_err(SubmitError::file("read", &folder))?;
-            let (name, path) = (entry.file_name(), entry.path());
-            if name.as_encoded_bytes().starts_with(b".") {
-                continue;
-            }
-            // A link to a file is copied as a file. One that leads nowhere is an error: the file may be data.
+    fn check_files(&mut self) -> Result<(), SubmitError> {
+        for file in &self.files {
+            let path = self.base.join(file);
+            secrets::check_inside(&self.base, &path)?;
             let found = std::fs::metadata(&path).map_err(SubmitError::file("read", &path))?;
-            let inside = below.join(&name);
-            if found.is_file() {
-                self.bytes = self.bytes.saturating_add(found.len());
-                self.files.push(inside);
-                self.check_size()?;
-            } else if found.is_dir() && !path.is_symlink() && depth > 0 && !is_output(&path) {
-                self.scan(&inside, depth - 1)?;
+            if !found.is_file() {
+                return Err(SubmitError::invalid(
+                    format!("cannot send {}: it is not a file", path.display()),
+                    "name files, or folders of files in `job.files`",
+                ));
             }
+            secrets::check_file(&self.base, file, &secrets::head(&path)?)?;
+            self.bytes = self.bytes.saturating_add(found.len());
         }
-        Ok(())
+        self.check_size()
     }
 
     fn check_size(&self) -> Result<(), SubmitError> {
@@ -136,17 +138,9 @@ impl InputFolder {
                 self.base.display(),
                 BYTES_MAX >> 30
             ),
-            "move the run file to a folder that has only its data, and name larger data by addresses or by absolute paths \
-             that exist on all hosts",
+            "name larger data by addresses or by absolute paths that exist on all hosts",
         ))
     }
-}
-
-/// Returns whether a folder has the results of a run or a sweep, or of several.
-fn is_output(folder: &Path) -> bool {
-    let is_named = |name: &&str| folder.file_name().is_some_and(|found| found == *name);
-    OUTPUT_FOLDERS.iter().any(is_named)
-        || OUTPUT_FILES.iter().any(|file| folder.join(file).is_file())
 }
 
 #[cfg(test)]
@@ -154,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_is_copied_and_results_and_hidden_files_are_not() {
+    fn only_named_files_are_copied_and_changes_are_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = dir.path().join(name);
@@ -163,16 +157,12 @@ mod tests {
         };
         write("run.toml", "");
         write("data/a.csv", "1,2");
-        write("runs/x/model.safetensors", "large");
-        write("old/events.jsonl", "");
-        write("old/model.safetensors", "large");
-        write("sweeps/lr/trials/0000/model.safetensors", "large");
-        write("search/sweep.json", "{}");
-        write("search/trials/0000/model.safetensors", "large");
-        write(".git/config", "secret");
-        let read = || InputFolder::read(&dir.path().join("run.toml")).unwrap();
+        write("kubeconfig", "secret");
+        let run_file = dir.path().join("run.toml");
+        let read = || InputFolder::read(&run_file, vec![PathBuf::from("data/a.csv")]).unwrap();
         let folder = read();
         assert_eq!(folder.files, ["data/a.csv", "run.toml"].map(PathBuf::from));
+        assert_eq!(folder.bytes, 3);
         assert_eq!(read().hash, folder.hash);
         folder.check_unchanged().unwrap();
         write("data/a.csv", "1,3");
@@ -185,10 +175,45 @@ mod tests {
         let folder = read();
         std::fs::remove_file(dir.path().join("data/a.csv")).unwrap();
         assert!(folder.check_unchanged().is_err());
-        std::os::unix::fs::symlink("missing.csv", dir.path().join("data/b.csv")).unwrap();
-        let error = InputFolder::read(&dir.path().join("run.toml"))
-            .err()
-            .unwrap();
-        assert!(error.to_string().contains("data/b.csv"), "{error}");
+    }
+
+    #[test]
+    fn credentials_links_out_of_the_folder_and_missing_files_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("run");
+        std::fs::create_dir(&folder).unwrap();
+        for (name, text) in [
+            ("run.toml", ""),
+            ("a.csv", "1"),
+            ("kubeconfig", "x"),
+            (
+                "config",
+                "apiVersion: v1\nkind: Config\nusers:\n- name: admin\n",
+            ),
+        ] {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
+        std::fs::write(dir.path().join("outside.csv"), "1").unwrap();
+        let link = |to: &str, name: &str| {
+            std::os::unix::fs::symlink(to, folder.join(name)).unwrap();
+        };
+        link("../outside.csv", "out.csv");
+        link("a.csv", "in.csv");
+        link("missing.csv", "nowhere.csv");
+        let read = |file: &str| {
+            let read = InputFolder::read(&folder.join("run.toml"), vec![PathBuf::from(file)]);
+            read.map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!(read("in.csv"), Ok(()), "a link within the folder");
+        for (file, problem) in [
+            ("kubeconfig", "looks like a file with credentials"),
+            ("config", "looks like a kubeconfig file"),
+            ("out.csv", "leads out of the folder"),
+            ("../outside.csv", "leads out of the folder"),
+            ("nowhere.csv", "nowhere.csv"),
+        ] {
+            let refused = read(file).unwrap_err();
+            assert!(refused.contains(problem), "{refused}");
+        }
     }
 }

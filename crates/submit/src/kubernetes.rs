@@ -22,6 +22,7 @@ use crate::state::JobState;
 use crate::target::{LogRequest, SubmitRequest, Target};
 
 mod api;
+mod cancel;
 mod credentials;
 mod exec;
 mod inputs;
@@ -31,6 +32,7 @@ mod pod;
 mod pod_state;
 mod reader;
 mod renewed;
+mod rights;
 
 #[cfg(feature = "full")]
 mod connection;
@@ -51,10 +53,11 @@ pub(crate) use no_connection::NoConnection as Connection;
 pub(crate) use renewed::RenewedConnection;
 
 use api::ClusterApi;
+use cancel::JobCancellation;
 use manifest::JobManifest;
 
-/// Time limit for all processes of a cancelled job to end.
-const END_MAX: Duration = Duration::from_secs(90);
+/// Time limit for Kubernetes to delete a Job that has ended.
+const EXPIRE_MAX: Duration = Duration::from_secs(30);
 /// Interval between two requests about a job.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 /// Where `ronde` waits in a pod for the commands of others: the folder of its process.
@@ -130,12 +133,12 @@ struct JobsAndPods {
 }
 
 impl JobsAndPods {
-    fn state(&self, name: &str, is_cancelled: bool) -> JobState {
+    fn state(&self, api: &ClusterApi, name: &str, is_cancelled: bool) -> JobState {
         let mut jobs = self.jobs.iter();
         let job = jobs.find(|job| pod_state::name(job) == name);
         let pods = self.pods.iter().filter(|pod| pod_state::job(pod) == name);
         let pods: Vec<Value> = pods.cloned().collect();
-        pod_state::job_state(job, &pods, is_cancelled)
+        explained(api, job, &pods, is_cancelled)
     }
 }
 
@@ -187,14 +190,15 @@ impl KubernetesTarget {
     }
 
     /// Lists the jobs of a namespace with their pods. The error is a message.
-    fn listing(&self, namespace: &str) -> Result<JobsAndPods, String> {
+    fn listing(&self, namespace: &str) -> Result<(ClusterApi, JobsAndPods), String> {
         let api = self.api(Some(namespace));
         let api = api.map_err(|error| error.to_string())?;
         let failed = |failure| api.failed(failure).to_string();
-        Ok(JobsAndPods {
+        let listed = JobsAndPods {
             jobs: api.all("jobs").map_err(failed)?,
             pods: api.all("pods").map_err(failed)?,
-        })
+        };
+        Ok((api, listed))
     }
 
     fn state_of(
@@ -214,7 +218,7 @@ impl KubernetesTarget {
             }
             _ => Vec::new(),
         };
-        Ok(pod_state::job_state(job.as_ref(), &pods, is_cancelled))
+        Ok(explained(api, job.as_ref(), &pods, is_cancelled))
     }
 
     /// Runs `ronde` with words in the pod that leads the job, or after its end in one that reads its results, and passes
@@ -293,31 +297,23 @@ impl KubernetesTarget {
             clock::pause(ASK_EVERY);
         }
     }
+}
 
-    /// Ends the launcher after a last checkpoint, which makes the Job fail. Returns whether a pod was there to do it.
-    fn end_gracefully(
-        &self,
-        api: &ClusterApi,
-        placed: &PlacedPods<'_>,
-        grace: Duration,
-    ) -> Result<bool, SubmitError> {
-        let pods = api.pods(placed.name).map_err(|e| api.failed(e))?;
-        let Some(pod) = pod_state::leader(&pods).filter(pod_state::is_running) else {
-            return Ok(false);
-        };
-        let seconds = grace.as_secs().to_string();
-        let words = [
-            "ronde",
-            "__job",
-            "pod-cancel",
-            "--grace",
-            &seconds,
-            POD_FOLDER,
-        ];
-        let words = words.map(str::to_owned);
-        // The connection breaks when the pod ends, which is what was requested.
-        let _ = exec::run(api, pod_state::name(&pod), &words, &mut std::io::sink());
-        Ok(true)
+/// Returns the state of a job, with the reason of the events of the cluster if it waits and nothing else has one. They may not be
+/// readable.
+fn explained(
+    api: &ClusterApi,
+    job: Option<&Value>,
+    pods: &[Value],
+    is_cancelled: bool,
+) -> JobState {
+    let state = pod_state::job_state(job, pods, is_cancelled);
+    match pod_state::waiting_object(job, pods) {
+        Some((kind, name)) => {
+            let events = api.events(kind, &name).unwrap_or_default();
+            pod_state::with_events(state, &events)
+        }
+        None => state,
     }
 }
 
@@ -339,6 +335,25 @@ fn delete_own(api: &ClusterApi, manifest: &JobManifest<'_>) -> Result<(), ApiFai
     };
     match deleted {
         Err(ApiFailure::Status { code: 404, .. }) => Ok(()),
+        Err(refused @ ApiFailure::Status { code: 403, .. }) => {
+            // Kubernetes deletes a Job that has ended. Without pods, it ends at its deadline.
+            let expired = serde_json::json!({ "spec": {
+                "suspend": false, "parallelism": 0, "activeDeadlineSeconds": 1, "ttlSecondsAfterFinished": 0,
+            } });
+            if api.patch_job(manifest.name(), &expired).is_err() {
+                return Err(refused);
+            }
+            let is_gone = || {
+                matches!(
+                    api.job(manifest.name()),
+                    Err(ApiFailure::Status { code: 404, .. })
+                )
+            };
+            match clock::wait_until_every(EXPIRE_MAX, ASK_EVERY, is_gone) {
+                true => Ok(()),
+                false => Err(refused),
+            }
+        }
         deleted => deleted,
     }
 }
@@ -373,6 +388,7 @@ impl Target for KubernetesTarget {
         let stamped = (job, clock::unix_ms());
         let manifest = JobManifest::new(&self.settings, stamped, Some(&namespace), request)?;
         let secrets = credentials::PodCredentials::new(manifest.name())?;
+        rights::check(&api)?;
         // Suspended: no pod exists before everything that it needs.
         let created = match api.create("jobs", &manifest.job()) {
             Err(ApiFailure::Status { code: 409, .. }) => {
@@ -409,9 +425,12 @@ impl Target for KubernetesTarget {
             match delete_own(&api, &manifest) {
                 Ok(()) => error,
                 // The server may have started its pods without an answer.
-                Err(_) => SubmitError::MayRun {
+                Err(kept) => SubmitError::MayRun {
                     job: job.to_owned(),
-                    problem: error.to_string(),
+                    problem: format!(
+                        "{error}\n  the Job `{}` stays, because it cannot be deleted: {kept}",
+                        manifest.name()
+                    ),
                 },
             }
         })
@@ -437,7 +456,7 @@ impl Target for KubernetesTarget {
                 .entry(namespace.clone())
                 .or_insert_with(|| self.listing(namespace));
             match listing {
-                Ok(listing) => listing.state(name, *is_cancelled),
+                Ok((api, listing)) => listing.state(api, name, *is_cancelled),
                 Err(problem) => JobState::Unknown {
                     problem: problem.clone(),
                 },
@@ -497,7 +516,12 @@ impl Target for KubernetesTarget {
         Ok(code)
     }
 
-    fn cancel(&self, job: &SubmittedJob, grace: Duration) -> Result<(), SubmitError> {
+    fn cancel(
+        &self,
+        job: &SubmittedJob,
+        grace: Duration,
+        report: fn(&str),
+    ) -> Result<(), SubmitError> {
         let Some((api, placed)) = self.placed(job)? else {
             return Ok(());
         };
@@ -505,39 +529,14 @@ impl Target for KubernetesTarget {
             let state = self.state_of(&api, placed.name, true);
             state.is_ok_and(|state| state.is_over())
         };
-        if is_over() {
-            return Ok(());
-        }
-        if !grace.is_zero() && self.end_gracefully(&api, &placed, grace)? {
-            clock::wait_until_every(grace, ASK_EVERY, is_over);
-        }
-        if is_over() {
-            return Ok(());
-        }
-        // A suspended Job has no pods and keeps its record. The note is for those who follow its output.
-        let suspend = serde_json::json!({
-            "metadata": { "annotations": { pod_state::CANCELLED: "true" } }, "spec": { "suspend": true },
-        });
-        api.patch_job(placed.name, &suspend)
-            .map_err(|e| api.failed(e))?;
-        for pod in api.pods(placed.name).map_err(|e| api.failed(e))? {
-            let deleted = api.delete_pod(pod_state::name(&pod), 0);
-            deleted.map_err(|e| api.failed(e))?;
-        }
-        let is_empty = || {
-            is_over()
-                && api
-                    .pods(placed.name)
-                    .is_ok_and(|pods| !pods.iter().any(pod_state::is_running))
+        let cancellation = JobCancellation {
+            api: &api,
+            settings: &self.settings,
+            name: placed.name,
+            is_over: &is_over,
+            report,
         };
-        match clock::wait_until_every(END_MAX, ASK_EVERY, is_empty) {
-            true => Ok(()),
-            false => Err(api.problem(format!(
-                "the pods of Job {} have not ended within {} s",
-                placed.name,
-                END_MAX.as_secs()
-            ))),
-        }
+        cancellation.run(grace)
     }
 
     fn fetch(&self, job: &SubmittedJob, to: &Path) -> Result<(), SubmitError> {

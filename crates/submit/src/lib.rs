@@ -33,6 +33,8 @@ mod process_folder;
 mod process_identity;
 mod ray;
 mod registry;
+mod run_inputs;
+mod secrets;
 mod session;
 mod shell_words;
 mod skipping_writer;
@@ -61,6 +63,8 @@ pub use process_folder::{ProcessCommand, ProcessFolder, ProcessGuard, ProcessSta
 pub use process_identity::ProcessIdentity;
 pub use ray::{RayAccess, RayAllocation, RaySettings, RayTarget, keep_package, remove_package};
 pub use registry::{JobListing, JobRegistry, NewJob};
+pub use run_inputs::{JobResources, RunInputs};
+pub use secrets::{check_no_secret, check_uploaded_folder};
 pub use shell_words::shell_word;
 pub use slurm::{SlurmAllocation, SlurmSettings, SlurmTarget, slurm_node_address};
 pub use ssh::{HostFacts, SshSettings, SshTarget, StartOrder, StartReport};

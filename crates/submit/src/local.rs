@@ -122,6 +122,7 @@ pub(crate) fn run_command(paths: &JobPaths, words: &[&str]) -> Result<i32, Submi
 
 impl Target for LocalTarget {
     fn preview(&self, name: &str, request: &SubmitRequest) -> Result<JobPreview, SubmitError> {
+        request.check_no_env_from()?;
         let paths = self.paths(name);
         let command = self.command_of(&paths, request);
         let words = command.arguments.iter().map(String::as_str);
@@ -140,6 +141,7 @@ impl Target for LocalTarget {
         request: &SubmitRequest,
         placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
     ) -> Result<(), SubmitError> {
+        request.check_no_env_from()?;
         let paths = self.paths(name);
         let launcher = paths.process(0);
         job_folder::claim(&paths, &self.jobs, name)?;
@@ -210,7 +212,7 @@ impl Target for LocalTarget {
         run_command(&paths_of(job)?, words)
     }
 
-    fn cancel(&self, job: &SubmittedJob, grace: Duration) -> Result<(), SubmitError> {
+    fn cancel(&self, job: &SubmittedJob, grace: Duration, _: fn(&str)) -> Result<(), SubmitError> {
         let Some(paths) = placed(job) else {
             return Ok(());
         };

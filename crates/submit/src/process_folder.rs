@@ -324,7 +324,7 @@ impl ProcessFolder {
 }
 
 impl ProcessGuard {
-    /// Writes the exit code of the process, which ends now, and its last error if that could not be written to its output.
+    /// Writes the exit code of the process, which ends now, and the error that has ended it.
     ///
     /// # Errors
     /// The file cannot be written.

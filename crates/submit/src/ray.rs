@@ -16,6 +16,7 @@ use crate::job::{JobPlacement, SubmittedJob};
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::{LauncherArguments, folder_word};
 use crate::local::{not_placed, state_before_placement};
+use crate::platform::insert;
 use crate::preview::JobPreview;
 use crate::shell_words;
 use crate::state::JobState;
@@ -138,12 +139,22 @@ impl RayTarget {
 
     /// Returns the processors that Ray reserves on each node.
     fn cpus(&self, request: &SubmitRequest) -> u32 {
-        let each = self.settings.cpus_per_worker.unwrap_or(1);
-        self.slots(request).saturating_mul(each)
+        let each = request.resources.cpus.or(self.settings.cpus_per_worker);
+        self.slots(request).saturating_mul(each.unwrap_or(1))
+    }
+
+    /// Returns the GPUs, and the bytes of memory, that Ray reserves on each node.
+    fn gpus_and_memory(&self, request: &SubmitRequest) -> (u32, u64) {
+        let (slots, resources) = (self.slots(request), request.resources);
+        (
+            slots.saturating_mul(resources.gpus.unwrap_or(0)),
+            u64::from(slots).saturating_mul(resources.memory_bytes.unwrap_or(0)),
+        )
     }
 
     /// Checks whether a run fits the target.
     fn check(&self, request: &SubmitRequest) -> Result<(), SubmitError> {
+        request.check_no_env_from()?;
         let (nodes, slots) = (self.nodes(), self.slots(request));
         if u64::from(request.workers) > u64::from(slots) * u64::from(nodes) {
             return Err(SubmitError::invalid(
@@ -208,18 +219,33 @@ impl RayTarget {
             &slots,
         ];
         words.extend(["--cpus", &cpus, "--python", python]);
+        let (gpus, memory) = self.gpus_and_memory(request);
+        let (gpus_text, memory_text) = (gpus.to_string(), memory.to_string());
+        if gpus > 0 {
+            words.extend(["--gpus", &gpus_text]);
+        }
+        if memory > 0 {
+            words.extend(["--memory", &memory_text]);
+        }
         let drain = drain_sources::words(&self.settings.drain_on);
         words.extend(drain.iter().map(String::as_str));
         words.extend([folder.as_str(), "--"]);
         let launcher = [arguments.words(), drain.clone()].concat();
         words.extend(launcher.iter().map(String::as_str));
-        json!({
+        let mut body = json!({
             "submission_id": id,
             "entrypoint": format!("exec {}", shell_words::join(words)),
             "entrypoint_num_cpus": self.cpus(request),
             "runtime_env": runtime_env(Some(package.name())),
             "metadata": { "ronde": "job" },
-        })
+        });
+        if gpus > 0 {
+            insert(&mut body, "entrypoint_num_gpus", gpus);
+        }
+        if memory > 0 {
+            insert(&mut body, "entrypoint_memory", memory);
+        }
+        body
     }
 
     /// Returns the cluster of a job, and its placement; `None` while it is being placed.
@@ -430,7 +456,7 @@ impl Target for RayTarget {
         Ok(code)
     }
 
-    fn cancel(&self, job: &SubmittedJob, grace: Duration) -> Result<(), SubmitError> {
+    fn cancel(&self, job: &SubmittedJob, grace: Duration, _: fn(&str)) -> Result<(), SubmitError> {
         let Some((api, placed)) = self.placed(job)? else {
             return Ok(());
         };

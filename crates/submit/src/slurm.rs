@@ -110,6 +110,8 @@ impl SlurmTarget {
 
     /// Checks whether a run fits the allocation.
     fn check(&self, request: &SubmitRequest) -> Result<(), SubmitError> {
+        request.check_secrets()?;
+        request.check_no_env_from()?;
         let nodes = self.settings.nodes.unwrap_or(1);
         let slots = u64::from(self.slots(request)) * u64::from(nodes);
         if u64::from(request.workers) > slots {
@@ -222,7 +224,7 @@ impl Target for SlurmTarget {
             name,
             &paths,
             &program,
-            self.slots(request),
+            (self.slots(request), request.resources),
         )))
     }
 
@@ -241,7 +243,8 @@ impl Target for SlurmTarget {
         };
         self.prepare(name, request, &sent)?;
         let program = self.store_program(&paths, &request.program.path)?;
-        let text = script::text(&self.settings, name, &paths, &program, self.slots(request));
+        let needs = (self.slots(request), request.resources);
+        let text = script::text(&self.settings, name, &paths, &program, needs);
         std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
         let id = send(name, &file, &request.directory)?;
         let folder = paths.folder().to_owned();
@@ -288,8 +291,8 @@ impl Target for SlurmTarget {
             }
             folders.push(paths.folder().to_owned());
         }
-        let slots = self.slots(request);
-        let text = script::array_text(&self.settings, first, &folders, side_by_side, slots);
+        let needs = (self.slots(request), request.resources);
+        let text = script::array_text(&self.settings, first, &folders, side_by_side, needs);
         std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
         let id = send(first, &file, &request.directory)?;
         for (task, (name, _)) in jobs.iter().enumerate() {
@@ -353,7 +356,7 @@ impl Target for SlurmTarget {
         run_command(&paths_of(job)?, words)
     }
 
-    fn cancel(&self, job: &SubmittedJob, grace: Duration) -> Result<(), SubmitError> {
+    fn cancel(&self, job: &SubmittedJob, grace: Duration, _: fn(&str)) -> Result<(), SubmitError> {
         let Some((id, paths)) = placed(job) else {
             return Ok(());
         };

@@ -293,7 +293,7 @@ impl Target for SshTarget {
         connection.run(&shell_words::join(words))
     }
 
-    fn cancel(&self, job: &SubmittedJob, grace: Duration) -> Result<(), SubmitError> {
+    fn cancel(&self, job: &SubmittedJob, grace: Duration, _: fn(&str)) -> Result<(), SubmitError> {
         match self.job(job) {
             Some(remote) => self.stop(&remote, grace),
             None => Ok(()),

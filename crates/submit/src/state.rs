@@ -30,7 +30,7 @@ pub enum JobState {
     Failed {
         /// The exit code.
         code: i32,
-        /// Its last error, if that is not in its output.
+        /// The error that has ended it, if it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
@@ -57,12 +57,12 @@ impl JobState {
     /// The state of a job whose launcher runs.
     pub(crate) const RUNNING: Self = Self::Running { problem: None };
 
-    /// Returns the state of a job that failed, with the reason in its output.
+    /// Returns the state of a job that failed for a reason that only its output has.
     pub(crate) fn failed(code: i32) -> Self {
         Self::Failed { code, reason: None }
     }
 
-    /// Returns the problem of a running job, or the reason for which it failed, that is not in its output.
+    /// Returns the problem of a running job, or the error that has ended it.
     #[must_use]
     pub fn problem(&self) -> Option<&str> {
         match self {
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_that_is_not_in_the_output_is_part_of_the_state() {
+    fn the_problem_of_a_job_is_part_of_its_state() {
         let ended = |reason: Option<&str>| {
             let process = ProcessState::Exited {
                 code: 3,

@@ -10,6 +10,8 @@ use crate::job::{JobPlacement, SubmittedJob};
 use crate::kubernetes::KubernetesAccess;
 use crate::preview::JobPreview;
 use crate::ray::RayAccess;
+use crate::run_inputs::{JobResources, RunInputs};
+use crate::secrets::check_no_secret;
 use crate::state::JobState;
 
 /// This build of `ronde`.
@@ -43,6 +45,12 @@ pub struct SubmitRequest {
     pub workers_max: u32,
     /// Overrides of the run file, as after `--set`.
     pub sets: Vec<String>,
+    /// The files beside the run file that the run needs.
+    pub inputs: RunInputs,
+    /// What each worker needs.
+    pub resources: JobResources,
+    /// Further Secrets of Kubernetes whose keys become variables of the workers.
+    pub env_from: Vec<String>,
     /// The current folder.
     pub directory: PathBuf,
     /// Whether workers may join and leave.
@@ -56,6 +64,35 @@ pub struct SubmitRequest {
     pub continues: Option<PathBuf>,
     /// This build of `ronde`.
     pub program: JobProgram,
+}
+
+impl SubmitRequest {
+    /// Refuses secrets in what is sent besides files: the run file, overrides, and the address of the results.
+    ///
+    /// # Errors
+    /// There is one, or the run file cannot be read.
+    pub fn check_secrets(&self) -> Result<(), SubmitError> {
+        if let Some(path) = &self.run_file {
+            let text = std::fs::read_to_string(path).map_err(SubmitError::file("read", path))?;
+            check_no_secret(&path.display().to_string(), &text)?;
+        }
+        for set in &self.sets {
+            let key = set.split('=').next().unwrap_or_default();
+            check_no_secret(&format!("`--set {key}`"), set)?;
+        }
+        check_no_secret("`run.output`", self.output.as_deref().unwrap_or_default())
+    }
+
+    /// Refuses Secrets of Kubernetes, for targets that have none.
+    pub(crate) fn check_no_env_from(&self) -> Result<(), SubmitError> {
+        match self.env_from.first() {
+            None => Ok(()),
+            Some(name) => Err(SubmitError::invalid(
+                format!("cannot use Secret `{name}`: the target is not one of Kubernetes"),
+                "leave out `--env-from`, and set the variables where the job runs",
+            )),
+        }
+    }
 }
 
 /// The output to show.
@@ -175,11 +212,17 @@ pub trait Target: Send + Sync {
         self.command(job, &["scale", "{}", &workers.to_string()])
     }
 
-    /// Ends a job: it saves a checkpoint if it can within `grace`; then everything that remains is killed.
+    /// Ends a job: it saves a checkpoint if it can within `grace`; then everything that remains is killed. `report` receives what
+    /// is done in another way than usual, and why.
     ///
     /// # Errors
     /// The target does not answer, or a process remains.
-    fn cancel(&self, job: &SubmittedJob, grace: Duration) -> Result<(), SubmitError>;
+    fn cancel(
+        &self,
+        job: &SubmittedJob,
+        grace: Duration,
+        report: fn(&str),
+    ) -> Result<(), SubmitError>;
 
     /// Copies the results and logs of a job to a folder of this machine.
     ///

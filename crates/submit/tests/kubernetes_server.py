@@ -11,7 +11,14 @@ the headless Service are in its hosts file.
 It writes `config` (a kubeconfig) and, at each change, `state.json` to the folder, evicts a pod when there is a file
 `evict-NAME`, and ends when its standard input does. While there is a file `fault-METHOD-KIND`, such as `fault-PATCH-jobs`,
 requests of this kind fail: with the status code in the file, or with `cut` their connection ends before the answer, after
-they have taken effect. A number after the code limits how many of them fail. The variables of its own environment that begin with AWS_ or AZURE_ are in a
+they have taken effect. A number after the code limits how many of them fail.
+
+A file `rights` lists what the user may do, a verb and a kind on each line, such as `create pods/exec`; without the file, everything. With
+the line `no reviews`, the user may not ask about it either. While there is a file `quota`, no pod is admitted, with the text in it as
+the reason; with a file `restricted`, only pods that keep the Pod Security Standard of this name. A file `lose-NAME` cuts the node of
+a pod off: its processes end, and the server sees the pod as it was.
+
+The variables of its own environment that begin with AWS_ or AZURE_ are in a
 Secret `store`.
 """
 
@@ -42,7 +49,9 @@ PROCESSORS = 16
 BACKOFF_S = 0.5
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB_NAME = "batch.kubernetes.io/job-name"
-KINDS = {"jobs": "Job", "pods": "Pod", "secrets": "Secret", "configmaps": "ConfigMap", "services": "Service"}
+KINDS = {"jobs": "Job", "pods": "Pod", "secrets": "Secret", "configmaps": "ConfigMap", "services": "Service",
+         "events": "Event"}
+REVIEWS = "selfsubjectaccessreviews"
 KILLED = b"unshare: sigprocmask unblock failed: Invalid argument"
 LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
 SERVICE_LABEL = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
@@ -81,7 +90,9 @@ def check(kind, new):
         data = {**new.get("data", {}), **new.get("binaryData", {})}
         if any(not re.match(r"^[-._a-zA-Z0-9]{1,253}$", key) for key in data):
             raise invalid("data: a key has other letters")
-        if sum(len(value) for value in data.values()) > 1 << 20:
+        bytes_of = lambda value: len(value.encode())
+        binary = sum(len(base64.b64decode(value)) for value in new.get("binaryData", {}).values())
+        if sum(map(bytes_of, new.get("data", {}).values())) + binary > 1 << 20:
             raise invalid("[]: Too long: may not be more than 1048576 bytes")
     if kind == "jobs":
         check_job(new["spec"])
@@ -108,6 +119,30 @@ def check_job(spec):
                 raise invalid("spec.podFailurePolicy.rules.onExitCodes.values: must be ordered, unique and not 0")
             if codes.get("containerName", next(iter(names))) not in names:
                 raise invalid("spec.podFailurePolicy.rules.onExitCodes.containerName: must be one of the containers")
+
+
+def check_restricted(spec):
+    """Returns what the Pod Security Standard "restricted" refuses (pod-security-admission of version 1.36)."""
+    found, pod = [], spec.get("securityContext", {})
+    containers = spec["containers"]
+    of = lambda container, key: container.get("securityContext", {}).get(key, pod.get(key))
+    if any(of(c, "allowPrivilegeEscalation") is not False for c in containers):
+        found.append("allowPrivilegeEscalation != false")
+    if any("ALL" not in (of(c, "capabilities") or {}).get("drop", []) for c in containers):
+        found.append("unrestricted capabilities")
+    if any(of(c, "runAsNonRoot") is not True for c in containers):
+        found.append("runAsNonRoot != true")
+    if any((of(c, "seccompProfile") or {}).get("type") not in ("RuntimeDefault", "Localhost") for c in containers):
+        found.append("seccompProfile")
+    if any(of(c, "runAsUser") == 0 for c in containers):
+        found.append("runAsUser=0")
+    allowed = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+    if any(not (set(volume) - {"name"}) <= allowed for volume in spec.get("volumes", [])):
+        found.append("restricted volume types")
+    # Not a part of the standard: the image has a named user, of which a kubelet does not know whether it is root.
+    if any(not isinstance(of(c, "runAsUser"), int) for c in containers):
+        found.append("image has non-numeric user (ronde), cannot verify user is non-root")
+    return found
 
 
 def check_pod(spec):
@@ -291,6 +326,7 @@ class Cluster:
         self.objects = {kind: {} for kind in KINDS}
         self.processes = {}
         self.ending = set()
+        self.lost = set()
         self.addresses = 0
         self.not_before = {}
         (FOLDER / "hosts").write_text("127.0.0.1 localhost\n")
@@ -306,7 +342,7 @@ class Cluster:
         with self.lock:
             metadata = new["metadata"]
             if "generateName" in metadata:
-                metadata["name"] = metadata.pop("generateName") + uuid.uuid4().hex[:5]
+                metadata["name"] = metadata.pop("generateName")[:58] + uuid.uuid4().hex[:5]
             check(kind, new)
             name = metadata["name"]
             if name in self.objects[kind]:
@@ -357,7 +393,9 @@ class Cluster:
             grace = pod["spec"].get("terminationGracePeriodSeconds", 30)
         pod["metadata"].setdefault("deletionTimestamp", now())
         process = self.processes.get(name)
-        if process is None:
+        if name in self.lost and grace != 0:
+            return
+        if process is None or name in self.lost:
             self.objects["pods"].pop(name, None)
         elif name not in self.ending or grace == 0:
             self.ending.add(name)
@@ -377,10 +415,14 @@ class Cluster:
             if phase == "Pending" and "deletionTimestamp" not in pod["metadata"]:
                 self.start(pod)
             process = self.processes.get(name)
+            if name in self.lost:
+                continue
             if process and phase == "Running" and process.unshare.poll() is not None:
                 code = process.code()
                 pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
                 state = {"terminated": {"exitCode": code, "finishedAt": now()}}
+                if code and pod["spec"]["containers"][0].get("terminationMessagePolicy") == "FallbackToLogsOnError":
+                    state["terminated"]["message"] = process.log.read_bytes()[-2048:].decode(errors="replace")
                 pod["status"]["containerStatuses"] = [{"name": "ronde", "state": state}]
                 set_condition(pod, "Ready", value="False")
             # The controller counts a pod of a Job before it is gone.
@@ -466,6 +508,7 @@ class Cluster:
                     self.end_pod(pod)
             if has(job, "SuccessCriteriaMet") and not active and not finished:
                 set_condition(job, "Complete", "SuccessPolicy", "Matched rules at index 0")
+            self.expire(job, finished)
             if finished or spec.get("suspend") or has(job, "SuccessCriteriaMet"):
                 continue
             succeeded = status.setdefault("indexes", [])
@@ -478,6 +521,19 @@ class Cluster:
             for index in wanted[:max(0, spec["parallelism"] - len(active))]:
                 if time.monotonic() >= self.not_before.get((name, index), 0):
                     self.create_pod(job, index)
+
+    def expire(self, job, finished):
+        """Ends a Job at its deadline, and deletes one that has ended some time ago."""
+        name, spec = job["metadata"]["name"], job["spec"]
+        if spec.get("suspend"):
+            return
+        since = time.monotonic() - self.not_before.setdefault((job["metadata"]["uid"], "start"), time.monotonic())
+        if not finished and since > spec.get("activeDeadlineSeconds", 1e9):
+            set_condition(job, "Failed", "DeadlineExceeded", "Job was active longer than specified deadline")
+        if finished and "ttlSecondsAfterFinished" in spec:
+            ended = self.not_before.setdefault((job["metadata"]["uid"], "end"), time.monotonic())
+            if time.monotonic() - ended >= spec["ttlSecondsAfterFinished"] and name in self.objects["jobs"]:
+                self.delete("jobs", name)
 
     def count(self, job, pods):
         name, spec, status = job["metadata"]["name"], job["spec"], job["status"]
@@ -526,7 +582,23 @@ class Cluster:
         ]
         template["spec"]["hostname"] = f"{name}-{index}"
         template.update({"apiVersion": "v1", "kind": "Pod"})
+        refused = ""
+        if (FOLDER / "quota").exists():
+            refused = (FOLDER / "quota").read_text()
+        elif (FOLDER / "restricted").exists() and check_restricted(template["spec"]):
+            refused = f'violates PodSecurity "restricted:latest": {", ".join(check_restricted(template["spec"]))}'
+        if refused:
+            return self.warn("Job", job, "FailedCreate", f'Error creating: pods "{name}-{index}-" is forbidden: {refused}')
         self.create("pods", template)
+
+    def warn(self, kind, thing, reason, message):
+        name = f"{thing['metadata']['name']}.{reason.lower()}"
+        event = self.objects["events"].setdefault(name, {
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": "default"},
+            "involvedObject": {"kind": kind, "name": thing["metadata"]["name"], "namespace": "default"},
+            "reason": reason, "type": "Warning", "count": 0, "eventTime": None, "source": {"component": "job-controller"},
+        })
+        event.update({"message": message, "count": event["count"] + 1, "lastTimestamp": now()})
 
     def run(self):
         last = None
@@ -537,6 +609,11 @@ class Cluster:
                     file.unlink()
                     if file.name.removeprefix("evict-") in self.objects["pods"]:
                         self.evict(file.name.removeprefix("evict-"))
+                for file in FOLDER.glob("lose-*"):
+                    file.unlink()
+                    name = file.name.removeprefix("lose-")
+                    self.lost.add(name)
+                    self.processes[name].kill(signal.SIGKILL)
                 self.run_pods()
                 self.run_jobs()
                 pods = [{
@@ -612,11 +689,16 @@ class Handler(BaseHTTPRequestHandler):
         if known is not None and self.command == "GET":
             return self.answer(200, known)
         path = path[2:] if path[0] == "api" else path[3:]
+        if path == [REVIEWS] and self.command == "POST":
+            return self.review(body)
         if len(path) < 3 or path[0] != "namespaces" or path[2] not in KINDS:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
         if path[1] != "default":
             raise Refused(403, "Forbidden", f'{path[2]} is forbidden: User "test" cannot use it in "{path[1]}"')
         kind, name, part = path[2], (path[3:] or [None])[0], (path[4:] or [None])[0]
+        for verb, of in self.needed(kind, name, part):
+            if not may(verb, of):
+                raise forbidden(verb, of)
         if part == "log":
             return self.stream_log(name, query)
         if part == "exec":
@@ -631,6 +713,22 @@ class Handler(BaseHTTPRequestHandler):
         code = 201 if self.command == "POST" else 200
         return self.answer(code, answer)
 
+    def needed(self, kind, name, part):
+        """Returns the rights that a request needs, as a server of version 1.36 does."""
+        if part == "exec":
+            return [("get", "pods/exec"), ("create", "pods/exec")]
+        if part:
+            return [("get" if self.command == "GET" else "create", f"{kind}/{part}")]
+        verbs = {"POST": "create", "PATCH": "patch", "DELETE": "delete", "GET": "get" if name else "list"}
+        return [(verbs[self.command], kind)]
+
+    def review(self, body):
+        if not may("create", REVIEWS):
+            raise forbidden("create", REVIEWS)
+        asked = body["spec"]["resourceAttributes"]
+        body["status"] = {"allowed": may(asked["verb"], asked["resource"])}
+        self.answer(201, body)
+
     def change(self, kind, name, query, body):
         if self.command == "POST":
             return CLUSTER.create(kind, body)
@@ -644,6 +742,9 @@ class Handler(BaseHTTPRequestHandler):
         for term in filter(None, query.get("labelSelector", [""])[0].split(",")):
             key, value = term.split("=", 1)
             found = [o for o in found if o["metadata"].get("labels", {}).get(key) == value]
+        for term in filter(None, query.get("fieldSelector", [""])[0].split(",")):
+            key, value = term.split("=", 1)
+            found = [o for o in found if o["involvedObject"].get(key.removeprefix("involvedObject.")) == value]
         return {"kind": KINDS[kind] + "List", "apiVersion": "batch/v1" if kind == "jobs" else "v1", "metadata": {},
                 "items": found}
 
@@ -671,6 +772,8 @@ class Handler(BaseHTTPRequestHandler):
     def run_in_pod(self, name, query):
         pod = CLUSTER.find("pods", name)
         process = CLUSTER.processes.get(name)
+        if name in CLUSTER.lost:
+            raise Refused(500, "InternalError", "error dialing backend: dial tcp 10.0.0.9:10250: no route to host")
         if process is None or pod["status"]["phase"] != "Running":
             raise Refused(500, "InternalError", "cannot exec into a container in a completed pod")
         offered = [p.strip() for p in self.headers.get("Sec-WebSocket-Protocol", "").split(",")]
@@ -719,6 +822,24 @@ class Handler(BaseHTTPRequestHandler):
         with lock:
             self.connection.sendall(bytes([0x88, 2]) + struct.pack(">H", 1000))
         self.connection.shutdown(socket.SHUT_WR)
+
+
+def may(verb, kind):
+    """Whether the user has a right, by the file `rights`."""
+    try:
+        rights = (FOLDER / "rights").read_text().splitlines()
+    except OSError:
+        return True
+    if kind == REVIEWS:
+        return "no reviews" not in rights
+    return f"{verb} {kind}" in rights
+
+
+def forbidden(verb, kind):
+    group = {"jobs": "batch", REVIEWS: "authorization.k8s.io"}.get(kind, "")
+    where = "at the cluster scope" if kind == REVIEWS else 'in the namespace "default"'
+    return Refused(403, "Forbidden", f'{kind.split("/")[0]} is forbidden: User "test" cannot {verb} resource "{kind}" in API '
+                                     f'group "{group}" {where}')
 
 
 def discovery(path):

@@ -40,6 +40,7 @@ mod process_memory;
 pub mod progress;
 pub mod recording;
 pub mod results;
+mod run_files;
 mod state_transfer;
 pub mod step_loop;
 pub mod task;

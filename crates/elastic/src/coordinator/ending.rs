@@ -172,7 +172,12 @@ impl CoordinatorMachine {
                 }
             }
             _ => {
-                self.propose(now, out, |record| record.phase = JobPhase::Stopped);
+                // The last worker may have ended before its checkpoint was published.
+                let written = self.checkpoint_written.max(checkpoint);
+                self.propose(now, out, |record| {
+                    record.checkpoint = written;
+                    record.phase = JobPhase::Stopped;
+                });
             }
         }
     }
@@ -217,10 +222,10 @@ impl CoordinatorMachine {
         if record.phase == JobPhase::Finished {
             return Reason::Finished { steps: complete };
         }
-        self.stopped(record.checkpoint)
+        self.stopped(record.checkpoint.max(self.checkpoint_written))
     }
 
-    /// Returns the reason of a stop, with the checkpoint that was published for it; none before it is.
+    /// Returns the reason of a stop, with the newest checkpoint that was saved for it; none before it is.
     fn stopped(&self, checkpoint: Option<Step>) -> Reason {
         let by = match &self.end_request {
             Some(EndRequest::Stop { by } | EndRequest::Abandon { by }) => by.clone(),

@@ -41,6 +41,11 @@ pub(crate) fn cancel(arguments: &CancelArguments) -> i32 {
     }
 }
 
+/// Prints what a target does in another way than usual, and why.
+pub(in crate::command) fn report(text: &str) {
+    message!("{text}");
+}
+
 /// Ends a job and everything that remains of it, and returns its state.
 pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> {
     let jobs = SubmittedJobs::open()?;
@@ -55,7 +60,7 @@ pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> 
         message!("warning: the job will not be listed as cancelled: {error}");
     }
     // Also after the end: a launcher that was killed may have left processes behind.
-    if let Err(error) = target.cancel(&job, grace) {
+    if let Err(error) = target.cancel(&job, grace, report) {
         let is_over = || {
             let state = jobs.state(&job, &*target);
             state.is_ok_and(|state| state.is_over())

@@ -56,7 +56,7 @@ enum CheckpointCommand {
 /// The location of checkpoints.
 #[derive(Args)]
 struct CheckpointLocation {
-    /// Folder of a run, or folder or address (`s3://bucket/prefix`, `az://container/prefix`) of its checkpoints.
+    /// Folder or address (`s3://bucket/prefix`, `az://container/prefix`) of a run, or of its checkpoints.
     address: String,
     /// Encryption key: `file:PATH` or `variable:NAME`.
     #[arg(long, value_name = "KEY")]
@@ -141,9 +141,8 @@ impl CheckpointLocation {
         let overrides: Vec<Override> = key
             .map(|key| Override::Set(format!("checkpoint.encrypt={key:?}")))
             .collect();
-        let here = Path::new(".");
-        resume::section(&address, &overrides)
-            .and_then(|section| resume::open(&section, here, here))
+        resume::open_stored(&address, &overrides)
+            .map(|(_, store)| store)
             .map_err(wrong)
     }
 }

@@ -105,11 +105,15 @@ pub(crate) use {info, message};
 pub(crate) fn write_message(text: Arguments<'_>) {
     let text = format!("{}\n", safe(&text.to_string(), console().colour));
     let written = std::io::stderr().write_all(text.as_bytes());
-    if written.is_err_and(|error| error.kind() != ErrorKind::BrokenPipe)
-        && text.starts_with("error")
-    {
-        let mut kept = UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.get_or_insert(text);
+    if !text.starts_with("error") {
+        return;
+    }
+    let is_unwritten = written.is_err_and(|error| error.kind() != ErrorKind::BrokenPipe);
+    let mut errors = ERRORS.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_unwritten {
+        errors.unwritten.get_or_insert(text);
+    } else {
+        errors.last = Some(text);
     }
 }
 
@@ -128,13 +132,25 @@ pub(crate) fn print(text: impl Display) -> i32 {
     }
 }
 
-/// The first error that could not be written to standard error.
-static UNWRITTEN: Mutex<Option<String>> = Mutex::new(None);
+/// The errors that this process has reported.
+struct ReportedErrors {
+    /// The first one that could not be written to standard error.
+    unwritten: Option<String>,
+    /// The last one that was written.
+    last: Option<String>,
+}
 
-/// Returns the first error that could not be written to standard error, such as that of a job whose disk is full.
-pub(crate) fn unwritten_error() -> Option<String> {
-    let kept = UNWRITTEN.lock().unwrap_or_else(PoisonError::into_inner);
-    kept.as_ref().map(|text| text.trim_end().to_owned())
+static ERRORS: Mutex<ReportedErrors> = Mutex::new(ReportedErrors {
+    unwritten: None,
+    last: None,
+});
+
+/// Returns the error that has ended this process: the first one that could not be written to standard error, such as that of a job
+/// whose disk is full, or the last one.
+pub(crate) fn final_error() -> Option<String> {
+    let errors = ERRORS.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = errors.unwritten.as_ref().or(errors.last.as_ref());
+    found.map(|text| text.trim_end().to_owned())
 }
 
 /// Escapes control characters, except colours if they are enabled.

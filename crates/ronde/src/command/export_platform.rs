@@ -1,10 +1,10 @@
 //! `ronde export azureml|sagemaker|kubeflow`: writes the job document of a platform that trains a run.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use ronde_submit::{Platform, PlatformRun, SubmitError};
+use ronde_submit::{Platform, PlatformRun, SubmitError, SubmitRequest, check_uploaded_folder};
 
 use super::console::{Printable, info, message};
 use super::submit;
@@ -101,6 +101,9 @@ pub(super) fn export(command: &PlatformCommand) -> i32 {
             return exit::USER_ERROR;
         }
     };
+    if let Err(error) = check_uploads(&platform, run, &read.request) {
+        return submit_failure(&error);
+    }
     let file = run.file.file_name().unwrap_or_default();
     let described = PlatformRun {
         name: read.config.run.name.clone(),
@@ -109,7 +112,7 @@ pub(super) fn export(command: &PlatformCommand) -> i32 {
         image: run.image.clone(),
         nodes: run.nodes,
         workers: read.config.workers.count,
-        sets: read.request.sets,
+        sets: read.request.sets.clone(),
         allow_plain: run.allow_plain,
     };
     let written = platform
@@ -119,6 +122,23 @@ pub(super) fn export(command: &PlatformCommand) -> i32 {
         Ok(()) => exit::DONE,
         Err(error) => submit_failure(&error),
     }
+}
+
+/// Refuses secrets in what the platform gets: the run file, and for Azure ML all files of the folder of the document.
+fn check_uploads(
+    platform: &Platform,
+    run: &PlatformRunArguments,
+    request: &SubmitRequest,
+) -> Result<(), SubmitError> {
+    request.check_secrets()?;
+    if !matches!(platform, Platform::AzureMl { .. }) {
+        return Ok(());
+    }
+    let beside = run.to.as_ref().unwrap_or(&run.file);
+    let folder = beside
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    check_uploaded_folder(folder.unwrap_or(Path::new(".")))
 }
 
 /// Returns the platform and the arguments about the run.

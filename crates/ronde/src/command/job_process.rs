@@ -250,9 +250,10 @@ pub(super) fn enter_directory(folder: &Path) -> Result<(), SubmitError> {
     })
 }
 
-/// Writes the exit code of the process, and returns that of the command.
+/// Writes the exit code of the process with the error that has ended it, and returns the exit code of the command.
 pub(super) fn finish(guard: ProcessGuard, code: i32) -> i32 {
-    match guard.finish(code, super::console::unwritten_error()) {
+    let cause = super::console::final_error().filter(|_| code != exit::DONE);
+    match guard.finish(code, cause) {
         Ok(()) => code,
         Err(error) => {
             super::submit_failure(&error);

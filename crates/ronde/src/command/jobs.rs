@@ -2,19 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::time::Duration;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use ronde_monitor::render;
-use ronde_submit::{JobListing, JobState, SubmitError, SubmittedJob, TargetSettings};
+use ronde_submit::{JobListing, JobState, SubmitError, SubmittedJob, Target, TargetSettings};
 use serde_json::json;
 
+use super::cancel;
 use super::console::{Printable, info};
 use super::submitted::{self, SubmittedJobs};
 use super::{exit, hang_up};
 
 /// Interval between two looks at the jobs.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long the answers of targets are waited for.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Arguments of `ronde jobs`.
 #[derive(Args)]
@@ -77,7 +81,7 @@ fn remove(name: &str, is_forced: bool) -> Result<(), SubmitError> {
         }
         // A launcher that was killed may have left its coordinator.
         let ended = match state {
-            JobState::Lost => target.cancel(&job, Duration::ZERO),
+            JobState::Lost => target.cancel(&job, Duration::ZERO, cancel::report),
             _ => Ok(()),
         };
         let removed = ended
@@ -186,79 +190,143 @@ fn print(listed: &[JobListing], states: &[JobState], is_json: bool) {
     let _ = write!(out, "{}", table(&rows.collect::<Vec<_>>()));
 }
 
-/// Returns the states of the jobs that are not over on targets that answer for several jobs at once, by position.
-fn states_together(jobs: &SubmittedJobs, listed: &[JobListing]) -> BTreeMap<usize, JobState> {
-    let mut groups: Vec<(&TargetSettings, Vec<usize>)> = Vec::new();
-    for (position, (name, job)) in listed.iter().enumerate() {
-        let open = job
-            .as_ref()
-            .ok()
-            .filter(|_| jobs.registry.ended(name).is_none());
-        let Some(job) = open.filter(|job| job.settings.is_remote()) else {
-            continue;
-        };
-        match groups
-            .iter_mut()
-            .find(|(settings, _)| **settings == job.settings)
-        {
-            Some((_, positions)) => positions.push(position),
-            None => groups.push((&job.settings, vec![position])),
-        }
-    }
-    let mut found = BTreeMap::new();
-    for (settings, positions) in groups {
-        let asked: Vec<(&SubmittedJob, bool)> = positions
-            .iter()
-            .filter_map(|position| {
-                let job = listed[*position].1.as_ref().ok()?;
-                Some((job, jobs.registry.is_cancelled(&job.name)))
-            })
-            .collect();
-        let states = jobs.target(settings).states(&asked).unwrap_or_default();
-        for ((position, state), (job, _)) in positions.into_iter().zip(states).zip(asked) {
-            jobs.registry.keep_end(&job.name, &state);
-            found.insert(position, state);
-        }
-    }
-    found
+/// The jobs that one thread asks a target for, with their positions in the list.
+struct Question {
+    positions: Vec<usize>,
+    /// Each job, and whether it was cancelled.
+    jobs: Vec<(SubmittedJob, bool)>,
+    target: Box<dyn Target>,
+    /// The name of the target.
+    name: String,
 }
 
-/// Returns the state of each job; those that are not over are asked for at the same time.
-fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
-    let mut together = states_together(jobs, listed);
-    let state = |(_, job): &JobListing| match job {
-        Ok(job) => jobs.state(job, &*jobs.target(&job.settings)),
-        Err(error) => Ok(JobState::unknown(error)),
-    };
-    let unknown = |error: SubmitError| JobState::unknown(&error);
-    std::thread::scope(|scope| {
-        let asked: Vec<_> = listed
+impl Question {
+    /// Returns the states of the jobs. One request answers for all of them where the target has such a request; otherwise it is
+    /// asked for each of them at the same time.
+    fn answer(&self) -> Vec<JobState> {
+        let asked = self
+            .jobs
             .iter()
-            .enumerate()
-            .map(|(position, listing)| {
-                if let Some(state) = together.remove(&position) {
-                    return Ok(Ok(state));
-                }
-                let name = &listing.0;
-                let is_remote = jobs.registry.ended(name).is_none()
-                    && listing.1.as_ref().is_ok_and(|job| job.settings.is_remote());
-                match is_remote {
-                    true => Err(scope.spawn(move || state(listing))),
-                    false => Ok(state(listing)),
-                }
-            })
-            .collect();
-        let answers = asked.into_iter().map(|asked| match asked {
-            Ok(state) => state.unwrap_or_else(unknown),
-            Err(thread) => match thread.join() {
-                Ok(state) => state.unwrap_or_else(unknown),
+            .map(|(job, is_cancelled)| (job, *is_cancelled));
+        let asked: Vec<(&SubmittedJob, bool)> = asked.collect();
+        if let Some(states) = self.target.states(&asked) {
+            return states;
+        }
+        let target = &*self.target;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = asked
+                .iter()
+                .map(|(job, is_cancelled)| scope.spawn(move || target.state(job, *is_cancelled)))
+                .collect();
+            let states = threads.into_iter().map(|thread| match thread.join() {
+                Ok(state) => state.unwrap_or_else(|error| JobState::unknown(&error)),
                 Err(_) => JobState::Unknown {
                     problem: "a bug in ronde".to_owned(),
                 },
-            },
+            });
+            states.collect()
+        })
+    }
+}
+
+/// Returns the questions about the jobs on other machines that are not over, one for each target.
+fn questions(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<Question> {
+    let mut questions: Vec<(&TargetSettings, Question)> = Vec::new();
+    for (position, (name, job)) in listed.iter().enumerate() {
+        let Ok(job) = job else { continue };
+        if !job.settings.is_remote() || jobs.registry.ended(name).is_some() {
+            continue;
+        }
+        let asked = (job.clone(), jobs.registry.is_cancelled(name));
+        let mut known = questions.iter_mut();
+        match known.find(|(settings, _)| **settings == job.settings) {
+            Some((_, question)) => {
+                question.positions.push(position);
+                question.jobs.push(asked);
+            }
+            None => {
+                let question = Question {
+                    positions: vec![position],
+                    jobs: vec![asked],
+                    target: jobs.target(&job.settings),
+                    name: job.target.clone(),
+                };
+                questions.push((&job.settings, question));
+            }
+        }
+    }
+    questions
+        .into_iter()
+        .map(|(_, question)| question)
+        .collect()
+}
+
+/// Returns the state of each job. Targets are asked at the same time; one that does not answer soon delays no other one.
+fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
+    let questions = questions(jobs, listed);
+    let mut found: BTreeMap<usize, JobState> = BTreeMap::new();
+    for question in &questions {
+        let no_answer = JobState::Unknown {
+            problem: format!(
+                "target `{}` does not answer within {} s",
+                question.name,
+                ANSWER_WITHIN.as_secs()
+            ),
+        };
+        found.extend(
+            question
+                .positions
+                .iter()
+                .map(|position| (*position, no_answer.clone())),
+        );
+    }
+    let mut waiting = questions.len();
+    let (sender, answers) = mpsc::channel();
+    for question in questions {
+        let sender = sender.clone();
+        // It is not waited for: this process ends before a target that does not answer.
+        std::thread::spawn(move || {
+            let states = question.answer();
+            // The receiver may have gone on.
+            let _ = sender.send(
+                question
+                    .positions
+                    .into_iter()
+                    .zip(states)
+                    .collect::<Vec<_>>(),
+            );
         });
-        answers.collect()
-    })
+    }
+    let local = |(_, job): &JobListing| match job {
+        Ok(job) => jobs.state(job, &*jobs.target(&job.settings)),
+        Err(error) => Ok(JobState::unknown(error)),
+    };
+    let deadline = now() + ANSWER_WITHIN;
+    for (position, listing) in listed.iter().enumerate() {
+        if !found.contains_key(&position) {
+            let state = local(listing).unwrap_or_else(|error| JobState::unknown(&error));
+            found.insert(position, state);
+        }
+    }
+    while waiting > 0 {
+        let Ok(answered) = answers.recv_timeout(deadline.saturating_duration_since(now())) else {
+            break;
+        };
+        waiting -= 1;
+        for (position, state) in answered {
+            jobs.registry.keep_end(&listed[position].0, &state);
+            found.insert(position, state);
+        }
+    }
+    found.into_values().collect()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the deadline of answers to a command that the user waits for"
+)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Returns the rows as a table with aligned columns.

@@ -25,6 +25,12 @@ pub(crate) struct RayArguments {
     /// The processors of a node.
     #[arg(long)]
     cpus: u32,
+    /// The GPUs of a node.
+    #[arg(long, default_value_t = 0)]
+    gpus: u32,
+    /// The bytes of memory of a node; 0: not reserved.
+    #[arg(long, default_value_t = 0)]
+    memory: u64,
     /// The Python that can import `ray`.
     #[arg(long)]
     python: String,
@@ -48,9 +54,11 @@ fn run_stored_program(arguments: &RayArguments, paths: &JobPaths) -> Result<i32,
     let mut command = Command::new(&program);
     command.current_dir(&package).args(["__job", "ray"]);
     for (name, number) in [
-        ("--nodes", arguments.nodes),
-        ("--slots", arguments.slots),
-        ("--cpus", arguments.cpus),
+        ("--nodes", arguments.nodes.into()),
+        ("--slots", arguments.slots.into()),
+        ("--cpus", arguments.cpus.into()),
+        ("--gpus", arguments.gpus.into()),
+        ("--memory", arguments.memory),
     ] {
         command.arg(name).arg(number.to_string());
     }
@@ -91,6 +99,8 @@ pub(super) fn lead(
         nodes: arguments.nodes.max(1),
         slots: arguments.slots,
         cpus: arguments.cpus,
+        gpus: arguments.gpus,
+        memory: arguments.memory,
         python: arguments.python.clone(),
         head: environment::ray_head(),
         drain_on: arguments.drain_on.clone(),

@@ -72,7 +72,7 @@ impl ResumeSource {
         let Some(address) = address else {
             return Ok(());
         };
-        let inside = format!("{}/{FOLDER}", address.trim_end_matches('/'));
+        let inside = inside(address);
         let section = section(&inside, overrides)?;
         let store = open(&section, Path::new("."), Path::new("."))?;
         self.newest = newest(&store)?;
@@ -169,6 +169,36 @@ impl ResumeSource {
             config.checkpoint.to = Some(to.clone());
         }
     }
+}
+
+/// Returns the address of the checkpoints of the run at an address.
+fn inside(address: &str) -> String {
+    format!("{}/{FOLDER}", address.trim_end_matches('/'))
+}
+
+/// Opens the checkpoints at an address, or those of the run at this address: all commands take both forms. Returns them with their
+/// address.
+pub(super) fn open_stored(
+    address: &str,
+    overrides: &[Override],
+) -> Result<(String, Arc<dyn Store>), String> {
+    let here = Path::new(".");
+    let open_at = |address: &str| {
+        let section = section(address, overrides)?;
+        open(&section, here, here)
+    };
+    let count = |store: &Arc<dyn Store>| list(&**store).map(|all| all.len());
+    let store = open_at(address)?;
+    // What is wrong with the store is reported by the command that reads it.
+    if !address.contains("://") || count(&store).unwrap_or(1) > 0 {
+        return Ok((address.to_owned(), store));
+    }
+    let inside = inside(address);
+    let of_run = open_at(&inside)?;
+    Ok(match count(&of_run) {
+        Ok(1..) => (inside, of_run),
+        _ => (address.to_owned(), store),
+    })
 }
 
 /// Returns the folder of the newest run in `runs` if neither a run file nor an argument names the run.

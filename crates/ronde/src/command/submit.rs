@@ -7,8 +7,8 @@ use clap::{Args, ValueEnum};
 use ronde::environment;
 use ronde_store::Address;
 use ronde_submit::{
-    DocumentForm, JobPreview, JobProgram, NewJob, SubmitError, SubmitRequest, SubmittedJob, Target,
-    TargetFile, TargetSettings,
+    DocumentForm, JobPreview, JobProgram, JobResources, NewJob, RunInputs, SubmitError,
+    SubmitRequest, SubmittedJob, Target, TargetFile, TargetSettings,
 };
 use ronde_train::config::{Document, Override, ValueOrigin};
 use ronde_train::{RunConfig, text_path};
@@ -38,6 +38,9 @@ pub(crate) struct SubmitArguments {
     /// Override a value of the run file, such as `--set train.epochs=3`; can be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
+    /// Secret of Kubernetes whose keys become variables of the workers, such as credentials of an object store; can be repeated.
+    #[arg(long, value_name = "SECRET")]
+    env_from: Vec<String>,
     /// File that describes the targets [default: ~/.config/ronde/targets.toml].
     #[arg(long, value_name = "FILE")]
     targets: Option<PathBuf>,
@@ -74,7 +77,7 @@ pub(super) struct RunToSubmit {
 
 /// Submits a run. The job's name is printed on standard output.
 pub(crate) fn submit(arguments: &SubmitArguments) -> i32 {
-    let run = match read_run(
+    let mut run = match read_run(
         arguments.file.as_deref(),
         arguments.workers,
         &arguments.sets,
@@ -85,6 +88,7 @@ pub(crate) fn submit(arguments: &SubmitArguments) -> i32 {
             return exit::USER_ERROR;
         }
     };
+    run.request.env_from.clone_from(&arguments.env_from);
     let settings = targets(arguments.targets.as_deref()).and_then(|file| file.find(&arguments.on));
     let name = arguments.name.as_deref();
     let submitted = settings.and_then(|settings| match arguments.dry_run {
@@ -187,7 +191,7 @@ pub(super) fn place_claimed(
     };
     match target.submit(&name, request, &mut placed) {
         Ok(()) if jobs.registry.is_cancelled(&name) => {
-            target.cancel(job, Duration::ZERO)?;
+            target.cancel(job, Duration::ZERO, super::cancel::report)?;
             Err(cancelled())
         }
         Ok(()) => Ok(()),
@@ -262,6 +266,7 @@ pub(super) fn read_run(
         0 => config.workers_max(),
         most => most,
     };
+    let inputs = inputs(run_file.as_deref(), &config);
     let request = SubmitRequest {
         run_file,
         workers: config.workers.count,
@@ -271,6 +276,13 @@ pub(super) fn read_run(
             .chain(sets.iter().cloned())
             .collect(),
         directory,
+        inputs,
+        resources: JobResources {
+            memory_bytes: config.job.memory_bytes(),
+            cpus: config.job.cpus,
+            gpus: config.job.gpus,
+        },
+        env_from: Vec::new(),
         is_elastic: config.elastic.enabled,
         saves_in_output: saves && in_output,
         output,
@@ -281,6 +293,27 @@ pub(super) fn read_run(
         },
     };
     Ok(RunToSubmit { config, request })
+}
+
+/// Returns the files beside a run file that its run needs, for targets that copy them.
+fn inputs(run_file: Option<&Path>, config: &RunConfig) -> RunInputs {
+    let Some(base) = run_file.and_then(Path::parent) else {
+        return RunInputs::default();
+    };
+    let (base, config) = (base.to_owned(), config.clone());
+    RunInputs::new(move || {
+        config.files_beside(&base).map_err(|error| {
+            let text = error.to_string();
+            let (problem, help) = text.split_once("\n  help: ").unwrap_or((
+                &text,
+                "correct the run file; relative paths start from its folder",
+            ));
+            SubmitError::Invalid {
+                problem: problem.to_owned(),
+                help: help.to_owned(),
+            }
+        })
+    })
 }
 
 /// Returns the absolute paths of a run file and of the current folder, for the record of a job.

@@ -26,6 +26,7 @@ fn a_job_on_two_hosts_has_the_bits_of_a_run_and_is_fetched() {
     hosts.targets(&[("gpus", "ssh_config", "hosts = [\"h1:2\", \"h2:2\"]")]);
     std::fs::create_dir(hosts.path("input")).unwrap();
     hosts.dir.run(&["init", "input/run.toml"]).expect(0, &[]);
+    hosts.write("input/kubeconfig", "a secret");
     let run = hosts.path("input/run.toml");
     let run = run.to_str().unwrap();
     let plain = hosts
@@ -52,7 +53,45 @@ fn a_job_on_two_hosts_has_the_bits_of_a_run_and_is_fetched() {
     let model = std::fs::read_to_string(hosts.path("copy/model.json")).unwrap();
     assert!(model.contains(&plain), "{model}");
     assert!(hosts.path("copy/logs/launcher.log").exists() && !hosts.path("copy/job").exists());
-    assert_eq!(hosts.dir.list("remote/inputs").len(), 1);
+    let sent = hosts.dir.list("remote/inputs");
+    assert_eq!(sent.len(), 1);
+    let sent = hosts.dir.list(&format!("remote/inputs/{}", sent[0]));
+    assert_eq!(sent, ["run.toml"], "what the run does not name stays here");
+    let named = ["--on", "gpus", "--set", "job.files=[\"kubeconfig\"]", run];
+    hosts.submit(&named).expect(
+        2,
+        &["input/kubeconfig: it looks like a file with credentials"],
+    );
+}
+
+#[test]
+fn results_of_hosts_without_a_common_disk_are_fetched() {
+    let Some(hosts) = SshHosts::new(2) else {
+        return;
+    };
+    for folder in ["remote", "disk2"] {
+        std::fs::create_dir(hosts.path(folder)).unwrap();
+    }
+    // In the mount namespace of the second host.
+    let mounted = Command::new("nsenter")
+        .args(["-m", "-t", &hosts.servers[1].id().to_string()])
+        .args(["mount", "--bind"])
+        .args([hosts.path("disk2"), hosts.path("remote")])
+        .status();
+    assert!(mounted.unwrap().success());
+    hosts.targets(&[("gpus", "ssh_config", "hosts = [\"h1:1\", \"h2:1\"]")]);
+    let to = format!("checkpoint.to={:?}", hosts.path("checkpoints"));
+    let short = ["--on", "gpus", "-n", "2", "--name", "short"];
+    let sets = ["--set", "train.epochs=1", "--set", &to];
+    hosts
+        .submit(&[&short[..], &sets[..]].concat())
+        .expect(0, &["job short on gpus"]);
+    hosts.ronde(&["wait", "short"]).expect(0, &["finished"]);
+    assert!(!hosts.dir.list("disk2/jobs/short").is_empty());
+    hosts
+        .ronde(&["fetch", "short", "--to", "copy"])
+        .expect(0, &[]);
+    assert!(hosts.path("copy/model.json").exists());
 }
 
 #[test]
@@ -364,6 +403,10 @@ fn hosts_that_cannot_train_together_are_refused_by_name() {
     let version = other_program(&hosts, "old_ronde", "version", "0.0.9");
     let features = other_program(&hosts, "other_cpu", "cpu_features", "x86-64 sse2");
     let full = format!("hosts = [\"h1\"]\nfolder = {small:?}");
+    hosts.write("broken_ronde", "#!/bin/sh\nkill -SEGV $$\n");
+    let broken = hosts.path("broken_ronde");
+    make_executable(&broken);
+    let broken = format!("hosts = [\"h1\"]\nprogram = {broken:?}");
     hosts.targets(&[
         ("disk", "ssh_config", &full),
         (
@@ -378,6 +421,7 @@ fn hosts_that_cannot_train_together_are_refused_by_name() {
             "ssh_config",
             "hosts = [\"h1\"]\nprogram = \"/bin/false\"",
         ),
+        ("broken", "ssh_config", &broken),
         ("one", "ssh_config", "hosts = [\"h1\"]"),
     ]);
     refused(
@@ -391,6 +435,7 @@ fn hosts_that_cannot_train_together_are_refused_by_name() {
                 "cannot use host `h2`: its processor has other features than that of `h1`",
             ),
             ("program", "it cannot run /bin/false"),
+            ("broken", "a command was ended by signal 11"),
         ],
     );
     let gone = [

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::{Ended, RONDE, Running, TestFolder, send, until};
 
 /// A run that lasts until it is ended.
-const LONG: [&str; 4] = [
+pub(crate) const LONG: [&str; 4] = [
     "--set",
     "train.epochs=100000",
     "--set",
@@ -28,7 +28,7 @@ pub(crate) struct TestCluster {
 
 impl TestCluster {
     /// Returns `None` with a message where it cannot be started.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         Self::with_store(&[])
     }
 
@@ -61,7 +61,7 @@ impl TestCluster {
         Some(Self { dir, server })
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -79,7 +79,7 @@ impl TestCluster {
     }
 
     /// Submits a run to a target with these settings.
-    fn submit(&self, settings: &str, arguments: &[&str]) -> Ended {
+    pub(crate) fn submit(&self, settings: &str, arguments: &[&str]) -> Ended {
         self.dir
             .write("targets.toml", &format!("{TARGET}{settings}\n"));
         let words = ["submit", "--targets", "targets.toml", "--on", "cluster"];
@@ -96,7 +96,7 @@ impl TestCluster {
     }
 
     /// Returns the state of the cluster.
-    fn state(&self) -> Value {
+    pub(crate) fn state(&self) -> Value {
         let text = std::fs::read(self.path("cluster/state.json")).unwrap();
         serde_json::from_slice(&text).unwrap()
     }
@@ -124,7 +124,7 @@ impl TestCluster {
     }
 
     /// Waits until the events of a job contain a text this many times.
-    fn events(&self, job: &str, text: &str, times: usize) {
+    pub(crate) fn events(&self, job: &str, text: &str, times: usize) {
         until(text, || {
             let folders = self.dir.list("cluster/claims/results");
             let mut folders = folders.iter().filter(|folder| folder.starts_with(job));
@@ -137,7 +137,7 @@ impl TestCluster {
     }
 
     /// Returns the listed state of a job, with its reason.
-    fn job_state(&self, job: &str) -> String {
+    pub(crate) fn job_state(&self, job: &str) -> String {
         let jobs = self.ronde(&["jobs"]).expect(0, &[]);
         let mut lines = jobs.stdout.lines().map(str::to_owned);
         lines.find(|line| line.starts_with(job)).unwrap()
@@ -318,7 +318,7 @@ fn what_keeps_a_job_from_running_is_reported() {
     cluster.submit("", &failing).expect(0, &[]);
     cluster
         .ronde(&["wait", "failing"])
-        .expect(2, &["failed (exit code 2)"]);
+        .expect(2, &["failed (exit code 2): ", "gone.safetensors"]);
 }
 
 #[test]

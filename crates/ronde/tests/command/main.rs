@@ -34,6 +34,8 @@ mod jobs_on_kubernetes;
 mod jobs_on_ray;
 mod jobs_on_slurm;
 mod killed_often;
+#[cfg(feature = "full")]
+mod kubernetes_limits;
 mod ledger;
 mod local_sgd;
 #[cfg(feature = "full")]

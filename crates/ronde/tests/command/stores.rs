@@ -395,13 +395,13 @@ fn a_job_on_kubernetes_without_a_volume_keeps_its_results_in_a_bucket() {
             .ronde(&[&submit[..], &sets, &["--set", &output]].concat())
             .expect(0, &[]);
         until("a checkpoint is in the bucket", || {
-            let listed = remote
-                .start(
-                    &cluster.dir,
-                    &["checkpoint", "ls", &format!("{to}/checkpoints")],
-                )
-                .wait();
-            listed.stdout.contains("complete")
+            let listed = |address: &str| {
+                let words = ["checkpoint", "ls", address];
+                let listed = remote.start(&cluster.dir, &words).wait();
+                listed.stdout.contains("complete")
+            };
+            // The address of the run, and that of its checkpoints.
+            listed(&to) && listed(&format!("{to}/checkpoints"))
         });
         let first = cluster.pod("0");
         let name = first["name"].as_str().unwrap();

@@ -1,5 +1,6 @@
 //! [`ClusterApi`]: requests to the API server of a cluster about one namespace.
 
+use std::fmt;
 use std::io::Write;
 use std::time::Duration;
 
@@ -31,6 +32,18 @@ pub(crate) enum ApiFailure {
 
 /// Receives the messages of a command in a pod: a channel and bytes.
 pub(super) type ChannelReceiver<'a> = dyn FnMut(u8, &[u8]) -> Result<(), ApiFailure> + 'a;
+
+impl fmt::Display for ApiFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status { code, message } => {
+                write!(f, "the API server answers with status {code}: {message}")
+            }
+            Self::Unreachable(problem) => f.write_str(problem),
+            Self::Output(cause) => write!(f, "cannot write the output: {cause}"),
+        }
+    }
+}
 
 impl ApiFailure {
     /// Returns the failure for an answer with a status code that is not a success.
@@ -76,12 +89,13 @@ impl ClusterApi {
 
     /// Returns the error of a request.
     pub(super) fn failed(&self, failure: ApiFailure) -> SubmitError {
-        let (problem, help, is_temporary) = match failure {
-            ApiFailure::Unreachable(problem) => (problem, None, true),
+        let (problem, help, is_temporary) = match &failure {
+            ApiFailure::Unreachable(problem) => (problem.clone(), None, true),
             ApiFailure::Output(cause) => {
+                let cause = std::io::Error::new(cause.kind(), cause.to_string());
                 return SubmitError::file("write", "the output".as_ref())(cause);
             }
-            ApiFailure::Status { code, message } => {
+            ApiFailure::Status { code, .. } => {
                 let help = match code {
                     401 => Some(
                         "the credentials of the context are not valid any more; log in to the cluster again",
@@ -91,11 +105,10 @@ impl ClusterApi {
                     ),
                     _ => None,
                 };
-                let problem = format!("the API server answers with status {code}: {message}");
                 (
-                    problem,
+                    failure.to_string(),
                     help.map(str::to_owned),
-                    matches!(code, 429 | 500..),
+                    matches!(*code, 429 | 500..),
                 )
             }
         };
@@ -104,6 +117,16 @@ impl ClusterApi {
             problem,
             help,
             is_temporary,
+        }
+    }
+
+    /// Returns an error about what the user may not do.
+    pub(super) fn refused(&self, problem: String, help: &str) -> SubmitError {
+        SubmitError::Host {
+            host: self.title.clone(),
+            problem,
+            help: Some(help.to_owned()),
+            is_temporary: false,
         }
     }
 
@@ -203,8 +226,30 @@ impl ClusterApi {
         }
     }
 
-    pub(super) fn pod(&self, name: &str) -> Result<Value, ApiFailure> {
-        self.call("GET", &self.path("pods", name), None)
+    /// Returns whether the user may do something with a kind in the namespace.
+    pub(super) fn may(&self, verb: &str, kind: &str) -> Result<bool, ApiFailure> {
+        let group = if kind == "jobs" { "batch" } else { "" };
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": { "resourceAttributes": {
+                "namespace": self.namespace, "verb": verb, "group": group, "resource": kind,
+            } },
+        });
+        let path = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let answer = self.call("POST", path, Some(("application/json", &review)))?;
+        Ok(answer["status"]["allowed"] == true)
+    }
+
+    /// Returns the events about an object, of any order.
+    pub(super) fn events(&self, kind: &str, name: &str) -> Result<Vec<Value>, ApiFailure> {
+        let selector = escaped(&format!(
+            "involvedObject.kind={kind},involvedObject.name={name}"
+        ));
+        self.items(&format!(
+            "{}?fieldSelector={selector}",
+            self.path("events", "")
+        ))
     }
 
     /// Returns the pods of a Job.
@@ -219,10 +264,13 @@ impl ClusterApi {
 
     fn list(&self, kind: &str, label: &str, value: &str) -> Result<Vec<Value>, ApiFailure> {
         let selector = escaped(&format!("{label}={value}"));
-        let path = format!("{}?labelSelector={selector}", self.path(kind, ""));
-        let mut listed = self.call("GET", &path, None)?;
+        self.items(&format!("{}?labelSelector={selector}", self.path(kind, "")))
+    }
+
+    fn items(&self, path: &str) -> Result<Vec<Value>, ApiFailure> {
+        let mut listed = self.call("GET", path, None)?;
         match listed["items"].take() {
-            Value::Array(pods) => Ok(pods),
+            Value::Array(items) => Ok(items),
             _ => Ok(Vec::new()),
         }
     }

@@ -42,6 +42,11 @@ pub(super) fn run(
     exit_code(&status).map_err(|problem| api.problem(format!("pod {pod}: {problem}")))
 }
 
+/// Runs a command in a pod whose output and exit code are not needed.
+pub(super) fn start(api: &ClusterApi, pod: &str, command: &[String]) -> Result<(), ApiFailure> {
+    api.exec(pod, CONTAINER, command, &mut |_: u8, _: &[u8]| Ok(()))
+}
+
 /// Returns the exit code in the status at the end of a command.
 fn exit_code(status: &[u8]) -> Result<i32, String> {
     let status: Value = serde_json::from_slice(status).map_err(|error| error.to_string())?;

@@ -15,6 +15,7 @@ use crate::launcher_arguments::LauncherArguments;
 use crate::platform::{insert, kubernetes_label, yaml};
 use crate::preview::JobPreview;
 use crate::process_folder::ProcessCommand;
+use crate::run_inputs::JobResources;
 use crate::target::SubmitRequest;
 
 /// The annotation of a Job with its folder, which no other submission has.
@@ -23,12 +24,14 @@ const FOLDER: &str = "ronde/folder";
 pub(super) const CONTAINER: &str = "ronde";
 /// The folder of the volume for the results.
 pub(super) const RESULTS: &str = "/run/ronde/results";
-/// The group that owns the volumes: that of the user in the images of ronde.
-const GROUP: u32 = 65_532;
+/// The user and group in the images of ronde. The group owns the volumes.
+const USER: u32 = 65_532;
 /// Failures of pods, besides those of ended or cancelled runs, after which the job is given up.
 const FAILURES_MAX: u32 = 20;
 /// Seconds for a last checkpoint.
 const GRACE_S: u32 = 120;
+/// The name of GPUs among the resources of a pod.
+const GPU: &str = "nvidia.com/gpu";
 /// The default port of the coordinator.
 const PORT: u16 = 4711;
 /// Exit codes of the launcher that end the job: it failed, or was cancelled.
@@ -50,6 +53,9 @@ pub(super) struct JobManifest<'a> {
     slots: u32,
     inputs: PodInputs,
     command: ProcessCommand,
+    resources: JobResources,
+    /// The Secrets whose keys become variables.
+    variables: Vec<String>,
 }
 
 impl<'a> JobManifest<'a> {
@@ -78,7 +84,7 @@ impl<'a> JobManifest<'a> {
                 "set `run.output` to an address such as s3://bucket/runs/x, or `claim` of the target to a volume claim",
             ));
         }
-        let inputs = PodInputs::read(request.run_file.as_deref())?;
+        let inputs = PodInputs::read(request)?;
         let name = kubernetes_label(name);
         let folder = PathBuf::from(RESULTS).join(format!("{name}-{stamp:x}"));
         let run_file = inputs
@@ -98,7 +104,7 @@ impl<'a> JobManifest<'a> {
         if request.is_elastic {
             words.extend(["--credentials".to_owned(), SECRET_FOLDER.to_owned()]);
         }
-        Ok(Self {
+        let manifest = Self {
             settings,
             namespace: namespace.map(str::to_owned),
             workers: request.workers,
@@ -112,7 +118,16 @@ impl<'a> JobManifest<'a> {
             },
             name,
             folder,
-        })
+            resources: request.resources,
+            variables: [settings.env_secrets.as_slice(), &request.env_from].concat(),
+        };
+        manifest.inputs.check_fits(&manifest.command_text())?;
+        Ok(manifest)
+    }
+
+    /// Returns the command of the launcher for its file.
+    fn command_text(&self) -> String {
+        serde_json::to_string(&self.command).unwrap_or_default()
     }
 
     /// Returns the name of the Job and of everything that belongs to it.
@@ -182,10 +197,11 @@ impl<'a> JobManifest<'a> {
 
     fn pod(&self) -> Value {
         let grace = self.settings.grace_s.unwrap_or(GRACE_S);
+        let limit = grace_of_pods(self.settings);
         let mut pod = json!({
             "restartPolicy": "Never",
             "subdomain": self.name,
-            "terminationGracePeriodSeconds": grace.saturating_add(MARGIN_S),
+            "terminationGracePeriodSeconds": limit,
             "enableServiceLinks": false,
             "automountServiceAccountToken": self.settings.service_account.is_some(),
             "securityContext": security(),
@@ -258,6 +274,8 @@ impl<'a> JobManifest<'a> {
             "image": self.settings.image,
             "command": command,
             "env": [field("POD_IP", "status.podIP"), field("POD_NAME", "metadata.name")],
+            // The last lines of its output are then in the status of the pod.
+            "terminationMessagePolicy": "FallbackToLogsOnError",
             "ports": [{ "name": "coordinator", "containerPort": port }],
             "resources": self.resources(),
             "readinessProbe": ready,
@@ -272,8 +290,8 @@ impl<'a> JobManifest<'a> {
                 { "name": "results", "mountPath": RESULTS },
             ],
         });
-        if !self.settings.env_secrets.is_empty() {
-            let secrets = self.settings.env_secrets.iter();
+        if !self.variables.is_empty() {
+            let secrets = self.variables.iter();
             let from: Vec<Value> = secrets
                 .map(|name| json!({ "secretRef": { "name": name } }))
                 .collect();
@@ -284,14 +302,17 @@ impl<'a> JobManifest<'a> {
 
     /// Returns the resources of a pod: requests and limits are equal, so that pods are not evicted first.
     fn resources(&self) -> Value {
-        let cpu = self
-            .settings
-            .cpu
-            .clone()
-            .unwrap_or_else(|| self.slots.to_string());
-        let mut amounts = json!({ "cpu": cpu });
-        if let Some(memory) = &self.settings.memory {
-            insert(&mut amounts, "memory", memory.clone());
+        let slots = u64::from(self.slots);
+        let of_workers = |one: u64| one.saturating_mul(slots).to_string();
+        let cpus = self.resources.cpus.map(|cpus| of_workers(cpus.into()));
+        let cpu = cpus.or_else(|| self.settings.cpu.clone());
+        let mut amounts = json!({ "cpu": cpu.unwrap_or_else(|| self.slots.to_string()) });
+        let memory = self.resources.memory_bytes.map(of_workers);
+        if let Some(memory) = memory.or_else(|| self.settings.memory.clone()) {
+            insert(&mut amounts, "memory", memory);
+        }
+        if let Some(gpus) = self.resources.gpus.filter(|gpus| *gpus > 0) {
+            insert(&mut amounts, GPU, of_workers(gpus.into()));
         }
         json!({ "requests": amounts, "limits": amounts })
     }
@@ -314,8 +335,7 @@ impl<'a> JobManifest<'a> {
     }
 
     fn documents(&self, secret: Value) -> [(&'static str, Value); 3] {
-        let command = serde_json::to_string(&self.command).unwrap_or_default();
-        let (texts, bytes) = self.inputs.data(COMMAND_FILE, &command);
+        let (texts, bytes) = self.inputs.data(COMMAND_FILE, &self.command_text());
         let port = self.settings.port.unwrap_or(PORT);
         [
             (
@@ -365,6 +385,11 @@ impl<'a> JobManifest<'a> {
     }
 }
 
+/// Returns the seconds that Kubernetes allows for the end of a pod.
+pub(super) fn grace_of_pods(settings: &KubernetesSettings) -> u32 {
+    settings.grace_s.unwrap_or(GRACE_S).saturating_add(MARGIN_S)
+}
+
 /// Returns the labels of everything that belongs to a job.
 pub(super) fn labels(name: &str) -> Value {
     json!({ "app.kubernetes.io/managed-by": "ronde", "app.kubernetes.io/instance": name })
@@ -380,9 +405,17 @@ pub(super) fn results_volume(settings: &KubernetesSettings) -> Value {
     }
 }
 
-/// Returns what the processes of a pod may do.
+/// Returns what the processes of a pod may do: what the Pod Security Standard "restricted" allows. The user is a number, because
+/// a kubelet cannot tell whether a named one is root.
 pub(super) fn security() -> Value {
-    json!({ "runAsNonRoot": true, "fsGroup": GROUP, "fsGroupChangePolicy": "OnRootMismatch" })
+    json!({
+        "runAsNonRoot": true,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": { "type": "RuntimeDefault" },
+    })
 }
 
 /// Returns what the processes of a container may do.
@@ -418,4 +451,4 @@ pub(super) fn merge(value: &mut Value, further: &Value) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -49,9 +49,14 @@ pub(super) fn is_over(pod: &Value) -> bool {
     )
 }
 
-/// Returns whether the Job has ended.
+/// Returns whether the run of the Job has ended. The server may still end other pods of it, which on a lost node takes until the
+/// node is back.
 pub(super) fn is_finished(job: &Value) -> bool {
-    has(job, "Complete") || has_failed(job)
+    has_succeeded(job) || has_failed(job)
+}
+
+fn has_succeeded(job: &Value) -> bool {
+    has(job, "Complete") || has(job, "SuccessCriteriaMet")
 }
 
 /// Returns whether `ronde cancel` has ended the Job without its launcher.
@@ -59,9 +64,9 @@ fn is_cancelled_here(job: &Value) -> bool {
     job["metadata"]["annotations"][CANCELLED] == "true"
 }
 
-/// Returns whether the Job has failed.
+/// Returns whether the Job has failed, or fails as soon as its other pods have ended.
 pub(super) fn has_failed(job: &Value) -> bool {
-    has(job, "Failed")
+    has(job, "Failed") || has(job, "FailureTarget")
 }
 
 fn has(job: &Value, kind: &str) -> bool {
@@ -83,19 +88,18 @@ pub(super) fn job_state(job: Option<&Value>, pods: &[Value], is_cancelled: bool)
             false => JobState::Lost,
         };
     };
-    if has(job, "Complete") {
+    if has_succeeded(job) {
         return JobState::Finished;
     }
     if has_failed(job) {
         return match (is_cancelled, exit_code(job, pods)) {
             (true, _) => JobState::Cancelled,
-            (false, Some(code)) => JobState::failed(code),
+            (false, Some(code)) => JobState::Failed {
+                code,
+                reason: last_words(pods),
+            },
             (false, None) => JobState::Lost,
         };
-    }
-    if has(job, "SuccessCriteriaMet") || has(job, "FailureTarget") {
-        // The server ends the other pods before it reports the end.
-        return JobState::RUNNING;
     }
     let is_suspended = job["spec"]["suspend"] == true;
     match leader(pods) {
@@ -114,18 +118,76 @@ fn queued(reason: &str) -> JobState {
     }
 }
 
-/// Returns why a pod does not run yet.
-pub(super) fn reason(pod: &Value) -> String {
+/// Returns the kind and the name of the object whose events may say why a Job waits: its first pod, or the Job itself while it has
+/// none. `None` if its state needs no such reason.
+pub(super) fn waiting_object(
+    job: Option<&Value>,
+    pods: &[Value],
+) -> Option<(&'static str, String)> {
+    let job = job.filter(|job| !is_finished(job) && job["spec"]["suspend"] != true)?;
+    match leader(pods) {
+        None => Some(("Job", name(job).to_owned())),
+        Some(pod) if is_running(&pod) || is_over(&pod) => None,
+        Some(pod) if has_message(&pod) => None,
+        Some(pod) => Some(("Pod", name(&pod).to_owned())),
+    }
+}
+
+/// Returns the state of a waiting job with the newest warning among the events of what it waits for.
+pub(super) fn with_events(state: JobState, events: &[Value]) -> JobState {
+    match (state, newest_warning(events)) {
+        (JobState::Queued { .. }, Some(warning)) => queued(&warning),
+        (state, _) => state,
+    }
+}
+
+/// Returns the newest warning among events, with its reason.
+pub(super) fn newest_warning(events: &[Value]) -> Option<String> {
+    let warnings = events.iter().filter(|event| event["type"] == "Warning");
+    let newest = warnings.max_by_key(|event| {
+        let times = ["lastTimestamp", "eventTime"].map(|key| event[key].as_str());
+        let created = event["metadata"]["creationTimestamp"].as_str();
+        let time = times.into_iter().flatten().chain(created).next();
+        time.unwrap_or_default().to_owned()
+    })?;
+    let text = |key: &str| newest[key].as_str().unwrap_or_default();
+    Some(format!("{}: {}", text("reason"), text("message")))
+}
+
+/// Returns what the status of a pod says about its start.
+fn start_status(pod: &Value) -> &Value {
     let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
     let scheduled = condition(pod, "PodScheduled");
     let not_scheduled = scheduled.filter(|condition| condition["status"] == "False");
-    let source = not_scheduled.unwrap_or(waiting);
+    not_scheduled.unwrap_or(waiting)
+}
+
+fn has_message(pod: &Value) -> bool {
+    start_status(pod)["message"]
+        .as_str()
+        .is_some_and(|text| !text.is_empty())
+}
+
+/// Returns why a pod does not run yet.
+pub(super) fn reason(pod: &Value) -> String {
+    let source = start_status(pod);
     let text = |key: &str| source[key].as_str().unwrap_or_default();
     match (text("reason"), text("message")) {
         ("", _) => "it is starting".to_owned(),
         (reason, "") => reason.to_owned(),
         (reason, message) => format!("{reason}: {message}"),
     }
+}
+
+/// Returns the last error in the output of the first pod, as far as its status has it, or else the last line.
+fn last_words(pods: &[Value]) -> Option<String> {
+    let pod = leader(pods)?;
+    let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    let mut lines = ended["message"].as_str()?.lines().rev();
+    let mut lines_again = lines.clone();
+    let error = lines.find(|line| line.starts_with("error"));
+    let last = || lines_again.find(|line| !line.trim().is_empty());
+    error.or_else(last).map(str::to_owned)
 }
 
 /// Returns the exit code that made a Job fail: the one that the server reports, or that of its first pod.
@@ -135,7 +197,8 @@ fn exit_code(job: &Value, pods: &[Value]) -> Option<i32> {
         ended["exitCode"].as_i64()
     });
     let reported = || {
-        let message = condition(job, "Failed")?["message"].as_str()?;
+        let failed = condition(job, "Failed").or_else(|| condition(job, "FailureTarget"));
+        let message = failed?["message"].as_str()?;
         let (_, rest) = message.split_once("exit code ")?;
         rest.split_whitespace().next()?.parse().ok()
     };
@@ -157,6 +220,23 @@ mod tests {
             },
             "status": status,
         })
+    }
+
+    #[test]
+    fn a_failed_job_has_the_last_error_of_its_first_pod() {
+        let message = |text: &str| {
+            let mut status = ended(2);
+            status["containerStatuses"][0]["state"]["terminated"]["message"] = text.into();
+            [pod("a", "0", "t", status)]
+        };
+        let state =
+            |text: &str| job_state(Some(&over("Failed", "")), &message(text), false).to_string();
+        assert_eq!(
+            state("rank 0\nerror: no such file: x\n  help: y\n"),
+            "failed (exit code 2): no such file: x"
+        );
+        assert_eq!(state("Killed\n\n"), "failed (exit code 2): Killed");
+        assert_eq!(state(""), "failed (exit code 2)");
     }
 
     fn ended(code: i32) -> Value {
@@ -221,7 +301,13 @@ mod tests {
             (over("Failed", limit), &of_pod[..], failed(3)),
             (over("Failed", code), &[], failed(2)),
             (over("Failed", limit), &[], JobState::Lost),
-            (over("FailureTarget", ""), &of_pod[..], JobState::RUNNING),
+            // A pod on a lost node does not end.
+            (over("FailureTarget", code), &of_pod[..], failed(2)),
+            (
+                over("SuccessCriteriaMet", ""),
+                &of_pod[..],
+                JobState::Finished,
+            ),
         ] {
             assert_eq!(job_state(Some(&job), pods, false), expected, "{job:?}");
         }
@@ -244,5 +330,34 @@ mod tests {
             let state = job_state(job.as_ref(), &of_pod, is_cancelled);
             assert_eq!(state, JobState::Cancelled, "{job:?}");
         }
+    }
+
+    #[test]
+    fn events_tell_why_a_job_has_no_pod_or_its_pod_does_not_start() {
+        let job =
+            json!({ "metadata": { "name": "x" }, "spec": { "suspend": false }, "status": {} });
+        let object = |pods: &[Value]| waiting_object(Some(&job), pods);
+        let one = |status| [pod("a", "0", "t", status)];
+        assert_eq!(object(&[]), Some(("Job", "x".to_owned())));
+        let creating = json!({
+            "phase": "Pending",
+            "containerStatuses": [{ "state": { "waiting": { "reason": "ContainerCreating" } } }],
+        });
+        assert_eq!(object(&one(creating)), Some(("Pod", "a".to_owned())));
+        let pulling = json!({ "phase": "Pending", "containerStatuses": [{ "state": {
+            "waiting": { "reason": "ImagePullBackOff", "message": "back-off" },
+        } }] });
+        assert_eq!(object(&one(pulling)), None, "it has its reason");
+        assert_eq!(object(&one(json!({ "phase": "Running" }))), None);
+        let event = |kind: &str, reason: &str, time: &str| json!({ "type": kind, "reason": reason, "message": "m", "lastTimestamp": time, "eventTime": null });
+        let events = [
+            event("Warning", "FailedCreate", "2026-01-01T00:00:02Z"),
+            event("Warning", "FailedMount", "2026-01-01T00:00:01Z"),
+            event("Normal", "Scheduled", "2026-01-01T00:00:03Z"),
+        ];
+        let state = with_events(queued("its pods are created"), &events);
+        assert_eq!(state.to_string(), "queued (FailedCreate: m)");
+        assert_eq!(with_events(JobState::RUNNING, &events), JobState::RUNNING);
+        assert_eq!(with_events(queued("a"), &[]), queued("a"));
     }
 }

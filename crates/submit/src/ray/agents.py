@@ -35,7 +35,8 @@ def run(order):
 
 
 # A task whose node is lost is started on another one; an agent that has left does not join again.
-agent = ray.remote(num_cpus=order["cpus"], max_retries=20, scheduling_strategy="SPREAD")(run)
+needs = {"num_cpus": order["cpus"], "num_gpus": order["gpus"], "memory": order["memory"] or None}
+agent = ray.remote(**needs, max_retries=20, scheduling_strategy="SPREAD")(run)
 agents = [agent.remote(order) for _ in range(order["nodes"])]
 waiting, needed, reported = agents, order["nodes"] + 1, None
 while waiting:

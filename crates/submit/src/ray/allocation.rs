@@ -43,6 +43,10 @@ pub struct RayAllocation {
     pub slots: u32,
     /// The processors of each.
     pub cpus: u32,
+    /// The GPUs of each.
+    pub gpus: u32,
+    /// The bytes of memory of each; 0: not reserved.
+    pub memory: u64,
     /// The Python that can import `ray`.
     pub python: String,
     /// The address of the head of the cluster, `host:port`, if Ray has named it.
@@ -184,6 +188,8 @@ impl RayAllocation {
             "nodes": self.nodes - 1,
             "slots": self.slots,
             "cpus": self.cpus,
+            "gpus": self.gpus,
+            "memory": self.memory,
             "logs": paths.process_path(1),
             "more": drain_sources::words(&self.drain_on),
         });
@@ -210,6 +216,8 @@ mod tests {
             nodes: 1,
             slots: 2,
             cpus: 2,
+            gpus: 0,
+            memory: 0,
             python: "python3".to_owned(),
             head: None,
             drain_on: Vec::new(),

@@ -55,8 +55,7 @@ impl RayPackage {
             });
         }
         let (mut run_file, mut input_folder) = (None, None);
-        if let Some(path) = &request.run_file {
-            let inputs = InputFolder::read(path)?;
+        if let Some(inputs) = InputFolder::of(request)? {
             if inputs.bytes > INPUT_BYTES_MAX {
                 return Err(SubmitError::invalid(
                     format!(
@@ -66,8 +65,7 @@ impl RayPackage {
                         inputs.files.len(),
                         inputs.bytes
                     ),
-                    "move the run file to a folder of its own, and name the data by addresses such as s3://bucket/data, or \
-                     by absolute paths on the nodes",
+                    "name the data by addresses such as s3://bucket/data, or by absolute paths on the nodes",
                 ));
             }
             hasher.update(inputs.hash.as_bytes());

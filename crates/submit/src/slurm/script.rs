@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::SlurmSettings;
 use crate::job_paths::JobPaths;
+use crate::run_inputs::JobResources;
 use crate::shell_words;
 
 /// Seconds before the time limit at which the launcher is told to save a checkpoint.
@@ -17,11 +18,11 @@ pub(super) fn text(
     name: &str,
     paths: &JobPaths,
     program: &Path,
-    slots: u32,
+    (slots, resources): (u32, JobResources),
 ) -> String {
     let output = paths.process(0).output().display().to_string();
     let output = format!("--output={}", shell_words::shell_word(&output));
-    let mut text = head(settings, name, &[output], slots);
+    let mut text = head(settings, name, &[output], (slots, resources));
     let (program, folder) = (
         program.display().to_string(),
         paths.folder().display().to_string(),
@@ -46,14 +47,14 @@ pub(super) fn array_text(
     name: &str,
     folders: &[PathBuf],
     side_by_side: u32,
-    slots: u32,
+    (slots, resources): (u32, JobResources),
 ) -> String {
     let last = folders.len().saturating_sub(1);
     let options = [
         format!("--array=0-{last}%{side_by_side}"),
         "--output=/dev/null".to_owned(),
     ];
-    let mut text = head(settings, name, &options, slots);
+    let mut text = head(settings, name, &options, (slots, resources));
     text.push_str("case \"$SLURM_ARRAY_TASK_ID\" in\n");
     for (task, folder) in folders.iter().enumerate() {
         let folder = folder.display().to_string();
@@ -71,17 +72,31 @@ pub(super) fn array_text(
 }
 
 /// Returns the first line and the options of a script.
-fn head(settings: &SlurmSettings, name: &str, more: &[String], slots: u32) -> String {
+fn head(
+    settings: &SlurmSettings,
+    name: &str,
+    more: &[String],
+    (slots, resources): (u32, JobResources),
+) -> String {
     let mut text = "#!/bin/sh\n".to_owned();
     let mut option = |option: String| {
         // Writing to a text cannot fail.
         let _ = writeln!(text, "#SBATCH {option}");
     };
-    let cpus = slots.saturating_mul(settings.cpus_per_worker.unwrap_or(1));
+    let each = resources.cpus.or(settings.cpus_per_worker);
+    let cpus = slots.saturating_mul(each.unwrap_or(1));
     option(format!("--job-name={name}"));
     option(format!("--nodes={}", settings.nodes.unwrap_or(1)));
     option("--ntasks-per-node=1".to_owned());
     option(format!("--cpus-per-task={cpus}"));
+    if let Some(bytes) = resources.memory_bytes {
+        // The unit of Slurm is 1,048,576 bytes.
+        let bytes = bytes.saturating_mul(slots.into());
+        option(format!("--mem={}M", bytes.div_ceil(1 << 20)));
+    }
+    if let Some(gpus) = resources.gpus.filter(|gpus| *gpus > 0) {
+        option(format!("--gres=gpu:{}", slots.saturating_mul(gpus)));
+    }
     more.iter().cloned().for_each(&mut option);
     option("--open-mode=append".to_owned());
     option("--no-kill".to_owned());
@@ -124,8 +139,9 @@ mod tests {
             "run",
             &JobPaths::new("/shared/run"),
             Path::new("/shared/run/ronde"),
-            2,
+            (2, JobResources::default()),
         );
+        assert!(!script.contains("--mem") && !script.contains("--gres"));
         for line in [
             "#!/bin/sh",
             "#SBATCH --job-name=run",
@@ -150,9 +166,19 @@ mod tests {
     #[test]
     fn an_array_has_a_task_for_each_folder_and_a_limit() {
         let folders = ["/shared/s-0", "/shared/a b"].map(PathBuf::from);
-        let script = array_text(&SlurmSettings::default(), "s-0", &folders, 3, 2);
+        let script = array_text(&SlurmSettings::default(), "s-0", &folders, 3, {
+            let resources = JobResources {
+                memory_bytes: Some(500_000_000),
+                cpus: Some(4),
+                gpus: Some(1),
+            };
+            (2, resources)
+        });
         for line in [
             "#SBATCH --array=0-1%3",
+            "#SBATCH --cpus-per-task=8",
+            "#SBATCH --mem=954M",
+            "#SBATCH --gres=gpu:2",
             "#SBATCH --no-kill",
             "0) folder=/shared/s-0 ;;",
             "1) folder='/shared/a b' ;;",

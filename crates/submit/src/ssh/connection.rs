@@ -12,6 +12,7 @@ use crate::clock;
 use crate::error::SubmitError;
 use crate::limited::wait;
 use crate::process_folder::create_private;
+use crate::shell_words;
 
 /// The exit code of `ssh` for a failure of its own.
 const SSH_FAILED: i32 = 255;
@@ -144,13 +145,16 @@ impl SshConnection {
         format!("{}-{}-{}", &host[..8], std::process::id(), clock::unix_ms())
     }
 
+    /// Returns the call of a remote command line. A shell waits for it: `ssh` reports a command that a signal has ended as a
+    /// connection that has failed.
     fn ssh(&self, remote: &str) -> Command {
+        let waits = shell_words::join(["sh", "-c", &format!("{remote}\nexit $?")]);
         let mut command = Command::new("ssh");
         command
             .args(&self.arguments)
             .arg("--")
             .arg(&self.host)
-            .arg(remote);
+            .arg(waits);
         command
     }
 
@@ -233,7 +237,10 @@ impl SshConnection {
             (code, _) => {
                 let text = [problems.trim(), answer.trim()].join("\n");
                 let shown = match text.trim() {
-                    "" => format!("a command ended with exit code {code}"),
+                    "" => match code.checked_sub(128) {
+                        Some(signal @ 1..) => format!("a command was ended by signal {signal}"),
+                        _ => format!("a command ended with exit code {code}"),
+                    },
                     text => text.to_owned(),
                 };
                 Err(self.explained(&shown, false))

@@ -1,5 +1,6 @@
 //! Copies the results of a job from its hosts, as one archive of each.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -59,21 +60,47 @@ fn fetch_from(
         .spawn()
         .map_err(failed)?;
     let connection = target.connection(host);
-    let sent = match tar.stdin.take() {
-        Some(mut stdin) => connection.stream(&script(SEND, &[&folder]), &mut stdin),
-        None => Ok(0),
+    let mut received = CountedOutput {
+        out: tar.stdin.take(),
+        bytes: 0,
     };
+    let sent = connection.stream(&script(SEND, &[&folder]), &mut received);
+    // Its end is that of the input of `tar`.
+    let bytes = received.bytes;
+    drop(received);
     let unpacked = tar.wait_with_output().map_err(failed)?;
-    match sent {
-        Err(error) => Err(error),
-        Ok(0) if unpacked.status.success() => Ok(()),
-        // The archive of a host without results is empty.
-        Ok(0) if unpacked.stderr.is_empty() => Ok(()),
-        Ok(71) => Err(connection.failed(format!("it has no folder {folder} any more"))),
-        Ok(_) => {
+    match sent? {
+        // A host without results sends nothing, which `tar` does not take for an archive.
+        0 if bytes == 0 || unpacked.status.success() => Ok(()),
+        71 => Err(connection.failed(format!("it has no folder {folder} any more"))),
+        code => {
             let problem = String::from_utf8_lossy(&unpacked.stderr);
-            let problem = format!("the results cannot be copied: {}", problem.trim());
-            Err(connection.failed(problem))
+            let problem = match problem.trim() {
+                "" => format!("the host ends with exit code {code}"),
+                problem => problem.to_owned(),
+            };
+            Err(connection.failed(format!("the results cannot be copied: {problem}")))
         }
+    }
+}
+
+/// Passes on what is written, and counts it.
+struct CountedOutput<W> {
+    out: Option<W>,
+    bytes: u64,
+}
+
+impl<W: Write> Write for CountedOutput<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = match &mut self.out {
+            Some(out) => out.write(bytes)?,
+            None => bytes.len(),
+        };
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.as_mut().map_or(Ok(()), Write::flush)
     }
 }

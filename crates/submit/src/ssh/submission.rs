@@ -81,6 +81,7 @@ impl<'a> Submission<'a> {
         name: &'a str,
         request: &'a SubmitRequest,
     ) -> Result<Self, SubmitError> {
+        request.check_no_env_from()?;
         let hosts = different(target.settings.hosts.clone())?;
         let slots: u32 = hosts.iter().map(|host| host.slots).sum();
         if request.workers > slots {
@@ -110,8 +111,7 @@ impl<'a> Submission<'a> {
     }
 
     fn inputs(&self) -> Result<Option<InputFolder>, SubmitError> {
-        let file = self.request.run_file.as_ref();
-        file.map(|file| InputFolder::read(file)).transpose()
+        InputFolder::of(self.request)
     }
 
     /// Returns what would be sent to the hosts.

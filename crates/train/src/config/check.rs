@@ -67,6 +67,7 @@ pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     config.events.check(&mut problems);
     config.track.check(&mut problems);
     config.checkpoint.check(&mut problems);
+    config.job.check(&mut problems);
     config.check.check(&mut problems);
     problems
 }

@@ -48,10 +48,10 @@ pub use problem::{ConfigProblem, Severity};
 pub use run_config::RunConfig;
 pub use sections::{
     BalanceMode, CheckSection, CheckpointSection, CommSection, CompressionSection,
-    EarlyStoppingSection, ElasticSection, EventsSection, InnerStateName, LoaderSection, MetricName,
-    ModelSection, OrderName, OuterFormatName, ParallelSection, PlateauSection, RecomputedLayers,
-    RunSection, ScheduleName, StartSection, SyncSection, TensorboardTarget, TrackSection,
-    TrainLength, TrainSection, WorkersSection,
+    EarlyStoppingSection, ElasticSection, EventsSection, InnerStateName, JobSection, LoaderSection,
+    MetricName, ModelSection, OrderName, OuterFormatName, ParallelSection, PlateauSection,
+    RecomputedLayers, RunSection, ScheduleName, StartSection, SyncSection, TensorboardTarget,
+    TrackSection, TrainLength, TrainSection, WorkersSection,
 };
 
 /// The commented run file of the embedded example.

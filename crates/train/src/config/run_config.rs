@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::sections::{
     CheckSection, CheckpointSection, CommSection, CompressionSection, ElasticSection,
-    EventsSection, LoaderSection, ModelSection, ParallelSection, RunSection, SyncSection,
-    TrackSection, TrainSection, WorkersSection,
+    EventsSection, JobSection, LoaderSection, ModelSection, ParallelSection, RunSection,
+    SyncSection, TrackSection, TrainSection, WorkersSection,
 };
 use super::{ConfigError, ConfigProblem, identity};
 
@@ -74,6 +74,13 @@ pub struct RunConfig {
     /// `[track]`: trackers of other tools that receive the numbers of the run.
     #[serde(default, serialize_with = "ronde_core::outside_identity")]
     pub track: TrackSection,
+    /// `[job]`: what the run needs where it is submitted to.
+    #[serde(
+        default,
+        skip_serializing_if = "JobSection::is_empty",
+        serialize_with = "ronde_core::outside_identity"
+    )]
+    pub job: JobSection,
 }
 
 fn version() -> i64 {

@@ -41,6 +41,7 @@ fn the_default_run_file_is_valid_and_contains_the_defaults() {
     assert_eq!(run.elastic, ElasticSection::default());
     assert_eq!(run.events, EventsSection::default());
     assert_eq!(run.track, TrackSection::default());
+    assert_eq!(run.job, JobSection::default());
     assert_eq!(run.checkpoint, CheckpointSection::default());
     assert_eq!(run.data, ronde_data::DataConfig::default());
 }
@@ -100,6 +101,7 @@ fn the_identity_contains_the_settings_that_change_the_bits() {
         "[events]\nevery_steps = 10\nlimit_mib = 1\n",
         "[track]\ntensorboard = true\ncsv = true\nprometheus = \"127.0.0.1:0\"\n",
         "[checkpoint]\nevery_steps = 5\nto = \"elsewhere\"\n",
+        "[job]\nfiles = [\"x\"]\nmemory = \"8Gi\"\ncpus = 2\ngpus = 1\n",
         "evaluate_every_epochs = 1\n",
     ] {
         assert_eq!(parts(same), base, "{same}");

@@ -126,7 +126,7 @@ impl SweepJobs<'_> {
         }
         // A launcher that was killed may have left its coordinator, which would disturb the next attempt.
         if jobs.state(&record, &*target)? == JobState::Lost {
-            target.cancel(&record, Duration::ZERO)?;
+            target.cancel(&record, Duration::ZERO, cancel::report)?;
         }
         target.remove(&record)?;
         if is_last {

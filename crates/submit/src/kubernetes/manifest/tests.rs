@@ -1,14 +1,18 @@
 //! The documents of jobs. That a server accepts them is checked with its published schemas, in tests/python.
 
 use super::*;
+use crate::run_inputs::{JobResources, RunInputs};
 use crate::target::JobProgram;
 
-fn request(workers: u32) -> SubmitRequest {
+pub(in crate::kubernetes) fn request(workers: u32) -> SubmitRequest {
     SubmitRequest {
         run_file: None,
         workers,
         workers_max: 8,
         sets: vec!["train.epochs=3".to_owned()],
+        inputs: RunInputs::default(),
+        resources: JobResources::default(),
+        env_from: Vec::new(),
         directory: PathBuf::from("/here"),
         is_elastic: true,
         saves_in_output: true,
@@ -77,7 +81,10 @@ fn fields_of_the_pod_are_merged_and_runs_that_do_not_fit_are_refused() {
     assert_eq!(pod["nodeSelector"]["zone"], "a");
     assert_eq!(
         pod["securityContext"],
-        json!({ "runAsNonRoot": true, "fsGroup": 7, "fsGroupChangePolicy": "OnRootMismatch" })
+        json!({
+            "runAsNonRoot": true, "runAsUser": 65_532, "runAsGroup": 65_532, "fsGroup": 7,
+            "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": { "type": "RuntimeDefault" },
+        })
     );
     assert_eq!(
         pod["containers"][0]["envFrom"][0]["secretRef"]["name"],
@@ -129,4 +136,39 @@ fn all_pods_look_for_notices() {
     let container = &job["spec"]["template"]["spec"]["containers"][0];
     let command = container["command"].as_array().unwrap();
     assert!(command.iter().any(|found| found == word));
+}
+
+#[test]
+fn what_a_run_needs_becomes_requests_of_its_pods_for_all_of_their_slots() {
+    let settings = KubernetesSettings {
+        cpu: Some("500m".to_owned()),
+        memory: Some("1Gi".to_owned()),
+        env_secrets: vec!["store".to_owned()],
+        ..settings()
+    };
+    let resources = |resources: JobResources| {
+        let request = SubmitRequest {
+            resources,
+            env_from: vec!["more".to_owned()],
+            ..request(4)
+        };
+        let manifest = JobManifest::new(&settings, ("x", 7), None, &request).unwrap();
+        let mut container = manifest.job()["spec"]["template"]["spec"]["containers"][0].take();
+        assert_eq!(container["envFrom"][1]["secretRef"]["name"], "more");
+        let resources = container["resources"].take();
+        assert_eq!(resources["requests"], resources["limits"]);
+        resources["requests"].clone()
+    };
+    let of_target = json!({ "cpu": "500m", "memory": "1Gi" });
+    assert_eq!(resources(JobResources::default()), of_target);
+    let of_run = resources(JobResources {
+        memory_bytes: Some(3 << 30),
+        cpus: Some(2),
+        gpus: Some(1),
+    });
+    assert_eq!(
+        of_run,
+        json!({ "cpu": "4", "memory": "6442450944", "nvidia.com/gpu": "2" }),
+        "of two workers"
+    );
 }

@@ -8,7 +8,7 @@ use super::super::{identity, schema};
 use super::{DEFAULT_RUN_FILE, RunConfig, load};
 
 /// The sections and keys that do not change the trained bits.
-const OUTSIDE_IDENTITY: [&str; 32] = [
+const OUTSIDE_IDENTITY: [&str; 33] = [
     "check",
     "checkpoint",
     "comm",
@@ -24,6 +24,7 @@ const OUTSIDE_IDENTITY: [&str; 32] = [
     "data.train",
     "elastic",
     "events",
+    "job",
     "loader",
     "parallel",
     "run.base",

@@ -1,0 +1,140 @@
+//! Ends a job: its launcher saves a checkpoint if it can; then the Job is suspended, which ends its pods and keeps its record.
+//! What the user may not do is reported, and done in another way.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::api::{ApiFailure, ClusterApi};
+use super::manifest::grace_of_pods;
+use super::{ASK_EVERY, KubernetesSettings, POD_FOLDER, exec, pod_state};
+use crate::clock;
+use crate::error::SubmitError;
+
+/// Time limit for all processes of a cancelled job to end.
+const END_MAX: Duration = Duration::from_secs(90);
+
+/// A job that is being cancelled.
+pub(super) struct JobCancellation<'a> {
+    pub(super) api: &'a ClusterApi,
+    pub(super) settings: &'a KubernetesSettings,
+    /// The name of the Job.
+    pub(super) name: &'a str,
+    /// Whether the job has ended.
+    pub(super) is_over: &'a dyn Fn() -> bool,
+    /// Receives what is done in another way, and why.
+    pub(super) report: fn(&str),
+}
+
+impl JobCancellation<'_> {
+    /// Ends the job.
+    pub(super) fn run(&self, grace: Duration) -> Result<(), SubmitError> {
+        if (self.is_over)() {
+            return Ok(());
+        }
+        if !grace.is_zero() && self.end_gracefully(grace)? {
+            return Ok(());
+        }
+        self.suspend()?;
+        let limit = match self.delete_pods()? {
+            true => END_MAX,
+            // Kubernetes ends them, with the time that they have for it.
+            false => END_MAX + Duration::from_secs(grace_of_pods(self.settings).into()),
+        };
+        let is_empty = || (self.is_over)() && !self.has_running_pods(None);
+        match clock::wait_until_every(limit, ASK_EVERY, is_empty) {
+            true => Ok(()),
+            false => Err(self.api.problem(format!(
+                "the pods of Job {} have not ended within {} s",
+                self.name,
+                limit.as_secs()
+            ))),
+        }
+    }
+
+    fn pods(&self) -> Result<Vec<Value>, SubmitError> {
+        let pods = self.api.pods(self.name);
+        pods.map_err(|failure| self.api.failed(failure))
+    }
+
+    /// Returns whether pods of the job run, or the one with a name. A server that does not answer reports none that has ended.
+    fn has_running_pods(&self, name: Option<&str>) -> bool {
+        let is_counted = |pod: &&Value| name.is_none_or(|name| pod_state::name(pod) == name);
+        self.api.pods(self.name).map_or(true, |pods| {
+            pods.iter().filter(is_counted).any(pod_state::is_running)
+        })
+    }
+
+    /// Ends the launcher after a last checkpoint, which makes the Job fail. Without the right to run a command in its pod, the pod
+    /// is deleted with this time to end, and without that right the Job is suspended; both send SIGTERM to the launcher. Returns
+    /// whether the job has ended by itself.
+    fn end_gracefully(&self, grace: Duration) -> Result<bool, SubmitError> {
+        let Some(pod) = pod_state::leader(&self.pods()?).filter(pod_state::is_running) else {
+            return Ok(false);
+        };
+        let pod = pod_state::name(&pod);
+        let seconds = grace.as_secs().to_string();
+        let words = [
+            "ronde",
+            "__job",
+            "pod-cancel",
+            "--grace",
+            &seconds,
+            POD_FOLDER,
+        ];
+        let words = words.map(str::to_owned);
+        let refused = match exec::start(self.api, pod, &words) {
+            // The connection breaks when the pod ends, which is what was requested.
+            Ok(()) | Err(ApiFailure::Unreachable(_) | ApiFailure::Output(_)) => {
+                return Ok(clock::wait_until_every(grace, ASK_EVERY, self.is_over));
+            }
+            Err(refused) => refused,
+        };
+        if (self.is_over)() {
+            return Ok(true);
+        }
+        (self.report)(&format!(
+            "cannot run a command in pod {pod}: {refused}; deleting the pod, so that its processes get SIGTERM and {seconds} s \
+             for a last checkpoint"
+        ));
+        let seconds = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
+        if let Err(refused) = self.api.delete_pod(pod, seconds) {
+            (self.report)(&format!(
+                "cannot delete pod {pod}: {refused}; suspending the Job, so that Kubernetes ends its pods with SIGTERM"
+            ));
+            self.suspend()?;
+        }
+        // The Job is not failed by this, and would replace the pod: it is suspended next.
+        clock::wait_until_every(grace, ASK_EVERY, || !self.has_running_pods(Some(pod)));
+        Ok(false)
+    }
+
+    /// Suspends the Job, which ends its pods. The note is for those who follow its output.
+    fn suspend(&self) -> Result<(), SubmitError> {
+        let suspend = json!({
+            "metadata": { "annotations": { pod_state::CANCELLED: "true" } }, "spec": { "suspend": true },
+        });
+        let patched = self.api.patch_job(self.name, &suspend);
+        patched
+            .map(|_| ())
+            .map_err(|failure| self.api.failed(failure))
+    }
+
+    /// Deletes the remaining pods at once. Returns whether the user may do that.
+    fn delete_pods(&self) -> Result<bool, SubmitError> {
+        for pod in self.pods()? {
+            match self.api.delete_pod(pod_state::name(&pod), 0) {
+                Ok(()) => {}
+                Err(refused @ ApiFailure::Status { code: 403, .. }) => {
+                    (self.report)(&format!(
+                        "cannot delete pods: {refused}; Kubernetes ends them, within {} s",
+                        grace_of_pods(self.settings)
+                    ));
+                    return Ok(false);
+                }
+                Err(failure) => return Err(self.api.failed(failure)),
+            }
+        }
+        Ok(true)
+    }
+}
