@@ -428,7 +428,8 @@ class Cluster:
             # The controller counts a pod of a Job before it is gone.
             over = pod["status"]["phase"] in ("Succeeded", "Failed")
             if over and "deletionTimestamp" in pod["metadata"]:
-                owned = any(owner.get("controller") for owner in pod["metadata"].get("ownerReferences", []))
+                owners = pod["metadata"].get("ownerReferences", [])
+                owned = any(o.get("controller") and o["name"] in self.objects["jobs"] for o in owners)
                 if not owned or pod.get("counted"):
                     self.objects["pods"].pop(name, None)
 

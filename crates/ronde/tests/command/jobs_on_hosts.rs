@@ -435,7 +435,7 @@ fn hosts_that_cannot_train_together_are_refused_by_name() {
                 "cannot use host `h2`: its processor has other features than that of `h1`",
             ),
             ("program", "it cannot run /bin/false"),
-            ("broken", "a command was ended by signal 11"),
+            ("broken", "broken_ronde: Segmentation fault"),
         ],
     );
     let gone = [

@@ -250,10 +250,6 @@ fn only_files_that_the_run_names_are_sent_and_no_credentials() {
             "job.files=[\"large.txt\"]",
             "a ConfigMap has room for 1048576",
         ),
-        (
-            "track.mlflow=https://me:hunter2@host",
-            "has an address with a password",
-        ),
         ("checkpoint.encrypt=file:run.key", "a key is a secret"),
     ] {
         let ended = cluster.submit("", &[&run[..], &["--set", set, "run.toml"]].concat());
@@ -263,6 +259,11 @@ fn only_files_that_the_run_names_are_sent_and_no_credentials() {
             "{set}"
         );
     }
+    let text = std::fs::read_to_string(cluster.path("run.toml")).unwrap();
+    let secret = format!("{text}# https://me:hunter2@host/\n");
+    cluster.dir.write("secret.toml", &secret);
+    let ended = cluster.submit("", &[&run[..], &["secret.toml"]].concat());
+    ended.expect(2, &["has an address with a password", "--env-from"]);
     let from = ["--env-from", "store", "run.toml"];
     cluster
         .submit("", &[&run[..], &from[..]].concat())

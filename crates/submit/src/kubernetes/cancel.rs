@@ -14,6 +14,9 @@ use crate::error::SubmitError;
 /// Time limit for all processes of a cancelled job to end.
 const END_MAX: Duration = Duration::from_secs(90);
 
+/// Time limit for Kubernetes to notice that a pod has ended.
+const NOTICED_WITHIN: Duration = Duration::from_secs(5);
+
 /// A job that is being cancelled.
 pub(super) struct JobCancellation<'a> {
     pub(super) api: &'a ClusterApi,
@@ -41,7 +44,7 @@ impl JobCancellation<'_> {
             // Kubernetes ends them, with the time that they have for it.
             false => END_MAX + Duration::from_secs(grace_of_pods(self.settings).into()),
         };
-        let is_empty = || (self.is_over)() && !self.has_running_pods(None);
+        let is_empty = || (self.is_over)() && !self.has_running_pods();
         match clock::wait_until_every(limit, ASK_EVERY, is_empty) {
             true => Ok(()),
             false => Err(self.api.problem(format!(
@@ -57,17 +60,15 @@ impl JobCancellation<'_> {
         pods.map_err(|failure| self.api.failed(failure))
     }
 
-    /// Returns whether pods of the job run, or the one with a name. A server that does not answer reports none that has ended.
-    fn has_running_pods(&self, name: Option<&str>) -> bool {
-        let is_counted = |pod: &&Value| name.is_none_or(|name| pod_state::name(pod) == name);
-        self.api.pods(self.name).map_or(true, |pods| {
-            pods.iter().filter(is_counted).any(pod_state::is_running)
-        })
+    /// Returns whether pods of the job run. A server that does not answer reports none that has ended.
+    fn has_running_pods(&self) -> bool {
+        let pods = self.api.pods(self.name);
+        pods.map_or(true, |pods| pods.iter().any(pod_state::is_running))
     }
 
     /// Ends the launcher after a last checkpoint, which makes the Job fail. Without the right to run a command in its pod, the pod
-    /// is deleted with this time to end, and without that right the Job is suspended; both send SIGTERM to the launcher. Returns
-    /// whether the job has ended by itself.
+    /// is deleted with this time to end, and the Job is suspended, which without the right to delete pods has the same effect with the
+    /// time that the target allows: the launcher gets SIGTERM. Returns whether the job has ended by itself.
     fn end_gracefully(&self, grace: Duration) -> Result<bool, SubmitError> {
         let Some(pod) = pod_state::leader(&self.pods()?).filter(pod_state::is_running) else {
             return Ok(false);
@@ -83,16 +84,24 @@ impl JobCancellation<'_> {
             POD_FOLDER,
         ];
         let words = words.map(str::to_owned);
-        let refused = match exec::start(self.api, pod, &words) {
-            // The connection breaks when the pod ends, which is what was requested.
-            Ok(()) | Err(ApiFailure::Unreachable(_) | ApiFailure::Output(_)) => {
+        let ended = exec::start(self.api, pod, &words);
+        let refused = match ended {
+            Err(refused @ ApiFailure::Status { .. }) if !(self.is_over)() => refused,
+            Err(ApiFailure::Status { .. }) => return Ok(true),
+            // The connection may break when the pod ends, which is what was requested.
+            ended => {
+                let is_noticed =
+                    clock::wait_until_every(grace.min(NOTICED_WITHIN), ASK_EVERY, self.is_over);
+                if let Err(lost) = ended
+                    && !is_noticed
+                {
+                    (self.report)(&format!(
+                        "the connection to pod {pod} was lost: {lost}; waiting up to {seconds} s for the end of the job"
+                    ));
+                }
                 return Ok(clock::wait_until_every(grace, ASK_EVERY, self.is_over));
             }
-            Err(refused) => refused,
         };
-        if (self.is_over)() {
-            return Ok(true);
-        }
         (self.report)(&format!(
             "cannot run a command in pod {pod}: {refused}; deleting the pod, so that its processes get SIGTERM and {seconds} s \
              for a last checkpoint"
@@ -102,10 +111,10 @@ impl JobCancellation<'_> {
             (self.report)(&format!(
                 "cannot delete pod {pod}: {refused}; suspending the Job, so that Kubernetes ends its pods with SIGTERM"
             ));
-            self.suspend()?;
         }
-        // The Job is not failed by this, and would replace the pod: it is suspended next.
-        clock::wait_until_every(grace, ASK_EVERY, || !self.has_running_pods(Some(pod)));
+        // At once: the Job would replace the pod. The other pods get SIGTERM too, and stay as long as their run stops.
+        self.suspend()?;
+        clock::wait_until_every(grace, ASK_EVERY, || !self.has_running_pods());
         Ok(false)
     }
 
