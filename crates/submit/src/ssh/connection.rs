@@ -497,6 +497,9 @@ mod tests {
             .map(|word| word.to_str().unwrap())
             .collect();
         assert_eq!(words[..3], ["-p", "2222", "-T"]);
-        assert_eq!(words[words.len() - 3..], ["--", "gpu1", "true"]);
+        assert_eq!(
+            words[words.len() - 3..],
+            ["--", "gpu1", "sh -c 'true\nexit $?'"]
+        );
     }
 }
