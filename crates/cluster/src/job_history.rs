@@ -149,16 +149,7 @@ impl JobHistory {
         reason: &Reason,
         newest: Option<Generation>,
     ) -> Option<Event> {
-        let mut message = reason.to_string();
-        if let Reason::SlotGivenUp {
-            cause: LossCause::Signal(9),
-            ..
-        } = reason
-        {
-            message.push_str(
-                "; the kernel kills processes when memory runs out, and `dmesg` shows it",
-            );
-        }
+        let message = message_of(reason);
         let (generation, world_size) = match reason {
             Reason::Begun { .. } | Reason::Finished { .. } => return None,
             Reason::Leads { .. } if newest.is_none() => return None,
@@ -226,6 +217,18 @@ impl JobHistory {
     fn is_reported(&self, generation: Generation) -> bool {
         generation <= self.reported.unwrap_or(Generation::FIRST)
     }
+}
+
+/// Returns the sentence about a decision, with the usual cause of a worker that is killed again and again.
+fn message_of(reason: &Reason) -> String {
+    let hint = match reason {
+        Reason::SlotGivenUp {
+            cause: LossCause::Signal(9),
+            ..
+        } => "; the kernel kills processes when memory runs out, and `dmesg` shows it",
+        _ => "",
+    };
+    format!("{reason}{hint}")
 }
 
 #[cfg(test)]

@@ -216,17 +216,7 @@ impl WorkerMachine {
             }
             WorkerEvent::Reduced { generation, step } => {
                 if self.is_in(generation, WorkerPhase::Training) && self.next == Some(step) {
-                    self.holds_gradient = true;
-                    self.voted_in = Some(generation);
-                    let newest = self
-                        .pending
-                        .as_ref()
-                        .map_or(generation, |next| next.generation);
-                    out.push(WorkerCommand::Vote {
-                        generation,
-                        step,
-                        newest,
-                    });
+                    self.vote(generation, step, out);
                 }
             }
             WorkerEvent::Voted {
@@ -252,6 +242,18 @@ impl WorkerMachine {
                 }
             }
         }
+    }
+
+    /// Votes for a step whose gradient this member holds.
+    fn vote(&mut self, generation: Generation, step: Step, out: &mut Vec<WorkerCommand>) {
+        self.holds_gradient = true;
+        self.voted_in = Some(generation);
+        let pending = self.pending.as_ref();
+        out.push(WorkerCommand::Vote {
+            generation,
+            step,
+            newest: pending.map_or(generation, |next| next.generation),
+        });
     }
 
     /// Leaves after the step, unless the whole job stops: then this worker may have to save its state.

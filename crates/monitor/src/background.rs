@@ -34,7 +34,7 @@ pub struct BackgroundWriter {
 }
 
 /// Receives a message about writes that fail or continue.
-type ProblemReport = Box<dyn Fn(&str) + Send>;
+type WriteReport = Box<dyn Fn(&str) + Send>;
 
 #[derive(Default)]
 struct WriterStatus {
@@ -44,7 +44,7 @@ struct WriterStatus {
     is_failing: AtomicBool,
     dropped: AtomicU64,
     reported: AtomicBool,
-    report: Mutex<Option<ProblemReport>>,
+    report: Mutex<Option<WriteReport>>,
 }
 
 enum WriterMessage {

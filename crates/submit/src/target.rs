@@ -47,7 +47,7 @@ pub struct SubmitRequest {
     pub sets: Vec<String>,
     /// The files beside the run file that the run needs.
     pub inputs: RunInputs,
-    /// What each worker needs.
+    /// The needs of each worker.
     pub resources: JobResources,
     /// Further Secrets of Kubernetes whose keys become variables of the workers.
     pub env_from: Vec<String>,
@@ -67,7 +67,7 @@ pub struct SubmitRequest {
 }
 
 impl SubmitRequest {
-    /// Refuses secrets in what is sent besides files: the run file, overrides, and the address of the results.
+    /// Refuses secrets in the run file, in overrides and in the address of the results, all of which are sent besides files.
     ///
     /// # Errors
     /// There is one, or the run file cannot be read.
@@ -126,7 +126,7 @@ pub trait Target: Send + Sync {
         placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
     ) -> Result<(), SubmitError>;
 
-    /// Returns whether a run can continue from results on this machine, as [`SubmitRequest::continues`] says.
+    /// Returns whether a run can continue from results on this machine, if [`SubmitRequest::continues`] names some.
     fn can_continue(&self) -> bool {
         false
     }

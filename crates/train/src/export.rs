@@ -252,7 +252,7 @@ pub(crate) fn save_when_there_is_space(
         match tell_ranks(training, WAIT) {
             // The other ranks have left.
             Err(_) if training.is_asked_to_stop() => return Err(error),
-            told => told?,
+            other => other?,
         }
     }
 }
@@ -271,8 +271,8 @@ fn may_pass(error: &TrainError) -> bool {
 
 /// Tells the other ranks what rank 0 needs from them.
 fn tell_ranks(training: &Training, what: u8) -> Result<(), TrainError> {
-    let told = training.group().broadcast(&mut [what], GroupRank(0));
-    told.map_err(TrainError::Farewell)
+    let sent = training.group().broadcast(&mut [what], GroupRank(0));
+    sent.map_err(TrainError::Farewell)
 }
 
 /// Tells the other ranks that the model is published.
@@ -287,8 +287,8 @@ pub(crate) fn release_ranks(training: &Training) -> Result<(), TrainError> {
 pub(crate) fn serve_tensors(training: &Training) -> Result<(), TrainError> {
     loop {
         let mut what = [DONE];
-        let told = training.group().broadcast(&mut what, GroupRank(0));
-        told.map_err(TrainError::Farewell)?;
+        let sent = training.group().broadcast(&mut what, GroupRank(0));
+        sent.map_err(TrainError::Farewell)?;
         match what {
             [SEND] => send_tensors(training).map_err(TrainError::Farewell)?,
             [WAIT] => {}

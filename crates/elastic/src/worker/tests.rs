@@ -436,14 +436,19 @@ fn a_worker_of_a_job_that_stops_does_not_leave_before_its_checkpoint() {
 #[test]
 fn a_worker_reports_at_once_that_it_cannot_save_until_it_enters_another_generation() {
     let mut worker = Worker::training();
-    worker.send(assign(1, 3, &[], SwitchTiming::Now));
-    let generation = Generation(3);
-    let commands = worker.send(WorkerEvent::NotSaved { generation });
-    let [WorkerCommand::Report(report)] = &*commands else {
-        panic!("{commands:?}");
+    let mut cannot_save = |event| {
+        let commands = worker.machine.handle(worker.now, event);
+        commands.iter().find_map(|command| match command {
+            WorkerCommand::Report(report) => Some(report.cannot_save),
+            _ => None,
+        })
     };
-    assert!(report.cannot_save);
-    let commands = worker.send(assign(1, 4, &[], SwitchTiming::Now));
-    let is_cleared = |command: &WorkerCommand| matches!(command, WorkerCommand::Report(report) if !report.cannot_save);
-    assert!(commands.iter().any(is_cleared), "{commands:?}");
+    let members = |generation| assign(1, generation, &[1, 2], SwitchTiming::Now);
+    assert_eq!(cannot_save(members(3)), Some(false));
+    let generation = Generation(3);
+    assert_eq!(
+        cannot_save(WorkerEvent::NotSaved { generation }),
+        Some(true)
+    );
+    assert_eq!(cannot_save(members(4)), Some(false));
 }

@@ -94,8 +94,7 @@ fn a_quiet_terminal_prints_warnings_only_and_a_verbose_one_processes() {
             },
         ]
     };
-    let warning = "warning: checkpoint at step 3 not saved, training continues; \
-                   rank 0: disk\\u{1b}[2J full\n";
+    let warning = "warning: last checkpoint at step 3 not saved; rank 0: disk\\u{1b}[2J full\n";
     let stopped = "training stopped after 3 steps\n";
     for (verbosity, expected) in [
         (Verbosity::Quiet, warning.to_owned()),

@@ -191,7 +191,7 @@ fn print(listed: &[JobListing], states: &[JobState], is_json: bool) {
 }
 
 /// The jobs that one thread asks a target for, with their positions in the list.
-struct Question {
+struct StateRequest {
     positions: Vec<usize>,
     /// Each job, and whether it was cancelled.
     jobs: Vec<(SubmittedJob, bool)>,
@@ -200,7 +200,7 @@ struct Question {
     name: String,
 }
 
-impl Question {
+impl StateRequest {
     /// Returns the states of the jobs. One request answers for all of them where the target has such a request; otherwise it is
     /// asked for each of them at the same time.
     fn answer(&self) -> Vec<JobState> {
@@ -230,8 +230,8 @@ impl Question {
 }
 
 /// Returns the questions about the jobs on other machines that are not over, one for each target.
-fn questions(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<Question> {
-    let mut questions: Vec<(&TargetSettings, Question)> = Vec::new();
+fn questions(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<StateRequest> {
+    let mut questions: Vec<(&TargetSettings, StateRequest)> = Vec::new();
     for (position, (name, job)) in listed.iter().enumerate() {
         let Ok(job) = job else { continue };
         if !job.settings.is_remote() || jobs.registry.ended(name).is_some() {
@@ -245,7 +245,7 @@ fn questions(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<Question> {
                 question.jobs.push(asked);
             }
             None => {
-                let question = Question {
+                let question = StateRequest {
                     positions: vec![position],
                     jobs: vec![asked],
                     target: jobs.target(&job.settings),

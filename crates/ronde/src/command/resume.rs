@@ -149,8 +149,8 @@ impl ResumeSource {
             return Ok(());
         };
         let named = config.run.output_folder();
-        let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        if place(output) == place(&named) {
+        let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if whole(output) == whole(&named) {
             return Ok(());
         }
         let (output, named) = (output.display(), named.display());
@@ -189,7 +189,7 @@ pub(super) fn open_stored(
     };
     let count = |store: &Arc<dyn Store>| list(&**store).map(|all| all.len());
     let store = open_at(address)?;
-    // What is wrong with the store is reported by the command that reads it.
+    // The command that reads the store reports its problems.
     if !address.contains("://") || count(&store).unwrap_or(1) > 0 {
         return Ok((address.to_owned(), store));
     }
@@ -418,7 +418,7 @@ fn unusable(store: &Arc<dyn Store>, address: &str) -> String {
         )
     };
     if all.iter().all(is_of_other_version) {
-        // Each problem says how to continue.
+        // Each problem names the way to continue.
         return format!("error: cannot resume: {}", problems[0]);
     }
     none_usable(&problems, address)

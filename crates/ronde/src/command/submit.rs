@@ -240,22 +240,7 @@ pub(super) fn read_run(
         .collect();
     let (config, document) = Document::load(&text, &name, &environment::all(), &overrides)
         .map_err(|error| error.render(colour))?;
-    let origin = document.origin("run.output");
-    let output = config
-        .run
-        .output_address()
-        .map(|address| address.to_string());
-    let is_override = matches!(
-        origin,
-        ValueOrigin::Set { .. } | ValueOrigin::Environment { .. }
-    );
-    if is_override && output.is_none() {
-        return Err(
-            "error: cannot set `run.output` of a submitted job to a folder: its results are in the folder of the job\n  \
-             help: `ronde fetch JOB --to FOLDER` copies them; an address such as s3://bucket/runs/x is possible"
-                .to_owned(),
-        );
-    }
+    let output = output_address(&config, &document)?;
     let (run_file, directory) = paths(file, &config)?;
     let checkpoint = &config.checkpoint;
     let saves = checkpoint.at_end || checkpoint.every_steps > 0 || checkpoint.every_minutes > 0.0;
@@ -293,6 +278,24 @@ pub(super) fn read_run(
         },
     };
     Ok(RunToSubmit { config, request })
+}
+
+/// Returns the address of the results, if the run has one.
+fn output_address(config: &RunConfig, document: &Document) -> Result<Option<String>, String> {
+    let output = config.run.output_address();
+    let output = output.map(|address| address.to_string());
+    let is_override = matches!(
+        document.origin("run.output"),
+        ValueOrigin::Set { .. } | ValueOrigin::Environment { .. }
+    );
+    if is_override && output.is_none() {
+        return Err(
+            "error: cannot set `run.output` of a submitted job to a folder: its results are in the folder of the job\n  \
+             help: `ronde fetch JOB --to FOLDER` copies them; an address such as s3://bucket/runs/x is possible"
+                .to_owned(),
+        );
+    }
+    Ok(output)
 }
 
 /// Returns the files beside a run file that its run needs, for targets that copy them.

@@ -248,17 +248,15 @@ impl<'a> JobManifest<'a> {
         }
         let drain = drain_sources::words(&self.settings.drain_on);
         command.extend(drain.iter().map(String::as_str));
-        let probe = |more: &[&str]| {
+        let probe = |more: &[&str], period: u32, failures: u32| {
             let words = [&["ronde", "__job", "pod-probe"], more, &[folder.as_str()]].concat();
-            json!({ "command": words })
+            json!({
+                "exec": { "command": words },
+                "periodSeconds": period,
+                "timeoutSeconds": 10,
+                "failureThreshold": failures,
+            })
         };
-        let mut ready = json!({ "exec": probe(&["--ready"]) });
-        let mut alive = json!({ "exec": probe(&[]) });
-        for (probe, period, failures) in [(&mut ready, 5, 3), (&mut alive, 30, 10)] {
-            insert(probe, "periodSeconds", period);
-            insert(probe, "timeoutSeconds", 10);
-            insert(probe, "failureThreshold", failures);
-        }
         let drain = [
             "ronde",
             "__job",
@@ -278,8 +276,8 @@ impl<'a> JobManifest<'a> {
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "ports": [{ "name": "coordinator", "containerPort": port }],
             "resources": self.resources(),
-            "readinessProbe": ready,
-            "livenessProbe": alive,
+            "readinessProbe": probe(&["--ready"], 5, 3),
+            "livenessProbe": probe(&[], 30, 10),
             "lifecycle": { "preStop": { "exec": { "command": drain } } },
             "securityContext": container_security(),
             "volumeMounts": [
