@@ -197,7 +197,7 @@ impl PageFolder {
     /// Marks a page as used now; pages that were used longest ago are evicted first.
     pub(super) fn touch(file: &File, now: SystemTime) {
         // A disk that cannot be written to has no evictions either.
-        let _ = file.set_times(FileTimes::new().set_modified(now));
+        let _ = file.set_times(FileTimes::new().set_accessed(now));
     }
 
     /// Adds to the number of used bytes and returns it; `None` when another process holds the lock for too long.
@@ -267,7 +267,7 @@ impl PageFolder {
                 pages.push(PageFileInfo {
                     path: entry.path(),
                     bytes: metadata.len(),
-                    used: metadata.modified()?,
+                    used: metadata.accessed()?,
                 });
             }
         }

@@ -14,6 +14,7 @@ use ronde_train::config::{CheckpointSection, DEFAULT_RUN_FILE, Document, Overrid
 use ronde_train::{Extension, Plan, RunConfig, TrainError, text_path};
 
 use super::job;
+use super::run_folder::EVENT_FILE;
 use super::run_position::RunPosition;
 use super::start_error::StartError;
 
@@ -112,7 +113,13 @@ impl ResumeSource {
         } else {
             let is_default = path.file_name().is_some_and(|name| name == FOLDER);
             let parent = path.parent().filter(|_| is_default);
-            (parent.map(Path::to_owned), path.to_owned())
+            let parent = parent.map(|parent| match parent.as_os_str().is_empty() {
+                true => Path::new("."),
+                false => parent,
+            });
+            // `checkpoint.to` may have this name, too, in a folder that is not that of a run.
+            let run = parent.filter(|parent| parent.join(EVENT_FILE).is_file());
+            (run.map(Path::to_owned), path.to_owned())
         };
         Ok(Self {
             file: None,

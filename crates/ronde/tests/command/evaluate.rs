@@ -151,8 +151,11 @@ fn kept_best(sets: &[&str], workers: &str) -> String {
     let best = of_kind(&events, "best_model").last().unwrap().clone();
     let evaluated = || of_kind(&events, "evaluated");
     let last = evaluated().last().unwrap();
+    // Here the speed of the workers decides which evaluation is the best one; it may be the last.
+    let is_timed = |set: &&str| set.contains("'parameter_server'") || set.contains("'gossip'");
+    let is_last = best["step"] == last["step"];
     assert!(
-        best["step"].as_u64() < last["step"].as_u64(),
+        !is_last || sets.iter().any(is_timed),
         "{sets:?}: {best} {last}"
     );
     let recorded = evaluated().find(|event| event["step"] == best["step"]);
@@ -163,10 +166,10 @@ fn kept_best(sets: &[&str], workers: &str) -> String {
     let steps = best["step"].as_u64().unwrap() + 1;
     assert_eq!(manifest["steps"], steps);
     assert_eq!(manifest["evaluation"]["steps"], steps);
-    assert_eq!(
-        manifest["best"]["run_steps"],
-        last["step"].as_u64().unwrap() + 1
-    );
+    if !is_last {
+        let run_steps = last["step"].as_u64().unwrap() + 1;
+        assert_eq!(manifest["best"]["run_steps"], run_steps);
+    }
     for name in ["loss", "accuracy", "samples"] {
         let expected = &found[name];
         assert_eq!(expected, &best[name], "{sets:?} on {workers}: {name}");
