@@ -65,27 +65,29 @@ fn a_run_that_stops_on_a_full_disk_saves_its_state_when_there_is_space() {
     assert_eq!(resumed.blake3(), reference(&dir, &SHORT_RUN));
 }
 
+/// A run that ends by a signal only, with its events on the small disk and its checkpoints elsewhere.
+const FOREVER: [&str; 12] = [
+    "train",
+    "-n",
+    "2",
+    "--json",
+    "--set",
+    "run.output=disk/out",
+    "--set",
+    "checkpoint.to=checkpoints",
+    "--set",
+    "model.channels=1",
+    "--set",
+    "train.epochs=1000000",
+];
+
 #[test]
 fn events_are_written_again_when_a_full_disk_has_space() {
     let dir = TestFolder::new();
     let Some(disk) = SmallDisk::mount(&dir, "256k") else {
         return;
     };
-    let forever = [
-        "train",
-        "-n",
-        "2",
-        "--json",
-        "--set",
-        "run.output=disk/out",
-        "--set",
-        "checkpoint.to=checkpoints",
-        "--set",
-        "model.channels=1",
-        "--set",
-        "train.epochs=1000000",
-    ];
-    let mut run = dir.start(RONDE, &forever, &[]);
+    let mut run = dir.start(RONDE, &FOREVER, &[]);
     run.wait_stdout("cannot write events: No space left on device", 1);
     disk.grow("64m");
     run.wait_stdout("can write events again", 1);
@@ -125,21 +127,7 @@ fn a_coordinator_on_a_full_disk_says_so_and_continues_when_there_is_space() {
     let Some(disk) = SmallDisk::mount(&dir, "256k") else {
         return;
     };
-    let forever = [
-        "train",
-        "-n",
-        "2",
-        "--listen",
-        "--json",
-        "--set",
-        "run.output=disk/out",
-        "--set",
-        "checkpoint.to=checkpoints",
-        "--set",
-        "model.channels=1",
-        "--set",
-        "train.epochs=1000000",
-    ];
+    let forever = [&FOREVER[..], &["--listen"]].concat();
     let mut run = dir.start(RONDE, &forever, &[]);
     run.wait_stdout("the coordinator cannot", 1);
     disk.grow("64m");
