@@ -76,14 +76,50 @@ fn send_folder(
             send_folder(archive, base, &name, depth - 1)?;
         } else if kind.is_file() {
             // A run that is under way replaces and removes files.
-            let Ok(mut file) = File::open(&path) else {
+            let Ok(file) = File::open(&path) else {
                 continue;
             };
-            let sent = archive.append_file(&name, &mut file);
+            let sent = append(archive, &name, file);
             sent.map_err(SubmitError::file("read", &path))?;
         }
     }
     Ok(())
+}
+
+/// Appends a file with the length that it has now: files of a run that is under way grow.
+fn append(
+    archive: &mut tar::Builder<&mut dyn Write>,
+    name: &Path,
+    file: File,
+) -> std::io::Result<()> {
+    let metadata = file.metadata()?;
+    let mut header = tar::Header::new_gnu();
+    header.set_metadata(&metadata);
+    let contents = FileStart {
+        file,
+        left: metadata.len(),
+    };
+    archive.append_data(&mut header, name, contents)
+}
+
+/// The first bytes of a file. Reading fails if the file has fewer.
+struct FileStart {
+    file: File,
+    left: u64,
+}
+
+impl Read for FileStart {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = (&self.file).take(self.left).read(buffer)?;
+        self.left -= read as u64;
+        match read == 0 && self.left > 0 && !buffer.is_empty() {
+            true => Err(std::io::Error::new(
+                std::io::ErrorKind::UnexpectedEof,
+                "it became shorter while it was read; run the command again",
+            )),
+            false => Ok(read),
+        }
+    }
 }
 
 /// Writes the files of an archive below a folder. Only ordinary files inside of it are written.
@@ -197,6 +233,57 @@ pub(crate) fn create(folder: &Path) -> Result<(), SubmitError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An archive during whose writing a file of the results grows.
+    struct WithRun<'a> {
+        archive: &'a File,
+        events: &'a File,
+    }
+
+    impl Write for WithRun<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            (&mut &*self.events).write_all(b"{\"event\":\"step_committed\"}\n")?;
+            self.archive.write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_file_that_grows_is_sent_with_the_length_that_it_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("results"), dir.path().join("copy"));
+        std::fs::create_dir(&from).unwrap();
+        std::fs::write(from.join("a"), "before it in the archive").unwrap();
+        let events = File::create(from.join("events.jsonl")).unwrap();
+        (&events).write_all(&[b'x'; 1000]).unwrap();
+        let archive = tempfile::tempfile().unwrap();
+        let mut out = WithRun {
+            archive: &archive,
+            events: &events,
+        };
+        send_results(&from, &mut out).unwrap();
+        unpack(archive, &to).unwrap();
+        let a = std::fs::read_to_string(to.join("a")).unwrap();
+        assert_eq!(a, "before it in the archive");
+        let fetched = std::fs::read(to.join("events.jsonl")).unwrap();
+        let whole = std::fs::read(from.join("events.jsonl")).unwrap();
+        assert!(fetched.len() >= 1000 && whole.len() > fetched.len());
+        assert!(whole.starts_with(&fetched));
+    }
+
+    #[test]
+    fn a_file_that_becomes_shorter_is_an_error() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"12").unwrap();
+        file.rewind().unwrap();
+        let mut contents = FileStart { file, left: 3 };
+        let mut read = Vec::new();
+        let error = contents.read_to_end(&mut read).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+    }
 
     #[test]
     fn results_are_sent_as_an_archive_without_secrets_and_unpacked_inside_of_a_folder() {
